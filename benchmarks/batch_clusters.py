@@ -20,8 +20,8 @@ from bayplan.objects.volcano.types import (
     ExactMatch,
     HyperNode,
     HyperNodeSpec,
-    Member,
     MemberSelector,
+    MemberSpec,
     NetworkTopology,
     PodGroup,
     PodGroupSpec,
@@ -53,7 +53,7 @@ def hyper_nodes(nodes: int) -> Iterator[HyperNode]:
     ):
         for number in range(count):
             below = range(number * _FAN_OUT, min((number + 1) * _FAN_OUT, members))
-            listed = tuple(Member(kind, MemberSelector(exact_match=ExactMatch(name(each)))) for each in below)
+            listed = tuple(MemberSpec(kind, MemberSelector(exact_match=ExactMatch(name(each)))) for each in below)
             yield HyperNode(
                 metadata=ObjectMeta(name=f"switch-{tier}-{number}", uid=f"uid-switch-{tier}-{number}"),
                 spec=HyperNodeSpec(tier, "", listed),
@@ -115,7 +115,7 @@ def engine_on(nodes: Iterable[Manifest], queues: Iterable[str], conf: str | None
     for pod in clusters.as_pods(clusters.daemons(names)):
         cache.add_pod(pod)
     for name in queues:
-        cache.put(queue(name))
+        cache.upsert(queue(name))
     return build_batch_engine(batch_configured(conf), cache, clock=SystemClock(), chance=random.Random(0))
 
 
@@ -123,4 +123,4 @@ def show(engine: BatchEngine, pod: Pod) -> None:
     """The API server shows a pod for the first time."""
     if pod.spec.node_name:
         engine.cache.add_pod(pod)
-    engine.observe(pod)
+    engine.handle_update(pod)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from bayplan.batch.actions import row_orders, victim_search
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
-from bayplan.batch.evaluation.task_class_evaluation import Prospects
+from bayplan.batch.evaluation.task_class_evaluation import TaskClassEvaluations
 from benchmarks.batch_clusters import GANG
 from benchmarks.batch_workloads import BatchWorkload, Measured
 
@@ -28,11 +28,11 @@ def asked_plainly() -> Iterator[None]:
     """While the block runs, sessions save no question."""
     with ExitStack() as stack:
         for owner, name, instead in (
-            (Prospects, "_key", lambda _, task: task.uid),
+            (TaskClassEvaluations, "_key", lambda _, task: task.uid),
             (TopologyAllocator, "_best_by_few", lambda *_: None),
             (row_orders, "PATIENCE", sys.maxsize),
             (victim_search, "is_foreseeable", lambda _: False),
-            (victim_search.InVain, "rows", lambda *_: set()),
+            (victim_search.ExhaustedRows, "rows", lambda *_: set()),
         ):
             stack.enter_context(patch.object(owner, name, instead))
         yield

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from bayplan.app import known_actions
 from bayplan.batch.config.scheduler_conf import DEFAULT_CONF
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
@@ -98,7 +98,7 @@ def waiting_gangs(nodes: int, sizes: Sequence[int], queues: int = 1) -> BatchEng
     engine = engine_on((clusters.node(number) for number in range(nodes)), names)
     for number, size in enumerate(sizes):
         name = f"gang-{number:05}"
-        engine.cache.put(group(name, size, queue=names[number % queues]))
+        engine.cache.upsert(group(name, size, queue=names[number % queues]))
         for pod in gang_pods(name, size):
             show(engine, pod)
     return engine
@@ -116,7 +116,7 @@ def place_gangs(nodes: int, sizes: Sequence[int], rounds: int, queues: int = 1) 
     return timer.latencies
 
 
-def _check(outcome: Outcome, what: str, found: int, wanted: int) -> None:
+def _check(outcome: SessionResult, what: str, found: int, wanted: int) -> None:
     if outcome.faults:
         raise Undecided(f"the session had faults: {outcome.faults[0]}")
     if found != wanted:
@@ -128,10 +128,10 @@ def gangs_in_places(nodes: int, pods: int) -> BatchEngine:
     conf = DEFAULT_CONF.rstrip() + "\n  - name: network-topology-aware\n"
     engine = engine_on((clusters.node(number) for number in range(nodes)), ["queue-0"], conf)
     for place in hyper_nodes(nodes):
-        engine.cache.put(place)
+        engine.cache.upsert(place)
     for number in range(pods // GANG):
         name = f"gang-{number:05}"
-        engine.cache.put(group(name, GANG, queue="queue-0", tier=1))
+        engine.cache.upsert(group(name, GANG, queue="queue-0", tier=1))
         for pod in gang_pods(name, GANG):
             show(engine, pod)
     return engine
@@ -169,7 +169,7 @@ class Busy:
         self.pods: list[Pod] = []
         for number in range(pods // GANG):
             name = f"gang-{number:05}"
-            self.engine.cache.put(group(name, GANG, queue=queues[number % QUEUES], phase="Running"))
+            self.engine.cache.upsert(group(name, GANG, queue=queues[number % QUEUES], phase="Running"))
             self.pods += [running_pod(name, index, (number * GANG + index) % nodes) for index in range(GANG)]
         for pod in self.pods:
             show(self.engine, pod)
@@ -184,12 +184,12 @@ class Busy:
         version = str(int(pod.metadata.resource_version or "0") + 1)
         anew = replace(pod, metadata=replace(pod.metadata, resource_version=version))
         self.engine.cache.update_pod(anew)
-        self.engine.observe(anew)
+        self.engine.handle_update(anew)
         return anew
 
     def _replaced(self, pod: Pod) -> Pod:
         self.engine.cache.remove_pod(pod)
-        self.engine.withdraw(pod)
+        self.engine.handle_delete(pod)
         node = clusters.node_name(self._chance.randrange(self._nodes))
         another = replace(
             pod, metadata=replace(pod.metadata, uid=pod.uid + "+"), spec=replace(pod.spec, node_name=node)
@@ -224,16 +224,16 @@ def _open(engine: BatchEngine, timer: Timer) -> None:
 def full_cluster(nodes: int, pods: int, *, holder: str, claimant: str) -> BatchEngine:
     """Small nodes that are full of gangs which may shrink, and as many pods waiting as are to be evicted."""
     engine = engine_on((clusters.small_node(number) for number in range(nodes)), dict.fromkeys((holder, claimant)))
-    engine.cache.put(PriorityClass(metadata=ObjectMeta(name="high", uid="uid-high"), value=_HIGH))
+    engine.cache.upsert(PriorityClass(metadata=ObjectMeta(name="high", uid="uid-high"), value=_HIGH))
     for number in range(nodes * _HELD_A_NODE // GANG):
         name = f"held-{number:05}"
-        engine.cache.put(group(name, GANG, queue=holder, phase="Running"))
+        engine.cache.upsert(group(name, GANG, queue=holder, phase="Running"))
         for index in range(GANG):
             show(engine, running_pod(name, index, (number * GANG + index) % nodes, cpu_m=_HELD_M))
     for number in range(pods // GANG):
         name = f"claim-{number:05}"
         claim = group(name, GANG, queue=claimant, phase="Inqueue", priority_class="high", cpu_m=_HELD_M)
-        engine.cache.put(claim)
+        engine.cache.upsert(claim)
         for pod in gang_pods(name, GANG, cpu_m=_HELD_M, priority=_HIGH):
             show(engine, pod)
     return engine
@@ -244,7 +244,7 @@ def make_room(action: str, nodes: int, pods: int, rounds: int, *, holder: str, c
     timer = Timer()
     for _ in range(rounds):
         engine = full_cluster(nodes, pods, holder=holder, claimant=claimant)
-        outcome, chosen = Outcome(), known_actions().get(action)
+        outcome, chosen = SessionResult(), known_actions().get(action)
         assert chosen is not None
         with engine.session(outcome) as session:
             with timer.round():

@@ -54,10 +54,10 @@ from bayplan.client import (
     PODS,
     STRATEGIC_PATCH,
     Client,
-    Resource,
+    ConnectionConfig,
+    GroupVersionResource,
     Selection,
-    Target,
-    find_target,
+    load_connection_config,
     resource_of,
 )
 from bayplan.clock import Clock, SystemClock
@@ -65,7 +65,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, manifest, new_request
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.objects.kinds import kind_of
-from bayplan.objects.meta import KubeObject, ObjectMeta, micro_time, whole_time
+from bayplan.objects.meta import KubeObject, ObjectMeta, format_micro_time, format_time
 from benchmarks.embedded_cluster import cpu_s
 from benchmarks.report import machine, print_wide
 from cluster.run import Cluster
@@ -82,9 +82,9 @@ AT_REST = 0.02
 LEASE, LEASE_SPACE = "kube-scheduler", "kube-system"
 SPACE = "bound"
 REQUESTS = resource_of(kind_of(BindRequest))
-DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
-NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
-NODES = Resource("", "v1", "nodes", namespaced=False)
+DEFINITIONS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+NAMESPACES = GroupVersionResource("", "v1", "namespaces", namespaced=False)
+NODES = GroupVersionResource("", "v1", "nodes", namespaced=False)
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -212,14 +212,18 @@ class Stage:
 
     async def keep_lease(self) -> None:
         """Let no scheduler decide."""
-        spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 3600, "renewTime": micro_time(self.clock.now())}
+        spec = {
+            "holderIdentity": "nobody",
+            "leaseDurationSeconds": 3600,
+            "renewTime": format_micro_time(self.clock.now()),
+        }
         await self.client.create(LEASES, {"metadata": {"name": LEASE}, "spec": spec}, namespace=LEASE_SPACE)
 
     async def give_lease(self) -> None:
         """Let a scheduler decide, and have no other that waits for it later find it taken."""
         await self.client.delete(LEASES, name=LEASE, namespace=LEASE_SPACE)
 
-    async def _count(self, resource: Resource, text: bytes) -> int:
+    async def _count(self, resource: GroupVersionResource, text: bytes) -> int:
         return (await self.client.transport.request("GET", resource.path(SPACE))).body.count(text)
 
     async def _clear(self) -> None:
@@ -238,7 +242,7 @@ async def at_once(items: Any, work: Callable[[Any], Awaitable[Any]], workers: in
     await asyncio.gather(*(worker() for _ in range(workers)))
 
 
-def connected(target: Target) -> Client:
+def connected(target: ConnectionConfig) -> Client:
     return Client(target, clock=SystemClock(), chance=random.Random(0), qps=1e6, burst=1_000_000)
 
 
@@ -340,19 +344,19 @@ async def by_loop(stage: Stage, folder: Path) -> Measured:
 
 async def loop(kubeconfig: Path, nodes: int) -> None:
     """Bind every pod that waits, ten at a time, with all that scheduler and binder write about each."""
-    async with connected(find_target(kubeconfig, env={})) as client:
+    async with connected(load_connection_config(kubeconfig, env={})) as client:
         listed = await client.list(resource_of(kind_of(Pod)), Selection(namespace=SPACE))
         pods = [each for each in listed.items if isinstance(each, Pod)]
         await at_once(enumerate(pods), lambda each: bind(client, each[1], f"node-{each[0] % nodes}"), WORKERS)
 
 
 async def bind(client: Client, pod: Pod, node: str) -> None:
-    made = await client.created(
+    made = await client.create_typed(
         BindRequest, manifest(new_request(pod, node, annotations={}, backoff_limit=3)), namespace=SPACE
     )
     noted = {"received-resource-type": "Regular"}
     await client.bind(SPACE, pod.name, node, uid=pod.uid, annotations=noted)
-    now = whole_time(client.clock.now())
+    now = format_time(client.clock.now())
     told = {"type": "PodBound", "status": "True", "reason": "Bound", "lastTransitionTime": now}
     where = {"name": pod.name, "namespace": SPACE, "subresource": "status"}
     status = {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
@@ -370,7 +374,7 @@ async def bind(client: Client, pod: Pod, node: str) -> None:
 def event(client: Client, pod: Pod, reason: str) -> dict[str, Any]:
     return {
         "metadata": {"name": f"{pod.name}.{reason.lower()}.{random.getrandbits(32):x}", "namespace": SPACE},
-        "eventTime": micro_time(client.clock.now()),
+        "eventTime": format_micro_time(client.clock.now()),
         "reportingController": "loop",
         "reportingInstance": "loop-1",
         "action": "Binding",

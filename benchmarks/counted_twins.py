@@ -16,7 +16,7 @@ from naive import image_locality
 from naive import inter_pod_affinity as affinity
 from naive import pod_topology_spread as spreading
 from naive.twin import Case, fits_unless
-from support.builders.framework import Answer, rejected, unresolvable
+from support.builders.framework import FilterResult, rejected, unresolvable
 
 _UNBOUNDED = 2**31 - 1
 
@@ -47,7 +47,7 @@ class CountedSpread:
                 counts[value] += spreading.pods_meant(self._case, selector, node)
         return counts
 
-    def judge(self, node: Node) -> Answer:
+    def judge(self, node: Node) -> FilterResult:
         for constraint, selector, counts in self._hard:
             value = node.metadata.labels.get(constraint.topology_key)
             if value is None:
@@ -87,7 +87,7 @@ class CountedAffinity:
     def is_idle(self) -> bool:
         return not self._wanted and not self._avoided and not self._unwelcome
 
-    def judge(self, node: Node) -> Answer:
+    def judge(self, node: Node) -> FilterResult:
         here = set(node.metadata.labels.items())
         keyed = all(term.topology_key in node.metadata.labels for term in self._wanted)
         satisfied = keyed and all(

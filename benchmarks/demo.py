@@ -34,7 +34,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bayplan.app.event_loop import fastest_loop
+from bayplan.app.event_loop import new_event_loop
 from benchmarks.calibration import Calibration
 from benchmarks.embedded_cluster import PODS, cpu_s, home_below, pod, post_all, session_with
 from benchmarks.report import kernel_in_use
@@ -194,7 +194,7 @@ def main(quick: bool, check: bool, file: Path) -> None:
 
 def _loop() -> str:
     """Whose loop the cluster runs on."""
-    with closing(fastest_loop()) as loop:
+    with closing(new_event_loop()) as loop:
         return type(loop).__module__.partition(".")[0]
 
 

@@ -27,7 +27,7 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from bayplan.snapshot import PodInfo
 from benchmarks import clusters
 from benchmarks.calibration import pace
@@ -55,7 +55,7 @@ class Decided:
 
     took_us: float
     cpu_us: float
-    placed: Placed
+    placed: ScheduleResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def filled(workload: Workload, nodes: int, pods: int) -> Cache:
         cache.add_pod(pod)
     for item in workload.around(nodes, pods):
         if isinstance(item, KubeObject):
-            cache.put(item)
+            cache.upsert(item)
         else:
             cache.add_pod(convert(item, Pod))
     return cache
@@ -154,12 +154,12 @@ def decide(engine: PodEngine, waiting: Iterable[PodInfo], workload: Workload) ->
         took_ns, cpu_ns = perf_counter_ns() - start, thread_time_ns() - start_cpu
         _check(placed, info, workload)
         if workload.preempts:  # each pod meets the same full cluster: nobody is evicted, nobody waits for room
-            engine.nominations.withdraw(info.uid)
+            engine.nominator.delete_nomination(info.uid)
         yield Decided(took_ns / 1e3, cpu_ns / 1e3, placed)
 
 
-def _check(placed: Placed, info: PodInfo, workload: Workload) -> None:
-    found = placed.decision.nominate if workload.preempts else placed.node
+def _check(placed: ScheduleResult, info: PodInfo, workload: Workload) -> None:
+    found = placed.decision.nominated_node_name if workload.preempts else placed.node
     if not found:
         raise Undecided(f"pod {info.key} has no node: {placed.status.message}")
 

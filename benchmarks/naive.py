@@ -22,14 +22,14 @@ import naive as twins
 from bayplan.app import known_plugins
 from bayplan.cache import Cache
 from bayplan.errors import BayplanError
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.status import SKIP, Code, Status
-from bayplan.framework.runtime.registry import Entry, Registry
+from bayplan.framework.runtime.registry import RegisteredPlugin, Registry
 from bayplan.objects.core import Node, Pod
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
-from bayplan.snapshot import IntVector, NodeTable, NodeView
+from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
 from benchmarks.measuring import Latencies, engine_on
 from benchmarks.plain_sight import Sight
@@ -38,11 +38,11 @@ from naive.dynamic_resources import score as device_score
 from naive.node_ports import ports
 from naive.storage import claim_names
 from naive.twin import Twin, spread_to_100
-from support.builders.framework import FITS, Answer
+from support.builders.framework import FEASIBLE, FilterResult
 
-SIGHT: Key[Sight] = Key("plain/sight")
-SCORES: Key[dict[str, dict[str, int]]] = Key("plain/scores")
-JUDGES: Key[dict[str, Callable[[Node], Answer]]] = Key("plain/judges")
+SIGHT: StateKey[Sight] = StateKey("plain/sight")
+SCORES: StateKey[dict[str, dict[str, int]]] = StateKey("plain/scores")
+JUDGES: StateKey[dict[str, Callable[[Node], FilterResult]]] = StateKey("plain/judges")
 
 _STORAGE = frozenset({"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"})
 _CODES: Mapping[str, Code] = {code.label: code for code in Code}
@@ -90,9 +90,9 @@ class PlainFilter(Plain):
         cycle.get(JUDGES)[self.name] = judge
         return None
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         found = cycle.get(JUDGES)[self.name](node.node)
-        return None if found == FITS else Status(_CODES[found[0]], found[1])
+        return None if found == FEASIBLE else Status(_CODES[found[0]], found[1])
 
 
 class PlainScore(Plain):
@@ -108,7 +108,7 @@ class PlainScore(Plain):
         return np.array([found[name] for name in nodes.names], dtype=np.int64)
 
 
-def judge_for(twin: Twin, sight: Sight) -> Callable[[Node], Answer] | None:
+def judge_for(twin: Twin, sight: Sight) -> Callable[[Node], FilterResult] | None:
     """Who judges nodes for the pod, or None where the twin has nothing to say of it."""
     name, pod = twin.plugin.name, sight.case.pod
     if name == "PodTopologySpread":
@@ -159,13 +159,13 @@ def plain_registry() -> Registry:
     return Registry({entry.name: _plain(entry) for entry in known_plugins()})
 
 
-def _plain(entry: Entry) -> Entry:
+def _plain(entry: RegisteredPlugin) -> RegisteredPlugin:
     twin = _twins().get(entry.name)
     if twin is None:
         return entry
     forms = [*([PlainFilter] if twin.filter else []), *([PlainScore] if twin.scores else [])]
     plugin: type[Any] = type(f"Plain{entry.name}", tuple(forms), {"name": entry.name, "twin": twin})
-    return Entry(entry.name, plugin, entry.args)
+    return RegisteredPlugin(entry.name, plugin, entry.args)
 
 
 def plain_engine(cache: Cache, plugin: type[Any] | None = None) -> PodEngine:
@@ -189,7 +189,7 @@ def decide_plainly(measured: PodEngine, pods: Sequence[Pod], plugin: type[Any] |
     return Latencies(took)
 
 
-def agree(plain: Decision, quick: Decision, pod: Pod) -> None:
+def agree(plain: SchedulingDecision, quick: SchedulingDecision, pod: Pod) -> None:
     """The same nodes fit, with the same totals."""
     if plain.nodes is None or quick.nodes is None:
         raise Disagreement(
@@ -224,8 +224,8 @@ def preempt_plainly(measured: PodEngine, pods: Sequence[Pod], now: datetime) -> 
 
 def _preempt(engine: PodEngine, pod: Pod, now: datetime) -> dict[str, preemption.Outcome]:
     cycle = engine.begin(pod)
-    filtering = engine.framework(pod.scheduler_name).filtering
-    diagnosis = filtering.diagnose(cycle, filtering.pre_filter(cycle))
+    filtering = engine.framework(pod.scheduler_name).filter_points
+    diagnosis = filtering.run_filters(cycle, filtering.pre_filter(cycle))
     snapshot = cycle.snapshot
     wanted = max(len(snapshot) * _CANDIDATES_PERCENT // 100, _CANDIDATES_AT_LEAST)
     found: dict[str, preemption.Outcome] = {}
@@ -242,8 +242,8 @@ def _preempt(engine: PodEngine, pod: Pod, now: datetime) -> dict[str, preemption
     return {best: found[best]}
 
 
-def _same_victims(plain: dict[str, preemption.Outcome], quick: Decision, pod: Pod) -> None:
+def _same_victims(plain: dict[str, preemption.Outcome], quick: SchedulingDecision, pod: Pod) -> None:
     """Both take as many pods of the same priorities away: which of equal nodes is chosen, chance decides."""
     ((victims, _),) = plain.values()
-    if not quick.nominate or len(quick.victims) != len(victims):
+    if not quick.nominated_node_name or len(quick.victims) != len(victims):
         raise Disagreement(f"pod {pod.key}: {len(victims)} victims or {len(quick.victims)}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import thread_time_ns
 from typing import Any
 
-from bayplan.framework import Cycle, NodeView, Status, unschedulable
+from bayplan.framework import Cycle, NodeInfo, Status, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.scheduler.engine import PodEngine
 from benchmarks.measuring import Latencies, pods_of, run
@@ -27,10 +27,10 @@ class Simple:
 
     name = "Simple"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return unschedulable("node(s) have an unlucky name") if node.name.endswith("7") else None
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:  # noqa: ARG002
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:  # noqa: ARG002
         return len(node.name)
 
 
@@ -70,7 +70,7 @@ def own_time(engine: PodEngine, pod: Pod) -> tuple[int, float]:
     return len(nodes) + len(left), statistics.median(times)
 
 
-def _asking(question: Callable[[Cycle, NodeView], Any], cycle: Cycle, nodes: list[NodeView]) -> float:
+def _asking(question: Callable[[Cycle, NodeInfo], Any], cycle: Cycle, nodes: list[NodeInfo]) -> float:
     start = thread_time_ns()
     for node in nodes:
         question(cycle, node)

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from bayplan.clock import SystemClock
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition, KubeObject, OwnerReference
-from bayplan.server import PageDoor, PageViews, Viewers
-from bayplan.telemetry.page_feed import Numbers
+from bayplan.server import LoopbackPageServer, PageStreams, PageViews
+from bayplan.telemetry.page_feed import FeedCounters
 from bayplan.testing import make_node, make_pod
 from browser.devtools import Browser, Page
 
@@ -87,14 +87,14 @@ class World:
     def objects(self, plural: str) -> Sequence[KubeObject]:
         return list(self.items.get(plural, {}).values())
 
-    def change(self, number: int, viewers: Viewers) -> None:
+    def change(self, number: int, viewers: PageStreams) -> None:
         """One pod goes and another comes."""
         pods = self.items["pods"]
         key = next(iter(pods))
-        viewers.changed(pods.pop(key), None)
+        viewers.on_change(pods.pop(key), None)
         pod = self.pod(number)
         pods[pod.key] = pod
-        viewers.changed(None, pod)
+        viewers.on_change(None, pod)
 
 
 @dataclass(slots=True)
@@ -116,10 +116,10 @@ class Serving:
     async def _serve(self) -> None:
         clock = SystemClock()
         views = PageViews(
-            objects=self.world.objects, numbers=Numbers, queues=dict, decisions=list, about=lambda: {"began": 1.0}
+            objects=self.world.objects, numbers=FeedCounters, queues=dict, decisions=list, about=lambda: {"began": 1.0}
         )
-        viewers = Viewers(views, clock)
-        door = PageDoor("127.0.0.1:0", viewers, clock=clock)
+        viewers = PageStreams(views, clock)
+        door = LoopbackPageServer("127.0.0.1:0", viewers, clock=clock)
         await door.start()
         self.url = door.url
         self._up.set()

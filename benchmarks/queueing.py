@@ -27,13 +27,13 @@ from bayplan.app import known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.config.load import load_default
-from bayplan.framework.api.events import Action, ClusterEvent, Resource
+from bayplan.framework.api.events import ActionType, ClusterEvent, EventResource
 from bayplan.framework.runtime.object_changes import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queue import SchedulingQueue
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.live.queue_factory import queue_for
+from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.testing import make_affinity, make_node, make_pod
 from benchmarks.calibration import Calibration
 
@@ -105,21 +105,21 @@ CASES = (
     Case(
         "a node grew, and not enough",
         "NodeResourcesFit",
-        ClusterEvent(Resource.NODE, Action.UPDATE_NODE_ALLOCATABLE),
+        ClusterEvent(EventResource.NODE, ActionType.UPDATE_NODE_ALLOCATABLE),
         _NODE,
         make_node("n", cpu=2),
     ),
     Case(
         "a node lost a taint and has another",
         "TaintToleration",
-        ClusterEvent(Resource.NODE, Action.UPDATE_NODE_TAINT),
+        ClusterEvent(EventResource.NODE, ActionType.UPDATE_NODE_TAINT),
         make_node("n", taints=["a", "b"]),
         make_node("n", taints=["a"]),
     ),
     Case(
         "a node got a label, and not the right one",
         "NodeAffinity",
-        ClusterEvent(Resource.NODE, Action.UPDATE_NODE_LABEL),
+        ClusterEvent(EventResource.NODE, ActionType.UPDATE_NODE_LABEL),
         _NODE,
         make_node("n", cpu=1, labels={"kind": "none"}),
     ),
@@ -145,7 +145,7 @@ def parked(pods: int, kinds: int, plugin: str) -> SchedulingQueue:
     engine = PodEngine(
         load_default(args_kinds=registry.args_kinds), registry, Cache(), clock=clock, chance=random.Random(0)
     )
-    queue = queue_for(engine, SchedulingQueue, clock=clock)
+    queue = new_queue(engine, SchedulingQueue, clock=clock)
     for number in range(pods):
         pod = pod_of_kind(number, number % kinds)
         engine.pending[pod.uid] = pod
@@ -169,7 +169,7 @@ def measure(case: Case, pods: int, kinds: int) -> Found:
 def _once(queue: SchedulingQueue, case: Case, pods: int, kinds: int) -> Found:
     times, woken = [], 0
     start = thread_time()
-    for moved in queue.moving(case.event, case.old, case.new):
+    for moved in queue.move_in_slices(case.event, case.old, case.new):
         woken += moved
         end = thread_time()
         times.append(1000 * (end - start))

@@ -28,19 +28,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bayplan.app import configured, known_plugins
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
-from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
 from bayplan.scheduler.engine import PodEngine
-from bayplan.sim.sweeps.openb_experiment import Summary, run
-from bayplan.sim.sweeps.process_pool import cores, in_order
+from bayplan.sim.sweeps.openb_experiment import RunSummary, run_experiment
+from bayplan.sim.sweeps.process_pool import available_cores, run_jobs_in_order
 from bayplan.sim.sweeps.published_results import differences
-from bayplan.sim.sweeps.sweep import Job, carry_out
+from bayplan.sim.sweeps.sweep import SweepJob, run_job
 from bayplan.sim.traces.trace_files import TraceNode, TracePod
-from bayplan.sim.virtual_time.pod_engine_simulation import World
+from bayplan.sim.virtual_time.pod_engine_simulation import PodEngineSimulation
 from bayplan.sim.virtual_time.policies import POLICIES
-from bayplan.sim.virtual_time.trace_objects import cluster_of
-from bayplan.sim.virtual_time.trace_replay import Replay
+from bayplan.sim.virtual_time.trace_objects import build_node_cache
+from bayplan.sim.virtual_time.trace_replay import TraceReplay
 from benchmarks.progress import Progress
-from support.builders.openb_workloads import WORKLOADS, openb, pods_file
+from support.builders.openb_workloads import WORKLOADS, load_openb_workload, pods_file
 
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "simulation.json"
 RUN_BUDGETS_S = {"default": 5.0, "gpuspec33": 10.0}
@@ -68,10 +68,10 @@ class Measured:
 
 def one_run(workload: str, policy: str) -> float:
     """CPU seconds of one run, the best of some: whoever else works on this machine makes it longer."""
-    loaded, took_s = openb(workload), []
+    loaded, took_s = load_openb_workload(workload), []
     for seed in range(_RUNS):
         start_s = process_time()
-        run(loaded, policy, seed)
+        run_experiment(loaded, policy, seed)
         took_s.append(process_time() - start_s)
     return min(took_s)
 
@@ -79,11 +79,13 @@ def one_run(workload: str, policy: str) -> float:
 def whole_sweep(seeds: int, told: Progress) -> tuple[float, list[float]]:
     """Seconds for all workloads and policies on all cores, and by how many points each published mean is missed."""
     cells = [(name, policy) for name in WORKLOADS for policy in POLICIES]
-    jobs = [Job(pods_file(name), None, policy, seed) for name, policy in cells for seed in range(seeds)]
+    jobs = [SweepJob(pods_file(name), None, policy, seed) for name, policy in cells for seed in range(seeds)]
     start_s = perf_counter()
-    runs = in_order(carry_out, jobs, cores(), lambda done: told(f"{done} of {len(jobs)} runs of the sweep"))
+    runs = run_jobs_in_order(
+        run_job, jobs, available_cores(), lambda done: told(f"{done} of {len(jobs)} runs of the sweep")
+    )
     took_s = perf_counter() - start_s
-    summaries = (Summary.of(runs[at : at + seeds]) for at in range(0, len(runs), seeds))
+    summaries = (RunSummary.of(runs[at : at + seeds]) for at in range(0, len(runs), seeds))
     return took_s, [by for each in summaries for by in differences(each).values()]
 
 
@@ -91,7 +93,9 @@ def long_trace(pods: int) -> float:
     """MiB by which the process grew over the second half of a year of pods."""
     nodes = [TraceNode(f"n{number}", 32_000, 65_536, 4, "T4") for number in range(20)]
     registry, clock = known_plugins(), ManualClock()
-    engine = PodEngine(configured(None, registry), registry, cluster_of(nodes), clock=clock, chance=random.Random(0))
+    engine = PodEngine(
+        configured(None, registry), registry, build_node_cache(nodes), clock=clock, chance=random.Random(0)
+    )
     halfway: list[int] = []
 
     def trace() -> Iterator[TracePod]:
@@ -99,14 +103,14 @@ def long_trace(pods: int) -> float:
         for number in range(pods):
             if number == pods // 2:
                 halfway.append(_resident())
-            ask = GpuAsk(chance.choice((250, 500, 1000)), 1)
+            ask = GpuMilliRequest(chance.choice((250, 500, 1000)), 1)
             cpu, runs_s = 100 * chance.randrange(1, 40), chance.expovariate(pods / YEAR_S / 20)
             yield TracePod("", cpu, 1024, ask, number * YEAR_S / pods, runs_s, 0, chance.choice("abc"))
 
-    def world(placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> World:
-        return World(engine, clock, placed=placed, evicted=evicted)
+    def world(placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> PodEngineSimulation:
+        return PodEngineSimulation(engine, clock, placed=placed, evicted=evicted)
 
-    Replay(nodes, world).run(trace(), every_s=86_400.0, sink=lambda _: None)
+    TraceReplay(nodes, world).run(trace(), every_s=86_400.0, sink=lambda _: None)
     return (_resident() - halfway[0]) / 1024
 
 
@@ -135,7 +139,9 @@ def main(sweep: bool, quick: bool, check: bool) -> None:
         seeds = 1 if quick else SEEDS
         with Progress().telling() as told:
             took_s, apart = whole_sweep(seeds, told)
-        found.append(Measured(f"5 workloads, 6 policies, {seeds} seeds, {cores()} cores", took_s, "s", SWEEP_BUDGET_S))
+        found.append(
+            Measured(f"5 workloads, 6 policies, {seeds} seeds, {available_cores()} cores", took_s, "s", SWEEP_BUDGET_S)
+        )
         off = max(abs(by) for by in apart)
         found.append(Measured(f"the furthest of {len(apart)} published means", off, "points", POINTS_BUDGET))
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -98,7 +98,7 @@ def engine_of(nodes: int) -> PodEngine:
 
 def asked(explainer: PodExplainer, pod: Pod) -> tuple[float, float, Answer]:
     """Seconds in all, seconds of the longest step, and the answer."""
-    work = explainer.pending(pod)
+    work = explainer.explain_pending(pod)
     total_s = longest_s = 0.0
     while True:
         start_s = thread_time()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.harness.logging_state import kept_logging
-from support.harness.pytest_reporting import FailuresAtOnce, TimeLimit
+from support.harness.logging_state import restore_logging
+from support.harness.pytest_reporting import ImmediateFailures, TimeLimit
 
 settings.register_profile(
     "repeatable",
@@ -22,7 +22,7 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(autouse=True)
 def _logging_stays() -> Iterator[None]:
-    with kept_logging():
+    with restore_logging():
         yield
 
 
@@ -40,6 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     if terminal := config.pluginmanager.get_plugin("terminalreporter"):
-        config.pluginmanager.register(FailuresAtOnce(terminal))
+        config.pluginmanager.register(ImmediateFailures(terminal))
     if (minutes := config.getoption("--within")) is not None:
         config.pluginmanager.register(TimeLimit(config, minutes))

@@ -21,21 +21,21 @@ import click
 import msgspec
 
 from bayplan.app import configured
-from bayplan.batch.config.scheduler_conf import load_default
+from bayplan.batch.config.scheduler_conf import load_default_conf
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.cli import cli
 from bayplan.clock import ManualClock
 from bayplan.config import bayplan_settings, reservation_settings
-from bayplan.config.bayplan_settings import OwnSettings
-from bayplan.config.feature_gates import Features
+from bayplan.config.bayplan_settings import BayplanSettings
+from bayplan.config.feature_gates import FeatureGates
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
 from bayplan.framework.runtime.bind_request_mutation import BindRequestMutation
 from bayplan.plugins import default_plugins
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.batch_metrics import BatchMetrics
-from bayplan.telemetry.binder_metrics import BinderMetrics, show_stale
-from bayplan.telemetry.metrics import AnyFamily, Registry
+from bayplan.telemetry.binder_metrics import BinderMetrics, register_stale_requests
+from bayplan.telemetry.metrics import AnyFamily, MetricsRegistry
 from bayplan.telemetry.plugin_timings import PluginTimings
 from bayplan.telemetry.process_metrics import LeaderMetrics, RequestMetrics
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
@@ -85,15 +85,15 @@ def _command(command: click.Command, name: str, parent: click.Context | None) ->
 
 
 def _metrics() -> Iterator[str]:
-    scheduler, batch, requests, binder = Registry(), Registry(), Registry(), Registry()
-    gates = [name for name, _, _ in Features().all()]
+    scheduler, batch, requests, binder = MetricsRegistry(), MetricsRegistry(), MetricsRegistry(), MetricsRegistry()
+    gates = [name for name, _, _ in FeatureGates().all()]
     SchedulerMetrics(scheduler, PluginTimings(), gates=gates)
     RequestMetrics(scheduler)
     LeaderMetrics(scheduler)
     AccessMetrics(scheduler, lambda: 0.0)
     BatchMetrics(batch, lambda: datetime.fromtimestamp(0, UTC))
     BindRequestMutation(ManualClock()).add_to(requests)
-    show_stale(requests, int)
+    register_stale_requests(requests, int)
     BinderMetrics(binder)
     LeaderMetrics(binder)
     sections = {
@@ -119,7 +119,7 @@ def _metric(family: AnyFamily) -> str:
 
 
 def _settings() -> Iterator[str]:
-    yield from _keys(bayplan_settings, OwnSettings())
+    yield from _keys(bayplan_settings, BayplanSettings())
     yield from ("", "## resourceReservation", "", *_keys(reservation_settings, ReservationSettings()))
 
 
@@ -166,7 +166,7 @@ def _plugins() -> Iterator[str]:
         "[Plugins of the batch engine](../batch-plugins.md) describes each.",
         "",
     )
-    by_default = {option.name for option in load_default().plugins}
+    by_default = {option.name for option in load_default_conf().plugins}
     yield from ("| plugin | by default |", "|---|---|")
     for name in sorted(default_batch_plugins()):
         yield f"| `{name}` | {'yes' if name in by_default else 'no'} |"

@@ -16,7 +16,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bayplan.client import Client, Selection, find_target
+from bayplan.client import Client, Selection, load_connection_config
 from bayplan.client.resources import resource_of
 from bayplan.clock import SystemClock
 from bayplan.objects.core import Node, Pod
@@ -28,7 +28,7 @@ _LINGER_S = 3600.0
 
 
 async def loop(kubeconfig: str, namespace: str, at_once: int) -> None:
-    target = find_target(Path(kubeconfig), env={})
+    target = load_connection_config(Path(kubeconfig), env={})
     chance = random.Random(0)
     async with Client(target, clock=SystemClock(), chance=chance, qps=QPS, burst=BURST) as client:
         listed = await client.list(resource_of(kind_of(Pod)), Selection(namespace=namespace))
@@ -52,7 +52,7 @@ async def loop(kubeconfig: str, namespace: str, at_once: int) -> None:
 async def _watch(client: Client, version: str) -> None:
     path = f"/api/v1/pods?watch=true&resourceVersion={version}"
     async with client.transport.stream(path, quiet_s=3600.0) as stream:
-        while await stream.piece():
+        while await stream.read():
             pass
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from bayplan.client import Client
-from bayplan.client.informer.watcher import Lines
+from bayplan.client.informer.watcher import LineSplitter
 from bayplan.errors import ApiError, NotFound
 from benchmarks.live.watching import Seen, Told
 
@@ -54,9 +54,9 @@ class Flow:
     async def _watch(self, version: str) -> None:
         while True:
             path = f"{_PODS}?watch=true&allowWatchBookmarks=true&resourceVersion={version}"
-            lines, seen = Lines(), set[str]()
+            lines, seen = LineSplitter(), set[str]()
             async with self._client.transport.stream(path, quiet_s=300.0) as stream:
-                while piece := await stream.piece():
+                while piece := await stream.read():
                     for line in lines.feed(piece):
                         version = self._take(self._decoder.decode(line), seen) or version
 

@@ -17,7 +17,7 @@ from time import perf_counter
 import msgspec
 
 from bayplan.client import Client
-from bayplan.client.informer.watcher import Lines
+from bayplan.client.informer.watcher import LineSplitter
 from bayplan.errors import BayplanError
 
 log = logging.getLogger(__name__)
@@ -85,11 +85,11 @@ class BoundPods:
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         self._version = await self._version_now(path)
         while True:
-            lines = Lines()
+            lines = LineSplitter()
             query = f"{path}?watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={self._version}"
             async with self._client.transport.stream(query, quiet_s=_WATCH_S) as stream:
                 opened.set()
-                while piece := await stream.piece():
+                while piece := await stream.read():
                     now = perf_counter()
                     for line in lines.feed(piece):
                         self._take(line, now)

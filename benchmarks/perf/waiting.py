@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from itertools import count
 
-from bayplan.framework.api.events import ClusterEvent, Cure, Hint
+from bayplan.framework.api.events import ClusterEvent, ClusterEventWithHint, QueueingHint
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import PodInfo
@@ -21,7 +21,7 @@ Plugins = frozenset[str]
 class WaitingLine:
     """Pods to be tried, the most important first; and pods that wait for something to happen."""
 
-    def __init__(self, cures: Mapping[str, tuple[Cure, ...]]) -> None:
+    def __init__(self, cures: Mapping[str, tuple[ClusterEventWithHint, ...]]) -> None:
         self._cures = cures
         self._order = count()
         self._heap: list[tuple[int, int, str]] = []
@@ -88,5 +88,5 @@ class WaitingLine:
         return any(_helps(cure, new, old, new) for cure in cures)
 
 
-def _helps(cure: Cure, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
-    return cure.hint is None or cure.hint(pod, old, new) is Hint.QUEUE
+def _helps(cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+    return cure.hint is None or cure.hint(pod, old, new) is QueueingHint.QUEUE

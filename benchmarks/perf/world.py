@@ -24,15 +24,15 @@ from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.status import Status
 from bayplan.framework.runtime.framework import Framework
-from bayplan.framework.runtime.object_changes import events_between
+from bayplan.framework.runtime.object_changes import cluster_events_of_change
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import with_defaults, with_identity, with_priority
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceSlice
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
-from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from bayplan.snapshot import PodInfo
-from bayplan.testing.recorded_writes import writing_to
+from bayplan.testing.recorded_writes import with_recorded_writes
 from benchmarks.perf.controllers import ClaimController, PerformedWrites, TaintController
 from benchmarks.perf.templates import Names
 from benchmarks.perf.waiting import WaitingLine
@@ -60,7 +60,7 @@ class _Engine(PodEngine):
 
     last_cycle: Cycle | None = None
 
-    def commit(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
+    def commit(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
         self.last_cycle = cycle
         return super().commit(framework, cycle, decision)
 
@@ -71,13 +71,13 @@ class World:
     def __init__(self, config: str | None = None, *, seed: int = 0, names: Names | None = None) -> None:
         self.names = names or Names()
         writes = PerformedWrites(self.names)
-        registry = writing_to(writes, known_plugins())
+        registry = with_recorded_writes(writes, known_plugins())
         self.cache = Cache()
         self.engine = _Engine(
             configured(config, registry), registry, self.cache, clock=SystemClock(), chance=random.Random(seed)
         )
         self._framework = self.engine.framework(PROFILE)
-        self.line = WaitingLine(self._framework.profile.cures)
+        self.line = WaitingLine(self._framework.profile.registered_events)
         self.claims = ClaimController(self, self.names)
         self.taints = TaintController()
         writes.changes = self
@@ -134,13 +134,13 @@ class World:
             item = self.taints.tainted(item)
         with self._at_work():
             old = self.cache.catalog.table(type(item)).get(item.key)
-            self.cache.put(item)
+            self.cache.upsert(item)
             self._tell(old, item)
 
     def drop(self, item: KubeObject) -> None:
         """Any object but a pod or a node is gone."""
         with self._at_work():
-            self.cache.drop(item)
+            self.cache.delete(item)
             self._tell(item, None)
 
     # pods -------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class World:
                 self.cache.update_pod(new)
                 self._tell(old, new)
                 return
-            events = events_between(old, new)
+            events = cluster_events_of_change(old, new)
             waits_on = self.line.is_parked(old.uid) and not any(
                 self.line.helps(old.uid, event, old, new) for event in events
             )
@@ -208,7 +208,7 @@ class World:
         """The pod is gone at once."""
         known = self.pods.pop(pod.key)
         with self._at_work():
-            self.engine.nominations.withdraw(known.uid)
+            self.engine.nominator.delete_nomination(known.uid)
             if known.spec.node_name:
                 self.scheduled[known.namespace] -= 1
                 self.cache.remove_pod(known)
@@ -238,7 +238,7 @@ class World:
     def _bound(self, info: PodInfo, node: str) -> None:
         cycle = self.engine.last_cycle
         assert cycle is not None
-        committing = self._framework.committing
+        committing = self._framework.binding_points
         plan = committing.plan_pre_bind(cycle, node)
         status = plan.status
         if status.ok and plan.has_work:
@@ -250,23 +250,23 @@ class World:
         self.scheduled[bound.namespace] += 1
         self._tell(None, bound)
 
-    def _refused(self, info: PodInfo, placed: Placed) -> None:
+    def _refused(self, info: PodInfo, placed: ScheduleResult) -> None:
         decision, pod = placed.decision, info.pod
         self.last_refusal = f"{info.key}: {placed.status.message}"
         if decision.diagnosis is None:
             raise AttemptFailed(f"pod {self.last_refusal}")
-        if decision.nominate is not None and decision.nominate != pod.status.nominated_node_name:
-            pod = replace(pod, status=replace(pod.status, nominated_node_name=decision.nominate))
+        if decision.nominated_node_name is not None and decision.nominated_node_name != pod.status.nominated_node_name:
+            pod = replace(pod, status=replace(pod.status, nominated_node_name=decision.nominated_node_name))
             self.pods[pod.key] = pod
             info = self.engine.prepare(pod)
-            self.engine.nominations.nominate(info, decision.nominate)
+            self.engine.nominator.nominate(info, decision.nominated_node_name)
         self.line.park(info, frozenset(decision.diagnosis.unschedulable_plugins))
         for intent in decision.writes:
             self._writes.submit(intent)
 
     def clear_nomination(self, pod: Pod) -> None:
         """The pod no longer waits for room on a node."""
-        self.engine.nominations.withdraw(pod.uid)
+        self.engine.nominator.delete_nomination(pod.uid)
         known = self.pods.get(pod.key)
         if known is not None and known.status.nominated_node_name:
             self._replace_pod(known, replace(known, status=replace(known.status, nominated_node_name="")))
@@ -284,7 +284,7 @@ class World:
     def _tell(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Wake whom a change may help."""
         if self.line.parked:
-            for event in events_between(old, new):
+            for event in cluster_events_of_change(old, new):
                 for info in self.line.woken(event, old, new):
                     self._enqueue(info)
 

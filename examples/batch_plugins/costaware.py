@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bayplan.batch import ROW_ALONE, Arguments, FloatVector, Job, Nodes, Session, Task, same_for_all
+from bayplan.batch import ROW_LOCAL, Arguments, FloatVector, Job, Nodes, Session, Task, same_for_all
 from bayplan.framework import MAX_SCORE
 
 
@@ -22,7 +22,7 @@ class CostAware:
     def on_session_open(self, session: Session) -> None:
         self._session = session
         session.add_job_order_fn(self.name, self._order)
-        session.add_node_order_nodes_fn(self.name, self._scores, signature=same_for_all, depends_on=ROW_ALONE)
+        session.add_node_order_nodes_fn(self.name, self._scores, signature=same_for_all, depends_on=ROW_LOCAL)
         session.add_preemptable_fn(self.name, self._victims)
 
     def _order(self, left: Job, right: Job) -> int:

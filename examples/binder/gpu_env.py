@@ -5,7 +5,7 @@ in the environment of the containers.
 """
 
 from bayplan.batch import Arguments, Session, Task
-from bayplan.binder import BinderHandle, BindingState, BindRequest, annotation_key, plugin_annotations
+from bayplan.binder import BinderHandle, BindingState, BindRequest, annotation_key, annotations_for_plugin
 from bayplan.framework import Cycle, Node, Pod
 
 RESOURCE = "nvidia.com/gpu"
@@ -55,12 +55,12 @@ class GpuEnv:
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        told = plugin_annotations(bind_request, self.name)
+        told = annotations_for_plugin(bind_request, self.name)
         if told.get("requires-env-vars") == "true":
             await ctx.annotate(pod, {ENVIRONMENT: f"GPU_COUNT={told.get('count', '1')},GPU_NODE={node.name}"})
 
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        if plugin_annotations(bind_request, self.name):
+        if annotations_for_plugin(bind_request, self.name):
             await ctx.annotate(pod, {ENVIRONMENT: None})

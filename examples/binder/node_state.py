@@ -6,7 +6,7 @@ another node; also if the node was cordoned meanwhile, unless the pod tolerates 
 """
 
 from bayplan.batch import Arguments, Session, Task
-from bayplan.binder import BinderHandle, BindingState, BindRequest, RejectBind, annotation_key, plugin_annotations
+from bayplan.binder import BinderHandle, BindingState, BindRequest, RejectBind, annotation_key, annotations_for_plugin
 from bayplan.framework import Cycle, Node, Pod
 
 HANDLER = "nodestate"
@@ -59,12 +59,12 @@ class NodeState:
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        told = plugin_annotations(bind_request, self.name)
+        told = annotations_for_plugin(bind_request, self.name)
         if told.get("handler") != self.name:
             return  # an older scheduler, or somebody else's pod
         version = told.get("resource-version", "")
         if is_older(node, version):
-            node = await ctx.fresh_node(node.name)
+            node = await ctx.read_node(node.name)
             if is_older(node, version):
                 raise RejectBind(
                     f"node {node.name} is known in a version before {version}, on which the pod was placed"

@@ -7,7 +7,7 @@ read them by the downward API.
 from collections.abc import Mapping
 
 from bayplan.batch import Arguments, Session, Task
-from bayplan.binder import BinderHandle, BindingState, BindRequest, annotation_key, plugin_annotations
+from bayplan.binder import BinderHandle, BindingState, BindRequest, annotation_key, annotations_for_plugin
 from bayplan.framework import Cycle, Node, Pod
 
 LEVELS = {"rack": "example.com/rack", "block": "example.com/block"}
@@ -55,7 +55,7 @@ class TopologyHint:
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        told = plugin_annotations(bind_request, self.name)
+        told = annotations_for_plugin(bind_request, self.name)
         where = {LEVELS[level]: value for level, value in told.items() if level in LEVELS}
         if where:
             await ctx.annotate(pod, where)
@@ -63,5 +63,5 @@ class TopologyHint:
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        if plugin_annotations(bind_request, self.name):
+        if annotations_for_plugin(bind_request, self.name):
             await ctx.annotate(pod, dict.fromkeys(LEVELS.values()))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.framework import Cycle, Handle, IntVector, NodeTable, Pod, default_normalize, row_alone
+from bayplan.framework import Cycle, Handle, IntVector, NodeTable, Pod, default_normalize, row_local
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
@@ -23,7 +23,7 @@ class CheapNodes:
     """Scores nodes by the price of their type."""
 
     name = "CheapNodes"
-    depends_on = row_alone
+    depends_on = row_local
     looks_at_pods = False
 
     def __init__(self, prices: Mapping[str, float], label: str = INSTANCE_TYPE) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from bayplan.framework import Cycle, Handle, Pod, Status, Wait, pending
 
 LABEL = "window"
-LONGEST_WAIT_S = 10 * 60.0  # on a node; Permit allows 15 minutes at most
+MAX_PERMIT_WAIT_S = 10 * 60.0  # on a node; Permit allows 15 minutes at most
 GRACE_S = 60.0  # after the opening, for somebody to pass
 
 
@@ -36,7 +36,7 @@ class NightWindow:
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
         self._let_go()
-        if pod.labels.get(LABEL) == "night" and self._opens_in_s() > LONGEST_WAIT_S:
+        if pod.labels.get(LABEL) == "night" and self._opens_in_s() > MAX_PERMIT_WAIT_S:
             return pending(f"waiting for the window that opens at {self._opens}:00 UTC")
         return None
 

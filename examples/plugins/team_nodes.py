@@ -18,7 +18,7 @@ from bayplan.framework import (
     Pod,
     Rejection,
     Resource,
-    row_alone,
+    row_local,
 )
 
 LABEL = "team"
@@ -33,7 +33,7 @@ class TeamNodes:
         Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
         Cure(Resource.UNSCHEDULABLE_POD, Action.UPDATE_POD_LABEL),
     )
-    depends_on = row_alone
+    depends_on = row_local
     looks_at_pods = False
 
     def signature(self, pod: Pod) -> Hashable:

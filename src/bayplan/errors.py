@@ -98,14 +98,14 @@ class TimedOut(Unreachable):
     """No answer in the time that was given for one."""
 
 
-class Unidentified(Unreachable, KubeconfigError):
+class CredentialsUnavailable(Unreachable, KubeconfigError):
     """Nothing was asked, for want of who we are: a credential program failed, or a certificate cannot be read now.
 
     Whoever runs tries again, as where nobody answers; whoever starts need not, since a person has to mend it.
     """
 
 
-class Untrusted(Unreachable):
+class UntrustedServer(Unreachable):
     """Who answers cannot prove to be the server that is meant: waiting does not help."""
 
 

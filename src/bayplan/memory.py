@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collections() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """For work that makes very many objects that stay: a collection in the middle of it walks through all of them, for
     as long as the work itself takes, and finds nothing. Whoever had turned the collector off finds it off."""
     was_on = gc.isenabled()
@@ -25,22 +25,22 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
-_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the C library of GNU has it
-GIVE_BACK_S = 30.0
+_MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the C library of GNU has it
+TRIM_INTERVAL_S = 30.0
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Let the system have the pages that the C library keeps for later: it does so by itself only at the end of its
     heap, and where objects come and go for days something always lies there. Takes less than a millisecond."""
-    if _TRIM is not None:
-        _TRIM(0)
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)
 
 
-async def giving_back() -> None:
+async def trim_heap_periodically() -> None:
     """Do so now and then, for as long as a process runs."""
     while True:
-        await asyncio.sleep(GIVE_BACK_S)
-        give_back()
+        await asyncio.sleep(TRIM_INTERVAL_S)
+        trim_heap()
 
 
 def freeze_memory() -> None:
@@ -53,28 +53,30 @@ def freeze_memory() -> None:
     gc.freeze()
 
 
-SETTLE_S = 0.25
-_ENOUGH = 2  # collections of what is young, of 7,000 objects each by which more came than went
+FREEZE_INTERVAL_S = 0.25
+_MIN_COLLECTIONS = 2  # collections of what is young, of 7,000 objects each by which more came than went
 
 
-def keep_frozen() -> None:
+def freeze_periodically() -> None:
     """Freeze, and from now on also what comes, as long as the loop runs."""
     freeze_memory()
-    _freeze_later()
+    _schedule_freeze()
 
 
-def _freeze_later() -> None:
-    freeze_new()
+def _schedule_freeze() -> None:
+    freeze_new_objects()
     loop = asyncio.get_running_loop()
-    loop.call_later(SETTLE_S - loop.time() % SETTLE_S, _freeze_later)  # with those who look at connections so often
+    loop.call_later(
+        FREEZE_INTERVAL_S - loop.time() % FREEZE_INTERVAL_S, _schedule_freeze
+    )  # with those who look at connections so often
 
 
-def freeze_new() -> None:
+def freeze_new_objects() -> None:
     """What has come of late, and is no garbage, stays for long as well.
 
     Costs a few milliseconds now and then. Left to itself the collector comes when a quarter more is there than before,
     and looks through all of it: after ten thousand pods for a tenth of a second. What becomes garbage later and forms a
     cycle stays for ever: so what lives for longer than a moment must form none, or break it."""
-    if gc.isenabled() and gc.get_count()[2] >= _ENOUGH:
+    if gc.isenabled() and gc.get_count()[2] >= _MIN_COLLECTIONS:
         gc.collect()
         gc.freeze()

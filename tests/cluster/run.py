@@ -26,9 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bayplan.client import Secret, Target
+from bayplan.client import ConnectionConfig, Secret
 from cluster.build import program
-from support.fakes.certificates import Authority, Key
+from support.fakes.certificates import Authority, EcPrivateKey
 from support.harness.deadlines import DEADLINE_S
 
 ADMIN = "admin"
@@ -147,9 +147,9 @@ class Cluster:
     def ca_file(self) -> Path:
         return self.folder / "ca.crt"
 
-    def target(self, user: str = ADMIN, **more: Any) -> Target:
+    def target(self, user: str = ADMIN, **more: Any) -> ConnectionConfig:
         """The way in for Bayplan's own client."""
-        return Target(server=self.url, ca_file=str(self.ca_file), token=Secret(self.tokens[user]), **more)
+        return ConnectionConfig(server=self.url, ca_file=str(self.ca_file), token=Secret(self.tokens[user]), **more)
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
         """A kubeconfig file of a user, for programs."""
@@ -202,7 +202,7 @@ class Cluster:
             "ca.crt": self.authority.certificate,
             "server.crt": pair.certificate,
             "server.key": pair.key,
-            "accounts.key": Key().pem,
+            "accounts.key": EcPrivateKey().pem,
             "tokens.csv": "".join(self._token_line(name) for name in self.tokens),
         }
         for name, content in files.items():

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from bayplan.plugins import default_plugins
-from bayplan.testing.conformance import Line, answer, disagreements, read_lines
+from bayplan.testing.conformance import ScenarioLine, compare_answers, read_lines, run_scenario
 
 FILE = Path(__file__).parent / "data" / "device-allocations-1.36.jsonl.gz"
 PARTS = 5
 
 
 @cache
-def lines() -> tuple[Line, ...]:
+def lines() -> tuple[ScenarioLine, ...]:
     return tuple(read_lines(FILE))
 
 
@@ -30,7 +30,7 @@ def test_every_allocation_agrees(part: int) -> None:
     differing = {}
     for line in lines()[part::PARTS]:
         assert line.expected is not None, f"{line.name} has nothing to compare with"
-        found = disagreements(line.expected, answer(line, registry))
+        found = compare_answers(line.expected, run_scenario(line, registry))
         if found:
             differing[line.name] = found[:3]
     assert differing == {}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bayplan.plugins import default_plugins
-from bayplan.testing.conformance import Disagreement, Line, answer, disagreements, read_lines
+from bayplan.testing.conformance import Disagreement, ScenarioLine, compare_answers, read_lines, run_scenario
 
 DATA = Path(__file__).parent / "data"
 ATTEMPTS = "kube-scheduler-1.36.jsonl.gz"
@@ -46,7 +46,7 @@ PARTS = {"hints": 6, "series": 6}
 
 
 @cache
-def lines_of(file: str) -> tuple[Line, ...]:
+def lines_of(file: str) -> tuple[ScenarioLine, ...]:
     return tuple(read_lines(DATA / file))
 
 
@@ -66,7 +66,7 @@ def test_every_line_of_a_family_agrees(file: str, family: str, part: int) -> Non
     differing: dict[str, list[Disagreement]] = {}
     for line in lines:
         assert line.expected is not None, f"{line.name} has nothing to compare with"
-        found = disagreements(line.expected, answer(line, registry))
+        found = compare_answers(line.expected, run_scenario(line, registry))
         if found:
             differing[line.name] = found[:3]
     assert differing == {}

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.session.verbose_log import STEPS
+from bayplan.batch.session.verbose_log import TRACE
 from bayplan.plugins import default_plugins
-from bayplan.testing.conformance import Disagreement, Line, answer, disagreements, read_lines
+from bayplan.testing.conformance import Disagreement, ScenarioLine, compare_answers, read_lines, run_scenario
 from support.harness.log_capture import log_at
 
 DATA = Path(__file__).parent / "data" / "volcano-1.15.jsonl.gz"
@@ -64,22 +64,22 @@ FAMILIES = {
 
 
 @cache
-def lines() -> tuple[Line, ...]:
+def lines() -> tuple[ScenarioLine, ...]:
     return tuple(read_lines(DATA))
 
 
-def of_family(family: str) -> Iterator[Line]:
+def of_family(family: str) -> Iterator[ScenarioLine]:
     return (line for line in lines() if line.family == family)
 
 
-def compared(lines: Iterable[Line]) -> tuple[int, dict[str, list[Disagreement]]]:
+def compared(lines: Iterable[ScenarioLine]) -> tuple[int, dict[str, list[Disagreement]]]:
     """How many there were, and what differs, by name."""
     registry, count = default_plugins(), 0
     differing: dict[str, list[Disagreement]] = {}
     for line in lines:
         assert line.expected is not None
         count += 1
-        found = disagreements(line.expected, answer(line, registry), partial=line.exact is False)
+        found = compare_answers(line.expected, run_scenario(line, registry), partial=line.exact is False)
         if found:
             differing[line.name] = found
     return count, differing
@@ -93,7 +93,7 @@ def test_every_session_agrees(family: str) -> None:
 def test_what_sessions_tell_changes_nothing_that_they_do() -> None:
     """The same clusters once more, some of each family, while every answer of a plugin is written into the log."""
     some = [line for family in FAMILIES for line in islice(of_family(family), 4)]
-    with log_at(STEPS) as written:
+    with log_at(TRACE) as written:
         assert compared(some) == (4 * len(FAMILIES), {})
     assert all(f'"Enter {action} ..."' in written.getvalue() for action in ("Allocate", "Preempt", "Reclaim"))
 
@@ -102,7 +102,7 @@ def test_no_family_is_left_out() -> None:
     assert Counter(line.family for line in lines()) == FAMILIES
 
 
-def altered(line: Line, path: list[str], value: Any) -> dict[str, Any]:
+def altered(line: ScenarioLine, path: list[str], value: Any) -> dict[str, Any]:
     """What was expected, with one place changed."""
     expected: Any = line.expected
     changed: Any = dict(expected)
@@ -116,11 +116,11 @@ def altered(line: Line, path: list[str], value: Any) -> dict[str, Any]:
 
 def test_another_answer_would_be_noticed() -> None:
     line = next(line for line in of_family("gang") if line.expected and line.expected.get("binds") and line.exact)
-    got = answer(line, default_plugins())
+    got = run_scenario(line, default_plugins())
     pod = next(iter(got["binds"]))
     for path, value in (
         (["binds", pod], "elsewhere"),
         (["podGroups", next(iter(got["podGroups"])), "phase"], "Unheard"),
         (["atOpen", "queueOrder"], []),
     ):
-        assert [each.where for each in disagreements(altered(line, path, value), got)] == [".".join(path)]
+        assert [each.where for each in compare_answers(altered(line, path, value), got)] == [".".join(path)]

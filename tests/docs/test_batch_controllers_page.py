@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bayplan.controllers.volcano import BATCH_CONTROLLER_NAMES, batch_controller_name
+from bayplan.controllers.volcano import VOLCANO_CONTROLLER_NAMES, volcano_controller_name
 from docs.fences import ROOT
 from support.e2e import volcano_examples
 
@@ -17,5 +17,5 @@ def test_examples_that_need_more_are_listed_with_what_they_need() -> None:
 
 def test_every_controller_is_listed_with_volcanos_name() -> None:
     rows = re.findall(r"^\| `(volcano-\S+)` \| `(\S+)` \|", PAGE, re.MULTILINE)
-    assert sorted(ours for ours, _ in rows) == list(BATCH_CONTROLLER_NAMES)
-    assert [batch_controller_name(volcanos) for _, volcanos in rows] == [ours for ours, _ in rows]
+    assert sorted(ours for ours, _ in rows) == list(VOLCANO_CONTROLLER_NAMES)
+    assert [volcano_controller_name(volcanos) for _, volcanos in rows] == [ours for ours, _ in rows]

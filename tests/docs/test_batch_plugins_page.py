@@ -16,7 +16,7 @@ from bayplan.app import build_batch_engine
 from bayplan.batch import BatchConfiguration, PluginOption
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.plugins.extender.plugin import Extender
+from bayplan.batch.plugins.extender.plugin import ExtenderPlugin
 from bayplan.cache import Cache
 from docs.fences import ROOT
 
@@ -34,7 +34,7 @@ def sections() -> dict[str, str]:
 @cache
 def registered() -> dict[str, list[str]]:
     """Where each plugin registers without arguments."""
-    tier = tuple(PluginOption(name).defaulted() for name in NAMES)
+    tier = tuple(PluginOption(name).with_default_flags() for name in NAMES)
     with build_batch_engine(BatchConfiguration(tiers=(tier,)), Cache()).session() as session:
         return {name: session.points_of(name) for name in NAMES}
 
@@ -51,7 +51,7 @@ def fact(name: str, label: str) -> str:
 
 def type_word(argument: Argument) -> str:
     kind = get_args(argument.kind)[0] if isinstance(argument.kind, UnionType) else argument.kind
-    return "any" if argument.idle else WORDS.get(get_origin(kind) or kind, "map")
+    return "any" if argument.no_effect_reason else WORDS.get(get_origin(kind) or kind, "map")
 
 
 def test_every_shipped_plugin_has_a_section() -> None:
@@ -83,6 +83,6 @@ def test_a_section_tells_the_defaults(name: str) -> None:
 
 
 def test_the_extender_tells_what_stands_in_its_bodies() -> None:
-    bodies = inspect.getsource(sys.modules[Extender.__module__.removesuffix("plugin") + "bodies"])
+    bodies = inspect.getsource(sys.modules[ExtenderPlugin.__module__.removesuffix("plugin") + "bodies"])
     told = set(re.findall(r"`(\w+)`", sections()["extender"]))
     assert set(re.findall(r'^ +"([A-Z]\w+)":', bodies, re.MULTILINE)) - told == set()

@@ -11,8 +11,8 @@ import click
 from bayplan.cli import cli
 from bayplan.clock import ManualClock
 from bayplan.framework.runtime.bind_request_mutation import BindRequestMutation
-from bayplan.telemetry.binder_metrics import BinderMetrics, show_stale
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.binder_metrics import BinderMetrics, register_stale_requests
+from bayplan.telemetry.metrics import MetricsRegistry
 from docs.fences import ROOT
 
 
@@ -30,10 +30,10 @@ def test_every_verb_is_in_the_reference() -> None:
 
 def test_every_metric_of_bind_requests_is_in_the_reference() -> None:
     """Those that pages speak of, and those that a binder and an engine with requests show."""
-    registry = Registry()
+    registry = MetricsRegistry()
     BinderMetrics(registry)
     BindRequestMutation(ManualClock()).add_to(registry)
-    show_stale(registry, int)
+    register_stale_requests(registry, int)
     shown = {family.name for family in registry}
     spoken_of = re.findall(r"`(kai_\w+)`", (ROOT / "docs" / "binder.md").read_text(encoding="utf-8"))
     assert shown.issuperset(spoken_of)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bayplan.config.load import load_default
-from bayplan.framework.api.events import Resource
+from bayplan.framework.api.events import EventResource
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
-from bayplan.framework.runtime.registry import Entry, Registry
+from bayplan.framework.runtime.registry import RegisteredPlugin, Registry
 from bayplan.plugins import default_plugins
 from docs.fences import ROOT
 from support.builders.framework import make_plugin
@@ -22,9 +22,9 @@ NAMES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "index"
 SECTIONS = ["What it decides", "Arguments", "Messages", "What wakes a pod", "Cost", "Example"]
 
 WORDS = {
-    Resource.PERSISTENT_VOLUME: "volume",
-    Resource.PERSISTENT_VOLUME_CLAIM: "claim",
-    Resource.RESOURCE_CLAIM: "claim",
+    EventResource.PERSISTENT_VOLUME: "volume",
+    EventResource.PERSISTENT_VOLUME_CLAIM: "claim",
+    EventResource.RESOURCE_CLAIM: "claim",
 }
 """What the pages call a kind of object where they do not use its own name."""
 
@@ -41,7 +41,7 @@ def weights() -> dict[str, int]:
     return {ref.name: ref.weight for ref in profile.plugins.at("multiPoint").enabled}
 
 
-def entry_of(name: str) -> Entry:
+def entry_of(name: str) -> RegisteredPlugin:
     entry = registry().get(name)
     assert entry is not None, f"docs/plugins/{name}.md is about a plugin that is not shipped"
     return entry

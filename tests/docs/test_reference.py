@@ -15,10 +15,10 @@ from bayplan.batch.actions import default_actions
 from bayplan.batch.config.scheduler_conf import FLAGS
 from bayplan.batch.session import combine_rules
 from bayplan.batch.session.extension_points import POINTS
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.cache import Cache
 from bayplan.cli import cli
-from bayplan.config.model import KIND, ConfigurationSource
+from bayplan.config.model import KIND, VersionedConfiguration
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
 from docs.fences import ROOT, Block, blocks, pages
 
@@ -55,13 +55,13 @@ RULES = {
     combine_rules.first_answer: "first answer",
     combine_rules.first_registered: "first plugin alone",
     combine_rules.unanimous: "all must agree",
-    combine_rules.anybody: "one is enough",
-    combine_rules.agreed_in_first_tier: "first tier decides",
+    combine_rules.any_true: "one is enough",
+    combine_rules.unanimous_in_first_tier: "first tier decides",
     combine_rules.vote: "vote",
     combine_rules.victims_of_tier: "victims of a tier",
     combine_rules.union_of_tier: "all of a tier",
-    combine_rules.everybody: "everybody is told",
-    combine_rules.by_plugin: "sum",
+    combine_rules.call_all: "everybody is told",
+    combine_rules.answers_by_plugin: "sum",
     None: "row by row",
 }
 
@@ -85,13 +85,13 @@ def test_every_action_is_told() -> None:
 
 def test_every_part_of_an_outcome_is_told() -> None:
     told = [name for row in table("batch.md", "Run a session") for name in codes(row[0])]
-    assert sorted(told) == sorted(each.name for each in dataclasses.fields(Outcome))
+    assert sorted(told) == sorted(each.name for each in dataclasses.fields(SessionResult))
 
 
 def test_every_field_of_a_configuration_has_a_row() -> None:
     told = [name for row in table("configuration.md", "Fields") for name in codes(row[0])]
     ignored = {"apiVersion", "kind"}
-    assert sorted(told) == sorted(set(ConfigurationSource.__struct_encode_fields__) - ignored)
+    assert sorted(told) == sorted(set(VersionedConfiguration.__struct_encode_fields__) - ignored)
 
 
 def test_every_field_and_flag_of_a_batch_configuration_has_a_row() -> None:

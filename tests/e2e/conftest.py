@@ -19,7 +19,7 @@ from cluster.build import cache_folder
 from cluster.embedded import Embedded
 from cluster.run import Cluster
 from support.e2e.kubectl_sessions import Terminal
-from support.e2e.scheduler_harness import Corner
+from support.e2e.scheduler_harness import SchedulerHarness
 from support.harness.deadlines import DEADLINE_S
 
 HERE = Path(__file__).parent
@@ -97,9 +97,9 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Corner]:
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[SchedulerHarness]:
     """Nodes and pods of the test's own."""
-    mine = Corner(cluster, namespace, tmp_path)
+    mine = SchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.api import Api, Refused
 from cluster.embedded import API_SERVER, Embedded
-from support.e2e.scheduler_process import until
+from support.e2e.scheduler_process import wait_until
 
 Tree = dict[str, Any]
 
@@ -60,7 +60,7 @@ def test_writes_are_refused_while_the_disk_is_full_and_taken_again_afterwards(tm
         assert ready(api) == "500: [+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n"
 
         limit_files(cluster, resource.RLIM_INFINITY)
-        until(lambda: not ready(api), "the server is ready again, without a write of a client")
+        wait_until(lambda: not ready(api), "the server is ready again, without a write of a client")
         api.create(lease("after"))
         cluster.end(API_SERVER, kill=True)
         cluster.start_api_server()

@@ -14,8 +14,8 @@ import pytest
 from support.e2e.kubectl_sessions import (
     Step,
     Terminal,
-    difference,
-    settled,
+    compare_output,
+    normalise_output,
 )
 from support.harness.deadlines import DEADLINE_S
 
@@ -61,7 +61,7 @@ def test_a_manifest(both: tuple[Terminal, Terminal], path: Path) -> None:
         ]
     if (limits := path.with_name(f"before-{path.name}")).exists():
         steps[1:1] = [Step(f"apply -f - -n {namespace}", limits.read_text(encoding="utf-8")), *_limited(namespace)]
-    differences = [difference(both, step) for step in steps]
+    differences = [compare_output(both, step) for step in steps]
     assert not any(differences), "\n\n".join(filter(None, differences))
 
 
@@ -69,7 +69,7 @@ def test_a_map_that_is_too_large(both: tuple[Terminal, Terminal]) -> None:
     lines = "".join(f"  key-{number}: {'x' * 1000}\n" for number in range(1100))
     for kind, field in (("ConfigMap", "data"), ("Secret", "stringData")):
         step = Step("create -f -", f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: large}}\n{field}:\n{lines}")
-        assert difference(both, step) == ""
+        assert compare_output(both, step) == ""
 
 
 MANAGED = """
@@ -95,6 +95,6 @@ def test_managed_fields_are_compared_writer_by_writer() -> None:
     lines = MANAGED.splitlines(keepends=True)
     other_order = "".join([*lines[:3], *lines[9:14], *lines[3:9], *lines[14:]])
     assert other_order != MANAGED
-    assert settled(other_order) == settled(MANAGED)
+    assert normalise_output(other_order) == normalise_output(MANAGED)
     for said, otherwise in (("f:data", "f:spec"), ("Apply", "Update"), ("status", "scale"), ("name: a", "name: b")):
-        assert settled(MANAGED.replace(said, otherwise)) != settled(MANAGED)
+        assert normalise_output(MANAGED.replace(said, otherwise)) != normalise_output(MANAGED)

@@ -12,32 +12,32 @@ import pytest
 from cluster.api import Tree
 from cluster.run import Cluster, free_ports
 from support.e2e.audit_log import (
-    Deployed,
-    Right,
-    denied,
-    used,
+    AccessRight,
+    DeployedFolder,
+    denied_requests,
+    used_rights,
 )
-from support.e2e.batch_harness import BatchCorner, install
-from support.e2e.scheduler_process import Endpoint, until
+from support.e2e.batch_harness import BatchSchedulerHarness, install_volcano_crds
+from support.e2e.scheduler_process import Endpoint, wait_until
 from support.e2e.volumes_and_devices import (
     bind_claim,
     claim,
     device_claim,
     devices,
-    late_class,
+    pod_with_claim,
     volume,
-    with_claim,
+    wait_for_first_consumer_class,
 )
 from support.fakes.fault_proxy import (
-    Ask,
-    Fault,
     FaultProxy,
-    faulty,
+    ProxiedRequest,
+    ProxyFault,
     refusal,
+    run_fault_proxy,
 )
 from support.harness.health_server import get
 
-DEPLOYED = Deployed("batch", "volcano-system", "bayplan-batch")
+DEPLOYED = DeployedFolder("batch", "volcano-system", "bayplan-batch")
 NAME = DEPLOYED.name
 
 ANNOTATING = '''
@@ -57,7 +57,7 @@ class Notes:
 
 SELDOM = {("", "events", "patch")}
 """An event is counted where it is repeated, which sessions avoid."""
-ASKED_BY_THE_SERVER_ITSELF: set[Right] = {
+ASKED_BY_THE_SERVER_ITSELF: set[AccessRight] = {
     ("resource.k8s.io", "resourceclaims/binding", "patch"),
 }
 """Checked within other requests, so that no request of its own shows in the log."""
@@ -75,8 +75,8 @@ def log(cluster: Cluster) -> list[Tree]:
 
 def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path) -> None:
     audited.kubectl("create", "namespace", "work")
-    corner = BatchCorner(audited, "work", tmp_path)
-    install(audited, corner.api)
+    corner = BatchSchedulerHarness(audited, "work", tmp_path)
+    install_volcano_crds(audited, corner.api)
     shard = {"apiVersion": "shard.volcano.sh/v1alpha1", "kind": "NodeShard", "metadata": {"name": "ours"}}
     corner.api.create({**shard, "spec": {"nodesDesired": corner.add_nodes(2, cpu="4")}})
     (given,) = [tree for tree in DEPLOYED.objects() if tree["kind"] == "ConfigMap"]
@@ -84,7 +84,7 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
     (plugins / "notes.py").write_text(ANNOTATING)
-    with faulty(audited, tmp_path) as proxy:
+    with run_fault_proxy(audited, tmp_path) as proxy:
         flags = (
             "--leader-elect=true",
             f"--kubeconfig={proxy.kubeconfig(NAME)}",
@@ -94,42 +94,46 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
             "--ignored-provisioners=kubernetes.io/no-provisioner,example.com/maker",
         )
         (port,) = free_ports(1)
-        with corner.scheduling(*flags, f"--secure-port={port}", "--bind-address=127.0.0.1", conf=conf):
+        with corner.run_batch(*flags, f"--secure-port={port}", "--bind-address=127.0.0.1", conf=conf):
             places_and_preempts(corner)
             says_why(corner, port)
             binds_volumes(corner)
             allocates_devices(corner, proxy)
             loses_an_answer(corner, proxy)
-            until(lambda: ("coordination.k8s.io", "leases", "update") in used(log(audited)), "the lease is renewed")
-        proxy.add(Fault(lambda ask: "sendInitialEvents=true" in ask.path, refuse=refusal(422, "Invalid")))
-        with corner.scheduling(*flags, conf=conf):
-            corner.bound(corner.gang("last", 1, cpu="100m"))
+            wait_until(
+                lambda: ("coordination.k8s.io", "leases", "update") in used_rights(log(audited)), "the lease is renewed"
+            )
+        proxy.add(ProxyFault(lambda ask: "sendInitialEvents=true" in ask.path, refuse=refusal(422, "Invalid")))
+        with corner.run_batch(*flags, conf=conf):
+            corner.wait_bound(corner.gang("last", 1, cpu="100m"))
     entries = log(audited)
-    assert denied(entries) == []
-    assert DEPLOYED.rights() - used(entries) - SELDOM == ASKED_BY_THE_SERVER_ITSELF
-    assert used(entries) - DEPLOYED.rights() == {("", "configmaps", "get")}, "which the API server's own role allows"
+    assert denied_requests(entries) == []
+    assert DEPLOYED.rights() - used_rights(entries) - SELDOM == ASKED_BY_THE_SERVER_ITSELF
+    assert used_rights(entries) - DEPLOYED.rights() == {("", "configmaps", "get")}, (
+        "which the API server's own role allows"
+    )
 
 
-def says_why(corner: BatchCorner, port: int) -> None:
+def says_why(corner: BatchSchedulerHarness, port: int) -> None:
     names = corner.gang("told", 1, cpu="100m")
-    corner.bound(names)
+    corner.wait_bound(names)
     headers = {"Authorization": f"Bearer {corner.cluster.tokens[NAME]}"}
     path = f"/why/{corner.namespace}/{names[0]}"
-    until(lambda: asyncio.run(get(Endpoint(port), path, headers=headers)).status == 200, "it says why")
+    wait_until(lambda: asyncio.run(get(Endpoint(port), path, headers=headers)).status == 200, "it says why")
 
 
-def places_and_preempts(corner: BatchCorner) -> None:
+def places_and_preempts(corner: BatchSchedulerHarness) -> None:
     strong = corner.priority("strong", 1000)
     weak = corner.gang("weak", 6, minimum=1)
-    corner.bound(weak)
+    corner.wait_bound(weak)
     corner.start(*weak)
     names = corner.gang("strong", 3, priorityClassName=strong, group={"priorityClassName": strong})
-    corner.bound(names)
+    corner.wait_bound(names)
     corner.api.delete_all("Pod", [*weak, *names])
     corner.api.delete_all("PodGroup", ["weak", "strong"])
 
 
-def in_group(corner: BatchCorner, pod: Tree) -> Tree:
+def in_group(corner: BatchSchedulerHarness, pod: Tree) -> Tree:
     name = pod["metadata"]["name"]
     corner.group(name, 1)
     pod["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": name}
@@ -137,36 +141,38 @@ def in_group(corner: BatchCorner, pod: Tree) -> Tree:
     return pod
 
 
-def binds_volumes(corner: BatchCorner) -> None:
-    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+def binds_volumes(corner: BatchSchedulerHarness) -> None:
+    kind = wait_for_first_consumer_class(corner, "local", "kubernetes.io/no-provisioner")
     made = volume(corner, "v", corner.nodes[1], kind)
     name = made["metadata"]["name"]
     corner.api.create(made, claim("data", kind))
     corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
-    corner.api.create(in_group(corner, with_claim(corner, "local", "data")))
-    until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+    corner.api.create(in_group(corner, pod_with_claim(corner, "local", "data")))
+    wait_until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
     bind_claim(corner, "data", name)
-    corner.bound(["local"])
-    corner.api.create(claim("made", late_class(corner, "made", "example.com/maker")))
-    corner.api.create(in_group(corner, with_claim(corner, "made", "made")))
-    until(lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named")
+    corner.wait_bound(["local"])
+    corner.api.create(claim("made", wait_for_first_consumer_class(corner, "made", "example.com/maker")))
+    corner.api.create(in_group(corner, pod_with_claim(corner, "made", "made")))
+    wait_until(
+        lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named"
+    )
 
 
-def allocates_devices(corner: BatchCorner, proxy: FaultProxy) -> None:
+def allocates_devices(corner: BatchSchedulerHarness, proxy: FaultProxy) -> None:
     kind = f"{corner.label[:40]}-gpu"
     corner.api.create(*devices(corner, corner.nodes[1], kind, count=4))
     corner.api.create(device_claim("mine", kind))
 
-    def allocating(ask: Ask) -> bool:
+    def allocating(ask: ProxiedRequest) -> bool:
         return ask.method == "PATCH" and "/resourceclaims/mine/status" in ask.path
 
-    proxy.add(Fault(allocating, times=1, refuse=refusal(409, "Conflict")))
+    proxy.add(ProxyFault(allocating, times=1, refuse=refusal(409, "Conflict")))
     user = in_group(corner, corner.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]))
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     corner.api.create(user)
-    corner.bound(["mine"])
+    corner.wait_bound(["mine"])
 
 
-def loses_an_answer(corner: BatchCorner, proxy: FaultProxy) -> None:
-    proxy.add(Fault(lambda ask: ask.is_binding, times=1, refuse=refusal(500, "InternalError")))
-    corner.bound(corner.gang("doubtful", 1, cpu="100m"))
+def loses_an_answer(corner: BatchSchedulerHarness, proxy: FaultProxy) -> None:
+    proxy.add(ProxyFault(lambda ask: ask.is_binding, times=1, refuse=refusal(500, "InternalError")))
+    corner.wait_bound(corner.gang("doubtful", 1, cpu="100m"))

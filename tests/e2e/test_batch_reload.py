@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster, free_ports
-from support.e2e.batch_harness import GANGS, BatchCorner
-from support.e2e.scheduler_process import until
+from support.e2e.batch_harness import GANGS, BatchSchedulerHarness
+from support.e2e.scheduler_process import wait_until
 from support.harness.deadlines import DEADLINE_S
 
 PLUGIN = """
@@ -30,14 +30,14 @@ class Favourite:
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
-    mine = BatchCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+    mine = BatchSchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
 
 @contextmanager
-def load(corner: BatchCorner) -> Iterator[list[str]]:
+def load(corner: BatchSchedulerHarness) -> Iterator[list[str]]:
     """Gangs of two, one after another, that go again; their pods as they come."""
     made: list[str] = []
     over = threading.Event()
@@ -46,7 +46,7 @@ def load(corner: BatchCorner) -> Iterator[list[str]]:
         number = 0
         while not over.is_set():
             names = corner.gang(f"load-{number}", 2, cpu="100m")
-            corner.bound(names)
+            corner.wait_bound(names)
             corner.api.delete_all("Pod", names)
             corner.api.delete_all("PodGroup", [f"load-{number}"])
             made.extend(names)
@@ -69,7 +69,7 @@ def sessions(port: int) -> int:
     return int(float(next(line.split()[1] for line in text.splitlines() if line.startswith(name))))
 
 
-def test_configuration_and_plugins_change_under_load(corner: BatchCorner, tmp_path: Path) -> None:
+def test_configuration_and_plugins_change_under_load(corner: BatchSchedulerHarness, tmp_path: Path) -> None:
     nodes = corner.add_nodes(3, cpu="8")
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
@@ -83,29 +83,29 @@ def test_configuration_and_plugins_change_under_load(corner: BatchCorner, tmp_pa
 
     def placed(name: str) -> str:
         (pod,) = corner.gang(name, 1, cpu="100m")
-        corner.bound([pod])
+        corner.wait_bound([pod])
         return corner.nodes_of([pod])[0]
 
     write(PLUGIN.replace("SUFFIX", "-0"))
     (port,) = free_ports(1)
     flags = ("--enable-metrics", f"--listen-address=127.0.0.1:{port}", f"--plugins-dir={plugins}")
-    with corner.scheduling(*flags) as process, load(corner) as made:
-        until(lambda: len(made) >= 2, "the load runs")
+    with corner.run_batch(*flags) as process, load(corner) as made:
+        wait_until(lambda: len(made) >= 2, "the load runs")
         corner.write_conf(GANGS.replace("  - name: nodeorder\n", "  - name: favourite\n"))
-        until(lambda: corner.log().count("is in force") >= 3, "the new configuration is in force")
+        wait_until(lambda: corner.log().count("is in force") >= 3, "the new configuration is in force")
         assert placed("first") == nodes[0]
         write(PLUGIN.replace("SUFFIX", "-1"))
-        until(lambda: "plugins are reloaded" in corner.log(), "the plugin is reloaded")
+        wait_until(lambda: "plugins are reloaded" in corner.log(), "the plugin is reloaded")
         assert placed("second") == nodes[1]
         write("class Favourite(:\n")
         corner.write_conf("actions: nonsense")
-        until(lambda: "plugins are not reloaded" in corner.log(), "the broken file is named")
-        until(lambda: "nonsense" in corner.log(), "the broken configuration is named")
+        wait_until(lambda: "plugins are not reloaded" in corner.log(), "the broken file is named")
+        wait_until(lambda: "nonsense" in corner.log(), "the broken configuration is named")
         before, start_s = sessions(port), time.monotonic()
         assert placed("third") == nodes[1]  # the last good ones go on
-        until(lambda: sessions(port) >= before + 5, "sessions go on")
+        wait_until(lambda: sessions(port) >= before + 5, "sessions go on")
         so_far = len(made)
-        until(lambda: len(made) >= so_far + 2, "so does the load")
+        wait_until(lambda: len(made) >= so_far + 2, "so does the load")
         assert process.poll() is None, json.dumps({"after_s": time.monotonic() - start_s})
         assert "broke off" not in corner.log(), "every session came to its end"
-    corner.fits()
+    corner.check_no_overcommit()

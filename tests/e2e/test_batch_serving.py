@@ -18,25 +18,25 @@ from typing import Any
 import pytest
 from benchmarks.live.held import Stolen
 
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.clock import SystemClock
 from bayplan.objects.core import Node, Pod, PodStatus
 from bayplan.objects.volcano.types import PodGroup
 from bayplan.testing.builders import make_node
 from cluster.run import Cluster, free_ports
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import engine_of
-from support.builders.framework import changed
-from support.e2e.batch_harness import GANGS, BatchCorner
-from support.e2e.scheduler_process import until
-from support.harness.async_tests import turns_of_others
+from support.builders.batch_engines import build_engine
+from support.builders.framework import replace_fields
+from support.e2e.batch_harness import GANGS, BatchSchedulerHarness
+from support.e2e.scheduler_process import wait_until
+from support.harness.async_tests import count_loop_turns
 from support.harness.deadlines import DEADLINE_S
-from support.harness.live_batch import batch_running
+from support.harness.live_batch import run_live_batch
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
-    mine = BatchCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+    mine = BatchSchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
@@ -47,7 +47,7 @@ def page(port: int, path: str) -> str:
 
 
 @pytest.mark.parametrize("verb", ["batch", "run"])
-def test_metrics_profiles_and_dumps(corner: BatchCorner, verb: str) -> None:
+def test_metrics_profiles_and_dumps(corner: BatchSchedulerHarness, verb: str) -> None:
     corner.add_nodes(1, cpu="4")
     health, numbers = free_ports(2)
     flags = (
@@ -59,24 +59,24 @@ def test_metrics_profiles_and_dumps(corner: BatchCorner, verb: str) -> None:
         f"--cache-dump-dir={corner.folder}",
         "-v=3",
     )
-    with (corner.both if verb == "run" else corner.scheduling)(*flags) as process:
+    with (corner.run_combined if verb == "run" else corner.run_batch)(*flags) as process:
         names = corner.gang("job", 2)
-        corner.bound(names)
-        until(lambda: page(health, "/readyz") == "ok", "it is ready")
+        corner.wait_bound(names)
+        wait_until(lambda: page(health, "/readyz") == "ok", "it is ready")
         assert page(health, "/livez") == "ok"
-        until(lambda: "volcano_pods_bound_total 2" in page(numbers, "/metrics"), "both bindings are counted")
+        wait_until(lambda: "volcano_pods_bound_total 2" in page(numbers, "/metrics"), "both bindings are counted")
         text = page(numbers, "/metrics")
         assert 'volcano_action_scheduling_latency_milliseconds_count{action="allocate"}' in text
         assert 'volcano_queue_allocated_milli_cpu{queue_name="default"}' in text
         assert "function calls" in page(numbers, "/debug/pprof/profile?seconds=0.2")
         assert "Stack for" in page(numbers, "/debug/pprof/goroutine")
-        believed = corner.believed(process)
+        believed = corner.dumped_state(process)
         job = believed["jobs"][f"{corner.namespace}/job"]
         assert (job["queue"], sum(job["tasks"].values())) == ("default", 2)
         process.send_signal(signal.SIGUSR1)
-        until(lambda: bool(list(corner.folder.glob("snapshot-*.json"))), "the dump is written")
+        wait_until(lambda: bool(list(corner.folder.glob("snapshot-*.json"))), "the dump is written")
         (dump,) = corner.folder.glob("snapshot-*.json")
-        until(lambda: dump.read_text().endswith("}"), "all of it")
+        wait_until(lambda: dump.read_text().endswith("}"), "all of it")
         assert f"{corner.namespace}/job" in json.loads(dump.read_text())["jobs"]
         assert '"Successfully bound pod to node"' in corner.log()
 
@@ -90,15 +90,15 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("verbosity", [2, *LEVELS])
-def test_each_level_of_the_log_tells_more(corner: BatchCorner, verbosity: int) -> None:
+def test_each_level_of_the_log_tells_more(corner: BatchSchedulerHarness, verbosity: int) -> None:
     corner.add_nodes(1, cpu="4")
     fits, lost = corner.gang("fits", 2), corner.gang("lost", 1, nodeSelector={"place": "nowhere"})
-    with corner.scheduling(f"-v={verbosity}"):
-        corner.bound(fits)
-        until(lambda: "match" in corner.reasons(lost)[0], "the other one is told that no node will do")
+    with corner.run_batch(f"-v={verbosity}"):
+        corner.wait_bound(fits)
+        wait_until(lambda: "match" in corner.reasons(lost)[0], "the other one is told that no node will do")
         levels = {line.format(corner.namespace): level for level, lines in LEVELS.items() for line in lines}
         wanted = {line for line, level in levels.items() if level <= verbosity}
-        until(lambda: all(line in corner.log() for line in wanted), f"the log has what -v {verbosity} tells")
+        wait_until(lambda: all(line in corner.log() for line in wanted), f"the log has what -v {verbosity} tells")
     assert {line for line in levels if line in corner.log()} == wanted
 
 
@@ -145,7 +145,7 @@ def service() -> Iterator[SlowService]:
 
 @pytest.mark.parametrize("verb", ["batch", "run"])
 def test_probes_and_other_pods_do_not_wait_for_an_extender(
-    corner: BatchCorner, service: SlowService, verb: str
+    corner: BatchSchedulerHarness, service: SlowService, verb: str
 ) -> None:
     """While a session waits for an answer, the process says that it lives, and the pod engine goes on."""
     corner.add_nodes(1, cpu="4")
@@ -163,19 +163,19 @@ def test_probes_and_other_pods_do_not_wait_for_an_extender(
     )
     health = () if verb == "run" else ("--enable-healthz", f"--healthz-address=127.0.0.1:{port}")
     names = corner.gang("job", 1)
-    with (corner.both if verb == "run" else corner.scheduling)(*health, conf=conf):
+    with (corner.run_combined if verb == "run" else corner.run_batch)(*health, conf=conf):
         assert service.asked.wait(60)
         if verb == "run":
             corner.api.create(corner.pod("alone", cpu="1"))
-            corner.bound(["alone"])
+            corner.wait_bound(["alone"])
             assert all(corner.nodes_of(["alone"]))
         else:
             assert page(port, "/livez") == "ok"
         assert corner.nodes_of(names) == [""]
         service.allowed.set()
-        corner.bound(names)
+        corner.wait_bound(names)
         assert all(corner.nodes_of(names))
-    corner.fits()
+    corner.check_no_overcommit()
 
 
 def ten_thousand() -> tuple[list[Node], list[PodGroup], list[Pod]]:
@@ -233,13 +233,13 @@ def test_no_step_of_a_session_of_ten_thousand_pods_holds_the_loop_for_long() -> 
     nodes, groups, pods = ten_thousand()
 
     def longest_s() -> float:
-        engine = engine_of(conf=GANGS, nodes=nodes, pods=pods, objects=groups)
+        engine = build_engine(conf=GANGS, nodes=nodes, pods=pods, objects=groups)
         longest_s, holding = 0.0, Holding()
         with only_new_garbage():
             for expected in (len(pods), 0):
-                outcome = Outcome()
+                outcome = SessionResult()
                 holding.begin()
-                for _ in engine.turns(outcome):
+                for _ in engine.run_session_steps(outcome):
                     longest_s = max(longest_s, holding.so_far_s())
                     holding.begin()
                 longest_s = max(longest_s, holding.so_far_s())
@@ -271,14 +271,14 @@ def timed_turns() -> Iterator[list[float]]:
 def test_probes_have_their_turn_while_ten_thousand_pods_are_placed_and_bound() -> None:
     """On the wire: no turn of the loop takes long from the first change that is heard to the last binding."""
     nodes, groups, pods = ten_thousand()
-    ours = [changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
+    ours = [replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
 
     async def run() -> None:
-        async with batch_running(*nodes, make_queue(), *groups, conf=GANGS, real_clock=SystemClock()) as rig:
-            rig.hear(*ours)
-            await rig.live.catch_up()
-            async with turns_of_others(0.001) as turns:
-                outcome = await rig.live.session()
+        async with run_live_batch(*nodes, make_queue(), *groups, conf=GANGS, real_clock=SystemClock()) as rig:
+            rig.deliver(*ours)
+            await rig.live.handle_pending_events()
+            async with count_loop_turns(0.001) as turns:
+                outcome = await rig.live.run_session()
                 assert turns() >= 100
             await rig.live.drain()
             assert len(outcome.binds) == len(rig.bound()) == len(pods)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster, free_ports
-from support.e2e.binder_harness import SETTINGS, BinderCorner
-from support.e2e.scheduler_process import until
+from support.e2e.binder_harness import SETTINGS, BinderHarness
+from support.e2e.scheduler_process import wait_until
 from support.harness.deadlines import DEADLINE_S
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
-    mine = BinderCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+    mine = BinderHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
@@ -31,25 +31,25 @@ def scraped(port: int, sample: str) -> float:
     return 0.0
 
 
-def test_a_binder_tells_how_it_went(corner: BinderCorner) -> None:
+def test_a_binder_tells_how_it_went(corner: BinderHarness) -> None:
     (node,) = corner.add_nodes(1)
     (port,) = free_ports(1)
-    corner.requested("good", node)
-    corner.requested("bad", node, receivedResourceType="Slice")
+    corner.pod_with_request("good", node)
+    corner.pod_with_request("bad", node, receivedResourceType="Slice")
     with corner.binder(f"--listen-address=127.0.0.1:{port}"):
-        corner.ends("good", "Succeeded")
-        corner.ends("bad", "Failed")
+        corner.wait_for_end("good", "Succeeded")
+        corner.wait_for_end("bad", "Failed")
         for result in ("bound", "given_up"):
             assert scraped(port, f'kai_binder_bind_attempts_total{{result="{result}"}}') >= 1
         for phase in ("Succeeded", "Failed"):
             counted = f'kai_binder_bind_requests{{phase="{phase}"}}'
-            until(lambda counted=counted: scraped(port, counted) >= 1, f"one request is {phase}")
+            wait_until(lambda counted=counted: scraped(port, counted) >= 1, f"one request is {phase}")
 
 
-def test_an_engine_without_a_binder_tells_that_its_requests_are_stale(corner: BinderCorner) -> None:
+def test_an_engine_without_a_binder_tells_that_its_requests_are_stale(corner: BinderHarness) -> None:
     corner.add_nodes(1)
     (port,) = free_ports(1)
     flags = ("--enable-metrics", f"--listen-address=127.0.0.1:{port}")
-    with corner.gangs_by_requests(*flags, settings=f"{SETTINGS}staleRequestSeconds: 1\n"):
+    with corner.run_batch_with_requests(*flags, settings=f"{SETTINGS}staleRequestSeconds: 1\n"):
         corner.gang("web", 1)
-        until(lambda: scraped(port, "kai_bindrequests_stale") >= 1, "nobody takes up the request")
+        wait_until(lambda: scraped(port, "kai_bindrequests_stale") >= 1, "nobody takes up the request")

@@ -20,16 +20,16 @@ import pytest
 
 from cluster.api import Tree
 from cluster.run import Cluster
-from support.e2e.bind_watcher import Witness
-from support.e2e.binder_harness import BinderCorner, armed
-from support.e2e.scheduler_harness import quick
-from support.e2e.scheduler_process import node_of, until
+from support.e2e.bind_watcher import BindWatcher
+from support.e2e.binder_harness import BinderHarness, crash_at
+from support.e2e.scheduler_harness import short_backoff_config
+from support.e2e.scheduler_process import node_name, wait_until
 from support.e2e.volumes_and_devices import (
     claim,
     device_claim,
     devices,
-    late_class,
     volume,
+    wait_for_first_consumer_class,
 )
 from support.e2e.workload_cluster import controllers
 
@@ -100,9 +100,9 @@ def folded(request: Tree) -> Tree:
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
-    mine = BinderCorner(cluster, namespace, tmp_path)
-    mine.folded = folded
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+    mine = BinderHarness(cluster, namespace, tmp_path)
+    mine.expected_annotations = folded
     mine.ensure_reservations()
     for folder, text in (("marking", MARKING), ("moody", MOODY)):
         (tmp_path / folder).mkdir(mode=0o755)
@@ -113,7 +113,7 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
         slice_, kind = devices(mine, node, device_class(mine), count=32)
         slice_["metadata"]["name"] += f"-{number}"
         mine.api.create(*((slice_, kind) if number == 0 else (slice_,)))
-    late_class(mine, "local", "kubernetes.io/no-provisioner")
+    wait_for_first_consumer_class(mine, "local", "kubernetes.io/no-provisioner")
     only = ("--controllers", "persistentvolume-binder-controller")
     with controllers(tmp_path, cluster.kubeconfig(), *only):
         yield mine
@@ -122,11 +122,11 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
     mine.close()
 
 
-def device_class(corner: BinderCorner) -> str:
+def device_class(corner: BinderHarness) -> str:
     return f"{corner.label[:40]}-gpu"
 
 
-def storage_class(corner: BinderCorner) -> str:
+def storage_class(corner: BinderHarness) -> str:
     return f"{corner.label[:40]}-local"
 
 
@@ -143,7 +143,7 @@ class Player:
         self.ends()
         with ExitStack() as arming:
             if step:
-                arming.enter_context(armed(step))
+                arming.enter_context(crash_at(step))
             self.process = self._life.enter_context(self.start())
 
     def stays(self) -> None:
@@ -168,11 +168,11 @@ class Player:
 class Rounds:
     """Pods come, processes die, some pods go: over and over, as chance will have it."""
 
-    def __init__(self, corner: BinderCorner, witness: Witness, seed: int) -> None:
+    def __init__(self, corner: BinderHarness, witness: BindWatcher, seed: int) -> None:
         self.corner, self.witness, self.chance = corner, witness, random.Random(seed)
         flags = (f"--plugins-dir={corner.folder / 'marking'}",)
         self.players = {
-            "scheduler": Player(lambda: corner.running(*flags, config=quick(self.profiles()))),
+            "scheduler": Player(lambda: corner.run_scheduler(*flags, config=short_backoff_config(self.profiles()))),
             "binder": Player(lambda: corner.binder(f"--plugins-dir={corner.folder / 'moody'}")),
         }
         self.made = self.bound = 0
@@ -251,26 +251,26 @@ class Rounds:
         corner = self.corner
         for player in self.players.values():
             player.lives()
-        corner.bound()
+        corner.wait_bound()
         for name in corner.api.pods():
-            corner.ends(name, "Succeeded")
-        until(lambda: corner.faults() == [], "all is in order", why=lambda: "\n".join(corner.faults()))
+            corner.wait_for_end(name, "Succeeded")
+        wait_until(lambda: corner.faults() == [], "all is in order", why=lambda: "\n".join(corner.faults()))
         pods = corner.api.pods()
-        until(lambda: self.witness.has_seen(pods), "the witness has seen it all")
+        wait_until(lambda: self.witness.has_seen(pods), "the witness has seen it all")
         assert self.witness.faults() == []
         assert self.witness.tried(), "nobody has noted an attempt"
         assert len(pods) + self.bound == self.made
-        assert all(node_of(pod) in corner.nodes for pod in pods.values())
+        assert all(node_name(pod) in corner.nodes for pod in pods.values())
         going = [name for name in pods if self.chance.random() < 0.8]
         self.go(going)
         self.made += len(going)
         self.bound += len(going)
-        until(lambda: corner.faults() == [], "nothing is left of those", why=lambda: "\n".join(corner.faults()))
+        wait_until(lambda: corner.faults() == [], "nothing is left of those", why=lambda: "\n".join(corner.faults()))
 
 
-def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> Rounds:
+def kill_again_and_again(corner: BinderHarness, kills: int, seed: int) -> Rounds:
     with (
-        corner.witness(corner.folder / "moody") as witness,
+        corner.watch_binds(corner.folder / "moody") as witness,
         controllers(corner.folder, corner.cluster.kubeconfig(), CARETAKERS),
     ):
         rounds = Rounds(corner, witness, seed)
@@ -283,13 +283,13 @@ def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> Rounds:
     return rounds
 
 
-def test_a_few_kills(corner: BinderCorner) -> None:
+def test_a_few_kills(corner: BinderHarness) -> None:
     rounds = kill_again_and_again(corner, FEW, seed=7)
     assert rounds.bound > 0
 
 
 @pytest.mark.soak
-def test_many_kills(corner: BinderCorner, request: pytest.FixtureRequest) -> None:
+def test_many_kills(corner: BinderHarness, request: pytest.FixtureRequest) -> None:
     kills = request.config.getoption("--kills") or MANY
     rounds = kill_again_and_again(corner, kills, seed=11)
     assert {*rounds.killed} == {"binder", "scheduler"}

@@ -18,33 +18,33 @@ from cluster.run import Cluster, ClusterError
 from docs.fences import ROOT
 from support.e2e.audit_log import (
     KUSTOMIZE,
-    Deployed,
-    Right,
-    audited,
-    denied,
-    used,
+    AccessRight,
+    DeployedFolder,
+    denied_requests,
+    run_audited_cluster,
+    used_rights,
 )
-from support.e2e.batch_harness import install
+from support.e2e.batch_harness import install_volcano_crds
 from support.e2e.bind_watcher import DEVICE, RESERVATIONS
-from support.e2e.binder_harness import BinderCorner
-from support.e2e.scheduler_harness import quick
-from support.e2e.scheduler_process import node_of, running, until
+from support.e2e.binder_harness import BinderHarness
+from support.e2e.scheduler_harness import short_backoff_config
+from support.e2e.scheduler_process import node_name, run_process, wait_until
 from support.e2e.volumes_and_devices import (
     bind_claim,
     claim,
     device_claim,
     devices,
-    late_class,
+    pod_with_claim,
     volume,
-    with_claim,
+    wait_for_first_consumer_class,
 )
 
 OVERLAY = KUSTOMIZE / "binder-gpu-sharing"
 BATCH_OVERLAY = KUSTOMIZE / "batch-binder"
-BATCH = Deployed("batch", "volcano-system", "bayplan-batch")
-BINDER, SCHEDULER = (Deployed("binder", "bayplan-system", name) for name in ("bayplan-binder", "bayplan"))
-ADMISSION = Deployed("gpu-admission", "bayplan-system", "bayplan-gpu-admission")
-RESERVATION = Deployed("binder-gpu-sharing", RESERVATIONS, RESERVATIONS)
+BATCH = DeployedFolder("batch", "volcano-system", "bayplan-batch")
+BINDER, SCHEDULER = (DeployedFolder("binder", "bayplan-system", name) for name in ("bayplan-binder", "bayplan"))
+ADMISSION = DeployedFolder("gpu-admission", "bayplan-system", "bayplan-gpu-admission")
+RESERVATION = DeployedFolder("binder-gpu-sharing", RESERVATIONS, RESERVATIONS)
 NOTING = """
 class Noting:
     name = "noting"
@@ -63,7 +63,7 @@ profiles:
       disabled: [{name: DefaultBinder}]
 """
 
-SELDOM: set[Right] = {
+SELDOM: set[AccessRight] = {
     (
         "scheduling.run.ai",
         "bindrequests",
@@ -78,11 +78,11 @@ SELDOM: set[Right] = {
 def cluster_of_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that keeps account of what both ask, under exactly the rules that we hand out."""
     accounts = (BINDER, SCHEDULER, ADMISSION, RESERVATION)
-    with audited(tmp_path_factory.mktemp("audited"), OVERLAY, *accounts) as cluster:
+    with run_audited_cluster(tmp_path_factory.mktemp("audited"), OVERLAY, *accounts) as cluster:
         yield cluster
 
 
-def rights(cluster: Cluster, account: Deployed, overlay: Path = OVERLAY) -> set[Right]:
+def rights(cluster: Cluster, account: DeployedFolder, overlay: Path = OVERLAY) -> set[AccessRight]:
     """What the roles of an account allow."""
     trees = [tree for tree in yaml.safe_load_all(cluster.kubectl("kustomize", str(overlay))) if tree]
     roles = {(each["kind"], each["metadata"]["name"]): each for each in trees if "Role" in each["kind"]}
@@ -103,8 +103,8 @@ def rights(cluster: Cluster, account: Deployed, overlay: Path = OVERLAY) -> set[
 def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, tmp_path: Path) -> None:
     cluster = cluster_of_rules
     cluster.kubectl("create", "namespace", "work")
-    corner = BinderCorner(cluster, "work", tmp_path)
-    install(cluster, corner.api)
+    corner = BinderHarness(cluster, "work", tmp_path)
+    install_volcano_crds(cluster, corner.api)
     corner.add_nodes(2, cpu="4")
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o755)
@@ -117,24 +117,30 @@ def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, 
         "--leader-elect",
         "--leader-elect-resource-namespace=bayplan-system",
     )
-    scheduler: dict[str, Any] = {"config": quick(PROFILES), "kubeconfig": cluster.kubeconfig(SCHEDULER.name)}
-    with corner.running(**scheduler), corner.binder(*binder):
+    scheduler: dict[str, Any] = {
+        "config": short_backoff_config(PROFILES),
+        "kubeconfig": cluster.kubeconfig(SCHEDULER.name),
+    }
+    with corner.run_scheduler(**scheduler), corner.binder(*binder):
         corner.api.create(corner.pod("web", schedulerName="bayplan"))
-        corner.bound(["web"])
+        corner.wait_bound(["web"])
         binds_a_volume(corner)
         looks_at_a_node_again(corner)
         reserves_a_device(corner)
         makes_a_claim(corner)
         shares_a_device(corner)
-        corner.requested("gone", corner.nodes[0], podName="nobody")
-        corner.ends("gone", "Failed")
-        until(lambda: ("coordination.k8s.io", "leases", "update") in used(BINDER.log(cluster)), "the lease is renewed")
+        corner.pod_with_request("gone", corner.nodes[0], podName="nobody")
+        corner.wait_for_end("gone", "Failed")
+        wait_until(
+            lambda: ("coordination.k8s.io", "leases", "update") in used_rights(BINDER.log(cluster)),
+            "the lease is renewed",
+        )
     for account in (BINDER, SCHEDULER, RESERVATION):
         entries = account.log(cluster)
-        assert denied(entries) == []
-        assert used(entries) - rights(cluster, account) == set()
-    assert used(RESERVATION.log(cluster)) == rights(cluster, RESERVATION)
-    idle = rights(cluster, BINDER) - used(BINDER.log(cluster)) - SELDOM
+        assert denied_requests(entries) == []
+        assert used_rights(entries) - rights(cluster, account) == set()
+    assert used_rights(RESERVATION.log(cluster)) == rights(cluster, RESERVATION)
+    idle = rights(cluster, BINDER) - used_rights(BINDER.log(cluster)) - SELDOM
     assert {right for right in idle if right[2] != "list"} == set()  # a watch that begins with a list needs none
     assert not may(cluster, SCHEDULER, "create", "pods/binding")
     assert not may(cluster, BINDER, "create", "bindrequests.scheduling.run.ai")
@@ -142,42 +148,44 @@ def test_each_asks_for_its_own_and_nothing_is_denied(cluster_of_rules: Cluster, 
     assert may(cluster, SCHEDULER, "create", "bindrequests.scheduling.run.ai")
 
 
-def may(cluster: Cluster, account: Deployed, verb: str, resource: str) -> bool:
+def may(cluster: Cluster, account: DeployedFolder, verb: str, resource: str) -> bool:
     given = [right for right in rights(cluster, account) if right[2] == verb]
     plural, _, group = resource.partition(".")
     return any(right[:2] == (group, plural) for right in given)
 
 
-def binds_a_volume(corner: BinderCorner) -> None:
+def binds_a_volume(corner: BinderHarness) -> None:
     """A pod that nobody schedules, so that the binder's own plugin does all of it."""
-    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+    kind = wait_for_first_consumer_class(corner, "local", "kubernetes.io/no-provisioner")
     made = volume(corner, "v", corner.nodes[1], kind)
     name = made["metadata"]["name"]
     corner.api.create(made, claim("data", kind))
     corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
-    waiting = with_claim(corner, "local", "data")
+    waiting = pod_with_claim(corner, "local", "data")
     waiting["spec"]["schedulerName"] = "nobody"
     (pod,) = corner.api.create(waiting)
     corner.api.create(corner.request(pod, corner.nodes[1]))
-    until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+    wait_until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
     bind_claim(corner, "data", name)
-    corner.bound(["local"])
-    corner.api.create(claim("made", late_class(corner, "made", "example.com/maker")))
-    waiting = with_claim(corner, "made", "made")
+    corner.wait_bound(["local"])
+    corner.api.create(claim("made", wait_for_first_consumer_class(corner, "made", "example.com/maker")))
+    waiting = pod_with_claim(corner, "made", "made")
     waiting["spec"]["schedulerName"] = "nobody"
     (pod,) = corner.api.create(waiting)
     corner.api.create(corner.request(pod, corner.nodes[1]))
-    until(lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named")
+    wait_until(
+        lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named"
+    )
 
 
-def looks_at_a_node_again(corner: BinderCorner) -> None:
+def looks_at_a_node_again(corner: BinderHarness) -> None:
     """As the shipped example does where the scheduler saw a later version of the node."""
     later = {"nodestate.kai.scheduler/handler": "nodestate", "nodestate.kai.scheduler/resource-version": str(10**15)}
-    corner.requested("early", corner.nodes[0], annotations=later)
-    assert "is known in a version before" in corner.ends("early", "Failed")["status"]["reason"]
+    corner.pod_with_request("early", corner.nodes[0], annotations=later)
+    assert "is known in a version before" in corner.wait_for_end("early", "Failed")["status"]["reason"]
 
 
-def reserves_a_device(corner: BinderCorner) -> None:
+def reserves_a_device(corner: BinderHarness) -> None:
     kind = f"{corner.label[:40]}-gpu"
     corner.api.create(*devices(corner, corner.nodes[0], kind, count=3))
     corner.api.create(device_claim("mine", kind))
@@ -186,18 +194,18 @@ def reserves_a_device(corner: BinderCorner) -> None:
     (pod,) = corner.api.create(user)
     given = [{"name": "gpu", "allocation": device(corner, 0)}]
     corner.api.create(corner.request(pod, corner.nodes[0], resourceClaimAllocations=given))
-    corner.bound(["mine"])
+    corner.wait_bound(["mine"])
     (reserved,) = corner.api.get("ResourceClaim", "mine")["status"]["reservedFor"]
     assert reserved["uid"] == pod["metadata"]["uid"]
 
 
-def device(corner: BinderCorner, number: int) -> Tree:
+def device(corner: BinderHarness, number: int) -> Tree:
     """One of the node's, as an engine allocates it."""
     result = {"request": "gpu", "driver": "gpu.example.com", "pool": corner.nodes[0], "device": f"gpu-{number}"}
     return {"devices": {"results": [result]}}
 
 
-def makes_a_claim(corner: BinderCorner) -> None:
+def makes_a_claim(corner: BinderHarness) -> None:
     """For pods that ask for devices as for any resource; taken away again where a plugin fails."""
     wanted = {"deviceClassName": f"{corner.label[:40]}-gpu", "allocationMode": "ExactCount", "count": 1}
     for number, (name, phase) in enumerate((("extended", "Succeeded"), ("refused", "Failed")), start=1):
@@ -211,27 +219,27 @@ def makes_a_claim(corner: BinderCorner) -> None:
         fail = {"noting.kai.scheduler/fail": "yes"} if phase == "Failed" else {}
         more: Tree = {"extendedResourceClaimAllocation": given, "backoffLimit": 1}
         corner.api.create(corner.request(pod, corner.nodes[0], annotations=fail, **more))
-        corner.ends(name, phase)
+        corner.wait_for_end(name, phase)
     claims = {each["metadata"]["name"] for each in corner.api.list("ResourceClaim")} - {"mine"}
     told = corner.api.pod("extended")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
     assert claims == {told}
 
 
-def shares_a_device(corner: BinderCorner) -> None:
+def shares_a_device(corner: BinderHarness) -> None:
     """Reserved, told by ConfigMaps (one was there), taken back where a plugin fails, free when nobody is left."""
     corner.sharing("first", "group-1", config_map=True)
-    until(lambda: bool(corner.reservations("group-1")), "the device is reserved")
+    wait_until(lambda: bool(corner.reservations("group-1")), "the device is reserved")
     (held,) = corner.reservations("group-1")
     told = ("annotate", "pod", held["metadata"]["name"], f"--namespace={RESERVATIONS}", f"{DEVICE}=GPU-7")
     corner.cluster.kubectl(*told, user=RESERVATION.name)  # as the program in it, under its account
-    corner.ends("first", "Succeeded")
+    corner.wait_for_end("first", "Succeeded")
     corner.sharing("second", "group-1", backoffLimit=1, annotations={"noting.kai.scheduler/fail": "yes"})
-    corner.ends("second", "Failed")
+    corner.wait_for_end("second", "Failed")
     assert "runai-gpu-group" not in corner.api.pod("second")["metadata"].get("labels", {})
     for name in ("first", "second"):
         corner.api.delete("Pod", name, now=True)
     corner.api.delete_all("BindRequest", ["first", "second"])
-    until(lambda: not corner.reservations("group-1"), "the device is free again")
+    wait_until(lambda: not corner.reservations("group-1"), "the device is free again")
 
 
 def test_the_webhooks_want_nothing_but_to_be_asked(cluster_of_rules: Cluster, tmp_path: Path) -> None:
@@ -243,11 +251,11 @@ def test_the_webhooks_want_nothing_but_to_be_asked(cluster_of_rules: Cluster, tm
     for number in range(2):  # the second finds the registrations of the first
         log = tmp_path / f"webhooks-{number}.log"
         command = [sys.executable, "-m", "bayplan", *container["args"], *here, f"--cert-dir={tmp_path / str(number)}"]
-        with running(command, log):
-            until(lambda log=log: asked in log.read_text(), "the webhooks are registered")  # type: ignore[misc]
+        with run_process(command, log):
+            wait_until(lambda log=log: asked in log.read_text(), "the webhooks are registered")  # type: ignore[misc]
     entries = ADMISSION.log(cluster)
-    assert denied(entries) == []
-    assert used(entries) == ADMISSION.rights()
+    assert denied_requests(entries) == []
+    assert used_rights(entries) == ADMISSION.rights()
     kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
     registered = json.loads(cluster.kubectl("get", kinds, "-o", "json"))["items"]
     cluster.kubectl("delete", kinds, "--all")  # whom they name is not there
@@ -260,8 +268,8 @@ def test_neither_can_do_the_others_work(cluster_of_rules: Cluster, tmp_path: Pat
     """Asked of the server itself, with the tokens of both."""
     cluster = cluster_of_rules
     cluster.kubectl("create", "namespace", "borders")
-    corner = BinderCorner(cluster, "borders", tmp_path)
-    install(cluster, corner.api)
+    corner = BinderHarness(cluster, "borders", tmp_path)
+    install_volcano_crds(cluster, corner.api)
     corner.add_nodes(1)
     (pod,) = corner.api.create(corner.pod("web", schedulerName="nobody"))
     target = {"kind": "Node", "name": corner.nodes[0]}
@@ -275,7 +283,7 @@ def test_neither_can_do_the_others_work(cluster_of_rules: Cluster, tmp_path: Pat
         file.write_text(json.dumps(body))
         with pytest.raises(ClusterError, match="Forbidden"):
             cluster.kubectl("create", "--raw", path, "-f", str(file), user=account.name)
-    assert node_of(corner.api.pod("web")) == ""
+    assert node_name(corner.api.pod("web")) == ""
     assert corner.find("BindRequest", "web") == {}
     corner.close()
 
@@ -295,27 +303,27 @@ class Refusing:
 
 def test_the_batch_engine_makes_requests_and_binds_nothing(tmp_path: Path) -> None:
     """With the settings that are deployed; requests that are given up on one node are cleared away and made anew."""
-    with audited(tmp_path, BATCH_OVERLAY, BINDER, BATCH) as cluster:
+    with run_audited_cluster(tmp_path, BATCH_OVERLAY, BINDER, BATCH) as cluster:
         cluster.kubectl("create", "namespace", "work")
-        corner = BinderCorner(cluster, "work", tmp_path)
+        corner = BinderHarness(cluster, "work", tmp_path)
         bad, good = corner.add_nodes(2, cpu="4")
         plugins = tmp_path / "plugins"
         plugins.mkdir(mode=0o755)
         (plugins / "refusing.py").write_text(REFUSING.replace("BAD", bad))
         given = yaml.safe_load((BATCH_OVERLAY / "settings.yaml").read_text())["data"]["settings.yaml"]
-        engine = corner.gangs_by_requests(f"--kubeconfig={cluster.kubeconfig(BATCH.name)}", settings=given)
+        engine = corner.run_batch_with_requests(f"--kubeconfig={cluster.kubeconfig(BATCH.name)}", settings=given)
         with engine, corner.binder(f"--kubeconfig={cluster.kubeconfig(BINDER.name)}", f"--plugins-dir={plugins}"):
             names = corner.gang("ring", 3)
-            corner.bound(names)
+            corner.wait_bound(names)
             for name in names:
-                corner.ends(name, "Succeeded")
+                corner.wait_for_end(name, "Succeeded")
         assert corner.nodes_of(names) == [good] * 3
         for account in (BATCH, BINDER):
             entries = account.log(cluster)
-            assert denied(entries) == []
-            assert used(entries) - rights(cluster, account, BATCH_OVERLAY) == set()
-        asked = {right[2] for right in used(BATCH.log(cluster)) if right[1] == "bindrequests"}
+            assert denied_requests(entries) == []
+            assert used_rights(entries) - rights(cluster, account, BATCH_OVERLAY) == set()
+        asked = {right[2] for right in used_rights(BATCH.log(cluster)) if right[1] == "bindrequests"}
         assert asked >= {"list", "watch", "create", "delete"}  # get: where one of an earlier pod has its name
         assert ("", "pods/binding", "create") not in rights(cluster, BATCH, BATCH_OVERLAY)
-        corner.holds()
+        corner.check_invariants()
         corner.close()

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import Client, Resource, Secret, Target, find_target
+from bayplan.client import Client, ConnectionConfig, GroupVersionResource, Secret, load_connection_config
 from bayplan.clock import SystemClock
 from bayplan.errors import Forbidden, Unauthorized
 from cluster.run import Cluster
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
-WHO = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
+WHO = GroupVersionResource("authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
 
 
-async def whoami(target: Target) -> str:
+async def whoami(target: ConnectionConfig) -> str:
     async with Client(target, clock=SystemClock(), chance=random.Random(0)) as client:
         return await asked(client)
 
@@ -31,26 +31,26 @@ async def asked(client: Client) -> str:
     return str(json.loads(await client.create(WHO, review))["status"]["userInfo"]["username"])
 
 
-@on_loop
+@async_test
 async def test_a_kubeconfig(cluster: Cluster) -> None:
-    assert await whoami(find_target(cluster.kubeconfig("limited"), env={})) == "limited"
+    assert await whoami(load_connection_config(cluster.kubeconfig("limited"), env={})) == "limited"
 
 
-@on_loop
+@async_test
 async def test_a_client_certificate(cluster: Cluster) -> None:
     pair = cluster.authority.user("jane", "team")
     target = replace(cluster.target(), token=Secret(""), cert_data=pair.certificate.encode(), key_data=Secret(pair.key))
     assert await whoami(target) == "jane"
 
 
-@on_loop
+@async_test
 async def test_somebody_elses_name(cluster: Cluster) -> None:
     assert await whoami(cluster.target(impersonate=(("Impersonate-User", "jane"),))) == "jane"
     with pytest.raises(Forbidden):
         await whoami(cluster.target("limited", impersonate=(("Impersonate-User", "jane"),)))
 
 
-@on_loop
+@async_test
 async def test_a_token_that_rotates(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("expired-long-ago")
@@ -78,7 +78,7 @@ def program(folder: Path, *tokens: str) -> Path:
     return path
 
 
-@on_loop
+@async_test
 async def test_a_credential_program(cluster: Cluster, tmp_path: Path) -> None:
     tree: dict[str, Any] = json.loads(cluster.kubeconfig().read_text())
     exec_ = {
@@ -89,11 +89,11 @@ async def test_a_credential_program(cluster: Cluster, tmp_path: Path) -> None:
     tree["users"][0]["user"] = {"exec": exec_}
     path = tmp_path / "config"
     path.write_text(json.dumps(tree))
-    assert await whoami(find_target(path, env={})) == "limited"
+    assert await whoami(load_connection_config(path, env={})) == "limited"
     assert (tmp_path / "count").read_text() == "2"
 
 
-@on_loop
+@async_test
 async def test_many_requests_at_once(cluster: Cluster) -> None:
     async with Client(
         cluster.target(), clock=SystemClock(), chance=random.Random(0), qps=-1.0, connections=16

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import Client, Election, Timings
+from bayplan.client import Client, ElectionTimings, LeaderElector
 from bayplan.clock import SystemClock
 from bayplan.errors import LeaseLost
 from cluster.run import Cluster
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
-QUICK = Timings(lease_s=9.0, renew_s=6.0, retry_s=0.5)
+QUICK = ElectionTimings(lease_s=9.0, renew_s=6.0, retry_s=0.5)
 """Quicker than upstream's, and slow enough for a machine that everybody wants something of."""
 
 
@@ -27,8 +27,8 @@ def client_of(cluster: Cluster) -> Client:
     return Client(cluster.target(), clock=SystemClock(), chance=random.Random(0), timeout_s=3.0)
 
 
-def candidate(client: Client, namespace: str, identity: str) -> Election:
-    return Election(client, identity=identity, namespace=namespace, timings=QUICK)
+def candidate(client: Client, namespace: str, identity: str) -> LeaderElector:
+    return LeaderElector(client, identity=identity, namespace=namespace, timings=QUICK)
 
 
 def lease(cluster: Cluster, namespace: str) -> dict[str, Any]:
@@ -36,15 +36,15 @@ def lease(cluster: Cluster, namespace: str) -> dict[str, Any]:
     return dict(found["spec"])
 
 
-@on_loop
+@async_test
 async def test_a_lease_is_handed_on(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as one, client_of(cluster) as two:
         first, second = candidate(one, namespace, "first"), candidate(two, namespace, "second")
         await first.acquire()
-        holding = asyncio.create_task(first.hold())
+        holding = asyncio.create_task(first.renew_until_lost())
         waiting = asyncio.create_task(second.acquire())
         began = one.clock.uptime_s()
-        await until(lambda: one.clock.uptime_s() - first.age_s() > began + QUICK.lease_s)  # renewals keep it
+        await wait_until(lambda: one.clock.uptime_s() - first.age_s() > began + QUICK.lease_s)  # renewals keep it
         assert not waiting.done()
         first.check()
         assert second.leader == "first"
@@ -57,17 +57,17 @@ async def test_a_lease_is_handed_on(cluster: Cluster, namespace: str) -> None:
         assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("second", 1, 9)
 
 
-@on_loop
+@async_test
 async def test_a_lease_outlives_a_restart_of_the_server(cluster: Cluster, namespace: str) -> None:
-    patient = Timings(lease_s=60.0, renew_s=40.0, retry_s=0.5)
+    patient = ElectionTimings(lease_s=60.0, renew_s=40.0, retry_s=0.5)
     async with client_of(cluster) as client:
-        election = Election(client, identity="me", namespace=namespace, timings=patient)
+        election = LeaderElector(client, identity="me", namespace=namespace, timings=patient)
         await election.acquire()
-        holding = asyncio.create_task(election.hold())
+        holding = asyncio.create_task(election.renew_until_lost())
         await asyncio.to_thread(cluster.end, "kube-apiserver", kill=True)
         await asyncio.to_thread(cluster.start_api_server)
         back = client.clock.uptime_s()
-        await until(lambda: holding.done() or client.clock.uptime_s() - election.age_s() > back)
+        await wait_until(lambda: holding.done() or client.clock.uptime_s() - election.age_s() > back)
         election.check()
         assert not holding.done()
         holding.cancel()
@@ -106,7 +106,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@on_loop
+@async_test
 async def test_a_process_that_was_stopped_goes_on_without_writing(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
@@ -148,13 +148,13 @@ def pod_version(cluster: Cluster, namespace: str) -> str:
     return cluster.kubectl("-n", namespace, "get", "pod", "p", "-o", "jsonpath={.metadata.resourceVersion}")
 
 
-@on_loop
+@async_test
 async def test_a_lease_is_shared_with_kube_scheduler(cluster: Cluster, namespace: str) -> None:
     """It waits for us while we lead, and we take over when it ends."""
     async with client_of(cluster) as client:
         ours = candidate(client, namespace, "ours")
         await ours.acquire()
-        holding = asyncio.create_task(ours.hold())
+        holding = asyncio.create_task(ours.renew_until_lost())
         config = cluster.kubeconfig()
         process = cluster.run(
             "kube-scheduler",
@@ -166,9 +166,9 @@ async def test_a_lease_is_shared_with_kube_scheduler(cluster: Cluster, namespace
             "--leader-elect-retry-period=500ms",
             f"--leader-elect-resource-namespace={namespace}",
         )
-        await until(lambda: "Attempting to acquire leader lease" in cluster.log("kube-scheduler", last=1 << 20))
+        await wait_until(lambda: "Attempting to acquire leader lease" in cluster.log("kube-scheduler", last=1 << 20))
         began = client.clock.uptime_s()
-        await until(lambda: client.clock.uptime_s() - ours.age_s() > began + QUICK.lease_s)
+        await wait_until(lambda: client.clock.uptime_s() - ours.age_s() > began + QUICK.lease_s)
         ours.check()
         assert process.poll() is None
         holding.cancel()

@@ -10,21 +10,21 @@ from dataclasses import replace
 
 import pytest
 
-from bayplan.client import Client, Informer, Selection, Target, resource_of
+from bayplan.client import Client, ConnectionConfig, Informer, Selection, resource_of
 from bayplan.clock import SystemClock
 from bayplan.errors import Gone
 from bayplan.objects.core import Namespace, Pod
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.meta import KubeObject
 from cluster.run import Cluster
-from support.fakes.tcp_proxy import Pipe
-from support.harness.async_tests import on_loop, until
+from support.fakes.tcp_proxy import TcpProxy
+from support.harness.async_tests import async_test, wait_until
 
 NAMESPACES = resource_of(kind_of(Namespace))
 PODS = resource_of(kind_of(Pod))
 
 
-def client_of(target: Target, *, qps: float = 50.0) -> Client:
+def client_of(target: ConnectionConfig, *, qps: float = 50.0) -> Client:
     return Client(target, clock=SystemClock(), chance=random.Random(0), user_agent="bayplan/test", qps=qps)
 
 
@@ -56,7 +56,7 @@ async def running(informer: Informer) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-@on_loop
+@async_test
 async def test_the_server_offers_every_kind_of_kubernetes(cluster: Cluster) -> None:
     async with client_of(cluster.target()) as client:
         offered = await client.discover()
@@ -72,7 +72,7 @@ async def test_the_server_offers_every_kind_of_kubernetes(cluster: Cluster) -> N
         }
 
 
-@on_loop
+@async_test
 async def test_every_kind_can_be_listed_and_watched(cluster: Cluster) -> None:
     async with client_of(cluster.target()) as client:
         offered = await client.discover()
@@ -86,7 +86,7 @@ async def test_every_kind_can_be_listed_and_watched(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "paged"])
-@on_loop
+@async_test
 async def test_what_exists_and_what_changes_is_told(cluster: Cluster, namespace: str, streaming: bool) -> None:
     for number in range(3):
         cluster.kubectl("-n", namespace, "create", "configmap", f"c{number}")  # not ours: other kinds are not told
@@ -96,34 +96,34 @@ async def test_what_exists_and_what_changes_is_told(cluster: Cluster, namespace:
             await client.create(PODS, pod(f"p{number}"), namespace=namespace)
         informer = client.informer(PODS, heard, selection=Selection(namespace=namespace), streaming=streaming)
         async with running(informer):
-            await until(lambda: len(informer.store) == 3)  # a first list may be a little old, the watch catches up
+            await wait_until(lambda: len(informer.store) == 3)  # a first list may be a little old, the watch catches up
             assert sorted(heard.verbs) == [("add", "p0"), ("add", "p1"), ("add", "p2")]
             heard.verbs.clear()
             await client.patch(PODS, {"metadata": {"labels": {"a": "b"}}}, namespace=namespace, name="p0")
             await client.delete(PODS, namespace=namespace, name="p1", grace_s=0)
             await client.create(PODS, pod("p3"), namespace=namespace)
-            await until(lambda: len(heard.verbs) == 4)
+            await wait_until(lambda: len(heard.verbs) == 4)
             # A pod without a grace period is marked first and then gone.
             assert heard.verbs == [("update", "p0"), ("update", "p1"), ("delete", "p1"), ("add", "p3")]
             assert {name for _, name in informer.store} == {"p0", "p2", "p3"}
             assert informer.store[namespace, "p0"].metadata.labels == {"a": "b"}
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_leaves_the_selection_is_deleted(cluster: Cluster, namespace: str) -> None:
     heard = Heard()
     chosen = Selection(namespace=namespace, field_selector="status.phase!=Succeeded,status.phase!=Failed")
     async with client_of(cluster.target()) as client:
         await client.create(PODS, pod("done"), namespace=namespace)
         async with running(client.informer(PODS, heard, selection=chosen)):
-            await until(lambda: heard.verbs)
+            await wait_until(lambda: heard.verbs)
             patch = {"status": {"phase": "Succeeded"}}
             await client.patch(PODS, patch, namespace=namespace, name="done", subresource="status")
-            await until(lambda: len(heard.verbs) == 2)
+            await wait_until(lambda: len(heard.verbs) == 2)
             assert heard.verbs == [("add", "done"), ("delete", "done")]
 
 
-@on_loop
+@async_test
 async def test_a_watch_that_matches_nothing_keeps_its_version_fresh(cluster: Cluster, namespace: str) -> None:
     """Otherwise the kind's history would be gone at some resume, and a list would follow: the watch is resumed after
     each silence, and bookmarks that come once a minute would never arrive."""
@@ -141,20 +141,20 @@ async def test_a_watch_that_matches_nothing_keeps_its_version_fresh(cluster: Clu
 
 
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "paged"])
-@on_loop
+@async_test
 async def test_a_gap_in_which_history_was_forgotten(cluster: Cluster, namespace: str, streaming: bool) -> None:
     """The client loses its server; meanwhile things change, etcd forgets and the API server starts anew: 410."""
     heard = Heard()
     port = cluster.target().url.port
     assert port is not None
-    async with Pipe(port) as pipe, client_of(cluster.target()) as direct:
+    async with TcpProxy(port) as pipe, client_of(cluster.target()) as direct:
         for name in ("stays", "changes", "goes", "comes-again"):
             await direct.create(PODS, pod(name), namespace=namespace)
         cut_off = replace(cluster.target(), server=f"https://127.0.0.1:{pipe.port}")
         async with client_of(cut_off) as client:
             informer = client.informer(PODS, heard, selection=Selection(namespace=namespace), streaming=streaming)
             async with running(informer):
-                await until(lambda: len(informer.store) == 4)
+                await wait_until(lambda: len(informer.store) == 4)
                 heard.verbs.clear()
                 before = informer.resource_version
                 await pipe.cut()
@@ -167,7 +167,7 @@ async def test_a_gap_in_which_history_was_forgotten(cluster: Cluster, namespace:
                 await asyncio.to_thread(cluster.end, "kube-apiserver")
                 await asyncio.to_thread(cluster.start_api_server)
                 await pipe.open()
-                await until(lambda: len(heard.verbs) >= 5)
+                await wait_until(lambda: len(heard.verbs) >= 5)
                 assert sorted(heard.verbs) == [
                     ("add", "comes-again"),
                     ("add", "new"),
@@ -182,29 +182,29 @@ async def test_a_gap_in_which_history_was_forgotten(cluster: Cluster, namespace:
                 } == dict(informer.store)
 
 
-@on_loop
+@async_test
 async def test_a_short_absence_of_the_server_is_resumed_without_a_list(cluster: Cluster, namespace: str) -> None:
     heard = Heard()
     asked: list[str] = []
     port = cluster.target().url.port
     assert port is not None
-    async with Pipe(port) as pipe, client_of(cluster.target()) as direct:
+    async with TcpProxy(port) as pipe, client_of(cluster.target()) as direct:
         cut_off = replace(cluster.target(), server=f"https://127.0.0.1:{pipe.port}")
         async with Client(
             cut_off, clock=SystemClock(), chance=random.Random(0), observer=lambda method, *_: asked.append(method)
         ) as client:
             informer = client.informer(PODS, heard, selection=Selection(namespace=namespace), streaming=False)
             async with running(informer):
-                await until(lambda: asked == ["GET", "WATCH"])
+                await wait_until(lambda: asked == ["GET", "WATCH"])
                 await pipe.cut()
                 await direct.create(PODS, pod("meanwhile"), namespace=namespace)
                 await pipe.open()
-                await until(lambda: heard.verbs)
+                await wait_until(lambda: heard.verbs)
                 assert heard.verbs == [("add", "meanwhile")]
                 assert asked.count("GET") == 1
 
 
-@on_loop
+@async_test
 async def test_pages_of_a_forgotten_version_are_gone(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster.target()) as client:
         for number in range(4):
@@ -222,13 +222,13 @@ async def test_pages_of_a_forgotten_version_are_gone(cluster: Cluster, namespace
         assert len((await client.list(PODS, Selection(namespace=namespace))).items) == 5
 
 
-@on_loop
+@async_test
 async def test_a_store_survives_a_bad_line_to_the_server(cluster: Cluster, namespace: str) -> None:
     """Pods come, change and go while the connection is cut again and again: in the end nothing is missing."""
     chance = random.Random(7)
     port = cluster.target().url.port
     assert port is not None
-    async with Pipe(port) as pipe, client_of(cluster.target(), qps=-1.0) as direct:
+    async with TcpProxy(port) as pipe, client_of(cluster.target(), qps=-1.0) as direct:
         cut_off = replace(cluster.target(), server=f"https://127.0.0.1:{pipe.port}")
         async with client_of(cut_off) as client:
             informer = client.informer(PODS, Heard(), selection=Selection(namespace=namespace))
@@ -251,4 +251,4 @@ async def test_a_store_survives_a_bad_line_to_the_server(cluster: Cluster, names
                 fresh = await direct.list(PODS, Selection(namespace=namespace))
                 expected = {(item.namespace, item.name): item for item in fresh.items if isinstance(item, KubeObject)}
                 assert {name for _, name in expected} == alive
-                await until(lambda: dict(informer.store) == expected)
+                await wait_until(lambda: dict(informer.store) == expected)

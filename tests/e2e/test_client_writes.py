@@ -15,7 +15,7 @@ from bayplan.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from cluster.run import Cluster
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 NODES = resource_of(kind_of(Node))
 
@@ -33,7 +33,7 @@ async def created(client: Client, namespace: str, name: str = "p") -> Pod:
     return msgspec.json.decode(await client.create(PODS, pod(name), namespace=namespace), type=Pod)
 
 
-@on_loop
+@async_test
 async def test_a_pod_is_bound_once(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         made = await created(client, namespace)
@@ -47,7 +47,7 @@ async def test_a_pod_is_bound_once(cluster: Cluster, namespace: str) -> None:
             await client.bind(namespace, "absent", "n1")
 
 
-@on_loop
+@async_test
 async def test_conditions_are_merged_by_type(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         made = await created(client, namespace)
@@ -62,7 +62,7 @@ async def test_conditions_are_merged_by_type(cluster: Cluster, namespace: str) -
             await client.patch(PODS, wrong, namespace=namespace, name="p", subresource="status")
 
 
-@on_loop
+@async_test
 async def test_merge_and_json_patches(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         await created(client, namespace)
@@ -72,7 +72,7 @@ async def test_merge_and_json_patches(cluster: Cluster, namespace: str) -> None:
         assert (await client.get(Pod, namespace, "p")).metadata.labels == {"a": "c"}
 
 
-@on_loop
+@async_test
 async def test_an_update_of_an_old_version_is_refused(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         await created(client, namespace)
@@ -85,7 +85,7 @@ async def test_an_update_of_an_old_version_is_refused(cluster: Cluster, namespac
         assert newer["metadata"]["annotations"] == {"who": "first"}
 
 
-@on_loop
+@async_test
 async def test_only_the_pod_that_is_meant_is_deleted(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         made = await created(client, namespace)
@@ -96,7 +96,7 @@ async def test_only_the_pod_that_is_meant_is_deleted(cluster: Cluster, namespace
             await client.get(Pod, namespace, "p")
 
 
-@on_loop
+@async_test
 async def test_refusals_say_why(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         await created(client, namespace)
@@ -111,7 +111,7 @@ async def test_refusals_say_why(cluster: Cluster, namespace: str) -> None:
         assert "token" not in str(caught.value)
 
 
-@on_loop
+@async_test
 async def test_events_are_created_and_their_series_patched(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         made = await created(client, namespace)

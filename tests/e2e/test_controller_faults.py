@@ -9,17 +9,17 @@ import pytest
 
 from cluster.run import Cluster
 from support.e2e.workload_cluster import (
-    PATIENCE,
-    Hands,
-    living,
+    WAIT_FLAG,
+    NamespaceKubectl,
+    run_cluster,
     template,
     workload,
 )
 from support.fakes.fault_proxy import (
-    Ask,
-    Fault,
-    faulty,
+    ProxiedRequest,
+    ProxyFault,
     refusal,
+    run_fault_proxy,
 )
 
 CONFLICT = refusal(409, "Conflict", "the object has been modified")
@@ -30,27 +30,27 @@ BROKEN = refusal(500, "InternalError", "the server is ill")
 def test_every_third_write_is_refused(cluster: Cluster, namespace: str, tmp_path: Path, answer: bytes) -> None:
     numbers = itertools.count(1)
 
-    def third_write(ask: Ask) -> bool:
+    def third_write(ask: ProxiedRequest) -> bool:
         if ask.method == "GET" or "/leases" in ask.path or ask.path.endswith("/events"):
             return False
         return next(numbers) % 3 == 0
 
-    hands = Hands(cluster, namespace)
-    with faulty(cluster, tmp_path) as proxy, living(cluster, tmp_path, kubeconfig=proxy.kubeconfig()):
-        fault = proxy.add(Fault(third_write, refuse=answer))
+    hands = NamespaceKubectl(cluster, namespace)
+    with run_fault_proxy(cluster, tmp_path) as proxy, run_cluster(cluster, tmp_path, kubeconfig=proxy.kubeconfig()):
+        fault = proxy.add(ProxyFault(third_write, refuse=answer))
         hands.apply(workload("Deployment", "web", replicas=4))
-        hands("rollout", "status", "deployment/web", PATIENCE)
+        hands("rollout", "status", "deployment/web", WAIT_FLAG)
         hands("set", "image", "deployment/web", "main=two")
-        hands("rollout", "status", "deployment/web", PATIENCE)
+        hands("rollout", "status", "deployment/web", WAIT_FLAG)
         pod = template({"app": "sum"}, annotations={"bayplan.dev/runs-for": "0s"}, restartPolicy="Never")
         spec = {"template": pod, "completions": 4, "parallelism": 2}
         hands.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sum"}, "spec": spec})
         hands.apply(workload("StatefulSet", "db", serviceName="db", replicas=2))
-        hands("wait", "--for=condition=complete", "job/sum", PATIENCE)
-        hands("rollout", "status", "statefulset/db", PATIENCE)
+        hands("wait", "--for=condition=complete", "job/sum", WAIT_FLAG)
+        hands("rollout", "status", "statefulset/db", WAIT_FLAG)
         assert hands.get("job/sum")["status"]["succeeded"] == 4
         assert len(hands.names("pods", "-l", "job-name=sum")) == 4
         assert hands.names("pods", "-l", "app=db") == ["db-0", "db-1"]
         hands.until(lambda: len(hands.names("pods", "-l", "app=web")) == 4, "the old pods are gone")
         assert fault.seen
-        hands("delete", "deployment,statefulset,job", "--all", "--cascade=foreground", PATIENCE)
+        hands("delete", "deployment,statefulset,job", "--all", "--cascade=foreground", WAIT_FLAG)

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bayplan.client import CORE_EVENTS, EVENTS, Client, EventSink, Resource, event_resource
+from bayplan.client import CORE_EVENTS, EVENTS, Client, EventSink, GroupVersionResource, event_resource
 from bayplan.clock import SystemClock
 from bayplan.objects.core import Pod
 from bayplan.telemetry.events import EventRecorder
 from cluster.run import Cluster
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 NODE = "events-node"
 
@@ -26,7 +26,9 @@ def client_of(cluster: Cluster) -> Client:
 
 
 @asynccontextmanager
-async def recorder_to(client: Client, resource: Resource = EVENTS) -> AsyncIterator[tuple[EventRecorder, EventSink]]:
+async def recorder_to(
+    client: Client, resource: GroupVersionResource = EVENTS
+) -> AsyncIterator[tuple[EventRecorder, EventSink]]:
     sink = EventSink(client, resource=resource)
     sending = asyncio.create_task(sink.run())
     host = socket.gethostname()
@@ -83,7 +85,7 @@ def shape(event: dict[str, Any]) -> dict[str, Any]:
     return {"namespace": meta["namespace"], **event}
 
 
-@on_loop
+@async_test
 async def test_events_are_those_of_kube_scheduler(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client:
         config = cluster.kubeconfig()
@@ -111,10 +113,10 @@ async def test_events_are_those_of_kube_scheduler(cluster: Cluster, namespace: s
         ]
         notes = {(each["reason"], each["regarding"]["name"]): each["note"] for each in chosen}
         async with recorder_to(client) as (recorder, sink):
-            recorder.scheduled(bound, NODE)
-            recorder.scheduled(preemptor, NODE)
-            recorder.failed_scheduling(large, notes["FailedScheduling", "large"])
-            recorder.preempted(bound, preemptor, f"Preempted by pod {preemptor.uid} on node {NODE}")
+            recorder.record_scheduled(bound, NODE)
+            recorder.record_scheduled(preemptor, NODE)
+            recorder.record_failed_scheduling(large, notes["FailedScheduling", "large"])
+            recorder.record_preempted(bound, preemptor, f"Preempted by pod {preemptor.uid} on node {NODE}")
             await sink.drained()
             assert (sink.stored, sink.refused) == (4, 0)
         known = {each["metadata"]["name"] for each in theirs}
@@ -127,7 +129,7 @@ def _key(event: dict[str, Any]) -> tuple[str, str]:
     return event["reason"], event["regarding"]["name"]
 
 
-@on_loop
+@async_test
 async def test_a_series_is_stored(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client, recorder_to(client) as (recorder, sink):
         lone = pod("lone", "1", schedulerName="nobody")
@@ -135,7 +137,7 @@ async def test_a_series_is_stored(cluster: Cluster, namespace: str) -> None:
         found = await client.get(Pod, namespace, "lone")
         assert event_resource(await client.discover(also=[EVENTS])) is EVENTS
         for _ in range(3):
-            recorder.failed_scheduling(found, "0/0 nodes are available: " + "é" * 1024)
+            recorder.record_failed_scheduling(found, "0/0 nodes are available: " + "é" * 1024)
             await sink.drained()
         assert (sink.stored, sink.refused) == (2, 0)
         (event,) = await events(cluster, namespace)
@@ -144,14 +146,14 @@ async def test_a_series_is_stored(cluster: Cluster, namespace: str) -> None:
         assert "FailedScheduling" in cluster.kubectl("-n", namespace, "describe", "pod", "lone")
 
 
-@on_loop
+@async_test
 async def test_a_server_without_the_group_takes_core_events(cluster: Cluster, namespace: str) -> None:
     async with client_of(cluster) as client, recorder_to(client, CORE_EVENTS) as (recorder, sink):
         lone = pod("lone", "1", schedulerName="nobody")
         cluster.kubectl("-n", namespace, "create", "-f", "-", stdin=json.dumps(lone))
         found = await client.get(Pod, namespace, "lone")
         for _ in range(3):
-            recorder.failed_scheduling(found, "0/0 nodes are available")
+            recorder.record_failed_scheduling(found, "0/0 nodes are available")
             await sink.drained()
         assert (sink.stored, sink.refused) == (3, 0)
         described = cluster.kubectl("-n", namespace, "describe", "pod", "lone")

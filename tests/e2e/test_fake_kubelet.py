@@ -18,18 +18,18 @@ import pytest
 
 from bayplan.client import LEASES, PODS, Client
 from bayplan.clock import SystemClock
-from bayplan.controllers import RUNS_FOR, FakeKubelet, NodeTemplate, PodHabits
+from bayplan.controllers import RUNS_FOR, FakeKubelet, NodeTemplate, PodBehavior
 from bayplan.controllers.kubelet.fake_nodes import NODES
 from bayplan.errors import NotFound
 from cluster.run import Cluster
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 Requests = Counter[tuple[str, int]]
 
 
 @asynccontextmanager
 async def kubelet_on(
-    cluster: Cluster, prefix: str, *, count: int = 2, habits: PodHabits | None = None
+    cluster: Cluster, prefix: str, *, count: int = 2, habits: PodBehavior | None = None
 ) -> AsyncIterator[tuple[Client, FakeKubelet, Requests]]:
     """A running fake kubelet; the requests that it made are counted by method and status."""
     asked: Requests = Counter()
@@ -40,7 +40,7 @@ async def kubelet_on(
     more: Any = {"clock": SystemClock(), "chance": random.Random(0), "qps": -1.0, "observer": observe}
     async with Client(cluster.target(), **more) as client:
         template = NodeTemplate({"metadata": {"name": prefix, "labels": {"for": prefix}}})
-        kubelet = FakeKubelet(client, count=count, template=template, habits=habits or PodHabits())
+        kubelet = FakeKubelet(client, count=count, template=template, habits=habits or PodBehavior())
         running = asyncio.create_task(kubelet.run())
         try:
             await kubelet.ready()
@@ -85,7 +85,7 @@ async def gone(client: Client, namespace: str, name: str) -> None:
         await pod_when(client, namespace, name, lambda _: False)
 
 
-@on_loop
+@async_test
 async def test_nodes_are_ready_and_their_leases_are_held(cluster: Cluster) -> None:
     async with kubelet_on(cluster, "kubelet-ready", count=3) as (client, _, _):
         table = cluster.kubectl("get", "nodes", "-l", "for=kubelet-ready", "--no-headers")
@@ -106,7 +106,7 @@ async def lease_of(client: Client, name: str) -> dict[str, Any]:
             await asyncio.sleep(0.05)
 
 
-@on_loop
+@async_test
 async def test_a_pod_runs_and_succeeds(cluster: Cluster, namespace: str) -> None:
     async with kubelet_on(cluster, "kubelet-runs") as (client, _, _):
         lasting = await bound(client, namespace, "kubelet-runs-0", pod("lasting"))
@@ -129,9 +129,9 @@ async def test_a_pod_runs_and_succeeds(cluster: Cluster, namespace: str) -> None
         assert [each.split()[:3] for each in line] == [["ending", "0/2", "Completed"], ["lasting", "2/2", "Running"]]
 
 
-@on_loop
+@async_test
 async def test_deletion_is_honoured(cluster: Cluster, namespace: str) -> None:
-    async with kubelet_on(cluster, "kubelet-deletes", habits=PodHabits(stops_after_s=0.5)) as (client, _, _):
+    async with kubelet_on(cluster, "kubelet-deletes", habits=PodBehavior(stops_after_s=0.5)) as (client, _, _):
         name = await bound(client, namespace, "kubelet-deletes-0", pod("p"))
         await pod_when(client, namespace, name, lambda p: p["status"]["phase"] == "Running")
         await client.delete(PODS, namespace=namespace, name=name)
@@ -139,7 +139,7 @@ async def test_deletion_is_honoured(cluster: Cluster, namespace: str) -> None:
         await gone(client, namespace, name)
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_is_kept_by_a_finalizer_tells_its_end(cluster: Cluster, namespace: str) -> None:
     async with kubelet_on(cluster, "kubelet-keeps") as (client, _, _):
         body = pod("p")
@@ -153,7 +153,7 @@ async def test_a_pod_that_is_kept_by_a_finalizer_tells_its_end(cluster: Cluster,
         await gone(client, namespace, name)
 
 
-@on_loop
+@async_test
 async def test_a_resize_is_done(cluster: Cluster, namespace: str) -> None:
     async with kubelet_on(cluster, "kubelet-resizes") as (client, _, _):
         name = await bound(client, namespace, "kubelet-resizes-0", pod("p"))
@@ -170,7 +170,7 @@ async def test_a_resize_is_done(cluster: Cluster, namespace: str) -> None:
         assert found["status"]["observedGeneration"] == found["metadata"]["generation"] == 2
 
 
-@on_loop
+@async_test
 async def test_a_node_that_is_deleted_stays_away_and_one_that_is_said_to_be_ill_recovers(cluster: Cluster) -> None:
     async with kubelet_on(cluster, "kubelet-ill") as (client, kubelet, _):
         await client.delete(NODES, name="kubelet-ill-0")
@@ -186,7 +186,7 @@ async def test_a_node_that_is_deleted_stays_away_and_one_that_is_said_to_be_ill_
             await client.get_raw(NODES, "", "kubelet-ill-0")
 
 
-@on_loop
+@async_test
 async def test_a_thousand_nodes_renew_their_leases_within_bounds(cluster: Cluster) -> None:
     async with kubelet_on(cluster, "kubelet-many", count=1000) as (client, _, asked):
         assert asked["POST", 201] >= 1000, "registered by one request each"

@@ -26,8 +26,8 @@ import yaml
 
 from cluster.api import Api
 from cluster.run import Cluster, die_with_parent
-from support.e2e.scheduler_harness import Corner
-from support.e2e.scheduler_process import node_of, until
+from support.e2e.scheduler_harness import SchedulerHarness
+from support.e2e.scheduler_process import node_name, wait_until
 from support.harness.deadlines import DEADLINE_S
 
 MANIFEST = """
@@ -237,33 +237,33 @@ def _encoded(text: str) -> str:
     ],
 )
 def test_the_manifest_of_kube_scheduler_runs_us(
-    cluster: Cluster, corner: Corner, tmp_path: Path, manifest: str, profiles: list[str]
+    cluster: Cluster, corner: SchedulerHarness, tmp_path: Path, manifest: str, profiles: list[str]
 ) -> None:
     nodes = corner.add_nodes(2)
     with static_pod(manifest, cluster, tmp_path) as pod:
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            until(lambda probe=probe: pod.runs() and pod.passes(probe), f"the {probe} is content")  # type: ignore[misc]
+            wait_until(lambda probe=probe: pod.runs() and pod.passes(probe), f"the {probe} is content")  # type: ignore[misc]
         corner.api.create(*(corner.pod(name, schedulerName=name) for name in profiles))
-        until(lambda: pod.runs() and all(map(node_of, corner.api.pods().values())), "the pods have nodes")
-        assert {node_of(each) for each in corner.api.pods().values()} <= set(nodes)
-        until(lambda: pod.runs() and speakers(corner) == set(profiles), "the profiles tell of it in their names")
+        wait_until(lambda: pod.runs() and all(map(node_name, corner.api.pods().values())), "the pods have nodes")
+        assert {node_name(each) for each in corner.api.pods().values()} <= set(nodes)
+        wait_until(lambda: pod.runs() and speakers(corner) == set(profiles), "the profiles tell of it in their names")
         for name in profiles:
             described = cluster.kubectl("-n", corner.namespace, "describe", "pod", name)
-            where = f"Successfully assigned {corner.namespace}/{name} to {node_of(corner.api.pod(name))}"
+            where = f"Successfully assigned {corner.namespace}/{name} to {node_name(corner.api.pod(name))}"
             assert re.search(rf"Normal\s+Scheduled\s+\S+\s+{name}\s+{where}", described), described
         lease = Api(cluster, "kube-system").get("Lease", "kube-scheduler")["spec"]
         assert lease["holderIdentity"]
         assert lease["leaseDurationSeconds"] == 15
-        until(lambda: pod.runs() and pod.passes("livenessProbe"), "it is alive with work done")
+        wait_until(lambda: pod.runs() and pod.passes("livenessProbe"), "it is alive with work done")
         ended = pod.stop()
     text = pod.log_file.read_text()
     assert ended == 0 or LOST in text, text[-4000:]
     assert "forbidden" not in text.lower(), text
-    corner.fits()
-    corner.bound_once()
+    corner.check_no_overcommit()
+    corner.check_bound_once()
 
 
-def speakers(corner: Corner) -> set[str]:
+def speakers(corner: SchedulerHarness) -> set[str]:
     """Who says that pods have got nodes."""
     found = [each for each in corner.api.list("Event") if each["reason"] == "Scheduled"]
     return {each["reportingController"] for each in found}

@@ -10,7 +10,7 @@ import pytest
 from support.e2e.kubectl_sessions import (
     Step,
     Terminal,
-    difference,
+    compare_output,
     read_session,
 )
 
@@ -19,7 +19,7 @@ SESSIONS = sorted((Path(__file__).parent / "sessions").glob("*.txt"))
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in SESSIONS])
 def test_a_session(both: tuple[Terminal, Terminal], path: Path) -> None:
-    differences = [difference(both, step) for step in read_session(path)]
+    differences = [compare_output(both, step) for step in read_session(path)]
     assert not any(differences), "\n\n".join(filter(None, differences))
 
 

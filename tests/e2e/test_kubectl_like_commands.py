@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cluster.run import Cluster
-from support.harness.cluster_command_line import CommandLine
+from support.harness.cluster_command_line import InProcessCommandLine
 
 DEFINITION = """
 apiVersion: apiextensions.k8s.io/v1
@@ -31,9 +31,11 @@ spec:
 
 
 @pytest.fixture
-def bayplan(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def bayplan(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> InProcessCommandLine:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig()))
-    return CommandLine(capsys)
+    return InProcessCommandLine(capsys)
 
 
 @pytest.fixture
@@ -57,7 +59,9 @@ def deployment(name: str, replicas: int) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
-def test_objects_come_change_and_go(bayplan: CommandLine, namespace: str, manifest: Callable[..., Path]) -> None:
+def test_objects_come_change_and_go(
+    bayplan: InProcessCommandLine, namespace: str, manifest: Callable[..., Path]
+) -> None:
     here = ("-n", namespace)
     path = manifest(config_map("one", a="1"), deployment("web", 0))
     assert bayplan.lines("apply", "-f", path, *here) == ["configmap/one created", "deployment.apps/web created"]
@@ -76,7 +80,7 @@ def test_objects_come_change_and_go(bayplan: CommandLine, namespace: str, manife
     assert gone.err.startswith('error: deployments.apps "web" not found; ')
 
 
-def test_kinds_of_definitions(bayplan: CommandLine, namespace: str, manifest: Callable[..., Path]) -> None:
+def test_kinds_of_definitions(bayplan: InProcessCommandLine, namespace: str, manifest: Callable[..., Path]) -> None:
     barge = {
         "apiVersion": "five.example.com/v1",
         "kind": "Barge",
@@ -91,7 +95,9 @@ def test_kinds_of_definitions(bayplan: CommandLine, namespace: str, manifest: Ca
     assert len(bayplan.lines("delete", "-f", path, "-n", namespace)) == 2
 
 
-def test_a_conflict_names_the_owner(bayplan: CommandLine, namespace: str, manifest: Callable[..., Path]) -> None:
+def test_a_conflict_names_the_owner(
+    bayplan: InProcessCommandLine, namespace: str, manifest: Callable[..., Path]
+) -> None:
     here = ("-n", namespace)
     bayplan.lines("apply", "-f", manifest(config_map("shared", a="1")), "--field-manager", "somebody", *here)
     refused = bayplan("apply", "-f", manifest(config_map("shared", a="2")), *here)
@@ -100,14 +106,14 @@ def test_a_conflict_names_the_owner(bayplan: CommandLine, namespace: str, manife
     assert "--force-conflicts" in refused.err
 
 
-def test_who_may_not_is_told_so(cluster: Cluster, bayplan: CommandLine, namespace: str) -> None:
+def test_who_may_not_is_told_so(cluster: Cluster, bayplan: InProcessCommandLine, namespace: str) -> None:
     told = bayplan("get", "secrets", "-n", namespace, "--kubeconfig", cluster.kubeconfig("limited"))
     assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
     assert 'User "limited" cannot list resource "secrets"' in told.err
     assert "choose another --context" in told.err
 
 
-def test_top_is_one_picture_without_a_terminal(bayplan: CommandLine) -> None:
+def test_top_is_one_picture_without_a_terminal(bayplan: InProcessCommandLine) -> None:
     lines = bayplan.lines("top", "--once")
     assert lines[0].startswith("nodes ")
     assert "decisions: " in lines[1]

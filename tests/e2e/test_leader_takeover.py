@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.batch_harness import BatchCorner
-from support.e2e.scheduler_process import running, until
+from support.e2e.batch_harness import BatchSchedulerHarness
+from support.e2e.scheduler_process import run_process, wait_until
 
 LEASE_S = 15.0
 RETRY_S = 1.0
@@ -35,13 +35,13 @@ NOT_HELD = {""}
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
-    mine = BatchCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+    mine = BatchSchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
 
-def holders(corner: BatchCorner, leases: Iterable[str]) -> set[str]:
+def holders(corner: BatchSchedulerHarness, leases: Iterable[str]) -> set[str]:
     """The identities that hold the leases; a process has one for each. Empty where one is free."""
     found = {each["metadata"]["name"]: each["spec"].get("holderIdentity") or "" for each in corner.api.list("Lease")}
     return {found.get(name, "") for name in leases}
@@ -61,7 +61,7 @@ def leaders(logs: Iterable[Path], leases: Collection[str]) -> list[Path]:
     ],
 )
 def test_each_takeover_takes_at_most_1_2_lease_durations(
-    corner: BatchCorner, tmp_path: Path, command: list[str], leases: list[str], kills: int
+    corner: BatchSchedulerHarness, tmp_path: Path, command: list[str], leases: list[str], kills: int
 ) -> None:
     """As soon as a process leads it is killed, and another one is started in its place."""
     corner.add_nodes(1, cpu="4")
@@ -75,24 +75,24 @@ def test_each_takeover_takes_at_most_1_2_lease_durations(
             log = tmp_path / f"{command[0]}-{number}.log"
             whole = [sys.executable, "-m", "bayplan", *command, *flags, "--secure-port=0"]
             whole.append(f"--kubeconfig={corner.cluster.kubeconfig()}")
-            return log, stack.enter_context(running(whole, log))
+            return log, stack.enter_context(run_process(whole, log))
 
         processes = dict(start(number) for number in range(2))
-        until(lambda: not holders(corner, leases) & NOT_HELD, "one of the two leads")
+        wait_until(lambda: not holders(corner, leases) & NOT_HELD, "one of the two leads")
         for turn in range(kills):
             dead = holders(corner, leases)
-            until(lambda: bool(leaders(processes, leases)), "its log says so")
+            wait_until(lambda: bool(leaders(processes, leases)), "its log says so")
             process = processes.pop(*leaders(processes, leases))
             killed_s = time.monotonic()
             process.kill()
             process.wait()
             processes.update([start(2 + turn)])
             others = dead | NOT_HELD
-            until(lambda others=others: not holders(corner, leases) & others, "the other one leads")  # type: ignore[misc]
+            wait_until(lambda others=others: not holders(corner, leases) & others, "the other one leads")  # type: ignore[misc]
             took_s.append(time.monotonic() - killed_s)
         if SCHEDULER in leases:
             corner.api.create(corner.pod("alone", cpu="1"))
-            corner.bound(["alone"])
+            corner.wait_bound(["alone"])
         if VOLCANO in leases:
-            corner.bound(corner.gang("gang", 1))
+            corner.wait_bound(corner.gang("gang", 1))
     assert max(took_s) <= BOUND_S, took_s

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.scheduler_harness import Corner, an_ordinary_day
-from support.e2e.scheduler_process import node_of, until
+from support.e2e.scheduler_harness import SchedulerHarness, run_basic_scenario
+from support.e2e.scheduler_process import node_name, wait_until
 from support.e2e.volumes_and_devices import (
     bind_claim,
     claim,
     device_claim,
     devices,
-    late_class,
+    pod_with_claim,
     volume,
-    with_claim,
+    wait_for_first_consumer_class,
 )
 
 pytestmark = pytest.mark.soak
@@ -33,21 +33,21 @@ def older(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def corner(older: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Corner]:
+def corner(older: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SchedulerHarness]:
     name = request.node.originalname.replace("_", "-")[:60].strip("-")
     older.kubectl("create", "namespace", name)
-    mine = Corner(older, name, tmp_path)
+    mine = SchedulerHarness(older, name, tmp_path)
     yield mine
     mine.close()
 
 
-def test_pods_are_placed_refused_and_preempted(corner: Corner) -> None:
-    placed = an_ordinary_day(corner)
+def test_pods_are_placed_refused_and_preempted(corner: SchedulerHarness) -> None:
+    placed = run_basic_scenario(corner)
     assert (len(placed), set(placed.values())) == (4, set(corner.nodes)), "one of the weak ones had to go"
     assert ("strong" in placed, "large" in placed) == (True, False)
 
 
-def test_gates_and_spreading(corner: Corner) -> None:
+def test_gates_and_spreading(corner: SchedulerHarness) -> None:
     corner.add_nodes(3)
     spread = {
         "maxSkew": 1,
@@ -55,7 +55,7 @@ def test_gates_and_spreading(corner: Corner) -> None:
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "spread"}},
     }
-    with corner.running() as process:
+    with corner.run_scheduler() as process:
         corner.api.create(corner.pod("gated", schedulingGates=[{"name": "example.com/wait"}]))
         pods = [
             corner.pod(f"spread-{number}", labels={"app": "spread"}, topologySpreadConstraints=[spread])
@@ -63,49 +63,49 @@ def test_gates_and_spreading(corner: Corner) -> None:
         ]
         corner.api.create(*pods)
         names = [pod["metadata"]["name"] for pod in pods]
-        corner.bound(names)
+        corner.wait_bound(names)
         found = corner.api.pods()
-        assert sorted(node_of(found[name]) for name in names) == sorted([*corner.nodes] * 2)
+        assert sorted(node_name(found[name]) for name in names) == sorted([*corner.nodes] * 2)
         corner.api.patch("Pod", "gated", {"spec": {"schedulingGates": []}})
-        corner.settles(process)
+        corner.check_settled(process)
 
 
-def test_volumes_wait_for_their_first_pod(corner: Corner) -> None:
+def test_volumes_wait_for_their_first_pod(corner: SchedulerHarness) -> None:
     _, second = corner.add_nodes(2)
-    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+    kind = wait_for_first_consumer_class(corner, "local", "kubernetes.io/no-provisioner")
     made = volume(corner, "v", second, kind)
     name = made["metadata"]["name"]
     corner.api.create(made, claim("data", kind))
     corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
-    with corner.running() as process:
-        corner.api.create(with_claim(corner, "user", "data"))
-        until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+    with corner.run_scheduler() as process:
+        corner.api.create(pod_with_claim(corner, "user", "data"))
+        wait_until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
         bind_claim(corner, "data", name)
-        corner.settles(process)
-        assert node_of(corner.api.pod("user")) == second
+        corner.check_settled(process)
+        assert node_name(corner.api.pod("user")) == second
     corner.api.delete("PersistentVolume", name)
 
 
 @pytest.mark.parametrize("older", [OLDEST], indirect=True)
-def test_what_the_server_lacks_is_said_and_missed_by_nobody(corner: Corner) -> None:
+def test_what_the_server_lacks_is_said_and_missed_by_nobody(corner: SchedulerHarness) -> None:
     """Device claims of 1.30 are of a version that nobody reads any more."""
     corner.add_nodes(1)
-    with corner.running() as process:
+    with corner.run_scheduler() as process:
         corner.api.create(corner.pod("plain"))
-        corner.settles(process)
+        corner.check_settled(process)
     assert "the API server has no resourceclaims; what needs them is switched off" in corner.log()
 
 
 @pytest.mark.parametrize("older", [OLDER[-1]], indirect=True)
-def test_devices_are_allocated(corner: Corner) -> None:
+def test_devices_are_allocated(corner: SchedulerHarness) -> None:
     _, second = corner.add_nodes(2)
     kind = f"{corner.label[:40]}-gpu"
     corner.api.create(*devices(corner, second, kind), device_claim("mine", kind))
     user = corner.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    with corner.running() as process:
+    with corner.run_scheduler() as process:
         corner.api.create(user)
-        corner.settles(process)
-        assert node_of(corner.api.pod("mine")) == second
+        corner.check_settled(process)
+        assert node_name(corner.api.pod("mine")) == second
         status = corner.api.get("ResourceClaim", "mine")["status"]
         assert [each["name"] for each in status["reservedFor"]] == ["mine"]

@@ -10,9 +10,9 @@ import pytest
 
 from cluster.api import Tree
 from cluster.run import Cluster
-from support.e2e.binder_harness import BY_BINDER, BinderCorner
-from support.e2e.scheduler_harness import Corner, an_ordinary_day, quick
-from support.e2e.scheduler_process import node_of
+from support.e2e.binder_harness import BY_BINDER, BinderHarness
+from support.e2e.scheduler_harness import SchedulerHarness, run_basic_scenario, short_backoff_config
+from support.e2e.scheduler_process import node_name
 from support.e2e.volumes_and_devices import device_claim, devices
 
 GROUP = "resource.k8s.io"
@@ -55,7 +55,7 @@ def _requests(claim: Tree) -> list[Tree]:
     return found
 
 
-def furnish(corner: Corner, version: str, *claims: str) -> str:
+def furnish(corner: SchedulerHarness, version: str, *claims: str) -> str:
     """Two nodes, one of them with a device, and claims for it; the node's name."""
     _, second = corner.add_nodes(2)
     slice_, device_class = devices(corner, second, "gpu")
@@ -68,23 +68,23 @@ def furnish(corner: Corner, version: str, *claims: str) -> str:
     return second
 
 
-def user(corner: Corner, name: str) -> Tree:
+def user(corner: SchedulerHarness, name: str) -> Tree:
     """A pod that uses the claim of its name."""
     found = corner.pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
     found["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     return found
 
 
-def claim(corner: Corner, name: str, version: str) -> Tree:
+def claim(corner: SchedulerHarness, name: str, version: str) -> Tree:
     """As this version shows it. By its path: kubectl may remember what another server at the same port had."""
     path = f"/apis/{GROUP}/{version}/namespaces/{corner.namespace}/resourceclaims/{name}"
     found: Tree = json.loads(corner.cluster.kubectl("get", "--raw", path))
     return found
 
 
-def demand_given(corner: Corner, name: str, node: str, version: str) -> None:
+def demand_given(corner: SchedulerHarness, name: str, node: str, version: str) -> None:
     """The pod is on the node of the device, which is its own."""
-    assert node_of(corner.api.pod(name)) == node
+    assert node_name(corner.api.pod(name)) == node
     found = claim(corner, name, version)
     assert found["apiVersion"] == f"{GROUP}/{version}"
     (result,) = found["status"]["allocation"]["devices"]["results"]
@@ -97,14 +97,14 @@ def test_devices_are_allocated_where_only_an_older_version_is_offered(
 ) -> None:
     cluster, version = dated
     cluster.kubectl("create", "namespace", "work")
-    corner = Corner(cluster, "work", tmp_path)
+    corner = SchedulerHarness(cluster, "work", tmp_path)
     second = furnish(corner, version, "mine", "yours")
-    with corner.running() as process:
+    with corner.run_scheduler() as process:
         corner.api.create(user(corner, "mine"))
-        corner.bound(["mine"])
+        corner.wait_bound(["mine"])
         demand_given(corner, "mine", second, version)
         corner.api.create(user(corner, "yours"))
-        corner.settles(process, waiting=["yours"])
+        corner.check_settled(process, waiting=["yours"])
         assert "allocation" not in claim(corner, "yours", version).get("status", {})
     corner.close()
 
@@ -112,12 +112,12 @@ def test_devices_are_allocated_where_only_an_older_version_is_offered(
 def test_the_binder_writes_claims_in_the_version_that_is_offered(dated: tuple[Cluster, str], tmp_path: Path) -> None:
     cluster, version = dated
     cluster.kubectl("create", "namespace", "bound")
-    corner = BinderCorner(cluster, "bound", tmp_path)
+    corner = BinderHarness(cluster, "bound", tmp_path)
     second = furnish(corner, version, "mine")
-    with corner.running(config=quick(CLAIMS_BY_BINDER)), corner.binder():
+    with corner.run_scheduler(config=short_backoff_config(CLAIMS_BY_BINDER)), corner.binder():
         corner.api.create(user(corner, "mine"))
-        corner.bound(["mine"])
-        assert corner.ends("mine", "Succeeded")["spec"]["resourceClaimAllocations"][0]["name"] == "gpu"
+        corner.wait_bound(["mine"])
+        assert corner.wait_for_end("mine", "Succeeded")["spec"]["resourceClaimAllocations"][0]["name"] == "gpu"
         demand_given(corner, "mine", second, version)
     corner.close()
 
@@ -130,8 +130,8 @@ def test_what_a_server_of_1_33_lacks_is_done_without(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster", flags=flags) as cluster:
         assert json.loads(cluster.kubectl("get", "--raw", "/version"))["emulationMinor"] == "33"
         cluster.kubectl("create", "namespace", "work")
-        corner = Corner(cluster, "work", tmp_path)
-        an_ordinary_day(corner)
+        corner = SchedulerHarness(cluster, "work", tmp_path)
+        run_basic_scenario(corner)
         said = corner.log()
         assert said.count("has no resourceclaims; what needs them is switched off") == 1
         assert "pods: the server does not stream lists; listing in pages" in said

@@ -12,8 +12,8 @@ import pytest
 
 from cluster.api import Api
 from cluster.run import Cluster, free_ports
-from support.e2e.scheduler_harness import Corner
-from support.e2e.scheduler_process import Endpoint, scheduler, until
+from support.e2e.scheduler_harness import SchedulerHarness
+from support.e2e.scheduler_process import Endpoint, run_scheduler, wait_until
 from support.harness.deadlines import DEADLINE_S
 from support.harness.health_server import Reply, connected, get
 
@@ -60,22 +60,22 @@ def streamed(cluster: Cluster, port: int, user: str) -> str:
 
 
 @pytest.fixture
-def served(cluster: Cluster, corner: Corner, tmp_path: Path) -> Iterator[int]:
+def served(cluster: Cluster, corner: SchedulerHarness, tmp_path: Path) -> Iterator[int]:
     """A scheduler that has placed a pod in a namespace that nobody else may read, and one in the test's own."""
     (port,) = free_ports(1)
     other = f"{corner.api.namespace[:50]}-x"
     hidden = Api(cluster, other)
     hidden.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}})
     corner.add_nodes(2)
-    with scheduler(cluster, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", "--leader-elect=false"):
+    with run_scheduler(cluster, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", "--leader-elect=false"):
         corner.api.create(corner.pod("seen"))
         hidden.create({**corner.pod("unseen"), "metadata": {"name": "unseen", "namespace": other}})
-        corner.bound(["seen"])
-        until(lambda: hidden.pod("unseen")["spec"].get("nodeName"), "the other is placed")
+        corner.wait_bound(["seen"])
+        wait_until(lambda: hidden.pod("unseen")["spec"].get("nodeName"), "the other is placed")
         yield port
 
 
-def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, corner: Corner, served: int) -> None:
+def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, corner: SchedulerHarness, served: int) -> None:
     mine, other = corner.api.namespace, f"{corner.api.namespace[:50]}-x"
     assert ask(cluster, served, "/page/", "").status == 401
     assert ask(cluster, served, "/page/stream", "").status == 403
@@ -91,7 +91,7 @@ def test_the_page_shows_a_caller_what_they_may_read(cluster: Cluster, corner: Co
     cluster.kubectl("apply", "-f", "-", stdin=role("Role", "pods", mine, pods))
 
     # a refusal is remembered for ten seconds
-    until(lambda: f'"{mine}/seen"' in streamed(cluster, served, "limited"), "their own pods are shown")
+    wait_until(lambda: f'"{mine}/seen"' in streamed(cluster, served, "limited"), "their own pods are shown")
     assert other not in streamed(cluster, served, "limited")
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         assert ask(cluster, served, "/page/stream", "admin", method).status == 405

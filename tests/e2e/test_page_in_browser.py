@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from browser.devtools import Browser, Page
-from support.fakes.tcp_proxy import piped
+from support.fakes.tcp_proxy import run_tcp_proxy
 from support.harness.deadlines import DEADLINE_S
 
 BAYPLAN = [sys.executable, "-m", "bayplan"]
@@ -290,7 +290,7 @@ def test_a_page_left_open_over_a_restart_recovers(up: Up, browser: Browser) -> N
 
 
 def test_a_connection_that_broke_leaves_nothing_twice(up: Up, browser: Browser) -> None:
-    with piped(urlsplit(up.url).port or 0) as pipe:
+    with run_tcp_proxy(urlsplit(up.url).port or 0) as pipe:
         page = browser.open(f"http://127.0.0.1:{pipe.port}/page/")
         page.until("window.bayplan?.world.whole && bayplan.world.decisions.length >= 9")
         said, generation = "bayplan.world.decisions.map((each) => each.pod + each.at)", "bayplan.world.generation"

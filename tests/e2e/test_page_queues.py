@@ -12,15 +12,15 @@ import pytest
 
 from browser.devtools import Browser, Page
 from cluster.run import Cluster, free_ports
-from support.e2e.batch_harness import GANGS, BatchCorner
-from support.fakes.tcp_proxy import piped
+from support.e2e.batch_harness import GANGS, BatchSchedulerHarness
+from support.fakes.tcp_proxy import run_tcp_proxy
 
 CONF = GANGS.replace("preempt, reclaim, ", "")
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchCorner]:
-    mine = BatchCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
+    mine = BatchSchedulerHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
@@ -31,7 +31,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield running
 
 
-def queued(corner: BatchCorner) -> tuple[str, str]:
+def queued(corner: BatchSchedulerHarness) -> tuple[str, str]:
     """Two nodes that one queue has taken for itself, but for a little; another queue whose gang waits for more."""
     corner.add_nodes(2, cpu="4")
     greedy, modest = corner.queue("greedy"), corner.queue("modest")
@@ -39,7 +39,7 @@ def queued(corner: BatchCorner) -> tuple[str, str]:
     return greedy, modest
 
 
-def is_shown(page: Page, corner: BatchCorner, greedy: str, modest: str) -> None:
+def is_shown(page: Page, corner: BatchSchedulerHarness, greedy: str, modest: str) -> None:
     """Queues, boxes, the gang that waits, and why."""
     space = corner.namespace
     page.until(f"window.bayplan?.world.whole && bayplan.world.pods.get('{space}/big-w-6')?.node")
@@ -67,21 +67,21 @@ def is_shown(page: Page, corner: BatchCorner, greedy: str, modest: str) -> None:
     page.until("document.querySelector('#decisions').innerText.includes('best of 2')")
 
 
-def run_both(corner: BatchCorner, *flags: str) -> AbstractContextManager[Any]:
-    found: AbstractContextManager[Any] = corner.both(*flags, conf=CONF)
+def run_both(corner: BatchSchedulerHarness, *flags: str) -> AbstractContextManager[Any]:
+    found: AbstractContextManager[Any] = corner.run_combined(*flags, conf=CONF)
     return found
 
 
-def run_batch(corner: BatchCorner, *flags: str) -> AbstractContextManager[Any]:
-    return corner.scheduling(*flags, conf=CONF)
+def run_batch(corner: BatchSchedulerHarness, *flags: str) -> AbstractContextManager[Any]:
+    return corner.run_batch(*flags, conf=CONF)
 
 
 @pytest.mark.parametrize("run", [run_both, run_batch])
-def test_queues_and_gangs(run: Any, corner: BatchCorner, browser: Browser, tmp_path: Path) -> None:
+def test_queues_and_gangs(run: Any, corner: BatchSchedulerHarness, browser: Browser, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     greedy, modest = queued(corner)
     with run(corner, f"--page-address=127.0.0.1:{port}"):
-        corner.bound()
+        corner.wait_bound()
         page = browser.open(f"http://127.0.0.1:{port}/page/")
         is_shown(page, corner, greedy, modest)
         page.screenshot(tmp_path / "queues.png")
@@ -90,12 +90,12 @@ def test_queues_and_gangs(run: Any, corner: BatchCorner, browser: Browser, tmp_p
 
 
 def test_who_signs_in_keeps_a_cookie_that_only_tls_carries(
-    cluster: Cluster, corner: BatchCorner, browser: Browser
+    cluster: Cluster, corner: BatchSchedulerHarness, browser: Browser
 ) -> None:
     (port,) = free_ports(1)
     greedy, modest = queued(corner)
-    with run_both(corner, f"--secure-port={port}", "--bind-address=127.0.0.1"), piped(port) as pipe:
-        corner.bound()
+    with run_both(corner, f"--secure-port={port}", "--bind-address=127.0.0.1"), run_tcp_proxy(port) as pipe:
+        corner.wait_bound()
         browser.call("Storage.clearCookies")  # cookies know no ports: one of another server's page would be shown here
         page = browser.open(f"https://127.0.0.1:{pipe.port}/page/")
         page.until("document.querySelector('#token')")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.batch_harness import BatchCorner
-from support.e2e.binder_harness import BY_BINDER, BinderCorner
-from support.e2e.scheduler_harness import quick
-from support.e2e.scheduler_process import condition, node_of, until
+from support.e2e.batch_harness import BatchSchedulerHarness
+from support.e2e.binder_harness import BY_BINDER, BinderHarness
+from support.e2e.scheduler_harness import short_backoff_config
+from support.e2e.scheduler_process import condition, node_name, wait_until
 from support.harness.deadlines import DEADLINE_S
 
 CHANGE = """
@@ -28,8 +28,8 @@ nodes: {add: [{like: NODE, count: 4}]}
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
-    mine = BinderCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+    mine = BinderHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
@@ -41,7 +41,7 @@ def bayplan(*arguments: object, may_differ: bool = False) -> str:
     return done.stdout
 
 
-def recorded(corner: BatchCorner, name: str = "cluster.jsonl.gz", *options: str) -> Path:
+def recorded(corner: BatchSchedulerHarness, name: str = "cluster.jsonl.gz", *options: str) -> Path:
     path = corner.folder / name
     told = bayplan("record", path, f"--kubeconfig={corner.cluster.kubeconfig()}", *options)
     assert " decisions" in told
@@ -49,7 +49,7 @@ def recorded(corner: BatchCorner, name: str = "cluster.jsonl.gz", *options: str)
 
 
 @contextmanager
-def following(corner: BatchCorner, path: Path) -> Iterator[None]:
+def following(corner: BatchSchedulerHarness, path: Path) -> Iterator[None]:
     """`bayplan record --follow`, from when it has seen the cluster until Ctrl-C; then it has written the file."""
     command = [sys.executable, "-m", "bayplan", "record", path, "--follow"]
     kubeconfig = f"--kubeconfig={corner.cluster.kubeconfig()}"
@@ -69,7 +69,7 @@ def following(corner: BatchCorner, path: Path) -> Iterator[None]:
     assert " decisions, " in out
 
 
-def replayed(corner: BatchCorner, path: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def replayed(corner: BatchSchedulerHarness, path: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """The nodes that a replay gives to this test's pods, and what differs about them: others may have left some."""
     found = json.loads(bayplan("replay", path, "-o", "json", may_differ=True))
     mine = f"{corner.namespace}/"
@@ -77,25 +77,25 @@ def replayed(corner: BatchCorner, path: Path) -> tuple[dict[str, str], list[dict
     return nodes, [each for each in found["differences"] if each["pod"].startswith(mine)]
 
 
-def shown(corner: BatchCorner) -> dict[str, str]:
-    return {f"{corner.namespace}/{name}": node_of(pod) for name, pod in corner.api.pods().items()}
+def shown(corner: BatchSchedulerHarness) -> dict[str, str]:
+    return {f"{corner.namespace}/{name}": node_name(pod) for name, pod in corner.api.pods().items()}
 
 
-def waits(corner: BatchCorner, *names: str) -> None:
+def waits(corner: BatchSchedulerHarness, *names: str) -> None:
     for name in names:
-        until(lambda name=name: bool(condition(corner.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
+        wait_until(lambda name=name: bool(condition(corner.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
 
 
-def test_pods_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchCorner) -> None:
+def test_pods_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchSchedulerHarness) -> None:
     corner.add_nodes(2, cpu="4")
     corner.add_nodes(2, cpu="8")
-    with corner.running():
+    with corner.run_scheduler():
         for number, cpu in enumerate(("1", "2", "500m", "3", "1", "2")):
             corner.api.create(corner.pod(f"one-{number}", cpu=cpu))
-            corner.bound([f"one-{number}"])
+            corner.wait_bound([f"one-{number}"])
         corner.api.create(*(corner.pod(f"many-{number}", cpu="250m") for number in range(20)))
         corner.api.create(corner.pod("giant", cpu="64"))
-        corner.bound([f"many-{number}" for number in range(20)])
+        corner.wait_bound([f"many-{number}" for number in range(20)])
         waits(corner, "giant")
     path = recorded(corner)
     nodes, differences = replayed(corner, path)
@@ -104,21 +104,21 @@ def test_pods_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: Ba
     assert nodes[f"{corner.namespace}/giant"] == ""
 
 
-def test_what_happens_while_a_cluster_is_followed_is_replayed(corner: BatchCorner) -> None:
+def test_what_happens_while_a_cluster_is_followed_is_replayed(corner: BatchSchedulerHarness) -> None:
     small, *_ = corner.add_nodes(1, cpu="2")
     corner.add_nodes(1, cpu="8")
     path = corner.folder / "story.jsonl.gz"
     decided = {}
-    with corner.running(), following(corner, path):
+    with corner.run_scheduler(), following(corner, path):
         for name, cpu in (("first", "7"), ("second", "1")):
             corner.api.create(corner.pod(name, cpu=cpu))
-            corner.bound([name])
-            decided[f"{corner.namespace}/{name}"] = node_of(corner.api.pod(name))
+            corner.wait_bound([name])
+            decided[f"{corner.namespace}/{name}"] = node_name(corner.api.pod(name))
         corner.api.create(corner.pod("third", cpu="6"))
         waits(corner, "third")
         corner.api.delete_all("Pod", ["first"])
-        corner.bound(["third"])  # where the first was, which nobody sees any more
-        decided[f"{corner.namespace}/third"] = node_of(corner.api.pod("third"))
+        corner.wait_bound(["third"])  # where the first was, which nobody sees any more
+        decided[f"{corner.namespace}/third"] = node_name(corner.api.pod("third"))
     assert decided[f"{corner.namespace}/third"] != small
     assert f"{corner.namespace}/first" not in shown(corner)
     assert replayed(corner, path) == (decided, [])
@@ -133,15 +133,15 @@ class Handing:
 """
 
 
-def test_what_plugins_handed_to_the_binder_is_recorded_and_replayed(corner: BinderCorner) -> None:
+def test_what_plugins_handed_to_the_binder_is_recorded_and_replayed(corner: BinderHarness) -> None:
     corner.add_nodes(2)
     plugins = corner.folder / "plugins"
     plugins.mkdir(mode=0o755)
     (plugins / "handing.py").write_text(HANDING)
     profiles = BY_BINDER.replace("[{name: BindRequestBinder}]", "[{name: Handing}, {name: BindRequestBinder}]")
-    with corner.running(f"--plugins-dir={plugins}", config=quick(profiles)), corner.binder():
+    with corner.run_scheduler(f"--plugins-dir={plugins}", config=short_backoff_config(profiles)), corner.binder():
         corner.api.create(corner.pod("web"))
-        request = corner.ends("web", "Succeeded")
+        request = corner.wait_for_end("web", "Succeeded")
     assert request["metadata"]["annotations"] == {"handing.kai.scheduler/pod": "web"}
     found = json.loads(bayplan("replay", recorded(corner), "-o", "json", may_differ=True))
     (web,) = (each for each in found["replayed"] if each["pod"] == f"{corner.namespace}/web")
@@ -149,12 +149,12 @@ def test_what_plugins_handed_to_the_binder_is_recorded_and_replayed(corner: Bind
     assert web["node"] == request["spec"]["selectedNode"]
 
 
-def test_gangs_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchCorner) -> None:
+def test_gangs_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: BatchSchedulerHarness) -> None:
     corner.add_nodes(2, cpu="4")
     corner.add_nodes(1, cpu="6")
-    with corner.scheduling():
+    with corner.run_batch():
         for name, size in (("one", 3), ("two", 4)):
-            corner.bound(corner.gang(name, size))
+            corner.wait_bound(corner.gang(name, size))
         giant = corner.gang("giant", 3, cpu="5")
         waits(corner, *giant)
     path = recorded(corner, "gangs.jsonl.gz", f"--scheduler-conf={corner.conf}")
@@ -163,13 +163,13 @@ def test_gangs_that_were_scheduled_live_are_replayed_to_the_same_nodes(corner: B
     assert nodes == shown(corner)
 
 
-def test_both_engines_are_recorded_without_names_and_asked_what_if(corner: BatchCorner) -> None:
+def test_both_engines_are_recorded_without_names_and_asked_what_if(corner: BatchSchedulerHarness) -> None:
     node, *_ = corner.add_nodes(3, cpu="4")
-    with corner.both():
+    with corner.run_combined():
         for number in range(3):
             corner.api.create(corner.pod(f"single-{number}", cpu="1"))
-            corner.bound([f"single-{number}"])
-            corner.bound(corner.gang(f"gang-{number}", 2))
+            corner.wait_bound([f"single-{number}"])
+            corner.wait_bound(corner.gang(f"gang-{number}", 2))
         giant = corner.gang("giant", 4, cpu="3")
         waits(corner, *giant)
     options = (f"--scheduler-conf={corner.conf}",)

@@ -10,13 +10,13 @@ import pytest
 from cluster.api import Api
 from cluster.run import Cluster
 from support.e2e.bind_watcher import RESERVATIONS
-from support.e2e.binder_harness import BinderCorner
-from support.e2e.scheduler_process import node_of, until
+from support.e2e.binder_harness import BinderHarness
+from support.e2e.scheduler_process import node_name, wait_until
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
-    mine = BinderCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+    mine = BinderHarness(cluster, namespace, tmp_path)
     mine.add_nodes(1, room={"nvidia.com/gpu": "4"})
     mine.ensure_reservations()
     yield mine
@@ -24,17 +24,17 @@ def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderC
 
 
 @pytest.fixture
-def group(corner: BinderCorner) -> Iterator[str]:
+def group(corner: BinderHarness) -> Iterator[str]:
     name = f"group-{corner.label[-40:]}".strip("-")
     yield name
     corner.release(name)
 
 
-def test_running_pods_stay_and_others_come_to_their_device(corner: BinderCorner, group: str) -> None:
+def test_running_pods_stay_and_others_come_to_their_device(corner: BinderHarness, group: str) -> None:
     corner.sharing("web", group)
     with corner.binder():
-        corner.say_which_device(group)
-        corner.ends("web", "Succeeded")
+        corner.report_device(group)
+        corner.wait_for_end("web", "Succeeded")
     (held,) = corner.reservations(group)
     is_up = {"status": {"phase": "Running"}}
     corner.api.patch("Pod", "web", is_up, sub="status")
@@ -44,10 +44,10 @@ def test_running_pods_stay_and_others_come_to_their_device(corner: BinderCorner,
     settings.write_text(f"{kind}resourceReservation: {{namespace: {home}}}\n")
     with corner.binder(f"--settings={settings}"):
         said = f"are in namespace {RESERVATIONS}, and new ones are made in {home}"
-        until(lambda: said in corner.binder_log(), "it says that they are elsewhere", why=corner.binder_log)
+        wait_until(lambda: said in corner.binder_log(), "it says that they are elsewhere", why=corner.binder_log)
         corner.sharing("second", group)
-        corner.ends("second", "Succeeded")  # before that the groups of the node were looked after
+        corner.wait_for_end("second", "Succeeded")  # before that the groups of the node were looked after
         pod = corner.api.pod("web")
-        assert (node_of(pod), pod["metadata"].get("deletionTimestamp")) == (corner.nodes[0], None)
+        assert (node_name(pod), pod["metadata"].get("deletionTimestamp")) == (corner.nodes[0], None)
         assert [each["metadata"]["uid"] for each in corner.reservations(group)] == [held["metadata"]["uid"]]
-        corner.holds()
+        corner.check_invariants()

@@ -16,11 +16,11 @@ from cluster.run import Cluster
 from support.e2e.scheduler_process import (
     condition,
     node,
-    node_of,
+    node_name,
     pod,
     pods,
-    scheduler,
-    until,
+    run_scheduler,
+    wait_until,
 )
 from support.harness.deadlines import DEADLINE_S
 
@@ -81,7 +81,7 @@ def mine(request: pytest.FixtureRequest, nodes: list[str]) -> dict[str, object]:
 
 def placed(cluster: Cluster, namespace: str) -> bool:
     found = pods(cluster, namespace)
-    return bool(found) and all(map(node_of, found.values()))
+    return bool(found) and all(map(node_name, found.values()))
 
 
 def test_extenders_refuse_and_prefer(
@@ -102,13 +102,13 @@ def test_extenders_refuse_and_prefer(
             f"{CONFIG}- {{urlPrefix: '{first}', filterVerb: filter, nodeCacheCapable: true}}\n"
             f"- {{urlPrefix: '{second}', prioritizeVerb: prioritize, weight: 100}}\n"
         )
-        with scheduler(cluster, tmp_path, config=config):
+        with run_scheduler(cluster, tmp_path, config=config):
             cluster.apply(*(pod(f"web-{number}", namespace, **mine) for number in range(4)))
-            until(lambda: placed(cluster, namespace), "all pods have a node")
-            assert {node_of(each) for each in pods(cluster, namespace).values()} == {nodes[2]}
+            wait_until(lambda: placed(cluster, namespace), "all pods have a node")
+            assert {node_name(each) for each in pods(cluster, namespace).values()} == {nodes[2]}
             only = {"nodeSelector": {"kubernetes.io/hostname": nodes[0]}}
             cluster.apply(pod("refused", namespace, **only))
-            until(lambda: bool(condition(pods(cluster, namespace)["refused"])), "the pod has a condition")
+            wait_until(lambda: bool(condition(pods(cluster, namespace)["refused"])), "the pod has a condition")
             told = condition(pods(cluster, namespace)["refused"])
             assert told["reason"] == "Unschedulable"
             assert "1 too noisy" in told["message"]
@@ -132,11 +132,11 @@ def test_an_extender_binds(cluster: Cluster, namespace: str, mine: dict[str, Any
 
     with extender({"bind": bind}) as url:
         config = f"{CONFIG}- {{urlPrefix: '{url}', bindVerb: bind, httpTimeout: {DEADLINE_S:.0f}s}}\n"
-        with scheduler(cluster, tmp_path, config=config):
+        with run_scheduler(cluster, tmp_path, config=config):
             cluster.apply(*(pod(f"web-{number}", namespace, **mine) for number in range(3)))
-            until(lambda: placed(cluster, namespace), "all pods have a node")
+            wait_until(lambda: placed(cluster, namespace), "all pods have a node")
     found = pods(cluster, namespace)
-    assert {told["PodName"]: told["Node"] for told in asked} == {name: node_of(each) for name, each in found.items()}
+    assert {told["PodName"]: told["Node"] for told in asked} == {name: node_name(each) for name, each in found.items()}
 
 
 def test_who_is_down_matters_unless_ignorable(
@@ -147,13 +147,13 @@ def test_who_is_down_matters_unless_ignorable(
         "ignorable: true}\n"
         f"- {{urlPrefix: '{NOBODY}/strict', filterVerb: filter, managedResources: [{{name: example.com/card}}]}}\n"
     )
-    with scheduler(cluster, tmp_path, config=config):
+    with run_scheduler(cluster, tmp_path, config=config):
         cluster.apply(pod("free", namespace, **mine))
-        until(lambda: placed(cluster, namespace), "a pod that nobody has to be asked about has a node")
+        wait_until(lambda: placed(cluster, namespace), "a pod that nobody has to be asked about has a node")
         wants = pod("held", namespace, **mine)
         wants["spec"]["containers"][0]["resources"] = {"limits": {"example.com/card": "0"}}
         cluster.apply(wants)
-        until(lambda: bool(condition(pods(cluster, namespace)["held"])), "the pod has a condition")
+        wait_until(lambda: bool(condition(pods(cluster, namespace)["held"])), "the pod has a condition")
     told = condition(pods(cluster, namespace)["held"])
     assert told["reason"] == "SchedulerError"
     assert told["message"] == f'Post "{NOBODY}/strict/filter": dial tcp 127.0.0.1:9: connect: connection refused'

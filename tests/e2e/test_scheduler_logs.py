@@ -11,34 +11,36 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster, free_ports
-from support.e2e.scheduler_harness import Corner, quick
-from support.e2e.scheduler_process import Endpoint, condition, until
+from support.e2e.scheduler_harness import SchedulerHarness, short_backoff_config
+from support.e2e.scheduler_process import Endpoint, condition, wait_until
 from support.harness.health_server import get
-from support.harness.metrics_scrape import families
+from support.harness.metrics_scrape import parse_families
 
 
 def attempts(cluster: Cluster, port: int) -> dict[str, float]:
     """How many pods were placed, and how often one was refused."""
     headers = {"Authorization": f"Bearer {cluster.tokens['admin']}"}
     text = asyncio.run(get(Endpoint(port), "/metrics", headers=headers)).text
-    found = families(text)["scheduler_schedule_attempts_total"]
+    found = parse_families(text)["scheduler_schedule_attempts_total"]
     return {result: found.value(result=result) for result in ("scheduled", "unschedulable", "error")}
 
 
 @pytest.mark.parametrize(("form", "verbosity"), [("text", 0), ("text", 2), ("json", 2)])
-def test_a_pods_outcome_is_one_line_at_most(cluster: Cluster, corner: Corner, form: str, verbosity: int) -> None:
+def test_a_pods_outcome_is_one_line_at_most(
+    cluster: Cluster, corner: SchedulerHarness, form: str, verbosity: int
+) -> None:
     corner.add_nodes(2)
     strong = corner.priority(f"{form}{verbosity}", 1000)
     placed = [f"placed-{number}" for number in range(30)]
     (port,) = free_ports(1)
     serving = (f"--secure-port={port}", "--bind-address=127.0.0.1")
-    with corner.running(f"--logging-format={form}", f"-v={verbosity}", *serving):
+    with corner.run_scheduler(f"--logging-format={form}", f"-v={verbosity}", *serving):
         corner.api.create(*map(corner.pod, placed))
         corner.api.create(*(corner.pod(f"waiting-{number}", cpu="64") for number in range(5)))
-        corner.bound(placed)
+        corner.wait_bound(placed)
         corner.api.create(corner.pod("strong", cpu="3", priorityClassName=strong))
-        corner.bound(["strong"])
-        until(lambda: bool(condition(corner.api.pod("waiting-4"))), "it is told why")
+        corner.wait_bound(["strong"])
+        wait_until(lambda: bool(condition(corner.api.pod("waiting-4"))), "it is told why")
         said, tried = corner.log(), attempts(cluster, port)
     if form == "json":
         trees = [json.loads(line) for line in said.splitlines()]
@@ -53,7 +55,7 @@ def test_a_pods_outcome_is_one_line_at_most(cluster: Cluster, corner: Corner, fo
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_credentials_never_reach_a_log(cluster: Cluster, corner: Corner, tmp_path: Path, form: str) -> None:
+def test_credentials_never_reach_a_log(cluster: Cluster, corner: SchedulerHarness, tmp_path: Path, form: str) -> None:
     """Everything is said that can be said; the token comes from a plugin, and strangers bring tokens of their own."""
     token = cluster.tokens["admin"]
     plugin = tmp_path / "credentials.sh"
@@ -70,9 +72,9 @@ def test_credentials_never_reach_a_log(cluster: Cluster, corner: Corner, tmp_pat
     serving = (f"--secure-port={port}", "--bind-address=127.0.0.1")
     strangers = ("a-strangers-token", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.signature")
     flags = (*serving, "-v=10", f"--logging-format={form}")
-    with corner.running(*flags, config=quick(), kubeconfig=kubeconfig):
+    with corner.run_scheduler(*flags, config=short_backoff_config(), kubeconfig=kubeconfig):
         corner.api.create(corner.pod("placed"), corner.pod("waiting", cpu="64"))
-        corner.bound(["placed"])
+        corner.wait_bound(["placed"])
         for brought in (token, *strangers):
             headers = {"Authorization": f"Bearer {brought}"}
             status = asyncio.run(get(Endpoint(port), "/metrics", headers=headers)).status

@@ -15,13 +15,13 @@ from support.e2e.scheduler_process import (
     condition,
     events,
     node,
-    node_of,
+    node_name,
     pod,
     pods,
-    scheduler,
-    until,
+    run_scheduler,
+    wait_until,
 )
-from support.fakes.fault_proxy import Fault, faulty
+from support.fakes.fault_proxy import ProxyFault, run_fault_proxy
 from support.harness.deadlines import DEADLINE_S
 
 TWO_PROFILES = """
@@ -63,34 +63,36 @@ def mine(request: pytest.FixtureRequest) -> dict[str, object]:
 def test_pods_get_nodes_of_two_profiles(
     cluster: Cluster, namespace: str, nodes: list[str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    with scheduler(cluster, tmp_path, config=TWO_PROFILES):
+    with run_scheduler(cluster, tmp_path, config=TWO_PROFILES):
         cluster.apply(*(pod(f"spread-{number}", namespace, **mine(request)) for number in range(6)))
-        until(lambda: all(map(node_of, pods(cluster, namespace).values())), "the pods of one profile have a node")
+        wait_until(
+            lambda: all(map(node_name, pods(cluster, namespace).values())), "the pods of one profile have a node"
+        )
         packed = {"schedulerName": "packing", **mine(request)}
         cluster.apply(*(pod(f"packed-{number}", namespace, **packed) for number in range(4)))
-        until(lambda: all(map(node_of, pods(cluster, namespace).values())), "all pods have a node")
+        wait_until(lambda: all(map(node_name, pods(cluster, namespace).values())), "all pods have a node")
     found = pods(cluster, namespace)
-    assert {node_of(found[f"spread-{number}"]) for number in range(6)} == set(nodes)
-    assert len({node_of(found[f"packed-{number}"]) for number in range(4)}) == 1
+    assert {node_name(found[f"spread-{number}"]) for number in range(6)} == set(nodes)
+    assert len({node_name(found[f"packed-{number}"]) for number in range(4)}) == 1
 
 
 def test_a_pod_that_fits_nowhere_is_told_why_and_wakes_when_that_changes(
     cluster: Cluster, namespace: str, nodes: list[str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    with scheduler(cluster, tmp_path, "--no-leader-elect"):
+    with run_scheduler(cluster, tmp_path, "--no-leader-elect"):
         cluster.apply(pod("large", namespace, cpu="6", **mine(request)))
-        until(lambda: bool(condition(pods(cluster, namespace)["large"])), "the pod has a condition")
+        wait_until(lambda: bool(condition(pods(cluster, namespace)["large"])), "the pod has a condition")
         told = condition(pods(cluster, namespace)["large"])
         assert (told["status"], told["reason"]) == ("False", "Unschedulable")
         assert "Insufficient cpu" in told["message"]
-        until(lambda: told["message"] in events(cluster, namespace, "FailedScheduling"), "the event says the same")
+        wait_until(lambda: told["message"] in events(cluster, namespace, "FailedScheduling"), "the event says the same")
         larger = node(nodes[0], cpu="8")["status"]
         cluster.kubectl(
             "patch", "node", nodes[0], "--subresource=status", "--type=merge", "-p", json.dumps({"status": larger})
         )
-        until(lambda: node_of(pods(cluster, namespace)["large"]) == nodes[0], "the pod has its node")
+        wait_until(lambda: node_name(pods(cluster, namespace)["large"]) == nodes[0], "the pod has its node")
         note = f"Successfully assigned {namespace}/large to {nodes[0]}"
-        until(lambda: note in events(cluster, namespace, "Scheduled"), "the event says where")
+        wait_until(lambda: note in events(cluster, namespace, "Scheduled"), "the event says where")
 
 
 @pytest.mark.usefixtures("nodes")
@@ -105,15 +107,15 @@ def test_weaker_pods_make_room(
             "value": 1000,
         }
     )
-    with scheduler(cluster, tmp_path, "--no-leader-elect"):
+    with run_scheduler(cluster, tmp_path, "--no-leader-elect"):
         cluster.apply(*(pod(f"weak-{number}", namespace, cpu="3", **mine(request)) for number in range(3)))
-        until(lambda: all(map(node_of, pods(cluster, namespace).values())), "the nodes are full")
+        wait_until(lambda: all(map(node_name, pods(cluster, namespace).values())), "the nodes are full")
         cluster.apply(pod("strong", namespace, cpu="2", priorityClassName=namespace, **mine(request)))
-        until(lambda: bool(node_of(pods(cluster, namespace)["strong"])), "the strong pod has a node")
-        until(lambda: len(pods(cluster, namespace)) == 3, "one weak pod is gone")
+        wait_until(lambda: bool(node_name(pods(cluster, namespace)["strong"])), "the strong pod has a node")
+        wait_until(lambda: len(pods(cluster, namespace)) == 3, "one weak pod is gone")
         left = pods(cluster, namespace)
         assert "strong" in left
-        assert all(map(node_of, left.values()))
+        assert all(map(node_name, left.values()))
 
 
 @pytest.mark.usefixtures("nodes")
@@ -121,13 +123,13 @@ def test_another_process_takes_over_when_the_leader_is_killed(
     cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     config = ELECTED.replace("NAMESPACE", namespace)
-    with scheduler(cluster, tmp_path, config=config) as first:
+    with run_scheduler(cluster, tmp_path, config=config) as first:
         cluster.apply(pod("one", namespace, **mine(request)))
-        until(lambda: bool(node_of(pods(cluster, namespace)["one"])), "the first process places a pod")
-        with scheduler(cluster, tmp_path, config=config) as second:
+        wait_until(lambda: bool(node_name(pods(cluster, namespace)["one"])), "the first process places a pod")
+        with run_scheduler(cluster, tmp_path, config=config) as second:
             first.kill()
             cluster.apply(pod("two", namespace, **mine(request)))
-            until(lambda: bool(node_of(pods(cluster, namespace)["two"])), "the second process places a pod")
+            wait_until(lambda: bool(node_name(pods(cluster, namespace)["two"])), "the second process places a pod")
             second.send_signal(signal.SIGTERM)
             assert second.wait(DEADLINE_S) == 0
 
@@ -138,23 +140,23 @@ def test_a_stopped_leader_that_goes_on_ends_without_writing(
 ) -> None:
     config = ELECTED.replace("NAMESPACE", namespace)
     with (
-        faulty(cluster, tmp_path) as proxy,
-        scheduler(cluster, tmp_path, config=config, kubeconfig=proxy.kubeconfig()) as first,
+        run_fault_proxy(cluster, tmp_path) as proxy,
+        run_scheduler(cluster, tmp_path, config=config, kubeconfig=proxy.kubeconfig()) as first,
     ):
         cluster.apply(pod("one", namespace, **mine(request)))
-        until(lambda: bool(node_of(pods(cluster, namespace)["one"])), "the first process places a pod")
+        wait_until(lambda: bool(node_name(pods(cluster, namespace)["one"])), "the first process places a pod")
         first.send_signal(signal.SIGSTOP)
         stopped_s = time.monotonic()
-        with scheduler(cluster, tmp_path, config=config) as second:
+        with run_scheduler(cluster, tmp_path, config=config) as second:
             cluster.apply(pod("two", namespace, **mine(request)))
-            until(lambda: bool(node_of(pods(cluster, namespace)["two"])), "the second process places a pod")
-            until(lambda: time.monotonic() - stopped_s > STOPPED_S, "the first was stopped for long enough")
+            wait_until(lambda: bool(node_name(pods(cluster, namespace)["two"])), "the second process places a pod")
+            wait_until(lambda: time.monotonic() - stopped_s > STOPPED_S, "the first was stopped for long enough")
             second.send_signal(signal.SIGSTOP)
             # This one is left to the first process alone: it hears of it, and must not touch it.
             cluster.apply(pod("three", namespace, **mine(request)))
-            written = proxy.add(Fault(lambda ask: ask.method != "GET"))
+            written = proxy.add(ProxyFault(lambda ask: ask.method != "GET"))
             first.send_signal(signal.SIGCONT)
             assert first.wait(DEADLINE_S) == 1
             assert written.seen == []
-            assert not node_of(pods(cluster, namespace)["three"])
+            assert not node_name(pods(cluster, namespace)["three"])
             second.send_signal(signal.SIGCONT)

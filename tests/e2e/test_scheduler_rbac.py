@@ -16,38 +16,38 @@ import yaml
 from cluster.api import Tree
 from cluster.run import Cluster, free_ports
 from support.e2e.audit_log import (
-    Deployed,
-    Right,
-    denied,
-    used,
+    AccessRight,
+    DeployedFolder,
+    denied_requests,
+    used_rights,
 )
-from support.e2e.scheduler_harness import Corner
+from support.e2e.scheduler_harness import SchedulerHarness
 from support.e2e.scheduler_process import (
     Endpoint,
     condition,
-    node_of,
-    scheduler,
-    until,
+    node_name,
+    run_scheduler,
+    wait_until,
 )
 from support.e2e.volumes_and_devices import (
     bind_claim,
     claim,
     device_claim,
     devices,
-    late_class,
+    pod_with_claim,
     volume,
-    with_claim,
+    wait_for_first_consumer_class,
 )
 from support.fakes.fault_proxy import (
-    Ask,
-    Fault,
     FaultProxy,
-    faulty,
+    ProxiedRequest,
+    ProxyFault,
     refusal,
+    run_fault_proxy,
 )
 from support.harness.health_server import get
 
-DEPLOYED = Deployed("base", "bayplan-system", "bayplan")
+DEPLOYED = DeployedFolder("base", "bayplan-system", "bayplan")
 NAME = DEPLOYED.name
 
 STUBBORN = '''
@@ -63,7 +63,7 @@ class Stubborn:
         return unschedulable("never" if odd else "not today") if "stubborn" in cycle.pod.labels else None
 '''
 
-ASKED_BY_THE_SERVER_ITSELF: dict[Right, str] = {
+ASKED_BY_THE_SERVER_ITSELF: dict[AccessRight, str] = {
     ("resource.k8s.io", "resourceclaims/binding", "patch"): "who allocates by a patch of the status needs it",
     ("", "pods/finalizers", "update"): "who makes a claim that its pod owns needs it, where owners are enforced",
 }
@@ -80,7 +80,7 @@ def log(cluster: Cluster) -> list[Tree]:
     return DEPLOYED.log(cluster)
 
 
-def streaming(ask: Ask) -> bool:
+def streaming(ask: ProxiedRequest) -> bool:
     return "sendInitialEvents=true" in ask.path
 
 
@@ -102,11 +102,11 @@ def running(cluster: Cluster, folder: Path, port: int, *, lists: bool = False) -
     plugins.mkdir(mode=0o755, exist_ok=True)
     (plugins / "stubborn.py").write_text(STUBBORN)
     flags = (f"--secure-port={port}", "--bind-address=127.0.0.1", f"--plugins-dir={plugins}")
-    with faulty(cluster, folder) as proxy:
+    with run_fault_proxy(cluster, folder) as proxy:
         if lists:
-            proxy.add(Fault(streaming, refuse=refusal(422, "Invalid")))
+            proxy.add(ProxyFault(streaming, refuse=refusal(422, "Invalid")))
         way = proxy.kubeconfig(NAME)
-        with scheduler(cluster, folder, *flags, config=yaml.safe_dump(config), kubeconfig=way) as process:
+        with run_scheduler(cluster, folder, *flags, config=yaml.safe_dump(config), kubeconfig=way) as process:
             yield proxy
             assert process.poll() is None
 
@@ -114,15 +114,15 @@ def running(cluster: Cluster, folder: Path, port: int, *, lists: bool = False) -
 # What a cluster asks of a scheduler, one after another
 
 
-def places_and_preempts(corner: Corner) -> None:
+def places_and_preempts(corner: SchedulerHarness) -> None:
     strong = corner.priority("strong", 1000)
     corner.api.create(ours(corner.pod("first", cpu="3")), ours(corner.pod("second", cpu="3")))
-    corner.bound(["first", "second"])
+    corner.wait_bound(["first", "second"])
     corner.api.create(ours(corner.pod("strong", cpu="3", priorityClassName=strong)))
-    corner.bound(["strong"])
+    corner.wait_bound(["strong"])
 
 
-def keeps_telling(corner: Corner) -> None:
+def keeps_telling(corner: SchedulerHarness) -> None:
     """Two reasons in turn become two series."""
     corner.api.create(ours(corner.pod("stubborn", labels={"stubborn": "yes"})))
     number = itertools.count()
@@ -132,53 +132,57 @@ def keeps_telling(corner: Corner) -> None:
         told = [each for each in corner.api.list("Event") if each["regarding"]["name"] == "stubborn"]
         return any(each.get("series") for each in told)
 
-    until(is_series, "a series is told")
+    wait_until(is_series, "a series is told")
 
 
-def binds_volumes(corner: Corner) -> None:
-    kind = late_class(corner, "local", "kubernetes.io/no-provisioner")
+def binds_volumes(corner: SchedulerHarness) -> None:
+    kind = wait_for_first_consumer_class(corner, "local", "kubernetes.io/no-provisioner")
     made = volume(corner, "v", corner.nodes[1], kind)
     name = made["metadata"]["name"]
     corner.api.create(made, claim("data", kind))
     corner.api.patch("PersistentVolume", name, {"status": {"phase": "Available"}}, sub="status")
-    corner.api.create(ours(with_claim(corner, "local", "data")))
-    until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
+    corner.api.create(ours(pod_with_claim(corner, "local", "data")))
+    wait_until(lambda: "claimRef" in corner.api.get("PersistentVolume", name)["spec"], "the volume is promised")
     bind_claim(corner, "data", name)
-    corner.bound(["local"])
-    corner.api.create(claim("made", late_class(corner, "made", "example.com/maker")))
-    corner.api.create(ours(with_claim(corner, "made", "made")))
-    until(lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named")
+    corner.wait_bound(["local"])
+    corner.api.create(claim("made", wait_for_first_consumer_class(corner, "made", "example.com/maker")))
+    corner.api.create(ours(pod_with_claim(corner, "made", "made")))
+    wait_until(
+        lambda: "selected-node" in json.dumps(corner.api.get("PersistentVolumeClaim", "made")), "a node is named"
+    )
 
 
-def allocates_devices(corner: Corner, proxy: FaultProxy) -> None:
+def allocates_devices(corner: SchedulerHarness, proxy: FaultProxy) -> None:
     """A claim that somebody else writes meanwhile is read again; one made for a pod that is not bound goes."""
     kind = f"{corner.label[:40]}-gpu"
     corner.api.create(*devices(corner, corner.nodes[1], kind, count=4, extendedResourceName="example.com/gpu"))
     corner.api.create(device_claim("mine", kind))
 
-    def allocating(ask: Ask) -> bool:
+    def allocating(ask: ProxiedRequest) -> bool:
         return ask.method == "PATCH" and "/resourceclaims/mine/status" in ask.path
 
-    proxy.add(Fault(allocating, times=1, refuse=refusal(409, "Conflict")))
+    proxy.add(ProxyFault(allocating, times=1, refuse=refusal(409, "Conflict")))
     user = ours(corner.pod("mine", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}]))
     user["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     corner.api.create(user)
-    corner.bound(["mine"])
-    proxy.add(Fault(lambda ask: ask.is_binding and "/extended/" in ask.path, times=1, refuse=refusal(409, "Conflict")))
+    corner.wait_bound(["mine"])
+    proxy.add(
+        ProxyFault(lambda ask: ask.is_binding and "/extended/" in ask.path, times=1, refuse=refusal(409, "Conflict"))
+    )
     corner.api.create(extended(corner, "extended"))
-    corner.bound(["extended"])
+    corner.wait_bound(["extended"])
 
 
-def extended(corner: Corner, name: str) -> Tree:
+def extended(corner: SchedulerHarness, name: str) -> Tree:
     pod = ours(corner.pod(name))
     pod["spec"]["containers"][0]["resources"] = {"limits": {"example.com/gpu": "1"}}
     return pod
 
 
-def loses_an_answer(corner: Corner, proxy: FaultProxy) -> None:
-    proxy.add(Fault(lambda ask: ask.is_binding, times=1, refuse=refusal(500, "InternalError")))
+def loses_an_answer(corner: SchedulerHarness, proxy: FaultProxy) -> None:
+    proxy.add(ProxyFault(lambda ask: ask.is_binding, times=1, refuse=refusal(500, "InternalError")))
     corner.api.create(ours(corner.pod("doubtful")))
-    corner.bound(["doubtful"])
+    corner.wait_bound(["doubtful"])
 
 
 def ours(pod: Tree) -> Tree:
@@ -193,7 +197,7 @@ def asked(cluster: Cluster, port: int, user: str) -> int:
 
 def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path) -> None:
     audited.kubectl("create", "namespace", "work")
-    corner = Corner(audited, "work", tmp_path)
+    corner = SchedulerHarness(audited, "work", tmp_path)
     corner.add_nodes(2)
     (port,) = free_ports(1)
     with running(audited, tmp_path, port) as proxy:
@@ -203,15 +207,19 @@ def test_nothing_is_denied_and_no_rule_is_idle(audited: Cluster, tmp_path: Path)
         allocates_devices(corner, proxy)
         loses_an_answer(corner, proxy)
         assert (asked(audited, port, "admin"), asked(audited, port, "limited")) == (200, 403)
-        until(lambda: ("coordination.k8s.io", "leases", "update") in used(log(audited)), "the lease is renewed")
+        wait_until(
+            lambda: ("coordination.k8s.io", "leases", "update") in used_rights(log(audited)), "the lease is renewed"
+        )
     with running(audited, tmp_path, port, lists=True):
         corner.api.create(ours(corner.pod("last")))
-        corner.bound(["last"])
+        corner.wait_bound(["last"])
     entries = log(audited)
-    assert denied(entries) == []
-    idle = DEPLOYED.rights() - used(entries)
+    assert denied_requests(entries) == []
+    idle = DEPLOYED.rights() - used_rights(entries)
     assert idle == set(ASKED_BY_THE_SERVER_ITSELF)
-    assert used(entries) - DEPLOYED.rights() == {("", "configmaps", "get")}, "which the API server's own role allows"
+    assert used_rights(entries) - DEPLOYED.rights() == {("", "configmaps", "get")}, (
+        "which the API server's own role allows"
+    )
 
 
 def test_what_the_server_asks_by_itself_is_needed(audited: Cluster, tmp_path: Path) -> None:
@@ -223,7 +231,7 @@ def test_what_the_server_asks_by_itself_is_needed(audited: Cluster, tmp_path: Pa
     role["rules"] = [rule for rule in role["rules"] if rule["resources"]]
     audited.apply(role)
     audited.kubectl("create", "namespace", "without")
-    corner = Corner(audited, "without", tmp_path)
+    corner = SchedulerHarness(audited, "without", tmp_path)
     corner.add_nodes(2)
     kind = f"{corner.label[:40]}-gpu"
     corner.api.create(*devices(corner, corner.nodes[1], kind, count=4, extendedResourceName="example.com/other"))
@@ -235,10 +243,10 @@ def test_what_the_server_asks_by_itself_is_needed(audited: Cluster, tmp_path: Pa
         special = extended(corner, "special")
         special["spec"]["containers"][0]["resources"] = {"limits": {"example.com/other": "1"}}
         corner.api.create(user, special)
-        until(lambda: "forbidden" in told(corner, "mine"), "a claim is not allocated")
-        until(lambda: "forbidden" in told(corner, "special"), "a claim is not made")
-    assert not any(node_of(each) for each in corner.api.pods().values())
+        wait_until(lambda: "forbidden" in told(corner, "mine"), "a claim is not allocated")
+        wait_until(lambda: "forbidden" in told(corner, "special"), "a claim is not made")
+    assert not any(node_name(each) for each in corner.api.pods().values())
 
 
-def told(corner: Corner, name: str) -> str:
+def told(corner: SchedulerHarness, name: str) -> str:
     return str(condition(corner.api.pod(name)).get("message", ""))

@@ -11,11 +11,11 @@ from cluster.run import Cluster
 from support.e2e.scheduler_process import (
     condition,
     node,
-    node_of,
+    node_name,
     pod,
     pods,
-    scheduler,
-    until,
+    run_scheduler,
+    wait_until,
 )
 
 CONFIG = """
@@ -80,15 +80,15 @@ def test_a_changed_plugin_takes_over_and_wakes_whom_the_old_one_rejected(
         (path,) = tmp_path.glob("scheduler-*.log")
         return path.read_text()
 
-    with scheduler(cluster, tmp_path, "--plugins-dir", str(mounted.folder), config=CONFIG) as process:
+    with run_scheduler(cluster, tmp_path, "--plugins-dir", str(mounted.folder), config=CONFIG) as process:
         cluster.apply(pod("first", namespace, **only))
-        until(lambda: bool(condition(pods(cluster, namespace)["first"])), "the pod has a condition")
+        wait_until(lambda: bool(condition(pods(cluster, namespace)["first"])), "the pod has a condition")
         assert "not in this version" in condition(pods(cluster, namespace)["first"])["message"]
         mounted.put(BROKEN)
-        until(lambda: "those loaded before go on" in log(), "the broken file is told")
+        wait_until(lambda: "those loaded before go on" in log(), "the broken file is told")
         cluster.apply(pod("second", namespace, **only))
-        until(lambda: bool(condition(pods(cluster, namespace)["second"])), "the last good plugin goes on")
+        wait_until(lambda: bool(condition(pods(cluster, namespace)["second"])), "the last good plugin goes on")
         mounted.put(PERMITS)
-        until(lambda: all(map(node_of, pods(cluster, namespace).values())), "both pods have a node")
+        wait_until(lambda: all(map(node_name, pods(cluster, namespace).values())), "both pods have a node")
         assert process.poll() is None
         assert log().count("those loaded before go on") == 1

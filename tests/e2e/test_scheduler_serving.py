@@ -18,12 +18,12 @@ import yaml
 
 from cluster.build import program
 from cluster.run import Cluster, free_ports
-from support.e2e.scheduler_harness import Corner
-from support.e2e.scheduler_process import Endpoint, scheduler, until
+from support.e2e.scheduler_harness import SchedulerHarness
+from support.e2e.scheduler_process import Endpoint, run_scheduler, wait_until
 from support.fakes.certificates import Authority
 from support.harness.deadlines import DEADLINE_S
 from support.harness.health_server import Reply, get
-from support.harness.metrics_scrape import Family, families
+from support.harness.metrics_scrape import MetricFamily, parse_families
 
 THEIRS, OURS = "theirs", "ours"
 
@@ -54,8 +54,8 @@ class Both:
         headers = {**({"Authorization": f"Bearer {token}"} if token else {}), **more}
         return asyncio.run(get(who, path, headers=headers))
 
-    def scrapes(self) -> tuple[dict[str, Family], dict[str, Family]]:
-        ours, theirs = (families(self.ask(who, "/metrics").text) for who in (self.ours, self.theirs))
+    def scrapes(self) -> tuple[dict[str, MetricFamily], dict[str, MetricFamily]]:
+        ours, theirs = (parse_families(self.ask(who, "/metrics").text) for who in (self.ours, self.theirs))
         return ours, theirs
 
 
@@ -80,22 +80,22 @@ def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     corners = {}
     for who in (THEIRS, OURS):
         cluster.kubectl("create", "namespace", f"serving-{who}")
-        corners[who] = Corner(cluster, f"serving-{who}", folder)
+        corners[who] = SchedulerHarness(cluster, f"serving-{who}", folder)
         corners[who].add_nodes(2, cpu="2")
         corners[who].priority("strong", 1000)
     (port,) = free_ports(1)
     serving = (f"--secure-port={port}", "--bind-address=127.0.0.1")
-    with kube_scheduler(cluster, folder) as theirs, scheduler(cluster, folder, *serving, config=config(OURS)):
+    with kube_scheduler(cluster, folder) as theirs, run_scheduler(cluster, folder, *serving, config=config(OURS)):
         found = Both(cluster, Endpoint(port), theirs)
         for endpoint in (theirs, found.ours):
-            until(lambda endpoint=endpoint: is_up(found, endpoint), "it serves and leads")  # type: ignore[misc]
+            wait_until(lambda endpoint=endpoint: is_up(found, endpoint), "it serves and leads")  # type: ignore[misc]
         for who, corner in corners.items():
             work(corner, who)
         for corner in corners.values():
-            corner.bound(["strong", "small"])
-            until(lambda corner=corner: "PodScheduled" in told(corner, "nowhere"), "it is told why")  # type: ignore[misc]
+            corner.wait_bound(["strong", "small"])
+            wait_until(lambda corner=corner: "PodScheduled" in told(corner, "nowhere"), "it is told why")  # type: ignore[misc]
         for endpoint in (theirs, found.ours):
-            until(lambda endpoint=endpoint: has_settled(found, endpoint), "all is counted")  # type: ignore[misc]
+            wait_until(lambda endpoint=endpoint: has_settled(found, endpoint), "all is counted")  # type: ignore[misc]
         yield found
     for corner in corners.values():
         corner.close()
@@ -106,16 +106,16 @@ def is_up(both: Both, who: Endpoint) -> bool:
         text = both.ask(who, "/metrics").text
     except OSError:
         return False
-    leads = families(text).get("leader_election_master_status")
+    leads = parse_families(text).get("leader_election_master_status")
     return leads is not None and leads.value() == 1 and both.ask(who, "/readyz").status == 200
 
 
 def has_settled(both: Both, who: Endpoint) -> bool:
-    found = families(both.ask(who, "/metrics").text)
+    found = parse_families(both.ask(who, "/metrics").text)
     return found["scheduler_schedule_attempts_total"].value(result="scheduled") == 6
 
 
-def told(corner: Corner, name: str) -> str:
+def told(corner: SchedulerHarness, name: str) -> str:
     return json.dumps(corner.api.pod(name)["status"])
 
 
@@ -141,19 +141,19 @@ REFUSED: dict[str, dict[str, Any]] = {
 """Pods of which PreFilter or Filter says no, some of them alike; nothing that happens here lets them be tried again."""
 
 
-def work(corner: Corner, who: str) -> None:
+def work(corner: SchedulerHarness, who: str) -> None:
     """Pods of every fate, one after another, so that both do the same."""
     for number in range(4):
         corner.api.create(corner.pod(f"fits-{number}", cpu="900m", schedulerName=who))
-        corner.bound([f"fits-{number}"])
+        corner.wait_bound([f"fits-{number}"])
     corner.api.create(corner.pod("small", cpu="1m", schedulerName=who))
-    corner.bound(["small"])
+    corner.wait_bound(["small"])
     gate = {"schedulingGates": [{"name": "example.com/wait"}]}
     corner.api.create(corner.pod("gated", schedulerName=who, **gate))
     corner.api.create(corner.pod("nowhere", schedulerName=who, nodeSelector={"disk": "none"}))
     for name, spec in REFUSED.items():
         corner.api.create(corner.pod(name, schedulerName=who, **spec))
-        until(lambda name=name: "PodScheduled" in told(corner, name), "it is told why")  # type: ignore[misc]
+        wait_until(lambda name=name: "PodScheduled" in told(corner, name), "it is told why")  # type: ignore[misc]
     strong = f"{corner.label[:40]}-strong"
     corner.api.create(corner.pod("strong", cpu="1", schedulerName=who, priorityClassName=strong))
 
@@ -303,12 +303,12 @@ def test_the_rest_is_plausible(both: Both) -> None:
     points = ours["scheduler_framework_extension_point_duration_seconds"]
     assert points.value(extension_point="PreFilter") == attempts
     assert points.value(extension_point="Filter") == attempts - 1, "of one PreFilter has said enough"
-    assert points.said("profile") == {OURS}
+    assert points.label_values("profile") == {OURS}
     handled, theirs_handled = (each["scheduler_event_handling_duration_seconds"] for each in (ours, theirs))
-    assert handled.said("event") >= theirs_handled.said("event") - {"AssignedPodUpdateTolerations"}
+    assert handled.label_values("event") >= theirs_handled.label_values("event") - {"AssignedPodUpdateTolerations"}
     requests = ours["rest_client_requests_total"]
     assert requests.value(code="201", method="POST") >= 2 * 6, "a binding and an event each"
-    assert requests.said("host") == {both.cluster.url.removeprefix("https://")}
+    assert requests.label_values("host") == {both.cluster.url.removeprefix("https://")}
     assert ours["process_cpu_seconds_total"].value() > 0
     assert ours["process_resident_memory_bytes"].value() > 10_000_000
 
@@ -381,10 +381,10 @@ def test_both_show_what_extenders_have_changed(cluster: Cluster, tmp_path: Path)
     serving = [[f"--secure-port={port}", "--bind-address=127.0.0.1"] for port in ports]
     cluster.run("configz", f"--config={given}", *ways, *serving[1], program_name="kube-scheduler")
     try:
-        with scheduler(cluster, tmp_path, *serving[0], config=CHANGED):
+        with run_scheduler(cluster, tmp_path, *serving[0], config=CHANGED):
             found = Both(cluster, Endpoint(ports[0]), Endpoint(ports[1]))
             for endpoint in (found.ours, found.theirs):
-                until(lambda endpoint=endpoint: shows(found, endpoint), "it serves")  # type: ignore[misc]
+                wait_until(lambda endpoint=endpoint: shows(found, endpoint), "it serves")  # type: ignore[misc]
             ours, theirs = (found.ask(who, "/configz").json["componentconfig"] for who in (found.ours, found.theirs))
     finally:
         cluster.end("configz")

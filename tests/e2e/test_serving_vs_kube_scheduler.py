@@ -20,21 +20,21 @@ from bayplan.clock import SystemClock
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.server import (
-    ALWAYS_ALLOWED,
-    Access,
+    ALWAYS_ALLOW_PATHS,
+    AccessControl,
     Authenticator,
     Authorizer,
+    ClientAuthorityOptions,
+    ClientAuthorityReloader,
+    SecureServingOptions,
     Server,
-    Serving,
-    TrustKeeper,
-    TrustOptions,
-    Views,
+    ServerViews,
     election_check,
     handlers_check,
     shutdown_check,
 )
 from bayplan.telemetry.access_metrics import AccessMetrics
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.plugin_timings import PluginTimings
 from bayplan.telemetry.pod_resources import render_pod_resources
 from bayplan.telemetry.process_metrics import (
@@ -46,10 +46,10 @@ from bayplan.telemetry.process_metrics import (
 )
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
 from cluster.run import Cluster, free_ports
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 from support.harness.deadlines import DEADLINE_S
-from support.harness.health_server import get, trusting
-from support.harness.metrics_scrape import families
+from support.harness.health_server import client_tls_context, get
+from support.harness.metrics_scrape import parse_families
 
 PROFILE = "reference"
 GATES = ("SchedulerQueueingHints", "SchedulerAsyncPreemption", "DRAExtendedResource", "DRADeviceBindingConditions")
@@ -103,22 +103,24 @@ async def _until_ready(reference: Reference) -> None:
 
 
 @asynccontextmanager
-async def ours(cluster: Cluster, views: Views | None = None) -> AsyncIterator[Server]:
+async def ours(cluster: Cluster, views: ServerViews | None = None) -> AsyncIterator[Server]:
     """Our server, which asks the same API server."""
     clock = SystemClock()
     election = election_check(PROFILE, lambda: 0.0)
-    known = views or Views(
-        metrics=Registry(),
+    known = views or ServerViews(
+        metrics=MetricsRegistry(),
         healthz=[election],
         readyz=[election, shutdown_check(lambda: False), handlers_check(lambda: True)],
         configuration=dict,
         set_verbosity=lambda _: None,
     )
     async with Client(cluster.target(), clock=clock, chance=random.Random(0), timeout_s=10.0) as client:
-        judges = Authenticator(client, clock), Authorizer(client, clock, always_allowed=ALWAYS_ALLOWED)
-        access = Access(*judges, AccessMetrics(Registry(), clock.monotonic_s))
-        server = Server(known, Serving(address="127.0.0.1", port=0), access, clock=clock)
-        keeper = TrustKeeper(TrustOptions(tolerate_lookup_failure=False), client, clock, server.trust)
+        judges = Authenticator(client, clock), Authorizer(client, clock, always_allowed=ALWAYS_ALLOW_PATHS)
+        access = AccessControl(*judges, AccessMetrics(MetricsRegistry(), clock.monotonic_s))
+        server = Server(known, SecureServingOptions(address="127.0.0.1", port=0), access, clock=clock)
+        keeper = ClientAuthorityReloader(
+            ClientAuthorityOptions(tolerate_lookup_failure=False), client, clock, server.trust
+        )
         await keeper.refresh()
         await server.start()
         try:
@@ -172,7 +174,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=list(QUESTIONS))
-@on_loop
+@async_test
 async def test_answers(reference: Reference, question: Question) -> None:
     asked: dict[str, Any] = {
         "method": question.method,
@@ -187,11 +189,11 @@ async def test_answers(reference: Reference, question: Question) -> None:
         assert found.headers.get(name) == theirs.headers.get(name)
 
 
-@on_loop
+@async_test
 async def test_a_client_certificate_of_the_clusters_authority(reference: Reference, tmp_path: Path) -> None:
     cluster = reference.cluster
-    masters = trusting(tmp_path, cluster.authority.user("jane", "system:masters"))
-    nobody = trusting(tmp_path, cluster.authority.user("joe"))
+    masters = client_tls_context(tmp_path, cluster.authority.user("jane", "system:masters"))
+    nobody = client_tls_context(tmp_path, cluster.authority.user("joe"))
     async with ours(cluster) as server:
         for context, status in ((masters, 200), (nobody, 403)):
             theirs, found = [await get(each, "/metrics", context=context) for each in (reference, server)]
@@ -202,9 +204,9 @@ async def test_a_client_certificate_of_the_clusters_authority(reference: Referen
 # Metrics
 
 
-def everything() -> Registry:
+def everything() -> MetricsRegistry:
     """All our metrics, each used once with every label that it has."""
-    registry = Registry()
+    registry = MetricsRegistry()
     SchedulerMetrics(registry, PluginTimings(), gates=GATES)
     ProcessMetrics(registry, started_at=0.0)
     LeaderMetrics(registry)
@@ -266,11 +268,11 @@ def busy(reference: Reference) -> Iterator[Reference]:
     cluster.kubectl("delete", "node", "reference-node")
 
 
-@on_loop
+@async_test
 async def test_metrics_have_the_same_names_kinds_labels_buckets_and_help(busy: Reference) -> None:
     admin = {"Authorization": f"Bearer {busy.cluster.tokens['admin']}"}
-    theirs = families((await get(busy, "/metrics", headers=admin)).text)
-    found = families(b"".join(everything().render()).decode())
+    theirs = parse_families((await get(busy, "/metrics", headers=admin)).text)
+    found = parse_families(b"".join(everything().render()).decode())
     assert {name for name in theirs if OURS_TOO.match(name)} - set(found) == set()
     for name in set(theirs) & set(found):
         assert found[name].head == theirs[name].head
@@ -280,7 +282,7 @@ async def test_metrics_have_the_same_names_kinds_labels_buckets_and_help(busy: R
     assert len(set(theirs) & set(found)) > 30
 
 
-@on_loop
+@async_test
 async def test_what_pods_take(busy: Reference) -> None:
     cluster = busy.cluster
     admin = {"Authorization": f"Bearer {cluster.tokens['admin']}"}
@@ -292,12 +294,12 @@ async def test_what_pods_take(busy: Reference) -> None:
     assert sorted(mine.splitlines()) == sorted(theirs.text.splitlines())
 
 
-@on_loop
+@async_test
 async def test_a_scrape_as_prometheus_asks_for_it(busy: Reference) -> None:
     admin = {"Authorization": f"Bearer {busy.cluster.tokens['admin']}", "Accept-Encoding": "gzip"}
     theirs = await get(busy, "/metrics", headers=admin)
-    async with ours(busy.cluster, Views(metrics=everything())) as server:
+    async with ours(busy.cluster, ServerViews(metrics=everything())) as server:
         found = await get(server, "/metrics", headers=admin)
     for name in ("content-type", "content-encoding", "cache-control"):
         assert found.headers[name] == theirs.headers[name]
-    assert "scheduler_pending_pods" in families(gzip.decompress(found.body).decode())
+    assert "scheduler_pending_pods" in parse_families(gzip.decompress(found.body).decode())

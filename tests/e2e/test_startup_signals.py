@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.batch_harness import BatchApi, install
-from support.e2e.scheduler_process import running, until
+from support.e2e.batch_harness import BatchApi, install_volcano_crds
+from support.e2e.scheduler_process import run_process, wait_until
 
 _SYNCED = "caches are synchronised"
 _COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -36,7 +36,7 @@ _PAUSES_S = (0.0, 0.01, 0.05, 0.2)
 @pytest.fixture
 def arguments(cluster: Cluster, command: str, tmp_path: Path) -> list[str]:
     """The command line, on a cluster that has all kinds of objects."""
-    install(cluster, BatchApi(cluster, "default"))
+    install_volcano_crds(cluster, BatchApi(cluster, "default"))
     option, _ = _COMMANDS[command]
     given = [sys.executable, "-m", "bayplan", *command.split()]
     given += [option, str(cluster.kubeconfig())] if option else ["--name", f"signals-{time.monotonic_ns()}"]
@@ -62,7 +62,7 @@ def test_dump_signals_from_the_first_moment_on_keep_no_command_from_becoming_rea
     arguments: list[str], command: str, tmp_path: Path
 ) -> None:
     log, ready = tmp_path / "process.log", _COMMANDS[command][1]
-    with running(arguments, log, env={"XDG_STATE_HOME": str(tmp_path)}) as process:
+    with run_process(arguments, log, env={"XDG_STATE_HOME": str(tmp_path)}) as process:
         _await_handler(process, signal.SIGUSR2)
         pauses = itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1]))
 
@@ -73,7 +73,7 @@ def test_dump_signals_from_the_first_moment_on_keep_no_command_from_becoming_rea
             assert process.poll() is None, "it has ended"
             return ready in log.read_text()
 
-        until(is_ready, f"{command} says {ready!r}")
+        wait_until(is_ready, f"{command} says {ready!r}")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert "Traceback" not in log.read_text()
@@ -85,7 +85,7 @@ def test_a_server_that_is_stopped_while_it_starts_ends_with_0_and_says_nothing_o
     arguments: list[str], after_s: float, tmp_path: Path
 ) -> None:
     log = tmp_path / "process.log"
-    with running(arguments, log, env={"XDG_STATE_HOME": str(tmp_path)}) as process:
+    with run_process(arguments, log, env={"XDG_STATE_HOME": str(tmp_path)}) as process:
         _await_handler(process, signal.SIGTERM)
         time.sleep(after_s)
         os.kill(process.pid, signal.SIGTERM)

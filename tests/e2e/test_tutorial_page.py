@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.fences import ROOT
-from support.e2e.doc_commands import prompts, save_files, typed
+from support.e2e.doc_commands import page_commands, run_typed_commands, save_files
 
 PAGE = ROOT / "docs" / "tutorial.md"
 TEN_MINUTES_S = 600
@@ -14,9 +14,9 @@ SHOWN = "bayplan get pods -o wide"
 
 def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     save_files(PAGE, tmp_path)
-    scripts = [each.script for each in prompts(PAGE, after=1)]  # the first block is the installation
+    scripts = [each.script for each in page_commands(PAGE, after=1)]  # the first block is the installation
     assert scripts.count(SHOWN) == 3
-    said = typed(scripts, tmp_path, within_s=TEN_MINUTES_S)
+    said = run_typed_commands(scripts, tmp_path, within_s=TEN_MINUTES_S)
     first, second, third = (text for text, script in zip(said, scripts, strict=True) if script == SHOWN)
     assert nodes(first)["giant"] == "<none>"
     assert {nodes(second)[name].split("-")[0] for name in ("web-0", "web-1")} == {"fast"}

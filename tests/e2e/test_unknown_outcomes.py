@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from cluster.run import Cluster
-from support.e2e.binder_harness import BinderCorner
-from support.e2e.scheduler_process import condition, node_of, until
+from support.e2e.binder_harness import BinderHarness
+from support.e2e.scheduler_process import condition, node_name, wait_until
 from support.e2e.volumes_and_devices import device_claim, devices
 from support.fakes.fault_proxy import (
-    Ask,
-    Fault,
     FaultProxy,
-    faulty,
+    ProxiedRequest,
+    ProxyFault,
     refusal,
+    run_fault_proxy,
 )
 
 # After the write a 5xx, or nothing; or the write lands 0.3 s or 4 s after the connection was cut.
@@ -31,32 +31,32 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
-    mine = BinderCorner(cluster, namespace, tmp_path)
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderHarness]:
+    mine = BinderHarness(cluster, namespace, tmp_path)
     yield mine
     mine.close()
 
 
-def is_request(ask: Ask) -> bool:
+def is_request(ask: ProxiedRequest) -> bool:
     return ask.method == "POST" and ask.path.endswith("/bindrequests")
 
 
-def is_deletion(ask: Ask) -> bool:
+def is_deletion(ask: ProxiedRequest) -> bool:
     return ask.method == "DELETE" and "/pods/" in ask.path
 
 
 @contextmanager
-def engine(corner: BinderCorner, how: str, proxy: FaultProxy) -> Iterator[Callable[[Ask], bool]]:
+def engine(corner: BinderHarness, how: str, proxy: FaultProxy) -> Iterator[Callable[[ProxiedRequest], bool]]:
     """A scheduler behind the proxy, with a binder beside it where it makes requests; yields what hits its writes."""
     with ExitStack() as stack:
         if how == "direct":
-            stack.enter_context(corner.running(kubeconfig=proxy.kubeconfig()))
+            stack.enter_context(corner.run_scheduler(kubeconfig=proxy.kubeconfig()))
             yield lambda ask: ask.is_binding
             return
         if how == "requests":
-            stack.enter_context(corner.by_requests(kubeconfig=proxy.kubeconfig()))
+            stack.enter_context(corner.run_scheduler_with_requests(kubeconfig=proxy.kubeconfig()))
         else:
-            stack.enter_context(corner.gangs_by_requests(f"--kubeconfig={proxy.kubeconfig()}"))
+            stack.enter_context(corner.run_batch_with_requests(f"--kubeconfig={proxy.kubeconfig()}"))
         stack.enter_context(corner.binder())
         yield is_request
 
@@ -64,7 +64,7 @@ def engine(corner: BinderCorner, how: str, proxy: FaultProxy) -> Iterator[Callab
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("how", ["direct", "requests", "sessions"])
 def test_no_second_pod_on_a_full_node(
-    cluster: Cluster, corner: BinderCorner, tmp_path: Path, how: str, kind: str
+    cluster: Cluster, corner: BinderHarness, tmp_path: Path, how: str, kind: str
 ) -> None:
     corner.add_nodes(1, cpu="8")
 
@@ -75,20 +75,20 @@ def test_no_second_pod_on_a_full_node(
         corner.api.create(corner.pod(name, cpu="8"))
         return name
 
-    with faulty(cluster, tmp_path) as proxy, engine(corner, how, proxy) as hits:
-        fault = proxy.add(Fault(hits, times=1, **FAULTS[kind]))
+    with run_fault_proxy(cluster, tmp_path) as proxy, engine(corner, how, proxy) as hits:
+        fault = proxy.add(ProxyFault(hits, times=1, **FAULTS[kind]))
         first = big("first")
-        until(lambda: len(fault.seen) == 1, "the write is on its way")
+        wait_until(lambda: len(fault.seen) == 1, "the write is on its way")
         second = big("second")
-        corner.bound([first])
-        if fault.late_s:
-            until(lambda: fault.delivered == 1, "the server gets the first write")
-        until(lambda: bool(condition(corner.api.pod(second))), "the second pod finds no room")
-        assert node_of(corner.api.pod(second)) == ""
-        corner.fits()
+        corner.wait_bound([first])
+        if fault.delay_s:
+            wait_until(lambda: fault.delivered == 1, "the server gets the first write")
+        wait_until(lambda: bool(condition(corner.api.pod(second))), "the second pod finds no room")
+        assert node_name(corner.api.pod(second)) == ""
+        corner.check_no_overcommit()
         corner.api.delete("Pod", first)
-        corner.bound([second])  # no capacity is leaked either
-        corner.fits()
+        corner.wait_bound([second])  # no capacity is leaked either
+        corner.check_no_overcommit()
 
 
 QUICK = """
@@ -101,21 +101,21 @@ requestTimeoutSeconds: 8
 
 
 @contextmanager
-def by_requests(corner: BinderCorner, how: str, proxy: FaultProxy | None = None) -> Iterator[None]:
+def by_requests(corner: BinderHarness, how: str, proxy: FaultProxy | None = None) -> Iterator[None]:
     """An engine that makes requests of one attempt each, and waits 8 s where the default is a minute."""
     settings = corner.folder / "quick.yaml"
     settings.write_text(QUICK.replace("bindRequests: true\n", ""))
     if how == "sessions":
         through = [f"--kubeconfig={proxy.kubeconfig()}"] if proxy is not None else []
-        process = corner.gangs_by_requests(*through, settings=QUICK)
+        process = corner.run_batch_with_requests(*through, settings=QUICK)
     else:
         also = {"kubeconfig": proxy.kubeconfig()} if proxy is not None else {}
-        process = corner.by_requests(f"--settings={settings}", **also)
+        process = corner.run_scheduler_with_requests(f"--settings={settings}", **also)
     with process:
         yield
 
 
-def big_pod(corner: BinderCorner, how: str, name: str) -> str:
+def big_pod(corner: BinderHarness, how: str, name: str) -> str:
     """A pod that fills a node."""
     if how == "sessions":
         (member,) = corner.gang(name, 1, cpu="8")
@@ -126,93 +126,95 @@ def big_pod(corner: BinderCorner, how: str, name: str) -> str:
 
 @pytest.mark.parametrize("how", ["requests", "sessions"])
 def test_no_late_request_after_it_was_given_up(
-    cluster: Cluster, corner: BinderCorner, tmp_path: Path, how: str
+    cluster: Cluster, corner: BinderHarness, tmp_path: Path, how: str
 ) -> None:
     corner.add_nodes(1, cpu="8")
     with ExitStack() as stack:
-        proxy = stack.enter_context(faulty(cluster, tmp_path))
+        proxy = stack.enter_context(run_fault_proxy(cluster, tmp_path))
         stack.enter_context(by_requests(corner, how, proxy))
         stack.enter_context(corner.binder(f"--kubeconfig={proxy.kubeconfig()}"))
-        late = proxy.add(Fault(is_request, times=1, late_s=4.0))
+        late = proxy.add(ProxyFault(is_request, times=1, delay_s=4.0))
         refused = proxy.add(
-            Fault(lambda ask: ask.is_binding, times=1, refuse=refusal(403, "Forbidden", "a webhook says no"))
+            ProxyFault(lambda ask: ask.is_binding, times=1, refuse=refusal(403, "Forbidden", "a webhook says no"))
         )
         first = big_pod(corner, how, "first")
-        until(lambda: len(refused.seen) == 1, "the binder is refused")
+        wait_until(lambda: len(refused.seen) == 1, "the binder is refused")
         second = big_pod(corner, how, "second")
-        corner.bound([second])
-        until(lambda: late.delivered == 1, "the server gets the first request")
-        assert node_of(corner.api.pod(first)) == ""
-        corner.fits()
+        corner.wait_bound([second])
+        wait_until(lambda: late.delivered == 1, "the server gets the first request")
+        assert node_name(corner.api.pod(first)) == ""
+        corner.check_no_overcommit()
         corner.api.delete("Pod", second)
-        corner.bound([first])  # it is tried again when no earlier request can land
-        corner.fits()
+        corner.wait_bound([first])  # it is tried again when no earlier request can land
+        corner.check_no_overcommit()
 
 
 @pytest.mark.parametrize("how", ["requests", "sessions"])
-def test_no_node_freed_by_a_deleted_request(cluster: Cluster, corner: BinderCorner, tmp_path: Path, how: str) -> None:
+def test_no_node_freed_by_a_deleted_request(cluster: Cluster, corner: BinderHarness, tmp_path: Path, how: str) -> None:
     corner.add_nodes(1, cpu="8")
     with ExitStack() as stack:
-        proxy = stack.enter_context(faulty(cluster, tmp_path))
+        proxy = stack.enter_context(run_fault_proxy(cluster, tmp_path))
         stack.enter_context(by_requests(corner, how))
         stack.enter_context(corner.binder(f"--kubeconfig={proxy.kubeconfig()}"))
-        late = proxy.add(Fault(lambda ask: ask.is_binding, late_s=4.0))
+        late = proxy.add(ProxyFault(lambda ask: ask.is_binding, delay_s=4.0))
         first = big_pod(corner, how, "first")
-        until(lambda: bool(late.seen), "the binding is on its way")
+        wait_until(lambda: bool(late.seen), "the binding is on its way")
         corner.api.delete_all("BindRequest", [first])
         second = big_pod(corner, how, "second")
-        corner.bound([first])
-        until(lambda: bool(condition(corner.api.pod(second))), "the second pod finds no room")
-        assert node_of(corner.api.pod(second)) == ""
-        corner.fits()
+        corner.wait_bound([first])
+        wait_until(lambda: bool(condition(corner.api.pod(second))), "the second pod finds no room")
+        assert node_name(corner.api.pod(second)) == ""
+        corner.check_no_overcommit()
 
 
 @pytest.mark.parametrize("how", ["requests", "sessions"])
-def test_placed_anew_after_its_request(corner: BinderCorner, how: str) -> None:
+def test_placed_anew_after_its_request(corner: BinderHarness, how: str) -> None:
     """No binder has seen the request. The scheduler cannot know that and waits for the request timeout."""
     corner.add_nodes(1, cpu="8")
     with by_requests(corner, how):
         pod = big_pod(corner, how, "first")
-        until(lambda: bool(corner.find("BindRequest", pod)), "the request is made")
+        wait_until(lambda: bool(corner.find("BindRequest", pod)), "the request is made")
         uid = corner.find("BindRequest", pod)["metadata"]["uid"]
         corner.api.delete_all("BindRequest", [pod])
-        until(lambda: corner.find("BindRequest", pod).get("metadata", {}).get("uid", uid) != uid, "the next is made")
+        wait_until(
+            lambda: corner.find("BindRequest", pod).get("metadata", {}).get("uid", uid) != uid, "the next is made"
+        )
         with corner.binder():
-            corner.bound([pod])
+            corner.wait_bound([pod])
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_no_second_victim(cluster: Cluster, corner: BinderCorner, tmp_path: Path, kind: str) -> None:
+def test_no_second_victim(cluster: Cluster, corner: BinderHarness, tmp_path: Path, kind: str) -> None:
     corner.add_nodes(3, cpu="2")
     urgent = corner.priority("urgent", 1000)
-    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()):
+    with run_fault_proxy(cluster, tmp_path) as proxy, corner.run_scheduler(kubeconfig=proxy.kubeconfig()):
         weak = [f"weak-{number}" for number in range(3)]
         corner.api.create(*(corner.pod(name, cpu="2") for name in weak))
-        corner.bound(weak)
-        fault = proxy.add(Fault(is_deletion, times=1, **FAULTS[kind]))
+        corner.wait_bound(weak)
+        fault = proxy.add(ProxyFault(is_deletion, times=1, **FAULTS[kind]))
         corner.api.create(corner.pod("strong", cpu="2", priorityClassName=urgent))
-        corner.bound(["strong"])
-        if fault.late_s:
-            until(lambda: fault.delivered == 1, "the server gets the first deletion")
+        corner.wait_bound(["strong"])
+        if fault.delay_s:
+            wait_until(lambda: fault.delivered == 1, "the server gets the first deletion")
         left = [each["metadata"]["name"] for each in corner.api.list("Pod")]
         assert sorted(set(weak) - set(left)) == [fault.seen[0].path.rpartition("/")[2].partition("?")[0]]
-        corner.fits()
+        corner.check_no_overcommit()
 
 
 @pytest.mark.parametrize("code", [404, 409, 422])
-def test_refused_yet_bound(cluster: Cluster, corner: BinderCorner, tmp_path: Path, code: int) -> None:
+def test_refused_yet_bound(cluster: Cluster, corner: BinderHarness, tmp_path: Path, code: int) -> None:
     """The pod is read before anything is taken back, so its claim stays reserved for it."""
     corner.add_nodes(1)
     kind = f"{corner.label[:40]}-gpus"
     corner.api.create(*devices(corner, corner.nodes[0], kind), device_claim("gpu", kind))
-    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()):
-        fault = proxy.add(Fault(lambda ask: ask.is_binding, times=1, answer=refusal(code, "Refused", "not so")))
+    with run_fault_proxy(cluster, tmp_path) as proxy, corner.run_scheduler(kubeconfig=proxy.kubeconfig()):
+        fault = proxy.add(ProxyFault(lambda ask: ask.is_binding, times=1, answer=refusal(code, "Refused", "not so")))
         pod = corner.pod("train", resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])
         pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
         (made,) = corner.api.create(pod)
-        corner.bound(["train"])
+        corner.wait_bound(["train"])
         assert len(fault.seen) == 1
         corner.api.create(corner.pod("after"))
-        corner.bound(["after"])  # the failure, if it was one, has been handled
+        corner.wait_bound(["after"])  # the failure, if it was one, has been handled
         users = corner.api.get("ResourceClaim", "gpu")["status"].get("reservedFor", [])
         assert [user["uid"] for user in users] == [made["metadata"]["uid"]]

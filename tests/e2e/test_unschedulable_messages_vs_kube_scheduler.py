@@ -8,8 +8,8 @@ from typing import Any
 
 from cluster.api import Tree
 from cluster.run import Cluster
-from support.e2e.scheduler_harness import Corner, quick
-from support.e2e.scheduler_process import condition, until
+from support.e2e.scheduler_harness import SchedulerHarness, short_backoff_config
+from support.e2e.scheduler_process import condition, wait_until
 
 THEIRS, OURS = "theirs", "ours"
 
@@ -17,10 +17,10 @@ Spec = dict[str, Any]
 
 
 @contextlib.contextmanager
-def kube_scheduler(cluster: Cluster, corner: Corner) -> Iterator[None]:
+def kube_scheduler(cluster: Cluster, corner: SchedulerHarness) -> Iterator[None]:
     config = corner.folder / "theirs.yaml"
     way = cluster.kubeconfig()
-    config.write_text(quick(f"profiles: [{{schedulerName: {THEIRS}}}]").replace("KUBECONFIG", str(way)))
+    config.write_text(short_backoff_config(f"profiles: [{{schedulerName: {THEIRS}}}]").replace("KUBECONFIG", str(way)))
     ways = [f"--{flag}={way}" for flag in ("authentication-kubeconfig", "authorization-kubeconfig")]
     cluster.run("kube-scheduler", f"--config={config}", *ways, "--secure-port=0")
     try:
@@ -69,7 +69,7 @@ def ported() -> Tree:
     return {"name": "main", "image": "none", "ports": [{"containerPort": 80, "hostPort": 8080}]}
 
 
-def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: Corner) -> None:
+def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: SchedulerHarness) -> None:
     nodes = corner.add_nodes(3)
     corner.api.patch("Node", nodes[2], {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}})
     weak, patient = corner.priority("weak", -5), corner.priority("patient", 500, preemptionPolicy="Never")
@@ -80,16 +80,19 @@ def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: Co
         corner.api.create(placed)
     specs = unschedulable(weak, patient)
     corner.api.create(stuck_claim())
-    with kube_scheduler(cluster, corner), corner.running(config=quick(f"profiles: [{{schedulerName: {OURS}}}]")):
+    with (
+        kube_scheduler(cluster, corner),
+        corner.run_scheduler(config=short_backoff_config(f"profiles: [{{schedulerName: {OURS}}}]")),
+    ):
         for name, spec in specs.items():
             corner.api.create(*(corner.pod(f"{name}-{who}", schedulerName=who, **spec) for who in (THEIRS, OURS)))
         wanted = {f"{name}-{who}" for name in specs for who in (THEIRS, OURS)}
-        until(
+        wait_until(
             lambda: all(condition(each) for name, each in corner.api.pods().items() if name in wanted),
             "everybody is told why",
             why=lambda: str([name for name, each in corner.api.pods().items() if not condition(each)]),
         )
-        until(lambda: wanted <= told(corner).keys(), "everybody has an event")
+        wait_until(lambda: wanted <= told(corner).keys(), "everybody has an event")
     found, events = corner.api.pods(), told(corner)
     for name in specs:
         ours, theirs = condition(found[f"{name}-{OURS}"]), condition(found[f"{name}-{THEIRS}"])
@@ -103,6 +106,6 @@ def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: Co
         assert (our_event["reportingController"], their_event["reportingController"]) == (OURS, THEIRS)
 
 
-def told(corner: Corner) -> dict[str, Tree]:
+def told(corner: SchedulerHarness) -> dict[str, Tree]:
     failed = [each for each in corner.api.list("Event") if each["reason"] == "FailedScheduling"]
     return {each["regarding"]["name"]: each for each in failed}

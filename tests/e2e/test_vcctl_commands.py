@@ -14,7 +14,7 @@ from bayplan.cli.commands.objects.crds import all_definitions
 from bayplan.controllers.volcano.resources import QUEUES, VC_JOBS
 from cluster.run import Cluster
 from support.builders.volcano_manifests import job, task
-from support.harness.volcano_controllers import rig, unhurried
+from support.harness.volcano_controllers import async_test, run_controllers
 
 
 class Verbs:
@@ -34,9 +34,9 @@ class Verbs:
         return self._capsys.readouterr().err
 
 
-@unhurried
+@async_test
 async def test_queues(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         verbs = Verbs(cluster, capsys)
         assert await verbs.say("queue", "create", "team", "-w", "4") == "create queue team successfully\n"
         await here.until(QUEUES, "team", lambda queue: queue.get("status", {}).get("state") == "Open")
@@ -57,9 +57,9 @@ async def test_queues(cluster: Cluster, namespace: str, capsys: pytest.CaptureFi
         assert "which queue?" in await verbs.fail("queue", "get")
 
 
-@unhurried
+@async_test
 async def test_jobs_and_their_groups(cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         verbs = Verbs(cluster, capsys)
         assert await verbs.say("job", "list", "-n", namespace) == "No resources found\n"
         run = ("job", "run", "-N", "hello", "-n", namespace, "-r", "2", "-m", "2", "-R", "cpu=100m", "-L", "cpu=200m")
@@ -89,11 +89,11 @@ async def test_jobs_and_their_groups(cluster: Cluster, namespace: str, capsys: p
         await here.gone(VC_JOBS, "hello")
 
 
-@unhurried
+@async_test
 async def test_a_job_of_a_file(
     cluster: Cluster, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         verbs = Verbs(cluster, capsys)
         path = tmp_path / "job.yaml"
         path.write_text(yaml.safe_dump(job("filed", task("worker"), queue="nowhere")))
@@ -113,7 +113,7 @@ async def test_a_job_of_a_file(
         assert "expected <resource>=<value>" in await verbs.fail("job", "run", "-N", "x", "-R", "cpu")
 
 
-@unhurried
+@async_test
 async def test_definitions_are_applied_as_often_as_one_likes(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from bayplan.admission.webhooks import DOORS
+from bayplan.admission.webhooks import WEBHOOKS
 from bayplan.client import MERGE_PATCH
 from bayplan.controllers.core.api_types import PODS
-from bayplan.controllers.volcano.queues import Queues
+from bayplan.controllers.volcano.queues import QueueController
 from bayplan.controllers.volcano.resources import POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.errors import ApiError, Invalid
 from cluster.embedded import Embedded
 from cluster.run import Cluster, ClusterError
 from support.builders.volcano_manifests import job, task
-from support.e2e.scheduler_process import until
-from support.e2e.webhooks import webhooks
-from support.harness.volcano_controllers import Rig, rig, unhurried
+from support.e2e.scheduler_process import wait_until
+from support.e2e.webhooks import run_webhooks
+from support.harness.volcano_controllers import VolcanoControllersHarness, async_test, run_controllers
 
 Tree = dict[str, Any]
-ALL = ",".join(door.path for door in DOORS)
+ALL = ",".join(door.path for door in WEBHOOKS)
 
 
-async def refused(here: Rig, resource: Any, tree: Tree) -> str:
+async def refused(here: VolcanoControllersHarness, resource: Any, tree: Tree) -> str:
     """Why an object is not let in."""
     with pytest.raises(ApiError) as fault:
         await here.make(resource, tree)
@@ -37,11 +37,11 @@ def told(webhook: str, sentence: str) -> str:
     return f'admission webhook "{webhook}.volcano.sh" denied the request: {sentence}'
 
 
-@unhurried
+@async_test
 async def judged(cluster: Cluster, namespace: str) -> list[str]:
     """Why objects were not let in, those that are whole sentences of a webhook."""
     said: list[str] = []
-    async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
+    async with run_controllers(cluster.target(), namespace, only=[QueueController.name], stand_in=False) as here:
         # A registration counts a moment after it was written.
         for _ in range(600):
             made = await here.make(QUEUES, {"metadata": {"generateName": "probe-"}, "spec": {}})
@@ -95,10 +95,10 @@ def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_
         [sys.executable, "-m", "bayplan", "crds", "--all"], capture_output=True, text=True, check=True
     ).stdout
     cluster.kubectl("apply", "-f", "-", stdin=text)
-    until(lambda: _serves(cluster, "queues.scheduling.volcano.sh"), "queues are served")
+    wait_until(lambda: _serves(cluster, "queues.scheduling.volcano.sh"), "queues are served")
     missing = 'queue.scheduling.volcano.sh "nowhere" not found'
     gates = "--feature-gates=SchedulingGatesQueueAdmission=true"
-    with webhooks(cluster, tmp_path, ALL, gates):
+    with run_webhooks(cluster, tmp_path, ALL, gates):
         assert judged(cluster, namespace) == [
             told("validatejob", "duplicated task name a;"),
             told("validatejob", f"unable to find job queue: {missing};"),
@@ -108,9 +108,9 @@ def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_
 
 
 def test_a_malformed_object_is_refused_by_its_schema(cluster: Cluster, namespace: str) -> None:
-    @unhurried
+    @async_test
     async def run() -> None:
-        async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
+        async with run_controllers(cluster.target(), namespace, only=[QueueController.name], stand_in=False) as here:
             with pytest.raises(Invalid, match=r"spec\.tasks"):
                 await here.make(VC_JOBS, {"metadata": {"name": "bad"}, "spec": {"tasks": "none"}})
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from bayplan.client import MERGE_PATCH, Resource
+from bayplan.client import MERGE_PATCH, GroupVersionResource
 from bayplan.controllers import RUNS_FOR
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
     CONFIG_MAPS,
     DAEMON_SETS,
     JOBS,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
@@ -39,31 +39,31 @@ from bayplan.controllers.volcano.resources import (
 from cluster.run import Cluster
 from support.builders.volcano_manifests import job, task
 from support.e2e.audit_log import (
-    Deployed,
-    Right,
-    denied,
-    used,
+    AccessRight,
+    DeployedFolder,
+    denied_requests,
+    used_rights,
 )
-from support.e2e.scheduler_process import until
-from support.fakes.fault_proxy import Fault, faulty, refusal
+from support.e2e.scheduler_process import wait_until
+from support.fakes.fault_proxy import ProxyFault, refusal, run_fault_proxy
 from support.harness.volcano_controllers import (
-    Rig,
+    VolcanoControllersHarness,
+    async_test,
     phase_of,
-    rig,
-    unhurried,
+    run_controllers,
 )
 
 Tree = dict[str, Any]
-CONTROLLERS = Deployed("batch-controllers", "volcano-system", "bayplan-batch-controllers")
-ADMISSION = Deployed("batch-admission", "volcano-system", "bayplan-batch-admission")
+CONTROLLERS = DeployedFolder("batch-controllers", "volcano-system", "bayplan-batch-controllers")
+ADMISSION = DeployedFolder("batch-admission", "volcano-system", "bayplan-batch-admission")
 QUICKLY = {RUNS_FOR: "100ms"}
-RACES: set[Right] = {
+RACES: set[AccessRight] = {
     ("apps", "replicasets", "get"),
     ("apps", "statefulsets", "get"),
     ("", "events", "patch"),
 }
 """Asked where a pod is heard of before its owner, and where an event repeats itself: seldom, and not at will."""
-CHECKED_WITHIN: set[Right] = {
+CHECKED_WITHIN: set[AccessRight] = {
     ("batch.volcano.sh", "jobs/finalizers", "update"),
     ("batch.volcano.sh", "cronjobs/finalizers", "update"),
     ("flow.volcano.sh", "jobflows/finalizers", "update"),
@@ -77,7 +77,7 @@ CHECKED_WITHIN: set[Right] = {
 
 
 @contextmanager
-def running(deployed: Deployed, kubeconfig: Path, folder: Path, *more: str) -> Iterator[None]:
+def running(deployed: DeployedFolder, kubeconfig: Path, folder: Path, *more: str) -> Iterator[None]:
     """The container's own command, under the account of its pod."""
     (found,) = [tree for tree in deployed.objects() if tree["kind"] == "Deployment"]
     (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -108,14 +108,14 @@ def install(cluster: Cluster) -> None:
 
 
 @contextmanager
-def older(cluster: Cluster, deployed: Deployed, folder: Path) -> Iterator[Path]:
+def older(cluster: Cluster, deployed: DeployedFolder, folder: Path) -> Iterator[Path]:
     """A way to the server on which lists do not come by watches: what servers before 1.32 are like."""
-    with faulty(cluster, folder) as proxy:
-        proxy.add(Fault(lambda ask: "sendInitialEvents=true" in ask.path, refuse=refusal(422, "Invalid")))
+    with run_fault_proxy(cluster, folder) as proxy:
+        proxy.add(ProxyFault(lambda ask: "sendInitialEvents=true" in ask.path, refuse=refusal(422, "Invalid")))
         yield proxy.kubeconfig(deployed.name)
 
 
-def lists(rights: set[Right]) -> set[Right]:
+def lists(rights: set[AccessRight]) -> set[AccessRight]:
     return {right for right in rights if right[2] == "list"}
 
 
@@ -125,28 +125,28 @@ def test_the_controllers_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) 
         install(cluster)
         with running(CONTROLLERS, cluster.kubeconfig(CONTROLLERS.name), tmp_path, anywhere):
             work(cluster)
-            until(
-                lambda: ("coordination.k8s.io", "leases", "update") in used(CONTROLLERS.log(cluster)),
+            wait_until(
+                lambda: ("coordination.k8s.io", "leases", "update") in used_rights(CONTROLLERS.log(cluster)),
                 "the lease is renewed",
             )
         with (
             older(cluster, CONTROLLERS, tmp_path) as way,
             running(CONTROLLERS, way, tmp_path, anywhere),
         ):
-            until(
-                lambda: lists(CONTROLLERS.rights()) <= used(CONTROLLERS.log(cluster)),
+            wait_until(
+                lambda: lists(CONTROLLERS.rights()) <= used_rights(CONTROLLERS.log(cluster)),
                 "everything is listed",
-                why=lambda: str(lists(CONTROLLERS.rights()) - used(CONTROLLERS.log(cluster))),
+                why=lambda: str(lists(CONTROLLERS.rights()) - used_rights(CONTROLLERS.log(cluster))),
             )
         entries = CONTROLLERS.log(cluster)
-        assert denied(entries) == []
-        assert used(entries) - CONTROLLERS.rights() == set()
-        assert CONTROLLERS.rights() - used(entries) - RACES == CHECKED_WITHIN
+        assert denied_requests(entries) == []
+        assert used_rights(entries) - CONTROLLERS.rights() == set()
+        assert CONTROLLERS.rights() - used_rights(entries) - RACES == CHECKED_WITHIN
 
 
-@unhurried
+@async_test
 async def work(cluster: Cluster) -> None:
-    async with rig(cluster.target(), "work", only=()) as here:
+    async with run_controllers(cluster.target(), "work", only=()) as here:
         await jobs(here)
         await jobs_by_others(here)
         await groups(here)
@@ -156,9 +156,9 @@ async def work(cluster: Cluster) -> None:
         assert queue["spec"]["parent"] == "root"
 
 
-async def jobs(here: Rig) -> None:
+async def jobs(here: VolcanoControllersHarness) -> None:
     """One with everything: it grows, is restarted, aborted by a command, and goes when it has ended."""
-    await here.make(CLAIMS, claim("there"))
+    await here.make(PERSISTENT_VOLUME_CLAIMS, claim("there"))
     volumes = [
         {"mountPath": "/there", "volumeClaimName": "there"},
         {"mountPath": "/made", "volumeClaim": claim("x")["spec"]},
@@ -186,7 +186,7 @@ def claim(name: str) -> Tree:
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
 
 
-async def jobs_by_others(here: Rig) -> None:
+async def jobs_by_others(here: VolcanoControllersHarness) -> None:
     """A schedule and a flow."""
     template = {"spec": job("x", task("worker", annotations=QUICKLY))["spec"]}
     cron = {"schedule": "@every 1s", "jobTemplate": template, "successfulJobsHistoryLimit": 0}
@@ -201,13 +201,13 @@ async def jobs_by_others(here: Rig) -> None:
     await here.until(JOB_TEMPLATES, "step", lambda found: (found.get("status") or {}).get("jobDependsOnList"))
 
 
-async def groups(here: Rig) -> None:
+async def groups(here: VolcanoControllersHarness) -> None:
     """Of a pod alone, and of those that each kind of workload has made."""
     await here.make(PODS, pod("alone"))
     template = {"metadata": {"labels": {"app": "x"}}, "spec": pod("x")["spec"]}
     spec = {"selector": {"matchLabels": {"app": "x"}}, "template": template}
     never = {"metadata": {}, "spec": {**pod("x")["spec"], "restartPolicy": "Never"}}
-    owners: dict[Resource, tuple[str, Tree]] = {
+    owners: dict[GroupVersionResource, tuple[str, Tree]] = {
         REPLICA_SETS: ("ReplicaSet", {**spec, "replicas": 1}),
         STATEFUL_SETS: ("StatefulSet", {**spec, "replicas": 1, "serviceName": "x"}),
         DAEMON_SETS: ("DaemonSet", spec),
@@ -242,12 +242,12 @@ def pod(name: str) -> Tree:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-async def hyper_nodes(here: Rig) -> None:
+async def hyper_nodes(here: VolcanoControllersHarness) -> None:
     """Found by a label, changed when it is given to another node, and gone with it."""
     types = {"net": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]}
     source = {"source": "label", "enabled": True, "config": {"networkTopologyTypes": types}}
     text = msgspec.json.encode({"networkTopologyDiscovery": [source]}).decode()
-    system = Rig(here.client, NAMESPACE)
+    system = VolcanoControllersHarness(here.client, NAMESPACE)
     await system.make(CONFIG_MAPS, {"metadata": {"name": CONFIG_NAME}, "data": {CONFIG_KEY: text}})
     nodes = [each["metadata"]["name"] for each in await here.list(NODES)]
     for count in (1, 2, 0):
@@ -263,7 +263,7 @@ async def hyper_nodes(here: Rig) -> None:
     assert await places(here, 0) == []
 
 
-async def places(here: Rig, count: int) -> list[Tree]:
+async def places(here: VolcanoControllersHarness, count: int) -> list[Tree]:
     """The hypernodes when there are so many."""
     for _ in range(3000):
         found = await here.list(HYPER_NODES)
@@ -282,7 +282,7 @@ def test_the_webhooks_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> 
         for number, kubeconfig in enumerate((cluster.kubeconfig(ADMISSION.name), way)):
             mine = ("--listen-address=127.0.0.1", "--port=0", f"--cert-dir={tmp_path / str(number)}")
             with running(ADMISSION, kubeconfig, tmp_path, *mine):  # the second finds the registrations of the first
-                until(
+                wait_until(
                     lambda: (
                         "the API server asks service volcano-system/volcano-admission-service from now on"
                         in (tmp_path / "process.log").read_text()
@@ -290,8 +290,8 @@ def test_the_webhooks_are_denied_nothing_and_no_rule_is_idle(tmp_path: Path) -> 
                     "the webhooks are registered",
                 )
         entries = ADMISSION.log(cluster)
-        assert denied(entries) == []
-        assert used(entries) == ADMISSION.rights()
+        assert denied_requests(entries) == []
+        assert used_rights(entries) == ADMISSION.rights()
         kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
         registered = msgspec.json.decode(cluster.kubectl("get", kinds, "-o", "json"))["items"]
         granted = {

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bayplan.client import JSON_PATCH, MERGE_PATCH, Resource, find_target
+from bayplan.client import JSON_PATCH, MERGE_PATCH, GroupVersionResource, load_connection_config
 from bayplan.controllers import RUNS_FOR
 from bayplan.controllers.core.api_types import (
     CONFIG_MAPS,
@@ -32,24 +32,24 @@ from bayplan.controllers.volcano.resources import (
     VC_CRON_JOBS,
     VC_JOBS,
 )
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 from cluster.run import Cluster
 from support.builders.volcano_manifests import job, task
 from support.fakes.fault_proxy import (
-    Ask,
-    Fault,
-    faulty,
+    ProxiedRequest,
+    ProxyFault,
     refusal,
+    run_fault_proxy,
 )
 from support.harness.volcano_controllers import (
-    Rig,
+    VolcanoControllersHarness,
+    async_test,
     phase_of,
-    rig,
-    unhurried,
+    run_controllers,
 )
 
 Tree = dict[str, Any]
-NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+NAMESPACES = GroupVersionResource("", "v1", "namespaces", namespaced=False)
 QUICKLY = {RUNS_FOR: "100ms"}
 
 
@@ -57,12 +57,12 @@ def state_of(queue: Tree) -> str:
     return str((queue.get("status") or {}).get("state") or "")
 
 
-async def new_queue(here: Rig, name: str, **spec: Any) -> Tree:
+async def new_queue(here: VolcanoControllersHarness, name: str, **spec: Any) -> Tree:
     await here.make(QUEUES, {"metadata": {"name": name}, "spec": spec})
     return await here.until(QUEUES, name, lambda queue: state_of(queue) == "Open" and queue["spec"].get("parent"))
 
 
-async def order(here: Rig, action: str, queue: str) -> None:
+async def order(here: VolcanoControllersHarness, action: str, queue: str) -> None:
     found = await here.get(QUEUES, queue)
     target = {"apiVersion": QUEUES.api_version, "kind": "Queue", "name": queue, "uid": found["metadata"]["uid"]}
     await here.make(COMMANDS, {"metadata": {"generateName": "c-"}, "action": action, "target": target})
@@ -71,9 +71,9 @@ async def order(here: Rig, action: str, queue: str) -> None:
 # Queues.
 
 
-@unhurried
+@async_test
 async def test_a_queue_is_closed_when_its_groups_are_gone(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         name = f"q-{namespace}"[:60]
         assert (await new_queue(here, name))["spec"]["parent"] == "root"
         await here.make(POD_GROUPS, {"metadata": {"name": "waiting"}, "spec": {"queue": name, "minMember": 1}})
@@ -88,9 +88,9 @@ async def test_a_queue_is_closed_when_its_groups_are_gone(cluster: Cluster, name
         await here.client.delete(QUEUES, name=name)
 
 
-@unhurried
+@async_test
 async def test_children_close_and_open_with_their_parent(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         top, child, own = (f"{kind}-{namespace}"[:60] for kind in ("top", "child", "own"))
         await new_queue(here, top)
         await new_queue(here, child, parent=top)
@@ -109,9 +109,9 @@ async def test_children_close_and_open_with_their_parent(cluster: Cluster, names
             await here.client.delete(QUEUES, name=name)
 
 
-@unhurried
+@async_test
 async def test_queues_in_a_circle_stop_nobody(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         one, other = (f"{kind}-{namespace}"[:60] for kind in ("one", "other"))
         await new_queue(here, one, parent=other)
         await new_queue(here, other, parent=one)
@@ -124,13 +124,13 @@ async def test_queues_in_a_circle_stop_nobody(cluster: Cluster, namespace: str) 
             await here.client.delete(QUEUES, name=name)
 
 
-@unhurried
+@async_test
 async def test_queues_in_a_circle_are_told_which(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         one, other, low, alone = (f"{kind}-{namespace}"[:60] for kind in ("one", "other", "low", "alone"))
         for name, parent in ((one, other), (other, one), (low, one), (alone, alone)):
             await new_queue(here, name, parent=parent)
-        everywhere = Rig(here.client, "default")
+        everywhere = VolcanoControllersHarness(here.client, "default")
         for name, words in (
             (other, f"is below itself: {other} > {one} > {other}"),
             (low, f"is below queues that are below themselves: {one} > {other} > {one}"),
@@ -153,9 +153,9 @@ def pod(name: str, **annotations: str) -> Tree:
     }
 
 
-@unhurried
+@async_test
 async def test_a_bare_pod_gets_a_group_of_its_own(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         made = await here.make(PODS, pod("alone", **{"scheduling.volcano.sh/queue-name": "default"}))
         await here.running("alone")
         group = await here.get(POD_GROUPS, f"podgroup-{made['metadata']['uid']}")
@@ -164,9 +164,9 @@ async def test_a_bare_pod_gets_a_group_of_its_own(cluster: Cluster, namespace: s
         assert group["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
 
 
-@unhurried
+@async_test
 async def test_a_pod_that_names_a_group_is_left_alone(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace, stand_in=False) as here:
+    async with run_controllers(cluster.target(), namespace, stand_in=False) as here:
         await here.make(PODS, pod("theirs", **{"scheduling.k8s.io/group-name": "elsewhere"}))
         other = await here.make(PODS, pod("ours"))
         await here.until(POD_GROUPS, f"podgroup-{other['metadata']['uid']}", bool)
@@ -175,9 +175,9 @@ async def test_a_pod_that_names_a_group_is_left_alone(cluster: Cluster, namespac
         ]
 
 
-@unhurried
+@async_test
 async def test_pods_of_a_replica_set_share_a_group(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         template = {**pod("x"), "metadata": {"labels": {"app": "web"}}}
         spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template}
         annotations = {"scheduling.volcano.sh/group-min-member": "2", "volcano.sh/sla-waiting-time": "1h"}
@@ -203,9 +203,9 @@ async def test_pods_of_a_replica_set_share_a_group(cluster: Cluster, namespace: 
         await here.gone(POD_GROUPS, group["metadata"]["name"])
 
 
-@unhurried
+@async_test
 async def test_a_rollout_takes_the_group_to_the_queue_of_the_new_pods(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace, workloads=("statefulset-controller",)) as here:
+    async with run_controllers(cluster.target(), namespace, workloads=("statefulset-controller",)) as here:
         annotations = {"scheduling.volcano.sh/queue-name": "qa", "volcano.sh/preemptable": "true"}
         template = {**pod("x"), "metadata": {"labels": {"app": "db"}, "annotations": annotations}}
         spec = {"serviceName": "db", "replicas": 2, "selector": {"matchLabels": {"app": "db"}}, "template": template}
@@ -229,9 +229,9 @@ def cron(name: str, **spec: Any) -> Tree:
     return {"metadata": {"name": name}, "spec": {"schedule": "@every 1s", "jobTemplate": template, **spec}}
 
 
-@unhurried
+@async_test
 async def test_a_cron_job_makes_jobs_and_forgets_old_ones(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         await here.make(VC_CRON_JOBS, cron("tick", schedule="* * * * *", successfulJobsHistoryLimit=1))
         found = []
         for minutes in (3, 2, 1):  # as if it had been there all the time
@@ -246,9 +246,9 @@ async def test_a_cron_job_makes_jobs_and_forgets_old_ones(cluster: Cluster, name
         assert not tick["status"].get("active")
 
 
-async def back_dated(here: Rig, name: str, minutes: int) -> None:
+async def back_dated(here: VolcanoControllersHarness, name: str, minutes: int) -> None:
     """Let a cron job believe that it was served last some minutes ago."""
-    then = whole_time(datetime.now(UTC) - timedelta(minutes=minutes))
+    then = format_time(datetime.now(UTC) - timedelta(minutes=minutes))
     await here.client.patch(
         VC_CRON_JOBS,
         msgspec.json.encode([{"op": "add", "path": "/status", "value": {"lastScheduleTime": then}}]),
@@ -265,7 +265,7 @@ def served(found: Tree, minutes: int) -> bool:
     return datetime.now(UTC) - last < timedelta(minutes=1) or minutes == 0
 
 
-async def jobs_of(here: Rig, name: str) -> list[str]:
+async def jobs_of(here: VolcanoControllersHarness, name: str) -> list[str]:
     """The jobs of a cron job that have ended, when no other is left."""
     await here.until(VC_CRON_JOBS, name, lambda c: not c["status"].get("active"))
     while True:
@@ -275,9 +275,9 @@ async def jobs_of(here: Rig, name: str) -> list[str]:
         await asyncio.sleep(0.05)
 
 
-@unhurried
+@async_test
 async def test_a_cron_job_that_may_not_overlap_waits(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         lasting = {"spec": job("x", task("worker"))["spec"]}
         await here.make(VC_CRON_JOBS, cron("tick", concurrencyPolicy="Forbid", jobTemplate=lasting))
         tick = await here.until(VC_CRON_JOBS, "tick", lambda c: (c.get("status") or {}).get("active"))
@@ -291,9 +291,9 @@ async def test_a_cron_job_that_may_not_overlap_waits(cluster: Cluster, namespace
         )
 
 
-@unhurried
+@async_test
 async def test_a_schedule_that_cannot_be_read_is_told(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         await here.make(VC_CRON_JOBS, cron("never", schedule="every now and then"))
         notes = await here.events("never", "UnParseableCronJobSchedule")
         assert notes == ["unparseable schedule for cronjob: schedule is not a valid cron expression"]
@@ -303,9 +303,9 @@ async def test_a_schedule_that_cannot_be_read_is_told(cluster: Cluster, namespac
 # Flows.
 
 
-@unhurried
+@async_test
 async def test_a_flow_runs_its_steps_in_order(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         flows = [{"name": "a"}, {"name": "b", "dependsOn": {"targets": ["a"]}}]
         await here.make(
             JOB_FLOWS, {"metadata": {"name": "night"}, "spec": {"flows": flows, "jobRetainPolicy": "retain"}}
@@ -324,9 +324,9 @@ async def test_a_flow_runs_its_steps_in_order(cluster: Cluster, namespace: str) 
         assert template["status"]["jobDependsOnList"] == ["night-a"]
 
 
-@unhurried
+@async_test
 async def test_a_flow_whose_job_fails_fails(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         await here.make(JOB_TEMPLATES, {"metadata": {"name": "a"}, "spec": job("x", task("worker"))["spec"]})
         flows = [{"name": "a"}, {"name": "b", "dependsOn": {"targets": ["a"]}}]
         await here.make(
@@ -341,19 +341,19 @@ async def test_a_flow_whose_job_fails_fails(cluster: Cluster, namespace: str) ->
 # Hypernodes.
 
 
-@unhurried
+@async_test
 async def test_labels_of_nodes_become_hypernodes(cluster: Cluster, namespace: str) -> None:
     labels = ["zone", "rack"]
     keys = [f"{each}.{namespace}"[:60] for each in labels]
     types = {"net": [*({"nodeLabel": key} for key in keys), {"nodeLabel": "kubernetes.io/hostname"}]}
     source = {"source": "label", "enabled": True, "config": {"networkTopologyTypes": types}}
     text = msgspec.json.encode({"networkTopologyDiscovery": [source]}).decode()
-    async with rig(cluster.target(), namespace, nodes=4) as here:
+    async with run_controllers(cluster.target(), namespace, nodes=4) as here:
         nodes = [f"{namespace[:40]}-node-{i}" for i in range(4)]
         for index, name in enumerate(nodes):
             marks = {keys[0]: "z", keys[1]: f"r{index // 2}"}
             await here.client.patch(NODES, {"metadata": {"labels": marks}}, name=name)
-        system = Rig(here.client, NAMESPACE)
+        system = VolcanoControllersHarness(here.client, NAMESPACE)
         if NAMESPACE not in {each["metadata"]["name"] for each in await here.list(NAMESPACES)}:
             await here.make(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         await system.make(CONFIG_MAPS, {"metadata": {"name": CONFIG_NAME}, "data": {CONFIG_KEY: text}})
@@ -377,7 +377,7 @@ async def test_labels_of_nodes_become_hypernodes(cluster: Cluster, namespace: st
             await here.client.delete(CONFIG_MAPS, namespace=NAMESPACE, name=CONFIG_NAME)
 
 
-async def mine(here: Rig, keys: list[str], count: int, *, members: int = 0) -> list[Tree]:
+async def mine(here: VolcanoControllersHarness, keys: list[str], count: int, *, members: int = 0) -> list[Tree]:
     """The hypernodes of these labels, when there are so many, and so many nodes in those of the first tier: a watch may
     tell of the last nodes after the hypernodes are made."""
     while True:
@@ -396,19 +396,19 @@ async def mine(here: Rig, keys: list[str], count: int, *, members: int = 0) -> l
     [(500, "InternalError"), (409, "Conflict")],
     ids=["fails", "conflicts"],
 )
-@unhurried
+@async_test
 async def test_refused_writes_lose_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path, answer: tuple[int, str]
 ) -> None:
     counter = itertools.count()
 
-    def third(ask: Ask) -> bool:
+    def third(ask: ProxiedRequest) -> bool:
         return ask.method != "GET" and "/events" not in ask.path and next(counter) % 3 == 2
 
-    with faulty(cluster, tmp_path) as proxy:
-        proxy.add(Fault(third, refuse=refusal(*answer)))
-        through = find_target(proxy.kubeconfig(), env=os.environ)
-        async with rig(cluster.target(), namespace, through=through) as here:
+    with run_fault_proxy(cluster, tmp_path) as proxy:
+        proxy.add(ProxyFault(third, refuse=refusal(*answer)))
+        through = load_connection_config(proxy.kubeconfig(), env=os.environ)
+        async with run_controllers(cluster.target(), namespace, through=through) as here:
             restart = [{"event": "PodFailed", "action": "RestartJob"}]
             tree = job("train", task("worker", 6), plugins={"svc": [], "ssh": [], "env": []}, policies=restart)
             await here.make(VC_JOBS, tree)

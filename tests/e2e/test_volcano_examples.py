@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import yaml
 
-from bayplan.client import JSON_PATCH, MERGE_PATCH, Resource
+from bayplan.client import JSON_PATCH, MERGE_PATCH, GroupVersionResource
 from bayplan.controllers.core.api_types import DEPLOYMENTS, PODS, REPLICA_SETS
 from bayplan.controllers.volcano.resources import (
     JOB_FLOWS,
@@ -22,34 +22,34 @@ from bayplan.controllers.volcano.resources import (
     VC_JOBS,
 )
 from bayplan.errors import NotFound
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 from cluster.run import Cluster, ClusterError
 from support.e2e import volcano_examples as examples
-from support.e2e.batch_harness import BatchCorner
-from support.harness.deadlines import DEADLINE_S, WHOLE_TEST_S
-from support.harness.volcano_controllers import Rig, phase_of, rig
+from support.e2e.batch_harness import BatchSchedulerHarness
+from support.harness.deadlines import DEADLINE_S, TEST_TIMEOUT_S
+from support.harness.volcano_controllers import VolcanoControllersHarness, phase_of, run_controllers
 
 Tree = dict[str, Any]
-NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+NAMESPACES = GroupVersionResource("", "v1", "namespaces", namespaced=False)
 
 
 def manifests(name: str) -> list[Tree]:
-    return [each for each in yaml.safe_load_all((examples.folder() / name).read_text()) if each]
+    return [each for each in yaml.safe_load_all((examples.examples_folder() / name).read_text()) if each]
 
 
-async def applied(cluster: Cluster, here: Rig, *names: str) -> Rig:
+async def applied(cluster: Cluster, here: VolcanoControllersHarness, *names: str) -> VolcanoControllersHarness:
     """A namespace of its own with these files in it, unedited; their own where they name one."""
     space = f"example-{names[-1]}".lower().translate(str.maketrans("/._", "---"))[:50].strip("-")
     await here.make(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
     own = {each["metadata"].get("namespace") for name in names for each in manifests(name)} - {None}
     for name in names:
         namespace = own.copy().pop() if own else space
-        path = str(examples.folder() / name)
+        path = str(examples.examples_folder() / name)
         await asyncio.to_thread(cluster.kubectl, "apply", "-n", namespace, "-f", path)
-    return Rig(here.client, own.pop() if own else space)
+    return VolcanoControllersHarness(here.client, own.pop() if own else space)
 
 
-async def ends(there: Rig, name: str) -> Tree:
+async def ends(there: VolcanoControllersHarness, name: str) -> Tree:
     """A job whose pods succeed one after the other as soon as they run."""
     seen: Tree = {}
     pods: list[Tree] = []
@@ -71,7 +71,7 @@ async def ends(there: Rig, name: str) -> Tree:
     return seen
 
 
-async def end_whoever_runs(there: Rig, pods: list[Tree]) -> None:
+async def end_whoever_runs(there: VolcanoControllersHarness, pods: list[Tree]) -> None:
     for pod in pods:
         if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp"):
             with suppress(NotFound):  # the job may have ended by another pod
@@ -80,18 +80,18 @@ async def end_whoever_runs(there: Rig, pods: list[Tree]) -> None:
 
 def scheduled(cluster: Cluster, namespace: str, folder: Path, work: Coroutine[Any, Any, None]) -> None:
     """Do it while both engines schedule."""
-    with BatchCorner(cluster, namespace, folder).both():
-        asyncio.run(asyncio.wait_for(work, WHOLE_TEST_S))
+    with BatchSchedulerHarness(cluster, namespace, folder).run_combined():
+        asyncio.run(asyncio.wait_for(work, TEST_TIMEOUT_S))
 
 
 def test_every_example_is_known() -> None:
-    found = {str(path.relative_to(examples.folder())) for path in examples.folder().rglob("*.yaml")}
-    assert found == examples.known()
+    found = {str(path.relative_to(examples.examples_folder())) for path in examples.examples_folder().rglob("*.yaml")}
+    assert found == examples.classified_files()
 
 
 def test_jobs_run_to_their_end(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     async def run() -> None:
-        async with rig(cluster.target(), namespace, nodes=4, stand_in=False) as here:
+        async with run_controllers(cluster.target(), namespace, nodes=4, stand_in=False) as here:
 
             async def one(name: str) -> None:
                 there = await applied(cluster, here, name)
@@ -107,7 +107,7 @@ def test_jobs_run_to_their_end(cluster: Cluster, namespace: str, tmp_path: Path)
 
 def test_hierarchies_flows_and_schedules(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     async def run() -> None:
-        async with rig(cluster.target(), namespace, nodes=4, stand_in=False) as here:
+        async with run_controllers(cluster.target(), namespace, nodes=4, stand_in=False) as here:
             jobs, (whole, steps), started = await asyncio.gather(
                 hierarchy(cluster, here), flow(cluster, here), schedule(cluster, here)
             )
@@ -118,7 +118,7 @@ def test_hierarchies_flows_and_schedules(cluster: Cluster, namespace: str, tmp_p
     scheduled(cluster, namespace, tmp_path, run())
 
 
-async def hierarchy(cluster: Cluster, here: Rig) -> dict[str, str]:
+async def hierarchy(cluster: Cluster, here: VolcanoControllersHarness) -> dict[str, str]:
     """How each job in the queues of a tree ends."""
     there = await applied(cluster, here, *examples.HIERARCHY)
     queues, jobs = (manifests(name) for name in examples.HIERARCHY)
@@ -129,7 +129,7 @@ async def hierarchy(cluster: Cluster, here: Rig) -> dict[str, str]:
     return ended
 
 
-async def flow(cluster: Cluster, here: Rig) -> tuple[Tree, set[str]]:
+async def flow(cluster: Cluster, here: VolcanoControllersHarness) -> tuple[Tree, set[str]]:
     """A flow when it has succeeded, and the jobs that are its steps."""
     there = await applied(cluster, here, *examples.FLOW)
     (tree,) = manifests(examples.FLOW[1])
@@ -144,7 +144,7 @@ async def flow(cluster: Cluster, here: Rig) -> tuple[Tree, set[str]]:
     return done, {f"{name}-{step['name']}" for step in tree["spec"]["flows"]}
 
 
-async def schedule(cluster: Cluster, here: Rig) -> Tree:
+async def schedule(cluster: Cluster, here: VolcanoControllersHarness) -> Tree:
     """The job that a schedule has started, at its end."""
     there = await applied(cluster, here, *examples.CRON)
     (tree,) = manifests(examples.CRON[0])
@@ -153,7 +153,7 @@ async def schedule(cluster: Cluster, here: Rig) -> Tree:
     # Nobody waits five minutes: it is served as if it had been there ten, and may start that late.
     late = {"spec": {"startingDeadlineSeconds": 600}}
     await there.client.patch(VC_CRON_JOBS, late, namespace=there.namespace, name=name, kind=MERGE_PATCH)
-    then = {"op": "add", "path": "/status", "value": {"lastScheduleTime": whole_time(now - timedelta(minutes=10))}}
+    then = {"op": "add", "path": "/status", "value": {"lastScheduleTime": format_time(now - timedelta(minutes=10))}}
     await there.client.patch(
         VC_CRON_JOBS,
         msgspec.json.encode([then]),
@@ -169,7 +169,7 @@ async def schedule(cluster: Cluster, here: Rig) -> Tree:
 def test_workloads_run_in_groups(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     async def run() -> None:
         own = ("deployment-controller", "replicaset-controller")
-        async with rig(cluster.target(), namespace, nodes=4, stand_in=False, workloads=own) as here:
+        async with run_controllers(cluster.target(), namespace, nodes=4, stand_in=False, workloads=own) as here:
             there = await applied(cluster, here, *examples.DEPLOYMENT)
             ready = await there.until(
                 DEPLOYMENTS, "deploy-with-volcano", lambda each: each.get("status", {}).get("readyReplicas") == 1
@@ -182,7 +182,7 @@ def test_workloads_run_in_groups(cluster: Cluster, namespace: str, tmp_path: Pat
     scheduled(cluster, namespace, tmp_path, run())
 
 
-async def replicas(cluster: Cluster, here: Rig, name: str) -> None:
+async def replicas(cluster: Cluster, here: VolcanoControllersHarness, name: str) -> None:
     there = await applied(cluster, here, name)
     (tree,) = manifests(name)
     count = tree["spec"]["replicas"]
@@ -196,9 +196,9 @@ def test_what_is_meant_to_be_refused_says_why(cluster: Cluster, namespace: str, 
     name, words = list(examples.REFUSED.items())[number]
 
     async def run() -> None:
-        async with rig(cluster.target(), namespace) as here:
+        async with run_controllers(cluster.target(), namespace) as here:
             await asyncio.to_thread(
-                cluster.kubectl, "apply", "-n", namespace, "-f", str(Path(examples.folder()) / name)
+                cluster.kubectl, "apply", "-n", namespace, "-f", str(Path(examples.examples_folder()) / name)
             )
             (tree,) = manifests(name)
             found = await here.until(
@@ -207,14 +207,14 @@ def test_what_is_meant_to_be_refused_says_why(cluster: Cluster, namespace: str, 
             assert words in found["status"]["state"]["message"]
             assert await here.list(PODS) == []
 
-    asyncio.run(asyncio.wait_for(run(), WHOLE_TEST_S))
+    asyncio.run(asyncio.wait_for(run(), TEST_TIMEOUT_S))
 
 
 def test_what_is_missing_is_said_by_the_server(cluster: Cluster) -> None:
     said = {}
     for name in examples.SAID_BY_THE_SERVER:
         try:
-            said[name] = cluster.kubectl("apply", "--dry-run=server", "-f", str(examples.folder() / name))
+            said[name] = cluster.kubectl("apply", "--dry-run=server", "-f", str(examples.examples_folder() / name))
         except ClusterError as fault:
             said[name] = str(fault)
     wanted = ("no matches for kind", "unknown field")

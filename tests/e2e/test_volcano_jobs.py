@@ -19,10 +19,10 @@ from bayplan.errors import NotFound
 from cluster.run import Cluster
 from support.builders.volcano_manifests import job, task
 from support.harness.volcano_controllers import (
-    Rig,
+    VolcanoControllersHarness,
+    async_test,
     phase_of,
-    rig,
-    unhurried,
+    run_controllers,
 )
 
 Tree = dict[str, Any]
@@ -32,7 +32,7 @@ def policy(action: str, **when: Any) -> list[Tree]:
     return [{"action": action, **(when or {"event": "PodFailed"})}]
 
 
-async def started(here: Rig, tree: Tree) -> tuple[Tree, list[str]]:
+async def started(here: VolcanoControllersHarness, tree: Tree) -> tuple[Tree, list[str]]:
     """A job that runs, and its pods."""
     name = tree["metadata"]["name"]
     await here.make(VC_JOBS, tree)
@@ -41,9 +41,9 @@ async def started(here: Rig, tree: Tree) -> tuple[Tree, list[str]]:
     return await here.job(name, "Running"), names
 
 
-@unhurried
+@async_test
 async def test_a_job_runs_to_its_end(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         found, pods = await started(
             here, job("train", task("ps", 1), task("worker", 2), plugins={"svc": [], "env": []})
         )
@@ -71,9 +71,9 @@ async def test_a_job_runs_to_its_end(cluster: Cluster, namespace: str) -> None:
         await here.gone(SERVICES, "train")
 
 
-@unhurried
+@async_test
 async def test_a_job_whose_pods_fail_fails(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 2)))
         await here.end(pods[0], exit_code=1)
         await here.end(pods[1])
@@ -81,9 +81,9 @@ async def test_a_job_whose_pods_fail_fails(cluster: Cluster, namespace: str) -> 
         assert (failed["status"]["succeeded"], failed["status"]["failed"]) == (1, 1)
 
 
-@unhurried
+@async_test
 async def test_enough_successes_complete_a_job(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 3), minSuccess=1))
         await here.end(pods[2])
         done = await here.job("train", "Completed")
@@ -96,11 +96,11 @@ async def test_enough_successes_complete_a_job(cluster: Cluster, namespace: str)
     ("action", "phase"),
     [("AbortJob", "Aborted"), ("TerminateJob", "Terminated"), ("CompleteJob", "Completed")],
 )
-@unhurried
+@async_test
 async def test_a_failed_pod_ends_the_job_as_the_policy_says(
     cluster: Cluster, namespace: str, action: str, phase: str
 ) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 2), policies=policy(action)))
         await here.end(pods[0], exit_code=3)
         ended = await here.job("train", phase)
@@ -118,11 +118,11 @@ async def test_a_failed_pod_ends_the_job_as_the_policy_says(
         ("RestartPod", {"train-worker-1"}),
     ],
 )
-@unhurried
+@async_test
 async def test_a_failed_pod_restarts_what_the_policy_says(
     cluster: Cluster, namespace: str, action: str, anew: set[str]
 ) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("ps"), task("worker", 2), policies=policy(action)))
         before = {name: pod["metadata"]["uid"] for name, pod in (await here.running(*pods)).items()}
         await here.end("train-worker-1", exit_code=1)
@@ -134,10 +134,10 @@ async def test_a_failed_pod_restarts_what_the_policy_says(
         assert again["status"].get("version", 0) == (1 if action == "RestartJob" else 0)
 
 
-@unhurried
+@async_test
 async def test_a_partition_is_restarted_as_one(cluster: Cluster, namespace: str) -> None:
     split = {"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1}
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         tree = job("train", task("worker", 4, partitionPolicy=split), policies=policy("RestartPartition"))
         _, pods = await started(here, tree)
         before = {name: pod["metadata"]["uid"] for name, pod in (await here.running(*pods)).items()}
@@ -149,9 +149,9 @@ async def test_a_partition_is_restarted_as_one(cluster: Cluster, namespace: str)
         assert group["spec"]["subGroupPolicy"][0]["subGroupSize"] == 2
 
 
-@unhurried
+@async_test
 async def test_a_job_is_restarted_only_so_often(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         tree = job("train", task("worker", 1), policies=policy("RestartJob"), maxRetry=2)
         _, (pod,) = await started(here, tree)
         first = (await here.get(PODS, pod))["metadata"]["uid"]
@@ -165,9 +165,9 @@ async def test_a_job_is_restarted_only_so_often(cluster: Cluster, namespace: str
         assert failed["status"]["retryCount"] == 2
 
 
-@unhurried
+@async_test
 async def test_exit_codes_and_lost_pods_have_policies_too(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         by_code = [*policy("CompleteJob", exitCode=7), *policy("AbortJob", exitCode=8)]
         _, (pod,) = await started(here, job("coded", task("worker"), policies=by_code))
         await here.end(pod, exit_code=7)
@@ -191,9 +191,9 @@ async def test_exit_codes_and_lost_pods_have_policies_too(cluster: Cluster, name
         assert again[pod]["spec"]["nodeName"]  # without a policy somebody else takes its place
 
 
-@unhurried
+@async_test
 async def test_a_task_that_completes_may_complete_the_job(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         leading = task("chief", policies=policy("CompleteJob", event="TaskCompleted"))
         await started(here, job("train", leading, task("worker", 2)))
         await here.end("train-chief-0")
@@ -203,9 +203,9 @@ async def test_a_task_that_completes_may_complete_the_job(cluster: Cluster, name
         assert left["train-chief-0"]["status"]["phase"] == "Succeeded"
 
 
-@unhurried
+@async_test
 async def test_a_task_waits_for_another(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         later = task("worker", 2, dependsOn={"name": ["ps"]})
         await here.make(VC_JOBS, job("train", task("ps", 1), later))
         await here.running("train-ps-0", "train-worker-0", "train-worker-1")
@@ -216,9 +216,9 @@ async def test_a_task_waits_for_another(cluster: Cluster, namespace: str) -> Non
         assert all(pods[f"train-worker-{i}"]["metadata"]["creationTimestamp"] >= begun for i in range(2))
 
 
-@unhurried
+@async_test
 async def test_a_job_grows_and_shrinks(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         tree, _ = await started(here, job("train", task("worker", 1), minAvailable=1, plugins={"svc": []}))
         for count in (3, 1):
             tasks = [{**tree["spec"]["tasks"][0], "replicas": count, "minAvailable": 1}]
@@ -231,15 +231,15 @@ async def test_a_job_grows_and_shrinks(cluster: Cluster, namespace: str) -> None
             assert hosts["data"]["VC_WORKER_HOSTS"].count(",") == count - 1
 
 
-async def command(here: Rig, action: str, name: str) -> None:
+async def command(here: VolcanoControllersHarness, action: str, name: str) -> None:
     found = await here.get(VC_JOBS, name)
     target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": name, "uid": found["metadata"]["uid"]}
     await here.make(COMMANDS, {"metadata": {"generateName": "c-"}, "action": action, "target": target})
 
 
-@unhurried
+@async_test
 async def test_a_job_is_suspended_and_resumed_by_command(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         _, pods = await started(here, job("train", task("worker", 2)))
         await command(here, "AbortJob", "train")
         await here.job("train", "Aborted")
@@ -251,9 +251,9 @@ async def test_a_job_is_suspended_and_resumed_by_command(cluster: Cluster, names
         await here.running(*pods)
 
 
-@unhurried
+@async_test
 async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         _, (pod,) = await started(here, job("train", task("worker"), ttlSecondsAfterFinished=0))
         await here.end(pod)
         await here.gone(VC_JOBS, "train")
@@ -270,9 +270,9 @@ async def test_a_finished_job_goes_after_its_time(cluster: Cluster, namespace: s
         pytest.param({"plugins": {"ray": []}}, "job twice doesn't have head task head", id="headless"),
     ],
 )
-@unhurried
+@async_test
 async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: str, spec: Tree, message: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         await here.make(VC_JOBS, job("twice", task("a"), task("b"), **spec))
         found = await here.until(VC_JOBS, "twice", lambda j: (j.get("status") or {}).get("state", {}).get("message"))
         assert found["status"]["state"]["message"] == message
@@ -281,9 +281,9 @@ async def test_a_job_that_makes_no_sense_says_so(cluster: Cluster, namespace: st
         assert await here.list(PODS) == []
 
 
-@unhurried
+@async_test
 async def test_a_pod_of_somebody_else_with_a_name_of_the_job_is_told_of(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         container = {"name": "main", "image": "busybox"}
         await here.make(PODS, {"metadata": {"name": "train-worker-1"}, "spec": {"containers": [container]}})
         await here.make(VC_JOBS, job("train", task("worker", 2)))
@@ -293,9 +293,9 @@ async def test_a_pod_of_somebody_else_with_a_name_of_the_job_is_told_of(cluster:
         await here.job("train", "Running")
 
 
-@unhurried
+@async_test
 async def test_a_job_waits_for_its_queue(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         await here.make(VC_JOBS, job("train", task("worker"), queue=f"{namespace}-q"))
         sentence = f"queue {namespace}-q does not exist; the job starts when it does"
         assert await here.events("train", "JobStatusError") == [sentence]
@@ -307,9 +307,9 @@ async def test_a_job_waits_for_its_queue(cluster: Cluster, namespace: str) -> No
         await here.job("train", "Completed")
 
 
-@unhurried
+@async_test
 async def test_a_deleted_job_is_left_alone(cluster: Cluster, namespace: str) -> None:
-    async with rig(cluster.target(), namespace) as here:
+    async with run_controllers(cluster.target(), namespace) as here:
         await started(here, job("train", task("worker")))
         await here.client.delete(VC_JOBS, namespace=namespace, name="train", propagation="Background")
         with pytest.raises(NotFound):

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.app.webhook_manager import own_certificate
+from bayplan.app.webhook_manager import ensure_certificate
 from cluster.build import program
 from cluster.run import Cluster, ClusterError, die_with_parent, free_ports
 from support.builders.volcano_manifests import Tree, job, task
-from support.e2e.batch_harness import BatchCorner
-from support.e2e.scheduler_process import node_of, until
-from support.e2e.volcano_examples import module
+from support.e2e.batch_harness import BatchSchedulerHarness
+from support.e2e.scheduler_process import node_name, wait_until
+from support.e2e.volcano_examples import module_folder
 from support.harness.deadlines import DEADLINE_S
 
 pytestmark = pytest.mark.soak
@@ -62,18 +62,18 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("volcano")
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(folder / "cluster"))
-        for file in sorted((module(VERSION) / "config" / "crd" / "volcano" / "bases").glob("*.yaml")):
+        for file in sorted((module_folder(VERSION) / "config" / "crd" / "volcano" / "bases").glob("*.yaml")):
             cluster.kubectl("create", "-f", str(file))
         cluster.kubectl("create", "namespace", "volcano-system")
         (port,) = free_ports(1)
-        certificate, key = own_certificate(folder, ["127.0.0.1"])
+        certificate, key = ensure_certificate(folder, ["127.0.0.1"])
         tls = (f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}", f"--ca-cert-file={certificate}")
         where = ("--listen-address=127.0.0.1", f"--port={port}", f"--webhook-url=https://127.0.0.1:{port}")
         given = ("admission", "manifests", "--url", f"https://127.0.0.1:{port}", "--enabled-admission", DOORS)
         cluster.kubectl("create", "-f", "-", stdin=ours(*given))  # an installer's part; the names are Volcano's
         stack.enter_context(part(cluster, folder, "webhooks", *tls, *where))
         stack.enter_context(part(cluster, folder, "controllers", "--leader-elect=false"))
-        until(lambda: _answers(port), "the webhooks are served")
+        wait_until(lambda: _answers(port), "the webhooks are served")
         yield cluster
 
 
@@ -92,25 +92,25 @@ def ours(*arguments: str) -> str:
 
 
 @pytest.fixture
-def corner(installed: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchCorner]:
+def corner(installed: Cluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchSchedulerHarness]:
     name = request.node.name.replace("_", "-")[5:55].strip("-")
     installed.kubectl("create", "namespace", name)
-    mine = BatchCorner(installed, name, tmp_path)
+    mine = BatchSchedulerHarness(installed, name, tmp_path)
     yield mine
     mine.close()
 
 
-def phase(corner: BatchCorner, name: str) -> str:
+def phase(corner: BatchSchedulerHarness, name: str) -> str:
     found: Tree = json.loads(corner.cluster.kubectl("get", JOBS, name, "-n", corner.namespace, "-o", "json"))
     return str(found.get("status", {}).get("state", {}).get("phase", ""))
 
 
-def default_queue(corner: BatchCorner) -> str:
+def default_queue(corner: BatchSchedulerHarness) -> str:
     found = [each for each in corner.api.list("Queue") if each["metadata"]["name"] == "default"]
     return str(found[0].get("status", {}).get("state", "")) if found else ""
 
 
-def of_job(corner: BatchCorner, name: str) -> list[str]:
+def of_job(corner: BatchSchedulerHarness, name: str) -> list[str]:
     """The pods that Volcano's controller has made."""
     return sorted(each for each, pod in corner.api.pods().items() if pod["metadata"]["labels"].get(JOB_NAME) == name)
 
@@ -123,41 +123,43 @@ def test_definitions_that_are_installed_are_left_alone(installed: Cluster) -> No
     assert {name: after[name] for name in before} == before
 
 
-def test_its_jobs_are_placed_run_and_end(corner: BatchCorner) -> None:
+def test_its_jobs_are_placed_run_and_end(corner: BatchSchedulerHarness) -> None:
     corner.add_nodes(2, cpu="4")
     small, large = task("worker", 3), task("worker", 9)
     large["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
     for each in (small, large):
         each["template"]["spec"]["nodeSelector"] = {"for": corner.label}
-    with corner.scheduling(conf=None):
-        until(lambda: default_queue(corner) == "Open", "the queue that we make is opened by its controller")
+    with corner.run_batch(conf=None):
+        wait_until(lambda: default_queue(corner) == "Open", "the queue that we make is opened by its controller")
         for each in (job("fits", small), job("large", large)):
             corner.cluster.kubectl("create", "-n", corner.namespace, "-f", "-", stdin=json.dumps(each))
-        until(lambda: len(of_job(corner, "fits")) == 3, "the controller has made the pods of a group that was let in")
+        wait_until(
+            lambda: len(of_job(corner, "fits")) == 3, "the controller has made the pods of a group that was let in"
+        )
         names = of_job(corner, "fits")
-        corner.bound(names)
+        corner.wait_bound(names)
         corner.start(*names)
-        until(lambda: phase(corner, "fits") == "Running", "the job runs", why=lambda: phase(corner, "fits"))
+        wait_until(lambda: phase(corner, "fits") == "Running", "the job runs", why=lambda: phase(corner, "fits"))
         for name in names:
             corner.api.patch("Pod", name, {"status": {"phase": "Succeeded"}}, sub="status")
-        until(lambda: phase(corner, "fits") == "Completed", "the job has ended", why=lambda: phase(corner, "fits"))
+        wait_until(lambda: phase(corner, "fits") == "Completed", "the job has ended", why=lambda: phase(corner, "fits"))
         assert phase(corner, "large") == "Pending"
-        assert not any(node_of(corner.api.pod(name)) for name in of_job(corner, "large"))
+        assert not any(node_name(corner.api.pod(name)) for name in of_job(corner, "large"))
 
 
-def test_its_webhooks_refuse_what_they_refused(corner: BatchCorner) -> None:
+def test_its_webhooks_refuse_what_they_refused(corner: BatchSchedulerHarness) -> None:
     wrong = job("wrong", task("worker", 1), minAvailable=5)
     with pytest.raises(ClusterError, match="'minAvailable' should not be greater than total replicas"):
         corner.cluster.kubectl("create", "-n", corner.namespace, "-f", "-", stdin=json.dumps(wrong))
 
 
-def test_a_bare_pod_gets_its_group_from_them_and_its_node_from_us(corner: BatchCorner) -> None:
+def test_a_bare_pod_gets_its_group_from_them_and_its_node_from_us(corner: BatchSchedulerHarness) -> None:
     (only,) = corner.add_nodes(1)
-    with corner.scheduling(conf=None):
+    with corner.run_batch(conf=None):
         corner.api.create(corner.pod("alone", schedulerName="volcano"))
-        corner.bound(["alone"])
-        assert node_of(corner.api.pod("alone")) == only
+        corner.wait_bound(["alone"])
+        assert node_name(corner.api.pod("alone")) == only
         (group,) = corner.api.list("PodGroup")
         assert group["metadata"]["ownerReferences"][0]["name"] == "alone"
         corner.start("alone")
-        corner.reaches(group["metadata"]["name"], "Running")
+        corner.wait_for_phase(group["metadata"]["name"], "Running")

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run import Cluster, free_ports
-from support.e2e.binder_harness import BinderCorner
-from support.e2e.scheduler_harness import Corner, quick
-from support.e2e.scheduler_process import Endpoint, until
+from support.e2e.binder_harness import BinderHarness
+from support.e2e.scheduler_harness import SchedulerHarness, short_backoff_config
+from support.e2e.scheduler_process import Endpoint, wait_until
 from support.harness.deadlines import DEADLINE_S
 from support.harness.health_server import get
 
 OWN = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
 
 
-def asked(corner: Corner, port: int, pod: str, *arguments: str) -> dict[str, Any]:
+def asked(corner: SchedulerHarness, port: int, pod: str, *arguments: str) -> dict[str, Any]:
     """What the command says, as data."""
     way = ("--url", f"https://127.0.0.1:{port}", "--insecure-skip-tls-verify", "-o", "json")
     command = ["why", pod, "-n", corner.namespace, "--kubeconfig", str(corner.cluster.kubeconfig()), *way, *arguments]
@@ -36,17 +36,17 @@ def status(port: int, path: str, token: str) -> int:
     return asyncio.run(get(Endpoint(port), path, headers=headers)).status
 
 
-def is_told(corner: Corner, pod: str) -> bool:
+def is_told(corner: SchedulerHarness, pod: str) -> bool:
     return "PodScheduled" in json.dumps(corner.api.pod(pod).get("status", {}))
 
 
-def test_a_scheduler_that_runs_says_why(corner: Corner, tmp_path: Path) -> None:  # noqa: ARG001
+def test_a_scheduler_that_runs_says_why(corner: SchedulerHarness, tmp_path: Path) -> None:  # noqa: ARG001
     corner.add_nodes(2, cpu="2")
     (port,) = free_ports(1)
-    with corner.running(f"--secure-port={port}", "--bind-address=127.0.0.1", config=quick()):
+    with corner.run_scheduler(f"--secure-port={port}", "--bind-address=127.0.0.1", config=short_backoff_config()):
         corner.api.create(corner.pod("fits", cpu="500m"), corner.pod("large", cpu="2500m"))
-        corner.bound(["fits"])
-        until(lambda: is_told(corner, "large"), "it is told why")
+        corner.wait_bound(["fits"])
+        wait_until(lambda: is_told(corner, "large"), "it is told why")
 
         large = asked(corner, port, "large")
         assert (large["source"], large["tries"] >= 1) == ("record", True)
@@ -54,7 +54,7 @@ def test_a_scheduler_that_runs_says_why(corner: Corner, tmp_path: Path) -> None:
         assert any(change["less"].get("cpu") == 500 for change in large["changes"] if change["kind"] == "requests")
         assert asked(corner, port, "large", "--now")["source"] == "now"
 
-        until(lambda: asked(corner, port, "fits").get("state") == "placed", "the watch has shown it on its node")
+        wait_until(lambda: asked(corner, port, "fits").get("state") == "placed", "the watch has shown it on its node")
         assert asked(corner, port, "fits")["node"] in corner.nodes
 
         path, admin = f"/why/{corner.namespace}/large", corner.cluster.tokens["admin"]
@@ -79,7 +79,7 @@ class HeldUp:
 
 
 def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    corner = BinderCorner(cluster, namespace, tmp_path)
+    corner = BinderHarness(cluster, namespace, tmp_path)
     corner.add_nodes(1)
     (node,) = corner.nodes
     (port,) = free_ports(1)
@@ -89,9 +89,9 @@ def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: st
     (plugins / "held_up.py").write_text(HELD_UP.format(flag=flag))
     serving = (f"--secure-port={port}", "--bind-address=127.0.0.1", f"--settings={settings}")
     binder = (f"--plugins-dir={plugins}", "--leader-elect", f"--leader-elect-resource-namespace={namespace}")
-    with corner.by_requests(*serving):
+    with corner.run_scheduler_with_requests(*serving):
         corner.api.create(corner.pod("web"))
-        until(lambda: bool(corner.find("BindRequest", "web")), "it is handed over")
+        wait_until(lambda: bool(corner.find("BindRequest", "web")), "it is handed over")
         alone = asked(corner, port, "web")
         assert (alone["state"], alone["request"]["phase"], alone["request"]["failedAttempts"]) == (
             "binding",
@@ -102,10 +102,12 @@ def test_a_pod_that_waits_for_the_binder_says_so(cluster: Cluster, namespace: st
         assert alone["waitsFor"] == f"the binder to take up the bind request {namespace}/web"
         assert alone["binder"]["state"] == "absent"
         with corner.binder(*binder):
-            until(lambda: asked(corner, port, "web")["binder"]["state"] == "held", "a binder is there")
+            wait_until(lambda: asked(corner, port, "web")["binder"]["state"] == "held", "a binder is there")
             flag.touch()
-            until(lambda: asked(corner, port, "web")["state"] == "pending", "the binder gives it up")
-            until(lambda: asked(corner, port, "web").get("waitsFor", "").startswith("the pause after"), "it is tried")
+            wait_until(lambda: asked(corner, port, "web")["state"] == "pending", "the binder gives it up")
+            wait_until(
+                lambda: asked(corner, port, "web").get("waitsFor", "").startswith("the pause after"), "it is tried"
+            )
             answer = asked(corner, port, "web")
     (given_up,) = answer["givenUp"]
     assert (given_up["node"], given_up["times"]) == (node, 1)

@@ -12,16 +12,16 @@ import pytest
 
 from cluster.api import Api, Tree
 from cluster.run import Cluster, free_ports
-from support.e2e.batch_harness import BatchCorner
-from support.e2e.scheduler_harness import quick
+from support.e2e.batch_harness import BatchSchedulerHarness
+from support.e2e.scheduler_harness import short_backoff_config
 from support.e2e.scheduler_process import (
     condition,
     node,
     pod,
-    scheduler,
-    until,
+    run_scheduler,
+    wait_until,
 )
-from support.fakes.egress_proxy import pod_network
+from support.fakes.egress_proxy import run_egress_proxy
 from support.harness.deadlines import DEADLINE_S
 
 SPACE, SYSTEM, LEADER = "team", "kube-system", "bayplan-0"
@@ -52,7 +52,7 @@ def allowed(user: str, namespace: str, resource: str, group: str = "") -> list[T
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A real API server that can dial pods; in one of them, as far as it knows, runs the scheduler."""
     folder = tmp_path_factory.mktemp("proxied")
-    with pod_network() as flag, Cluster(folder, flags=[flag], users=[READER, STRANGER, OUTSIDER]) as running:
+    with run_egress_proxy() as flag, Cluster(folder, flags=[flag], users=[READER, STRANGER, OUTSIDER]) as running:
         running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
         system = Api(running, SYSTEM)
         system.create(node("worker", cpu="2"), {**pod(LEADER, SYSTEM, nodeName="worker")})
@@ -70,11 +70,11 @@ def led(real: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("POD_NAMESPACE", SYSTEM)
     monkeypatch.setenv("POD_NAME", LEADER)
     (port,) = free_ports(1)
-    config = quick().replace("leaderElect: false", "leaderElect: true")
+    config = short_backoff_config().replace("leaderElect: false", "leaderElect: true")
     api = Api(real, SPACE)
-    with scheduler(real, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", config=config):
+    with run_scheduler(real, tmp_path, f"--secure-port={port}", "--bind-address=127.0.0.1", config=config):
         api.create(pod("large", SPACE, cpu="2500m"))
-        until(lambda: condition(api.pod("large")).get("message"), "it is told why")
+        wait_until(lambda: condition(api.pod("large")).get("message"), "it is told why")
         yield api
         api.delete("Pod", "large", now=True)
 
@@ -115,7 +115,7 @@ def test_the_leader_of_a_batch_engine_answers_too(
 ) -> None:
     monkeypatch.setenv("POD_NAMESPACE", SYSTEM)
     monkeypatch.setenv("POD_NAME", LEADER)
-    corner = BatchCorner(real, SPACE, tmp_path)
+    corner = BatchSchedulerHarness(real, SPACE, tmp_path)
     (port,) = free_ports(1)
     flags = (
         f"--secure-port={port}",
@@ -123,9 +123,9 @@ def test_the_leader_of_a_batch_engine_answers_too(
         "--leader-elect=true",
         f"--leader-elect-resource-namespace={SYSTEM}",
     )
-    with corner.scheduling(*flags):
+    with corner.run_batch(*flags):
         (large,) = corner.gang("elsewhere", 1, cpu="100m", nodeSelector={"disk": "fast"})
-        until(lambda: condition(corner.api.pod(large)).get("message"), "it is told why")
+        wait_until(lambda: condition(corner.api.pod(large)).get("message"), "it is told why")
         told = why(real, READER, "--lease", f"{SYSTEM}/volcano", pod=large)
         assert told.returncode == 0, told.stderr
         answer = json.loads(told.stdout)

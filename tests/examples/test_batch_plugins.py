@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from bayplan.app import batch_configured, known_batch_plugins
-from bayplan.framework.runtime.plugin_discovery import Kind, found_in
+from bayplan.framework.runtime.plugin_discovery import PluginKind, plugins_in_folder
 from bayplan.testing import BatchHarness, make_gang, make_node
 from docs.fences import ROOT
 
 FOLDER = ROOT / "examples" / "batch_plugins"
 CONFIG = (ROOT / "examples" / "config" / "costaware.conf").read_text(encoding="utf-8")
-(CostAware,) = found_in(FOLDER, Kind.BATCH_PLUGIN, trust_writable=True)
+(CostAware,) = plugins_in_folder(FOLDER, PluginKind.BATCH_PLUGIN, trust_writable=True)
 
 
 def test_every_file_holds_one_plugin() -> None:

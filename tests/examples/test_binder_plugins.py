@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from bayplan.binder.plugin import BinderHandle
-from bayplan.framework.runtime.plugin_discovery import Kind, found_in
+from bayplan.framework.runtime.plugin_discovery import PluginKind, plugins_in_folder
 from bayplan.objects.core import Node, Toleration
 from bayplan.objects.taints import UNSCHEDULABLE, tolerated
 from docs.fences import ROOT
-from support.harness.reconciler import NODES, BinderRig, binder_rig
+from support.harness.reconciler import NODES, ReconcilerHarness, run_reconciler
 
 (NODE_STATE,) = (
     each
-    for each in found_in(ROOT / "examples" / "binder", Kind.BINDER_PLUGIN, trust_writable=True)
+    for each in plugins_in_folder(ROOT / "examples" / "binder", PluginKind.BINDER_PLUGIN, trust_writable=True)
     if each.name == "nodestate"
 )
 
@@ -26,24 +26,24 @@ from support.harness.reconciler import NODES, BinderRig, binder_rig
 def refreshed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Nodes that were asked for once more, in order."""
     asked: list[str] = []
-    fresh = BinderHandle.fresh_node
+    fresh = BinderHandle.read_node
 
     async def noting(handle: BinderHandle, name: str) -> Node:
         asked.append(name)
         return await fresh(handle, name)
 
-    monkeypatch.setattr(BinderHandle, "fresh_node", noting)
+    monkeypatch.setattr(BinderHandle, "read_node", noting)
     return asked
 
 
-async def seen(rig: BinderRig, **change: Any) -> str:
+async def seen(rig: ReconcilerHarness, **change: Any) -> str:
     """The scheduler has seen a version of the node that the binder's watch has not told yet."""
     await rig.patch(NODES, "n1", change or {"metadata": {"labels": {"example.com/seen": "yes"}}})
     version: str = (await rig.get(NODES, "n1"))["metadata"]["resourceVersion"]
     return version
 
 
-async def bound(rig: BinderRig, version: str, *tolerations: dict[str, str], **told: str) -> dict[str, Any]:
+async def bound(rig: ReconcilerHarness, version: str, *tolerations: dict[str, str], **told: str) -> dict[str, Any]:
     told = {"handler": "nodestate", "resource-version": version, **told}
     handed = {f"nodestate.kai.scheduler/{key}": value for key, value in told.items()}
     pod = await rig.pod(spec={"tolerations": list(tolerations)})
@@ -56,7 +56,7 @@ def test_a_node_that_the_watch_lags_behind_is_refreshed_once_then_accepted(
     tmp_path: Path, refreshed: list[str]
 ) -> None:
     async def run() -> None:
-        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
             status = await bound(rig, await seen(rig))
             assert status["phase"] == "Succeeded"
             assert await rig.node_of() == "n1"
@@ -67,9 +67,9 @@ def test_a_node_that_the_watch_lags_behind_is_refreshed_once_then_accepted(
 
 def test_a_node_that_is_known_well_enough_is_not_asked_for(tmp_path: Path, refreshed: list[str]) -> None:
     async def run() -> None:
-        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
             version = await seen(rig)
-            await rig.hear(Node, "n1")
+            await rig.deliver_event(Node, "n1")
             assert (await bound(rig, version))["phase"] == "Succeeded"
 
     asyncio.run(run())
@@ -78,7 +78,7 @@ def test_a_node_that_is_known_well_enough_is_not_asked_for(tmp_path: Path, refre
 
 def test_a_node_that_is_still_older_is_refused_at_once(tmp_path: Path, refreshed: list[str]) -> None:
     async def run() -> None:
-        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
             status = await bound(rig, str(10**9 + int(await seen(rig))))
             assert (status["phase"], status["failedAttempts"]) == ("Failed", 3)
             assert "is known in a version before" in status["reason"]
@@ -93,7 +93,7 @@ def test_a_node_that_the_refresh_shows_cordoned_is_refused(
     tmp_path: Path, refreshed: list[str], told: dict[str, str]
 ) -> None:
     async def run() -> None:
-        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
             status = await bound(rig, await seen(rig, spec={"unschedulable": True}), **told)
             assert status["phase"] == "Failed"
             assert "node n1 is cordoned by now, which the pod does not tolerate" in status["reason"]
@@ -104,7 +104,7 @@ def test_a_node_that_the_refresh_shows_cordoned_is_refused(
 
 def test_a_node_that_was_cordoned_when_the_scheduler_chose_it_is_accepted(tmp_path: Path) -> None:
     async def run() -> None:
-        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
             version = await seen(rig, spec={"unschedulable": True})
             assert (await bound(rig, version, cordoned="true"))["phase"] == "Succeeded"
 
@@ -131,7 +131,7 @@ def test_a_pod_that_tolerates_a_cordon_is_bound_whenever_that_came(
     """As the scheduler has it, which says the same of each."""
 
     async def run() -> None:
-        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+        async with run_reconciler(tmp_path, NODE_STATE()) as rig:
             version = await seen(rig, spec={"unschedulable": True})
             assert (await bound(rig, version, toleration, cordoned="false"))["phase"] == phase
 

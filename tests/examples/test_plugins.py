@@ -11,7 +11,17 @@ from bayplan.errors import ConfigError
 from bayplan.framework import unresolvable
 from bayplan.framework.runtime.plugin_discovery import with_plugins_from
 from bayplan.framework.runtime.registry import Registry
-from bayplan.testing import Cluster, Harness, check_forms_agree, clusters, label_sets, make_node, make_pod, nodes, pods
+from bayplan.testing import (
+    Harness,
+    RandomCluster,
+    check_forms_agree,
+    clusters,
+    label_sets,
+    make_node,
+    make_pod,
+    nodes,
+    pods,
+)
 from docs.fences import ROOT
 
 FOUND = with_plugins_from(Registry(), ROOT / "examples" / "plugins", trust_writable=True)
@@ -186,7 +196,7 @@ def test_pods_are_tried_by_priority_then_deadline_then_age() -> None:
 def test_the_configuration_of_the_queue_order_is_the_one_that_the_harness_makes() -> None:
     text = (ROOT / "examples" / "config" / "deadline-first.yaml").read_text(encoding="utf-8")
     stored = Harness([example("DeadlineFirst")], config=text)
-    assert stored.profile().described() == Harness([example("DeadlineFirst")]).profile().described()
+    assert stored.profile().describe() == Harness([example("DeadlineFirst")]).profile().describe()
 
 
 # all
@@ -202,9 +212,9 @@ def test_forms_agree(name: str, args: Any) -> None:
         {"disk": ["ssd", "hdd"], "team": ["red", "blue"], INSTANCE_TYPE: ["small", "large"], "rack": ["1", "2"]}
     )
     own = label_sets({"disk": ["fast"], "team": ["red", "blue"], "app": ["web"]})
-    tried: list[Cluster] = []
+    tried: list[RandomCluster] = []
 
-    def noted(cluster: Cluster) -> Cluster:
+    def noted(cluster: RandomCluster) -> RandomCluster:
         tried.append(cluster)
         return cluster
 

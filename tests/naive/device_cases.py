@@ -35,13 +35,13 @@ from support.builders.devices import (
     make_claim,
     make_class,
     make_slice,
-    wanting,
+    subrequest,
 )
 from support.builders.framework import (
-    changed,
     make_container,
     make_node,
     make_pod,
+    replace_fields,
 )
 
 NOW, WAIT = datetime(2026, 1, 1, tzinfo=UTC), timedelta(seconds=600)
@@ -105,15 +105,17 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
     expressions = draw(st.lists(st.sampled_from(EXPRESSIONS), max_size=1))
     tolerations = draw(st.sampled_from(((), ({"operator": "Exists"},))))
     count = draw(rarely(1, *(2, 3) * 3, "all", 33))
-    return wanting(count, *expressions, of=draw(rarely("gpu", "plain", "gone")), tolerations=list(tolerations))
+    return subrequest(count, *expressions, of=draw(rarely("gpu", "plain", "gone")), tolerations=list(tolerations))
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> DeviceRequest:
     if draw(st.booleans()):
-        preferred = wanting(1, EXPRESSIONS[0])  # what some nodes have: those are the better ones
+        preferred = subrequest(1, EXPRESSIONS[0])  # what some nodes have: those are the better ones
         others = draw(st.lists(wishes(), min_size=1, max_size=2))
-        return first_of(*draw(st.sampled_from(((preferred, wanting(1)), (preferred, *others), (*others, preferred)))))
+        return first_of(
+            *draw(st.sampled_from(((preferred, subrequest(1)), (preferred, *others), (*others, preferred))))
+        )
     expressions = draw(st.lists(st.sampled_from(EXPRESSIONS), max_size=1))
     return exactly(draw(st.sampled_from((1, 1, 2, "all"))), *expressions, of=draw(rarely("gpu", "gone")))
 
@@ -127,7 +129,7 @@ def allocations(draw: st.DrawFn, names: Sequence[str]) -> AllocationResult:
         result.update(bindingConditions=["ready"], bindingFailureConditions=["broken"])
     since = draw(st.sampled_from((NOW - 2 * WAIT, NOW - WAIT / 2, None)))
     selector = draw(st.sampled_from((None, None, IN_ZONE["a"], IN_ZONE["b"])))
-    return changed(make_allocation(result), node_selector=selector, allocation_timestamp=since)
+    return replace_fields(make_allocation(result), node_selector=selector, allocation_timestamp=since)
 
 
 @st.composite
@@ -143,10 +145,10 @@ def claims(draw: st.DrawFn, name: str, names: Sequence[str], pod: Pod, *, busy: 
     if allocation is not None and draw(st.booleans()):
         (result,) = allocation.devices.results
         conditions = [{"type": draw(st.sampled_from(("ready", "broken"))), "status": draw(rarely("True", "False"))}]
-        claim = changed(claim, status={"devices": (status_of(result, conditions),)})
+        claim = replace_fields(claim, status={"devices": (status_of(result, conditions),)})
     owner = OwnerReference(kind="Pod", name=pod.name, uid=pod.uid, controller=True)
     deleted = draw(rarely(None, None, None, NOW))
-    return changed(claim, metadata={"owner_references": (owner,), "deletion_timestamp": deleted})
+    return replace_fields(claim, metadata={"owner_references": (owner,), "deletion_timestamp": deleted})
 
 
 def status_of(result: Any, conditions: list[dict[str, str]]) -> AllocatedDeviceStatus:
@@ -204,7 +206,7 @@ def specials(draw: st.DrawFn, pod: Pod) -> list[ResourceClaim]:
         return []
     claim = make_claim(*wanted, name="special")
     owner = OwnerReference(kind="Pod", name=pod.name, uid=pod.uid, controller=True)
-    return [changed(claim, metadata={"owner_references": (owner,), "annotations": {SPECIAL: "true"}})]
+    return [replace_fields(claim, metadata={"owner_references": (owner,), "annotations": {SPECIAL: "true"}})]
 
 
 @st.composite

@@ -11,9 +11,9 @@ from typing import Any
 
 from bayplan.codec.quantity import Quantity
 from bayplan.devices import capacity
-from bayplan.devices.assumptions import InUse
-from bayplan.devices.constraints import find_attribute, value_of
-from bayplan.devices.device_requests import Ask
+from bayplan.devices.assumptions import AllocatedDevices
+from bayplan.devices.constraints import find_attribute, typed_value
+from bayplan.devices.device_requests import RequestAlternative
 from bayplan.devices.pools import NodePools, PoolDevice
 from bayplan.devices.search import MAX_DEVICES
 from bayplan.devices.selectors import DeviceSelectors
@@ -28,22 +28,29 @@ class TooManyError(Exception):
 
 class NaiveSearch:
     def __init__(
-        self, node: Node, pools: NodePools, in_use: InUse, selectors: DeviceSelectors, claims: Sequence[ResourceClaim]
+        self,
+        node: Node,
+        pools: NodePools,
+        in_use: AllocatedDevices,
+        selectors: DeviceSelectors,
+        claims: Sequence[ResourceClaim],
     ) -> None:
         self.node, self.pools, self.in_use, self.selectors, self.claims = node, pools, in_use, selectors, claims
 
-    def run(self, requests: Sequence[Sequence[Ask]]) -> list[tuple[str, str]] | None:
+    def run(self, requests: Sequence[Sequence[RequestAlternative]]) -> list[tuple[str, str]] | None:
         """The picks as (request, device) in order, or None."""
         found = self.picks(requests)
         return None if found is None else [(ask.name, str(device.id)) for ask, device in found]
 
-    def picks(self, requests: Sequence[Sequence[Ask]]) -> list[tuple[Ask, PoolDevice]] | None:
+    def picks(
+        self, requests: Sequence[Sequence[RequestAlternative]]
+    ) -> list[tuple[RequestAlternative, PoolDevice]] | None:
         self.requests = requests
         self.memory: dict[tuple[int, int], dict[str, Any]] = {}
         found = self._request(0, [])
         return None if found is None else [(ask, device) for ask, device, _ in found]
 
-    def can_serve(self, ask: Ask, device: PoolDevice) -> bool:
+    def can_serve(self, ask: RequestAlternative, device: PoolDevice) -> bool:
         """Whether "all devices" means this one too."""
         return self._selects(ask, device) and self._has_room(ask, device, [])
 
@@ -64,7 +71,7 @@ class NaiveSearch:
             raise TooManyError
         return None
 
-    def _next_request(self, number: int, ask: Ask, picks: list[Any]) -> list[Any] | None:
+    def _next_request(self, number: int, ask: RequestAlternative, picks: list[Any]) -> list[Any] | None:
         last_of_claim = number + 1 < len(self.requests) and self.requests[number + 1][0].position != ask.position
         try:
             return self._request(number + 1, picks)
@@ -73,7 +80,9 @@ class NaiveSearch:
                 return None
             raise
 
-    def _device(self, number: int, ask: Ask, taken: int, start: int, picks: list[Any]) -> list[Any] | None:
+    def _device(
+        self, number: int, ask: RequestAlternative, taken: int, start: int, picks: list[Any]
+    ) -> list[Any] | None:
         if ask.wants_all and not ask.every:
             return None
         if taken >= ask.count:
@@ -101,7 +110,14 @@ class NaiveSearch:
         return None
 
     def _go_on(
-        self, number: int, ask: Ask, taken: int, start: int, picks: list[Any], device: PoolDevice, paid: bool
+        self,
+        number: int,
+        ask: RequestAlternative,
+        taken: int,
+        start: int,
+        picks: list[Any],
+        device: PoolDevice,
+        paid: bool,
     ) -> list[Any] | None:
         try:
             found = self._device(number, ask, taken + 1, start, [*picks, (ask, device, paid)])
@@ -112,27 +128,27 @@ class NaiveSearch:
             self._forget(ask, len(self._constraints(ask)))
         return found
 
-    def _occupied(self, ask: Ask, device: PoolDevice, picks: list[Any]) -> bool:
+    def _occupied(self, ask: RequestAlternative, device: PoolDevice, picks: list[Any]) -> bool:
         takers = {other.position for other, item, _ in picks if item.id == device.id and not item.shareable}
         if ask.admin:
             return ask.position in takers
-        return bool(takers) or self.in_use.is_held(device.id)
+        return bool(takers) or self.in_use.is_exclusively_allocated(device.id)
 
-    def _selects(self, ask: Ask, device: PoolDevice) -> bool:
+    def _selects(self, ask: RequestAlternative, device: PoolDevice) -> bool:
         return self.selectors.select(ask, device) and device.reaches(self.node)
 
-    def _has_room(self, ask: Ask, device: PoolDevice, picks: list[Any]) -> bool:
+    def _has_room(self, ask: RequestAlternative, device: PoolDevice, picks: list[Any]) -> bool:
         shares = [
-            capacity.consumed(other.capacity, item.device.capacity)
+            capacity.consumed_capacity(other.capacity, item.device.capacity)
             for other, item, _ in picks
             if item.id == device.id and item.shareable
         ]
         return capacity.fits(ask.capacity, device.device.capacity, [self.in_use.consumed(device.id), *shares])
 
-    def _take(self, ask: Ask, device: PoolDevice, picks: list[Any], *, must: bool) -> bool | None:
+    def _take(self, ask: RequestAlternative, device: PoolDevice, picks: list[Any], *, must: bool) -> bool | None:
         """Whether counters are paid for it; None if something objects."""
         shared = device.shareable and (
-            self.in_use.is_measured(device.id) or any(item.id == device.id for _, item, _ in picks)
+            self.in_use.has_consumed_capacity(device.id) or any(item.id == device.id for _, item, _ in picks)
         )
         pays = bool(device.counters) and not shared
         if pays and not self._counters_suffice(device, picks):
@@ -144,7 +160,7 @@ class NaiveSearch:
             if not self._joins(ask, joined, constraint, device, picks):
                 self._forget(ask, joined)
                 if must:
-                    raise ask.fault(f"cannot add device {device.id} because a claim constraint would not be satisfied")
+                    raise ask.error(f"cannot add device {device.id} because a claim constraint would not be satisfied")
                 return None
             joined += 1
         if not self._has_room(ask, device, picks):
@@ -167,33 +183,35 @@ class NaiveSearch:
 
     # constraints
 
-    def _constraints(self, ask: Ask) -> tuple[DeviceConstraint, ...]:
+    def _constraints(self, ask: RequestAlternative) -> tuple[DeviceConstraint, ...]:
         return self.claims[ask.position].spec.devices.constraints
 
-    def _concerns(self, constraint: DeviceConstraint, ask: Ask) -> bool:
+    def _concerns(self, constraint: DeviceConstraint, ask: RequestAlternative) -> bool:
         return not constraint.requests or ask.request in constraint.requests or ask.name in constraint.requests
 
-    def _joins(self, ask: Ask, number: int, constraint: DeviceConstraint, device: PoolDevice, picks: list[Any]) -> bool:
+    def _joins(
+        self, ask: RequestAlternative, number: int, constraint: DeviceConstraint, device: PoolDevice, picks: list[Any]
+    ) -> bool:
         if not self._concerns(constraint, ask):
             return True
         name = constraint.match_attribute or constraint.distinct_attribute or ""
         attribute = find_attribute(device.device, device.id.driver, name)
         if attribute is None:
             return False
-        value = value_of(attribute)
+        value = typed_value(attribute)
         if constraint.match_attribute is not None:
             mates = [
                 item for other, item, _ in picks if other.position == ask.position and self._concerns(constraint, other)
             ]
             found = [find_attribute(item.device, item.id.driver, name) for item in mates]
-            return all(other is not None and value_of(other) == value for other in found)
+            return all(other is not None and typed_value(other) == value for other in found)
         memory = self.memory.setdefault((ask.position, number), {})
         if value in memory.values():
             return False
         memory[ask.request] = value
         return True
 
-    def _forget(self, ask: Ask, joined: int) -> None:
+    def _forget(self, ask: RequestAlternative, joined: int) -> None:
         for number, constraint in enumerate(self._constraints(ask)[:joined]):
             if self._concerns(constraint, ask):
                 self.memory.get((ask.position, number), {}).pop(ask.request, None)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bayplan.codec.quantity import parse_quantity
-from bayplan.devices.assumptions import InUse
-from bayplan.devices.device_requests import Ask, alternatives
+from bayplan.devices.assumptions import AllocatedDevices
+from bayplan.devices.device_requests import RequestAlternative, alternatives
 from bayplan.devices.errors import DeviceError
 from bayplan.devices.identity import PoolId
-from bayplan.devices.pools import NodePools, Pool, PoolDevice
+from bayplan.devices.pools import NodePools, PoolDevice, VisiblePool
 from bayplan.objects.core import (
     Node,
     Pod,
@@ -33,10 +33,10 @@ from naive.device_search import NaiveSearch, TooManyError
 from naive.twin import Case, Twin, spread_to_100
 from support.builders.devices import SELECTORS
 from support.builders.framework import (
-    FITS,
-    Answer,
-    changed,
-    failed,
+    FEASIBLE,
+    FilterResult,
+    errored,
+    replace_fields,
     unresolvable,
 )
 
@@ -44,7 +44,7 @@ from support.builders.framework import (
 class Outcome(NamedTuple):
     """What a node says, and what was granted there to which claim (None: nothing had to be allocated)."""
 
-    answer: Answer
+    answer: FilterResult
     claims: Sequence[ResourceClaim] = ()
     granted: Sequence[set[str]] | None = None
 
@@ -110,7 +110,7 @@ def look(case: Case, node: Node) -> Outcome:
         if isinstance(answer, tuple):
             return Outcome(answer)
         if answer is None and not own:
-            return Outcome(FITS)
+            return Outcome(FEASIBLE)
         assert answer is not None or own
         own = [*own, answer or special]
     return serve(case, node, own)
@@ -123,13 +123,13 @@ def serve(case: Case, node: Node, claims: Sequence[ResourceClaim]) -> Outcome:
         try:
             found = allocate(case, node, open_claims)
         except DeviceError as fault:
-            return Outcome(failed(f'running "DynamicResources" filter plugin: {fault}'))
+            return Outcome(errored(f'running "DynamicResources" filter plugin: {fault}'))
         if isinstance(found, str):
             return Outcome(unresolvable(found))
         granted = found
     if not all(usable(claim, node) for claim in claims):
         return Outcome(unresolvable("resourceclaim not available on the node"))
-    return Outcome(FITS, claims, granted)
+    return Outcome(FEASIBLE, claims, granted)
 
 
 def usable(claim: ResourceClaim, node: Node) -> bool:
@@ -177,7 +177,7 @@ def special_claim(case: Case) -> ResourceClaim:
 
 def with_node(
     case: Case, node: Node, special: ResourceClaim, resources: Sequence[str], classes: dict[str, DeviceClass]
-) -> ResourceClaim | Answer | None:
+) -> ResourceClaim | FilterResult | None:
     """The special claim as the node needs it (None: not at all), or why the node will not do."""
     if special.spec.devices.requests:
         return unresolvable("cannot schedule extended resource claim")
@@ -189,7 +189,7 @@ def with_node(
         return None
     requests = [each for name in left for each in asked_by_containers(case.pod, name, classes[name].name)]
     ordered = tuple(sorted(requests, key=lambda request: request.name))
-    return changed(special, spec=ResourceClaimSpec(DeviceClaim(requests=ordered)))
+    return replace_fields(special, spec=ResourceClaimSpec(DeviceClaim(requests=ordered)))
 
 
 def asked_by_containers(pod: Pod, resource: str, class_name: str) -> list[DeviceRequest]:
@@ -219,10 +219,10 @@ def allocate(case: Case, node: Node, claims: Sequence[ResourceClaim]) -> list[se
     """The requests that got devices, claim by claim; or why there are none."""
     pools = pools_of(case, node)
     allocations = [claim.status.allocation for claim in case.cluster.of(ResourceClaim)]
-    in_use = InUse(each for each in allocations if each is not None)
+    in_use = AllocatedDevices(each for each in allocations if each is not None)
     search = NaiveSearch(node, pools, in_use, SELECTORS, claims)
     classes = {each.name: each for each in case.cluster.of(DeviceClass)}
-    asked: list[list[Ask]] = []
+    asked: list[list[RequestAlternative]] = []
     for position, claim in enumerate(claims):
         asks = [
             [with_all(search, pools, ask) for ask in alternatives(claim, position, request, classes)]
@@ -241,14 +241,14 @@ def allocate(case: Case, node: Node, claims: Sequence[ResourceClaim]) -> list[se
     return [{ask.name for ask, _ in picks if ask.position == position} for position in range(len(claims))]
 
 
-def with_all(search: NaiveSearch, pools: NodePools, ask: Ask) -> Ask:
+def with_all(search: NaiveSearch, pools: NodePools, ask: RequestAlternative) -> RequestAlternative:
     if not ask.wants_all:
         return ask
     every: list[PoolDevice] = []
     for pool in pools.pools:
         if pool.incomplete or pool.invalid:
             state = "being updated" if pool.incomplete else "invalid"
-            raise ask.fault(f"asks for all devices, but resource pool {pool.id} is currently {state}")
+            raise ask.error(f"asks for all devices, but resource pool {pool.id} is currently {state}")
         every += [each for each in pool.devices if search.can_serve(ask, each)]
     return ask.on_node(every)
 
@@ -279,7 +279,7 @@ def pools_of(case: Case, node: Node) -> NodePools:
     return NodePools(found, node.metadata.labels, ())
 
 
-def pool_of(pool_id: PoolId, slices: Sequence[ResourceSlice], node: Node) -> Pool | None:
+def pool_of(pool_id: PoolId, slices: Sequence[ResourceSlice], node: Node) -> VisiblePool | None:
     here = [each for each in slices if counts_for(node, each)]
     if not here:
         return None
@@ -291,7 +291,7 @@ def pool_of(pool_id: PoolId, slices: Sequence[ResourceSlice], node: Node) -> Poo
             return None
         elsewhere = [each for each in slices if each.spec.pool.generation == newest and each not in here]
         if len(here) + len(elsewhere) != expected:
-            return Pool(pool_id, incomplete=True)
+            return VisiblePool(pool_id, incomplete=True)
     sets = [each for item in here for each in item.spec.shared_counters]
     counters = {
         (each.name, name): parse_quantity(counter.value) for each in sets for name, counter in each.counters.items()
@@ -306,17 +306,17 @@ def pool_of(pool_id: PoolId, slices: Sequence[ResourceSlice], node: Node) -> Poo
     ]
     doubled = len(set(names)) < len(names) or len({each.name for each in sets}) < len(sets)
     if doubled or any(name not in counters for name in consumed):
-        return Pool(pool_id, invalid=True)
+        return VisiblePool(pool_id, invalid=True)
     mine, others = (
         tuple(PoolDevice(item, each) for item in some for each in item.spec.devices) for some in (here, elsewhere)
     )
-    return Pool(pool_id, devices=mine, elsewhere=others, counters=counters)
+    return VisiblePool(pool_id, devices=mine, elsewhere=others, counters=counters)
 
 
 # answers
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     return look(case, node).answer
 
 

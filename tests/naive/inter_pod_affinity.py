@@ -23,7 +23,7 @@ from bayplan.plugins.inter_pod_affinity.args import InterPodAffinityArgs
 from bayplan.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from naive.twin import Case, Cluster, Twin, fits_unless
 from support.builders.framework import (
-    Answer,
+    FilterResult,
     make_node,
     make_pod,
     rejected,
@@ -79,7 +79,7 @@ def together(term: PodAffinityTerm, one: Node, other: Node) -> bool:
 # answers
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     me = case.pod
     wanted, avoided = near(me).required, far(me).required
     liked = [

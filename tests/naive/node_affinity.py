@@ -13,7 +13,7 @@ from bayplan.plugins.node_affinity import args as node_affinity_args
 from bayplan.plugins.node_affinity.args import NodeAffinityArgs
 from bayplan.plugins.node_affinity.plugin import NodeAffinity
 from naive.twin import SOUND_TERMS, Case, Twin, cases, fits_unless, node_affinities, spread_to_100
-from support.builders.framework import Answer, unresolvable
+from support.builders.framework import FilterResult, unresolvable
 
 
 def is_integer(text: str) -> bool:
@@ -98,7 +98,7 @@ def only_names(pod: Pod) -> set[str] | None:
     return names
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     names = only_names(case.pod)
     required, added = affinity_of(case.pod).required, added_to(case).required
     selected = all(node.metadata.labels.get(key) == value for key, value in case.pod.spec.node_selector.items())

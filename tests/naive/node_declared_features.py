@@ -5,10 +5,10 @@ from __future__ import annotations
 from bayplan.objects.core import Node
 from bayplan.plugins.node_declared_features import NodeDeclaredFeatures
 from naive.twin import Case, Twin, cases, fits_unless
-from support.builders.framework import Answer, unresolvable
+from support.builders.framework import FilterResult, unresolvable
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     spec = case.pod.spec
     declared = node.status.declared_features
     actions = [rule.action for each in (*spec.containers, *spec.init_containers) for rule in each.restart_policy_rules]

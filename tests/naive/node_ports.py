@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bayplan.objects.core import ContainerPort, Node, Pod
 from bayplan.plugins.node_ports import NodePorts
 from naive.twin import Case, Twin, cases, fits_unless
-from support.builders.framework import Answer, rejected
+from support.builders.framework import FilterResult, rejected
 
 
 def ports(pod: Pod) -> Iterator[ContainerPort]:
@@ -23,7 +23,7 @@ def clash(one: ContainerPort, other: ContainerPort) -> bool:
     return same_port and (len(addresses) == 1 or everywhere in addresses)
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     held = [port for pod in case.cluster.pods_on(node) for port in ports(pod)]
     taken = any(clash(mine, theirs) for mine in ports(case.pod) for theirs in held)
     return fits_unless((taken, rejected("node(s) didn't have free ports for the requested pod ports")))

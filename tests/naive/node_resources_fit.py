@@ -23,8 +23,8 @@ from bayplan.plugins.node_resources.fit_args import NodeResourcesFitArgs, Reques
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec, UtilizationShapePoint
 from naive.twin import GPU, Case, Twin, cases
 from support.builders.framework import (
-    FITS,
-    Answer,
+    FEASIBLE,
+    FilterResult,
     rejected,
     unresolvable,
 )
@@ -52,7 +52,7 @@ def left_to_devices(case: Case, name: str, offered: int) -> bool:
     return offered == 0 and any(name == each.spec.extended_resource_name for each in case.cluster.of(DeviceClass))
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     room = allocatable_amounts(node.status.allocatable)
     requests = filter_requests(case.pod)
     reasons, hopeless = [], False
@@ -66,7 +66,7 @@ def judge(case: Case, node: Node) -> Answer:
             reasons.append(f"Insufficient {name}")
             hopeless = hopeless or wanted > offered
     if not reasons:
-        return FITS
+        return FEASIBLE
     return unresolvable(*reasons) if hopeless else rejected(*reasons)
 
 

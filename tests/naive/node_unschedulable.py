@@ -6,10 +6,10 @@ from bayplan.objects.core import Node
 from bayplan.objects.taints import UNSCHEDULABLE, tolerates
 from bayplan.plugins.node_unschedulable import NodeUnschedulable
 from naive.twin import Case, Twin, cases, fits_unless
-from support.builders.framework import Answer, unresolvable
+from support.builders.framework import FilterResult, unresolvable
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     tolerated = any(tolerates(toleration, UNSCHEDULABLE) for toleration in case.pod.spec.tolerations)
     return fits_unless((node.spec.unschedulable and not tolerated, unresolvable("node(s) were unschedulable")))
 

@@ -38,9 +38,9 @@ from naive.storage import (
 )
 from naive.twin import Case, Cluster, Twin
 from support.builders.framework import (
-    FITS,
-    Answer,
-    failed,
+    FEASIBLE,
+    FilterResult,
+    errored,
     make_node,
     rejected,
     unresolvable,
@@ -158,13 +158,13 @@ def is_full(case: Case, node: Node) -> bool:
     return any(driver in limits and present.count(driver) + wanted.count(driver) > limits[driver] for driver in wanted)
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     try:
-        return rejected("node(s) exceed max volume count") if is_full(case, node) else FITS
+        return rejected("node(s) exceed max volume count") if is_full(case, node) else FEASIBLE
     except MissingError as missing:
         return unresolvable(str(missing))
     except BrokenError as fault:
-        return failed(f'running "NodeVolumeLimits" filter plugin: {fault}')
+        return errored(f'running "NodeVolumeLimits" filter plugin: {fault}')
 
 
 # random cases

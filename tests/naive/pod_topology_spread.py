@@ -29,7 +29,7 @@ from bayplan.plugins.pod_topology_spread.go_logarithm import natural_log
 from bayplan.plugins.pod_topology_spread.plugin import PodTopologySpread
 from naive.twin import SOUND_TERMS, Case, Cluster, Twin, fits_unless, node_affinities
 from support.builders.framework import (
-    Answer,
+    FilterResult,
     make_node,
     make_pod,
     rejected,
@@ -114,7 +114,7 @@ def pods_meant(case: Case, selector: LabelMatcher, node: Node) -> int:
 # answers
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     hard = constraints(case, "DoNotSchedule")
     keys = [constraint.topology_key for constraint, _ in hard]
     for constraint, selector in hard:

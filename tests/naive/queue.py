@@ -12,19 +12,19 @@ from typing import Any
 
 from bayplan.clock import Clock
 from bayplan.framework.api.events import (
-    Action,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Resource,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
 )
 from bayplan.framework.api.status import Status
-from bayplan.framework.runtime.object_changes import pod_changes
+from bayplan.framework.runtime.object_changes import pod_update_events
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 
-TIMEOUT = ClusterEvent(Resource.ANY, Action.ALL, "UnschedulableTimeout")
-FORCED = ClusterEvent(Resource.ANY, Action.ALL, "ForceActivate")
+TIMEOUT = ClusterEvent(EventResource.ANY, ActionType.ALL, "UnschedulableTimeout")
+FORCED = ClusterEvent(EventResource.ANY, ActionType.ALL, "ForceActivate")
 
 
 @dataclass(eq=False)
@@ -43,7 +43,9 @@ class Entry:
 
 
 class NaiveQueue:
-    def __init__(self, cures: Mapping[str, Sequence[Cure]], gate: Any, clock: Clock, *, early: bool = True) -> None:
+    def __init__(
+        self, cures: Mapping[str, Sequence[ClusterEventWithHint]], gate: Any, clock: Clock, *, early: bool = True
+    ) -> None:
         self.cures, self.gate, self.clock, self.early = cures, gate, clock, early
         self.entries: list[Entry] = []
         self.flying: list[Entry] = []
@@ -60,7 +62,7 @@ class NaiveQueue:
     def update(self, pod: Pod) -> None:
         old = self.lister[pod.uid]
         self.lister[pod.uid] = pod
-        events = pod_changes(old, pod)
+        events = pod_update_events(old, pod)
         flying = [each for each in self.flying if each.pod.uid == pod.uid]
         if flying:
             for each in self.flying:
@@ -172,9 +174,9 @@ class NaiveQueue:
         return found
 
     @staticmethod
-    def says_queue(cure: Cure, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+    def says_queue(cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
         try:
-            return cure.hint is None or cure.hint(pod, old, new) is Hint.QUEUE
+            return cure.hint is None or cure.hint(pod, old, new) is QueueingHint.QUEUE
         except ValueError:
             return True
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bayplan.plugins.gpu.gpu_requests import GpuAsk
-from bayplan.plugins.gpu.typical_pods import Shape
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
+from bayplan.plugins.gpu.typical_pods import GpuPodShape
 
 
 @dataclass
@@ -28,7 +28,7 @@ def accepts(models: str, model: str) -> bool:
     return not models or model in models.split("|")
 
 
-def fragment(state: State, typical: Sequence[tuple[Shape, int]]) -> float:
+def fragment(state: State, typical: Sequence[tuple[GpuPodShape, int]]) -> float:
     covered = sum(count for _, count in typical)
     expected = 0.0
     for shape, count in typical:
@@ -39,7 +39,9 @@ def fragment(state: State, typical: Sequence[tuple[Shape, int]]) -> float:
     return expected
 
 
-def fgd(state: State, cpu: int, ask: GpuAsk, typical: Sequence[tuple[Shape, int]]) -> tuple[int, int, float]:
+def fgd(
+    state: State, cpu: int, ask: GpuMilliRequest, typical: Sequence[tuple[GpuPodShape, int]]
+) -> tuple[int, int, float]:
     """The score, the device that gave it and the gain."""
     best = (-1, -1, 0.0)
     for device, left in enumerate(state.left) if ask.shares else [(-1, 0)]:

@@ -11,7 +11,7 @@ from bayplan.objects.meta import OwnerReference
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from bayplan.objects.volumes import Volume
 from naive.twin import Cluster
-from support.builders.volumes import ephemeral, on_claim, owned_by
+from support.builders.volumes import claim_volume, ephemeral, owner_references
 
 CLASS = "volume.beta.kubernetes.io/storage-class"
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -56,10 +56,10 @@ def not_made_for(pod: Pod, claim: PersistentVolumeClaim) -> str:
 
 def some_volumes(*claims: str, more: st.SearchStrategy[Volume] | None = None) -> st.SearchStrategy[tuple[Volume, ...]]:
     """Volumes of a pod: on claims, an ephemeral one, others."""
-    kinds = st.sampled_from([*map(on_claim, claims), ephemeral()])
+    kinds = st.sampled_from([*map(claim_volume, claims), ephemeral()])
     return st.lists(kinds if more is None else kinds | more, min_size=1, max_size=3).map(tuple)
 
 
 def owners(pod: Pod) -> st.SearchStrategy[tuple[OwnerReference, ...]]:
     """Who made the claim of an ephemeral volume; nearly always it was for the pod."""
-    return st.sampled_from((owned_by(pod),) * 20 + ((),))
+    return st.sampled_from((owner_references(pod),) * 20 + ((),))

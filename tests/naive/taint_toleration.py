@@ -8,10 +8,10 @@ from bayplan.objects.core import Node
 from bayplan.objects.taints import tolerates
 from bayplan.plugins.taint_toleration import TaintToleration
 from naive.twin import Case, Twin, cases, fits_unless, spread_to_100
-from support.builders.framework import Answer, unresolvable
+from support.builders.framework import FilterResult, unresolvable
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     for taint in node.spec.taints:
         if taint.effect not in ("NoSchedule", "NoExecute"):
             continue

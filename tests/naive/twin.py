@@ -26,8 +26,8 @@ from bayplan.objects.core import (
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.resource import DeviceClass, DeviceClassSpec
 from support.builders.framework import (
-    FITS,
-    Answer,
+    FEASIBLE,
+    FilterResult,
     make_container,
     make_node,
     make_pod,
@@ -61,7 +61,7 @@ class Case:
     args: Any = None
 
 
-Filter = Callable[[Case, Node], Answer]
+Filter = Callable[[Case, Node], FilterResult]
 """What PreFilter and Filter together say of one node."""
 Scores = Callable[[Case, Sequence[Node]], dict[str, int] | None]
 """The normalised scores of the nodes that are feasible; None where the plugin skips the pod."""
@@ -77,9 +77,9 @@ class Twin:
     scores: Scores | None = None
 
 
-def fits_unless(*reasons: tuple[bool, Answer]) -> Answer:
+def fits_unless(*reasons: tuple[bool, FilterResult]) -> FilterResult:
     """The first reason that holds, or a fit."""
-    return next((answer for holds, answer in reasons if holds), FITS)
+    return next((answer for holds, answer in reasons if holds), FEASIBLE)
 
 
 # random objects, from pools so small that they collide

@@ -41,20 +41,20 @@ from naive.storage import (
 )
 from naive.twin import Case, Cluster, Twin
 from support.builders.framework import (
-    FITS,
-    Answer,
-    failed,
+    FEASIBLE,
+    FilterResult,
+    errored,
     make_node,
     unresolvable,
 )
 from support.builders.volumes import (
+    claim_reference,
     make_claim,
     make_class,
     make_csi_node,
     make_driver,
-    make_pool,
+    make_storage_capacity,
     make_volume,
-    promise,
     volume_pod,
 )
 
@@ -98,7 +98,7 @@ def is_bound(claim: PersistentVolumeClaim) -> bool:
     return bool(claim.spec.volume_name) and COMPLETED in claim.metadata.annotations
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     refused = refusal(case)
     if refused is not None:
         return unresolvable(refused)
@@ -108,14 +108,14 @@ def judge(case: Case, node: Node) -> Answer:
     for storage_class in classes:
         if storage_class is not None and storage_class.volume_binding_mode is None:
             text = f'VolumeBindingMode not set for StorageClass "{storage_class.name}"'
-            return failed(f'running PreFilter plugin "VolumeBinding": {text}')
+            return errored(f'running PreFilter plugin "VolumeBinding": {text}')
     for claim, storage_class in zip(unbound, classes, strict=True):
         waits = storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
         if not waits or claim.spec.volume_name:
             return unresolvable("pod has unbound immediate PersistentVolumeClaims")
     reasons = {judge_bound(case.cluster, bound, node), judge_unbound(case.cluster, unbound, node)}
     found = [reason for reason in (AFFINITY, NOT_FOUND, NO_SPACE, GONE) if reason in reasons]
-    return unresolvable(*found) if found else FITS
+    return unresolvable(*found) if found else FEASIBLE
 
 
 # claims that have a volume
@@ -383,7 +383,7 @@ def volumes(draw: st.DrawFn, found: Sequence[PersistentVolumeClaim]) -> list[Per
             annotations=draw(rarely({}, {CLASS: "fast"})),
             modes=draw(MODES),
             labels=draw(VOLUME_LABELS),
-            claim=None if claim is None else promise(claim, uid=uid),
+            claim=None if claim is None else claim_reference(claim, uid=uid),
             deleted=draw(rarely(False, True)),
             node_affinity=draw(REACH),
             volume_mode=draw(rarely(None, *("Filesystem", "Block") * 2)),
@@ -396,7 +396,7 @@ def volumes(draw: st.DrawFn, found: Sequence[PersistentVolumeClaim]) -> list[Per
 
 @st.composite
 def pools(draw: st.DrawFn, number: int) -> CsiStorageCapacity:
-    return make_pool(
+    return make_storage_capacity(
         f"pool{number}",
         storage_class=draw(rarely("slow", "fast")),
         near=draw(NEAR),

@@ -10,15 +10,15 @@ from bayplan.plugins.volume_restrictions import VolumeRestrictions
 from naive.storage import claim_names, find_claim
 from naive.twin import Case, Cluster, Twin, fits_unless
 from support.builders.framework import (
-    Answer,
+    FilterResult,
     make_node,
     rejected,
     unresolvable,
 )
 from support.builders.volumes import (
+    claim_volume,
     ephemeral,
     make_claim,
-    on_claim,
     volume_pod,
 )
 
@@ -46,7 +46,7 @@ def uses(pod: Pod, namespace: str, name: str) -> bool:
     return pod.namespace == namespace and any(name == used for used, _ in claim_names(pod, with_ephemeral=False))
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     pod, cluster, exclusive = case.pod, case.cluster, []
     for name, _ in claim_names(pod, with_ephemeral=False):
         claim = find_claim(cluster, pod.namespace, name)
@@ -80,7 +80,7 @@ DISKS = st.one_of(
     ).map(lambda disk: Volume(rbd=disk)),
 )
 NAMES = ("c0", "c1")
-CLAIMED = st.sampled_from((*map(on_claim, NAMES * 3), ephemeral()))
+CLAIMED = st.sampled_from((*map(claim_volume, NAMES * 3), ephemeral()))
 VOLUMES = (
     st.lists(DISKS, min_size=1, max_size=3) | st.lists(CLAIMED, max_size=2) | st.lists(DISKS | CLAIMED, max_size=3)
 )

@@ -21,7 +21,7 @@ from naive.storage import (
     some_volumes,
 )
 from naive.twin import Case, Cluster, Twin, fits_unless
-from support.builders.framework import Answer, make_node, unresolvable
+from support.builders.framework import FilterResult, make_node, unresolvable
 from support.builders.volumes import (
     make_claim,
     make_class,
@@ -66,7 +66,7 @@ def fits(node: Node, volume: PersistentVolume) -> bool:
     return True
 
 
-def judge(case: Case, node: Node) -> Answer:
+def judge(case: Case, node: Node) -> FilterResult:
     reachable = True
     for name, _ in claim_names(case.pod, with_ephemeral=False):
         volume = volume_of(case, name)

@@ -20,12 +20,12 @@ from bayplan.objects.pod_relaxations import (
     SELECTOR,
     SPREAD,
     TOLERATION,
-    Change,
-    applied,
-    node_terms,
-    pod_terms,
+    SuggestedChange,
+    apply_change,
+    node_term_paths,
+    pod_term_paths,
     port_text,
-    spread_terms,
+    spread_term_paths,
     taint_text,
 )
 from bayplan.objects.ports import host_ports
@@ -33,21 +33,21 @@ from bayplan.objects.resources import filter_requests
 from bayplan.objects.storage import ClaimReference
 from bayplan.objects.taints import UNSCHEDULABLE
 from bayplan.testing import Harness, make_pv, make_pvc
-from bayplan.testing.strategies import Cluster
+from bayplan.testing.strategies import RandomCluster
 
 T = TypeVar("T")
 
 
-Fitting = Callable[[Cluster, Pod], list[str]]
+Fitting = Callable[[RandomCluster, Pod], list[str]]
 
 
-def fitting(cluster: Cluster, pod: Pod) -> list[str]:
+def fitting(cluster: RandomCluster, pod: Pod) -> list[str]:
     """The nodes that take the pod, if it is let in at all."""
     with _harness(cluster) as harness:
         return _fitting(harness, pod)
 
 
-def _harness(cluster: Cluster) -> Harness:
+def _harness(cluster: RandomCluster) -> Harness:
     return Harness(nodes=cluster.nodes, pods=cluster.pods, objects=cluster.objects)
 
 
@@ -57,17 +57,17 @@ def _fitting(harness: Harness, pod: Pod) -> list[str]:
     return [name for name, answer in harness.filter(pod).items() if answer == "ok"]
 
 
-def made(cluster: Cluster, pod: Pod, change: Change) -> tuple[Cluster, Pod]:
+def made(cluster: RandomCluster, pod: Pod, change: SuggestedChange) -> tuple[RandomCluster, Pod]:
     """Cluster and pod after a change was really made."""
     if change.kind == EVICTION:
         left = tuple(each for each in cluster.pods if each.key not in change.evict)
-        return Cluster(cluster.nodes, left, cluster.objects), pod
+        return RandomCluster(cluster.nodes, left, cluster.objects), pod
     if change.kind == MISSING:
-        return Cluster(cluster.nodes, cluster.pods, (*cluster.objects, *_created(change, pod))), pod
-    return cluster, applied(pod, change)
+        return RandomCluster(cluster.nodes, cluster.pods, (*cluster.objects, *_created(change, pod))), pod
+    return cluster, apply_change(pod, change)
 
 
-def _created(change: Change, pod: Pod) -> Iterator[KubeObject]:
+def _created(change: SuggestedChange, pod: Pod) -> Iterator[KubeObject]:
     for place in change.drop:
         kind, _, name = place.partition("/")
         assert kind == "PersistentVolumeClaim", place
@@ -80,7 +80,7 @@ def _created(change: Change, pod: Pod) -> Iterator[KubeObject]:
         )
 
 
-def enough_for(asked: Fitting, cluster: Cluster, pod: Pod) -> set[str]:
+def enough_for(asked: Fitting, cluster: RandomCluster, pod: Pod) -> set[str]:
     """The kinds of which one change is enough, as somebody else says where the pod fits."""
     found: set[str] = set()
     for change in all_changes(cluster, pod):
@@ -91,7 +91,7 @@ def enough_for(asked: Fitting, cluster: Cluster, pod: Pod) -> set[str]:
     return found
 
 
-def enough(cluster: Cluster, pod: Pod) -> set[str]:
+def enough(cluster: RandomCluster, pod: Pod) -> set[str]:
     """The kinds of which one change is enough."""
     found: set[str] = set()
     with _harness(cluster) as same:
@@ -105,23 +105,23 @@ def enough(cluster: Cluster, pod: Pod) -> set[str]:
     return found
 
 
-def all_changes(cluster: Cluster, pod: Pod) -> Iterator[Change]:
+def all_changes(cluster: RandomCluster, pod: Pod) -> Iterator[SuggestedChange]:
     """Everything that could be suggested. Pods go from one node, and to that node the pod is to go: the room of others
     is not its business."""
     taints = _taints(cluster.nodes)
     for kind, parts in (
         (GATE, [gate.name for gate in pod.spec.scheduling_gates]),
         (HOST_PORT, [port_text(port) for port in host_ports(pod)]),
-        (SPREAD, spread_terms(pod)),
-        (SELECTOR, [*node_terms(pod), *pod_terms(pod)]),
+        (SPREAD, spread_term_paths(pod)),
+        (SELECTOR, [*node_term_paths(pod), *pod_term_paths(pod)]),
         (MISSING, _missing(cluster, pod)),
     ):
-        yield from (Change(kind=kind, drop=some) for some in _some(parts))
-    yield from (Change(kind=TOLERATION, tolerate=some) for some in _some(taints))
-    yield from (Change(kind=REQUESTS, less=less) for less in _lower(cluster, pod))
+        yield from (SuggestedChange(kind=kind, drop=some) for some in _some(parts))
+    yield from (SuggestedChange(kind=TOLERATION, tolerate=some) for some in _some(taints))
+    yield from (SuggestedChange(kind=REQUESTS, less=less) for less in _lower(cluster, pod))
     for node in cluster.nodes:
         weaker = [p.key for p in cluster.pods if p.spec.node_name == node.name and p.priority < pod.priority]
-        yield from (Change(kind=EVICTION, evict=some, node=node.name) for some in _some(weaker))
+        yield from (SuggestedChange(kind=EVICTION, evict=some, node=node.name) for some in _some(weaker))
 
 
 def _taints(nodes: Iterable[Node]) -> list[str]:
@@ -130,13 +130,13 @@ def _taints(nodes: Iterable[Node]) -> list[str]:
     return list(dict.fromkeys(taint_text(taint) for taint in found if taint.effect != "PreferNoSchedule"))
 
 
-def _missing(cluster: Cluster, pod: Pod) -> list[str]:
+def _missing(cluster: RandomCluster, pod: Pod) -> list[str]:
     known = {item.metadata.name for item in cluster.objects}
     named = [each.persistent_volume_claim.claim_name for each in pod.spec.volumes if each.persistent_volume_claim]
     return [f"PersistentVolumeClaim/{name}" for name in named if name not in known]
 
 
-def _lower(cluster: Cluster, pod: Pod) -> Iterator[dict[str, int]]:
+def _lower(cluster: RandomCluster, pod: Pod) -> Iterator[dict[str, int]]:
     """Every request lowered to nothing, to what some node has left, or not at all."""
     asked = filter_requests(pod)
     with _harness(cluster) as harness:

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.apiserver.api_errors import Refusal
+from bayplan.apiserver.api_errors import StatusError
 from bayplan.apiserver.schema.crd import definitions
-from bayplan.apiserver.schema.crd.custom_type import CustomType
+from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
 from bayplan.apiserver.schema.decoder import (
-    BuiltIn,
-    Expected,
+    BuiltInReader,
+    ExpectedKind,
     decode,
     decode_applied,
     normalize,
@@ -24,25 +24,25 @@ from bayplan.apiserver.schema.patches import (
     JSON_PATCH,
     MERGE_PATCH,
     STRATEGIC_PATCH,
-    patched,
+    patch_object,
 )
 from bayplan.apiserver.schema.protobuf import MAGIC, decode_protobuf
-from bayplan.apiserver.schema.types import Type, built_in_types
+from bayplan.apiserver.schema.types import StructType, built_in_types
 from support.builders.schema_requests import CASES
 
 Tree = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
 
 
-def _type(group: str, kind: str) -> Type:
+def _type(group: str, kind: str) -> StructType:
     found = built_in_types().of(group, "v1", kind)
     assert found is not None
     return found
 
 
 POD, DEFINITION = _type("", "Pod"), _type("apiextensions.k8s.io", "CustomResourceDefinition")
-EXPECTED = Expected("", "v1", "Pod")
-WIDGET = CustomType("ex.io", "Widget", CASES["definition"]["spec"]["versions"][0])
+EXPECTED = ExpectedKind("", "v1", "Pod")
+WIDGET = CustomResourceType("ex.io", "Widget", CASES["definition"]["spec"]["versions"][0])
 LIVE = {"apiVersion": "v1", "kind": "Pod", **normalize(POD, CASES["live_pod"])}
 
 _POD_WORDS = ("metadata", "spec", "containers", "name", "labels", "ports", "volumes", "status", "finalizers", "image")
@@ -83,7 +83,7 @@ ANSWERS = {DONE, *range(400, 501)}
 def answer_to(run: Callable[[], Any]) -> int:
     try:
         run()
-    except Refusal as refused:
+    except StatusError as refused:
         return refused.code
     return DONE
 
@@ -92,7 +92,10 @@ def answer_to(run: Callable[[], Any]) -> int:
 @settings(max_examples=80)
 def test_any_merge_patch_is_answered(patch: Any, media: str) -> None:
     body = json.dumps(patch).encode()
-    assert answer_to(lambda: patched(BuiltIn(POD, EXPECTED), LIVE, body, media, "Strict", strategic=POD)) in ANSWERS
+    assert (
+        answer_to(lambda: patch_object(BuiltInReader(POD, EXPECTED), LIVE, body, media, "Strict", strategic=POD))
+        in ANSWERS
+    )
 
 
 operations = st.fixed_dictionaries(
@@ -112,7 +115,7 @@ operations = st.fixed_dictionaries(
 @settings(max_examples=60)
 def test_any_json_patch_is_answered(patch: Any) -> None:
     body = json.dumps(patch).encode()
-    assert answer_to(lambda: patched(BuiltIn(POD, EXPECTED), LIVE, body, JSON_PATCH, "Warn")) in ANSWERS
+    assert answer_to(lambda: patch_object(BuiltInReader(POD, EXPECTED), LIVE, body, JSON_PATCH, "Warn")) in ANSWERS
 
 
 @given(trees(_POD_WORDS))
@@ -148,12 +151,12 @@ def test_any_schema_of_a_definition_is_judged(schema: Any) -> None:
     tree = {**CASES["sound_definition"], "spec": {**CASES["sound_definition"]["spec"], "versions": [version]}}
 
     def run() -> None:
-        expected = Expected("apiextensions.k8s.io", "v1", "CustomResourceDefinition")
+        expected = ExpectedKind("apiextensions.k8s.io", "v1", "CustomResourceDefinition")
         found = decode(DEFINITION, json.dumps(tree).encode(), "Warn", expected=expected).object
-        definitions.prepare(found)
-        definitions.warnings(found)
-        if not definitions.faults(found):
-            CustomType("ex.io", "Gadget", found["spec"]["versions"][0]).faults({"spec": {}})
+        definitions.set_crd_defaults(found)
+        definitions.crd_warnings(found)
+        if not definitions.validate_crd(found):
+            CustomResourceType("ex.io", "Gadget", found["spec"]["versions"][0]).faults({"spec": {}})
 
     assert answer_to(run) in ANSWERS
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from bayplan.apiserver.api_errors import Refusal
+from bayplan.apiserver.api_errors import StatusError
 from bayplan.apiserver.embedded import EmbeddedCluster, credentials_for
-from bayplan.apiserver.http.handler_chain import Gateway
-from bayplan.apiserver.http.responses import Reply, Stream, refusal_reply
-from bayplan.apiserver.http.server import Raw
+from bayplan.apiserver.http.handler_chain import HandlerChain
+from bayplan.apiserver.http.responses import ApiResponse, WatchResponse, error_response
+from bayplan.apiserver.http.server import RawRequest
 
 JSON = "application/json"
 PATHS = (
@@ -62,8 +62,8 @@ BODIES = st.binary(max_size=60) | TREES.map(lambda tree: json.dumps(tree).encode
 
 
 async def answer(
-    gateway: Gateway, token: str, method: str, path: str, query: str, media: str, body: bytes
-) -> Reply | Stream:
+    gateway: HandlerChain, token: str, method: str, path: str, query: str, media: str, body: bytes
+) -> ApiResponse | WatchResponse:
     headers = CIMultiDict({"Authorization": f"Bearer {token}"})
     if media:
         headers["Content-Type"] = media
@@ -72,9 +72,9 @@ async def answer(
         return body
 
     try:
-        return await gateway(Raw(method, path, query, CIMultiDictProxy(headers), None, read))
-    except Refusal as refusal:
-        return refusal_reply(refusal)
+        return await gateway(RawRequest(method, path, query, CIMultiDictProxy(headers), None, read))
+    except StatusError as refusal:
+        return error_response(refusal)
 
 
 @settings(max_examples=200)
@@ -89,13 +89,13 @@ def test_every_request_has_an_answer(method: str, path: str, query: str, media: 
     async def run() -> None:
         token = CLUSTER.credentials.token
         reply = await answer(GATEWAY, token, method, path, query, media, body)
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, ApiResponse)
         if reply.code >= 400 and reply.content_type == JSON:
             status = json.loads(reply.body)
             assert (status["kind"], status["code"]) == ("Status", reply.code)
         for kind in ("pods", "configmaps"):
             listed = await answer(GATEWAY, token, "GET", f"/api/v1/namespaces/default/{kind}", "", "", b"")
-            assert isinstance(listed, Reply)
+            assert isinstance(listed, ApiResponse)
             assert json.loads(listed.body)["kind"].endswith("List")
 
     asyncio.run(run())
@@ -197,13 +197,13 @@ def test_an_object_with_one_thing_wrong_has_an_answer(data: st.DataObject) -> No
 
     async def run() -> None:
         made = await answer(GATEWAY, token, "POST", path, "", JSON, json.dumps(broken).encode())
-        assert isinstance(made, Reply)
+        assert isinstance(made, ApiResponse)
         assert made.code in (201, 400, 403, 409, 422), made.body
         await answer(GATEWAY, token, "POST", path, "", JSON, json.dumps(good).encode())
         for media in (JSON, "application/merge-patch+json", "application/strategic-merge-patch+json"):
             method = "PUT" if media == JSON else "PATCH"
             changed = await answer(GATEWAY, token, method, f"{path}/{name}", "", media, json.dumps(broken).encode())
-            assert isinstance(changed, Reply)  # upstream has a 500 of its own for some strategic patches
+            assert isinstance(changed, ApiResponse)  # upstream has a 500 of its own for some strategic patches
         await answer(GATEWAY, token, "PATCH", f"{path}/{name}", "", "application/merge-patch+json", _FREED)
         await answer(GATEWAY, token, "DELETE", f"{path}/{name}", "gracePeriodSeconds=0", "", b"")
 
@@ -219,5 +219,5 @@ def _cluster() -> EmbeddedCluster:
 
 
 CLUSTER = _cluster()
-CLUSTER.furnish()
+CLUSTER.create_initial_objects()
 GATEWAY = CLUSTER.gateway()

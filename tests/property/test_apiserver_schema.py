@@ -11,19 +11,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.schema.decoder import Expected, decode, normalize
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.schema.decoder import ExpectedKind, decode, normalize
 from bayplan.apiserver.schema.managed_fields import field_sets
 from bayplan.apiserver.schema.managed_fields.field_sets import FieldSet
-from bayplan.apiserver.schema.managed_fields.merge_rules import rule_of
-from bayplan.apiserver.schema.managed_fields.server_side_apply import apply, idle, track
+from bayplan.apiserver.schema.managed_fields.merge_rules import merge_rule
+from bayplan.apiserver.schema.managed_fields.server_side_apply import apply, is_no_op, track
 from bayplan.apiserver.schema.managed_fields.typed_merge import compare, merge
 from bayplan.apiserver.schema.patches import json_patch, merge_patch
 from bayplan.apiserver.schema.strategic_merge_patch import strategic_patch
 from bayplan.apiserver.schema.types import (
-    Field,
-    Kind,
-    Type,
+    SchemaField,
+    StructType,
+    WireType,
     built_in_types,
 )
 
@@ -31,7 +31,7 @@ Tree = dict[str, Any]
 
 _FOUND = built_in_types().of("", "v1", "Pod")
 assert _FOUND is not None
-POD: Type = _FOUND
+POD: StructType = _FOUND
 NOW = "2026-01-01T00:00:00Z"
 
 names = st.sampled_from(["a", "b", "c"])
@@ -81,8 +81,8 @@ def applied(tree: Tree) -> Tree:
 
 @given(pods)
 def test_what_is_read_reads_as_itself(tree: Tree) -> None:
-    once = decode(POD, json.dumps(tree).encode(), "Strict", expected=Expected("", "v1", "Pod")).object
-    again = decode(POD, json.dumps(once).encode(), "Strict", expected=Expected("", "v1", "Pod")).object
+    once = decode(POD, json.dumps(tree).encode(), "Strict", expected=ExpectedKind("", "v1", "Pod")).object
+    again = decode(POD, json.dumps(once).encode(), "Strict", expected=ExpectedKind("", "v1", "Pod")).object
     assert once == again == normalize(POD, once)
 
 
@@ -106,8 +106,8 @@ def test_any_bytes_are_taken_or_refused_with_a_status(body: bytes) -> None:
 
 def refused_code(body: bytes, *, yaml: bool = False) -> int | None:
     try:
-        decode(POD, body, "Strict", expected=Expected("", "v1", "Pod"), yaml=yaml)
-    except Refusal as refused:
+        decode(POD, body, "Strict", expected=ExpectedKind("", "v1", "Pod"), yaml=yaml)
+    except StatusError as refused:
         return refused.code
     return None
 
@@ -115,7 +115,7 @@ def refused_code(body: bytes, *, yaml: bool = False) -> int | None:
 # A diff leads to its target.
 
 
-def strategic_diff(old: Tree, new: Tree, type_: Type | None) -> Tree:
+def strategic_diff(old: Tree, new: Tree, type_: StructType | None) -> Tree:
     """A patch as kubectl would write it, in the plainest way: every list with an order."""
     patch: Tree = {key: None for key in old if key not in new}
     for key, value in new.items():
@@ -123,7 +123,7 @@ def strategic_diff(old: Tree, new: Tree, type_: Type | None) -> Tree:
         if key not in old:
             patch[key] = value
         elif isinstance(value, dict):
-            below = field.shape.type if field is not None and field.shape.kind is Kind.STRUCT else None
+            below = field.shape.type if field is not None and field.shape.kind is WireType.STRUCT else None
             patch[key] = strategic_diff(old[key], value, below)
         elif isinstance(value, list) and field is not None and "merge" in field.strategy:
             patch |= list_diff(key, old[key], value, field)
@@ -132,7 +132,7 @@ def strategic_diff(old: Tree, new: Tree, type_: Type | None) -> Tree:
     return patch
 
 
-def list_diff(key: str, old: list[Any], new: list[Any], field: Field) -> Tree:
+def list_diff(key: str, old: list[Any], new: list[Any], field: SchemaField) -> Tree:
     if not old or not new:
         return {key: new or None}
     if not field.merge_key:
@@ -197,7 +197,7 @@ def test_applying_twice_is_applying_once(live: Tree, tree: Tree) -> None:
     live["metadata"]["managedFields"] = track(None, live, manager="first", api_version="v1", type=POD, now=NOW)
     once = normalize(POD, apply(live, applied(tree), manager="m", force=True, api_version="v1", type=POD, now=NOW))
     again = apply(once, applied(tree), manager="m", force=False, api_version="v1", type=POD, now="2027-01-01T00:00:00Z")
-    assert idle(once, normalize(POD, again))
+    assert is_no_op(once, normalize(POD, again))
 
 
 @given(pods, pods, pods)
@@ -215,10 +215,10 @@ def test_what_one_applier_drops_goes_and_what_others_hold_stays(first: Tree, sec
 
 @given(pods, pods)
 def test_merging_onto_an_object_changes_only_what_is_said(live: Tree, tree: Tree) -> None:
-    merged = merge(live, tree, rule_of(POD))
-    assert compare(tree, merged, rule_of(POD)).modified == {}
-    assert compare(tree, merged, rule_of(POD)).removed == {}
-    assert compare(merged, merge(merged, tree, rule_of(POD)), rule_of(POD)) == ({}, {}, {})
+    merged = merge(live, tree, merge_rule(POD))
+    assert compare(tree, merged, merge_rule(POD)).modified == {}
+    assert compare(tree, merged, merge_rule(POD)).removed == {}
+    assert compare(merged, merge(merged, tree, merge_rule(POD)), merge_rule(POD)) == ({}, {}, {})
 
 
 # Field sets and their stupid twin.
@@ -246,5 +246,5 @@ def test_sets_of_fields_are_sets_of_paths(left: frozenset[tuple[str, ...]], righ
     assert set(field_sets.members(field_sets.difference(one, other))) == left - right
     assert set(field_sets.members(field_sets.intersection(one, other))) == left & right
     below = {path for path in left if any(path[: len(gone)] == gone for gone in right)}
-    assert set(field_sets.members(field_sets.without(one, other))) == left - below
+    assert set(field_sets.members(field_sets.remove_subtrees(one, other))) == left - below
     assert all(field_sets.has(one, list(path)) for path in left)

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.apiserver.requests import resource_path
+from bayplan.apiserver.requests import parse_resource_path
 from bayplan.apiserver.storage.store import Store
-from bayplan.apiserver.storage.stored_objects import entry_of
-from bayplan.apiserver.validation.clean_spec_cache import Faultless
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.storage.stored_objects import make_stored_object
+from bayplan.apiserver.validation.clean_spec_cache import CleanSpecCache
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.pods.pod_spec import check_pod, check_pod_spec
 from bayplan.apiserver.warnings.pods import pod_warnings
 from bayplan.apiserver.writes.metadata import timestamp
@@ -39,10 +39,10 @@ def test_a_state_is_kept_as_if_there_had_been_none_before_it(
     states: list[tuple[dict[str, str], dict[str, str]]],
 ) -> None:
     store = Store()
-    store.place(("", "pods")).extract = extract
+    store.committed(("", "pods")).extract = extract
     for version, (labels, spec) in enumerate(states, 1):
         tree = {"kind": "Pod", "spec": spec, "metadata": {"name": "p", "namespace": "n", "labels": labels}}
-        alone = entry_of({**tree, "metadata": dict(tree["metadata"])}, version, extract)  # type: ignore[arg-type]
+        alone = make_stored_object({**tree, "metadata": dict(tree["metadata"])}, version, extract)  # type: ignore[arg-type]
         entry = store.put(("", "pods"), tree)
         assert (entry.raw, entry.labels, entry.fields) == (alone.raw, alone.labels, alone.fields)
 
@@ -53,7 +53,7 @@ words = st.sampled_from(["namespaces", "pods", "default", "status", "finalize", 
 @given(st.sampled_from(["/api/v1", "/apis/apps/v1"]), st.lists(words, min_size=1, max_size=7))
 def test_a_path_is_split_into_plural_name_part_and_rest(root: str, parts: list[str]) -> None:
     """What stands behind the namespace, in its order; what is not there is empty."""
-    found = resource_path("/".join((root, *parts)))
+    found = parse_resource_path("/".join((root, *parts)))
     given_parts = [each.replace("%2F", "/") for each in "/".join(parts).strip("/").split("/")]
     if found is None:
         assert given_parts == [""]
@@ -101,7 +101,7 @@ specs = st.builds(
 def test_a_spec_that_was_faultless_is_not_held_to_be_so_for_others(seen: list[Any], chance: Any) -> None:
     for number, spec in enumerate(chance.choices(seen, k=6)):
         pod = {"metadata": {"name": f"p{number}", "namespace": "n"}, "spec": spec}
-        expected, found = Faults(), Faults()
+        expected, found = FieldErrorList(), FieldErrorList()
         check_pod_spec(expected, spec, "spec", pod=pod["metadata"])
         check_pod(found, pod)
         assert found == expected
@@ -111,8 +111,8 @@ def test_a_spec_that_was_faultless_is_not_held_to_be_so_for_others(seen: list[An
 
 @given(st.lists(specs, max_size=8))
 def test_no_more_than_a_few_are_remembered(seen: list[Any]) -> None:
-    known = Faultless(most=2)
+    known = CleanSpecCache(most=2)
     for spec in seen:
-        known.add(known.text(spec))
-        assert known.text(spec) in known
-    assert len({known.text(spec) for spec in seen if known.text(spec) in known}) <= 2
+        known.add(known.key(spec))
+        assert known.key(spec) in known
+    assert len({known.key(spec) for spec in seen if known.key(spec) in known}) <= 2

@@ -9,8 +9,8 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.apiserver.storage.store import Changes, Objects, Store
-from bayplan.apiserver.storage.watch_cache import Change
+from bayplan.apiserver.storage.store import Changes, ResourceObjects, Store
+from bayplan.apiserver.storage.watch_cache import WatchCacheEvent
 
 PODS = ("", "pods")
 Key = tuple[str, str]
@@ -41,7 +41,7 @@ class Model:
     events: list[tuple[str, Key, int]] = field(default_factory=list)
 
 
-def state(place: Objects, namespace: str = "", after: str = "") -> State:
+def state(place: ResourceObjects, namespace: str = "", after: str = "") -> State:
     return {(each.namespace, each.name): each.version for each in place.entries(namespace, after=after)}
 
 
@@ -52,7 +52,7 @@ def ordered(known: State, namespace: str = "", after: str = "") -> list[tuple[Ke
 
 
 def check(store: Store, model: Model, events: list[tuple[str, Key, int]]) -> None:
-    for place, known in ((store.place(PODS), model.committed), (store.uncommitted(PODS), model.newest)):
+    for place, known in ((store.committed(PODS), model.committed), (store.uncommitted(PODS), model.newest)):
         for namespace, after in (("", ""), ("a", ""), ("", "a-b/y"), ("b", "b/x")):
             assert list(state(place, namespace, after).items()) == ordered(known, namespace, after)
         for namespace in ("a", "a-b", "b"):
@@ -61,7 +61,7 @@ def check(store: Store, model: Model, events: list[tuple[str, Key, int]]) -> Non
                 assert (found.version if found else None) == known.get((namespace, name))
     assert events == model.events
     assert store.version == (events[-1][2] if events else 0)
-    assert store.version <= store.newest
+    assert store.version <= store.newest_version
 
 
 async def play(steps: list[Step]) -> None:
@@ -69,10 +69,10 @@ async def play(steps: list[Step]) -> None:
     store = Store(journal)
     events: list[tuple[str, Key, int]] = []
 
-    def heard(change: Change) -> None:
+    def heard(change: WatchCacheEvent) -> None:
         events.append((change.type, (change.entry.namespace, change.entry.name), change.version))
 
-    store.place(PODS).ring.listen(heard)
+    store.committed(PODS).watch_cache.add_listener(heard)
     for kind, key in steps:
         if kind == "put":
             tree = {"metadata": {"namespace": key[0], "name": key[1], "uid": "u"}}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from bayplan.batch.model.amounts import (
     TOLERANCE,
     Amounts,
-    Missing,
-    exceeded,
-    larger,
-    smaller,
+    DimensionDefault,
+    excess_amounts,
+    max_amounts,
+    min_amounts,
 )
 
 NUMBERS = st.sampled_from([0.0, 0.05, 0.1, 0.15, 1.0, 1.05, 1.1, 2.0, 3.0, 1000.0, 2.0**40, -0.05, -2.0])
@@ -22,7 +22,7 @@ SCALARS = st.none() | st.dictionaries(st.sampled_from(NAMES), NUMBERS, max_size=
 AMOUNTS = st.builds(Amounts, NUMBERS, NUMBERS, SCALARS)
 WHOLE = st.integers(0, 2**40).map(float)
 COUNTED = st.builds(Amounts, WHOLE, WHOLE, st.dictionaries(st.sampled_from(NAMES), WHOLE, max_size=3))
-MISSING = st.sampled_from(list(Missing))
+MISSING = st.sampled_from(list(DimensionDefault))
 
 Compare = Callable[[float, float], bool]
 
@@ -36,9 +36,11 @@ def copied(amounts: Amounts) -> Amounts:
     return Amounts(amounts.milli_cpu, amounts.memory, None if scalars is None else dict(scalars), amounts.max_task_num)
 
 
-def dimensions(left: Amounts, right: Amounts, missing: Missing) -> dict[str, tuple[float | None, float | None]]:
+def dimensions(
+    left: Amounts, right: Amounts, missing: DimensionDefault
+) -> dict[str, tuple[float | None, float | None]]:
     """Every dimension with both sides; None where one counts as without limit."""
-    unnamed = 0.0 if missing is Missing.ZERO else None
+    unnamed = 0.0 if missing is DimensionDefault.ZERO else None
     found: dict[str, tuple[float | None, float | None]] = {
         "cpu": (left.milli_cpu, right.milli_cpu),
         "memory": (left.memory, right.memory),
@@ -49,7 +51,7 @@ def dimensions(left: Amounts, right: Amounts, missing: Missing) -> dict[str, tup
     return found
 
 
-def all_within(left: Amounts, right: Amounts, missing: Missing, compare: Compare) -> bool:
+def all_within(left: Amounts, right: Amounts, missing: DimensionDefault, compare: Compare) -> bool:
     mine = left.scalars or {}
     for name, (less, more) in dimensions(left, right, missing).items():
         if less is None:
@@ -62,7 +64,7 @@ def all_within(left: Amounts, right: Amounts, missing: Missing, compare: Compare
 
 
 @given(AMOUNTS, AMOUNTS, MISSING)
-def test_comparisons_look_at_every_dimension(left: Amounts, right: Amounts, missing: Missing) -> None:
+def test_comparisons_look_at_every_dimension(left: Amounts, right: Amounts, missing: DimensionDefault) -> None:
     assert left.less_equal(right, missing) == all_within(left, right, missing, within)
     assert left.less(right, missing) == all_within(left, right, missing, float.__lt__)
 
@@ -70,18 +72,18 @@ def test_comparisons_look_at_every_dimension(left: Amounts, right: Amounts, miss
 @given(AMOUNTS, AMOUNTS)
 def test_the_names_above_say_whether_it_fits(left: Amounts, right: Amounts) -> None:
     assert (left.names_above(right) == []) == left.less_equal(right)
-    assert set(left.names_above(right, Missing.INFINITY)) <= set(left.names_above(right))
+    assert set(left.names_above(right, DimensionDefault.INFINITY)) <= set(left.names_above(right))
 
 
 @given(AMOUNTS, AMOUNTS, AMOUNTS)
 def test_named_dimensions_are_asked_ones(left: Amounts, right: Amounts, asked: Amounts) -> None:
     wanted = {name for name in ("cpu", "memory", *(asked.scalars or {})) if asked.get(name) > 0} - {"pods"}
-    greater = left.names_greater_in(right, asked)
-    within_it = left.names_within(right, asked)
+    greater = left.requested_names_greater(right, asked)
+    within_it = left.requested_names_within(right, asked)
     assert set(greater) | set(within_it) == wanted
-    assert set(left.names_above_in(right, asked)) <= set(greater)
-    assert set(left.names_greater_relevant(right, asked)) <= set(greater)
-    assert set(left.names_within_used(right, asked)) <= set(within_it)
+    assert set(left.requested_names_above(right, asked)) <= set(greater)
+    assert set(left.relevant_names_greater(right, asked)) <= set(greater)
+    assert set(left.used_names_within(right, asked)) <= set(within_it)
 
 
 @given(COUNTED, COUNTED)
@@ -96,24 +98,24 @@ def test_what_is_added_can_be_taken_away(left: Amounts, right: Amounts) -> None:
 
 @given(COUNTED, COUNTED)
 def test_a_difference_mends_the_smaller_side(left: Amounts, right: Amounts) -> None:
-    more, less = left.diff(right, Missing.ZERO)
+    more, less = left.diff(right, DimensionDefault.ZERO)
     assert copied(right).add(more).sub_unchecked(less).equal(left)
-    assert exceeded(left, right).equal(more)
+    assert excess_amounts(left, right).equal(more)
 
 
 @given(AMOUNTS, AMOUNTS)
 def test_bounds(left: Amounts, right: Amounts) -> None:
-    assert smaller(left, right).less_equal(left) or any(amount < 0 for amount in (left.scalars or {}).values())
+    assert min_amounts(left, right).less_equal(left) or any(amount < 0 for amount in (left.scalars or {}).values())
     highest = copied(left).set_max(right)
     for name in ("cpu", "memory", *NAMES):
-        assert smaller(left, right).get(name) <= max(left.get(name), 0.0)
-        assert larger(left, right).get(name) >= min(left.get(name), right.get(name), 0.0)
+        assert min_amounts(left, right).get(name) <= max(left.get(name), 0.0)
+        assert max_amounts(left, right).get(name) >= min(left.get(name), right.get(name), 0.0)
         if name in (right.scalars or {}):
             assert highest.get(name) >= right.get(name)
 
 
 @given(AMOUNTS, AMOUNTS, MISSING)
-def test_lowering_never_raises_nor_names(left: Amounts, right: Amounts, missing: Missing) -> None:
+def test_lowering_never_raises_nor_names(left: Amounts, right: Amounts, missing: DimensionDefault) -> None:
     lowered = copied(left).min_dimension(right, missing)
     assert (lowered.scalars or {}).keys() == (left.scalars or {}).keys()
     assert (lowered.scalars is None) == (left.scalars is None)
@@ -125,6 +127,6 @@ def test_lowering_never_raises_nor_names(left: Amounts, right: Amounts, missing:
 @given(AMOUNTS, AMOUNTS)
 def test_arguments_are_left_alone(left: Amounts, right: Amounts) -> None:
     before = copied(right)
-    copied(left).add(right).sub_unchecked(right).set_max(right).min_dimension(right, Missing.ZERO)
-    left.diff(right, Missing.INFINITY)
+    copied(left).add(right).sub_unchecked(right).set_max(right).min_dimension(right, DimensionDefault.ZERO)
+    left.diff(right, DimensionDefault.INFINITY)
     assert right == before

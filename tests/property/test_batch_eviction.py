@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.batch.actions import row_orders, victim_search
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CLASSES = {"low": 1, "middle": 5, "high": 9}
 QUEUES = ("q", "other", "third")
@@ -84,18 +84,18 @@ def _pods(draw: st.DrawFn, name: str, group: str, free: dict[str, int]) -> Pod:
 @contextmanager
 def searching(*, patience: int, remembers: bool) -> Iterator[None]:
     """Rows that are looked at before the others are narrowed down, and whether what was found out is remembered."""
-    foreseeable, in_vain = victim_search.is_foreseeable, victim_search.InVain.rows
+    foreseeable, in_vain = victim_search.is_cacheable, victim_search.ExhaustedRows.rows
     with (
-        patch.object(row_orders, "PATIENCE", patience),
+        patch.object(row_orders, "ROWS_BEFORE_NARROWING", patience),
         patch.object(row_orders, "_UNSORTED", int(remembers)),
-        patch.object(victim_search.InVain, "rows", in_vain if remembers else lambda *_: set()),
-        patch.object(victim_search, "_FEW_ROWS", 0),
-        patch.object(victim_search, "is_foreseeable", foreseeable if remembers else lambda _: False),
+        patch.object(victim_search.ExhaustedRows, "rows", in_vain if remembers else lambda *_: set()),
+        patch.object(victim_search, "_SMALL_CLUSTER_ROWS", 0),
+        patch.object(victim_search, "is_cacheable", foreseeable if remembers else lambda _: False),
     ):
         yield
 
 
-def _told(outcome: Outcome) -> tuple[object, ...]:
+def _told(outcome: SessionResult) -> tuple[object, ...]:
     return outcome.evicts, outcome.pipelined, outcome.binds, outcome.faults
 
 
@@ -106,7 +106,7 @@ def test_leaving_nodes_out_changes_nothing(
 ) -> None:
     nodes, pods, objects = cluster
     with searching(patience=10_000, remembers=False):
-        plain = engine_of(conf=conf, nodes=nodes, pods=pods, objects=objects, seed=seed).run_session()
+        plain = build_engine(conf=conf, nodes=nodes, pods=pods, objects=objects, seed=seed).run_session()
     with searching(patience=patience, remembers=True):
-        quick = engine_of(conf=conf, nodes=nodes, pods=pods, objects=objects, seed=seed).run_session()
+        quick = build_engine(conf=conf, nodes=nodes, pods=pods, objects=objects, seed=seed).run_session()
     assert _told(quick) == _told(plain)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from bayplan.batch.model.amounts import (
     Amounts,
-    Missing,
-    exceeded,
-    larger,
+    DimensionDefault,
+    excess_amounts,
+    max_amounts,
 )
 from bayplan.batch.model.statuses import HOLDING, TaskStatus
 from bayplan.batch.plugins.drf.hierarchy import ShareTree, is_saturated
-from bayplan.batch.plugins.proportion.water_filling import Claim, divide
-from bayplan.batch.queue_accounts.queue_usage import QueueSums, Sums, sums_of
+from bayplan.batch.plugins.proportion.water_filling import QueueShareRequest, divide_by_weight
+from bayplan.batch.queue_accounts.queue_usage import QueueUsage, QueueUsageCache, job_usage
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
 from bayplan.objects.volcano.types import Guarantee, Queue
@@ -27,7 +27,7 @@ from support.builders.batch import (
     make_member,
     make_queue,
 )
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 GPU = "nvidia.com/gpu"
 NAMES = ("cpu", "memory", GPU, "pods")
@@ -47,21 +47,21 @@ amounts = st.fixed_dictionaries(
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> tuple[Amounts, list[Claim]]:
+def claims(draw: st.DrawFn) -> tuple[Amounts, list[QueueShareRequest]]:
     total = Amounts.of(draw(amounts))
     asked = [(Amounts.of(draw(amounts)), Amounts.of(draw(amounts))) for _ in range(draw(st.integers(0, 4)))]
     promised = Amounts()
     for _, guarantee in asked:
         promised.add(guarantee)
-    free = exceeded(total, promised)
+    free = excess_amounts(total, promised)
     found = []
     for request, guarantee in asked:
-        limit = free.clone().add(guarantee).min_dimension(Amounts.of(draw(amounts)), Missing.INFINITY)
-        found.append(Claim(draw(st.integers(1, 5)), request, limit, guarantee))
+        limit = free.clone().add(guarantee).min_dimension(Amounts.of(draw(amounts)), DimensionDefault.INFINITY)
+        found.append(QueueShareRequest(draw(st.integers(1, 5)), request, limit, guarantee))
     return total, found
 
 
-def plainly_divided(total: Amounts, asked: list[Claim]) -> list[Amounts]:
+def plainly_divided(total: Amounts, asked: list[QueueShareRequest]) -> list[Amounts]:
     """The same queue by queue, as the rule is written down."""
     deserved = [Amounts() for _ in asked]
     wanting = set(range(len(asked)))
@@ -71,14 +71,16 @@ def plainly_divided(total: Amounts, asked: list[Claim]) -> list[Amounts]:
         for n in sorted(wanting):
             claim, old = asked[n], deserved[n].clone()
             new = deserved[n].add(remaining.clone().multi(claim.weight / whole))
-            new.min_dimension(claim.limit, Missing.INFINITY).min_dimension(claim.request, Missing.ZERO)
-            deserved[n] = larger(new, claim.guarantee)
+            new.min_dimension(claim.limit, DimensionDefault.INFINITY).min_dimension(
+                claim.request, DimensionDefault.ZERO
+            )
+            deserved[n] = max_amounts(new, claim.guarantee)
             if claim.request.less_equal(deserved[n]) or _identical(deserved[n], old):
                 wanting.discard(n)
-            gained, lost = deserved[n].diff(old, Missing.ZERO)
+            gained, lost = deserved[n].diff(old, DimensionDefault.ZERO)
             more.add(gained)
             less.add(lost)
-        remaining = exceeded(remaining.clone().add(less), more)
+        remaining = excess_amounts(remaining.clone().add(less), more)
         if remaining.is_empty() or _identical(remaining, before):
             break
     return deserved
@@ -90,19 +92,21 @@ def _identical(left: Amounts, right: Amounts) -> bool:
 
 
 @given(claims())
-def test_dividing_by_columns_is_dividing_one_by_one(given_: tuple[Amounts, list[Claim]]) -> None:
+def test_dividing_by_columns_is_dividing_one_by_one(given_: tuple[Amounts, list[QueueShareRequest]]) -> None:
     total, asked = given_
-    for mine, plain in zip(divide(total, asked), plainly_divided(total, asked), strict=True):
+    for mine, plain in zip(divide_by_weight(total, asked), plainly_divided(total, asked), strict=True):
         for name in NAMES:
             assert abs(mine.get(name) - plain.get(name)) <= 1e-9 * max(1.0, plain.get(name))
 
 
 @given(claims())
-def test_nobody_deserves_more_than_asked_or_allowed_or_less_than_promised(given_: tuple[Amounts, list[Claim]]) -> None:
+def test_nobody_deserves_more_than_asked_or_allowed_or_less_than_promised(
+    given_: tuple[Amounts, list[QueueShareRequest]],
+) -> None:
     total, asked = given_
-    for claim, deserved in zip(asked, divide(total, asked), strict=True):
+    for claim, deserved in zip(asked, divide_by_weight(total, asked), strict=True):
         assert claim.guarantee.less_equal(deserved)
-        assert deserved.less_equal(larger(claim.request, claim.guarantee))
+        assert deserved.less_equal(max_amounts(claim.request, claim.guarantee))
         limited = [name for name in NAMES[:2] if claim.guarantee.get(name) <= claim.limit.get(name)]
         assert all(deserved.get(name) <= claim.limit.get(name) for name in limited)
 
@@ -116,15 +120,15 @@ def test_kept_sums_are_sums_made_anew(data: st.DataObject) -> None:
     queues = [make_queue("a"), make_queue("b")]
     pods: dict[str, Pod] = {}
     engine = make_engine(nodes=[make_node("n")], objects=queues)
-    kept = QueueSums()
+    kept = QueueUsageCache()
     for _ in range(data.draw(st.integers(1, 5))):
         for _ in range(data.draw(st.integers(0, 3))):
             _change(data, engine, pods)
         with engine.session() as session:
             found = {name: _numbers(sums) for name, sums in kept.refresh(session.jobs).items()}
-            anew: dict[str, Sums] = {}
+            anew: dict[str, QueueUsage] = {}
             for job in session.jobs.values():
-                anew.setdefault(job.queue, Sums()).add(sums_of(job))
+                anew.setdefault(job.queue, QueueUsage()).add(job_usage(job))
             assert found == {name: _numbers(sums) for name, sums in anew.items()}
 
 
@@ -135,7 +139,7 @@ def _change(data: st.DataObject, engine: Any, pods: dict[str, Pod]) -> None:
             minimum = data.draw(st.none() | amounts)
             phase = data.draw(st.sampled_from(["Pending", "Inqueue", "Running"]))
             queue = data.draw(st.sampled_from(["a", "b"]))
-            engine.cache.put(make_group(f"j{number}", queue=queue, phase=phase, min_resources=minimum))
+            engine.cache.upsert(make_group(f"j{number}", queue=queue, phase=phase, min_resources=minimum))
         case "pod":
             name = f"p{data.draw(st.integers(0, 3))}"
             node = data.draw(st.sampled_from(["", "n"]))
@@ -144,7 +148,7 @@ def _change(data: st.DataObject, engine: Any, pods: dict[str, Pod]) -> None:
             pod = make_member(name, f"j{number}", node=node, requests=data.draw(amounts), gates=gates)
             if node:
                 engine.cache.add_pod(pod)
-            engine.observe(pod)
+            engine.handle_update(pod)
             pods[name] = pod
         case _:
             _remove(engine, pods, f"p{data.draw(st.integers(0, 3))}")
@@ -155,10 +159,10 @@ def _remove(engine: Any, pods: dict[str, Pod], name: str) -> None:
     if old is not None:
         if old.spec.node_name:
             engine.cache.remove_pod(old)
-        engine.withdraw(old)
+        engine.handle_delete(old)
 
 
-def _numbers(sums: Sums) -> tuple[object, ...]:
+def _numbers(sums: QueueUsage) -> tuple[object, ...]:
     """Without scalars of which there is nothing: their names may linger."""
     parts = (sums.allocated, sums.request, sums.inqueue, sums.elastic)
     return (sums.jobs, *((tuple(part.get(name) for name in NAMES)) for part in parts))
@@ -264,7 +268,7 @@ def within_capability(queue: Queue, amounts_: Amounts) -> bool:
 
 def gone_above(conf: str, world: dict[str, Any], *, tree: bool) -> list[str]:
     """Queues that were within their capability before a session and are above it afterwards."""
-    engine = engine_of(conf=conf, **world)
+    engine = build_engine(conf=conf, **world)
     with engine.session() as session:
         before = held(session, promises=True)
         for name in engine.configuration.actions:
@@ -303,7 +307,7 @@ def test_no_queue_gets_above_its_capability(world: dict[str, Any], plugin: str) 
 @given(worlds())
 @settings(max_examples=25, deadline=None)
 def test_accounts_of_a_tree_are_the_sums_of_their_tasks_throughout(world: dict[str, Any]) -> None:
-    engine = engine_of(conf=CONF.format(plugin="capacity", tree="true"), **world)
+    engine = build_engine(conf=CONF.format(plugin="capacity", tree="true"), **world)
     with engine.session() as session:
         plugin = session.plugins["capacity"]
 

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from bayplan.batch import cluster_state as ledger_module
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.jobs import Job
-from bayplan.batch.model.node_accounts import Room, offered_by
+from bayplan.batch.model.node_accounts import NodeAccounts, offered_amounts
 from bayplan.batch.model.statuses import HOLDING, TaskStatus
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.statement import saved
+from bayplan.batch.session.statement import save_operations
 from bayplan.cache import Cache
 from bayplan.objects.core import (
     Affinity,
@@ -40,9 +40,9 @@ from support.builders.batch import (
 )
 from support.builders.batch_engines import (
     GANGS,
-    accounts,
-    engine_of,
-    enter,
+    account_rows,
+    add_pod,
+    build_engine,
 )
 
 HOST = "kubernetes.io/hostname"
@@ -116,18 +116,18 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
     return {"nodes": places, "objects": groups, "pods": pods}
 
 
-def rebuilt(session: Session) -> Room:
+def rebuilt(session: Session) -> NodeAccounts:
     """The accounts, counted anew from the tasks alone."""
-    room = Room(session.nodes.room.dimensions)
+    room = NodeAccounts(session.nodes.accounts.dimensions)
     room.resize(len(session.nodes))
-    rows = {row: (offered_by(session.nodes.at(row).node), []) for row in range(len(session.nodes))}
+    rows = {row: (offered_amounts(session.nodes.at_row(row).node), []) for row in range(len(session.nodes))}
     room.set_rows(rows)
-    for row, held in enumerate(session.nodes.room.tasks):
+    for row, held in enumerate(session.nodes.accounts.tasks):
         for task in held.values():
-            status, task.status = task.status, task.held_as or task.status
-            before = task.held_as
-            room.hold(row, task)
-            task.status, task.held_as = status, before
+            status, task.status = task.status, task.counted_status or task.status
+            before = task.counted_status
+            room.add_task(row, task)
+            task.status, task.counted_status = status, before
     return room
 
 
@@ -135,18 +135,18 @@ def checked(job: Job) -> None:
     """The counters of a job are those of its tasks."""
     by_status = Counter(task.status for task in job.tasks.values())
     assert {
-        status: len(job.ranks.by_status[status]) for status in TaskStatus if job.ranks.by_status[status]
+        status: len(job.status_index.by_status[status]) for status in TaskStatus if job.status_index.by_status[status]
     } == by_status
     cpu = sum(task.resreq.milli_cpu for task in job.tasks.values() if task.status in HOLDING)
     assert job.allocated.milli_cpu == cpu
     waiting = sum(task.best_effort for task in job.tasks.values() if task.status is TaskStatus.PENDING)
-    assert job.ranks.best_effort_pending == waiting
+    assert job.status_index.best_effort_pending == waiting
 
 
 def state(session: Session) -> Any:
     view = session.snapshot.nodes
     return (
-        accounts(session.nodes.room),
+        account_rows(session.nodes.accounts),
         {task.uid: (task.status, task.node_name) for job in session.jobs.values() for task in job.tasks.values()},
         [sorted(info.uid for info in infos) for infos in view.pods],
         view.requested[:, : view.count].tolist(),
@@ -171,7 +171,7 @@ def shares(session: Session) -> Any:
 @settings(max_examples=60, deadline=None)
 @given(worlds(), st.data())
 def test_discarding_restores_everything(world: dict[str, Any], data: st.DataObject) -> None:
-    with engine_of(conf=SHARING, **world).session() as session:
+    with build_engine(conf=SHARING, **world).session() as session:
         before, counted = state(session)[:-1], shares(session)
         statement = session.statement()
         seen = len(before)
@@ -188,12 +188,12 @@ def test_discarding_restores_everything(world: dict[str, Any], data: st.DataObje
                     else:
                         statement.pipeline(task, name)
             checked(job)
-        assert accounts(rebuilt(session)) == accounts(session.nodes.room)
+        assert account_rows(rebuilt(session)) == account_rows(session.nodes.accounts)
         if data.draw(st.booleans()):  # what was undone can be done again, by whom a trial was handed to
-            during, trial = state(session)[:-1], saved(statement)
+            during, trial = state(session)[:-1], save_operations(statement)
             statement.discard()
             statement = session.statement()
-            assert statement.recover(trial)
+            assert statement.recover_operations(trial)
             assert state(session)[:seen] == during[:seen]
         statement.discard()
         assert state(session)[:seen] == before[:seen]
@@ -205,7 +205,7 @@ def test_discarding_restores_everything(world: dict[str, Any], data: st.DataObje
 @settings(max_examples=60, deadline=None)
 @given(worlds())
 def test_no_gang_is_half_started_and_no_node_over_committed(world: dict[str, Any]) -> None:
-    engine = engine_of(**world)
+    engine = build_engine(**world)
     with engine.session() as session:
         ready = {uid: job.is_ready() for uid, job in session.jobs.items()}
         least = {uid: job.min_available for uid, job in session.jobs.items()}
@@ -219,7 +219,7 @@ def test_no_gang_is_half_started_and_no_node_over_committed(world: dict[str, Any
         idle[node].sub_unchecked(tasks[key].resreq)
     for uid in bound:
         with engine.session() as session:
-            held = session.jobs[uid].ready_task_num + session.jobs[uid].ranks.best_effort_pending
+            held = session.jobs[uid].ready_task_num + session.jobs[uid].status_index.best_effort_pending
             assert ready[uid] or held >= least[uid]
     for node in set(outcome.binds.values()):
         assert idle[node].milli_cpu >= 0
@@ -229,11 +229,11 @@ def test_no_gang_is_half_started_and_no_node_over_committed(world: dict[str, Any
 @settings(max_examples=40, deadline=None)
 @given(worlds(), st.integers(0, 3))
 def test_sharing_between_tasks_that_are_alike_changes_nothing(world: dict[str, Any], seed: int) -> None:
-    shared = engine_of(**world, seed=seed).run_session()
-    alone_engine = engine_of(**world, seed=seed)
-    outcome = Outcome()
+    shared = build_engine(**world, seed=seed).run_session()
+    alone_engine = build_engine(**world, seed=seed)
+    outcome = SessionResult()
     with alone_engine.session(outcome) as session:
-        session.prospects._key = lambda task: task.uid  # type: ignore[method-assign]
+        session.evaluations._key = lambda task: task.uid  # type: ignore[method-assign]
         for name in alone_engine.configuration.actions:
             for _ in alone_engine._run(name, session):
                 pass
@@ -260,7 +260,7 @@ class World:
         self.strangers: list[Pod] = []
 
     def happen(self, what: str, which: int, where: int) -> None:
-        cache, names = self.engine.cache, list(self.engine.ledger.snapshot.nodes.names)
+        cache, names = self.engine.cache, list(self.engine.cluster_state.snapshot.nodes.names)
         pod = list(self.pods.values())[which % len(self.pods)]
         if what == "session":
             for key, node in self.engine.run_session().binds.items():
@@ -272,7 +272,7 @@ class World:
         elif what == "end" and pod.spec.node_name and pod.status.phase == "Running":
             cache.remove_pod(pod)
             self.pods[pod.uid] = ended = replace(pod, status=replace(pod.status, phase="Succeeded"))
-            self.engine.observe(ended)
+            self.engine.handle_update(ended)
         elif what == "evict":
             with self.engine.session() as session:
                 for job in session.jobs.values():
@@ -287,7 +287,7 @@ class World:
         elif what == "stranger" and names:
             stranger = make_pod(f"s{len(self.strangers)}", cpu="250m", node=names[where % len(names)])
             self.strangers.append(stranger)
-            enter(self.engine, stranger)
+            add_pod(self.engine, stranger)
         elif what == "leave" and self.strangers:
             cache.remove_pod(self.strangers.pop())
         elif what == "node":
@@ -301,7 +301,7 @@ class World:
         else:
             self.engine.cache.add_pod(pod)
         self.pods[pod.uid] = pod
-        self.engine.observe(pod)
+        self.engine.handle_update(pod)
 
 
 @settings(max_examples=80, deadline=None)
@@ -310,11 +310,11 @@ def test_a_ledger_that_follows_equals_one_that_is_made_anew(
     history: tuple[dict[str, Any], list[tuple[str, int, int]]],
 ) -> None:
     world, steps = history
-    followed = World(engine_of(**world), world["pods"])
+    followed = World(build_engine(**world), world["pods"])
     for step in steps:
         followed.happen(*step)
         with followed.engine.session() as session:
-            assert accounts(rebuilt(session)) == accounts(session.nodes.room)
+            assert account_rows(rebuilt(session)) == account_rows(session.nodes.accounts)
             for job in session.jobs.values():
                 checked(job)
             mine = by_name(session)
@@ -332,12 +332,12 @@ def test_a_ledger_equals_one_that_is_made_anew_when_things_happen_while_a_sessio
 ) -> None:
     """A pod, a row and a change at a time, so that an opening has many turns; some are broken off in the middle."""
     world, steps = before
-    followed = World(engine_of(**world), world["pods"])
+    followed = World(build_engine(**world), world["pods"])
     with mock.patch.multiple(ledger_module, _CHANGES_A_TURN=1, _ROWS_A_TURN=1):
         followed.happen("session", 1, 0)
         for step in steps:
             followed.happen(*step)
-        session_turns = followed.engine.turns(Outcome())
+        session_turns = followed.engine.run_session_steps(SessionResult())
         for _ in islice(session_turns, turns):
             pass
         for what, which, where in meanwhile[1]:
@@ -348,7 +348,7 @@ def test_a_ledger_equals_one_that_is_made_anew_when_things_happen_while_a_sessio
         for _ in session_turns:
             pass
     with followed.engine.session() as session:
-        assert accounts(rebuilt(session)) == accounts(session.nodes.room)
+        assert account_rows(rebuilt(session)) == account_rows(session.nodes.accounts)
         mine = by_name(session)
     with anew(followed).session() as session:
         assert by_name(session) == mine
@@ -378,11 +378,11 @@ def by_name(session: Session) -> Any:
 def anew(world: World) -> BatchEngine:
     """An engine that has only seen the cluster as it is now, on the same cache."""
     cache: Cache = world.engine.cache
-    engine = engine_of(cache=cache)
-    for uid, evicted in world.engine.ledger._evicted.items():
-        engine.ledger._evicted[uid] = evicted
+    engine = build_engine(cache=cache)
+    for uid, evicted in world.engine.cluster_state._evicted.items():
+        engine.cluster_state._evicted[uid] = evicted
     for pod in world.pods.values():
-        engine.observe(pod)
+        engine.handle_update(pod)
     return engine
 
 
@@ -390,12 +390,12 @@ def anew(world: World) -> BatchEngine:
 @given(worlds(), st.randoms(use_true_random=False))
 def test_others_on_the_same_cache_never_share_room(world: dict[str, Any], chance: random.Random) -> None:
     """Somebody else places pods between the statements of a session."""
-    engine = engine_of(**world)
+    engine = build_engine(**world)
     cache = engine.cache
-    outcome = Outcome()
+    outcome = SessionResult()
     rivals = 0
-    for _ in engine.turns(outcome):
-        name = chance.choice(list(engine.ledger.snapshot.nodes.names))
+    for _ in engine.run_session_steps(outcome):
+        name = chance.choice(list(engine.cluster_state.snapshot.nodes.names))
         node = cache.node(name)
         assert node is not None
         columns = cache.snapshot().nodes

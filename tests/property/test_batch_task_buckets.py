@@ -13,15 +13,15 @@ from bayplan.batch.plugins.task_topology.buckets import (
     AFFINITY,
     Bucket,
     JobBuckets,
-    RoleTopology,
+    TaskTopologySpec,
     role_of,
 )
-from bayplan.batch.plugins.task_topology.plugin import TaskTopology, left_out
+from bayplan.batch.plugins.task_topology.plugin import TaskTopologyPlugin, count_excluded_tasks
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    opened,
+    open_session,
     tasks_of,
 )
 from support.builders.batch_scores import scores
@@ -39,12 +39,12 @@ def task(number: int, role: str, node: str, cpu: int) -> Task:
     return Task(make_member(f"{role}-{number:02}", node=node, requests={"cpu": cpu}, annotations=notes))
 
 
-def plainly_built(topology: RoleTopology, waiting: list[Task]) -> list[list[str]]:
+def plainly_built(topology: TaskTopologySpec, waiting: list[Task]) -> list[list[str]]:
     """One bucket at a time, as it is told in the rules."""
-    together = {frozenset((a, b)) for group in topology.together for a in group for b in group if a != b}
-    apart = {frozenset((a, b)) for group in topology.apart for a in group for b in group if a != b}
-    together |= {frozenset(group) for group in topology.together if len(group) == 1}
-    apart |= {frozenset(group) for group in topology.apart if len(group) == 1}
+    together = {frozenset((a, b)) for group in topology.affinity for a in group for b in group if a != b}
+    apart = {frozenset((a, b)) for group in topology.anti_affinity for a in group for b in group if a != b}
+    together |= {frozenset(group) for group in topology.affinity if len(group) == 1}
+    apart |= {frozenset(group) for group in topology.anti_affinity if len(group) == 1}
     found: list[tuple[list[Task], Counter[str]]] = []
     by_node: dict[str, int] = {}
     for each in waiting:
@@ -77,7 +77,7 @@ def test_buckets_are_those_of_the_plain_rule(
     order: list[str],
     made: list[tuple[str, str, int]],
 ) -> None:
-    topology = RoleTopology(tuple(together), tuple(apart), tuple(order[:2]))
+    topology = TaskTopologySpec(tuple(together), tuple(apart), tuple(order[:2]))
     everybody = [task(number, *each) for number, each in enumerate(made)]
     buckets = JobBuckets(topology, everybody, {})
     concerned = sorted(
@@ -128,11 +128,11 @@ def test_companions_are_left_out_one_by_one(asked: list[tuple[int, int]], offere
         for number, (cpu, extra) in enumerate(offered)
     ]
     group = make_group(annotations={AFFINITY: "a"})
-    with opened(TaskTopology, nodes=nodes, pods=pods, objects=[group]) as session:
+    with open_session(TaskTopologyPlugin, nodes=nodes, pods=pods, objects=[group]) as session:
         (bucket,) = session.plugins["task-topology"]._jobs["default/job"].buckets
         for task in tasks_of(session, *(pod.metadata.name for pod in pods)):
             fitting = [node for node in session.nodes if not node.idle.less_partly(task.resreq)]
-            found = left_out(task, bucket, session.nodes)
+            found = count_excluded_tasks(task, bucket, session.nodes)
             assert [found[node.row] for node in fitting] == [
                 plainly_left_out(task, bucket, node.idle) for node in fitting
             ]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bayplan.batch.actions import topology_allocate
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
@@ -20,13 +20,13 @@ from bayplan.objects.volcano.types import (
     ExactMatch,
     HyperNode,
     HyperNodeSpec,
-    Member,
     MemberSelector,
+    MemberSpec,
     NetworkTopology,
 )
 from bayplan.testing.builders import make_node
 from support.builders.batch import NOW, make_group, make_member
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CONF = """\
 actions: "allocate, backfill"
@@ -46,7 +46,7 @@ World = tuple[list[Node], list[Pod], list[KubeObject]]
 
 
 def place(name: str, tier: int, kind: str, members: list[str]) -> HyperNode:
-    listed = tuple(Member(kind, MemberSelector(exact_match=ExactMatch(member))) for member in members)
+    listed = tuple(MemberSpec(kind, MemberSelector(exact_match=ExactMatch(member))) for member in members)
     return HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier, "", listed))
 
 
@@ -87,15 +87,15 @@ def _member(draw: st.DrawFn, name: str, group: str) -> Pod:
 @contextmanager
 def trying(*, few: bool) -> Iterator[None]:
     """Equally good nodes are taken in their order: with fewer trials chance falls out differently."""
-    by_few = TopologyAllocator._best_by_few
+    by_few = TopologyAllocator._try_ranked_hypernodes
     with (
         patch.object(Session, "tie_break", lambda *given: int(given[-1][0])),
-        patch.object(TopologyAllocator, "_best_by_few", by_few if few else lambda *_: None),
+        patch.object(TopologyAllocator, "_try_ranked_hypernodes", by_few if few else lambda *_: None),
     ):
         yield
 
 
-def _told(outcome: Outcome) -> tuple[object, ...]:
+def _told(outcome: SessionResult) -> tuple[object, ...]:
     return (
         outcome.binds,
         outcome.pipelined,
@@ -112,7 +112,7 @@ def _told(outcome: Outcome) -> tuple[object, ...]:
 def test_trying_few_hypernodes_changes_nothing(world: World, in_vain: int) -> None:
     nodes, pods, objects = world
     with trying(few=False):
-        plain = engine_of(conf=CONF, nodes=nodes, pods=pods, objects=objects).run_session()
-    with trying(few=True), patch.object(topology_allocate, "_MOST_IN_VAIN", in_vain):
-        quick = engine_of(conf=CONF, nodes=nodes, pods=pods, objects=objects).run_session()
+        plain = build_engine(conf=CONF, nodes=nodes, pods=pods, objects=objects).run_session()
+    with trying(few=True), patch.object(topology_allocate, "_MAX_FAILED_TRIALS", in_vain):
+        quick = build_engine(conf=CONF, nodes=nodes, pods=pods, objects=objects).run_session()
     assert _told(quick) == _told(plain)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayplan.framework.runtime.object_changes import pod_changes
+from bayplan.framework.runtime.object_changes import pod_update_events
 from bayplan.objects.core import (
     Container,
     ContainerStatus,
@@ -27,7 +27,7 @@ from bayplan.objects.kai.bind_request import (
     new_request,
 )
 from bayplan.objects.meta import Condition, ObjectMeta
-from bayplan.snapshot.pod_info import weighs_alike
+from bayplan.snapshot.pod_info import has_same_row_amounts
 
 words = st.text(max_size=6)
 names = st.text(alphabet='abc-."\\é', min_size=1, max_size=6)
@@ -88,7 +88,7 @@ def test_of_versions_that_weigh_alike_less_need_be_compared(one: Pod, other: Pod
         other = replace(other, spec=one.spec)
     if labels:
         other = replace(other, metadata=replace(other.metadata, labels=one.metadata.labels))
-    if weighs_alike(one, other):
-        assert pod_changes(one, other, alike=True) == pod_changes(one, other)
+    if has_same_row_amounts(one, other):
+        assert pod_update_events(one, other, alike=True) == pod_update_events(one, other)
     else:
         assert one != other

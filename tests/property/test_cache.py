@@ -33,15 +33,15 @@ from bayplan.objects.core import (
 )
 from bayplan.objects.meta import Condition, LabelSelector
 from bayplan.objects.ports import HostPort
-from bayplan.snapshot import NodeColumns, NodeTable, PodInfo, PodKind, Snapshot
+from bayplan.snapshot import NamespacedLabels, NodeColumns, NodeTable, PodInfo, Snapshot
 from naive.cache import NaiveCache, NaiveSnapshot, Refused
 from support.builders.framework import (
-    changed,
     make_node,
     make_pod,
+    replace_fields,
     taint,
 )
-from support.builders.volumes import on_claim
+from support.builders.volumes import claim_volume
 
 NODES = ("n0", "n1", "n2", "n3")
 PODS = range(6)
@@ -73,7 +73,7 @@ POD_SHAPES = st.fixed_dictionaries(
         "requests": st.sampled_from(({}, {"cpu": "250m"}, {"memory": "1Gi", "x.io/gpu": "1"}, {"z.io/npu": "2"})),
         "host_ports": st.sampled_from(((), (80,), (80, 443))),
         "affinity": st.sampled_from((None, None, _anti("web"), _anti("db"))),
-        "volumes": st.sampled_from(((), (on_claim("c"),), (on_claim("c"), on_claim("d")))),
+        "volumes": st.sampled_from(((), (claim_volume("c"),), (claim_volume("c"), claim_volume("d")))),
         "terminating": st.booleans(),
     }
 )
@@ -148,18 +148,18 @@ class World:
 
     def _without(self, uids: set[str], number: int) -> None:
         """Pods are set aside, somebody looks, and they come back."""
-        self.cache.set_aside(uids)
+        self.cache.remove_temporarily(uids)
         with self.twin.aside(uids):
             self.refresh(number)
-        self.cache.put_back(uids)
+        self.cache.restore_removed(uids)
 
     def _tell_again(self, uid: str, fields: dict[str, Any]) -> None:
         """Another version of a pod that is there. The conditions of one that is confirmed are shown at once."""
         known = self.twin.pods.get(uid)
         if known is not None and uid not in self.twin.assumed:
-            self._both("update_pod", "update", changed(known, **fields))
+            self._both("update_pod", "update", replace_fields(known, **fields))
         elif known is not None and "status" not in fields:
-            self._both("add_pod", "add", changed(known, **fields))
+            self._both("add_pod", "add", replace_fields(known, **fields))
 
     def _known(self, number: int, *, exact: bool) -> Pod:
         """A pod as an event would name it: exactly, or only by its uid."""
@@ -268,7 +268,7 @@ def _images(table: NodeTable, row: int) -> dict[str, tuple[int, int]]:
 
 
 def _kinds(snapshot: Snapshot, row: int) -> Counter[tuple[str, frozenset[tuple[str, str]]]]:
-    seen: list[PodKind] = []
+    seen: list[NamespacedLabels] = []
     snapshot.pods.matching(object(), lambda kind: seen.append(kind) or False)
     counts: Counter[tuple[str, frozenset[tuple[str, str]]]] = Counter()
     for kind in set(seen):
@@ -345,7 +345,7 @@ def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_th
     for operation in history:
         match operation:
             case ("slice", number):
-                following = slices.get(number) or cache.refreshing(
+                following = slices.get(number) or cache.refresh_in_slices(
                     snapshots[number], changes=changes[number], at_once=1
                 )
                 slices[number] = following
@@ -355,9 +355,9 @@ def test_a_snapshot_that_follows_in_slices_is_left_with_what_happened_between_th
                 check(number)
             case ("without", numbers, number):
                 uids = {make_pod(f"p{each}").uid for each in numbers}
-                cache.set_aside(uids)
+                cache.remove_temporarily(uids)
                 check(number)
-                cache.put_back(uids)
+                cache.restore_removed(uids)
             case _:
                 world.tell(operation)
     for number in SNAPSHOTS:
@@ -378,7 +378,7 @@ def test_a_pod_whose_row_a_slice_has_shown_is_counted_once() -> None:
     cache.add_node(make_node("n"))
     snapshot = cache.snapshot()
     cache.add_pod(make_pod("p", node="n", requests={"cpu": "1"}))
-    next(cache.refreshing(snapshot, at_once=1))
+    next(cache.refresh_in_slices(snapshot, at_once=1))
     cache.refresh(snapshot)
     assert observed(snapshot) == observed(cache.snapshot())
 
@@ -389,8 +389,8 @@ def test_following_in_slices_leaves_nothing_to_do() -> None:
     for number in range(10):
         cache.add_node(make_node(f"n{number}", images={"app:1": 10}))
         cache.add_pod(make_pod(f"p{number}", node=f"n{number}"))
-    assert len(list(cache.refreshing(snapshot, at_once=4))) == 6
-    assert len(list(cache.refreshing(snapshot, at_once=4))) == 0
+    assert len(list(cache.refresh_in_slices(snapshot, at_once=4))) == 6
+    assert len(list(cache.refresh_in_slices(snapshot, at_once=4))) == 0
     cache.refresh(snapshot)
     assert observed(snapshot) == observed(cache.snapshot())
 
@@ -416,7 +416,7 @@ def test_whatever_changes_between_two_slices_is_seen_by_the_next_refresh(
     for number in range(3):
         cache.add_node(make_node(f"n{number}"))
         cache.add_pod(make_pod(f"p{number}", node=f"n{number}"))
-    following = cache.refreshing(snapshot, at_once=1)
+    following = cache.refresh_in_slices(snapshot, at_once=1)
     assert sum(1 for _ in islice(following, taken)) == min(taken, 6)
     change(cache)
     for _ in following:

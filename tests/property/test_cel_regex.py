@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.cel.regex.regex import Machine, Regex
+from bayplan.cel.regex.regex import NfaMachine, Regex
 from bayplan.cel.regex.syntax import parse
 
 atoms = st.sampled_from(["a", "b", "[ab]", "[^a]", ".", r"\w", "^", "$", r"\b", "(?:ab)"])
@@ -29,7 +29,7 @@ texts = st.text("ab \n", max_size=8)
 
 @given(patterns, texts)
 def test_both_engines_find_the_same(pattern: str, text: str) -> None:
-    machine = Machine(parse(pattern))
+    machine = NfaMachine(parse(pattern))
     for start in range(len(text) + 1):
         assert machine.search(text, start) == Regex(pattern).search(text, start)
 
@@ -38,7 +38,7 @@ def test_both_engines_find_the_same(pattern: str, text: str) -> None:
 def test_spans_are_pythons_where_the_syntax_is_shared(parts: list[str], text: str) -> None:
     pattern = "".join(parts)
     found = re.search(pattern, text)
-    assert Machine(parse(pattern)).search(text, 0) == (found.span() if found else None)
+    assert NfaMachine(parse(pattern)).search(text, 0) == (found.span() if found else None)
 
 
 @given(st.text(max_size=12))

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.equivalence.class_evaluation import Standing
-from bayplan.framework.equivalence.plugin_evaluation import Part
-from bayplan.framework.equivalence.top_rows import GroupLeaders
+from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
+from bayplan.framework.equivalence.plugin_evaluation import PluginEvaluation
+from bayplan.framework.equivalence.top_rows import GroupedTopRows
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
 from bayplan.snapshot import Snapshot
@@ -28,7 +28,7 @@ from support.harness.engine_histories import (
     STEPS,
     ZONE,
     History,
-    live,
+    run_history,
 )
 
 SILENT = (
@@ -194,60 +194,60 @@ class Strangers(History):
 def test_of_pods_that_are_told_apart_at_times(seed: int, profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet: Counter[int] = Counter()
 
-    class Watched(Standing):
-        def __init__(self, snapshot: Snapshot, parts: list[Part], *others: Any, **more: Any) -> None:
+    class Watched(ClassEvaluation):
+        def __init__(self, snapshot: Snapshot, parts: list[PluginEvaluation], *others: Any, **more: Any) -> None:
             super().__init__(snapshot, parts, *others, **more)
             quiet[sum(part.sits_out for part in parts)] += 1
 
-    monkeypatch.setattr("bayplan.framework.equivalence.equivalence_classes.Standing", Watched)
-    live(Strangers(random.Random(800 + seed), profiles=profiles, templates=8, nodes=12), at_least_shared=0.1)
+    monkeypatch.setattr("bayplan.framework.equivalence.equivalence_classes.ClassEvaluation", Watched)
+    run_history(Strangers(random.Random(800 + seed), profiles=profiles, templates=8, nodes=12), at_least_shared=0.1)
     assert quiet[0] + quiet[1], "somebody minds at times"
     assert quiet[2], "and at other times nobody does"
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_sharing_changes_nothing(seed: int) -> None:
-    assert not live(History(random.Random(seed))), "nothing shipped stands in the way"
+    assert not run_history(History(random.Random(seed))), "nothing shipped stands in the way"
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_on_larger_clusters(seed: int) -> None:
-    assert not live(History(random.Random(100 + seed), nodes=90))
+    assert not run_history(History(random.Random(100 + seed), nodes=90))
 
 
 @pytest.mark.parametrize("profiles", [DEFAULT, RETICENT], ids=["default", "reticent"])
 @pytest.mark.parametrize("seed", range(10))
 def test_where_nodes_fill_up(seed: int, profiles: str) -> None:
-    assert not live(Crowd(random.Random(700 + seed), nodes=14, profiles=profiles))
+    assert not run_history(Crowd(random.Random(700 + seed), nodes=14, profiles=profiles))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_of_deployments_that_are_spread(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     puts: list[int] = []
 
-    class Counted(GroupLeaders):
-        def put(self, row: int, alone: int) -> None:
+    class Counted(GroupedTopRows):
+        def set_total(self, row: int, alone: int) -> None:
             puts.append(row)
-            super().put(row, alone)
+            super().set_total(row, alone)
 
-    monkeypatch.setattr("bayplan.framework.equivalence.class_evaluation.GroupLeaders", Counted)
-    assert not live(Rollout(random.Random(600 + seed), nodes=40, templates=3))
+    monkeypatch.setattr("bayplan.framework.equivalence.class_evaluation.GroupedTopRows", Counted)
+    assert not run_history(Rollout(random.Random(600 + seed), nodes=40, templates=3))
     assert len(puts) > STEPS // 20, "scores by groups are what is tested here"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_with_amounts_that_floats_cannot_hold(seed: int) -> None:
-    assert not live(History(random.Random(200 + seed), large=True))
+    assert not run_history(History(random.Random(200 + seed), large=True))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_with_plugins_that_say_nothing_about_themselves(seed: int) -> None:
-    assert not live(History(random.Random(300 + seed), profiles=SILENT))
+    assert not run_history(History(random.Random(300 + seed), profiles=SILENT))
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_with_several_profiles_in_one_engine(seed: int) -> None:
-    long_ways = live(History(random.Random(400 + seed), profiles=SEVERAL, templates=8, nodes=12))
+    long_ways = run_history(History(random.Random(400 + seed), profiles=SEVERAL, templates=8, nodes=12))
     assert set(long_ways) <= {"CannotShare"}, "pods that are narrowed, and nothing else"
 
 
@@ -255,7 +255,7 @@ def test_with_plugins_that_raise(caplog: pytest.LogCaptureFixture) -> None:
     told: set[str] = set()
     for seed in range(500, 510):
         history = History(random.Random(seed), profiles=BREAKING, nodes=12)
-        live(history, at_least_shared=0.1)
+        run_history(history, at_least_shared=0.1)
         told |= {record.message for record in history.engines[0].records if record.outcome == "error"}
     for words in ("three on the last node", "eighty"):
         assert any(words in message for message in told), "what is never met is not tested"

@@ -22,14 +22,14 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceSlice
 from bayplan.plugins.node_declared_features import RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK
 from bayplan.plugins.node_unschedulable import UNSCHEDULABLE
-from bayplan.scheduler.engine import Placed
+from bayplan.scheduler.engine import ScheduleResult
 from support.builders.devices import (
     device,
     exactly,
     first_of,
     make_allocation,
     make_slice,
-    wanting,
+    subrequest,
 )
 from support.builders.devices import make_claim as make_device_claim
 from support.builders.devices import make_class as make_device_class
@@ -39,7 +39,7 @@ from support.builders.volumes import (
     make_class,
     make_csi_node,
     make_volume,
-    owned_by,
+    owner_references,
 )
 from support.harness.engine_histories import (
     DEFAULT,
@@ -50,8 +50,8 @@ from support.harness.engine_histories import (
     STEPS,
     ZONE,
     History,
-    live,
-    told,
+    decision_fields,
+    run_history,
 )
 
 FOO = "example.com/foo"
@@ -219,7 +219,7 @@ class Furnished(History):
     def __init__(self, chance: random.Random, **options: Any) -> None:
         self.version = 0
         self.waiting: dict[str, Pod] = {}  # pods that were nominated to a node
-        self.held: dict[str, list[Placed]] = {}
+        self.held: dict[str, list[ScheduleResult]] = {}
         self.said: set[tuple[str, str]] = set()  # which plugins made a difference, and at which point
         super().__init__(chance, templates=len(self.facets), **options)
         for change in (self.change_volumes, self.change_claims, self.change_devices):
@@ -257,11 +257,13 @@ class Furnished(History):
         """A pod, with the claims that are made for it alone."""
         pod = super().pod()
         if any(volume.ephemeral is not None for volume in pod.spec.volumes) and self.chance.random() < 0.9:
-            self.each("put", make_claim(f"{pod.name}-{OWN}", owners=owned_by(pod)))
+            self.each("put", make_claim(f"{pod.name}-{OWN}", owners=owner_references(pod)))
         if not any(each.resource_claim_name == OWN for each in pod.spec.resource_claims):
             return pod
-        either = first_of(wanting(1, MODEL_X), wanting(1))  # so that nodes can be better or worse
-        wanted = self.chance.choice([exactly(2), exactly(1, MODEL_X), first_of(wanting(2), wanting(1)), either, either])
+        either = first_of(subrequest(1, MODEL_X), subrequest(1))  # so that nodes can be better or worse
+        wanted = self.chance.choice(
+            [exactly(2), exactly(1, MODEL_X), first_of(subrequest(2), subrequest(1)), either, either]
+        )
         self.each("put", make_device_claim(wanted, name=f"{pod.name}-{OWN}"))
         claim = replace(pod.spec.resource_claims[0], resource_claim_name=f"{pod.name}-{OWN}")
         return replace(pod, spec=replace(pod.spec, resource_claims=(claim,)))
@@ -344,8 +346,8 @@ class Furnished(History):
     def leave(self, pod: Pod) -> None:
         """What was reserved for it is free again."""
         for engine, placed in zip(self.engines, self.held.pop(pod.uid), strict=True):
-            assert placed.held is not None
-            if not engine.take_back(placed.held):
+            assert placed.assumed is not None
+            if not engine.unreserve_and_forget(placed.assumed):
                 engine.cache.remove_pod(pod)
 
     def place(self) -> None:
@@ -356,8 +358,8 @@ class Furnished(History):
         self.listen(alone)
         if shared.node is not None:
             self.held[pod.uid] = [shared, alone]
-        elif shared.decision.nominate:
-            status = replace(pod.status, nominated_node_name=shared.decision.nominate)
+        elif shared.decision.nominated_node_name:
+            status = replace(pod.status, nominated_node_name=shared.decision.nominated_node_name)
             self.waiting[pod.uid] = replace(pod, status=status)
             if self.chance.random() < 0.7:
                 self.evict(shared.decision.victims)
@@ -369,14 +371,14 @@ class Furnished(History):
         if self.chance.random() < 0.7:
             del self.waiting[uid]
         for engine in self.engines:
-            engine.nominations.withdraw(uid)
+            engine.nominator.delete_nomination(uid)
 
     def evict(self, keys: tuple[str, ...]) -> None:
         for pod in [pod for pod in self.placed.values() if pod.key in keys]:
             self.leave(self.placed.pop(pod.uid))
 
-    def listen(self, placed: Placed) -> None:
-        answer = told(placed.decision)
+    def listen(self, placed: ScheduleResult) -> None:
+        answer = decision_fields(placed.decision)
         self.said |= {("filter", name) for name in answer.get("rejectors", ())}
         scores = answer.get("scores", {}).values()
         for name in {name for given in scores for name in given}:
@@ -407,7 +409,7 @@ def test_sharing_changes_nothing_whatever_pods_ask_for(profiles: str) -> None:
     said: set[tuple[str, str]] = set()
     for seed in range(700, 710):
         history = Furnished(random.Random(seed), profiles=profiles)
-        live(history, at_least_shared=0.3)
+        run_history(history, at_least_shared=0.3)
         assert history.shared > STEPS // 10, "sharing is what is tested here"
         said |= history.said
     profile = history.engines[0].framework("default-scheduler").profile
@@ -419,7 +421,7 @@ def test_sharing_changes_nothing_whatever_pods_ask_for(profiles: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_resource_that_devices_stand_behind_is_scored_by_the_devices_of_now(seed: int) -> None:
     history = Served(random.Random(800 + seed), profiles=COUNTING)
-    live(history, at_least_shared=0)
+    run_history(history, at_least_shared=0)
     assert history.shared > STEPS // 10, "sharing is what is tested here"
     counting = {("score", "NodeResourcesFit"), ("score", "NodeResourcesBalancedAllocation")}
     assert history.said >= {("filter", "DynamicResources"), *counting}

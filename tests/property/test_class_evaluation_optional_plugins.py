@@ -21,18 +21,18 @@ from bayplan.plugins.gpu.fragmentation_policy import GpuFragmentation
 from bayplan.plugins.gpu.gpu_requests import (
     GPU_COUNT,
     GPU_MODEL,
-    GpuAsk,
-    annotations_for,
+    GpuMilliRequest,
+    request_annotations,
 )
 from bayplan.plugins.gpu_sharing import GpuSharing
-from bayplan.scheduler.engine import Placed
+from bayplan.scheduler.engine import ScheduleResult
 from bayplan.snapshot import PodInfo
 from support.harness.engine_histories import (
     HEAD,
     STEPS,
     History,
-    live,
-    told,
+    decision_fields,
+    run_history,
 )
 
 
@@ -81,19 +81,19 @@ class Handed(History):
             pod = self.pod()
             infos = [engine.prepare(pod) for engine in self.engines]
         both = self.decided(pod, infos)
-        answer = told(both[1].decision)
+        answer = decision_fields(both[1].decision)
         self.left_out += BindRequestBinder.name in answer.get("rejectors", ())
         self.blocked += "bindings of the pod were given up" in answer["message"]
         if both[0].node is None or self.chance.random() < 0.75:
             self.give_up(pod, infos, both)
 
-    def give_up(self, pod: Pod, infos: list[PodInfo], both: list[Placed]) -> None:
+    def give_up(self, pod: Pod, infos: list[PodInfo], both: list[ScheduleResult]) -> None:
         self.placed.pop(pod.uid, None)
         for engine, placed in zip(self.engines, both, strict=True):
-            if placed.held is not None and placed.node is not None:
-                engine.take_back(placed.held)
-                engine.desk.failures.note(pod.uid, placed.node, "no")
-            engine.nominations.withdraw(pod.uid)
+            if placed.assumed is not None and placed.node is not None:
+                engine.unreserve_and_forget(placed.assumed)
+                engine.bind_request_factory.failures.record_failure(pod.uid, placed.node, "no")
+            engine.nominator.delete_nomination(pod.uid)
         self.given_up[pod.uid] = pod, infos
 
 
@@ -104,9 +104,9 @@ class Refused(History):
         self.said: set[str] = set()
         super().__init__(chance, profiles=with_plugin(plugin), nodes=8, templates=8)
 
-    def decided(self, pod: Pod, infos: Any = ()) -> list[Placed]:
+    def decided(self, pod: Pod, infos: Any = ()) -> list[ScheduleResult]:
         both = super().decided(pod, infos)
-        self.said |= set(told(both[1].decision).get("rejectors", ()))
+        self.said |= set(decision_fields(both[1].decision).get("rejectors", ()))
         return both
 
     def with_devices(self, node: Node, number: dict[str, str], labels: dict[str, str]) -> Node:
@@ -135,8 +135,15 @@ class SharedGpus(Refused):
 
     def template(self, number: int) -> dict[str, Any]:
         template = super().template(number)
-        asks = [GpuAsk(), GpuAsk(250, 1), GpuAsk(600, 1), GpuAsk(1000, 1), GpuAsk(1000, 2), GpuAsk(250, 1, "T4")]
-        annotations = annotations_for(self.chance.choice(asks))
+        asks = [
+            GpuMilliRequest(),
+            GpuMilliRequest(250, 1),
+            GpuMilliRequest(600, 1),
+            GpuMilliRequest(1000, 1),
+            GpuMilliRequest(1000, 2),
+            GpuMilliRequest(250, 1, "T4"),
+        ]
+        annotations = request_annotations(self.chance.choice(asks))
         if self.chance.random() < 0.05:
             annotations = {GPU_COUNT: "many"}
         metadata = {**template["metadata"], "annotations": annotations}
@@ -158,12 +165,12 @@ class PartsOfGpus(Refused):
         spec = self.plain_spec(template["spec"])
         asks: list[dict[str, str]] = [
             {},
-            {kai.FRACTION: "0.5"},
-            {kai.FRACTION: "0.3"},
-            {kai.FRACTION: "0.6", kai.NUMBER: "2"},
-            {kai.MEMORY: "12000"},
+            {kai.FRACTION_ANNOTATION: "0.5"},
+            {kai.FRACTION_ANNOTATION: "0.3"},
+            {kai.FRACTION_ANNOTATION: "0.6", kai.DEVICE_COUNT_ANNOTATION: "2"},
+            {kai.MEMORY_ANNOTATION: "12000"},
         ]
-        annotations = self.chance.choice(asks) if self.chance.random() > 0.05 else {kai.FRACTION: "2"}
+        annotations = self.chance.choice(asks) if self.chance.random() > 0.05 else {kai.FRACTION_ANNOTATION: "2"}
         if not annotations and self.chance.random() < 0.5:
             resources = spec["containers"][0].setdefault("resources", {})
             resources["requests"] = {**resources.get("requests", {}), kai.GPU: "1"}
@@ -174,7 +181,7 @@ def test_pods_that_were_given_up_get_their_own_answers() -> None:
     left_out = blocked = 0
     for seed in range(1000, 1006):
         history = Handed(random.Random(seed))
-        live(history, at_least_shared=0.2)
+        run_history(history, at_least_shared=0.2)
         assert history.shared > STEPS // 10, "sharing is what is tested here"
         left_out, blocked = left_out + history.left_out, blocked + history.blocked
     assert left_out > 20, "what is never met is not tested"
@@ -186,7 +193,7 @@ def test_sharing_changes_nothing_about_shared_gpus(policy: str) -> None:
     said: set[str] = set()
     for seed in range(1100, 1103):
         history = SharedGpus(random.Random(seed), policy)
-        live(history)
+        run_history(history)
         assert history.shared > STEPS // 3, "sharing is what is tested here"
         said |= history.said
     assert policy in said, "what refuses nobody is not tested"
@@ -196,7 +203,7 @@ def test_sharing_changes_nothing_about_parts_of_gpus() -> None:
     said: set[str] = set()
     for seed in range(1200, 1203):
         history = PartsOfGpus(random.Random(seed), GpuSharing.name)
-        live(history)
+        run_history(history)
         assert history.shared > STEPS // 8, "sharing is what is tested here"
         said |= history.said
     assert GpuSharing.name in said, "what refuses nobody is not tested"

@@ -14,17 +14,17 @@ from msgspec.structs import replace
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import NodeTable, Rejection, row_alone
-from bayplan.framework.equivalence.equivalence_classes import Classes
+from bayplan.framework import NodeTable, Rejection, row_local
+from bayplan.framework.equivalence.equivalence_classes import EquivalenceClasses
 from bayplan.objects.core import Pod, PodStatus, Toleration
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import Condition, ObjectMeta, OwnerReference
 from bayplan.objects.resource import DeviceClass
 from bayplan.objects.volumes import EphemeralVolume, Volume
 from bayplan.scheduler.engine import PodEngine
-from bayplan.snapshot.pod_info import PodInfo, look_of
+from bayplan.snapshot.pod_info import PodInfo, template_key
 from support.builders.framework import make_node, make_pod
-from support.builders.volumes import on_claim
+from support.builders.volumes import claim_volume
 
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -38,7 +38,7 @@ class ByName:
     """Somebody's plugin, which tells pods apart by their names."""
 
     name = "ByName"
-    depends_on = row_alone
+    depends_on = row_local
     looks_at_pods = False
 
     def signature(self, pod: Pod) -> Hashable:
@@ -77,8 +77,8 @@ def engine() -> PodEngine:
     return PodEngine(configured(CONFIG, registry), registry, cache, clock=ManualClock(), chance=random.Random(0))
 
 
-def classes_of(on: PodEngine) -> Classes:
-    found = on.classes("default-scheduler")
+def classes_of(on: PodEngine) -> EquivalenceClasses:
+    found = on.equivalence_classes("default-scheduler")
     assert found is not None
     return found
 
@@ -94,20 +94,20 @@ def test_pods_are_signed_for_as_if_each_plugin_was_asked_about_each(
     for step, template, name in steps:
         match step:
             case "given up":
-                on.desk.failures.note(make_pod(name).uid, "n", "no")
+                on.bind_request_factory.failures.record_failure(make_pod(name).uid, "n", "no")
             case "a class":
-                on.cache.put(device_class)
+                on.cache.upsert(device_class)
             case "no class":
-                on.cache.drop(device_class)
+                on.cache.delete(device_class)
             case "place":
                 on.try_pod(make_pod(name))
             case _:
                 on.try_pod(make_pod("c"))  # signatures are of the classes that an attempt has seen
                 info = PodInfo(make_pod(name, **template))
-                kind = classes.kind_of(info)
-                asked = classes._signed_by_all(info)
-                assert len(kind.parts) == len(asked)
-                assert all(one is other for one, other in zip(kind.parts, asked, strict=True))
+                kind = classes.class_of(info)
+                asked = classes._sign_with_all_plugins(info)
+                assert len(kind.evaluation_slots) == len(asked)
+                assert all(one is other for one, other in zip(kind.evaluation_slots, asked, strict=True))
 
 
 IDENTITY = {"name", "uid", "resource_version", "generation", "creation_timestamp"}
@@ -127,13 +127,15 @@ OTHER: dict[str, Any] = {
 def test_pods_that_differ_in_more_than_who_they_are_do_not_look_alike(name: str) -> None:
     pod = make_pod("p")
     other = replace(pod, metadata=replace(pod.metadata, **{name: OTHER[name]}))
-    assert (look_of(pod) == look_of(other)) == (name in IDENTITY)
+    assert (template_key(pod) == template_key(other)) == (name in IDENTITY)
 
 
 def test_pods_that_ask_for_something_else_or_are_further_on_do_not_look_alike() -> None:
     pod = make_pod("p")
-    assert look_of(pod) != look_of(make_pod("p", requests={"cpu": "1"}))
-    assert look_of(pod) != look_of(replace(pod, status=PodStatus(conditions=(Condition(type="PodScheduled"),))))
+    assert template_key(pod) != template_key(make_pod("p", requests={"cpu": "1"}))
+    assert template_key(pod) != template_key(
+        replace(pod, status=PodStatus(conditions=(Condition(type="PodScheduled"),)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,12 +143,12 @@ def test_pods_that_ask_for_something_else_or_are_further_on_do_not_look_alike() 
     [
         pytest.param(Volume(name="kube-api-access-y"), True, id="a name alone"),
         pytest.param(Volume(name="x", ephemeral=EphemeralVolume()), False, id="a claim of its own"),
-        pytest.param(on_claim("c"), False, id="a claim"),
+        pytest.param(claim_volume("c"), False, id="a claim"),
     ],
 )
 def test_volumes_of_which_only_the_name_is_known_do_not_tell_pods_apart(volume: Volume, alike: bool) -> None:
     pod = make_pod("p", volumes=(Volume(name="kube-api-access-x"),))
-    assert (look_of(pod) == look_of(make_pod("q", volumes=(volume,)))) == alike
+    assert (template_key(pod) == template_key(make_pod("q", volumes=(volume,)))) == alike
 
 
 def test_looks_are_forgotten_before_the_shelves_are_full() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayplan.devices.allocator import Allocator, Refusal
-from bayplan.devices.assumptions import DeviceAssumptions, InUse
-from bayplan.devices.device_requests import Ask
+from bayplan.devices.allocator import Allocator, NotAllocatable
+from bayplan.devices.assumptions import AllocatedDevices, DeviceAssumptions
+from bayplan.devices.device_requests import RequestAlternative
 from bayplan.devices.errors import AllocationError
 from bayplan.devices.identity import PoolId
 from bayplan.devices.pools import PoolIndex
-from bayplan.devices.search import Search
+from bayplan.devices.search import AllocationSearch
 from bayplan.objects.resource import AllocationResult, Device, DeviceRequest, ResourceClaim, ResourceSlice
 from naive.device_search import NaiveSearch, TooManyError
 from support.builders.devices import (
@@ -26,9 +26,9 @@ from support.builders.devices import (
     make_claim,
     make_class,
     make_slice,
-    wanting,
+    subrequest,
 )
-from support.builders.framework import changed, make_node
+from support.builders.framework import make_node, replace_fields
 
 relaxed = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -78,7 +78,7 @@ def wishes(draw: Any) -> dict[str, Any]:
     if draw(st.booleans()):
         fields["tolerations"] = [{"operator": "Exists"}]
     count = draw(st.sampled_from([1, 1, 2, 2, 3, 20, "all"]))
-    return wanting(count, *draw(st.lists(st.sampled_from(EXPRESSIONS), max_size=1)), **fields)
+    return subrequest(count, *draw(st.lists(st.sampled_from(EXPRESSIONS), max_size=1)), **fields)
 
 
 @st.composite
@@ -117,12 +117,12 @@ def allocations(draw: Any) -> AllocationResult:
     return make_allocation(result)
 
 
-def twin(node: Any, index: PoolIndex, in_use: InUse, wanted: list[ResourceClaim]) -> Any:
+def twin(node: Any, index: PoolIndex, in_use: AllocatedDevices, wanted: list[ResourceClaim]) -> Any:
     """What the plain search says: picks, None, or the text of an error. Claims are read as the allocator reads them."""
     allocator = Allocator(index, {"gpu": make_class()}, in_use, SELECTORS)
-    search = Search(node, index.pools_for(node), in_use, SELECTORS, lambda: False)
+    search = AllocationSearch(node, index.pools_for(node), in_use, SELECTORS, lambda: False)
     try:
-        asked: list[list[Ask]] = []
+        asked: list[list[RequestAlternative]] = []
         for position, claim in enumerate(wanted):
             asked += allocator._requests(search, position, claim)
         return NaiveSearch(node, index.pools_for(node), in_use, SELECTORS, wanted).run(asked)
@@ -132,13 +132,13 @@ def twin(node: Any, index: PoolIndex, in_use: InUse, wanted: list[ResourceClaim]
         return None
 
 
-def said(node: Any, index: PoolIndex, in_use: InUse, wanted: list[ResourceClaim]) -> Any:
+def said(node: Any, index: PoolIndex, in_use: AllocatedDevices, wanted: list[ResourceClaim]) -> Any:
     """What the allocator says, in the same words."""
     try:
         outcome = Allocator(index, {"gpu": make_class()}, in_use, SELECTORS).allocate(node, wanted)
     except AllocationError as fault:
         return str(fault)
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, NotAllocatable):
         return None
     return [(pick.ask.name, str(pick.device.id)) for picks in outcome.picks for pick in picks]
 
@@ -147,7 +147,7 @@ def said(node: Any, index: PoolIndex, in_use: InUse, wanted: list[ResourceClaim]
 @given(st.data())
 def test_the_search_finds_what_its_plain_twin_finds(data: st.DataObject) -> None:
     node, index = make_node("n"), PoolIndex(data.draw(published()))
-    in_use = InUse(data.draw(st.lists(allocations(), max_size=3)))
+    in_use = AllocatedDevices(data.draw(st.lists(allocations(), max_size=3)))
     wanted = [data.draw(claims(number)) for number in range(data.draw(st.integers(1, 3)))]
     assert said(node, index, in_use, wanted) == twin(node, index, in_use, wanted)
 
@@ -168,12 +168,12 @@ STEPS = st.lists(
 def test_the_ledger_holds_what_the_claims_hold(steps: list[tuple[str, int, AllocationResult | None, int]]) -> None:
     devices = DeviceAssumptions()
     for step, number, allocation, version in steps:
-        claim = changed(make_claim(name=f"c{number}", version=str(version)), status={"allocation": allocation})
+        claim = replace_fields(make_claim(name=f"c{number}", version=str(version)), status={"allocation": allocation})
         match step:
             case "observe":
                 devices.observe(claim)
             case "withdraw":
-                devices.withdraw(claim.key)
+                devices.delete(claim.key)
             case "begin" if allocation is not None:
                 devices.begin(claim, allocation)
             case "finish":
@@ -185,15 +185,15 @@ def test_the_ledger_holds_what_the_claims_hold(steps: list[tuple[str, int, Alloc
         held = {claim.metadata.uid: claim.status.allocation for claim in devices.claims.values()}
         for uid in (f"uid-c{other}" for other in range(3)):
             held[uid] = held.get(uid) or devices.pending(uid)
-        assert devices.in_use == InUse(found for found in held.values() if found is not None)
+        assert devices.in_use == AllocatedDevices(found for found in held.values() if found is not None)
 
 
 @relaxed
 @given(st.lists(allocations(), max_size=8), st.data())
 def test_touched_tells_every_change_of_a_pool(held: list[AllocationResult], data: st.DataObject) -> None:
-    in_use, pools = InUse(held), [PoolId(DRIVER, "p0")]
-    before = in_use.touched(pools)
+    in_use, pools = AllocatedDevices(held), [PoolId(DRIVER, "p0")]
+    before = in_use.latest_change_of(pools)
     change = data.draw(allocations())
     in_use.add(change)
     concerned = change.devices.results[0].pool == "p0"
-    assert (in_use.touched(pools) != before) is concerned
+    assert (in_use.latest_change_of(pools) != before) is concerned

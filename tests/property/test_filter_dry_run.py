@@ -19,17 +19,17 @@ from naive import inter_pod_affinity, pod_topology_spread
 from naive.twin import Case, Twin
 from support.builders.framework import (
     FakeHandle,
-    changed,
     make_cycle,
     make_filtering,
     make_plugin,
     make_pod,
     make_snapshot,
+    replace_fields,
 )
 
 
 def _counted(pod: Pod) -> Pod:
-    return changed(pod, metadata={"deletion_timestamp": None})
+    return replace_fields(pod, metadata={"deletion_timestamp": None})
 
 
 def _ordinary(case: Case) -> Case:
@@ -72,9 +72,9 @@ def test_trying_pods_is_like_having_them(twin: Twin, data: st.DataObject) -> Non
     left = tuple(pod for pod in case.cluster.pods if pod not in gone)
     really = replace(case, cluster=replace(case.cluster, pods=(*left, *added)))
     assert twin.filter is not None
-    found = filtering.judge(trial, fork)
+    found = filtering.filter_fork(trial, fork)
     assert (found.code.label, found.reasons) == twin.filter(really, node)
-    assert filtering.judge(cycle, snapshot.nodes.fork([row])).code.label == twin.filter(case, node)[0], (
+    assert filtering.filter_fork(cycle, snapshot.nodes.fork([row])).code.label == twin.filter(case, node)[0], (
         "no trace is left"
     )
 

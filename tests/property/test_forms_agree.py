@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 import naive
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.status import SUCCESS, Code
-from bayplan.framework.runtime.filtering import Filtering
-from bayplan.framework.runtime.registry import Entry
+from bayplan.framework.runtime.filtering import FilterPoints
+from bayplan.framework.runtime.registry import RegisteredPlugin
 from bayplan.plugins import default_plugins
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.snapshot import NodeTable, Snapshot
 from naive.twin import Case, Twin
 from support.builders.framework import (
-    Answer,
     FakeHandle,
-    answer,
+    FilterResult,
+    filter_result,
     make_cycle,
     make_filtering,
     make_plugin,
@@ -48,7 +48,7 @@ def snapshot_of(case: Case) -> Snapshot:
     return make_snapshot(case.cluster.nodes, case.cluster.pods, case.cluster.objects)
 
 
-def filtering_of(twin: Twin, case: Case, snapshot: Snapshot) -> Filtering:
+def filtering_of(twin: Twin, case: Case, snapshot: Snapshot) -> FilterPoints:
     return make_filtering(make_plugin(twin.plugin, args=case.args, handle=FakeHandle(snapshot.catalog)))
 
 
@@ -56,13 +56,13 @@ def draw_case(data: st.DataObject, twin: Twin) -> Case:
     return data.draw(twin.cases, label="case")
 
 
-def verdicts(filtering: Filtering, cycle: Cycle) -> dict[str, Answer]:
+def verdicts(filtering: FilterPoints, cycle: Cycle) -> dict[str, FilterResult]:
     """What PreFilter and Filter say of each node; where PreFilter breaks, no node is looked at."""
     outcome, names = filtering.pre_filter(cycle), cycle.snapshot.nodes.names
     if outcome.status.code is Code.ERROR:
-        return dict.fromkeys(names, answer(outcome.status))
-    diagnosis = filtering.diagnose(cycle, outcome)
-    return {name: answer(diagnosis.status(row)) for row, name in enumerate(names)}
+        return dict.fromkeys(names, filter_result(outcome.status))
+    diagnosis = filtering.run_filters(cycle, outcome)
+    return {name: filter_result(diagnosis.status(row)) for row, name in enumerate(names)}
 
 
 @pytest.mark.parametrize("twin", FILTERS)
@@ -85,13 +85,13 @@ def test_a_narrowed_table_and_a_fork_are_filtered_alike(twin: Twin, data: st.Dat
     filtering, cycle = filtering_of(twin, case, snapshot), make_cycle(case.pod, snapshot)
     if not filtering.pre_filter(cycle).status.ok:
         return
-    whole = filtering.judge_table(cycle, snapshot.table)
+    whole = filtering.filter_table(cycle, snapshot.table)
     rows = data.draw(st.permutations(range(len(snapshot))), label="rows")[: data.draw(st.integers(1, len(snapshot)))]
-    narrowed = filtering.judge_table(cycle, NodeTable(snapshot.nodes, np.array(rows)))
+    narrowed = filtering.filter_table(cycle, NodeTable(snapshot.nodes, np.array(rows)))
     assert [narrowed.status(position) for position in range(len(rows))] == [whole.status(row) for row in rows]
     for row in rows:
         fork = NodeTable(snapshot.nodes.fork([row]))
-        assert filtering.judge_table(cycle.clone(), fork).status(0) == whole.status(row)
+        assert filtering.filter_table(cycle.clone(), fork).status(0) == whole.status(row)
 
 
 @pytest.mark.parametrize("twin", [each for each in FILTERS if hasattr(each.values[0].plugin, "filter")])
@@ -105,7 +105,7 @@ def test_a_filter_about_one_node_says_what_it_says_of_all(twin: Twin, data: st.D
     outcome = filtering.pre_filter(cycle)
     if not outcome.status.ok or plugin.name in cycle.skip_filter:
         return
-    whole = filtering.judge_table(cycle, snapshot.table)
+    whole = filtering.filter_table(cycle, snapshot.table)
     for row, node in enumerate(snapshot.table):
         alone = plugin.filter(cycle, node)
         assert (alone.by(plugin.name) if alone else SUCCESS) == whole.status(row)
@@ -143,7 +143,7 @@ def test_scorers_agree_on_every_feasible_node(twin: Twin, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in default_plugins()])
-def test_whoever_answers_for_all_rows_has_a_twin(entry: Entry) -> None:
+def test_whoever_answers_for_all_rows_has_a_twin(entry: RegisteredPlugin) -> None:
     if entry.plugin is BindRequestBinder:
         return  # it speaks of what the binder did, and not of the cluster: test_given_up_nodes.py has its account
     twins = [twin for twin in TWINS if twin.plugin is entry.plugin]

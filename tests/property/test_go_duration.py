@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.codec.go_duration import Duration, parse_duration
+from bayplan.codec.go_duration import GoDuration, parse_duration
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_printing_and_reading_are_inverse(nanoseconds: int) -> None:
-    duration = Duration(nanoseconds)
+    duration = GoDuration(nanoseconds)
     assert parse_duration(str(duration)) == duration
 
 

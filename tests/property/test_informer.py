@@ -15,10 +15,10 @@ from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from support.fakes.http_server import (
-    Answer,
-    Feed,
+    FakeHttpServer,
     Request,
-    WireServer,
+    ServerAnswer,
+    WatchStream,
     added,
     bookmark,
     deleted,
@@ -28,7 +28,7 @@ from support.fakes.http_server import (
     node,
     status,
 )
-from support.harness.async_tests import until
+from support.harness.async_tests import wait_until
 
 NAMES = st.sampled_from("abcd")
 STEPS = st.one_of(
@@ -71,7 +71,7 @@ class Server:
     def _version(self) -> dict[str, str]:
         return {"resourceVersion": str(self.version)}
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> ServerAnswer:
         options = request.options
         if self.refusals:
             self.refusals -= 1
@@ -82,19 +82,19 @@ class Server:
             return self._initial() if self.streams else status(422, "Invalid", "sendInitialEvents is forbidden")
         return self._since(int(options["resourceVersion"]))
 
-    def _initial(self) -> Feed:
-        feed = Feed(*map(added, self.items.values()), bookmark(self.version, initial_end=True))
+    def _initial(self) -> WatchStream:
+        feed = WatchStream(*map(added, self.items.values()), bookmark(self.version, initial_end=True))
         feed.end()
         return feed
 
-    def _since(self, version: int) -> Answer:
+    def _since(self, version: int) -> ServerAnswer:
         if version < self.forgotten:
             return status(410, "Expired", "too old") if self.gone_as_answer else ended(error(410, "Expired", "too old"))
         return ended(*(event for at, event in self.history if at > version), bookmark(self.version))
 
 
-def ended(*events: dict[str, Any]) -> Feed:
-    feed = Feed(*events)
+def ended(*events: dict[str, Any]) -> WatchStream:
+    feed = WatchStream(*events)
     feed.end()
     return feed
 
@@ -127,7 +127,7 @@ def differences(server: Server, informer: Informer, shadow: Shadow) -> Iterator[
         yield f"{name} is not there any more"
     for name, item in server.items.items():
         known, spoilt = store.get(name), "spec" in item
-        if (("", name) in informer.unreadable) != spoilt:
+        if (("", name) in informer.undecodable) != spoilt:
             yield f"{name} can be read or not, and the informer thinks otherwise"
         if known is not None and known.metadata.uid != item["metadata"]["uid"]:
             yield f"{name} is another one by now"
@@ -139,13 +139,13 @@ async def followed(steps: list[tuple[str, str]], *, streams: bool) -> list[str]:
     """Where the informer was wrong, whenever it had caught up."""
     found: list[str] = []
     clock, model, shadow = ManualClock(), Server(streams=streams), Shadow()
-    async with WireServer(model.answer) as wire, wire.client(clock) as client:
+    async with FakeHttpServer(model.answer) as wire, wire.client(clock) as client:
         informer = client.informer(resource_of(kind_of(Node)), shadow)
         task = asyncio.create_task(informer.run())
 
         async def caught_up() -> None:
             model.version += 1
-            await until(lambda: informer.resource_version == str(model.version), tick=lambda: clock.advance(5.0))
+            await wait_until(lambda: informer.resource_version == str(model.version), tick=lambda: clock.advance(5.0))
 
         for verb, name in steps:
             if verb == "forget":

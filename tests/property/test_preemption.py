@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.plugin import PostFilterAnswer
+from bayplan.framework.api.plugin import PostFilterResult
 from bayplan.framework.api.status import Code
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import LabelSelector, ObjectMeta
@@ -21,7 +21,7 @@ from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.snapshot import NodeColumns, Snapshot
 from naive import preemption as naive
 from support.builders.framework import (
-    LONG_AGO,
+    CREATED,
     FakeHandle,
     make_cycle,
     make_filtering,
@@ -31,7 +31,7 @@ from support.builders.framework import (
     make_snapshot,
 )
 
-NOW = LONG_AGO + timedelta(hours=1)
+NOW = CREATED + timedelta(hours=1)
 NODES = [
     make_node(name, allocatable={"cpu": cpu, "memory": "4Gi", "pods": pods})
     for name, cpu, pods in (("a", "2", "12"), ("b", "3", "4"), ("c", "4", "12"))
@@ -41,7 +41,7 @@ amounts = st.fixed_dictionaries(
     {},
     optional={"cpu": st.sampled_from(["250m", "500m", "1", "2"]), "memory": st.sampled_from(["256Mi", "1Gi", "3Gi"])},
 )
-starts = st.none() | st.integers(0, 3).map(lambda seconds: LONG_AGO + timedelta(seconds=seconds))
+starts = st.none() | st.integers(0, 3).map(lambda seconds: CREATED + timedelta(seconds=seconds))
 
 
 @st.composite
@@ -70,7 +70,7 @@ def budgets(draw: st.DrawFn) -> list[PodDisruptionBudget]:
             metadata=ObjectMeta(name=f"pdb{number}", namespace="default"),
             spec=PodDisruptionBudgetSpec(LabelSelector(match_labels=labels)),
             status=PodDisruptionBudgetStatus(
-                disruptions_allowed=draw(st.integers(0, 2)), disrupted_pods=dict.fromkeys(draw(names), LONG_AGO)
+                disruptions_allowed=draw(st.integers(0, 2)), disrupted_pods=dict.fromkeys(draw(names), CREATED)
             ),
         )
         for number, labels in enumerate(
@@ -91,9 +91,9 @@ def setting(pod: Pod, snapshot: Snapshot) -> tuple[DefaultPreemption, Cycle, Dia
     """The plugin an hour after the beginning, and an attempt that has been filtered."""
     handle = FakeHandle(snapshot.catalog)
     handle.clock.advance(3600)
-    handle.filters = make_filtering(make_plugin(NodeResourcesFit, handle=handle))
+    handle.filter_runner = make_filtering(make_plugin(NodeResourcesFit, handle=handle))
     cycle = make_cycle(pod, snapshot)
-    diagnosis = handle.filters.diagnose(cycle, handle.filters.pre_filter(cycle))
+    diagnosis = handle.filter_runner.run_filters(cycle, handle.filter_runner.pre_filter(cycle))
     return make_plugin(DefaultPreemption, handle=handle), cycle, diagnosis
 
 
@@ -107,11 +107,11 @@ def test_the_dry_run_agrees_with_the_twin(pod: Pod, pods: list[Pod], pdbs: list[
         if outcome is not None and diagnosis.status(row).code is Code.UNSCHEDULABLE:
             expected[node.name] = outcome
     found = plugin.candidates(cycle, diagnosis)
-    if isinstance(found, PostFilterAnswer):
+    if isinstance(found, PostFilterResult):
         assert expected == {}
     else:
         assert {name: (list(victims.pods), victims.violations) for name, victims in found.items()} == expected
-        assert plugin.settle(cycle, found).nominate == naive.best_node(expected, NOW)
+        assert plugin.select_node(cycle, found).nominated_node_name == naive.best_node(expected, NOW)
 
 
 @settings(max_examples=25)

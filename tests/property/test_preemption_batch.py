@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.plugin import row_alone
+from bayplan.framework.api.plugin import row_local
 from bayplan.framework.api.status import Status, unschedulable
-from bayplan.framework.preemption.dry_run import DryRun, Findings
-from bayplan.framework.preemption.victims import budgets_of
-from bayplan.framework.runtime.filtering import Filtering
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.preemption.dry_run import DryRun, PreemptionSearchResult
+from bayplan.framework.preemption.victims import compile_budgets
+from bayplan.framework.runtime.filtering import FilterPoints
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.objects.core import ContainerPort, Node, Pod, PodStatus
 from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta
 from bayplan.objects.volumes import Volume
@@ -34,11 +34,11 @@ from bayplan.plugins.node_ports import NodePorts
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.plugins.node_volume_limits.plugin import NodeVolumeLimits
 from bayplan.plugins.taint_toleration import TaintToleration
-from bayplan.snapshot import NodeView, PodInfo, Snapshot
-from bayplan.snapshot.preemption_columns import PodWeights
+from bayplan.snapshot import NodeInfo, PodInfo, Snapshot
+from bayplan.snapshot.preemption_columns import PreemptionColumns
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import (
-    LONG_AGO,
+    CREATED,
     FakeHandle,
     FakeNominations,
     make_cycle,
@@ -49,23 +49,23 @@ from support.builders.framework import (
     taint,
 )
 from support.builders.volumes import (
+    claim_volume,
     make_claim,
     make_csi_node,
     make_volume,
-    on_claim,
 )
 
-NOW = LONG_AGO + timedelta(hours=1)
+NOW = CREATED + timedelta(hours=1)
 NAMES = ("a", "b", "c", "d", "e")
 CLAIMS = ("p", "q", "r", "s")
-STARTS = [None, *(LONG_AGO + timedelta(seconds=seconds) for seconds in (0, 1, 2, 3600, 7200))]
+STARTS = [None, *(CREATED + timedelta(seconds=seconds) for seconds in (0, 1, 2, 3600, 7200))]
 PLUGINS = (TaintToleration, NodePorts, NodeResourcesFit, NodeVolumeLimits)
 
 
-class RowByRow(Filtering):
+class RowByRow(FilterPoints):
     """The same filters, with every row tried alone."""
 
-    def keeps_to_rows(self, cycle: Cycle) -> bool:  # noqa: ARG002
+    def is_row_local(self, cycle: Cycle) -> bool:  # noqa: ARG002
         return False
 
 
@@ -73,9 +73,9 @@ class Superstitious:
     """Reads omens in everything that pods leave on a node: the list of them in its order, and all sums."""
 
     name = "Superstitious"
-    depends_on = row_alone
+    depends_on = row_local
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         listed = " ".join(info.pod.name for info in node.pods)
         signs = f"{node.name} {listed} {node.columns.nonzero[:, node.row]} {node.columns.requested[:, node.row]}"
         return unschedulable(f"the stars are against {listed}") if crc32(signs.encode()) % 4 == 0 else None
@@ -86,7 +86,7 @@ class Brittle:
 
     name = "Brittle"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         if len(node.pods) == 1 + ord(node.name) % 3:
             raise RuntimeError(f"{len(node.pods)} on {node.name}")
         return None
@@ -133,15 +133,17 @@ class World:
             plugins=rng.choice([PLUGINS, PLUGINS[1:]]),
         )
 
-    def searched(self, kind: type[Filtering], extra: tuple[Any, ...]) -> Findings:
+    def searched(self, kind: type[FilterPoints], extra: tuple[Any, ...]) -> PreemptionSearchResult:
         """What a search finds on a fresh start."""
         handle = FakeHandle(self.snapshot.catalog)
         plugins = [*(make_plugin(plugin, handle=handle) for plugin in self.plugins), *extra]
         asked_first = [plugin for plugin in plugins if hasattr(plugin, "pre_filter")]
-        filters = kind(asked_first, plugins, Boundary(ManualClock(), PluginTimings()), FakeNominations(self.nominated))
+        filters = kind(
+            asked_first, plugins, PluginCaller(ManualClock(), PluginTimings()), FakeNominations(self.nominated)
+        )
         cycle = make_cycle(self.pod, self.snapshot)
         filters.pre_filter(cycle)
-        search = DryRun(cycle, filters, budgets_of(self.pdbs), NOW)
+        search = DryRun(cycle, filters, compile_budgets(self.pdbs), NOW)
         return search.search(range(len(self.snapshot)), wanted=self.wanted, offset=self.offset)
 
 
@@ -187,7 +189,7 @@ def _ports(rng: Random) -> list[ContainerPort]:
 
 
 def _claims(rng: Random) -> tuple[Volume, ...]:
-    return tuple(on_claim(name, name) for name in rng.sample(CLAIMS, rng.choice([0, 0, 0, 1, 2])))
+    return tuple(claim_volume(name, name) for name in rng.sample(CLAIMS, rng.choice([0, 0, 0, 1, 2])))
 
 
 def _storage(rng: Random) -> list[KubeObject]:
@@ -205,7 +207,7 @@ def _budget(rng: Random, number: int) -> PodDisruptionBudget:
         metadata=ObjectMeta(name=f"pdb{number}", namespace=rng.choice(["default", "default", "other"])),
         spec=PodDisruptionBudgetSpec(selector),
         status=PodDisruptionBudgetStatus(
-            disruptions_allowed=rng.randint(0, 2), disrupted_pods=dict.fromkeys(disrupted, LONG_AGO)
+            disruptions_allowed=rng.randint(0, 2), disrupted_pods=dict.fromkeys(disrupted, CREATED)
         ),
     )
 
@@ -222,11 +224,11 @@ def _budget(rng: Random, number: int) -> PodDisruptionBudget:
 @settings(max_examples=200)
 def test_side_by_side_is_one_by_one(extra: tuple[Any, ...], seed: int) -> None:
     world = World.drawn(seed)
-    found, expected = world.searched(Filtering, extra), world.searched(RowByRow, extra)
+    found, expected = world.searched(FilterPoints, extra), world.searched(RowByRow, extra)
     assert list(found.candidates.items()) == list(expected.candidates.items())
     assert list(found.statuses.items()) == list(expected.statuses.items())
     names = world.snapshot.nodes.names
-    assert (found.faults, found.sentence(names)) == (expected.faults, expected.sentence(names))
+    assert (found.errors, found.sentence(names)) == (expected.errors, expected.sentence(names))
 
 
 # a cluster that changes ------------------------------------------------------------------------------------------
@@ -268,18 +270,20 @@ def test_weights_follow_the_snapshot(history: list[list[Any]]) -> None:
     cache = Cache()
     for name in NAMES[:3]:
         cache.add_node(make_node(name))
-    snapshot, kept = cache.snapshot(), PodWeights()
+    snapshot, kept = cache.snapshot(), PreemptionColumns()
     for events in history:
         for event in events:
             change(cache, *event)
         cache.refresh(snapshot)
-        anew = PodWeights()
-        kept.follow(snapshot)
-        anew.follow(snapshot)
+        anew = PreemptionColumns()
+        kept.update(snapshot)
+        anew.update(snapshot)
         slots = np.flatnonzero(snapshot.pods.rows[: snapshot.pods.slots] >= 0)
         for column in ("priorities", "started", "listed", "requests", "nonzero", "with_ports"):
             assert np.array_equal(getattr(kept, column)(slots), getattr(anew, column)(slots)), column
         where = snapshot.pods.rows[slots].tolist()
-        there = [snapshot.nodes.pods[row][place] for row, place in zip(where, anew.listed(slots).tolist(), strict=True)]
+        there = [
+            snapshot.nodes.pods[row][place] for row, place in zip(where, anew.pod_infos(slots).tolist(), strict=True)
+        ]
         assert there == [snapshot.pods.infos[slot] for slot in slots.tolist()]
         assert anew.priorities(slots).tolist() == [info.priority for info in there]

@@ -10,24 +10,24 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.events import (
-    Action,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
 )
 from bayplan.framework.api.status import SUCCESS, Status, unresolvable
-from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.nominator import Nominator
 from bayplan.objects.core import DEFAULT_SCHEDULER_NAME, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins.priority_sort import PrioritySort
 from bayplan.plugins.scheduling_gates import SchedulingGates
 from bayplan.queue import (
-    Pool,
     QueueProfile,
     QueueSettings,
     SchedulingQueue,
+    SubQueue,
     unschedulable_pods,
 )
 from bayplan.testing import make_node, make_pod
@@ -36,40 +36,40 @@ from naive.queue import NaiveQueue
 PLUGINS = ("A", "B", "C", "D")
 NAMES = tuple(f"p{number}" for number in range(9))
 EVENTS = (
-    ClusterEvent(Resource.NODE, Action.ADD),
-    ClusterEvent(Resource.NODE, Action.UPDATE_NODE_LABEL),
-    ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE),
-    ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE),
-    ClusterEvent(Resource.PERSISTENT_VOLUME_CLAIM, Action.UPDATE),
-    ClusterEvent(Resource.ANY, Action.ALL, "Everybody"),
+    ClusterEvent(EventResource.NODE, ActionType.ADD),
+    ClusterEvent(EventResource.NODE, ActionType.UPDATE_NODE_LABEL),
+    ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE),
+    ClusterEvent(EventResource.ASSIGNED_POD, ActionType.UPDATE),
+    ClusterEvent(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.UPDATE),
+    ClusterEvent(EventResource.ANY, ActionType.ALL, "Everybody"),
 )
 
 
-def by_color(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def by_color(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
     item = new or old
-    return Hint.QUEUE if item is not None and pod.labels.get("color") == item.name else Hint.SKIP
+    return QueueingHint.QUEUE if item is not None and pod.labels.get("color") == item.name else QueueingHint.SKIP
 
 
-def by_color_of_label(color: str, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def by_color_of_label(color: str, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
     item = new or old
-    return Hint.QUEUE if item is not None and color == item.name else Hint.SKIP
+    return QueueingHint.QUEUE if item is not None and color == item.name else QueueingHint.SKIP
 
 
-def by_identity(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def by_identity(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
     item = new or old
-    return Hint.QUEUE if isinstance(item, Pod) and item.uid == pod.uid else Hint.SKIP
+    return QueueingHint.QUEUE if isinstance(item, Pod) and item.uid == pod.uid else QueueingHint.SKIP
 
 
-def by_difference(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def by_difference(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
     item = new or old
-    return Hint.SKIP if isinstance(item, Pod) and item.uid == pod.uid else Hint.QUEUE
+    return QueueingHint.SKIP if isinstance(item, Pod) and item.uid == pod.uid else QueueingHint.QUEUE
 
 
-def by_name(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
-    return Hint.QUEUE if pod.name in ("p1", "p4", "p7") else Hint.SKIP
+def by_name(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
+    return QueueingHint.QUEUE if pod.name in ("p1", "p4", "p7") else QueueingHint.SKIP
 
 
-def fails(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def fails(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     raise ValueError("a hint that fails")
 
 
@@ -92,10 +92,10 @@ HINTS: tuple[tuple[Any, Any, Any], ...] = (
     (by_color, color_unless_shy, None),
     (by_color, broken, None),
     (by_color, None, None),
-    (by_identity, nothing, None),
-    (by_difference, nothing, None),
+    (by_identity, no_hint_key, None),
+    (by_difference, no_hint_key, None),
     (by_name, None, None),
-    (fails, nothing, None),
+    (fails, no_hint_key, None),
 )
 
 
@@ -111,13 +111,13 @@ def gate(pod: Pod, first: str) -> Status:
     return SUCCESS
 
 
-def any_cures(chance: random.Random) -> tuple[Cure, ...]:
+def any_cures(chance: random.Random) -> tuple[ClusterEventWithHint, ...]:
     found = []
     for _ in range(chance.randint(0, 3)):
         event = chance.choice(EVENTS[:-1])
-        resource = Resource.POD if event.resource == Resource.ASSIGNED_POD else event.resource
-        action = event.action | chance.choice((Action(0), Action.ADD, Action.UPDATE))
-        found.append(Cure(resource, action, *chance.choice(HINTS)))
+        resource = EventResource.POD if event.resource == EventResource.ASSIGNED_POD else event.resource
+        action = event.action | chance.choice((ActionType(0), ActionType.ADD, ActionType.UPDATE))
+        found.append(ClusterEventWithHint(resource, action, *chance.choice(HINTS)))
     return tuple(found)
 
 
@@ -165,7 +165,7 @@ def any_step(chance: random.Random) -> tuple[Any, ...]:
 class Both:
     """The queue and its twin, told the same."""
 
-    def __init__(self, table: dict[str, tuple[Cure, ...]], *, early: bool) -> None:
+    def __init__(self, table: dict[str, tuple[ClusterEventWithHint, ...]], *, early: bool) -> None:
         self.clock = ManualClock()
         self.pods: dict[str, Pod] = {}
         self.flying: list[Any] = []
@@ -175,7 +175,7 @@ class Both:
             PrioritySort().sort_key,
             clock=self.clock,
             pods=self.pods,
-            nominations=NominationLedger(),
+            nominations=Nominator(),
             settings=QueueSettings(pop_from_backoff=early),
         )
 
@@ -234,15 +234,15 @@ class Both:
 
     def event(self, event: ClusterEvent, item: KubeObject, gone: bool, at_most: int | None) -> None:
         old, new = (item, None) if gone else (None, item)
-        self.queue.move_all(event, old, new, at_most=at_most)
+        self.queue.move_all_on_event(event, old, new, at_most=at_most)
         self.twin.event(event, old, new, at_most)
 
     def flush(self) -> None:
-        sum(self.queue.flushing_backoff())
+        sum(self.queue.flush_backoff())
         self.twin.flush_backoff()
 
     def flush_parked(self) -> None:
-        sum(self.queue.flushing_parked())
+        sum(self.queue.flush_unschedulable())
         self.twin.flush_parked()
 
     def wait(self, seconds: float) -> None:
@@ -250,14 +250,17 @@ class Both:
 
     def state(self) -> dict[str, Any]:
         queue = self.queue
-        backoff = queue.listing(Pool.BACKOFF)
+        backoff = queue.pods_in(SubQueue.BACKOFF)
         return {
-            "active": [each.pod.name for each in queue.listing(Pool.ACTIVE)],
-            "backoff": sorted((each.pod.name, queue.backs_off_until(each)) for each in backoff),
+            "active": [each.pod.name for each in queue.pods_in(SubQueue.ACTIVE)],
+            "backoff": sorted((each.pod.name, queue.backoff_expires_at(each)) for each in backoff),
             "first to be popped early": [each.pod.name for each in backoff[:1]] if self.twin.early else [],
-            "error": sorted((each.pod.name, queue.backs_off_until(each)) for each in queue.listing(Pool.ERROR_BACKOFF)),
+            "error": sorted(
+                (each.pod.name, queue.backoff_expires_at(each)) for each in queue.pods_in(SubQueue.ERROR_BACKOFF)
+            ),
             "parked": sorted(
-                (each.pod.name, each.gated_by, *sorted(each.rejectors)) for each in queue.listing(Pool.PARKED)
+                (each.pod.name, each.gated_by, *sorted(each.rejectors))
+                for each in queue.pods_in(SubQueue.UNSCHEDULABLE)
             ),
             "flying": [pod.name for pod in queue.in_flight()],
         }
@@ -266,7 +269,7 @@ class Both:
 @pytest.fixture(autouse=True, params=[1, 2, 256], ids=lambda size: f"slices-of-{size}")
 def slices(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unschedulable_pods, "SLICE", request.param)
+        patch.setattr(unschedulable_pods, "CLASSES_PER_SLICE", request.param)
         yield
 
 

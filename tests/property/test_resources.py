@@ -14,17 +14,17 @@ from bayplan.objects.resources import (
     accounted_nonzero,
     accounted_requests,
     amount_of,
-    asks_alike,
     balanced_requests,
     filter_requests,
     fit_score_requests,
+    has_same_request_inputs,
+    has_same_status_requests,
+    has_same_usage,
     is_accounted,
     pod_requests,
-    runs_alike,
-    takes_alike,
-    written_requests,
+    request_inputs,
 )
-from bayplan.snapshot.intern_tables import Vocabulary
+from bayplan.snapshot.intern_tables import InternTables
 from bayplan.snapshot.pod_info import PodInfo
 
 NAMES = ["cpu", "memory", "ephemeral-storage", "x.io/gpu", "hugepages-2Mi", "pods"]
@@ -109,8 +109,10 @@ def test_versions_are_compared_without_writing_their_requests_down(
     if bound:
         status = replace(status, conditions=(*status.conditions, Condition(type="PodBound", reason="Bound")))
     later = Pod(spec=spec, status=status)
-    assert asks_alike(pod, later) == (written_requests(pod) == written_requests(later))
-    assert runs_alike(pod.status, status) == asks_alike(pod, Pod(spec=pod.spec, status=status))
+    assert has_same_request_inputs(pod, later) == (request_inputs(pod) == request_inputs(later))
+    assert has_same_status_requests(pod.status, status) == has_same_request_inputs(
+        pod, Pod(spec=pod.spec, status=status)
+    )
 
 
 def statuses_of(containers: tuple[Container, ...], told: str) -> tuple[ContainerStatus, ...]:
@@ -142,18 +144,18 @@ def test_versions_that_take_alike_take_the_same_from_their_node(
     """Two versions with one spec, as they come or as those of pods that run with what they asked for."""
     later = replace(pod, status=replace(pod.status, **{name: getattr(other.status, name) for name in running}))
     before, after = started(pod, first) if first else pod, started(later, then) if then else later
-    if takes_alike(before, after):
+    if has_same_usage(before, after):
         assert exactly(before, use_status=True) == exactly(after, use_status=True)
         assert accounted_requests(before) == accounted_requests(after)
         assert accounted_nonzero(before) == accounted_nonzero(after)
     else:
-        assert not runs_alike(before.status, after.status)
+        assert not has_same_status_requests(before.status, after.status)
 
 
 @given(pods(), WORDS)
 def test_a_pod_that_starts_takes_what_it_took_before(pod: Pod, told: str) -> None:
     bare = replace(pod, status=replace(pod.status, container_statuses=(), init_container_statuses=(), resources=None))
-    assert takes_alike(bare, started(bare, told))
+    assert has_same_usage(bare, started(bare, told))
 
 
 def test_of_two_containers_of_one_name_nobody_can_tell_which_runs() -> None:
@@ -161,27 +163,35 @@ def test_of_two_containers_of_one_name_nobody_can_tell_which_runs() -> None:
         Container(name="a", resources=ResourceRequirements(requests={"cpu": amount})) for amount in ("1", "4")
     )
     pod = Pod(spec=PodSpec(containers=(large,), init_containers=(small,)))
-    assert not takes_alike(pod, started(pod, "what runs"))
+    assert not has_same_usage(pod, started(pod, "what runs"))
 
 
-def amounts(info: PodInfo, vocabulary: Vocabulary) -> tuple[object, ...]:
+def amounts(info: PodInfo, vocabulary: InternTables) -> tuple[object, ...]:
     """All that is computed of requests and ports, and given to columns and plugins."""
-    weight = info.weight(vocabulary)
-    incoming = [info.once(compute) for compute in (filter_requests, fit_score_requests, balanced_requests)]
-    return info.requests, info.nonzero, weight.parts, weight.amounts.tolist(), weight.bound, info.host_ports, incoming
+    weight = info.row_amounts(vocabulary)
+    incoming = [info.cached(compute) for compute in (filter_requests, fit_score_requests, balanced_requests)]
+    return (
+        info.requests,
+        info.nonzero,
+        weight.parts,
+        weight.amounts.tolist(),
+        weight.upper_bound,
+        info.host_ports,
+        incoming,
+    )
 
 
 @given(pods(), st.sampled_from(["", "other"]), st.booleans())
 def test_a_pod_takes_over_from_its_like_what_it_would_have_computed(pod: Pod, namespace: str, complete: bool) -> None:
-    vocabulary = Vocabulary()
+    vocabulary = InternTables()
     known = PodInfo(pod)
     if complete:
-        known.complete(vocabulary)
+        known.precompute(vocabulary)
     other = replace(pod, metadata=ObjectMeta(name="other", uid="2", namespace=namespace, labels={"app": "b"}))
-    assert asks_alike(pod, other)
-    taken = known.like(other)
+    assert has_same_request_inputs(pod, other)
+    taken = known.from_same_template(other)
     assert amounts(taken, vocabulary) == amounts(PodInfo(other), vocabulary)
-    assert (taken.pod, taken.uid, taken.kind) == (other, "2", PodInfo(other).kind)
+    assert (taken.pod, taken.uid, taken.namespaced_labels) == (other, "2", PodInfo(other).namespaced_labels)
     taken.requests["x.io/mine"] = 1
-    taken.once(filter_requests)["x.io/mine"] = 1
-    assert "x.io/mine" not in {*known.requests, *known.once(filter_requests)}
+    taken.cached(filter_requests)["x.io/mine"] = 1
+    assert "x.io/mine" not in {*known.requests, *known.cached(filter_requests)}

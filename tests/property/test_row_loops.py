@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from bayplan.plugins.node_resources import row_loops
 from bayplan.plugins.node_resources.allocation_strategies import AllocationScorer, least_allocated_floats
 from bayplan.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
-from bayplan.plugins.node_resources.float_columns import AmountMirror
-from bayplan.snapshot import SMALL
+from bayplan.plugins.node_resources.float_columns import FloatColumns
+from bayplan.snapshot import FLOAT_EXACT_LIMIT
 from support.builders.framework import make_plugin
 
-amounts = st.one_of(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, SMALL - 1))
+amounts = st.one_of(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, FLOAT_EXACT_LIMIT - 1))
 rows = st.lists(st.tuples(*[st.tuples(amounts.map(lambda has: has + 1), amounts) for _ in range(2)]), min_size=1)
 demands = st.tuples(amounts, amounts)
 
 
-def mirror_of(cells: list[Any]) -> AmountMirror:
+def mirror_of(cells: list[Any]) -> FloatColumns:
     """A mirror of rows that were never in a snapshot."""
-    mirror = AmountMirror((0, 1), (False, False))
+    mirror = FloatColumns((0, 1), (False, False))
     has, taken = (
         np.array([[row[place][of] for row in cells] for place in range(2)], dtype=np.float64) for of in (0, 1)
     )
-    mirror.has, mirror.taken, mirror.left, mirror.desk = has, taken, has - taken, np.empty_like(has)
+    mirror.allocatable, mirror.requested, mirror.free, mirror.desk = has, taken, has - taken, np.empty_like(has)
     mirror._least = [None, None]
     return mirror
 
@@ -37,7 +37,7 @@ def test_least_allocated(cells: list[Any], demand: tuple[int, int], weights: tup
     mirror = mirror_of(cells)
     plain = AllocationScorer(_unused, _unused, of_floats=least_allocated_floats).score_floats(mirror, demand, weights)
     scores = np.empty(len(cells))
-    row_loops.least_allocated(mirror.left, mirror.has, demand, weights, scores)
+    row_loops.least_allocated(mirror.free, mirror.allocatable, demand, weights, scores)
     assert plain is not None
     assert scores.astype(np.int64).tolist() == plain.tolist()
 
@@ -51,7 +51,7 @@ def test_balanced_of_two(cells: list[Any], demand: tuple[int, int]) -> None:
         patch.setattr("bayplan.plugins.node_resources.balanced_allocation.row_loops.COMPILED", False)
         plain = plugin._in_floats(mirror, demand)
     scores = np.empty(len(cells))
-    row_loops.balanced_of_two(mirror.taken, mirror.has, demand, offset, scores)
+    row_loops.balanced_of_two(mirror.requested, mirror.allocatable, demand, offset, scores)
     assert scores.astype(np.int64).tolist() == plain.tolist()
 
 

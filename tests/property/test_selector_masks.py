@@ -11,7 +11,7 @@ from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement
 from bayplan.objects.selectors.label_selectors import SelectorError, compile_label_selector
 from bayplan.objects.selectors.node_selectors import compile_node_selector, required_node_affinity
 from bayplan.snapshot import NodeTable
-from bayplan.snapshot.selector_masks import where_labels, where_required, where_selector
+from bayplan.snapshot.selector_masks import label_selector_mask, node_selector_mask, required_affinity_mask
 from support.builders.framework import make_node, make_pod, make_snapshot
 
 KEYS = st.sampled_from(("zone", "disk", "gen"))
@@ -65,7 +65,7 @@ def test_label_selectors(labels: list[dict[str, str]], selector: LabelSelector |
     except SelectorError:
         return
     for table in tables(labels):
-        assert where_labels(table, matcher).tolist() == [matcher.matches(node.labels) for node in table]
+        assert label_selector_mask(table, matcher).tolist() == [matcher.matches(node.labels) for node in table]
 
 
 @given(NODE_LABELS, REQUIRED)
@@ -73,7 +73,7 @@ def test_node_selectors(labels: list[dict[str, str]], selector: NodeSelector | N
     matcher = compile_node_selector(selector or NodeSelector())
     for table in tables(labels):
         expected = [matcher.matches(node.labels, node.name) for node in table]
-        assert where_selector(table, matcher).tolist() == expected
+        assert node_selector_mask(table, matcher).tolist() == expected
 
 
 @given(NODE_LABELS, LABELS, REQUIRED)
@@ -82,11 +82,13 @@ def test_what_a_pod_requires(labels: list[dict[str, str]], wanted: dict[str, str
         make_pod(node_selector=wanted, affinity=Affinity(node_affinity=NodeAffinity(required=terms)))
     )
     for table in tables(labels):
-        assert where_required(table, affinity).tolist() == [affinity.matches(node.labels, node.name) for node in table]
+        assert required_affinity_mask(table, affinity).tolist() == [
+            affinity.matches(node.labels, node.name) for node in table
+        ]
 
 
 def test_fields_other_than_the_name_read_as_nothing() -> None:
     field = NodeSelectorRequirement(key="metadata.uid", operator="NotIn", values=("x",))
     matcher = compile_node_selector(NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),)))
     (table, *_) = tables([{}])
-    assert where_selector(table, matcher).tolist() == [matcher.matches({}, "n0")] == [True]
+    assert node_selector_mask(table, matcher).tolist() == [matcher.matches({}, "n0")] == [True]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.scheduler.binding.semaphore import Turns
+from bayplan.scheduler.binding.semaphore import FifoSemaphore
 
 Step = tuple[str, int]
 
@@ -54,8 +54,8 @@ def test_the_same_go_on_as_with_a_semaphore(at_once: int, history: list[list[Ste
     """Several steps may fall into one turn of the loop; then the loop comes to rest."""
 
     async def run() -> None:
-        turns, plain = Turns(at_once), asyncio.Semaphore(at_once)
-        ours, theirs = Crowd(turns.take, turns.give), Crowd(plain.acquire, plain.release)
+        turns, plain = FifoSemaphore(at_once), asyncio.Semaphore(at_once)
+        ours, theirs = Crowd(turns.acquire, turns.release), Crowd(plain.acquire, plain.release)
         for together in history:
             for step in together:
                 await ours.do(*step)
@@ -69,6 +69,6 @@ def test_the_same_go_on_as_with_a_semaphore(at_once: int, history: list[list[Ste
         await ours.end()
         await theirs.end()
         for _ in range(at_once):  # all turns were given back
-            await asyncio.wait_for(turns.take(), 1)
+            await asyncio.wait_for(turns.acquire(), 1)
 
     asyncio.run(run())

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.api.events import Cure, Hint
-from bayplan.framework.runtime.object_changes import events_between
+from bayplan.framework.api.events import ClusterEventWithHint, QueueingHint
+from bayplan.framework.runtime.object_changes import cluster_events_of_change
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert, kinds_by_name
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins import default_plugins
 from bayplan.testing.conformance import read_lines
-from bayplan.testing.conformance.scenario_cluster import engine, objects
+from bayplan.testing.conformance.scenario_cluster import build_scenario_engine, decode_objects
 
 LINES = [
     line
@@ -35,14 +35,14 @@ def said(hint: Any, subject: Any, old: KubeObject | None, new: KubeObject | None
         answer = hint(subject, old, new)
     except Exception:
         return FAILS
-    assert isinstance(answer, Hint)
+    assert isinstance(answer, QueueingHint)
     return answer.value
 
 
-def part_of(cure: Cure, pod: Pod) -> Hashable | None:
-    assert cure.reads is not None
+def part_of(cure: ClusterEventWithHint, pod: Pod) -> Hashable | None:
+    assert cure.hint_key is not None
     try:
-        return cure.reads(pod)
+        return cure.hint_key(pod)
     except Exception:
         return None
 
@@ -57,13 +57,15 @@ def items(event: dict[str, Any]) -> tuple[KubeObject | None, KubeObject | None]:
 def test_a_part_speaks_for_every_pod_that_has_it(number: int) -> None:
     compared = 0
     for line in LINES[number::PARTS]:
-        one = engine(line.scenario, default_plugins())
-        pods = [*objects(line.scenario, "pending", Pod), *objects(line.scenario, "pods", Pod)]
-        cures = [cure for cures in one.framework(pods[0].scheduler_name).profile.cures.values() for cure in cures]
+        one = build_scenario_engine(line.scenario, default_plugins())
+        pods = [*decode_objects(line.scenario, "pending", Pod), *decode_objects(line.scenario, "pods", Pod)]
+        cures = [
+            cure for cures in one.framework(pods[0].scheduler_name).profile.registered_events.values() for cure in cures
+        ]
         for old, new in map(items, line.scenario["events"]):
             about = {each.uid for each in (old, new) if isinstance(each, Pod)}
-            for event in events_between(old, new):
-                for cure in (each for each in cures if each.matches(event) and each.hint and each.reads):
+            for event in cluster_events_of_change(old, new):
+                for cure in (each for each in cures if each.matches(event) and each.hint and each.hint_key):
                     answers: dict[Hashable, str] = {}
                     for pod in (each for each in pods if each.uid not in about):
                         part = part_of(cure, pod)
@@ -71,7 +73,7 @@ def test_a_part_speaks_for_every_pod_that_has_it(number: int) -> None:
                             continue
                         alone = said(cure.hint, pod, old, new)
                         assert answers.setdefault(part, alone) == alone, (line.name, event.name, cure, pod.key)
-                        if cure.judge is not None:
-                            assert said(cure.judge, part, old, new) == alone
+                        if cure.keyed_hint is not None:
+                            assert said(cure.keyed_hint, part, old, new) == alone
                         compared += 1
     assert compared > 200

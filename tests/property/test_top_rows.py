@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.framework.equivalence.top_rows import GroupLeaders, Leaders
+from bayplan.framework.equivalence.top_rows import GroupedTopRows, TopRows
 
 GROUPS = 4
 ROWS = st.integers(1, 9)
@@ -42,7 +42,7 @@ def by_sorting(totals: list[int], first: int, count: int) -> list[int]:
     return [first, *others][:count]
 
 
-def assert_leads(leaders: Leaders | GroupLeaders, totals: list[int]) -> None:
+def assert_leads(leaders: TopRows | GroupedTopRows, totals: list[int]) -> None:
     best = leaders.best_rows()
     assert list(best) == by_looking(totals)
     for first in best:
@@ -52,11 +52,11 @@ def assert_leads(leaders: Leaders | GroupLeaders, totals: list[int]) -> None:
 
 @given(st.lists(NUMBERS, min_size=1, max_size=9), STEPS, st.data())
 def test_of_one_number_a_row(totals: list[int], steps: list[Step], data: st.DataObject) -> None:
-    leaders = Leaders(np.array(totals, dtype=np.int64))
+    leaders = TopRows(np.array(totals, dtype=np.int64))
     for step in steps:
         row = step.row % len(totals)
         totals[row] = step.alone - 1  # -1: it is a candidate no more
-        leaders.put(row, totals[row])
+        leaders.set_total(row, totals[row])
         if data.draw(st.booleans()):
             assert_leads(leaders, totals)
     assert_leads(leaders, totals)
@@ -67,14 +67,14 @@ def test_of_rows_in_groups(count: int, scores: list[int], steps: list[Step], dat
     alone = data.draw(st.lists(NUMBERS, min_size=count, max_size=count))
     groups = np.array(data.draw(st.lists(st.integers(0, GROUPS - 1), min_size=count, max_size=count)), dtype=np.intp)
     flat = 7
-    leaders = GroupLeaders(np.array(alone, dtype=np.int64), groups, scores, flat)
+    leaders = GroupedTopRows(np.array(alone, dtype=np.int64), groups, scores, flat)
     for step in steps:
         if step.scores is not None:
             scores, flat = step.scores, step.flat
-            leaders.weigh(scores, flat)
+            leaders.set_group_scores(scores, flat)
         row = step.row % count
         alone[row], groups[row] = step.alone, step.group
-        leaders.put(row, step.alone)
+        leaders.set_total(row, step.alone)
         if data.draw(st.booleans()):
             assert_leads(leaders, [alone[row] + scores[groups[row]] + flat for row in range(count)])
     assert_leads(leaders, [alone[row] + scores[groups[row]] + flat for row in range(count)])

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.app import build_batch_engine, build_engine, configured, known_plugins
-from bayplan.batch.config.scheduler_conf import load
+from bayplan.batch.config.scheduler_conf import load_conf
 from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import GROUP_NAME
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
@@ -148,22 +148,22 @@ class Cluster:
             self.cache.add_node(make_node(f"n{number}", cpu=cpus, capacity={"pods": pods}))
         classes = [PriorityClass(metadata=ObjectMeta(name=name), value=value) for name, value in _CLASSES.items()]
         for item in (make_queue(), make_queue("z"), *world.groups, *classes):
-            self.cache.put(item)
+            self.cache.upsert(item)
         registry = known_plugins()
         self.single = build_engine(configured(None, registry), registry, self.cache, clock=clock, seed=seed)
         self.batch = build_batch_engine(
-            load(conf), self.cache, clock=clock, chance=random.Random(seed), nominations=self.single.nominations
+            load_conf(conf), self.cache, clock=clock, chance=random.Random(seed), nominations=self.single.nominator
         )
         self.pods = {pod.uid: pod for pod in (*world.strangers, *world.members)}
         for pod in self.pods.values():
             if pod.spec.node_name:
                 self.cache.add_pod(pod)
-            self.batch.observe(pod)
+            self.batch.handle_update(pod)
         self.least = {f"default/{group.name}": group.spec.min_member for group in world.groups}  # type: ignore[attr-defined]
         self.waiting = list(world.singles)
         self.pods |= {pod.uid: pod for pod in world.singles}
         self.leaving = {pod.uid for pod in world.strangers if pod.terminating}
-        self._outcome = Outcome()
+        self._outcome = SessionResult()
         self._session: Iterator[None] | None = None
 
     # what happens -----------------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ class Cluster:
     def turn(self) -> None:
         """The batch engine goes on to where its session gives others their turn, or begins one."""
         if self._session is None:
-            self._outcome = Outcome()
-            self._session = self.batch.turns(self._outcome)
+            self._outcome = SessionResult()
+            self._session = self.batch.run_session_steps(self._outcome)
         if next(self._session, self) is self:
             assert not self._outcome.faults
             self._session = None
@@ -200,7 +200,7 @@ class Cluster:
         assert bound is not None
         going = replace(bound, metadata=replace(bound.metadata, deletion_timestamp=NOW))
         self.cache.add_pod(going) if self.cache.is_assumed(pod.uid) else self.cache.update_pod(going)
-        self.batch.observe(going)
+        self.batch.handle_update(going)
 
     def leave(self, which: int) -> None:
         """A victim is gone."""
@@ -210,7 +210,7 @@ class Cluster:
             pod = self.cache.pod(uid)
             assert pod is not None
             self.cache.remove_pod(pod)
-            self.batch.withdraw(pod)
+            self.batch.handle_delete(pod)
 
     def confirm(self, which: int) -> None:
         """The API server shows an assumed pod on its node."""
@@ -220,7 +220,7 @@ class Cluster:
             assert pod is not None
             shown = replace(pod, status=replace(pod.status, phase="Running"))
             self.cache.add_pod(shown)
-            self.batch.observe(shown)
+            self.batch.handle_update(shown)
 
     # what must hold ---------------------------------------------------------------------------------------------
 
@@ -256,11 +256,11 @@ class Cluster:
     def claims(self) -> dict[str, dict[str, str]]:
         """For whom room was made, by engine: the nodes by uid. What a statement plans is no claim until it commits."""
         found: dict[str, dict[str, str]] = {"batch": {}, "single": {}}
-        ledger, placed = self.single.nominations, self.on_nodes()
+        ledger, placed = self.single.nominator, self.on_nodes()
         for name in ledger.nodes():
             for info in ledger.on_node(name):
                 found["batch" if _gang(info.pod) else "single"][info.uid] = name
-        jobs = self.batch.ledger.jobs.values()
+        jobs = self.batch.cluster_state.jobs.values()
         planned = {task.uid for job in jobs for task in job.with_status(TaskStatus.RELEASING)} - self.leaving
         for job in () if planned else jobs:
             for task in job.with_status(TaskStatus.PIPELINED):

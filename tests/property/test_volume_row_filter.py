@@ -11,10 +11,10 @@ from bayplan.plugins.node_volume_limits.plugin import NodeVolumeLimits
 from bayplan.plugins.volume_binding.plugin import VolumeBinding
 from bayplan.snapshot import NodeTable
 from bayplan.volumes.assumptions import VolumeAssumptions
-from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, VolumeDecider
-from bayplan.volumes.claims import classify
+from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, VolumeFinder
+from bayplan.volumes.claims import classify_claims
 from bayplan.volumes.volume_matcher import (
-    Candidates,
+    CandidateVolumes,
     reachable,
     requested_size,
     volume_size,
@@ -31,14 +31,14 @@ from support.builders.volumes import (
     HOST,
     ZONE,
     affinity,
+    claim_volume,
     make_attachment,
     make_claim,
     make_class,
     make_csi_node,
     make_driver,
-    make_pool,
+    make_storage_capacity,
     make_volume,
-    on_claim,
     volume_pod,
 )
 
@@ -76,7 +76,9 @@ def clusters(draw: st.DrawFn) -> list[Any]:
     topologies = draw(st.sampled_from([(), ({ZONE: ["a"]},), ({HOST: ["n1", "n2"]}, {ZONE: ["b"]})]))
     provisioner = draw(st.sampled_from(["csi.example.com", "kubernetes.io/no-provisioner"]))
     pools = [
-        make_pool(f"p{number}", capacity=draw(sizes), near=draw(st.sampled_from([{}, {ZONE: "a"}, {HOST: "n2"}])))
+        make_storage_capacity(
+            f"p{number}", capacity=draw(sizes), near=draw(st.sampled_from([{}, {ZONE: "a"}, {HOST: "n2"}]))
+        )
         for number in range(draw(st.integers(0, 3)))
     ]
     drivers = [make_driver()] if draw(st.booleans()) else []
@@ -97,11 +99,11 @@ def test_columns_agree_with_one_node_after_another(cluster: list[Any], waiting: 
             spec = {} if place is None else {"node_affinity": affinity(*place)}
             objects.append(make_volume(f"bound{number}", phase="Bound", **spec))
     names = [f"w{number}" for number in range(len(waiting))] + [f"b{number}" for number in range(len(bound))]
-    pod = volume_pod(*(on_claim(name, name) for name in names))
+    pod = volume_pod(*(claim_volume(name, name) for name in names))
     snapshot = make_snapshot(NODES, objects=objects)
     filtering = make_filtering(make_plugin(VolumeBinding, handle=FakeHandle(snapshot.catalog)))
     cycle = make_cycle(pod, snapshot)
-    diagnosis = filtering.diagnose(cycle, filtering.pre_filter(cycle))
+    diagnosis = filtering.run_filters(cycle, filtering.pre_filter(cycle))
     got = {name: diagnosis.status(row).reasons for row, name in enumerate(snapshot.nodes.names)}
     assert got == {node.name: one_by_one(pod, node, snapshot.catalog) for node in NODES}
 
@@ -109,7 +111,7 @@ def test_columns_agree_with_one_node_after_another(cluster: list[Any], waiting: 
 def one_by_one(pod: Any, node: Any, lookup: Any) -> tuple[str, ...]:
     """A fresh decider for each node, so that no index comes into play."""
     assumptions = VolumeAssumptions(lookup)
-    decider = VolumeDecider(classify(pod, assumptions.claims, lookup), assumptions, lookup)
+    decider = VolumeFinder(classify_claims(pod, assumptions.claims, lookup), assumptions, lookup)
     missing = affinity_reason = None
     for volume in decider.bound:
         if volume.missing:
@@ -118,7 +120,7 @@ def one_by_one(pod: Any, node: Any, lookup: Any) -> tuple[str, ...]:
             affinity_reason = AFFINITY_CONFLICT
         if missing or affinity_reason:
             break
-    conflict, _ = decider.decide(node.name, node.labels)
+    conflict, _ = decider.find_pod_volumes(node.name, node.labels)
     return tuple(reason for reason in (affinity_reason, conflict, missing) if reason is not None)
 
 
@@ -127,7 +129,7 @@ def test_the_index_finds_a_volume_of_the_size_that_looking_at_all_finds(
     volumes: list[Any], size: str, taken: set[str]
 ) -> None:
     claim = make_claim(size=size)
-    candidates = Candidates(claim, volumes)
+    candidates = CandidateVolumes(claim, volumes)
     for node in (*NODES, *NODES):
         found = candidates.find(node.labels, taken)
         fitting = [
@@ -151,7 +153,7 @@ def attached_clusters(draw: st.DrawFn) -> tuple[list[Any], list[Any]]:
     ]
     pods = [
         volume_pod(
-            *(on_claim(f"c{number}", f"x{number}") for number in draw(st.sets(st.integers(0, 5), max_size=3))),
+            *(claim_volume(f"c{number}", f"x{number}") for number in draw(st.sets(st.integers(0, 5), max_size=3))),
             name=f"p{position}",
             node=f"n{draw(st.integers(0, 3))}",
         )
@@ -166,9 +168,9 @@ def test_bounds_never_hide_a_full_node(cluster: tuple[list[Any], list[Any]], wan
     objects, pods = cluster
     snapshot = make_snapshot(NODES[:4], pods, objects)
     plugin = make_plugin(NodeVolumeLimits, handle=FakeHandle(snapshot.catalog))
-    cycle = make_cycle(volume_pod(*(on_claim(f"c{number}", f"w{number}") for number in wanted)), snapshot)
+    cycle = make_cycle(volume_pod(*(claim_volume(f"c{number}", f"w{number}") for number in wanted)), snapshot)
     filtering = make_filtering(plugin)
-    whole = filtering.judge_table(cycle, snapshot.table)
+    whole = filtering.filter_table(cycle, snapshot.table)
     for row in range(4):  # a fork has no columns of bounds: every row is counted
         fork = NodeTable(snapshot.nodes.fork([row]))
-        assert whole.status(row) == filtering.judge_table(cycle, fork).status(0)
+        assert whole.status(row) == filtering.filter_table(cycle, fork).status(0)

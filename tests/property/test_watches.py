@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.client.informer.watcher import latest
+from bayplan.client.informer.watcher import drop_superseded
 
 Line = tuple[str, str, int]
 """What happened, to whom, and in which order the fields of its metadata are told."""
@@ -71,7 +71,7 @@ LINES = st.lists(
 def test_the_latest_lines_tell_what_all_of_them_tell(drawn: list[Line]) -> None:
     uids: dict[str, str] = {}
     lines = [text(line, version, uids) for version, line in enumerate(drawn, 1)]
-    kept = list(latest(lines))
+    kept = list(drop_superseded(lines))
     assert read(kept) == read(lines)
     left = iter(lines)
     assert all(line in left for line in kept), "in the order in which they came"
@@ -81,4 +81,4 @@ def test_the_latest_lines_tell_what_all_of_them_tell(drawn: list[Line]) -> None:
 def test_one_line_is_left_of_each_object_that_merely_changes(names: list[str]) -> None:
     uids: dict[str, str] = {}
     lines = [text(("MODIFIED", name, 0), version, uids) for version, name in enumerate(names, 1)]
-    assert len(latest(lines)) == len(set(names))
+    assert len(drop_superseded(lines)) == len(set(names))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayplan.explain.answer_builder import NOT_ALONE, NOTHING_HELPS
+from bayplan.explain.answer_builder import NO_CHANGE_HELPS, NO_SINGLE_CHANGE_IS_ENOUGH
 from bayplan.explain.pod_explainer import PodExplainer
-from bayplan.framework.runtime.cooperative import finished
+from bayplan.framework.runtime.cooperative import run_to_end
 from bayplan.objects.core import Pod
-from bayplan.objects.pod_relaxations import Change
+from bayplan.objects.pod_relaxations import SuggestedChange
 from bayplan.telemetry.answers import Answer
 from bayplan.testing import Harness, make_affinity, make_spread
-from bayplan.testing.strategies import Cluster, clusters, nodes, pods
+from bayplan.testing.strategies import RandomCluster, clusters, nodes, pods
 from naive import why as naive
 
 WEB = {"app": "web"}
@@ -77,12 +77,12 @@ small = clusters(
 )
 
 
-def asked(cluster: Cluster, pod: Pod) -> Answer:
+def asked(cluster: RandomCluster, pod: Pod) -> Answer:
     with Harness(nodes=cluster.nodes, pods=[*cluster.pods, pod], objects=cluster.objects) as harness:
-        return finished(PodExplainer(harness.engine, harness.clock).pending(pod, now=True))
+        return run_to_end(PodExplainer(harness.engine, harness.clock).explain_pending(pod, now=True))
 
 
-def after(cluster: Cluster, pod: Pod, changes: tuple[Change, ...]) -> list[str]:
+def after(cluster: RandomCluster, pod: Pod, changes: tuple[SuggestedChange, ...]) -> list[str]:
     """The nodes that take the pod once changes were really made."""
     for change in changes:
         cluster, pod = naive.made(cluster, pod, change)
@@ -91,7 +91,9 @@ def after(cluster: Cluster, pod: Pod, changes: tuple[Change, ...]) -> list[str]:
 
 @UNHURRIED
 @given(cluster=small, pod=waiting)
-def test_one_change_is_found_wherever_one_is_enough_and_every_suggestion_helps(cluster: Cluster, pod: Pod) -> None:
+def test_one_change_is_found_wherever_one_is_enough_and_every_suggestion_helps(
+    cluster: RandomCluster, pod: Pod
+) -> None:
     fitting = naive.fitting(cluster, pod)
     answer = asked(cluster, pod)
     assert answer.sentence
@@ -105,7 +107,7 @@ def test_one_change_is_found_wherever_one_is_enough_and_every_suggestion_helps(c
         assert change.node in after(cluster, pod, (change,)), change
     assert {change.kind for change in answer.changes} == naive.enough(cluster, pod)
     if answer.together:
-        assert answer.no_change == NOT_ALONE
+        assert answer.no_change == NO_SINGLE_CHANGE_IS_ENOUGH
         assert answer.closest in after(cluster, pod, answer.together)
     elif not answer.changes:
-        assert answer.no_change == NOTHING_HELPS
+        assert answer.no_change == NO_CHANGE_HELPS

@@ -15,18 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayplan.batch.model.node_accounts import OVERSUBSCRIPTION_CPU
-from bayplan.explain.answer_builder import NOT_ALONE, NOTHING_HELPS
+from bayplan.explain.answer_builder import NO_CHANGE_HELPS, NO_SINGLE_CHANGE_IS_ENOUGH
 from bayplan.explain.batch_explainer import BatchExplainer
 from bayplan.objects.core import Node, Pod, PodStatus
-from bayplan.objects.pod_relaxations import Change
+from bayplan.objects.pod_relaxations import SuggestedChange
 from bayplan.telemetry.answers import PENDING, Answer
 from bayplan.testing import make_affinity, make_spread
-from bayplan.testing.strategies import Cluster, clusters, nodes, pods
+from bayplan.testing.strategies import RandomCluster, clusters, nodes, pods
 from naive import why as naive
 from support.builders.batch import GROUP_NAME, make_group, make_queue
-from support.builders.batch_engines import GANGS, engine_of
-from support.builders.framework import changed
-from support.harness.live_batch import batch_running
+from support.builders.batch_engines import GANGS, build_engine
+from support.builders.framework import replace_fields
+from support.harness.live_batch import run_live_batch
 
 WEB = {"app": "web"}
 UNHURRIED = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -48,7 +48,7 @@ waiting = pods(
 
 
 def lent(node: Node, cpu: str) -> Node:
-    return changed(node, metadata={"annotations": {OVERSUBSCRIPTION_CPU: cpu}}) if cpu else node
+    return replace_fields(node, metadata={"annotations": {OVERSUBSCRIPTION_CPU: cpu}}) if cpu else node
 
 
 small = clusters(
@@ -77,7 +77,7 @@ small = clusters(
 
 def of_a_gang(pod: Pod) -> Pod:
     """The pod as a gang of its own."""
-    return changed(
+    return replace_fields(
         pod,
         metadata={"annotations": {GROUP_NAME: "alone"}},
         spec={"scheduler_name": "volcano"},
@@ -85,13 +85,13 @@ def of_a_gang(pod: Pod) -> Pod:
     )
 
 
-def asked(cluster: Cluster, pod: Pod, conf: str) -> Answer | None:
+def asked(cluster: RandomCluster, pod: Pod, conf: str) -> Answer | None:
     """Why a pod waits after a session; None where it does not."""
     mine = of_a_gang(pod)
 
     async def session() -> Answer | None:
         known = (*cluster.nodes, *cluster.pods, *cluster.objects)
-        async with batch_running(*known, make_queue(), make_group("alone", min_member=1), mine, conf=conf) as rig:
+        async with run_live_batch(*known, make_queue(), make_group("alone", min_member=1), mine, conf=conf) as rig:
             outcome = await rig.session()
             return None if mine.key in outcome.binds else await BatchExplainer(rig.live).answer(mine)
 
@@ -108,23 +108,23 @@ class Chances:
     """Backfill looks for no room, as Volcano's does not: it may choose a node that will not have the pod."""
 
 
-def chances(cluster: Cluster, pod: Pod, conf: str) -> Chances:
+def chances(cluster: RandomCluster, pod: Pod, conf: str) -> Chances:
     mine, group = of_a_gang(pod), make_group("alone", min_member=1)
-    engine = engine_of(conf=conf, nodes=cluster.nodes, pods=[*cluster.pods, mine], objects=[*cluster.objects, group])
+    engine = build_engine(conf=conf, nodes=cluster.nodes, pods=[*cluster.pods, mine], objects=[*cluster.objects, group])
     with engine.session() as session:
         task = next(iter(session.jobs["default/alone"].pending.values()))
         if task.gated or (task.best_effort and "backfill" not in session.actions):
             return Chances(tried=False)
         if session.pre_predicate(task):
             return Chances(tried=True)
-        prospect = session.prospect(task)
-        allowed, roomy = prospect.allowed(task), prospect.fits_idle & prospect.fits_future
+        prospect = session.evaluate_class(task)
+        allowed, roomy = prospect.rows_to_allocate(task), prospect.fits_idle & prospect.fits_future
         names = session.snapshot.nodes.names
         taken_by = [names[row] for row in np.flatnonzero(allowed & roomy).tolist()]
         return Chances(True, taken_by, task.best_effort and bool((allowed & ~roomy).any()))
 
 
-def is_enough(cluster: Cluster, pod: Pod, changes: tuple[Change, ...], conf: str) -> bool:
+def is_enough(cluster: RandomCluster, pod: Pod, changes: tuple[SuggestedChange, ...], conf: str) -> bool:
     """Whether a session places the pod once changes were really made; or could, where its choice may be in vain."""
     for change in changes:
         cluster, pod = naive.made(cluster, pod, change)
@@ -134,7 +134,7 @@ def is_enough(cluster: Cluster, pod: Pod, changes: tuple[Change, ...], conf: str
 
 @UNHURRIED
 @given(cluster=small, pod=waiting, conf=st.sampled_from([GANGS, GANGS, NO_BACKFILL]))
-def test_what_is_suggested_lets_the_next_session_place_the_pod(cluster: Cluster, pod: Pod, conf: str) -> None:
+def test_what_is_suggested_lets_the_next_session_place_the_pod(cluster: RandomCluster, pod: Pod, conf: str) -> None:
     answer, found = asked(cluster, pod, conf), chances(cluster, pod, conf)
     if answer is None:
         assert found.taken_by
@@ -150,7 +150,7 @@ def test_what_is_suggested_lets_the_next_session_place_the_pod(cluster: Cluster,
     kinds = naive.enough_for(lambda others, mine: chances(others, mine, conf).taken_by, cluster, pod)
     assert {change.kind for change in answer.changes} == kinds
     if answer.together:
-        assert answer.no_change == NOT_ALONE
+        assert answer.no_change == NO_SINGLE_CHANGE_IS_ENOUGH
         assert is_enough(cluster, pod, answer.together, conf)
     elif not answer.changes:
-        assert answer.no_change == NOTHING_HELPS
+        assert answer.no_change == NO_CHANGE_HELPS

@@ -24,37 +24,39 @@ from bayplan.objects.volcano.constants import (
 )
 from bayplan.objects.volcano.types import ROOT_QUEUE
 
-_TWO_TIERS = "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
-_EITHER_CLAIM = (
+_CONFLICTING_TIERS = "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
+_CONFLICTING_CLAIM = (
     "conflict: If you want to use an existing PVC, just specify VolumeClaimName."
     "If you want to create a new PVC, you do not need to specify VolumeClaimName"
 )
 
 
-def job_faults(job: Tree) -> str:
+def job_errors(job: Tree) -> str:
     """What is wrong with a new job itself; empty when nothing is."""
     spec, name = job.get("spec") or {}, _name(job)
     tasks: list[Tree] = spec.get("tasks") or []
     if not tasks:
         return "No task specified in job spec"
     plugins: Mapping[str, Any] = spec.get("plugins") or {}
-    if "mpi" in plugins and flag(plugins["mpi"], "master", "master") not in {task.get("name") for task in tasks}:
+    if "mpi" in plugins and argument_value(plugins["mpi"], "master", "master") not in {
+        task.get("name") for task in tasks
+    }:
         return "The specified mpi master task was not found"
-    said = topology_fault(spec.get("networkTopology"))
-    said += _task_faults(tasks, name)
+    said = topology_error(spec.get("networkTopology"))
+    said += _task_errors(tasks, name)
     if problems := label_key_problems(name):
         said += f"create job with name {name} validate failed [{' '.join(problems)}]"
     if sum(replicas(task) for task in tasks) < int(spec.get("minAvailable") or 0):
         said += " job 'minAvailable' should not be greater than total replicas in tasks;"
-    said += _policy_sentence(spec.get("policies") or [], "spec.policies")
+    said += _policies_error(spec.get("policies") or [], "spec.policies")
     said += "".join(f" unable to find job plugin: {each};" for each in plugins if each not in JOB_PLUGINS)
-    said += _volume_fault(spec.get("volumes") or [])
+    said += _volume_error(spec.get("volumes") or [])
     if any(task.get("dependsOn") for task in tasks) and not _is_acyclic(tasks):
         said += " job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG);"
     return said
 
 
-def job_queue_fault(job: Tree, queues: Mapping[str, Tree]) -> str:
+def job_queue_error(job: Tree, queues: Mapping[str, Tree]) -> str:
     """Why a new job may not go to its queue."""
     name = (job.get("spec") or {}).get("queue") or ""
     queue = queues.get(name)
@@ -72,7 +74,7 @@ def job_queue_fault(job: Tree, queues: Mapping[str, Tree]) -> str:
     return said
 
 
-def job_update_fault(old: Tree, new: Tree) -> str:
+def job_update_error(old: Tree, new: Tree) -> str:
     """Why a job may not become this one."""
     spec = new.get("spec") or {}
     tasks: list[Tree] = spec.get("tasks") or []
@@ -84,19 +86,19 @@ def job_update_fault(old: Tree, new: Tree) -> str:
                 return f"'minAvailable' must be >= 0 in task: {task.get('name')}"
             if least > replicas(task):
                 return f"'minAvailable' must be <= 'replicas' in task: {task.get('name')}"
-        if said := _partition_fault(task, _name(new)):
+        if said := _partition_error(task, _name(new)):
             return said
     least = int(spec.get("minAvailable") or 0)
     if least > sum(replicas(task) for task in tasks):
         return "job 'minAvailable' must not be greater than total replicas"
     if least < 0:
         return "job 'minAvailable' must be >= 0"
-    if said := topology_fault(spec.get("networkTopology")):
+    if said := topology_error(spec.get("networkTopology")):
         return said
     before = (old.get("spec") or {}).get("tasks") or []
     if len(before) != len(tasks):
         return "job updates may not add or remove tasks"
-    if _fixed_part(old) != _fixed_part(new):
+    if _immutable_part(old) != _immutable_part(new):
         return (
             "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` "
             "and `PriorityClassName`"
@@ -104,7 +106,7 @@ def job_update_fault(old: Tree, new: Tree) -> str:
     return ""
 
 
-def _fixed_part(job: Tree) -> Tree:
+def _immutable_part(job: Tree) -> Tree:
     """What of a job stays as it is; the name of a claim is filled in by the controller."""
     spec = {key: value for key, value in (job.get("spec") or {}).items() if value not in (None, [], {}, "", 0)}
     for key in ("minAvailable", "priorityClassName"):
@@ -118,7 +120,7 @@ def _fixed_part(job: Tree) -> Tree:
     return spec
 
 
-def _task_faults(tasks: list[Tree], job: str) -> str:
+def _task_errors(tasks: list[Tree], job: str) -> str:
     said, seen = "", set()
     for index, task in enumerate(tasks):
         name = task.get("name") or ""
@@ -127,17 +129,17 @@ def _task_faults(tasks: list[Tree], job: str) -> str:
         if name in seen:
             return said + f" duplicated task name {name};"
         seen.add(name)
-        said += _policy_sentence(task.get("policies") or [], "spec.tasks.policies")
+        said += _policies_error(task.get("policies") or [], "spec.tasks.policies")
         pod = pod_name(job, name, index)
         if problems := label_key_problems(pod):
             said += f"create pod with name {pod} validate failed [{' '.join(problems)}];"
-        said += _numa_fault(task, index)
-        said += _partition_fault(task, job)
+        said += _numa_error(task, index)
+        said += _partition_error(task, job)
     return said
 
 
-def _policy_sentence(policies: list[Tree], path: str) -> str:
-    faults = list(_policy_faults(policies, path))
+def _policies_error(policies: list[Tree], path: str) -> str:
+    faults = list(_policy_errors(policies, path))
     if not faults:
         return ""
     count = "1 error occurred" if len(faults) == 1 else f"{len(faults)} errors occurred"
@@ -146,11 +148,11 @@ def _policy_sentence(policies: list[Tree], path: str) -> str:
     return f"{count}:\n{listed}\n valid events are [{events}], valid actions are [{actions}];"
 
 
-def _policy_faults(policies: list[Tree], path: str) -> Iterable[str]:
+def _policy_errors(policies: list[Tree], path: str) -> Iterable[str]:
     events: set[str] = set()
     codes: set[int] = set()
     for policy in policies:
-        fault = _policy_fault(policy, path, events, codes)
+        fault = _policy_error(policy, path, events, codes)
         if fault:
             yield fault
             break
@@ -158,7 +160,7 @@ def _policy_faults(policies: list[Tree], path: str) -> Iterable[str]:
         yield "if there's * here, no other policy should be here"
 
 
-def _policy_fault(policy: Tree, path: str, events: set[str], codes: set[int]) -> str:
+def _policy_error(policy: Tree, path: str, events: set[str], codes: set[int]) -> str:
     """What is wrong with one policy, after those whose events and exit codes were noted down."""
     named, code = policy_events(policy), policy.get("exitCode")
     if named and code is not None:
@@ -189,7 +191,7 @@ def policy_events(policy: Tree) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def _partition_fault(task: Tree, job: str) -> str:
+def _partition_error(task: Tree, job: str) -> str:
     policy = task.get("partitionPolicy")
     if not policy:
         return ""
@@ -203,15 +205,15 @@ def _partition_fault(task: Tree, job: str) -> str:
         said = f"'Replicas' are not equal to TotalPartitions*PartitionSize {where}"
     elif task.get("minAvailable") is not None and least > 0 and least * size != task["minAvailable"]:
         said = f"'MinAvailable' is not equal to MinPartitions*PartitionSize {where}"
-    return said + topology_fault(policy.get("networkTopology"))
+    return said + topology_error(policy.get("networkTopology"))
 
 
-def topology_fault(topology: Tree | None) -> str:
+def topology_error(topology: Tree | None) -> str:
     both = topology and topology.get("highestTierAllowed") is not None and topology.get("highestTierName")
-    return _TWO_TIERS if both else ""
+    return _CONFLICTING_TIERS if both else ""
 
 
-def _numa_fault(task: Tree, index: int) -> str:
+def _numa_error(task: Tree, index: int) -> str:
     if task.get("topologyPolicy") in (None, "", "none"):
         return ""
     spec = (task.get("template") or {}).get("spec") or {}
@@ -228,7 +230,7 @@ def _numa_fault(task: Tree, index: int) -> str:
     return ""
 
 
-def _volume_fault(volumes: list[Tree]) -> str:
+def _volume_error(volumes: list[Tree]) -> str:
     paths: set[str] = set()
     for volume in volumes:
         path, name, claim = volume.get("mountPath"), volume.get("volumeClaimName"), volume.get("volumeClaim")
@@ -239,7 +241,7 @@ def _volume_fault(volumes: list[Tree]) -> str:
         if claim is None and not name:
             return " either VolumeClaim or VolumeClaimName must be specified;"
         if name and claim is not None:
-            return _EITHER_CLAIM
+            return _CONFLICTING_CLAIM
         if name and (problems := dns_subdomain_problems(name)):
             return f"invalid VolumeClaimName {name} : [{' '.join(problems)}]"
         paths.add(path)
@@ -256,7 +258,7 @@ def _is_acyclic(tasks: list[Tree]) -> bool:
     return not waiting and unknown <= {task["name"] for task in tasks}
 
 
-def flag(arguments: object, name: str, otherwise: str) -> str:
+def argument_value(arguments: object, name: str, otherwise: str) -> str:
     """The value of a flag among a plugin's arguments, which are written as for Go: `--port=22` or `-port 22`."""
     given = [str(each) for each in arguments] if isinstance(arguments, list) else []
     for index, argument in enumerate(given):

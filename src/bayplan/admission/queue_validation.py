@@ -20,12 +20,12 @@ from bayplan.objects.volcano.constants import (
 )
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
-Amounts = dict[str, Quantity]
+Quantities = dict[str, Quantity]
 MAX_DEPTH = 5
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRules:
+class QueueValidationRules:
     """What a cluster wants of queues beyond their form; Volcano's flags."""
 
     max_depth: int = MAX_DEPTH
@@ -33,20 +33,22 @@ class QueueRules:
     protect_root: bool = True
 
 
-def queue_fault(queue: Tree, queues: Mapping[str, Tree], *, old: Tree | None = None, rules: QueueRules) -> str:
+def queue_error(
+    queue: Tree, queues: Mapping[str, Tree], *, old: Tree | None = None, rules: QueueValidationRules
+) -> str:
     """Why a queue may not be stored; `old`: what it was before."""
-    faults = [*_amount_faults(queue), *_state_faults(queue, old), *_hierarchy_faults(queue, queues)]
+    faults = [*_amount_errors(queue), *_state_errors(queue, old), *_hierarchy_errors(queue, queues)]
     if faults:
         return faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
-    if (old is None or parent_of(old) != parent_of(queue)) and (fault := _parent_fault(queue, queues, rules)):
+    if (old is None or parent_of(old) != parent_of(queue)) and (fault := _parent_error(queue, queues, rules)):
         return fault
     if rules.protect_root and old is not None and _name(queue) == ROOT_QUEUE and _shares(queue) != _shares(old):
         return "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
     moved = old is None or parent_of(old) != parent_of(queue) or _shares(queue) != _shares(old)
-    return _share_fault(queue, queues) if moved and _name(queue) != ROOT_QUEUE else ""
+    return _share_error(queue, queues) if moved and _name(queue) != ROOT_QUEUE else ""
 
 
-def queue_deletion_fault(name: str, queues: Mapping[str, Tree], *, rules: QueueRules) -> str:
+def queue_deletion_error(name: str, queues: Mapping[str, Tree], *, rules: QueueValidationRules) -> str:
     """Why a queue may not go."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
         return f"`{name}` queue can not be deleted"
@@ -71,17 +73,17 @@ def _name(queue: Tree) -> str:
     return str((queue.get("metadata") or {}).get("name") or "")
 
 
-def _amounts(queue: Tree, share: str) -> Amounts:
+def _amounts(queue: Tree, share: str) -> Quantities:
     spec = queue.get("spec") or {}
     given = (spec.get("guarantee") or {}).get("resource") if share == "guarantee" else spec.get(share)
     return {name: parse_quantity(value) for name, value in (given or {}).items()}
 
 
-def _shares(queue: Tree | None) -> tuple[Amounts, ...]:
+def _shares(queue: Tree | None) -> tuple[Quantities, ...]:
     return tuple(_amounts(queue or {}, share) for share in ("capability", "deserved", "guarantee"))
 
 
-def _amount_faults(queue: Tree) -> Iterator[str]:
+def _amount_errors(queue: Tree) -> Iterator[str]:
     path = "requestBody.spec"
     try:
         capability, deserved, guarantee = _shares(queue)
@@ -107,7 +109,7 @@ def _amount_faults(queue: Tree) -> Iterator[str]:
             yield invalid(f"{path}.deserved.{name}", str(due), why)
 
 
-def _state_faults(queue: Tree, old: Tree | None) -> Iterator[str]:
+def _state_errors(queue: Tree, old: Tree | None) -> Iterator[str]:
     """A queue that is closing already may still be changed otherwise."""
     state = (queue.get("status") or {}).get("state") or ""
     if old is not None and ((old.get("status") or {}).get("state") or "") == state:
@@ -116,7 +118,7 @@ def _state_faults(queue: Tree, old: Tree | None) -> Iterator[str]:
         yield invalid("requestBody.spec.state", state, f"queue state must be in [{OPEN} {CLOSED}]")
 
 
-def _hierarchy_faults(queue: Tree, queues: Mapping[str, Tree]) -> Iterator[str]:
+def _hierarchy_errors(queue: Tree, queues: Mapping[str, Tree]) -> Iterator[str]:
     annotations = (queue.get("metadata") or {}).get("annotations") or {}
     hierarchy, weights = annotations.get(HIERARCHY) or "", annotations.get(HIERARCHY_WEIGHTS) or ""
     if not hierarchy and not weights:
@@ -150,7 +152,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _parent_fault(queue: Tree, queues: Mapping[str, Tree], rules: QueueRules) -> str:
+def _parent_error(queue: Tree, queues: Mapping[str, Tree], rules: QueueValidationRules) -> str:
     name, parent = _name(queue), parent_of(queue)
     if parent in ("", ROOT_QUEUE):
         return ""
@@ -178,28 +180,28 @@ def _allocated_pods(queue: Tree) -> int:
     return parse_quantity(given).value() if given is not None else 0
 
 
-def _share_fault(queue: Tree, queues: Mapping[str, Tree]) -> str:
+def _share_error(queue: Tree, queues: Mapping[str, Tree]) -> str:
     """Why the shares of a queue do not go together with those above, beside and below it."""
     name, parent = _name(queue), parent_of(queue)
     if parent not in ("", ROOT_QUEUE):
         if parent not in queues:
             return f"parent queue {parent} not found: {_not_found(parent)}"
-        if fault := _ancestor_fault(queue, queues):
+        if fault := _ancestor_error(queue, queues):
             return fault
         siblings = [queues[each] for each in children_of(parent, queues) if each != name]
-        if fault := _sum_fault(queues[parent], [*siblings, queue]):
+        if fault := _sum_error(queues[parent], [*siblings, queue]):
             return f"parent queue {parent} validation failed: {fault}"
     children = [queues[each] for each in children_of(name, queues)]
     for resource, most in _amounts(queue, "capability").items():
         below = max((_subtree_capability(each, resource, queues) for each in children), default=Quantity.of(0))
         if most < below:
             return f"queue {name} capability[{resource}]={most} is smaller than its descendants' max capability={below}"
-    if fault := _sum_fault(queue, children):
+    if fault := _sum_error(queue, children):
         return f"queue {name} validation failed: {fault}"
     return ""
 
 
-def _ancestor_fault(queue: Tree, queues: Mapping[str, Tree]) -> str:
+def _ancestor_error(queue: Tree, queues: Mapping[str, Tree]) -> str:
     for resource, mine in _amounts(queue, "capability").items():
         above, seen = parent_of(queue), set[str]()
         while above in queues and above != ROOT_QUEUE and above not in seen:
@@ -215,18 +217,21 @@ def _ancestor_fault(queue: Tree, queues: Mapping[str, Tree]) -> str:
     return ""
 
 
-def _sum_fault(parent: Tree, children: list[Tree]) -> str:
+def _sum_error(parent: Tree, children: list[Tree]) -> str:
     for share in ("guarantee", "deserved"):
         limit, total = _amounts(parent, share), dict[str, Quantity]()
         for child in children:
             for name, amount in _amounts(child, share).items():
                 total[name] = total[name] + amount if name in total else amount
         if any(limit.get(name, Quantity.of(0)) < amount for name, amount in total.items()):
-            return f"sum of children's {share} ({_shown(total)}) exceeds parent's {share} limit ({_shown(limit)})"
+            return (
+                f"sum of children's {share} ({_amounts_text(total)}) exceeds parent's {share} limit "
+                f"({_amounts_text(limit)})"
+            )
     return ""
 
 
-def _shown(amounts: Amounts) -> str:
+def _amounts_text(amounts: Quantities) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items())) or "nothing"
 
 

@@ -18,7 +18,7 @@ from bayplan.objects.volcano.constants import (
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
 MAX_RETRY = 3
-_NEED_SVC = ("mpi", "pytorch", "ray", "tensorflow")
+_PLUGINS_NEEDING_SVC = ("mpi", "pytorch", "ray", "tensorflow")
 
 
 def with_job_defaults(job: Tree, *, scheduler: str = SCHEDULER) -> Tree:
@@ -30,14 +30,14 @@ def with_job_defaults(job: Tree, *, scheduler: str = SCHEDULER) -> Tree:
     for key, value in (("queue", DEFAULT_QUEUE), ("schedulerName", scheduler), ("maxRetry", MAX_RETRY)):
         if not spec.get(key):
             spec[key] = value
-    tasks = [each for each in _list(spec.get("tasks")) if isinstance(each, dict)]
+    tasks = [each for each in _as_list(spec.get("tasks")) if isinstance(each, dict)]
     for index, task in enumerate(tasks):
         _fill_task(task, index)
     if not spec.get("minAvailable"):
         spec["minAvailable"] = sum(min_available(task) for task in tasks)
     plugins = spec.get("plugins")
     if isinstance(plugins, dict):
-        if any(name in plugins for name in _NEED_SVC):
+        if any(name in plugins for name in _PLUGINS_NEEDING_SVC):
             plugins.setdefault("svc", [])
         if "mpi" in plugins:
             plugins.setdefault("ssh", [])
@@ -93,5 +93,5 @@ def with_pod_group_defaults(group: Tree, namespace_queue: str = "") -> Tree:
     return group
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

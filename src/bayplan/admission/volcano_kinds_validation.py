@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from bayplan.admission.job_validation import topology_fault
-from bayplan.codec.cron import schedule_problem
+from bayplan.admission.job_validation import topology_error
+from bayplan.codec.cron import schedule_error
 from bayplan.objects.name_validation import label_key_problems
 from bayplan.objects.selectors.label_selectors import invalid
 from bayplan.objects.volcano.constants import (
@@ -27,7 +27,7 @@ _ZONE_PART = re.compile(r"[A-Za-z.\-_0-9+]{1,14}")
 _INT = re.compile(r"[+-]?\d+")
 
 
-def pod_group_fault(group: Tree, queues: Mapping[str, Tree]) -> str:
+def pod_group_error(group: Tree, queues: Mapping[str, Tree]) -> str:
     """Why a new pod group may not be."""
     spec = group.get("spec") or {}
     said, name = "", spec.get("queue") or ""
@@ -35,29 +35,29 @@ def pod_group_fault(group: Tree, queues: Mapping[str, Tree]) -> str:
         said = f'unable to find queue: queue.scheduling.volcano.sh "{name}" not found'
     elif name and (state := (queues[name].get("status") or {}).get("state") or "") != OPEN:
         said = f"can only submit PodGroup to queue with state `Open`, queue `{name}` status is `{state}`. "
-    faults = [f"{fault}." for fault in [topology_fault(spec.get("networkTopology"))] if fault]
+    faults = [f"{fault}." for fault in [topology_error(spec.get("networkTopology"))] if fault]
     for policy in spec.get("subGroupPolicy") or ():
-        if fault := topology_fault(policy.get("networkTopology")):
+        if fault := topology_error(policy.get("networkTopology")):
             faults.append(f"in subGroupPolicy '{policy.get('name')}': {fault}.")
             break
     return said + " ".join(faults)
 
 
-def pod_fault(pod: Tree, schedulers: tuple[str, ...]) -> str:
+def pod_error(pod: Tree, schedulers: tuple[str, ...]) -> str:
     """What is wrong with the annotations of a pod that one of these schedulers places."""
     if (pod.get("spec") or {}).get("schedulerName") not in schedulers:
         return ""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     keys = (JDB_MIN_AVAILABLE, JDB_MAX_UNAVAILABLE)
     for key in keys:
-        if key in annotations and (fault := _budget_fault(key, annotations[key])):
+        if key in annotations and (fault := _budget_error(key, annotations[key])):
             return fault
     if all(key in annotations for key in keys):
         return f"not allow configure multiple annotations <[{' '.join(keys)}]> at same time"
     return ""
 
 
-def _budget_fault(key: str, value: str) -> str:
+def _budget_error(key: str, value: str) -> str:
     if _INT.fullmatch(value):
         if int(value) > 0:
             return ""
@@ -70,7 +70,7 @@ def _budget_fault(key: str, value: str) -> str:
     return ""
 
 
-def job_flow_fault(flow: Tree) -> str:
+def job_flow_error(flow: Tree) -> str:
     """Why the steps of a flow cannot follow one another."""
     flows = (flow.get("spec") or {}).get("flows") or []
     needs = {each.get("name"): list((each.get("dependsOn") or {}).get("targets") or ()) for each in flows}
@@ -86,12 +86,12 @@ def job_flow_fault(flow: Tree) -> str:
     return not_dag if waiting else ""
 
 
-def cron_job_fault(cron: Tree) -> str:
+def cron_job_error(cron: Tree) -> str:
     """What is wrong with the schedule, the zone or the name of a CronJob of batch.volcano.sh."""
     spec, name = cron.get("spec") or {}, str((cron.get("metadata") or {}).get("name") or "")
-    said = _schedule_fault(spec.get("schedule") or "")
+    said = _schedule_error(spec.get("schedule") or "")
     if spec.get("timeZone") is not None:
-        said += zone_fault(spec["timeZone"])
+        said += time_zone_error(spec["timeZone"])
     if len(name) > MAX_CRON_NAME:
         return (
             f"{said}cronJob name must be no more than {MAX_CRON_NAME} characters to accommodate job name suffix "
@@ -102,15 +102,15 @@ def cron_job_fault(cron: Tree) -> str:
     return said
 
 
-def _schedule_fault(schedule: str) -> str:
+def _schedule_error(schedule: str) -> str:
     if not schedule:
         return " schedule is required, but got empty"
     if "TZ" in schedule:
         return " schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone field"
-    return "schedule is not a valid cron expression" if schedule_problem(schedule) else ""
+    return "schedule is not a valid cron expression" if schedule_error(schedule) else ""
 
 
-def zone_fault(zone: str) -> str:
+def time_zone_error(zone: str) -> str:
     """Why a time zone is none."""
     if not zone:
         return " timeZone must be nil or non-empty string, got empty string"
@@ -127,7 +127,7 @@ def zone_fault(zone: str) -> str:
     return said
 
 
-def hyper_node_fault(node: Tree) -> str:
+def hyper_node_error(node: Tree) -> str:
     """What is wrong with the members of a HyperNode."""
     members = (node.get("spec") or {}).get("members") or []
     if not members:

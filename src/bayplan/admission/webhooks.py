@@ -1,9 +1,8 @@
 """Which requests for Volcano's kinds are let in, and as what? One answer for the webhooks and for the embedded cluster.
 
-A `Door` is a webhook: its path, what it is asked about, and what it decides. Those that Volcano opens unless told
-otherwise are `USUAL_DOORS`; `GPU_DOORS`, for pods that share GPUs, are ours, and closed unless somebody names them. A
-decision costs some ten microseconds, with many queues one look at each.
-"""
+A `AdmissionWebhook` is a webhook: its path, what it is asked about, and what it decides. Those that Volcano opens
+unless told otherwise are `DEFAULT_WEBHOOKS`; `GPU_WEBHOOKS`, for pods that share GPUs, are ours, and closed unless
+somebody names them. A decision costs some ten microseconds, with many queues one look at each."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bayplan.admission.gpu_sharing import SCHEDULER as SHARING_SCHEDULER
-from bayplan.admission.gpu_sharing import random_letters, sharing_fault, with_references
-from bayplan.admission.job_validation import job_faults, job_queue_fault, job_update_fault
-from bayplan.admission.queue_validation import QueueRules, queue_deletion_fault, queue_fault
+from bayplan.admission.gpu_sharing import DEFAULT_SCHEDULER as SHARING_SCHEDULER
+from bayplan.admission.gpu_sharing import add_config_map_references, gpu_sharing_error, random_suffix
+from bayplan.admission.job_validation import job_errors, job_queue_error, job_update_error
+from bayplan.admission.queue_validation import QueueValidationRules, queue_deletion_error, queue_error
 from bayplan.admission.volcano_defaults import with_job_defaults, with_pod_group_defaults, with_queue_defaults
 from bayplan.admission.volcano_kinds_validation import (
-    cron_job_fault,
-    hyper_node_fault,
-    job_flow_fault,
-    pod_fault,
-    pod_group_fault,
+    cron_job_error,
+    hyper_node_error,
+    job_flow_error,
+    pod_error,
+    pod_group_error,
 )
 from bayplan.objects.volcano.constants import (
     ALLOCATION_GATE,
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 RESOURCE_GROUP = "volcano.sh/resource-group"
 
 
-class Surroundings(Protocol):
+class AdmissionContext(Protocol):
     """What a decision may depend on besides the object."""
 
     def queues(self) -> Mapping[str, Tree]:
@@ -83,7 +82,7 @@ class ResourceGroup:
             affinity=json.loads(tree["affinity"]) if tree.get("affinity") else None,
         )
 
-    def has(self, pod: Tree) -> bool:
+    def matches(self, pod: Tree) -> bool:
         metadata = pod.get("metadata") or {}
         if self.key == "namespace":
             return metadata.get("namespace") in self.values
@@ -100,34 +99,34 @@ class AdmissionSettings:
     """What a cluster has chosen; the defaults are Volcano's."""
 
     schedulers: tuple[str, ...] = (SCHEDULER,)
-    queue_rules: QueueRules = field(default_factory=QueueRules)
+    queue_rules: QueueValidationRules = field(default_factory=QueueValidationRules)
     resource_groups: tuple[ResourceGroup, ...] = ()
-    gates: bool = False
+    allocation_gates: bool = False
     """Whether pods that ask for it are held by a gate until their queue has room. Somebody has to remove it then."""
     sharing_schedulers: tuple[str, ...] = (SHARING_SCHEDULER,)
     """Whose pods may share GPUs."""
-    draw: Callable[[], str] = random_letters
+    random_suffix: Callable[[], str] = random_suffix
     """The random part of a name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AdmissionRequest:
     """One request as a webhook is asked about it."""
 
     operation: str
     object: Tree
     old: Tree | None
     name: str
-    around: Surroundings
+    context: AdmissionContext
     settings: AdmissionSettings
 
 
-Mutate = Callable[[Request], Tree]
-Judge = Callable[[Request], str]
+Mutator = Callable[[AdmissionRequest], Tree]
+Validator = Callable[[AdmissionRequest], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AdmissionWebhook:
     """One webhook."""
 
     path: str
@@ -136,8 +135,8 @@ class Door:
     version: str
     plural: str
     operations: tuple[str, ...]
-    mutate: Mutate | None = None
-    judge: Judge | None = None
+    mutate: Mutator | None = None
+    validate: Validator | None = None
     registered_by: str = ""
     """The beginning of the registration's name; that of the service in front of us where it is missing."""
 
@@ -146,7 +145,7 @@ class Door:
         return self.mutate is not None
 
     @property
-    def looks_around(self) -> bool:
+    def needs_context(self) -> bool:
         """Whether it has to know more than the object: pods are judged by themselves, also where nobody has queues."""
         return bool(self.group)
 
@@ -155,15 +154,15 @@ class Door:
         return f"{self.registered_by or service}{self.path.replace('/', '-')}"
 
 
-def _mutate_pod(request: Request) -> Tree:
+def _mutate_pod(request: AdmissionRequest) -> Tree:
     pod = {**request.object, "spec": dict(request.object.get("spec") or {})}
     spec = pod["spec"]
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     gates = list(spec.get("schedulingGates") or ())
-    asked = request.settings.gates and annotations.get(ALLOCATION_GATE) == "true"
+    asked = request.settings.allocation_gates and annotations.get(ALLOCATION_GATE) == "true"
     if asked and not any(gate.get("name") == ALLOCATION_GATE for gate in gates):
         spec["schedulingGates"] = [*gates, {"name": ALLOCATION_GATE}]
-    group = next((each for each in request.settings.resource_groups if each.has(pod)), None)
+    group = next((each for each in request.settings.resource_groups if each.matches(pod)), None)
     if group is None:
         return pod
     if group.labels:
@@ -177,71 +176,71 @@ def _mutate_pod(request: Request) -> Tree:
     return pod
 
 
-def _mutate_pod_group(request: Request) -> Tree:
+def _mutate_pod_group(request: AdmissionRequest) -> Tree:
     metadata = request.object.get("metadata") or {}
-    space = request.around.namespace(metadata.get("namespace") or "")
+    space = request.context.namespace(metadata.get("namespace") or "")
     annotations = ((space or {}).get("metadata") or {}).get("annotations") or {}
     return with_pod_group_defaults(request.object, annotations.get(QUEUE_NAME_OF_PODS, ""))
 
 
-def _judge_job(request: Request) -> str:
+def _validate_job(request: AdmissionRequest) -> str:
     if request.old is not None:
-        return job_update_fault(request.old, request.object)
-    said = job_faults(request.object) + _template_faults(request)
-    return (said + job_queue_fault(request.object, request.around.queues())).strip()
+        return job_update_error(request.old, request.object)
+    said = job_errors(request.object) + _template_errors(request)
+    return (said + job_queue_error(request.object, request.context.queues())).strip()
 
 
-def _template_faults(request: Request) -> str:
+def _template_errors(request: AdmissionRequest) -> str:
     """What is wrong with the pods of a job's tasks, in the words of whoever will be asked to make them."""
     namespace, said = str((request.object.get("metadata") or {}).get("namespace") or "default"), ""
     for index, task in enumerate((request.object.get("spec") or {}).get("tasks") or ()):
         faults = list(
-            request.around.template_faults(str(task.get("name") or ""), namespace, task.get("template") or {})
+            request.context.template_faults(str(task.get("name") or ""), namespace, task.get("template") or {})
         )
         if faults:
             said += f" spec.task[{index}]." + "".join(f"{fault}. " for fault in faults)
     return said
 
 
-def _judge_queue(request: Request) -> str:
-    rules, queues = request.settings.queue_rules, request.around.queues()
+def _validate_queue(request: AdmissionRequest) -> str:
+    rules, queues = request.settings.queue_rules, request.context.queues()
     if request.operation == "DELETE":
-        return queue_deletion_fault(request.name, queues, rules=rules)
-    return queue_fault(request.object, queues, old=request.old, rules=rules)
+        return queue_deletion_error(request.name, queues, rules=rules)
+    return queue_error(request.object, queues, old=request.old, rules=rules)
 
 
 _SCHEDULING = ("scheduling.volcano.sh", "v1beta1")
 _BATCH = ("batch.volcano.sh", "v1alpha1")
 _WRITES = ("CREATE", "UPDATE")
 
-GPU_DOORS: tuple[Door, ...] = (
-    Door(
+GPU_WEBHOOKS: tuple[AdmissionWebhook, ...] = (
+    AdmissionWebhook(
         "/gpus/mutate",
         "mutategpus.bayplan.dev",
         "",
         "v1",
         "pods",
         ("CREATE",),
-        mutate=lambda request: with_references(
-            request.object, request.settings.sharing_schedulers, request.settings.draw
+        mutate=lambda request: add_config_map_references(
+            request.object, request.settings.sharing_schedulers, request.settings.random_suffix
         ),
         registered_by="bayplan",
     ),
-    Door(
+    AdmissionWebhook(
         "/gpus/validate",
         "validategpus.bayplan.dev",
         "",
         "v1",
         "pods",
         ("CREATE",),
-        judge=lambda request: sharing_fault(request.object, request.settings.sharing_schedulers),
+        validate=lambda request: gpu_sharing_error(request.object, request.settings.sharing_schedulers),
         registered_by="bayplan",
     ),
 )
 """For pods that share GPUs; off unless they are named."""
 
-DOORS: tuple[Door, ...] = (
-    Door(
+WEBHOOKS: tuple[AdmissionWebhook, ...] = (
+    AdmissionWebhook(
         "/jobs/mutate",
         "mutatejob.volcano.sh",
         *_BATCH,
@@ -249,8 +248,8 @@ DOORS: tuple[Door, ...] = (
         ("CREATE",),
         mutate=lambda request: with_job_defaults(request.object, scheduler=request.settings.schedulers[0]),
     ),
-    Door("/jobs/validate", "validatejob.volcano.sh", *_BATCH, "jobs", _WRITES, judge=_judge_job),
-    Door(
+    AdmissionWebhook("/jobs/validate", "validatejob.volcano.sh", *_BATCH, "jobs", _WRITES, validate=_validate_job),
+    AdmissionWebhook(
         "/podgroups/mutate",
         "mutatepodgroup.volcano.sh",
         *_SCHEDULING,
@@ -258,25 +257,25 @@ DOORS: tuple[Door, ...] = (
         ("CREATE",),
         mutate=_mutate_pod_group,
     ),
-    Door(
+    AdmissionWebhook(
         "/podgroups/validate",
         "validatepodgroup.volcano.sh",
         *_SCHEDULING,
         "podgroups",
         ("CREATE",),
-        judge=lambda request: pod_group_fault(request.object, request.around.queues()),
+        validate=lambda request: pod_group_error(request.object, request.context.queues()),
     ),
-    Door("/pods/mutate", "mutatepod.volcano.sh", "", "v1", "pods", ("CREATE",), mutate=_mutate_pod),
-    Door(
+    AdmissionWebhook("/pods/mutate", "mutatepod.volcano.sh", "", "v1", "pods", ("CREATE",), mutate=_mutate_pod),
+    AdmissionWebhook(
         "/pods/validate",
         "validatepod.volcano.sh",
         "",
         "v1",
         "pods",
         ("CREATE",),
-        judge=lambda request: pod_fault(request.object, request.settings.schedulers),
+        validate=lambda request: pod_error(request.object, request.settings.schedulers),
     ),
-    Door(
+    AdmissionWebhook(
         "/queues/mutate",
         "mutatequeue.volcano.sh",
         *_SCHEDULING,
@@ -284,44 +283,44 @@ DOORS: tuple[Door, ...] = (
         ("CREATE",),
         mutate=lambda request: with_queue_defaults(request.object),
     ),
-    Door(
+    AdmissionWebhook(
         "/queues/validate",
         "validatequeue.volcano.sh",
         *_SCHEDULING,
         "queues",
         (*_WRITES, "DELETE"),
-        judge=_judge_queue,
+        validate=_validate_queue,
     ),
-    Door(
+    AdmissionWebhook(
         "/jobflows/validate",
         "validatejobflow.volcano.sh",
         "flow.volcano.sh",
         "v1alpha1",
         "jobflows",
         _WRITES,
-        judge=lambda request: job_flow_fault(request.object),
+        validate=lambda request: job_flow_error(request.object),
     ),
-    Door(
+    AdmissionWebhook(
         "/cronjobs/validate",
         "validatecronjob.volcano.sh",
         *_BATCH,
         "cronjobs",
         _WRITES,
-        judge=lambda request: cron_job_fault(request.object),
+        validate=lambda request: cron_job_error(request.object),
     ),
-    Door(
+    AdmissionWebhook(
         "/hypernodes/validate",
         "validatehypernode.volcano.sh",
         "topology.volcano.sh",
         "v1alpha1",
         "hypernodes",
         _WRITES,
-        judge=lambda request: hyper_node_fault(request.object),
+        validate=lambda request: hyper_node_error(request.object),
     ),
-    *GPU_DOORS,
+    *GPU_WEBHOOKS,
 )
 
-USUAL_DOORS = (
+DEFAULT_WEBHOOKS = (
     "/jobs/mutate",
     "/jobs/validate",
     "/podgroups/mutate",
@@ -333,21 +332,21 @@ USUAL_DOORS = (
 """What Volcano opens unless `--enabled-admission` says otherwise."""
 
 
-def doors_for(paths: Iterable[str]) -> tuple[Door, ...]:
+def webhooks_for(paths: Iterable[str]) -> tuple[AdmissionWebhook, ...]:
     """The doors with these paths, in the order in which an API server goes through them. Raises KeyError."""
     wanted = set(paths)
-    if unknown := wanted - {door.path for door in DOORS}:
+    if unknown := wanted - {door.path for door in WEBHOOKS}:
         raise KeyError(", ".join(sorted(unknown)))
-    return tuple(door for door in DOORS if door.path in wanted)
+    return tuple(door for door in WEBHOOKS if door.path in wanted)
 
 
-def passed(door: Door, request: Request) -> tuple[Tree, str]:
+def run_webhook(door: AdmissionWebhook, request: AdmissionRequest) -> tuple[Tree, str]:
     """The object as it goes on, and why it may not (empty when it may)."""
     try:
         if door.mutate is not None:
             return door.mutate(request), ""
-        assert door.judge is not None
-        return request.object, door.judge(request)
+        assert door.validate is not None
+        return request.object, door.validate(request)
     except (AttributeError, KeyError, TypeError, ValueError) as fault:
         # The schema refuses such objects too, but a webhook may be asked where there is none.
         log.info("%s: %s cannot be read: %r", door.path, request.name, fault)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 
-from bayplan.client import Client, ConfirmedWrites, Found, LateCreates, Missing, Written, resource_of
+from bayplan.client import Client, ConfirmedWrite, ConfirmedWrites, LateCreates, NotWritten, WriteState, resource_of
 from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound, ObjectError
 from bayplan.intents.pod_intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.kai.bind_request import (
-    OURS,
-    TAKEN_BY,
+    HANDLED_BY_BAYPLAN,
+    HANDLED_BY_LABEL,
     BindRequest,
-    as_far_as_readable,
+    decode_readable_fields,
     manifest_text,
 )
 from bayplan.objects.kinds import kind_of
@@ -25,7 +25,7 @@ BIND_REQUESTS = resource_of(kind_of(BindRequest))
 log = logging.getLogger(__name__)
 
 
-class RequestWrites:
+class BindRequestWrites:
     """Creates and deletes BindRequests."""
 
     def __init__(self, client: Client, confirmed: ConfirmedWrites | None = None) -> None:
@@ -36,13 +36,13 @@ class RequestWrites:
     async def create(self, intent: CreateBindRequest) -> BindRequest:
         """Create a request. Raises only when the binder cannot find one: the pod's capacity is free then."""
 
-        async def find() -> Found[BindRequest]:
+        async def find() -> WriteState[BindRequest]:
             pod = intent.pod
             try:
                 found = await self._client.get(BindRequest, pod.namespace, pod.name, resource=BIND_REQUESTS)
             except (NotFound, ObjectError):
-                return Missing.SO_FAR
-            return Written(found) if self._is_wanted(found, intent) else Missing.SO_FAR
+                return NotWritten.SO_FAR
+            return ConfirmedWrite(found) if self._is_wanted(found, intent) else NotWritten.SO_FAR
 
         node = intent.request.spec.selected_node
         what = f"creating the bind request of pod {intent.pod.key} to node {node}"
@@ -52,26 +52,26 @@ class RequestWrites:
     def _is_wanted(found: BindRequest, intent: CreateBindRequest) -> bool:
         is_going = found.metadata.deletion_timestamp is not None
         is_to_node = found.spec.selected_node == intent.request.spec.selected_node
-        return found.is_for(intent.pod) and is_to_node and not found.is_given_up and not is_going
+        return found.is_for(intent.pod) and is_to_node and not found.has_failed and not is_going
 
     async def _create_once(self, intent: CreateBindRequest) -> BindRequest:
         pod = intent.pod
         try:
             return await self._post(intent)
         except AlreadyExists:
-            there = await self._there(pod.namespace, pod.name, pod.uid)
+            there = await self._read_existing(pod.namespace, pod.name, pod.uid)
         if there is not None:
-            if self._is_same(there, intent):
+            if self._is_same_request(there, intent):
                 return there
             if there.is_for(pod) and self._late_creates.until_s(pod.uid) is not None:
-                raise _in_the_way(f"the bind request {there.key} was given up, and {_MAY_COME_BACK}")
+                raise _name_conflict(f"the bind request {there.key} was given up, and {_MAY_COME_BACK}")
             await self._delete(DeleteBindRequest(there))
         return await self._post(intent)
 
     async def _post(self, intent: CreateBindRequest) -> BindRequest:
         body, pod = manifest_text(intent.request), intent.pod
         try:
-            return await self._client.created(BindRequest, body, namespace=pod.namespace, resource=BIND_REQUESTS)
+            return await self._client.create_typed(BindRequest, body, namespace=pod.namespace, resource=BIND_REQUESTS)
         except ApiError as refusal:
             self._late_creates.note(pod.uid, refusal)
             raise
@@ -94,18 +94,18 @@ class RequestWrites:
                 name=meta.name,
                 namespace=meta.namespace,
                 uid=meta.uid,
-                resource_version=meta.resource_version if intent.unchanged else "",
+                resource_version=meta.resource_version if intent.only_if_unchanged else "",
             )
         except NotFound:
             pass  # which was wanted
         except Conflict:
-            if intent.then is None:
+            if intent.on_deleted is None:
                 raise
-            there = await self._there(meta.namespace, meta.name, intent.request.pod_uid)
-        if intent.then is not None:
-            intent.then(there)
+            there = await self._read_existing(meta.namespace, meta.name, intent.request.pod_uid)
+        if intent.on_deleted is not None:
+            intent.on_deleted(there)
 
-    async def _there(self, namespace: str, name: str, pod_uid: str) -> BindRequest | None:
+    async def _read_existing(self, namespace: str, name: str, pod_uid: str) -> BindRequest | None:
         try:
             return await self._client.get(BindRequest, namespace, name, resource=BIND_REQUESTS)
         except NotFound:
@@ -113,32 +113,37 @@ class RequestWrites:
         except ObjectError as fault:
             unread = fault
         try:
-            found = as_far_as_readable(await self._client.get_raw(BIND_REQUESTS, namespace, name))
+            found = decode_readable_fields(await self._client.get_raw(BIND_REQUESTS, namespace, name))
         except NotFound:
             return None
         # Nobody can carry it out. It is a leftover once the binder has given it up; until then it is in the way.
-        if found.is_ours and (found.is_given_up or found.pod_uid not in ("", pod_uid)):
+        if found.is_handled_by_bayplan and (found.has_failed or found.pod_uid not in ("", pod_uid)):
             return found
         raise unread
 
     @staticmethod
-    def _is_same(there: BindRequest, intent: CreateBindRequest) -> bool:
+    def _is_same_request(there: BindRequest, intent: CreateBindRequest) -> bool:
         """Whether what is there is what we want; false: it is a leftover. Raises where it is in the way."""
-        if there.is_given_up:
+        if there.has_failed:
             return False
         if not there.is_for(intent.pod):
-            if there.has_succeeded or (there.is_ours and there.spec.pod_name == intent.pod.name):
+            if there.has_succeeded or (there.is_handled_by_bayplan and there.spec.pod_name == intent.pod.name):
                 return False
-            raise _in_the_way(
-                f"the bind request {there.key} is in the way: it is a live one for {_meant(there)}, and not ours to "
+            raise _name_conflict(
+                f"the bind request {there.key} is in the way: it is a live one for {_target_text(there)}, and "
+                "not ours to "
                 "delete; whoever made it can"
             )
         if there.metadata.deletion_timestamp is not None:
             raise Conflict(f"the bind request {there.key} is being deleted; it is made anew when it is gone", code=409)
         if there.spec.selected_node == intent.request.spec.selected_node:
             return True
-        who = "the binder" if there.is_ours else f"it is not ours ({TAKEN_BY}: {OURS} is lacking), so another binder"
-        raise _in_the_way(
+        who = (
+            "the binder"
+            if there.is_handled_by_bayplan
+            else f"it is not ours ({HANDLED_BY_LABEL}: {HANDLED_BY_BAYPLAN} is lacking), so another binder"
+        )
+        raise _name_conflict(
             f"pod {intent.pod.key} already has a live bind request, to node {there.spec.selected_node}; "
             f"{who} carries that one out, or gives it up, first"
         )
@@ -147,11 +152,11 @@ class RequestWrites:
 _MAY_COME_BACK = "an earlier create of it, whose outcome is unknown, could bring it back"
 
 
-def _in_the_way(text: str) -> ApiError:
+def _name_conflict(text: str) -> ApiError:
     return ApiError(text, code=409, reason="Conflict")
 
 
-def _meant(there: BindRequest) -> str:
+def _target_text(there: BindRequest) -> str:
     """Whom a request is for that is not for the pod of its name."""
     if there.spec.pod_name != there.metadata.name:
         return f"pod {there.pod_key}"

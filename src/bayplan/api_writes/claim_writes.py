@@ -14,16 +14,16 @@ from collections.abc import Coroutine
 from typing import Any
 
 from bayplan.api_writes.guarded_patches import GuardedPatches
-from bayplan.api_writes.observer import FAILED, SUCCEEDED, Observer
+from bayplan.api_writes.observer import FAILED, SUCCEEDED, SchedulerObserver
 from bayplan.client import (
     MERGE_PATCH,
     STRATEGIC_PATCH,
     Client,
+    ConfirmedWrite,
     ConfirmedWrites,
-    Found,
-    Missing,
-    Resource,
-    Written,
+    GroupVersionResource,
+    NotWritten,
+    WriteState,
 )
 from bayplan.clock import Clock
 from bayplan.devices import claim_intents
@@ -32,14 +32,14 @@ from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 
-Withdrawal = claim_intents.UnreserveClaim | claim_intents.DeallocateClaim | claim_intents.DeleteClaim
+ClaimRelease = claim_intents.UnreserveClaim | claim_intents.DeallocateClaim | claim_intents.DeleteClaim
 """Intents that take something back."""
 
 _NAME_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
 
 
-class Unperformable(BayplanError):
+class UnsupportedIntent(BayplanError):
     """An intent that cannot be carried out here."""
 
 
@@ -52,8 +52,8 @@ class ClaimWrites:
         confirmed: ConfirmedWrites,
         patches: GuardedPatches,
         clock: Clock,
-        claims: Resource | None,
-        observer: Observer,
+        claims: GroupVersionResource | None,
+        observer: SchedulerObserver,
     ) -> None:
         self._client = client
         self._confirmed = confirmed
@@ -63,13 +63,13 @@ class ClaimWrites:
         self._observer = observer
         self._withdrawals: dict[str, set[asyncio.Task[Any]]] = {}  # by claim key: all that are under way
 
-    def withdrawal_started(self, intent: Withdrawal, task: asyncio.Task[Any]) -> None:
+    def track_release(self, intent: ClaimRelease, task: asyncio.Task[Any]) -> None:
         """A write that takes something back is under way: later reservations of the claim wait for it."""
         key = intent.claim.key
         self._withdrawals.setdefault(key, set()).add(task)
-        task.add_done_callback(lambda done: self._withdrawal_ended(key, done))
+        task.add_done_callback(lambda done: self._on_release_done(key, done))
 
-    def _withdrawal_ended(self, key: str, task: asyncio.Task[Any]) -> None:
+    def _on_release_done(self, key: str, task: asyncio.Task[Any]) -> None:
         tasks = self._withdrawals[key]
         tasks.remove(task)
         if not tasks:
@@ -92,9 +92,9 @@ class ClaimWrites:
     async def _reserve_once(self, intent: claim_intents.ReserveClaim, claim: ResourceClaim) -> ResourceClaim:
         finalizer = intent.finalizer_patch(claim)
         if finalizer is not None:
-            with _describing(intent.describe(finalizer=True)):
+            with _ErrorContext(intent.describe(finalizer=True)):
                 claim = await self._patch(claim, finalizer, is_done=lambda found: _is_protected(found))
-        with _describing(intent.describe()):
+        with _ErrorContext(intent.describe()):
             return await self._patch(claim, intent.status_patch(claim), is_done=intent.is_done, subresource="status")
 
     async def create(self, intent: claim_intents.CreateSpecialClaim) -> ResourceClaim:
@@ -103,24 +103,24 @@ class ClaimWrites:
 
         async def send() -> ResourceClaim:
             body = intent.manifest(suffix)
-            return await self._client.created(ResourceClaim, body, namespace=namespace, resource=self._resource())
+            return await self._client.create_typed(ResourceClaim, body, namespace=namespace, resource=self._resource())
 
-        async def find() -> Found[ResourceClaim]:
+        async def find() -> WriteState[ResourceClaim]:
             try:
                 name = intent.name(suffix)
                 found = await self._client.get(ResourceClaim, namespace, name, resource=self._resource())
             except NotFound:
-                return Missing.SO_FAR
-            return Written(found) if intent.is_done(found) else Missing.FOR_EVER
+                return NotWritten.SO_FAR
+            return ConfirmedWrite(found) if intent.is_done(found) else NotWritten.FOR_EVER
 
         result = FAILED
         try:
-            with _describing(intent.describe()):
+            with _ErrorContext(intent.describe()):
                 claim = await self._confirmed.write(send, find, what=f"creating a claim for pod {intent.pod.key}")
             result = SUCCEEDED
             return claim
         finally:
-            self._observer.claim_created(result)
+            self._observer.observe_claim_created(result)
 
     def _suffix(self, intent: claim_intents.CreateSpecialClaim) -> str:
         """Differs between pods and between attempts, and needs no generator of random numbers."""
@@ -136,7 +136,7 @@ class ClaimWrites:
                 pod, intent.patch(pod), is_done=intent.is_done, subresource="status", kind=STRATEGIC_PATCH
             )
 
-        with _describing(intent.describe()):
+        with _ErrorContext(intent.describe()):
             await self._patches.repeat(intent.pod, attempt)
 
     async def unreserve(self, intent: claim_intents.UnreserveClaim) -> None:
@@ -171,13 +171,13 @@ class ClaimWrites:
                 self._resource(), name=claim.name, namespace=claim.namespace, uid=claim.metadata.uid
             )
 
-        async def find() -> Found[None]:
+        async def find() -> WriteState[None]:
             try:
                 found = await self._client.get(ResourceClaim, claim.namespace, claim.name, resource=self._resource())
             except NotFound:
-                return Written(None)
+                return ConfirmedWrite(None)
             is_gone = found.metadata.uid != claim.metadata.uid or found.metadata.deletion_timestamp is not None
-            return Written(None) if is_gone else Missing.SO_FAR
+            return ConfirmedWrite(None) if is_gone else NotWritten.SO_FAR
 
         with contextlib.suppress(NotFound):
             await self._confirmed.write(send, find, what=f"deleting claim {claim.key}", trust_refusal=True)
@@ -187,9 +187,9 @@ class ClaimWrites:
     ) -> Coroutine[Any, Any, ResourceClaim]:
         return self._patches.patch(claim, patch, kind=kind, resource=self._resource(), **how)
 
-    def _resource(self) -> Resource:
+    def _resource(self) -> GroupVersionResource:
         if self._claims is None:
-            raise Unperformable("the API server offers no resource claims, so devices cannot be reserved")
+            raise UnsupportedIntent("the API server offers no resource claims, so devices cannot be reserved")
         return self._claims
 
 
@@ -197,7 +197,7 @@ def _is_protected(claim: ResourceClaim) -> bool:
     return FINALIZER in claim.metadata.finalizers
 
 
-class _describing:  # noqa: N801
+class _ErrorContext:
     """Makes failures of the API say what was being done. Conflicts are for the caller."""
 
     def __init__(self, doing: str) -> None:

@@ -12,53 +12,67 @@ from collections.abc import Callable, Mapping
 
 from bayplan.errors import UsageError
 
-VARIABLE = "BAYPLAN_DIE_AT"
+ENVIRONMENT_VARIABLE = "BAYPLAN_DIE_AT"
 
 # of whoever places pods
-REQUESTED = "requested"
+REQUEST_CREATED = "requested"
 """The API server has the BindRequest of a pod; nobody was told yet."""
-EVICTED = "evicted"
+VICTIMS_EVICTED = "evicted"
 """Victims were told to go; who comes in their place has no node yet."""
 
 # of whoever binds them
-TAKEN = "taken"
-RESERVED = "reserved"
+ATTEMPT_STARTED = "taken"
+GPU_RESERVED = "reserved"
 """A reservation pod is there; the pod does not say so yet."""
-LABELLED = "labelled"
-PROMISED = "promised"
+POD_LABELLED = "labelled"
+VOLUMES_ASSUMED = "promised"
 """Volumes are promised to the pod's claims, or nodes named for them; nobody has bound them yet."""
-PREPARED = "prepared"
+PRE_BIND_DONE = "prepared"
 """Every plugin has done its part."""
-BOUND = "bound"
+BINDING_WRITTEN = "bound"
 """The API server has the binding."""
-FINISHED = "finished"
+POST_BIND_DONE = "finished"
 """The plugins know, too; the request does not say so yet."""
-BROKEN = "broken"
+ATTEMPT_FAILED = "broken"
 """Something failed; nothing was taken back yet."""
 ROLLED_BACK = "rolled-back"
 
-STEPS = (REQUESTED, EVICTED, TAKEN, RESERVED, LABELLED, PROMISED, PREPARED, BOUND, FINISHED, BROKEN, ROLLED_BACK)
+CRASH_POINTS = (
+    REQUEST_CREATED,
+    VICTIMS_EVICTED,
+    ATTEMPT_STARTED,
+    GPU_RESERVED,
+    POD_LABELLED,
+    VOLUMES_ASSUMED,
+    PRE_BIND_DONE,
+    BINDING_WRITTEN,
+    POST_BIND_DONE,
+    ATTEMPT_FAILED,
+    ROLLED_BACK,
+)
 ANY = "any"
 
-Reached = Callable[[str], None]
+CrashPointCallback = Callable[[str], None]
 
 
-def unarmed(step: str) -> None:
+def ignore_crash_point(step: str) -> None:
     """Nobody waits for a step."""
 
 
-def armed(environment: Mapping[str, str]) -> Reached:
+def crash_point_from_environment(environment: Mapping[str, str]) -> CrashPointCallback:
     """What the variable of an environment asks for."""
-    text = environment.get(VARIABLE, "")
+    text = environment.get(ENVIRONMENT_VARIABLE, "")
     if not text:
-        return unarmed
+        return ignore_crash_point
     step, _, times = text.partition(":")
-    if step not in (*STEPS, ANY) or not (times or "1").isdecimal() or times == "0":
-        raise UsageError(f'{VARIABLE} is "{text}"; it takes a step ({", ".join(STEPS)}, {ANY}), or step:times')
-    return dying_at(step, int(times or "1"))
+    if step not in (*CRASH_POINTS, ANY) or not (times or "1").isdecimal() or times == "0":
+        raise UsageError(
+            f'{ENVIRONMENT_VARIABLE} is "{text}"; it takes a step ({", ".join(CRASH_POINTS)}, {ANY}), or step:times'
+        )
+    return kill_process_at(step, int(times or "1"))
 
 
-def dying_at(step: str, times: int = 1) -> Reached:
+def kill_process_at(step: str, times: int = 1) -> CrashPointCallback:
     """End this process, without any further word, when the step is reached for the `times`-th time."""
     left = times
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from bayplan.client import MERGE_PATCH, Client, ConfirmedWrites, Found, Missing, Resource, Written
+from bayplan.client import (
+    MERGE_PATCH,
+    Client,
+    ConfirmedWrite,
+    ConfirmedWrites,
+    GroupVersionResource,
+    NotWritten,
+    WriteState,
+)
 from bayplan.errors import ApiError, Conflict, NotFound
 from bayplan.objects.meta import KubeObject
 
@@ -33,7 +41,7 @@ class GuardedPatches:
         is_done: Callable[[T], bool],
         subresource: str = "",
         kind: str = MERGE_PATCH,
-        resource: Resource | None = None,
+        resource: GroupVersionResource | None = None,
     ) -> T:
         """Patch the version of an object that `item` is; returns the object as the API server then has it.
 
@@ -42,7 +50,7 @@ class GuardedPatches:
         struct, meta = type(item), item.metadata
 
         async def send() -> T:
-            return await self._client.patched(
+            return await self._client.patch_typed(
                 struct,
                 patch,
                 name=meta.name,
@@ -52,22 +60,24 @@ class GuardedPatches:
                 resource=resource,
             )
 
-        async def find() -> Found[T]:
+        async def find() -> WriteState[T]:
             try:
                 found = await self._client.get(struct, meta.namespace, meta.name, resource=resource)
             except NotFound:
-                return Missing.FOR_EVER
+                return NotWritten.FOR_EVER
             if found.metadata.uid != meta.uid:
-                return Missing.FOR_EVER
+                return NotWritten.FOR_EVER
             if is_done(found):
-                return Written(found)
+                return ConfirmedWrite(found)
             is_same_version = found.metadata.resource_version == meta.resource_version
-            return Missing.SO_FAR if is_same_version else Missing.FOR_EVER
+            return NotWritten.SO_FAR if is_same_version else NotWritten.FOR_EVER
 
         what = f"patching {struct.__name__} {item.key}"
         return await self._confirmed.write(send, find, what=what, trusted=(Conflict, NotFound))
 
-    async def repeat(self, item: T, attempt: Callable[[T], Awaitable[T]], *, resource: Resource | None = None) -> T:
+    async def repeat(
+        self, item: T, attempt: Callable[[T], Awaitable[T]], *, resource: GroupVersionResource | None = None
+    ) -> T:
         """Call `attempt` with `item`, and after a conflict with the object as it is then, five times in all."""
         for tries_left in reversed(range(_TRIES)):
             try:

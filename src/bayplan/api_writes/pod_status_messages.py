@@ -19,7 +19,7 @@ POD_SCHEDULED = "PodScheduled"
 UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
 
 
-class Events(Protocol):
+class PodEventRecorder(Protocol):
     """Where events go; recording one never waits and never fails."""
 
     def record(
@@ -39,32 +39,32 @@ class ProfileEvents:
     ) -> None:
         speaker = self._recorders.get((related or regarding).scheduler_name, self._first)
         # kube-scheduler 1.36 means to refer to the preemptor and, by a slip of its own, never does.
-        speaker.event(regarding, type=kind, reason=reason, action=action, note=note)
+        speaker.record(regarding, type=kind, reason=reason, action=action, note=note)
 
 
-def scheduled(events: Events, pod: Pod, node_name: str) -> None:
+def record_scheduled(events: PodEventRecorder, pod: Pod, node_name: str) -> None:
     events.record(pod, NORMAL, "Scheduled", "Binding", f"Successfully assigned {pod.key} to {node_name}")
 
 
-def failed(events: Events, pod: Pod, message: str) -> None:
+def record_failed_scheduling(events: PodEventRecorder, pod: Pod, message: str) -> None:
     events.record(pod, WARNING, "FailedScheduling", "Scheduling", message)
 
 
-def skipped(events: Events, pod: Pod) -> None:
-    failed(events, pod, f"skip schedule deleting pod: {pod.key}")
+def record_skipped(events: PodEventRecorder, pod: Pod) -> None:
+    record_failed_scheduling(events, pod, f"skip schedule deleting pod: {pod.key}")
 
 
 def failure_patch(pod: Pod, reason: str, message: str, nominate: str | None, now: datetime) -> dict[str, Any] | None:
     """The patch of the pod's status that says why it waits; None where it says so already. `nominate`: None keeps."""
     status: dict[str, Any] = {}
-    if not condition_is(pod, reason, message):
-        status["conditions"] = [_condition(_scheduled_condition(pod), pod, reason, message, now)]
+    if not has_scheduled_condition(pod, reason, message):
+        status["conditions"] = [_new_condition(_scheduled_condition(pod), pod, reason, message, now)]
     if nominate is not None and nominate != pod.status.nominated_node_name:
         status["nominatedNodeName"] = nominate or None
     return {"metadata": {"uid": pod.uid}, "status": status} if status else None
 
 
-def condition_is(pod: Pod, reason: str, message: str) -> bool:
+def has_scheduled_condition(pod: Pod, reason: str, message: str) -> bool:
     """Whether the pod's PodScheduled condition is false with this reason and message."""
     known = _scheduled_condition(pod)
     return known is not None and (known.status, known.reason, known.message) == ("False", reason, message)
@@ -74,7 +74,7 @@ def _scheduled_condition(pod: Pod) -> Condition | None:
     return next((each for each in pod.status.conditions if each.type == POD_SCHEDULED), None)
 
 
-def _condition(old: Condition | None, pod: Pod, reason: str, message: str, now: datetime) -> dict[str, Any]:
+def _new_condition(old: Condition | None, pod: Pod, reason: str, message: str, now: datetime) -> dict[str, Any]:
     condition: dict[str, Any] = {
         "type": POD_SCHEDULED,
         "status": "False",

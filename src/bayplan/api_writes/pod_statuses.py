@@ -22,8 +22,8 @@ import msgspec
 
 from bayplan.api_writes.pod_status_messages import (
     POD_SCHEDULED,
-    condition_is,
     failure_patch,
+    has_scheduled_condition,
     nomination_patch,
 )
 from bayplan.api_writes.writes import ApiWrites
@@ -35,11 +35,11 @@ from bayplan.objects.meta import Condition, ObjectMeta
 
 log = logging.getLogger(__name__)
 
-_TRIES = 4
-_FIRST_PAUSE_S = 0.01
-_PAUSE_FACTOR = 5
+_MAX_TRIES = 4
+_INITIAL_BACKOFF_S = 0.01
+_BACKOFF_FACTOR = 5
 _JITTER = 0.1
-_WORTH_SWEEPING = 1024
+_SWEEP_THRESHOLD = 1024
 
 
 class PodStatuses:
@@ -63,41 +63,41 @@ class PodStatuses:
         self._latest: dict[str, asyncio.Task[None]] = {}  # by uid: what is still being written
         self._versions: dict[str, tuple[str, str]] = {}  # by uid: the version that we spoke of, and what we made of it
 
-    def say(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
+    def set_unschedulable(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
         """Write why a pod waits, unless its status says so. `nominate`: None keeps its node, "" clears it."""
-        known, now = self._as_said(pod), self._clock.now()
+        known, now = self._with_written_status(pod), self._clock.now()
         patch = failure_patch(known, reason, message, nominate, now)
         if patch is None:
             return None
         self._remember(_with_condition(known, reason, message, now), nominate)
-        return self._start(pod, patch, f"saying in the status of pod {pod.key} why it waits")
+        return self._start_write(pod, patch, f"saying in the status of pod {pod.key} why it waits")
 
-    def says(self, pod: Pod, reason: str, message: str) -> bool:
+    def has_condition(self, pod: Pod, reason: str, message: str) -> bool:
         """Whether the pod's condition is this one already, by what was last written or by what the watch shows."""
-        return condition_is(self._as_said(pod), reason, message)
+        return has_scheduled_condition(self._with_written_status(pod), reason, message)
 
-    def being_written(self, uid: str) -> asyncio.Task[None] | None:
+    def pending_write(self, uid: str) -> asyncio.Task[None] | None:
         """The latest that was said of a pod, as long as it is not written."""
         return self._latest.get(uid)
 
     async def nominate(self, pod: Pod, node_name: str) -> None:
         """Write which node a pod is about to get ("": none), unless its status says so. Failing stops nothing."""
-        known = self._as_said(pod)
+        known = self._with_written_status(pod)
         if known.status.nominated_node_name == node_name:
             return
         self._remember(known, node_name)
         what = f'saying that pod {pod.key} expects node "{node_name}"'
-        await asyncio.wait([self._start(pod, nomination_patch(pod, node_name), what)])
+        await asyncio.wait([self._start_write(pod, nomination_patch(pod, node_name), what)])
 
     async def clear_nomination(self, pod: Pod) -> None:
         """The room that a pod waits for is somebody else's; whoever took it has to know if that cannot be said."""
-        self._remember(self._as_said(pod), "")
+        self._remember(self._with_written_status(pod), "")
         await self.patch(pod, nomination_patch(pod, ""))
 
     async def patch(self, pod: Pod, patch: dict[str, Any]) -> bool:
         """Whether there still is such a pod; raises what goes wrong again and again."""
-        pause_s = _FIRST_PAUSE_S
-        for left in range(_TRIES - 1, -1, -1):
+        pause_s = _INITIAL_BACKOFF_S
+        for left in range(_MAX_TRIES - 1, -1, -1):
             try:
                 await self._client.patch(
                     PODS, patch, name=pod.name, namespace=pod.namespace, subresource="status", kind=STRATEGIC_PATCH
@@ -109,18 +109,20 @@ class PodStatuses:
                 if not left:
                     raise
                 await self._clock.sleep(pause_s * (1.0 + _JITTER * self._chance.random()))
-                pause_s *= _PAUSE_FACTOR
+                pause_s *= _BACKOFF_FACTOR
         return True
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    def _start(self, pod: Pod, patch: dict[str, Any], what: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self._writes.start(self._in_turn(pod, patch, self._latest.get(pod.uid), what), what)
+    def _start_write(self, pod: Pod, patch: dict[str, Any], what: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._writes.start(
+            self._patch_after(pod, patch, self._latest.get(pod.uid), what), what
+        )
         self._latest[pod.uid] = task
-        task.add_done_callback(lambda done: self._written(pod.uid, done))
+        task.add_done_callback(lambda done: self._on_written(pod.uid, done))
         return task
 
-    async def _in_turn(self, pod: Pod, patch: dict[str, Any], before: asyncio.Task[None] | None, what: str) -> None:
+    async def _patch_after(self, pod: Pod, patch: dict[str, Any], before: asyncio.Task[None] | None, what: str) -> None:
         if before is not None:
             await asyncio.wait([before])
         try:
@@ -134,10 +136,10 @@ class PodStatuses:
 
     async def _patch_waiting(self, pod: Pod, patch: dict[str, Any]) -> None:
         """Patch the status of a pod as long as it waits. Of two patches of one version the API server applies one."""
-        seen, pause_s = _version(pod), _FIRST_PAUSE_S
+        seen, pause_s = _resource_version(pod), _INITIAL_BACKOFF_S
         before, after = self._versions.get(pod.uid, ("", ""))
         version = after if seen == before else seen
-        for left in range(_TRIES - 1, -1, -1):
+        for left in range(_MAX_TRIES - 1, -1, -1):
             meta = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
             try:
                 answer = await self._client.patch(
@@ -157,32 +159,32 @@ class PodStatuses:
                 self._note_version(pod.uid, seen, msgspec.json.decode(answer, type=_Answer).metadata.resource_version)
                 return
             await self._clock.sleep(pause_s * (1.0 + _JITTER * self._chance.random()))
-            pause_s *= _PAUSE_FACTOR
+            pause_s *= _BACKOFF_FACTOR
             with contextlib.suppress(ServerError, Unreachable):
                 found = await self._client.get(Pod, pod.namespace, pod.name)
                 if found.uid != pod.uid or found.spec.node_name:
                     return
-                version = _version(found)
+                version = _resource_version(found)
 
     def _note_version(self, uid: str, seen: str, made: str) -> None:
-        if len(self._versions) > max(_WORTH_SWEEPING, 2 * len(self._pending)):
+        if len(self._versions) > max(_SWEEP_THRESHOLD, 2 * len(self._pending)):
             self._versions = {each: found for each, found in self._versions.items() if each in self._pending}
         self._versions[uid] = seen, made
 
-    def _written(self, uid: str, task: asyncio.Task[None]) -> None:
+    def _on_written(self, uid: str, task: asyncio.Task[None]) -> None:
         if self._latest.get(uid) is task:
             del self._latest[uid]
 
-    def _as_said(self, pod: Pod) -> Pod:
+    def _with_written_status(self, pod: Pod) -> Pod:
         """The pod with what we wrote since this version of it."""
         said = self._said.get(pod.uid)
-        return said if said is not None and _version(said) == _version(pod) else pod
+        return said if said is not None and _resource_version(said) == _resource_version(pod) else pod
 
     def _remember(self, pod: Pod, nominate: str | None) -> None:
         if nominate is not None:
             status = msgspec.structs.replace(pod.status, nominated_node_name=nominate)
             pod = msgspec.structs.replace(pod, status=status)
-        if len(self._said) > max(_WORTH_SWEEPING, 2 * len(self._pending)):
+        if len(self._said) > max(_SWEEP_THRESHOLD, 2 * len(self._pending)):
             self._said = {uid: said for uid, said in self._said.items() if uid in self._pending}
         self._said[pod.uid] = pod
 
@@ -191,7 +193,7 @@ class _Answer(msgspec.Struct):
     metadata: ObjectMeta
 
 
-def _version(pod: Pod) -> str:
+def _resource_version(pod: Pod) -> str:
     return pod.metadata.resource_version
 
 

@@ -13,27 +13,27 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from bayplan.api_writes import crash_points
-from bayplan.api_writes.bind_request_writes import RequestWrites
-from bayplan.api_writes.claim_writes import ClaimWrites, Unperformable, Withdrawal
+from bayplan.api_writes.bind_request_writes import BindRequestWrites
+from bayplan.api_writes.claim_writes import ClaimRelease, ClaimWrites, UnsupportedIntent
 from bayplan.api_writes.guarded_patches import GuardedPatches
 from bayplan.api_writes.observer import (
     ERROR,
     FAILED,
     SUCCEEDED,
     TIMED_OUT,
-    NoObserver,
-    Observer,
+    NoSchedulerObserver,
+    SchedulerObserver,
 )
-from bayplan.api_writes.pod_status_messages import NORMAL, Events
+from bayplan.api_writes.pod_status_messages import NORMAL, PodEventRecorder
 from bayplan.client import (
     PODS,
     REQUEST_TIMEOUT_S,
     Client,
+    ConfirmedWrite,
     ConfirmedWrites,
-    Found,
-    Missing,
-    Resource,
-    Written,
+    GroupVersionResource,
+    NotWritten,
+    WriteState,
     worker_slot,
 )
 from bayplan.client.cancellation import finish_write, leave_cancellation
@@ -53,10 +53,10 @@ from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.volumes.volume_intents import (
-    AwaitVolumes,
-    PromiseVolume,
-    SelectNode,
-    pod_gone,
+    SetSelectedNode,
+    SetVolumeClaimRef,
+    WaitForVolumes,
+    pod_deleted_error,
 )
 
 T = TypeVar("T", bound=KubeObject)
@@ -70,59 +70,59 @@ class ApiWrites:
     def __init__(
         self,
         client: Client,
-        events: Events,
+        events: PodEventRecorder,
         *,
         clock: LoopClock,
-        claims: Resource | None = None,
+        claims: GroupVersionResource | None = None,
         exists: Callable[[Pod], bool] = lambda _: True,
-        observer: Observer | None = None,
+        observer: SchedulerObserver | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._client = client
         self._events = events
         self._clock = clock
         self._exists = exists  # whether the API server still has a pod, as far as is known
-        self._observer: Observer = observer or NoObserver()
+        self._observer: SchedulerObserver = observer or NoSchedulerObserver()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.confirmed = ConfirmedWrites(clock, request_timeout_s)
         self.patches = GuardedPatches(client, self.confirmed)
-        self._requests = RequestWrites(client, self.confirmed)
+        self._requests = BindRequestWrites(client, self.confirmed)
         self._claim_writes = ClaimWrites(client, self.confirmed, self.patches, clock, claims, self._observer)
-        self.reached: crash_points.Reached = crash_points.unarmed
+        self.crash_point: crash_points.CrashPointCallback = crash_points.ignore_crash_point
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             BindPod: self._bind,
             DeletePod: self._delete_pod,
             AnnotatePod: self._annotate,
-            CreateBindRequest: self._request,
+            CreateBindRequest: self._create_bind_request,
             DeleteBindRequest: self._requests.delete,
-            PromiseVolume: self._promise_volume,
-            SelectNode: self._select_node,
-            AwaitVolumes: self._await_volumes,
+            SetVolumeClaimRef: self._set_volume_claim_ref,
+            SetSelectedNode: self._select_node,
+            WaitForVolumes: self._wait_for_volumes,
             devices.ReserveClaim: self._claim_writes.reserve,
             devices.CreateSpecialClaim: self._claim_writes.create,
             devices.RecordSpecialClaim: self._claim_writes.record,
             devices.UnreserveClaim: self._claim_writes.unreserve,
             devices.DeallocateClaim: self._claim_writes.deallocate,
             devices.DeleteClaim: self._claim_writes.delete,
-            devices.AwaitDevices: self._await_devices,
+            devices.WaitForDevices: self._wait_for_devices,
         }
 
     async def perform(self, intent: object) -> Any:
         performer = self._performers.get(type(intent))
         if performer is None:
-            raise Unperformable(f"{type(intent).__name__} is no intent that can be carried out here")
-        if isinstance(intent, AwaitVolumes | devices.AwaitDevices):
+            raise UnsupportedIntent(f"{type(intent).__name__} is no intent that can be carried out here")
+        if isinstance(intent, WaitForVolumes | devices.WaitForDevices):
             return await performer(intent)
         return await finish_write(performer(intent))
 
     def submit(self, intent: object) -> None:
         task = self.start(self.perform(intent), f"{type(intent).__name__}")
-        if isinstance(intent, Withdrawal):
-            self._claim_writes.withdrawal_started(intent, task)
+        if isinstance(intent, ClaimRelease):
+            self._claim_writes.track_release(intent, task)
 
     def start(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Do it meanwhile; what goes wrong is logged."""
-        task = asyncio.ensure_future(self._logged(work, what))
+        task = asyncio.ensure_future(self._run_logged(work, what))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -148,7 +148,7 @@ class ApiWrites:
             task.cancel()
         await self.drain()
 
-    async def _logged(self, work: Coroutine[Any, Any, Any], what: str) -> None:
+    async def _run_logged(self, work: Coroutine[Any, Any, Any], what: str) -> None:
         leave_cancellation()
         worker_slot.set(nullcontext)  # the slot of the task that has started this one is not ours to leave
         try:
@@ -174,18 +174,18 @@ class ApiWrites:
         what = f"binding pod {intent.pod.key} to node {intent.node_name}"
         await self.confirmed.write(send, lambda: self._find_binding(intent), what=what)
 
-    async def _find_binding(self, intent: BindPod) -> Found[None]:
+    async def _find_binding(self, intent: BindPod) -> WriteState[None]:
         """A binding never changes, and the API server binds no pod that is being deleted."""
         meta = intent.pod.metadata
         try:
             found = await self._client.get(Pod, meta.namespace, meta.name)
         except NotFound:
-            return Missing.FOR_EVER
+            return NotWritten.FOR_EVER
         if found.uid != meta.uid:
-            return Missing.FOR_EVER
+            return NotWritten.FOR_EVER
         if found.spec.node_name == intent.node_name:
-            return Written(None)
-        return Missing.FOR_EVER if found.spec.node_name or found.terminating else Missing.SO_FAR
+            return ConfirmedWrite(None)
+        return NotWritten.FOR_EVER if found.spec.node_name or found.terminating else NotWritten.SO_FAR
 
     async def await_binding(self, intent: BindPod, refusal: ApiError) -> bool:
         """Whether the pod is on the node after all, for a binding that another program was asked to write.
@@ -216,20 +216,20 @@ class ApiWrites:
                 return may_be_deleted  # by an earlier try; else it was gone before
             return True
 
-        async def find() -> Found[bool]:
+        async def find() -> WriteState[bool]:
             try:
                 found = await self._client.get(Pod, pod.namespace, pod.name)
             except NotFound:
-                return Written(may_be_deleted or not is_conflict)
+                return ConfirmedWrite(may_be_deleted or not is_conflict)
             if found.uid != pod.uid:
-                return Written(may_be_deleted or not is_conflict)
-            return Written(True) if found.terminating else Missing.SO_FAR
+                return ConfirmedWrite(may_be_deleted or not is_conflict)
+            return ConfirmedWrite(True) if found.terminating else NotWritten.SO_FAR
 
         return await self.confirmed.write(send, find, what=f"deleting pod {pod.key}", retry_refused=True)
 
-    async def _request(self, intent: CreateBindRequest) -> BindRequest:
+    async def _create_bind_request(self, intent: CreateBindRequest) -> BindRequest:
         made = await self._requests.create(intent)
-        self.reached(crash_points.REQUESTED)
+        self.crash_point(crash_points.REQUEST_CREATED)
         return made
 
     async def _annotate(self, intent: AnnotatePod) -> None:
@@ -240,21 +240,21 @@ class ApiWrites:
 
         await self.patches.repeat(intent.pod, attempt)
 
-    async def _promise_volume(self, intent: PromiseVolume) -> PersistentVolume:
+    async def _set_volume_claim_ref(self, intent: SetVolumeClaimRef) -> PersistentVolume:
         return await self.patches.patch(intent.volume, intent.patch(), is_done=intent.is_done)
 
-    async def _select_node(self, intent: SelectNode) -> PersistentVolumeClaim:
+    async def _select_node(self, intent: SetSelectedNode) -> PersistentVolumeClaim:
         return await self.patches.patch(intent.claim, intent.patch(), is_done=intent.is_done)
 
-    async def _await_volumes(self, intent: AwaitVolumes) -> None:
+    async def _wait_for_volumes(self, intent: WaitForVolumes) -> None:
         def done() -> bool:
             if not self._exists(intent.pod):
-                raise pod_gone(intent.pod)
+                raise pod_deleted_error(intent.pod)
             return intent.done()
 
-        await self._until(done, intent.every_s, intent.timeout_s)
+        await self._poll(done, intent.every_s, intent.timeout_s)
 
-    async def _until(self, done: Callable[[], bool], every_s: float, timeout_s: float) -> None:
+    async def _poll(self, done: Callable[[], bool], every_s: float, timeout_s: float) -> None:
         """Ask again and again, the first time after one interval; `TimeoutError` when time is up."""
         end_s = self._clock.monotonic_s() + timeout_s
         while (left_s := end_s - self._clock.monotonic_s()) > 0:
@@ -265,12 +265,12 @@ class ApiWrites:
 
     # devices ----------------------------------------------------------------------------------------------------
 
-    async def _await_devices(self, intent: devices.AwaitDevices) -> None:
+    async def _wait_for_devices(self, intent: devices.WaitForDevices) -> None:
         self._events.record(intent.pod, NORMAL, intent.reason, intent.action, intent.note)
         start_s, status = self._clock.monotonic_s(), ERROR
         try:
             if not intent.done():
-                await self._until(intent.done, intent.every_s, intent.timeout_s)
+                await self._poll(intent.done, intent.every_s, intent.timeout_s)
             status = SUCCEEDED
         except (TimeoutError, DeviceBindingTimeout):
             status = TIMED_OUT
@@ -281,4 +281,4 @@ class ApiWrites:
         finally:
             took_s = self._clock.monotonic_s() - start_s
             for driver in intent.drivers:
-                self._observer.conditions_awaited(intent.pod.scheduler_name, driver, status, took_s)
+                self._observer.observe_device_wait(intent.pod.scheduler_name, driver, status, took_s)

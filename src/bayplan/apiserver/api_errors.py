@@ -1,6 +1,6 @@
 """How does the API server say no? Every refusal, as the `Status` body that Kubernetes would send.
 
-Whatever cannot be done raises a `Refusal`; the HTTP layer sends its body with its code. The constructors hold the
+Whatever cannot be done raises a `StatusError`; the HTTP layer sends its body with its code. The constructors hold the
 wording, so that no other file spells a message twice. Cost: a few string joins, on the way out only.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.validation.names import path_segment
 from bayplan.codec.go_text import quote
 from bayplan.errors import BayplanError
 
 
-class Fault(Protocol):
+class FieldCause(Protocol):
     """What is wrong with one field: `rules.field_errors.FieldError` is one."""
 
     @property
@@ -34,7 +34,7 @@ class Fault(Protocol):
         ...
 
 
-class Refusal(BayplanError):
+class StatusError(BayplanError):
     """A request that is refused, with everything that its Status says."""
 
     def __init__(self, code: int, reason: str, message: str, details: Tree | None = None) -> None:
@@ -62,55 +62,55 @@ class Refusal(BayplanError):
         return status
 
 
-def _details(resource: Resource, name: str, **more: Any) -> Tree:
+def _details(resource: ServedResource, name: str, **more: Any) -> Tree:
     details: Tree = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
     return {**details, "kind": resource.plural, **more}
 
 
-def not_committed(message: str) -> Refusal:
+def not_committed(message: str) -> StatusError:
     """As kube-apiserver passes on an error of etcd, such as `mvcc: database space exceeded`: without a reason."""
-    return Refusal(500, "", message)
+    return StatusError(500, "", message)
 
 
-def bad_request(message: str) -> Refusal:
-    return Refusal(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def unauthorized() -> Refusal:
-    return Refusal(401, "Unauthorized", "Unauthorized")
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def not_found(resource: Resource, name: str) -> Refusal:
+def not_found(resource: ServedResource, name: str) -> StatusError:
     """Of what nothing can be called the reference says so, and does not look."""
     if "/" not in name and (problems := path_segment(name)):
         return bad_request(f"Name parameter invalid: {quote(name)}: {';'.join(problems)}")
-    return Refusal(404, "NotFound", f'{resource.qualified} "{name}" not found', _details(resource, name))
+    return StatusError(404, "NotFound", f'{resource.qualified} "{name}" not found', _details(resource, name))
 
 
-def no_such_resource() -> Refusal:
-    return Refusal(404, "NotFound", "the server could not find the requested resource", {})
+def unknown_resource() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
-def already_exists(resource: Resource, name: str) -> Refusal:
-    return Refusal(409, "AlreadyExists", f'{resource.qualified} "{name}" already exists', _details(resource, name))
+def already_exists(resource: ServedResource, name: str) -> StatusError:
+    return StatusError(409, "AlreadyExists", f'{resource.qualified} "{name}" already exists', _details(resource, name))
 
 
-def conflict(resource: Resource, name: str, why: str, *, called: str = "") -> Refusal:
+def conflict(resource: ServedResource, name: str, why: str, *, called: str = "") -> StatusError:
     """`called` is for messages that name the resource in another way: `pods/binding`, or the Kind."""
     details = {**_details(resource, name), "kind": called or resource.plural}
     message = f'Operation cannot be fulfilled on {called or resource.qualified} "{name}": {why}'
-    return Refusal(409, "Conflict", message, details)
+    return StatusError(409, "Conflict", message, details)
 
 
-def modified(resource: Resource, name: str) -> Refusal:
+def version_conflict(resource: ServedResource, name: str) -> StatusError:
     """The resourceVersion that was sent is not the newest one."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, why)
 
 
-def other_uid(resource: Resource, namespace: str, name: str, *, asked: str, found: str) -> Refusal:
+def uid_conflict(resource: ServedResource, namespace: str, name: str, *, asked: str, found: str) -> StatusError:
     """Another object of this name is meant."""
     place = f"{namespace}/{name}" if namespace else name
     key = f"/registry/{f'{resource.group}/' if resource.custom else ''}{resource.plural}/{place}"
@@ -119,22 +119,22 @@ def other_uid(resource: Resource, namespace: str, name: str, *, asked: str, foun
     return conflict(resource, name, why)
 
 
-def apply_conflict(message: str, causes: list[Tree]) -> Refusal:
-    return Refusal(409, "Conflict", message, {"causes": causes})
+def apply_conflict(message: str, causes: list[Tree]) -> StatusError:
+    return StatusError(409, "Conflict", message, {"causes": causes})
 
 
-def forbidden(resource: Resource, name: str, why: str, causes: Sequence[Tree] = ()) -> Refusal:
+def forbidden(resource: ServedResource, name: str, why: str, causes: Sequence[Tree] = ()) -> StatusError:
     """Refused by an admission rule or by RBAC."""
     subject = f'{resource.qualified} "{name}"' if name else resource.qualified
     more = {"causes": list(causes)} if causes else {}
-    return Refusal(403, "Forbidden", f"{subject} is forbidden: {why}", _details(resource, name, **more))
+    return StatusError(403, "Forbidden", f"{subject} is forbidden: {why}", _details(resource, name, **more))
 
 
-def forbidden_path(user: str, verb: str, path: str) -> Refusal:
-    return Refusal(403, "Forbidden", f'forbidden: User "{user}" cannot {verb} path "{path}"', {})
+def forbidden_url(user: str, verb: str, path: str) -> StatusError:
+    return StatusError(403, "Forbidden", f'forbidden: User "{user}" cannot {verb} path "{path}"', {})
 
 
-def terminating(resource: Resource, name: str, namespace: str) -> Refusal:
+def namespace_terminating(resource: ServedResource, name: str, namespace: str) -> StatusError:
     """Nothing new in a namespace that is being deleted."""
     cause = {
         "reason": "NamespaceTerminating",
@@ -145,7 +145,7 @@ def terminating(resource: Resource, name: str, namespace: str) -> Refusal:
     return forbidden(resource, name, why, [cause])
 
 
-def invalid(kind: str, group: str, name: str, faults: Sequence[Fault]) -> Refusal:
+def invalid(kind: str, group: str, name: str, faults: Sequence[FieldCause]) -> StatusError:
     """Validation failed. All of the faults are told, each text once."""
     texts = list(dict.fromkeys(f"{fault.field}: {fault.message}" for fault in faults))
     told = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -154,64 +154,64 @@ def invalid(kind: str, group: str, name: str, faults: Sequence[Fault]) -> Refusa
     details |= {"group": group} if group else {}
     called = f"{kind}.{group}" if group else kind
     details |= {"kind": kind} if kind else {}
-    return Refusal(422, "Invalid", f'{called} "{name}" is invalid: {told}', {**details, "causes": causes})
+    return StatusError(422, "Invalid", f'{called} "{name}" is invalid: {told}', {**details, "causes": causes})
 
 
-def method_not_allowed() -> Refusal:
+def method_not_allowed() -> StatusError:
     message = "the server does not allow this method on the requested resource"
-    return Refusal(405, "MethodNotAllowed", message, {})
+    return StatusError(405, "MethodNotAllowed", message, {})
 
 
-def not_acceptable() -> Refusal:
+def not_acceptable() -> StatusError:
     kinds = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
-    return Refusal(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {kinds}", {})
+    return StatusError(406, "NotAcceptable", f"406: Not Acceptable\n\nAvailable representations: {kinds}", {})
 
 
-def no_such_patch(resource: Resource) -> Refusal:
+def unsupported_patch_type(resource: ServedResource) -> StatusError:
     """A patch of a media type that is none of those that there are."""
     if resource.custom:
         kinds = ("json-patch+json", "merge-patch+json", "apply-patch+yaml")
         return unsupported_media_type(", ".join(f"application/{each}" for each in kinds))
-    return Refusal(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+    return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
 
 
-def unsupported_media_type(accepted: str) -> Refusal:
+def unsupported_media_type(accepted: str) -> StatusError:
     message = "the body of the request was in an unknown format - accepted media types include: " + accepted
-    return Refusal(415, "UnsupportedMediaType", message)
+    return StatusError(415, "UnsupportedMediaType", message)
 
 
-def too_large(limit: int) -> Refusal:
+def request_too_large(limit: int) -> StatusError:
     message = f"Request entity too large: limit is {limit}"
-    return Refusal(413, "RequestEntityTooLarge", message)
+    return StatusError(413, "RequestEntityTooLarge", message)
 
 
-def expired(message: str, continue_token: str = "") -> Refusal:
-    refusal = Refusal(410, "Expired", message)
+def expired(message: str, continue_token: str = "") -> StatusError:
+    refusal = StatusError(410, "Expired", message)
     refusal.continue_token = continue_token
     return refusal
 
 
-def too_large_version(asked: int, current: int) -> Refusal:
+def resource_version_too_large(asked: int, current: int) -> StatusError:
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
     }
     message = f"Timeout: Too large resource version: {asked}, current: {current}"
-    refusal = Refusal(504, "Timeout", message, details)
+    refusal = StatusError(504, "Timeout", message, details)
     refusal.headers["Retry-After"] = "1"
     return refusal
 
 
-def too_many_requests(message: str, details: Tree | None = None) -> Refusal:
-    return Refusal(429, "TooManyRequests", message, details)
+def too_many_requests(message: str, details: Tree | None = None) -> StatusError:
+    return StatusError(429, "TooManyRequests", message, details)
 
 
-def patch_rejected() -> Refusal:
+def invalid_json_patch() -> StatusError:
     """A JSON patch whose operations cannot be done."""
     message = "the server rejected our request due to an error in our request"
-    return Refusal(422, "Invalid", message, {})
+    return StatusError(422, "Invalid", message, {})
 
 
-def internal(message: str) -> Refusal:
+def internal_error(message: str) -> StatusError:
     """A 500: something of ours, or one of the cases where Kubernetes answers so."""
-    return Refusal(500, "InternalError", message)
+    return StatusError(500, "InternalError", message)

@@ -15,55 +15,55 @@ from importlib import resources
 import msgspec
 
 from bayplan.apiserver.requests import (
-    MASTERS,
-    User,
+    MASTERS_GROUP,
+    RequestUser,
     WriteOptions,
-    Writing,
+    WriteRequest,
 )
-from bayplan.apiserver.resources.kinds import Resources, Tree
+from bayplan.apiserver.resources.kinds import ResourceRegistry, Tree
 from bayplan.apiserver.storage.store import Store
-from bayplan.apiserver.writes.writer import Writer
+from bayplan.apiserver.writes.writer import ObjectWriter
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _RBAC = "rbac.authorization.k8s.io"
-_WHO = User("system:apiserver", (MASTERS,))
+_API_SERVER_USER = RequestUser("system:apiserver", (MASTERS_GROUP,))
 _MANAGER = "kube-apiserver"
 
 
 @dataclass(slots=True)
-class FirstObjects:
+class BootstrapObjects:
     """Writes what a cluster starts with."""
 
     store: Store
-    writer: Writer
-    resources: Resources
+    writer: ObjectWriter
+    resources: ResourceRegistry
     authority: str
     client_authority: str = ""
     port: int = 443
 
     def all(self) -> None:
         for name in NAMESPACES:
-            self._make("Namespace", "", {"metadata": {"name": name}})
+            self._create_if_missing("Namespace", "", {"metadata": {"name": name}})
         for name in NAMESPACES:
-            self.furnish(name)
+            self.create_missing(name)
         for tree in _priority_classes():
-            self._make("PriorityClass", "scheduling.k8s.io", tree)
-        for kind, tree in _roles():
-            self._make(kind, _RBAC, tree, tree["metadata"].pop("namespace", ""))
-        self._make("Service", "", _kubernetes_service(self.port), "default")
-        self._make("ConfigMap", "", self._trust(), "kube-system")
+            self._create_if_missing("PriorityClass", "scheduling.k8s.io", tree)
+        for kind, tree in _bootstrap_roles():
+            self._create_if_missing(kind, _RBAC, tree, tree["metadata"].pop("namespace", ""))
+        self._create_if_missing("Service", "", _kubernetes_service(self.port), "default")
+        self._create_if_missing("ConfigMap", "", self._publish_authorities(), "kube-system")
 
-    def furnish(self, namespace: str) -> None:
+    def create_missing(self, namespace: str) -> None:
         """What every namespace has."""
-        self._make("ServiceAccount", "", {"metadata": {"name": "default"}}, namespace)
+        self._create_if_missing("ServiceAccount", "", {"metadata": {"name": "default"}}, namespace)
         note = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints"
         root = {
             "metadata": {"name": "kube-root-ca.crt", "annotations": {"kubernetes.io/description": note}},
             "data": {"ca.crt": self.authority},
         }
-        self._make("ConfigMap", "", root, namespace)
+        self._create_if_missing("ConfigMap", "", root, namespace)
 
-    def _trust(self) -> Tree:
+    def _publish_authorities(self) -> Tree:
         """Where schedulers and other servers look up whom they may believe."""
         data = {
             "requestheader-allowed-names": "[]",
@@ -76,11 +76,11 @@ class FirstObjects:
             data["client-ca-file"] = self.client_authority
         return {"metadata": {"name": "extension-apiserver-authentication"}, "data": data}
 
-    def _make(self, kind: str, group: str, tree: Tree, namespace: str = "") -> None:
+    def _create_if_missing(self, kind: str, group: str, tree: Tree, namespace: str = "") -> None:
         resource = self.resources.built_in(kind, group)
         if self.store.uncommitted(resource.storage).get(namespace, tree["metadata"]["name"]) is not None:
             return
-        write = Writing(resource, namespace, _WHO, WriteOptions(), _MANAGER)
+        write = WriteRequest(resource, namespace, _API_SERVER_USER, WriteOptions(), _MANAGER)
         self.writer.create(write, {"kind": kind, "apiVersion": resource.api_version, **tree})
 
 
@@ -108,7 +108,7 @@ def _kubernetes_service(port: int) -> Tree:
     }
 
 
-def _roles() -> Iterator[tuple[str, Tree]]:
+def _bootstrap_roles() -> Iterator[tuple[str, Tree]]:
     """What `scripts/roles/make_roles.py` has found in a cluster of the release that is followed."""
     packed = resources.files("bayplan.apiserver").joinpath("first_roles.json.gz").read_bytes()
     for tree in msgspec.json.decode(gzip.decompress(packed), type=list[Tree]):

@@ -17,41 +17,41 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.auth.rbac import gathered_rules
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.auth.rbac import aggregated_rules
 from bayplan.apiserver.requests import (
-    MASTERS,
-    User,
+    MASTERS_GROUP,
+    RequestUser,
     WriteOptions,
-    Writing,
+    WriteRequest,
 )
-from bayplan.apiserver.resources.kinds import Resource, Resources, Tree
+from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource, Tree
 from bayplan.apiserver.storage import version_conversion
-from bayplan.apiserver.storage.crd_registry import DEFINITIONS, brought_by
+from bayplan.apiserver.storage.crd_registry import CRD_RESOURCE, crd_resources
 from bayplan.apiserver.storage.store import (
-    Objects,
-    Place,
-    PlaceName,
+    CommittedObjects,
+    GroupResource,
+    ResourceObjects,
     Store,
 )
-from bayplan.apiserver.storage.stored_objects import Entry
-from bayplan.apiserver.storage.watch_cache import Change
+from bayplan.apiserver.storage.stored_objects import StoredObject
+from bayplan.apiserver.storage.watch_cache import WatchCacheEvent
 from bayplan.apiserver.writes.deletion import (
-    CLEANUP,
+    CRD_CLEANUP_FINALIZER,
     FOREGROUND,
     ORPHAN,
     DeleteOptions,
 )
-from bayplan.apiserver.writes.writer import Writer
+from bayplan.apiserver.writes.writer import ObjectWriter
 
 LOG = logging.getLogger(__name__)
 
-NAMESPACES: PlaceName = ("", "namespaces")
-PODS: PlaceName = ("", "pods")
-EVENTS: PlaceName = ("", "events")
-CLUSTER_ROLES: PlaceName = ("rbac.authorization.k8s.io", "clusterroles")
-CLAIMS: PlaceName = ("", "persistentvolumeclaims")
-VOLUMES: PlaceName = ("", "persistentvolumes")
+NAMESPACES: GroupResource = ("", "namespaces")
+PODS: GroupResource = ("", "pods")
+EVENTS: GroupResource = ("", "events")
+CLUSTER_ROLES: GroupResource = ("rbac.authorization.k8s.io", "clusterroles")
+CLAIMS: GroupResource = ("", "persistentvolumeclaims")
+VOLUMES: GroupResource = ("", "persistentvolumes")
 _PROTECTS = {CLAIMS: "kubernetes.io/pvc-protection", VOLUMES: "kubernetes.io/pv-protection"}
 _FURNITURE = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
 _AT_ONCE = 50
@@ -59,26 +59,26 @@ PAUSE_S = 2.0
 """How long a namespace that is deleted keeps what is in it. Who deletes a manifest deletes the namespace in it first,
 and then, one by one, what he put there: that must not be gone before he comes to it. Upstream waits five seconds."""
 _GATHERER = "clusterrole-aggregation-controller"
-_WHO = User("system:bayplan:housekeeping", (MASTERS,))
+_CLEANUP_USER = RequestUser("system:bayplan:housekeeping", (MASTERS_GROUP,))
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ObjectKey:
     """One object, wherever it is now."""
 
-    place: PlaceName
+    place: GroupResource
     namespace: str
     name: str
 
 
-class Housekeeping:
+class Cleanup:
     """Looks after what was deleted."""
 
     def __init__(
         self,
         store: Store,
-        writer: Writer,
-        resources: Resources,
+        writer: ObjectWriter,
+        resources: ResourceRegistry,
         furnish: Callable[[str], None] | None = None,
         *,
         pause_s: float = PAUSE_S,
@@ -89,16 +89,16 @@ class Housekeeping:
         self._furnish = furnish
         self._pause_s = pause_s
         self._pauses: dict[str, bool] = {}  # of namespaces, by uid: whether they are over
-        self._living: dict[str, Where] = {}
-        self._dependents: dict[str, dict[Where, None]] = defaultdict(dict)
-        self._leaving: dict[Where, None] = {}
-        self._queue: deque[Where] = deque()
-        self._queued: set[Where] = set()
+        self._living: dict[str, ObjectKey] = {}
+        self._dependents: dict[str, dict[ObjectKey, None]] = defaultdict(dict)
+        self._leaving: dict[ObjectKey, None] = {}
+        self._queue: deque[ObjectKey] = deque()
+        self._queued: set[ObjectKey] = set()
         self._scheduled = False
         self._stopped = False
-        for place in store.places():
+        for place in store.all_committed():
             self._note_all(place)
-        store.after_each(self._changed)
+        store.add_commit_listener(self._changed)
         store.on_recovery(self._start_again)
 
     def stop(self) -> None:
@@ -107,18 +107,18 @@ class Housekeeping:
 
     def _start_again(self) -> None:
         """Look at everything again: what was written before the failed commit is rolled back."""
-        for place in self._store.places():
+        for place in self._store.all_committed():
             self._note_all(place)
-        self._gather_roles(self._store.place(CLUSTER_ROLES))
+        self._gather_roles(self._store.committed(CLUSTER_ROLES))
         self.wake()
 
-    def _note_all(self, place: Place) -> None:
+    def _note_all(self, place: CommittedObjects) -> None:
         for entry in place.entries():
             self._note(_where(place, entry), entry)
 
     # Hearing of changes.
 
-    def _changed(self, place: Place, change: Change) -> None:
+    def _changed(self, place: CommittedObjects, change: WatchCacheEvent) -> None:
         where = _where(place, change.entry)
         if place.name == CLUSTER_ROLES:
             self._gather_roles(place)
@@ -127,18 +127,18 @@ class Housekeeping:
         else:
             self._note(where, change.entry, change.before)
 
-    def _note(self, where: Where, entry: Entry, before: Entry | None = None) -> None:
+    def _note(self, where: ObjectKey, entry: StoredObject, before: StoredObject | None = None) -> None:
         self._living[entry.uid] = where
         for owner in entry.owners:
             self._dependents[owner][where] = None
-        if entry.deleting and (where.place in _PROTECTS or where.place == DEFINITIONS):
+        if entry.deleting and (where.place in _PROTECTS or where.place == CRD_RESOURCE):
             self._leaving[where] = None
         owners_before = before.owners if before is not None else ()
         fresh_namespace = before is None and where.place == NAMESPACES
         if entry.deleting or fresh_namespace or entry.owners != owners_before:
             self._enqueue(where)
 
-    def _forget(self, where: Where, change: Change) -> None:
+    def _forget(self, where: ObjectKey, change: WatchCacheEvent) -> None:
         entry = change.before or change.entry
         self._pauses.pop(entry.uid, None)
         if self._living.get(entry.uid) == where:
@@ -151,12 +151,12 @@ class Housekeeping:
                 if (parent := self._living.get(owner)) is not None:
                     self._enqueue(parent)  # it may have waited for this one
         if where.namespace:
-            self._enqueue(Where(NAMESPACES, "", where.namespace))
+            self._enqueue(ObjectKey(NAMESPACES, "", where.namespace))
         self._leaving.pop(where, None)
         for each in self._leaving:
             self._enqueue(each)
 
-    def _enqueue(self, where: Where) -> None:
+    def _enqueue(self, where: ObjectKey) -> None:
         if where in self._queued:
             return
         self._queued.add(where)
@@ -183,11 +183,11 @@ class Housekeeping:
             self._queued.discard(where)
             try:
                 self._look_after(where)
-            except Refusal as refusal:
+            except StatusError as refusal:
                 LOG.warning("%s %s/%s is left as it is: %s", where.place[1], where.namespace, where.name, refusal)
         self.wake()
 
-    def _look_after(self, where: Where) -> None:
+    def _look_after(self, where: ObjectKey) -> None:
         resource = self._resource(where.place)
         entry = self._store.uncommitted(where.place).get(where.namespace, where.name)
         if resource is None or entry is None:
@@ -203,8 +203,8 @@ class Housekeeping:
 
     # Owners and dependents.
 
-    def _check_owners(self, resource: Resource, entry: Entry) -> None:
-        tree = version_conversion.tree(resource, entry)
+    def _check_owners(self, resource: ServedResource, entry: StoredObject) -> None:
+        tree = version_conversion.to_tree(resource, entry)
         owners: list[Tree] = tree["metadata"].get("ownerReferences") or []
         living = [each for each in owners if self._lives(entry, each)]
         if any(not self._waits(each["uid"]) for each in living):
@@ -213,7 +213,7 @@ class Housekeeping:
             return
         self._delete(resource, entry, "Foreground" if living else "Background")
 
-    def _lives(self, entry: Entry, owner: Tree) -> bool:
+    def _lives(self, entry: StoredObject, owner: Tree) -> bool:
         where = self._living.get(owner.get("uid", ""))
         return where is not None and where.namespace in ("", entry.namespace)
 
@@ -223,7 +223,7 @@ class Housekeeping:
         entry = self._store.uncommitted(where.place).get(where.namespace, where.name)
         return entry is not None and entry.deleting and FOREGROUND in _finalizers(entry)
 
-    def _finish(self, resource: Resource, entry: Entry) -> None:
+    def _finish(self, resource: ServedResource, entry: StoredObject) -> None:
         """Do what the finalizers that are ours to do ask for, and take them away."""
         finalizers = _finalizers(entry)
         done = set()
@@ -237,12 +237,12 @@ class Housekeeping:
         protection = _PROTECTS.get(resource.storage, "")
         if protection in finalizers and not self._in_use(resource, entry):
             done.add(protection)
-        if CLEANUP in finalizers and self._emptied(entry):
-            done.add(CLEANUP)
+        if CRD_CLEANUP_FINALIZER in finalizers and self._emptied(entry):
+            done.add(CRD_CLEANUP_FINALIZER)
         if done:
             self._revise(resource, entry, lambda live: _without_finalizers(live, done))
 
-    def _holds_back(self, entry: Entry) -> bool:
+    def _holds_back(self, entry: StoredObject) -> bool:
         """Delete the dependents; whether one of them keeps its owner from going."""
         blocks = False
         for resource, dependent in list(self._of_owner(entry)):
@@ -259,16 +259,16 @@ class Housekeeping:
             if each.get("uid") == entry.uid
         )
 
-    def _of_owner(self, entry: Entry) -> Iterator[tuple[Resource, Entry]]:
+    def _of_owner(self, entry: StoredObject) -> Iterator[tuple[ServedResource, StoredObject]]:
         for where in list(self._dependents.get(entry.uid, ())):
             resource = self._resource(where.place)
             found = self._store.uncommitted(where.place).get(where.namespace, where.name)
             if resource is not None and found is not None and entry.uid in found.owners:
                 yield resource, found
 
-    def _emptied(self, definition: Entry) -> bool:
+    def _emptied(self, definition: StoredObject) -> bool:
         """Delete the objects of a kind that is about to go; whether none is left."""
-        for resource in brought_by(definition.tree()):
+        for resource in crd_resources(definition.tree()):
             place = self._store.uncommitted(resource.storage)
             for each in list(place.entries()):
                 if not each.deleting:
@@ -278,23 +278,23 @@ class Housekeeping:
 
     # Roles that are put together of others.
 
-    def _gather_roles(self, place: Place) -> None:
+    def _gather_roles(self, place: CommittedObjects) -> None:
         """Any of them may be put together of the one that has changed."""
         for entry in place.entries():
             if b'"aggregationRule"' in entry.raw:
                 self._enqueue(_where(place, entry))
 
-    def _gather_rules(self, resource: Resource, entry: Entry) -> None:
+    def _gather_rules(self, resource: ServedResource, entry: StoredObject) -> None:
         role = entry.tree()
         if role.get("aggregationRule") is None:
             return
-        rules = gathered_rules(role, [each.tree() for each in self._store.uncommitted(CLUSTER_ROLES).entries()])
+        rules = aggregated_rules(role, [each.tree() for each in self._store.uncommitted(CLUSTER_ROLES).entries()])
         if rules != (role.get("rules") or []):
             self._revise(resource, entry, lambda live: {**live, "rules": rules}, manager=_GATHERER)
 
     # Claims and volumes.
 
-    def _in_use(self, resource: Resource, entry: Entry) -> bool:
+    def _in_use(self, resource: ServedResource, entry: StoredObject) -> bool:
         if resource.storage == VOLUMES:
             return (entry.tree().get("status") or {}).get("phase") == "Bound"
         pods = self._store.uncommitted(PODS).entries(entry.namespace)
@@ -307,7 +307,7 @@ class Housekeeping:
 
     # Namespaces.
 
-    def _look_after_namespace(self, resource: Resource, entry: Entry) -> None:
+    def _look_after_namespace(self, resource: ServedResource, entry: StoredObject) -> None:
         if not entry.deleting:
             if self._furnish is not None:
                 self._furnish(entry.name)
@@ -324,8 +324,8 @@ class Housekeeping:
         if not left:
             self._revise(resource, entry, _without_namespace_finalizers, subresource="finalize")
 
-    def _namespaced(self) -> Iterator[tuple[Resource, Objects]]:
-        for place in self._store.places():
+    def _namespaced(self) -> Iterator[tuple[ServedResource, ResourceObjects]]:
+        for place in self._store.all_committed():
             kind = self._resource(place.name)
             if kind is not None and kind.namespaced:
                 yield kind, self._store.uncommitted(place.name)
@@ -339,7 +339,7 @@ class Housekeeping:
             for entry in place.entries(namespace)
         )
 
-    def _pause(self, namespace: Entry) -> None:
+    def _pause(self, namespace: StoredObject) -> None:
         if namespace.uid in self._pauses:
             return
         self._pauses[namespace.uid] = False
@@ -347,43 +347,43 @@ class Housekeeping:
         def over() -> None:
             if namespace.uid in self._pauses:
                 self._pauses[namespace.uid] = True
-                self._enqueue(Where(NAMESPACES, "", namespace.name))
+                self._enqueue(ObjectKey(NAMESPACES, "", namespace.name))
 
         asyncio.get_running_loop().call_later(self._pause_s, over)
 
     # Writing.
 
-    def _resource(self, place: PlaceName) -> Resource | None:
+    def _resource(self, place: GroupResource) -> ServedResource | None:
         return self._resources.first_stored_in(place)
 
-    def _delete(self, resource: Resource, entry: Entry, policy: str) -> None:
-        write = Writing(resource, entry.namespace, _WHO, WriteOptions(), _WHO.name)
+    def _delete(self, resource: ServedResource, entry: StoredObject, policy: str) -> None:
+        write = WriteRequest(resource, entry.namespace, _CLEANUP_USER, WriteOptions(), _CLEANUP_USER.name)
         self._writer.delete(write, entry.name, DeleteOptions(policy=policy, uid=entry.uid))
 
     def _revise(
         self,
-        resource: Resource,
-        entry: Entry,
+        resource: ServedResource,
+        entry: StoredObject,
         revision: Callable[[Tree], Tree],
         *,
         subresource: str = "",
-        manager: str = _WHO.name,
+        manager: str = _CLEANUP_USER.name,
     ) -> None:
-        write = Writing(resource, entry.namespace, _WHO, WriteOptions(), manager, subresource)
+        write = WriteRequest(resource, entry.namespace, _CLEANUP_USER, WriteOptions(), manager, subresource)
         if self._store.uncommitted(resource.storage).get(entry.namespace, entry.name) is not None:
-            self._writer.revise(write, entry.name, revision)
+            self._writer.update(write, entry.name, revision)
 
 
-def _where(place: Place, entry: Entry) -> Where:
-    return Where(place.name, entry.namespace, entry.name)
+def _where(place: CommittedObjects, entry: StoredObject) -> ObjectKey:
+    return ObjectKey(place.name, entry.namespace, entry.name)
 
 
-def _finalizers(entry: Entry) -> list[str]:
+def _finalizers(entry: StoredObject) -> list[str]:
     found: list[str] = entry.tree()["metadata"].get("finalizers") or []
     return found
 
 
-def _owners(entry: Entry) -> list[Tree]:
+def _owners(entry: StoredObject) -> list[Tree]:
     found: list[Tree] = entry.tree()["metadata"].get("ownerReferences") or []
     return found
 

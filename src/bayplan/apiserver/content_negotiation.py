@@ -13,11 +13,11 @@ from bayplan.apiserver import api_errors
 
 JSON = "application/json"
 YAML = "application/yaml"
-_FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+_META_KINDS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MediaTypeOptions:
     """The form of an answer: `shape` is empty for whole objects."""
 
     yaml: bool = False
@@ -28,18 +28,18 @@ class Wanted:
 
 
 @lru_cache(maxsize=512)
-def wanted(accept: str) -> Wanted:
+def negotiate_media_type(accept: str) -> MediaTypeOptions:
     """The first form of the client's list that there is."""
     if not accept:
-        return Wanted()
-    for clause in sorted(map(_clause, accept.split(",")), key=lambda each: -each[2]):
-        found = _serve(*clause)
+        return MediaTypeOptions()
+    for clause in sorted(map(_parse_clause, accept.split(",")), key=lambda each: -each[2]):
+        found = _match_media_type(*clause)
         if found is not None:
             return found
     raise api_errors.not_acceptable()
 
 
-def _clause(text: str) -> tuple[str, dict[str, str], float]:
+def _parse_clause(text: str) -> tuple[str, dict[str, str], float]:
     media, *more = (part.strip() for part in text.split(";"))
     options = {key.strip(): value.strip() for key, _, value in (each.partition("=") for each in more)}
     try:
@@ -49,15 +49,19 @@ def _clause(text: str) -> tuple[str, dict[str, str], float]:
     return media.lower(), options, weight
 
 
-def _serve(media: str, options: dict[str, str], _: float) -> Wanted | None:
+def _match_media_type(media: str, options: dict[str, str], _: float) -> MediaTypeOptions | None:
     if media not in ("*/*", "application/*", JSON, YAML):
         return None
     yaml = media == YAML
     shape, group, version = options.get("as", ""), options.get("g", ""), options.get("v", "")
     if not shape:
-        return Wanted(yaml=yaml)
+        return MediaTypeOptions(yaml=yaml)
     if shape == "APIGroupDiscoveryList":
-        return Wanted(aggregated=True) if group == "apidiscovery.k8s.io" and version == "v2" and not yaml else None
-    if shape in _FORMS and group == "meta.k8s.io" and version in ("v1", "v1beta1"):
-        return Wanted(yaml=yaml, shape=shape, shape_version=version)
+        return (
+            MediaTypeOptions(aggregated=True)
+            if group == "apidiscovery.k8s.io" and version == "v2" and not yaml
+            else None
+        )
+    if shape in _META_KINDS and group == "meta.k8s.io" and version in ("v1", "v1beta1"):
+        return MediaTypeOptions(yaml=yaml, shape=shape, shape_version=version)
     return None

@@ -14,17 +14,17 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.storage.reader import flag
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.storage.reader import parse_bool
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 
-EVERYBODY = "system:authenticated"
-MASTERS = "system:masters"
+AUTHENTICATED_GROUP = "system:authenticated"
+MASTERS_GROUP = "system:masters"
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class RequestUser:
     """Who asks."""
 
     name: str
@@ -34,7 +34,7 @@ class User:
 
     @property
     def is_master(self) -> bool:
-        return MASTERS in self.groups
+        return MASTERS_GROUP in self.groups
 
     def info(self) -> Tree:
         """As reviews show it."""
@@ -59,7 +59,7 @@ class ResourcePath(msgspec.Struct, frozen=True):
     rest: str = ""
 
 
-def query_of(text: str) -> dict[str, str]:
+def parse_query(text: str) -> dict[str, str]:
     """The parameters; of several of one name the first counts, as in Go."""
     found: dict[str, str] = {}
     if not text:
@@ -69,7 +69,7 @@ def query_of(text: str) -> dict[str, str]:
     return found
 
 
-def resource_path(path: str) -> ResourcePath | None:
+def parse_resource_path(path: str) -> ResourcePath | None:
     """What a path means that is about objects; None for all other paths."""
     parts = path.strip("/").split("/")
     if "%" in path:
@@ -93,14 +93,14 @@ def resource_path(path: str) -> ResourcePath | None:
     return ResourcePath(group, version, parts[0], namespace, name, sub, rest)
 
 
-def verb_of(method: str, path: ResourcePath, query: Mapping[str, str]) -> str:
+def request_verb(method: str, path: ResourcePath, query: Mapping[str, str]) -> str:
     """The verb of a request, as authorization and discovery call it."""
     if method not in _VERBS:
         raise api_errors.method_not_allowed()
     if path.name or path.subresource:
         return _VERBS[method]
     if method == "GET":
-        return "watch" if flag(query.get("watch", "")) else "list"
+        return "watch" if parse_bool(query.get("watch", "")) else "list"
     return "deletecollection" if method == "DELETE" else _VERBS[method]
 
 
@@ -117,8 +117,8 @@ class WriteOptions:
     def of(cls, kind: str, query: Mapping[str, str]) -> WriteOptions:
         """Read them; `kind` is the name under which faults are told: CreateOptions and its sisters."""
         if not query:
-            return _USUAL
-        faults = Faults()
+            return _DEFAULT_OPTIONS
+        faults = FieldErrorList()
         if (dry := query.get("dryRun", "")) not in ("", "All"):
             faults.unsupported("dryRun", [dry], ("All",))
         if (validation := query.get("fieldValidation", "")) not in ("", "Ignore", "Strict", "Warn"):
@@ -127,38 +127,38 @@ class WriteOptions:
             faults.too_long("fieldManager", 128)
         if faults:
             raise api_errors.invalid(kind, "meta.k8s.io", "", faults)
-        force = flag(query["force"]) if query.get("force") else None
+        force = parse_bool(query["force"]) if query.get("force") else None
         return cls(manager, dry == "All", validation or "Warn", force)
 
 
-_USUAL = WriteOptions()
+_DEFAULT_OPTIONS = WriteOptions()
 
 
-class Writing(msgspec.Struct, frozen=True):
+class WriteRequest(msgspec.Struct, frozen=True):
     """One write: of what, by whom, how."""
 
-    resource: Resource
+    resource: ServedResource
     namespace: str
-    user: User
+    user: RequestUser
     options: WriteOptions
     manager: str = ""
     subresource: str = ""
-    sent_as: Resource | None = None
+    request_version: ServedResource | None = None
     """The version of the kind that it was written in, where that is not the one that is kept."""
-    tracked: bool = False
+    fields_tracked: bool = False
     """Whether the new state says already who manages which field."""
     warnings: list[str] = msgspec.field(default_factory=list)
     """What the client is to be told besides."""
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ResourceRequest(msgspec.Struct, frozen=True):
     """One request about objects, understood."""
 
     verb: str
-    resource: Resource
+    resource: ServedResource
     path: ResourcePath
     query: Mapping[str, str]
-    user: User
+    user: RequestUser
     headers: Mapping[str, str]
 
     @property

@@ -1,6 +1,6 @@
 """Composition root: turns configuration, cluster and clock into a running engine. Wiring and nothing else."""
 
-from bayplan.admission.job_validation import job_faults
+from bayplan.admission.job_validation import job_errors
 from bayplan.admission.volcano_defaults import with_job_defaults
 from bayplan.app.batch import build_batch_engine, usage_collector
 from bayplan.app.configuration import (
@@ -15,7 +15,7 @@ from bayplan.app.configuration import (
 )
 from bayplan.app.controllers import fake_kubelet
 from bayplan.app.scheduler import build_engine, scheduler_process
-from bayplan.client import find_target
+from bayplan.client import load_connection_config
 from bayplan.memory import freeze_memory
 
 __all__ = [
@@ -25,12 +25,12 @@ __all__ = [
     "configured",
     "fake_kubelet",
     "filled_cache",
-    "find_target",
     "freeze_memory",
-    "job_faults",
+    "job_errors",
     "known_actions",
     "known_batch_plugins",
     "known_plugins",
+    "load_connection_config",
     "plugin_source",
     "read_objects",
     "scheduler_process",

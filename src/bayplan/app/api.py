@@ -22,29 +22,29 @@ from typing import Any, TypeVar
 
 from bayplan.apiserver.embedded import credentials_for
 from bayplan.app.batch import BatchSettings
-from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
-from bayplan.app.combined import BothEngines
-from bayplan.batch.config.scheduler_conf import load
-from bayplan.client import Applied, Applier, Client, Informer, Selection, resource_of
+from bayplan.app.cluster import ClusterOptions, InProcessCluster, SchedulerSetup
+from bayplan.app.combined import CombinedEngines
+from bayplan.batch.config.scheduler_conf import load_conf
+from bayplan.client import Applier, ApplyResult, Client, Informer, Selection, resource_of
 from bayplan.codec.yaml import read_documents
-from bayplan.controllers import NodePool, NodeTemplate, PodHabits, nodes_of
+from bayplan.controllers import NodePool, NodeTemplate, PodBehavior, nodes_of
 from bayplan.errors import BayplanError, ObjectError, UsageError
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.manifests import raw_objects
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.live.run_loop import LiveScheduler
-from bayplan.telemetry.decision_text import why
+from bayplan.telemetry.decision_text import decision_sentence
 
 T = TypeVar("T")
 
 Nodes = int | str | Sequence[str | Mapping[str, Any]]
 Manifest = Mapping[str, Any] | str | Path
 
-PATIENCE_S = 30.0
+DEFAULT_TIMEOUT_S = 30.0
 
 
-class NotSoFar(BayplanError):
+class WaitTimedOut(BayplanError):
     """What was waited for did not happen in time."""
 
 
@@ -62,7 +62,7 @@ class Cluster:
         scheduler: bool = True,
         controllers: bool = True,
         batch: bool | str | Path = False,
-        habits: PodHabits | None = None,
+        habits: PodBehavior | None = None,
         port: int = 0,
     ) -> None:
         """`nodes`: how many, a pool (`gpu=4:cpu=96,nvidia.com/gpu=8`), or a list of pools and Node manifests.
@@ -72,17 +72,17 @@ class Cluster:
         `habits`: how long pods take to start, run and stop, where their annotations do not say.
         """
         self._manifests = _manifests(nodes, zones)
-        self._config = _text_of(config, "config") if config is not None else None
-        self._batch = _sessions(batch)
+        self._config = _read_text(config, "config") if config is not None else None
+        self._batch = _batch_settings(batch)
         if self._batch is not None and not scheduler:
             raise UsageError("batch is a part of the scheduler; leave out scheduler=False")
         self._plugins = tuple(plugins)
         self._folders = [Path(plugins_dir)] if plugins_dir is not None else []
         self._scheduler, self._controllers = scheduler, controllers
-        self._habits = habits or PodHabits()
+        self._habits = habits or PodBehavior()
         self._port = port
         self._stack: AsyncExitStack | None = None
-        self._whole: WholeCluster | None = None
+        self._whole: InProcessCluster | None = None
         self._client: Client | None = None
         self._kubeconfig: Path | None = None
         self._thread: _LoopThread | None = None
@@ -104,15 +104,15 @@ class Cluster:
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-")))
             setup = self._setup() if self._scheduler else None
-            plan = ClusterPlan(
+            plan = ClusterOptions(
                 credentials=credentials_for(folder, "127.0.0.1"),
                 port=self._port,
                 nodes=self._manifests,
-                habits=self._habits,
+                pod_lifecycle=self._habits,
                 scheduler=setup,
                 controllers=self._controllers,
             )
-            self._whole = await stack.enter_async_context(WholeCluster(plan))
+            self._whole = await stack.enter_async_context(InProcessCluster(plan))
             self._client = await stack.enter_async_context(self._whole.client())
             self._kubeconfig = folder / "kubeconfig"
             self._whole.write_kubeconfig(self._kubeconfig, "bayplan")
@@ -121,7 +121,7 @@ class Cluster:
         return self
 
     def _setup(self) -> SchedulerSetup:
-        return SchedulerSetup.of(self._config, self._folders, plugins=self._plugins, batch=self._batch)
+        return SchedulerSetup.from_text(self._config, self._folders, plugins=self._plugins, batch=self._batch)
 
     async def stop(self) -> None:
         """End it; nothing is left."""
@@ -147,7 +147,7 @@ class Cluster:
             self._thread = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something where there is no loop: `cluster.run(cluster.placed("web-0"))`. For `with Cluster()`."""
+        """Await something where there is no loop: `cluster.run(cluster.wait_placed("web-0"))`. For `with Cluster()`."""
         if self._thread is None:
             work.close()
             raise UsageError("run() is for `with Cluster() as cluster`; in a coroutine, await instead")
@@ -158,58 +158,60 @@ class Cluster:
     @property
     def client(self) -> Client:
         """A client of its API server, as its administrator."""
-        self._must_be_up()
+        self._require_started()
         assert self._client is not None
         return self._client
 
     @property
     def url(self) -> str:
         """Where kubectl and everybody else reach it."""
-        return self._must_be_up().url
+        return self._require_started().url
 
     @property
     def kubeconfig(self) -> Path:
         """A kubeconfig for other programs, as long as the cluster is up."""
-        self._must_be_up()
+        self._require_started()
         assert self._kubeconfig is not None
         return self._kubeconfig
 
     def why(self, pod: str, namespace: str = "default") -> str:
         """Why a pod is where it is, or nowhere, in the words of the last decision about it."""
-        whole = self._must_be_up()
+        whole = self._require_started()
         if whole.scheduler is None:
             raise UsageError("this cluster has no scheduler that could say why; start it with one")
-        live = whole.scheduler.live
-        live = live.pods if isinstance(live, BothEngines) else live
+        live = whole.scheduler.engine_loop
+        live = live.pods if isinstance(live, CombinedEngines) else live
         assert isinstance(live, LiveScheduler), "a whole cluster has the pod engine"
         record = live.engine.records.latest(f"{namespace}/{pod}")
-        return why(record) if record is not None else "nothing was decided about it"
+        return decision_sentence(record) if record is not None else "nothing was decided about it"
 
     # What is done with it.
 
-    async def apply(self, *manifests: Manifest, namespace: str = "") -> list[Applied]:
+    async def apply(self, *manifests: Manifest, namespace: str = "") -> list[ApplyResult]:
         """Make it have what manifests say: mappings, YAML or JSON texts, or paths of files and folders."""
         applier = Applier(self.client, namespace=namespace)
-        return [await applier.apply(tree, place) for each in manifests for tree, place in _trees(each)]
+        return [await applier.apply(tree, place) for each in manifests for tree, place in _manifest_trees(each)]
 
     async def pods(self, namespace: str = "default", *, selector: str = "") -> list[Pod]:
         """The pods of a namespace, by name."""
         listed = await self.client.list(_PODS, Selection(namespace=namespace, label_selector=selector))
         return sorted((each for each in listed.items if isinstance(each, Pod)), key=lambda pod: pod.name)
 
-    async def placed(self, pod: str, namespace: str = "default", *, timeout_s: float = PATIENCE_S) -> str:
+    async def wait_placed(self, pod: str, namespace: str = "default", *, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
         """The node of a pod, waiting for it."""
         found = await self.wait_for(
             lambda each: bool(each.spec.node_name), pod, namespace, what="have a node", timeout_s=timeout_s
         )
         return found.spec.node_name
 
-    async def refused(self, pod: str, namespace: str = "default", *, timeout_s: float = PATIENCE_S) -> str:
+    async def wait_unschedulable(
+        self, pod: str, namespace: str = "default", *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> str:
         """Why a pod gets no node, waiting for its scheduler to say so."""
         found = await self.wait_for(
-            lambda each: bool(_refusal(each)), pod, namespace, what="get a refusal", timeout_s=timeout_s
+            lambda each: bool(_unschedulable_message(each)), pod, namespace, what="get a refusal", timeout_s=timeout_s
         )
-        return _refusal(found)
+        return _unschedulable_message(found)
 
     async def wait_for(
         self,
@@ -218,22 +220,26 @@ class Cluster:
         namespace: str = "default",
         *,
         what: str = "get so far",
-        timeout_s: float = PATIENCE_S,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> Pod:
-        """The pod as soon as the condition holds for it; `NotSoFar` when that takes too long."""
+        """The pod as soon as the condition holds for it; `WaitTimedOut` when that takes too long."""
         last: list[Pod] = []
         try:
-            async with asyncio.timeout(timeout_s), self._followed(pod, namespace) as changes:
+            async with asyncio.timeout(timeout_s), self._watch_pod(pod, namespace) as changes:
                 while True:
                     last = [await changes.get()]
                     if condition(last[0]):
                         return last[0]
         except TimeoutError:
-            seen = f"it is {last[0].status.phase}: {_refusal(last[0]) or 'nothing more'}" if last else "there is none"
-            raise NotSoFar(f"the pod {namespace}/{pod} did not {what} within {timeout_s:g} s; {seen}") from None
+            seen = (
+                f"it is {last[0].status.phase}: {_unschedulable_message(last[0]) or 'nothing more'}"
+                if last
+                else "there is none"
+            )
+            raise WaitTimedOut(f"the pod {namespace}/{pod} did not {what} within {timeout_s:g} s; {seen}") from None
 
     @asynccontextmanager
-    async def _followed(self, pod: str, namespace: str) -> AsyncIterator[asyncio.Queue[Pod]]:
+    async def _watch_pod(self, pod: str, namespace: str) -> AsyncIterator[asyncio.Queue[Pod]]:
         changes: asyncio.Queue[Pod] = asyncio.Queue()
 
         def hear(_: KubeObject | None, new: KubeObject | None) -> None:
@@ -249,7 +255,7 @@ class Cluster:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
-    def _must_be_up(self) -> WholeCluster:
+    def _require_started(self) -> InProcessCluster:
         if self._whole is None or self._stack is None:
             raise UsageError("the cluster is not up; use it inside `async with Cluster() as cluster:`")
         return self._whole
@@ -258,7 +264,7 @@ class Cluster:
 _PODS = resource_of(kind_of(Pod))
 
 
-def _refusal(pod: Pod) -> str:
+def _unschedulable_message(pod: Pod) -> str:
     for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status == "False":
             return each.message or each.reason
@@ -273,7 +279,7 @@ def _pool(text: str) -> NodePool:
         raise UsageError(str(fault).replace(f"--nodes {text}", f"nodes={text!r}")) from None
 
 
-def _text_of(given: str | Path, argument: str) -> str:
+def _read_text(given: str | Path, argument: str) -> str:
     """The text of a configuration, which is given as such or as a `Path`."""
     if isinstance(given, Path):
         try:
@@ -286,11 +292,11 @@ def _text_of(given: str | Path, argument: str) -> str:
     return given
 
 
-def _sessions(batch: bool | str | Path) -> BatchSettings | None:
+def _batch_settings(batch: bool | str | Path) -> BatchSettings | None:
     """How the second engine runs; None where it does not."""
     if batch is False:
         return None
-    return BatchSettings() if batch is True else BatchSettings(conf=load(_text_of(batch, "batch")))
+    return BatchSettings() if batch is True else BatchSettings(conf=load_conf(_read_text(batch, "batch")))
 
 
 def _manifests(nodes: Nodes, zones: int) -> list[dict[str, Any]]:
@@ -302,11 +308,11 @@ def _manifests(nodes: Nodes, zones: int) -> list[dict[str, Any]]:
             continue
         if not isinstance(each, Mapping):
             raise UsageError("a node is a pool such as gpu=4:cpu=96, or a Node manifest as a mapping")
-        made.append(_filled(each))
+        made.append(_with_kubelet_fields(each))
     return made
 
 
-def _filled(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _with_kubelet_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A Node manifest with what a kubelet would add to it."""
     name = (manifest.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
@@ -324,7 +330,7 @@ def _filled(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return node
 
 
-def _trees(manifest: Manifest) -> list[tuple[Mapping[str, Any], str]]:
+def _manifest_trees(manifest: Manifest) -> list[tuple[Mapping[str, Any], str]]:
     if isinstance(manifest, Path):
         return [(raw.tree, raw.place) for raw in raw_objects([manifest])]
     if isinstance(manifest, Mapping):

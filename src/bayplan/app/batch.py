@@ -13,57 +13,57 @@ from pathlib import Path
 from bayplan import __version__
 from bayplan.api_writes.pod_statuses import PodStatuses
 from bayplan.api_writes.writes import ApiWrites
-from bayplan.app.api_clients import Wiring
+from bayplan.app.api_clients import ApiClients
 from bayplan.app.batch_monitor import BatchMonitor
-from bayplan.app.bind_request_watch import RequestWatch
+from bayplan.app.bind_request_watch import BindRequestWatch
 from bayplan.app.configuration import known_actions, known_batch_plugins
-from bayplan.app.insecure_serving import OpenPages, served_openly
-from bayplan.app.page_source import page_served
-from bayplan.app.process_lifecycle import SchedulerProcess, Watching
-from bayplan.app.secure_serving import served
+from bayplan.app.insecure_serving import InsecureServingOptions, serve_insecure
+from bayplan.app.page_source import serve_page
+from bayplan.app.process_lifecycle import InformerSource, SchedulerProcess
+from bayplan.app.secure_serving import serve_secure
 from bayplan.batch.actions import default_actions
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.batch.config.conf_file import ConfFile
-from bayplan.batch.config.scheduler_conf import BatchConfiguration, load_default
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, load_default_conf
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.handle import Outside, Reply
-from bayplan.batch.live.bind_request_handlers import follow_requests
-from bayplan.batch.live.event_handlers import nobody_waits
-from bayplan.batch.live.node_shard import Sharding
+from bayplan.batch.handle import HttpPoster, HttpReply
+from bayplan.batch.live.bind_request_handlers import track_bind_requests
+from bayplan.batch.live.event_handlers import ignore_freed_pod
+from bayplan.batch.live.node_shard import NodeShardSync
 from bayplan.batch.live.observer import BatchObserver
 from bayplan.batch.live.options import HARD_SHARDS, LOCK_NAMESPACE, BatchOptions
-from bayplan.batch.live.plugin_reloader import BatchReloading
-from bayplan.batch.live.run_loop import LiveBatch
-from bayplan.batch.live.run_loop_factory import Ways, followed, live_batch
+from bayplan.batch.live.plugin_reloader import BatchPluginReloader
+from bayplan.batch.live.run_loop import BatchRunLoop
+from bayplan.batch.live.run_loop_factory import ApiWriters, build_event_handlers, build_run_loop
 from bayplan.batch.node_usage.collector import UsageCollector
-from bayplan.batch.node_usage.metrics_sources import MetricsFault, MetricsRequest
+from bayplan.batch.node_usage.metrics_sources import MetricsError, MetricsRequest
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.cache import Cache
 from bayplan.client import (
     EVERYTHING,
-    BlockingService,
+    BlockingHttpService,
     Client,
+    ConnectionConfig,
     EventSink,
-    Informers,
-    Resource,
-    Service,
-    Target,
-    Unreadable,
+    GroupVersionResource,
+    HttpService,
+    InformerSet,
+    UndecodableObject,
 )
-from bayplan.client.event_sink import FEW_SENDERS
+from bayplan.client.event_sink import MIN_SENDERS
 from bayplan.clock import Clock, LoopClock, SystemClock
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.model import LeaderElection
 from bayplan.config.serving_flags import ServingFlags
-from bayplan.explain.engine_dispatch import BinderLook
-from bayplan.framework.runtime.nominator import NominationLedger
-from bayplan.framework.runtime.plugin_call import call_under_way
+from bayplan.explain.engine_dispatch import BinderStatusReader
+from bayplan.framework.runtime.nominator import Nominator
+from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
 from bayplan.framework.runtime.plugin_discovery import (
-    looks,
+    file_versions,
 )
 from bayplan.framework.runtime.registry import Registry as PluginRegistry
-from bayplan.memory import keep_frozen
+from bayplan.memory import freeze_periodically
 from bayplan.objects import workloads
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
@@ -73,35 +73,35 @@ from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import types as volcano
 from bayplan.objects.volcano.types import DEFAULT_QUEUE
 from bayplan.plugins import default_plugins
-from bayplan.telemetry.binder_metrics import show_stale
+from bayplan.telemetry.binder_metrics import register_stale_requests
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.watchdog import watched_loop
 
 log = logging.getLogger(__name__)
 
 _SHARDS = kind_of(volcano.NodeShard)
 _REQUESTS = kind_of(BindRequest)
-WATCHED: tuple[Kind, ...] = tuple(
+WATCHED_KINDS: tuple[Kind, ...] = tuple(
     kind for kind in KINDS if kind.struct is not workloads.PodGroup and kind not in (_SHARDS, _REQUESTS)
 )
 """What the batch engine reads of a cluster in any case: of the two kinds of pod groups Volcano's."""
 
-NEEDED = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
+REQUIRED_KINDS = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
 """Without these there is nothing to schedule."""
 
-NO_PORT = ServingFlags(secure_port=0)
+NO_SECURE_PORT = ServingFlags(secure_port=0)
 
 
-def read_by(options: BatchOptions) -> tuple[Kind, ...]:
+def kinds_read(options: BatchOptions) -> tuple[Kind, ...]:
     """What an engine with these options reads."""
-    return (*WATCHED, _SHARDS) if options.is_sharded else WATCHED
+    return (*WATCHED_KINDS, _SHARDS) if options.is_sharded else WATCHED_KINDS
 
 
-def needed_by(options: BatchOptions) -> tuple[Kind, ...]:
+def required_kinds(options: BatchOptions) -> tuple[Kind, ...]:
     """Kinds without which it waits."""
-    return (*NEEDED, _SHARDS) if options.is_sharded else NEEDED
+    return (*REQUIRED_KINDS, _SHARDS) if options.is_sharded else REQUIRED_KINDS
 
 
 def batch_lease(options: BatchOptions) -> LeaderElection:
@@ -119,51 +119,51 @@ class BatchSettings:
     plugin_folders: tuple[Path, ...] = ()
     trust_writable: bool = False
     lease: LeaderElection = field(default_factory=lambda: batch_lease(BatchOptions()))
-    own: OwnSettings = field(default_factory=OwnSettings)
+    bayplan_settings: BayplanSettings = field(default_factory=BayplanSettings)
 
     @property
     def watched(self) -> tuple[Kind, ...]:
         """What the engine reads of a cluster."""
-        return (*read_by(self.options), *self._requests)
+        return (*kinds_read(self.options), *self._requests)
 
     @property
-    def needed(self) -> tuple[Kind, ...]:
+    def required(self) -> tuple[Kind, ...]:
         """What there must be."""
-        return (*needed_by(self.options), *self._requests)
+        return (*required_kinds(self.options), *self._requests)
 
     @property
     def _requests(self) -> tuple[Kind, ...]:
-        return (_REQUESTS,) if self.own.bind_requests else ()
+        return (_REQUESTS,) if self.bayplan_settings.bind_requests else ()
 
-    def engine(
+    def build_engine(
         self,
         cache: Cache,
         clock: LoopClock,
         chance: random.Random | None = None,
-        nominations: NominationLedger | None = None,
+        nominations: Nominator | None = None,
     ) -> BatchEngine:
         engine = build_batch_engine(
-            self.conf or load_default(),
+            self.conf or load_default_conf(),
             cache,
             plugins=known_batch_plugins(self.plugin_folders, trust_writable=self.trust_writable),
             actions=known_actions(self.plugin_folders, trust_writable=self.trust_writable),
             clock=clock,
             chance=chance,
             nominations=nominations,
-            mends=self.own.mends,
+            mends=self.bayplan_settings.volcano_quirk_fixes,
             scheduler_names=self.options.scheduler_name,
             default_queue=self.options.default_queue,
             ignored_provisioners=self.options.ignored_provisioners,
         )
-        engine.handle.records = DecisionRing(self.own.records_mebibytes << 20)
+        engine.handle.decision_records = DecisionRing(self.bayplan_settings.records_mebibytes << 20)
         return engine
 
-    def reloading(self, engine: BatchEngine) -> BatchReloading:
+    def plugin_reloader(self, engine: BatchEngine) -> BatchPluginReloader:
         """What looks for changed files of plugins before each session."""
         folders, trust = self.plugin_folders, self.trust_writable
-        return BatchReloading(
+        return BatchPluginReloader(
             engine,
-            lambda: looks(folders),
+            lambda: file_versions(folders),
             lambda: (
                 known_batch_plugins(folders, trust_writable=trust),
                 known_actions(folders, trust_writable=trust),
@@ -171,7 +171,7 @@ class BatchSettings:
         )
 
 
-class SchedulerNames:
+class SchedulerEventRecorders:
     """Records core events, as Volcano does: about a pod in the name of its scheduler, else in that of the first."""
 
     def __init__(self, sink: EventSink, names: Sequence[str]) -> None:
@@ -184,8 +184,8 @@ class SchedulerNames:
         }
         self._first = self._recorders[names[0]]
 
-    def tell(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None:
-        self._speaker(regarding).event(regarding, type=kind, reason=reason, action="", note=note)
+    def record_core_event(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None:
+        self._recorder_for(regarding).record(regarding, type=kind, reason=reason, action="", note=note)
 
     def record(
         self,
@@ -196,9 +196,9 @@ class SchedulerNames:
         note: str,
         related: Pod | None = None,  # noqa: ARG002
     ) -> None:
-        self.tell(regarding, kind, reason, note)
+        self.record_core_event(regarding, kind, reason, note)
 
-    def complain(self, resource: Resource, unreadable: Unreadable) -> None:
+    def report_unreadable(self, resource: GroupVersionResource, unreadable: UndecodableObject) -> None:
         """An object that cannot be read at all is told so."""
         namespace, name = unreadable.key
         about = ObjectReference(
@@ -210,68 +210,68 @@ class SchedulerNames:
             resource_version=unreadable.resource_version,
         )
         log.error("%s", unreadable.reason)
-        self._first.event(about, type=WARNING, reason="Unreadable", action="", note=unreadable.reason)
+        self._first.record(about, type=WARNING, reason="Unreadable", action="", note=unreadable.reason)
 
-    def _speaker(self, regarding: KubeObject) -> EventRecorder:
+    def _recorder_for(self, regarding: KubeObject) -> EventRecorder:
         name = regarding.scheduler_name if isinstance(regarding, Pod) else ""
         return self._recorders.get(name, self._first)
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSide:
+class BatchComponents:
     """A batch engine that is wired up, and who speaks for it."""
 
-    live: LiveBatch
-    speaker: SchedulerNames
+    live: BatchRunLoop
+    event_recorders: SchedulerEventRecorders
 
-    def describe(self, _: Watching) -> list[str]:
-        return list(self.live.described())
+    def describe(self, _: InformerSource) -> list[str]:
+        return list(self.live.dump())
 
 
-def batch_side(
+def wire_batch(
     settings: BatchSettings,
-    wiring: Wiring,
+    wiring: ApiClients,
     cache: Cache,
     *,
     clock: LoopClock,
     chance: random.Random,
     observer: BatchObserver,
     writes: ApiWrites | None = None,
-    nominations: NominationLedger | None = None,
+    nominations: Nominator | None = None,
     left_to_others: Collection[type[KubeObject]] = (),
-    freed: Callable[[Pod], None] = nobody_waits,
-) -> BatchSide:
+    freed: Callable[[Pod], None] = ignore_freed_pod,
+) -> BatchComponents:
     """A batch engine on a cache. `writes`: somebody else's, where two engines share a process."""
-    engine = settings.engine(cache, clock, chance, nominations)
+    engine = settings.build_engine(cache, clock, chance, nominations)
     wiring.stack.callback(engine.close)
-    speaker = SchedulerNames(wiring.sink, settings.options.scheduler_name)
-    following = followed(engine, settings.options, left_to_others=left_to_others, freed=freed)
+    speaker = SchedulerEventRecorders(wiring.event_sink, settings.options.scheduler_name)
+    following = build_event_handlers(engine, settings.options, left_to_others=left_to_others, freed=freed)
 
     def exists(pod: Pod) -> bool:
-        return following.newest(pod) is not None
+        return following.latest_pod(pod) is not None
 
-    offered = wiring.offered
+    offered = wiring.served_resources
     writes = writes or ApiWrites(
         wiring.client,
         speaker,
         clock=clock,
         claims=offered.get(kind_of(ResourceClaim)),
         exists=exists,
-        request_timeout_s=settings.own.request_timeout_seconds,
+        request_timeout_s=settings.bayplan_settings.request_timeout_seconds,
     )
-    writes.reached = wiring.reached
+    writes.crash_point = wiring.crash_points
     statuses = PodStatuses(wiring.client, writes, following.waiting, clock=clock, chance=chance)
-    groups, queues = (offered.get(kind) for kind in NEEDED)
+    groups, queues = (offered.get(kind) for kind in REQUIRED_KINDS)
     assert groups is not None
     assert queues is not None
-    ways = Ways(wiring.client, writes, statuses, speaker, groups, queues)
-    live = live_batch(following, ways, settings.options, clock, observer)
-    wiring.stack.callback(live.aside.close)
+    ways = ApiWriters(wiring.client, writes, statuses, speaker, groups, queues)
+    live = build_run_loop(following, ways, settings.options, clock, observer)
+    wiring.stack.callback(live.blocking_thread.close)
     if settings.options.is_sharded:
-        live.between_sessions.append(_sharding(settings.options, live, wiring).look)
-    if settings.own.bind_requests:
-        own = settings.own
-        follow_requests(
+        live.between_sessions.append(_node_shard_updater(settings.options, live, wiring).sync)
+    if settings.bayplan_settings.bind_requests:
+        own = settings.bayplan_settings
+        track_bind_requests(
             following,
             live.binds,
             writes,
@@ -282,51 +282,51 @@ def batch_side(
             request_timeout_s=own.request_timeout_seconds,
         )
     if settings.plugin_folders:
-        live.between_sessions.append(settings.reloading(engine).look)
-    return BatchSide(live, speaker)
+        live.between_sessions.append(settings.plugin_reloader(engine).reload_if_changed)
+    return BatchComponents(live, speaker)
 
 
-def _sharding(options: BatchOptions, live: LiveBatch, wiring: Wiring) -> Sharding:
-    shards = wiring.offered.get(_SHARDS)
+def _node_shard_updater(options: BatchOptions, live: BatchRunLoop, wiring: ApiClients) -> NodeShardSync:
+    shards = wiring.served_resources.get(_SHARDS)
     assert shards is not None
     is_hard = options.sharding_mode == HARD_SHARDS
-    return Sharding(live.engine, wiring.client, live.writes, shards, live.clock, options.sharding_name, is_hard)
+    return NodeShardSync(live.engine, wiring.client, live.writes, shards, live.clock, options.sharding_name, is_hard)
 
 
-def count_requests(live: LiveBatch, registry: Registry) -> None:
+def add_bind_request_metrics(live: BatchRunLoop, registry: MetricsRegistry) -> None:
     """Show what becomes of the requests of sessions, where there are some."""
-    desk, requests = live.engine.handle.desk, live.following.requests
+    desk, requests = live.engine.handle.bind_request_desk, live.event_handlers.requests
     if desk is not None and requests is not None:
         desk.mutation.add_to(registry)
-        show_stale(registry, lambda: len(requests.stale))
+        register_stale_requests(registry, lambda: len(requests.stale))
 
 
 @asynccontextmanager
 async def batch_process(
     settings: BatchSettings,
-    target: Target,
+    target: ConnectionConfig,
     *,
     monitor: BatchMonitor | None = None,
-    openly: OpenPages | None = None,
+    openly: InsecureServingOptions | None = None,
     qps: float = 2000.0,
     burst: int = 2000,
-    own: OwnSettings | None = None,
-    serving: ServingFlags = NO_PORT,
+    own: BayplanSettings | None = None,
+    serving: ServingFlags = NO_SECURE_PORT,
     identity: str = "",
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
     """A batch engine on a cluster, in vc-scheduler's place. `openly`: what everybody may read; `serving`: of why
     and the page, behind TLS."""
-    clock, chance, own = clock or SystemClock(), chance or random.Random(), own or OwnSettings()
+    clock, chance, own = clock or SystemClock(), chance or random.Random(), own or BayplanSettings()
     monitor = monitor or BatchMonitor(clock)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(watched_loop(own.watchdog_seconds, call_under_way))
-        await stack.enter_async_context(served_openly(monitor.views(), openly or OpenPages(), clock))
-        await stack.enter_async_context(served(monitor, target, serving, clock=clock, chance=chance))
-        page = await stack.enter_async_context(page_served(own.page_address, monitor.showcase, clock))
+        await stack.enter_async_context(watched_loop(own.watchdog_seconds, plugin_call_of_frame))
+        await stack.enter_async_context(serve_insecure(monitor.views(), openly or InsecureServingOptions(), clock))
+        await stack.enter_async_context(serve_secure(monitor, target, serving, clock=clock, chance=chance))
+        page = await stack.enter_async_context(serve_page(own.page_address, monitor.page_source, clock))
         kinds = settings.watched
-        wiring = await Wiring.to(
+        wiring = await ApiClients.connect(
             target,
             stack,
             kinds,
@@ -335,25 +335,27 @@ async def batch_process(
             observer=monitor.observer(target),
             qps=qps,
             burst=burst,
-            needed=settings.needed,
-            senders=FEW_SENDERS,
+            needed=settings.required,
+            senders=MIN_SENDERS,
         )
-        side = batch_side(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
-        wiring.sink.gives_way = lambda: bool(side.live.binds.under_way)
-        hear = monitor.showcase.heard(side.live.hear)
-        requests = await RequestWatch.of(side.live.following.requests, wiring, settings.options.sole_names)
-        informers = Informers(
+        side = wire_batch(settings, wiring, Cache(), clock=clock, chance=chance, observer=monitor.metrics)
+        wiring.event_sink.gives_way = lambda: bool(side.live.binds.in_flight)
+        hear = monitor.page_source.with_page_updates(side.live.handle_event)
+        requests = await BindRequestWatch.create(
+            side.live.event_handlers.requests, wiring, settings.options.exclusive_scheduler_names
+        )
+        informers = InformerSet(
             wiring.client.informer(
                 resource,
                 hear,
                 selection=selection,
-                complaint=side.speaker.complain,
+                complaint=side.event_recorders.report_unreadable,
             )
             for kind in kinds
-            if (resource := wiring.offered.get(kind)) is not None
+            if (resource := wiring.served_resources.get(kind)) is not None
             for selection in (requests.selections if kind is _REQUESTS else (EVERYTHING,))
         )
-        election = await wiring.candidate(
+        election = await wiring.build_election(
             [(settings.lease, settings.options.scheduler_name[0])], identity, serving.secure_port
         )
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
@@ -361,16 +363,20 @@ async def batch_process(
             side.live,
             informers,
             election,
-            told=wiring.sink.drained,
-            patience_s=own.stop_seconds,
-            when_synced=keep_frozen,
-            before_deciding=(wiring.client.warm, wiring.telling.warm, *requests.before_deciding(side.live.hear)),
+            flush_events=wiring.event_sink.drained,
+            drain_timeout_s=own.stop_seconds,
+            on_synced=freeze_periodically,
+            before_deciding=(
+                wiring.client.warm,
+                wiring.event_client.warm,
+                *requests.startup_tasks(side.live.handle_event),
+            ),
             describe=side.describe,
-            beside=(collector.run, *requests.beside(clock)),
+            background_tasks=(collector.run, *requests.background_tasks(clock)),
             page_url=page,
         )
-        count_requests(side.live, monitor.registry)
-        monitor.show(process, side.live, settings.lease, binder=BinderLook.of(wiring.client, own))
+        add_bind_request_metrics(side.live, monitor.registry)
+        monitor.attach(process, side.live, settings.lease, binder=BinderStatusReader.for_engine(wiring.client, own))
         yield process
 
 
@@ -378,13 +384,13 @@ def build_batch_engine(
     configuration: BatchConfiguration | Path,
     cache: Cache,
     *,
-    plugins: PluginSet | None = None,
+    plugins: BatchPluginSet | None = None,
     actions: ActionSet | None = None,
     framework_plugins: PluginRegistry | None = None,
     clock: Clock | None = None,
     chance: random.Random | None = None,
-    nominations: NominationLedger | None = None,
-    outside: Outside | None = None,
+    nominations: Nominator | None = None,
+    outside: HttpPoster | None = None,
     mends: Iterable[str] = (),
     scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
     default_queue: str = DEFAULT_QUEUE,
@@ -399,7 +405,7 @@ def build_batch_engine(
     file = ConfFile(configuration, actions=tuple(actions)) if isinstance(configuration, Path) else None
     return BatchEngine(
         cache,
-        configuration if isinstance(configuration, BatchConfiguration) else load_default(),
+        configuration if isinstance(configuration, BatchConfiguration) else load_default_conf(),
         plugins=plugins or default_batch_plugins(),
         actions=actions,
         framework_plugins=framework_plugins or default_plugins(),
@@ -407,7 +413,7 @@ def build_batch_engine(
         chance=chance or random.Random(),
         nominations=nominations,
         file=file,
-        outside=outside or BlockingService(user_agent=f"bayplan/{__version__}"),
+        outside=outside or BlockingHttpService(user_agent=f"bayplan/{__version__}"),
         mends=mends,
         scheduler_names=scheduler_names,
         default_queue=default_queue,
@@ -425,18 +431,19 @@ async def usage_collector(
     clock = clock or SystemClock()
     agent = f"bayplan/{__version__}"
     services = {
-        verify: Service(clock, user_agent=agent, trust=Target(server="", verify=verify)) for verify in (True, False)
+        verify: HttpService(clock, user_agent=agent, trust=ConnectionConfig(server="", verify=verify))
+        for verify in (True, False)
     }
 
-    async def fetch(request: MetricsRequest, timeout_s: float) -> Reply:
+    async def fetch(request: MetricsRequest, timeout_s: float) -> HttpReply:
         if request.url.startswith("/"):
             if api is None:
-                raise MetricsFault(f"{request.url} is a path of the API server, and there is no client for one")
+                raise MetricsError(f"{request.url} is a path of the API server, and there is no client for one")
             told = await api.transport.request(request.method, request.url, request.body, timeout_s=timeout_s)
         else:
             service = services[request.verify_tls]
             told = await service.post(request.url, request.body, timeout_s, headers=request.headers)
-        return Reply(told.status, told.body)
+        return HttpReply(told.status, told.body)
 
     try:
         yield UsageCollector(engine, fetch, clock)

@@ -8,34 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bayplan import __version__
-from bayplan.app.page_source import Showcase
+from bayplan.app.page_source import PageSource
 from bayplan.app.process_lifecycle import SchedulerProcess
-from bayplan.batch.live.run_loop import LiveBatch
-from bayplan.client import Target
+from bayplan.batch.live.run_loop import BatchRunLoop
+from bayplan.client import ConnectionConfig
 from bayplan.client.http.transport import Observer
 from bayplan.clock import LoopClock
 from bayplan.config.feature_gates import RELEASE
 from bayplan.config.model import LeaderElection
 from bayplan.explain.batch_explainer import BatchExplainer
 from bayplan.explain.engine_dispatch import (
-    NOT_LEADING,
-    BinderLook,
+    NOT_LEADING_MESSAGE,
+    BinderStatusReader,
     Explainer,
-    why_of,
+    explain_pod,
 )
-from bayplan.server import NotLeading, Views, election_check, handlers_check, shutdown_check
+from bayplan.server import NotLeader, ServerViews, election_check, handlers_check, shutdown_check
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.batch_metrics import BatchMetrics
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
 
 
 class BatchMonitor:
     """The metrics and views of one process."""
 
-    def __init__(self, clock: LoopClock, *, registry: Registry | None = None) -> None:
-        self.registry = registry or Registry()
+    def __init__(self, clock: LoopClock, *, registry: MetricsRegistry | None = None) -> None:
+        self.registry = registry or MetricsRegistry()
         self.metrics = BatchMetrics(self.registry, clock.now)
         self._requests = RequestMetrics(self.registry)
         self._leader = LeaderMetrics(self.registry)
@@ -46,35 +46,39 @@ class BatchMonitor:
         self._process: SchedulerProcess | None = None
         self._lease: LeaderElection | None = None
         self._explainers: tuple[Explainer, ...] = ()
-        self._binder: BinderLook | None = None
-        self.showcase = Showcase(clock, self._why)
+        self._binder: BinderStatusReader | None = None
+        self.page_source = PageSource(clock, self._why)
 
-    def observer(self, target: Target) -> Observer:
+    def observer(self, target: ConnectionConfig) -> Observer:
         return self._requests.observer(target.url.netloc)
 
-    def show(
-        self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection, binder: BinderLook | None = None
+    def attach(
+        self,
+        process: SchedulerProcess,
+        live: BatchRunLoop,
+        lease: LeaderElection,
+        binder: BinderStatusReader | None = None,
     ) -> None:
         """Read this process from now on."""
         self._process, self._lease, self._explainers = process, lease, (BatchExplainer(live),)
         self._binder = binder
-        self.showcase.show_sessions(live, self.metrics)
-        self.showcase.show(process)
+        self.page_source.attach_batch(live, self.metrics)
+        self.page_source.attach_process(process)
 
     async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
         if self._process is None or not self._process.is_leading:
-            raise NotLeading(NOT_LEADING)
-        return await why_of(self._explainers, namespace, name, now=now, binder=self._binder)
+            raise NotLeader(NOT_LEADING_MESSAGE)
+        return await explain_pod(self._explainers, namespace, name, now=now, binder=self._binder)
 
-    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
-        return Views(
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> ServerViews:
+        return ServerViews(
             metrics=self.registry,
             healthz=[election_check("volcano", self._overdue_s)],
             readyz=[shutdown_check(self._stopping), handlers_check(self._synced)],
             started_at=self.started_at,
             set_verbosity=set_verbosity,
             why=self._why,
-            page=self.showcase.viewers,
+            page=self.page_source.viewers,
         )
 
     def _overdue_s(self) -> float:
@@ -89,4 +93,4 @@ class BatchMonitor:
 
     def _gather(self) -> None:
         if self._lease is not None and self._lease.leader_elect and self._process is not None:
-            self._leader.leading(self._lease.resource_name, leads=self._process.is_leading)
+            self._leader.set_leading(self._lease.resource_name, leads=self._process.is_leading)

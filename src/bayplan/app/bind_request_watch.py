@@ -18,75 +18,77 @@ from typing import Any
 
 import msgspec
 
-from bayplan.app.api_clients import Wiring
-from bayplan.bind_requests.tracker import BindRequests
-from bayplan.client import EVERYTHING, PODS, Client, Selection, Unreadable, resource_of
-from bayplan.client.informer.backoff import Backoff
+from bayplan.app.api_clients import ApiClients
+from bayplan.bind_requests.tracker import BindRequestTracker
+from bayplan.client import EVERYTHING, PODS, Client, Selection, UndecodableObject, resource_of
+from bayplan.client.informer.backoff import RetryBackoff
 from bayplan.client.informer.informer import Handler
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, NotFound, ObjectError
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import (
     FAILED,
-    MADE_FOR,
+    SCHEDULER_LABEL,
     BindRequest,
-    as_far_as_readable,
+    decode_readable_fields,
     label_value,
 )
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
-from bayplan.scheduler.live.bind_request_handlers import look_after
+from bayplan.scheduler.live.bind_request_handlers import run_request_checks
 
 log = logging.getLogger(__name__)
 
-_RESOURCE = resource_of(kind_of(BindRequest))
-_HAS_FAILED = f"status.phase={FAILED}"
-_BARE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_BIND_REQUESTS = resource_of(kind_of(BindRequest))
+_FAILED_SELECTOR = f"status.phase={FAILED}"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
-Work = Callable[[], Coroutine[Any, Any, None]]
+BackgroundTask = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestWatch:
+class BindRequestWatch:
     """The requests of one engine; None where it binds its pods by itself."""
 
-    requests: BindRequests | None
+    requests: BindRequestTracker | None
     client: Client
     selections: tuple[Selection, ...] = (EVERYTHING,)
     """Together every request of interest, and none twice."""
 
     @classmethod
-    async def of(cls, requests: BindRequests | None, wiring: Wiring, names: Collection[str]) -> RequestWatch:
+    async def create(
+        cls, requests: BindRequestTracker | None, wiring: ApiClients, names: Collection[str]
+    ) -> BindRequestWatch:
         """Ask the server what it can select by. `names`: of the schedulers whose pods are all ours; none where there
         are several of a name."""
         if requests is None or not names:
             return cls(requests, wiring.client)
         listed = ",".join(sorted(map(label_value, names)))
-        failures = Selection(field_selector=_HAS_FAILED, label_selector=f"{MADE_FOR} in ({listed})")
+        failures = Selection(field_selector=_FAILED_SELECTOR, label_selector=f"{SCHEDULER_LABEL} in ({listed})")
         try:
-            await wiring.client.list(_RESOURCE, failures)
+            await wiring.client.list(_BIND_REQUESTS, failures)
         except BayplanError as fault:
             log.info("all bind requests are watched: %s", fault)
             return cls(requests, wiring.client)
         requests.only_failures = True
-        return cls(requests, wiring.client, (failures, Selection(label_selector=f"{MADE_FOR} notin ({listed})")))
+        return cls(requests, wiring.client, (failures, Selection(label_selector=f"{SCHEDULER_LABEL} notin ({listed})")))
 
-    def before_deciding(self, hear: Handler) -> tuple[Callable[[], Awaitable[None]], ...]:
+    def startup_tasks(self, hear: Handler) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Nobody decides before it is known which pods are on their way already. `hear`: who is told of pods, too, so
         that each request is told after its pod."""
         if self.requests is None or not self.requests.only_failures:
             return ()
-        return (partial(self._first_look, hear),)
+        return (partial(self._list_existing, hear),)
 
-    def beside(self, clock: LoopClock) -> tuple[Work, ...]:
+    def background_tasks(self, clock: LoopClock) -> tuple[BackgroundTask, ...]:
         """What runs beside an engine whose pods are bound by the binder."""
-        return () if self.requests is None else (partial(look_after, self.requests, clock, self),)
+        return () if self.requests is None else (partial(run_request_checks, self.requests, clock, self),)
 
-    async def _first_look(self, hear: Handler) -> None:
-        backoff = Backoff(self.client.clock, self.client.chance)
+    async def _list_existing(self, hear: Handler) -> None:
+        backoff = RetryBackoff(self.client.clock, self.client.chance)
         while True:
             try:
-                listed = await self.client.list(_RESOURCE)
+                listed = await self.client.list(_BIND_REQUESTS)
             except BayplanError as fault:
                 log.warning("cannot list bind requests: %s; trying again", fault)
                 await backoff.wait()
@@ -97,25 +99,25 @@ class RequestWatch:
                 hear(None, request)
 
     async def uids(self) -> frozenset[str]:
-        answer = await self.client.transport.request("GET", _RESOURCE.path(), accept=_BARE)
+        answer = await self.client.transport.request("GET", _BIND_REQUESTS.path(), accept=_METADATA_ONLY)
         try:
-            items = msgspec.json.decode(answer.body, type=_List).items
+            items = msgspec.json.decode(answer.body, type=_BindRequestList).items
         except msgspec.MsgspecError as fault:
             raise ObjectError(f"the list of bind requests cannot be read: {fault}") from fault
         return frozenset(each.metadata.uid for each in items or ())
 
-    async def unread(self) -> list[BindRequest]:
+    async def list_unreadable(self) -> list[BindRequest]:
         """None where the server cannot select: to read all of them for the sake of these would cost too much."""
         try:
-            listed = await self.client.list(_RESOURCE, Selection(field_selector=_HAS_FAILED))
+            listed = await self.client.list(_BIND_REQUESTS, Selection(field_selector=_FAILED_SELECTOR))
         except ApiError as fault:
             log.debug("bind requests that cannot be read are not looked for: %s", fault)
             return []
         found = []
         for each in listed.items:
-            if isinstance(each, Unreadable):
+            if isinstance(each, UndecodableObject):
                 with contextlib.suppress(NotFound):  # it went meanwhile
-                    found.append(as_far_as_readable(await self.client.get_raw(_RESOURCE, *each.key)))
+                    found.append(decode_readable_fields(await self.client.get_raw(_BIND_REQUESTS, *each.key)))
         return found
 
     async def pod(self, request: BindRequest) -> Pod | None:
@@ -125,7 +127,7 @@ class RequestWatch:
             return None
 
     async def pod_uid(self, request: BindRequest) -> str:
-        if not request.can_have_pod:
+        if not request.has_valid_pod_name:
             return ""
         try:
             found = await self.client.get_raw(PODS, request.namespace, request.spec.pod_name)
@@ -134,13 +136,13 @@ class RequestWatch:
         return str(found["metadata"]["uid"])
 
 
-class _Meta(Api, frozen=True):
+class _BindRequestMeta(Api, frozen=True):
     uid: str = ""
 
 
-class _Item(Api, frozen=True):
-    metadata: _Meta = _Meta()
+class _BindRequestItem(Api, frozen=True):
+    metadata: _BindRequestMeta = _BindRequestMeta()
 
 
-class _List(Api, frozen=True):
-    items: tuple[_Item, ...] | None = None  # null where there is none
+class _BindRequestList(Api, frozen=True):
+    items: tuple[_BindRequestItem, ...] | None = None  # null where there is none

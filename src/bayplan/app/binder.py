@@ -16,50 +16,50 @@ from typing import Any
 from bayplan import __version__
 from bayplan.api_writes.pod_status_messages import ProfileEvents
 from bayplan.api_writes.writes import ApiWrites
-from bayplan.app.api_clients import Wiring
-from bayplan.app.health_server import listening
-from bayplan.app.process_lifecycle import Leading
-from bayplan.binder.binder import PLUGIN_LIMIT_S, CarryingOut
-from bayplan.binder.cancellable_waits import PatientWrites, Waits
-from bayplan.binder.controller import WORKERS, LiveBinder
+from bayplan.app.api_clients import ApiClients
+from bayplan.app.health_server import insecure_server
+from bayplan.app.process_lifecycle import LeaderLease
+from bayplan.binder.binder import PLUGIN_TIMEOUT_S, Binder
+from bayplan.binder.cancellable_waits import CancellableWaits, CancellableWrites
+from bayplan.binder.controller import WORKERS, BinderController
 from bayplan.binder.gpu.reservations import GpuReservations
-from bayplan.binder.informer_cache import View
+from bayplan.binder.informer_cache import InformerCache
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugin_registry import BinderPlugins, PluginChange, read_choices
 from bayplan.binder.plugins import default_binder_plugins
-from bayplan.binder.plugins.gpu_sharing import GpuSharing
-from bayplan.binder.reconcile import Reconciler
-from bayplan.binder.status_updater import Reports
+from bayplan.binder.plugins.gpu_sharing import GpuSharingBinderPlugin
+from bayplan.binder.reconcile import BindRequestReconciler
+from bayplan.binder.status_updater import StatusUpdater
 from bayplan.cache import Cache
-from bayplan.client import EVERYTHING, REQUEST_TIMEOUT_S, Client, Informer, Informers, Selection, Target
+from bayplan.client import EVERYTHING, REQUEST_TIMEOUT_S, Client, ConnectionConfig, Informer, InformerSet, Selection
 from bayplan.clock import LoopClock, SystemClock
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.feature_gates import RELEASE
 from bayplan.config.model import LeaderElection
 from bayplan.config.reservation_settings import ReservationSettings
-from bayplan.framework.runtime.plugin_call import call_under_way
-from bayplan.framework.runtime.plugin_discovery import Kind, found_in, installed
+from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
+from bayplan.framework.runtime.plugin_discovery import PluginKind, installed_plugins, plugins_in_folder
 from bayplan.objects import core, resource, storage
 from bayplan.objects.kai.bind_request import (
-    BINDER,
-    OURS,
-    TAKEN_BY,
+    BINDER_LEASE_NAME,
+    HANDLED_BY_BAYPLAN,
+    HANDLED_BY_LABEL,
     BindRequest,
 )
 from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.plugin_handle import NoWrites
-from bayplan.server import Views, election_check, handlers_check, routes_of
+from bayplan.server import ServerViews, build_routes, election_check, handlers_check
 from bayplan.telemetry.binder_metrics import BinderMetrics
 from bayplan.telemetry.events import EventRecorder
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
 from bayplan.telemetry.watchdog import watched_loop
 
 log = logging.getLogger(__name__)
 
-NAME = BINDER
+BINDER_NAME = BINDER_LEASE_NAME
 LEASE_NAMESPACE = "kube-system"
 STOP_S = 20.0
 
@@ -76,20 +76,22 @@ _STRUCTS: tuple[type[KubeObject], ...] = (
     resource.ResourceClaim,
 )
 _KINDS = (_REQUESTS, *(kind_of(struct) for struct in _STRUCTS))
-_UNPLACED = Selection(field_selector="spec.nodeName=")
-_MARKED = Selection(label_selector=f"{TAKEN_BY}={OURS}")
+_UNASSIGNED_PODS = Selection(field_selector="spec.nodeName=")
+_OWN_BIND_REQUESTS = Selection(label_selector=f"{HANDLED_BY_LABEL}={HANDLED_BY_BAYPLAN}")
 
 
 def known_binder_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> BinderPlugins:
     """Every plugin that the binder can run: shipped, installed, and from folders."""
-    plugins = default_binder_plugins().with_plugins(*installed(Kind.BINDER_PLUGIN))
+    plugins = default_binder_plugins().with_plugins(*installed_plugins(PluginKind.BINDER_PLUGIN))
     for folder in folders:
-        plugins = plugins.with_plugins(*found_in(folder, Kind.BINDER_PLUGIN, trust_writable=trust_writable))
+        plugins = plugins.with_plugins(
+            *plugins_in_folder(folder, PluginKind.BINDER_PLUGIN, trust_writable=trust_writable)
+        )
     return plugins
 
 
 def binder_lease(*, leader_elect: bool, namespace: str = LEASE_NAMESPACE) -> LeaderElection:
-    return LeaderElection(leader_elect=leader_elect, resource_name=NAME, resource_namespace=namespace)
+    return LeaderElection(leader_elect=leader_elect, resource_name=BINDER_NAME, resource_namespace=namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +99,15 @@ class BinderSettings:
     """Everything that says how a binder is to run."""
 
     plugins: BinderPlugins = field(default_factory=default_binder_plugins)
-    choices: Mapping[str, PluginChange] = field(default_factory=dict)
+    plugin_changes: Mapping[str, PluginChange] = field(default_factory=dict)
     workers: int = WORKERS
-    plugin_limit_s: float = PLUGIN_LIMIT_S
+    plugin_limit_s: float = PLUGIN_TIMEOUT_S
     """How long one call of a plugin may take."""
     request_timeout_s: float = REQUEST_TIMEOUT_S
     """The API server's."""
     stop_s: float = STOP_S
     """How long writes may take that are under way when the binder is stopped."""
-    takes_all: bool = False
+    handles_all_requests: bool = False
     """Requests of other schedulers too, not only those that carry our label."""
     lease: LeaderElection = field(default_factory=lambda: binder_lease(leader_elect=True))
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
@@ -113,9 +115,9 @@ class BinderSettings:
     burst: int = 4000
 
     @classmethod
-    def of(cls, own: OwnSettings, place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
+    def from_settings(cls, own: BayplanSettings, place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
         """What the file of `--settings`, which is called `place`, says of the binder."""
-        return cls.read(
+        return cls.from_tree(
             own.binder_plugins,
             f"{place}: binderPlugins",
             plugins,
@@ -128,18 +130,18 @@ class BinderSettings:
         )
 
     @classmethod
-    def read(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
+    def from_tree(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
         """`tree`: how plugins are to run, as a file says it."""
         choices = read_choices(tree, place)
-        _rehearse(plugins, choices)  # what cannot be is told before anybody is waited for
-        return cls(plugins=plugins, choices=choices, **more)
+        _validate_plugin_arguments(plugins, choices)  # what cannot be is told before anybody is waited for
+        return cls(plugins=plugins, plugin_changes=choices, **more)
 
 
-def _rehearse(plugins: BinderPlugins, choices: Mapping[str, PluginChange]) -> None:
+def _validate_plugin_arguments(plugins: BinderPlugins, choices: Mapping[str, PluginChange]) -> None:
     """Make the plugins as a start does, and let go of them: whether arguments make sense only they know. The handle is
     a real one, of a server that nobody asks: a factory cannot wait for answers. It may start something on the loop."""
     clock = SystemClock()
-    nowhere = Client(Target(server="http://nobody.invalid"), clock=clock, chance=random.Random())
+    nowhere = Client(ConnectionConfig(server="http://nobody.invalid"), clock=clock, chance=random.Random())
     handle = BinderHandle(nowhere, NoWrites(), clock, Cache())
 
     async def make() -> None:
@@ -157,7 +159,7 @@ class BinderProcess:
     """A binder, and whether it may work. Cancelled, it finishes its writes. It gives up the lease only if it could."""
 
     def __init__(
-        self, binder: LiveBinder, informers: Informers, election: Leading | None, *, stop_s: float = STOP_S
+        self, binder: BinderController, informers: InformerSet, election: LeaderLease | None, *, stop_s: float = STOP_S
     ) -> None:
         self.binder = binder
         self.informers = informers
@@ -177,16 +179,16 @@ class BinderProcess:
                 self.election.report_unsent()
 
     async def _run(self) -> None:
-        async with _ended_together() as start:
+        async with _reverse_task_group() as start:
             watching = start(self.informers.run())
             observing = start(self.election.observe()) if self.election is not None else None
-            await _first(self.informers.wait_synced(), watching)
+            await _wait_unless_ended(self.informers.wait_synced(), watching)
             running = self._running = [watching]
             if self.election is not None and observing is not None:
                 observing.cancel()
-                await _first(self.election.acquire(), watching)
-                running.append(start(self.election.hold()))
-                await _first(self.informers.catch_up(), *running)
+                await _wait_unless_ended(self.election.acquire(), watching)
+                running.append(start(self.election.renew_until_lost()))
+                await _wait_unless_ended(self.informers.catch_up(), *running)
             running.append(start(self.binder.run()))
             self.ready.set()
             try:
@@ -217,7 +219,7 @@ class BinderProcess:
 
 
 @asynccontextmanager
-async def _ended_together() -> AsyncIterator[Any]:
+async def _reverse_task_group() -> AsyncIterator[Any]:
     """Starts tasks that end, the youngest first, when the block does."""
     tasks: list[asyncio.Task[Any]] = []
 
@@ -236,7 +238,7 @@ async def _ended_together() -> AsyncIterator[Any]:
                 task.exception()
 
 
-async def _first(work: Any, *ends: asyncio.Task[Any]) -> None:
+async def _wait_unless_ended(work: Any, *ends: asyncio.Task[Any]) -> None:
     """Wait for work, unless one of the others ends before: that raises what it died of."""
     task = asyncio.ensure_future(work)
     try:
@@ -252,11 +254,11 @@ class BinderMonitor:
     """The metrics and the health of one binder."""
 
     def __init__(
-        self, clock: LoopClock, registry: Registry | None = None, *, leader: LeaderMetrics | None = None
+        self, clock: LoopClock, registry: MetricsRegistry | None = None, *, leader: LeaderMetrics | None = None
     ) -> None:
         """`leader`: where others in the process tell of their leases, who then count requests and memory as well."""
         alone = leader is None
-        self.registry = registry or Registry()
+        self.registry = registry or MetricsRegistry()
         self.metrics = BinderMetrics(self.registry)
         self._leader = LeaderMetrics(self.registry) if leader is None else leader
         self.registry.collect(self._gather)
@@ -267,17 +269,17 @@ class BinderMonitor:
             self.started_at = ProcessMetrics(self.registry, started_at=self.started_at).started_at
             add_build_info(self.registry, version=__version__, emulated=RELEASE)
 
-    def observer(self, target: Target) -> Any:
+    def observer(self, target: ConnectionConfig) -> Any:
         return self._requests.observer(target.url.netloc) if self._requests is not None else None
 
-    def show(self, process: BinderProcess) -> None:
+    def attach(self, process: BinderProcess) -> None:
         self._process = process
-        self.metrics.show(process.binder.phases)
+        self.metrics.set_phases(process.binder.phases)
 
-    def views(self) -> Views:
-        return Views(
+    def views(self) -> ServerViews:
+        return ServerViews(
             metrics=self.registry,
-            healthz=[election_check(NAME, self._overdue_s)],
+            healthz=[election_check(BINDER_NAME, self._overdue_s)],
             readyz=[handlers_check(lambda: self._process is not None and self._process.informers.synced)],
             started_at=self.started_at,
         )
@@ -285,7 +287,7 @@ class BinderMonitor:
     def _gather(self) -> None:
         election = self._process.election if self._process is not None else None
         if election is not None:
-            self._leader.leading(NAME, leads=election.leading)
+            self._leader.set_leading(BINDER_NAME, leads=election.leading)
 
     def _overdue_s(self) -> float:
         election = self._process.election if self._process is not None else None
@@ -293,19 +295,19 @@ class BinderMonitor:
 
 
 @asynccontextmanager
-async def binder_served(monitor: BinderMonitor, address: str, clock: LoopClock) -> AsyncIterator[None]:
+async def serve_binder_health(monitor: BinderMonitor, address: str, clock: LoopClock) -> AsyncIterator[None]:
     """Health and metrics on an address; nothing where that is empty."""
     if not address:
         yield
         return
-    async with listening(address, dict(routes_of(monitor.views(), clock)), clock):
+    async with insecure_server(address, dict(build_routes(monitor.views(), clock)), clock):
         yield
 
 
 @asynccontextmanager
 async def binder_process(
     settings: BinderSettings,
-    target: Target,
+    target: ConnectionConfig,
     *,
     monitor: BinderMonitor | None = None,
     identity: str = "",
@@ -318,8 +320,8 @@ async def binder_process(
     monitor = monitor or BinderMonitor(clock)
     async with AsyncExitStack() as stack:
         if watchdog_s:
-            await stack.enter_async_context(watched_loop(watchdog_s, call_under_way))
-        wiring = await Wiring.to(
+            await stack.enter_async_context(watched_loop(watchdog_s, plugin_call_of_frame))
+        wiring = await ApiClients.connect(
             target,
             stack,
             _KINDS,
@@ -330,83 +332,89 @@ async def binder_process(
             burst=settings.burst,
             needed=(_REQUESTS,),
         )
-        binder = _wired(settings, wiring, monitor, clock, chance)
+        binder = _wire_binder(settings, wiring, monitor, clock, chance)
         watches = {
             kind: wiring.client.informer(
                 offered,
-                binder.hear,
+                binder.handle_event,
                 selection=_selection(kind.struct, settings),
-                complaint=binder.complain if kind is _REQUESTS else None,
+                complaint=binder.report_unreadable if kind is _REQUESTS else None,
             )
             for kind in _KINDS
-            if (offered := wiring.offered.get(kind)) is not None
+            if (offered := wiring.served_resources.get(kind)) is not None
         }
-        binder.unreadable = watches[_REQUESTS].unreadable
-        informers = Informers((*watches.values(), *_members(settings, wiring, binder)))
-        election = await wiring.candidate([(settings.lease, NAME)], identity)
+        binder.unreadable = watches[_REQUESTS].undecodable
+        informers = InformerSet((*watches.values(), *_gpu_sharing_pod_informers(settings, wiring, binder)))
+        election = await wiring.build_election([(settings.lease, BINDER_NAME)], identity)
         process = BinderProcess(binder, informers, election, stop_s=settings.stop_s)
-        monitor.show(process)
+        monitor.attach(process)
         yield process
 
 
-def _members(settings: BinderSettings, wiring: Wiring, binder: LiveBinder) -> Iterator[Informer]:
+def _gpu_sharing_pod_informers(
+    settings: BinderSettings, wiring: ApiClients, binder: BinderController
+) -> Iterator[Informer]:
     """The watch on pods that share devices, where there can be any; it is silent where there are none."""
-    pods = wiring.offered.get(kind_of(core.Pod))
-    if pods is not None and any(name == GpuSharing.name for name, _ in settings.plugins.chosen(settings.choices)):
-        yield wiring.client.informer(pods, binder.hear_member, selection=Selection(label_selector=GROUP_LABEL))
+    pods = wiring.served_resources.get(kind_of(core.Pod))
+    if pods is not None and any(
+        name == GpuSharingBinderPlugin.name for name, _ in settings.plugins.choices(settings.plugin_changes)
+    ):
+        yield wiring.client.informer(pods, binder.handle_gpu_pod_event, selection=Selection(label_selector=GROUP_LABEL))
 
 
 def _selection(struct: type[KubeObject], settings: BinderSettings) -> Selection:
     if struct is BindRequest:
-        return EVERYTHING if settings.takes_all else _MARKED
-    return _UNPLACED if struct is core.Pod else EVERYTHING
+        return EVERYTHING if settings.handles_all_requests else _OWN_BIND_REQUESTS
+    return _UNASSIGNED_PODS if struct is core.Pod else EVERYTHING
 
 
-def _wired(
-    settings: BinderSettings, wiring: Wiring, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
-) -> LiveBinder:
+def _wire_binder(
+    settings: BinderSettings, wiring: ApiClients, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
+) -> BinderController:
     client, cache = wiring.client, Cache()
-    claims = wiring.offered.get(kind_of(resource.ResourceClaim))
-    view = View(client, cache)
-    waits = Waits(view.is_there)
-    speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post_core)
+    claims = wiring.served_resources.get(kind_of(resource.ResourceClaim))
+    view = InformerCache(client, cache)
+    waits = CancellableWaits(view.is_current)
+    speaker = EventRecorder(
+        BINDER_NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.event_sink.post_core
+    )
     writes = ApiWrites(
         client,
-        ProfileEvents({NAME: speaker}),
+        ProfileEvents({BINDER_NAME: speaker}),
         clock=clock,
         claims=claims,
-        exists=view.knows,
+        exists=view.has_pending_pod,
         request_timeout_s=settings.request_timeout_s,
     )
-    handle = BinderHandle(client, PatientWrites(writes, waits), clock, cache, claims, wiring.reached, waits)
+    handle = BinderHandle(client, CancellableWrites(writes, waits), clock, cache, claims, wiring.crash_points, waits)
     reservations = GpuReservations(
         client,
         view,
         settings.reservations,
         writes.confirmed,
-        takes_all=settings.takes_all,
+        takes_all=settings.handles_all_requests,
         waiting=waits,
-        reached=wiring.reached,
+        reached=wiring.crash_points,
         speaker=speaker,
     )
-    carrying_out = CarryingOut(
+    carrying_out = Binder(
         handle,
-        settings.plugins.build(handle, settings.choices),
+        settings.plugins.build(handle, settings.plugin_changes),
         reservations,
         observer=monitor.metrics,
         waits=waits,
-        is_wanted=view.is_wanted,
+        is_wanted=view.is_still_current,
         limit_s=settings.plugin_limit_s,
-        reached=wiring.reached,
+        reached=wiring.crash_points,
     )
-    requests = wiring.offered.get(_REQUESTS)
+    requests = wiring.served_resources.get(_REQUESTS)
     assert requests is not None
-    reports = Reports(
+    reports = StatusUpdater(
         client, requests, view, speaker, writes.confirmed, clock=clock, chance=chance, observer=monitor.metrics
     )
-    waits.noticed = reports.waits
-    reconciler = Reconciler(view, carrying_out, reports, clock)
+    waits.noticed = reports.record_waiting
+    reconciler = BindRequestReconciler(view, carrying_out, reports, clock)
     workers = settings.workers
-    return LiveBinder(
+    return BinderController(
         view, reconciler, reservations, waits=waits, clock=clock, chance=chance, workers=workers, writes=writes
     )

@@ -23,11 +23,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan import __version__
-from bayplan.admission.webhooks import GPU_DOORS
-from bayplan.apiserver.auth.credentials import Credentials
+from bayplan.admission.webhooks import GPU_WEBHOOKS
+from bayplan.apiserver.auth.credentials import ClusterCredentials
 from bayplan.apiserver.embedded import EmbeddedCluster
-from bayplan.apiserver.http.in_process import InsideDoor
-from bayplan.apiserver.requests import User
+from bayplan.apiserver.http.in_process import InProcessServer
+from bayplan.apiserver.requests import RequestUser
 from bayplan.apiserver.storage.sqlite_backend import DataSync
 from bayplan.app import freeze_memory
 from bayplan.app.batch import BatchSettings
@@ -38,26 +38,26 @@ from bayplan.app.binder import (
     binder_process,
     known_binder_plugins,
 )
-from bayplan.app.combined import both_process
+from bayplan.app.combined import combined_process
 from bayplan.app.configuration import configured, plugin_source
 from bayplan.app.process_lifecycle import SchedulerProcess
-from bayplan.app.scheduler import scheduler_process, sharing_schedulers, uses_bind_requests
-from bayplan.app.webhook_manager import manifests, register
-from bayplan.client import Client, Secret, Target
+from bayplan.app.scheduler import gpu_sharing_schedulers, scheduler_process, uses_bind_requests
+from bayplan.app.webhook_manager import register_webhooks, webhook_manifests
+from bayplan.client import Client, ConnectionConfig, Secret
 from bayplan.clock import LoopClock, SystemClock
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.controllers import (
+    CLEANUP_CONTROLLERS,
     CONTROLLER_NAMES,
-    HOUSEKEEPING,
-    Controllers,
+    ControllerManager,
     FakeKubelet,
-    PodHabits,
+    PodBehavior,
     make_default_class,
 )
-from bayplan.controllers.core.api_types import ACCOUNTS, NAMESPACES
-from bayplan.controllers.volcano.crds import create_definitions, lacking_definitions
+from bayplan.controllers.core.api_types import NAMESPACES, SERVICE_ACCOUNTS
+from bayplan.controllers.volcano.crds import create_crds, missing_crds
 from bayplan.errors import AlreadyExists
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
@@ -66,7 +66,7 @@ from bayplan.scheduler.live.plugin_reloader import PluginSource
 
 log = logging.getLogger(__name__)
 
-_UNLIMITED = -1.0
+_UNLIMITED_QPS = -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,13 @@ class SchedulerSetup:
     """Where plugins come from, if they are to be loaded again when they change."""
     batch: BatchSettings | None = None
     """How gangs and queues are scheduled, by the second engine of the same process; None: by nobody."""
-    own: OwnSettings = field(default_factory=OwnSettings)
+    bayplan_settings: BayplanSettings = field(default_factory=BayplanSettings)
     """What the file of `--settings` says."""
     binder: BinderSettings | None = None
     """How BindRequests are carried out; None: there are none, for engines bind their pods themselves."""
 
     @classmethod
-    def of(
+    def from_text(
         cls,
         config: str | None = None,
         folders: Sequence[Path] = (),
@@ -93,81 +93,85 @@ class SchedulerSetup:
         plugins: Sequence[type] = (),
         trust_writable: bool = False,
         batch: BatchSettings | None = None,
-        own: OwnSettings | None = None,
+        own: BayplanSettings | None = None,
         place: str = "--settings",
     ) -> SchedulerSetup:
         """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins. `place`: what
         the settings are called in complaints."""
-        own = own or OwnSettings()
+        own = own or BayplanSettings()
         source = plugin_source(config, folders, trust_writable=trust_writable)
         registry = source.registry().with_plugins(*plugins)
         configuration = configured(config, registry)
-        asks_for_bindings = uses_bind_requests(configuration) or (batch is not None and batch.own.bind_requests)
+        asks_for_bindings = uses_bind_requests(configuration) or (
+            batch is not None and batch.bayplan_settings.bind_requests
+        )
         return cls(
             configuration=configuration,
             registry=registry,
             plugins=source if folders and not plugins else None,
             batch=batch,
-            own=own,
-            binder=_binder(own, place, folders, trust_writable=trust_writable) if asks_for_bindings else None,
+            bayplan_settings=own,
+            binder=_binder_settings(own, place, folders, trust_writable=trust_writable) if asks_for_bindings else None,
         )
 
-    def alone(self) -> Configuration:
+    def without_leader_election(self) -> Configuration:
         """As it is where nobody else leads and nobody else is to be spared."""
         configuration = self.configuration
         return replace(
             configuration,
             leader_election=replace(configuration.leader_election, leader_elect=False),
-            client_connection=replace(configuration.client_connection, kubeconfig="", qps=_UNLIMITED),
+            client_connection=replace(configuration.client_connection, kubeconfig="", qps=_UNLIMITED_QPS),
         )
 
-    def batch_alone(self) -> BatchSettings | None:
+    def batch_without_leader_election(self) -> BatchSettings | None:
         """The same of the second engine."""
         batch = self.batch
         return None if batch is None else replace_value(batch, lease=replace(batch.lease, leader_elect=False))
 
 
-def _binder(own: OwnSettings, place: str, folders: Sequence[Path], *, trust_writable: bool) -> BinderSettings:
+def _binder_settings(
+    own: BayplanSettings, place: str, folders: Sequence[Path], *, trust_writable: bool
+) -> BinderSettings:
     """One that nobody else works beside."""
-    return BinderSettings.of(
+    return BinderSettings.from_settings(
         own,
         place,
         known_binder_plugins(folders, trust_writable=trust_writable),
         lease=binder_lease(leader_elect=False),
-        qps=_UNLIMITED,
+        qps=_UNLIMITED_QPS,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterPlan:
+class ClusterOptions:
     """What a cluster consists of."""
 
-    credentials: Credentials
+    credentials: ClusterCredentials
     host: str = "127.0.0.1"
     port: int = 0
     data: Path | None = None
     """The file that keeps the objects; None: they are kept in memory."""
     data_sync: DataSync = "full"
     """What a committed write survives: see `EmbeddedCluster`."""
-    users: Mapping[str, User] = field(default_factory=dict)
+    users: Mapping[str, RequestUser] = field(default_factory=dict)
     client_authority: Path | None = None
     nodes: Sequence[dict[str, Any]] = ()
     """The manifests of its nodes, as `nodes_of` makes them of pools."""
-    habits: PodHabits = field(default_factory=PodHabits)
+    pod_lifecycle: PodBehavior = field(default_factory=PodBehavior)
     scheduler: SchedulerSetup | None = None
     """None: nobody places pods."""
     controllers: bool = True
     page_address: str = ""
     """Where on loopback the page is shown; nothing: nowhere. Who shows it is the scheduler."""
-    alone: bool = False
+    owns_process: bool = False
     """Whether the process is the cluster's own: memory that lasts is then put out of the collector's sight."""
 
 
-class WholeCluster:
+class InProcessCluster:
     """A cluster in this process: an API server, and what makes objects in it live."""
 
     def __init__(
-        self, plan: ClusterPlan, *, clock: LoopClock | None = None, chance: random.Random | None = None
+        self, plan: ClusterOptions, *, clock: LoopClock | None = None, chance: random.Random | None = None
     ) -> None:
         self.plan = plan
         self._clock = clock or SystemClock()
@@ -176,13 +180,13 @@ class WholeCluster:
         self._running: list[asyncio.Task[Any]] = []
         self._broken: asyncio.Future[None] | None = None
         self._server: EmbeddedCluster | None = None
-        self._inside: Target | None = None
+        self._inside: ConnectionConfig | None = None
         self.kubelet: FakeKubelet | None = None
-        self.controllers: Controllers | None = None
+        self.controllers: ControllerManager | None = None
         self.scheduler: SchedulerProcess | None = None
         self.binder: BinderProcess | None = None
 
-    async def __aenter__(self) -> WholeCluster:
+    async def __aenter__(self) -> InProcessCluster:
         try:
             await self._start()
         except BaseException:
@@ -197,11 +201,11 @@ class WholeCluster:
 
     @property
     def url(self) -> str:
-        return self._up.url
+        return self._require_server.url
 
     @property
     def port(self) -> int:
-        return self._up.port
+        return self._require_server.port
 
     @property
     def page_url(self) -> str:
@@ -209,24 +213,24 @@ class WholeCluster:
         return self.scheduler.page_url if self.scheduler is not None else ""
 
     @property
-    def target(self) -> Target:
+    def target(self) -> ConnectionConfig:
         """How others reach it: over HTTPS, as its administrator."""
         credentials = self.plan.credentials
-        return Target(server=self.url, ca_file=str(credentials.authority), token=Secret(credentials.token))
+        return ConnectionConfig(server=self.url, ca_file=str(credentials.authority), token=Secret(credentials.token))
 
     @property
-    def inside(self) -> Target:
+    def in_process_target(self) -> ConnectionConfig:
         """How a client in this process reaches it, as its administrator."""
         assert self._inside is not None, "the cluster was not started"
         return self._inside
 
     def client(self, user_agent: str = f"bayplan/{__version__}", **options: Any) -> Client:
         """A client in this process, without limits. Close it."""
-        options = {"qps": _UNLIMITED, **options}
-        return Client(self.inside, clock=self._clock, chance=self._chance, user_agent=user_agent, **options)
+        options = {"qps": _UNLIMITED_QPS, **options}
+        return Client(self.in_process_target, clock=self._clock, chance=self._chance, user_agent=user_agent, **options)
 
     def write_kubeconfig(self, path: Path, name: str) -> None:
-        self._up.write_kubeconfig(path, name)
+        self._require_server.write_kubeconfig(path, name)
 
     async def ready(self) -> None:
         """Return when every node is Ready, and controllers and scheduler know all that there is."""
@@ -239,9 +243,9 @@ class WholeCluster:
             waiting.append(self.scheduler.informers.wait_synced())
         if self.binder is not None:
             waiting.append(self.binder.informers.wait_synced())
-        await self.unbroken(asyncio.gather(*waiting))
+        await self.wait_unless_failed(asyncio.gather(*waiting))
 
-    async def unbroken(self, work: asyncio.Future[Any]) -> None:
+    async def wait_unless_failed(self, work: asyncio.Future[Any]) -> None:
         """Await something, unless a part of the cluster breaks first."""
         assert self._broken is not None
         try:
@@ -257,7 +261,7 @@ class WholeCluster:
     # Starting and ending.
 
     @property
-    def _up(self) -> EmbeddedCluster:
+    def _require_server(self) -> EmbeddedCluster:
         assert self._server is not None, "the cluster was not started"
         return self._server
 
@@ -277,12 +281,12 @@ class WholeCluster:
             )
         )
         server = self._server
-        door = InsideDoor(server.gateway(), lambda: server.store.version)
+        door = InProcessServer(server.gateway(), lambda: server.store.version)
         self._stack.callback(door.close)
-        self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), inside=door)
+        self._inside = ConnectionConfig(server="http://inside", token=Secret(plan.credentials.token), in_process=door)
         if plan.scheduler is not None:
-            await self._bring_definitions(plan.scheduler)
-            await self._prepare_sharing(plan.scheduler)
+            await self._create_definitions(plan.scheduler)
+            await self._prepare_gpu_sharing(plan.scheduler)
             self.scheduler = await self._scheduler(plan.scheduler, self._inside)
             self._run("scheduler", self.scheduler.run())
         if plan.scheduler is not None and plan.scheduler.binder is not None:
@@ -293,26 +297,26 @@ class WholeCluster:
             client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
             batch = plan.scheduler.batch if plan.scheduler is not None else None
             schedulers = batch.options.scheduler_name if batch is not None else (SCHEDULER,)
-            only = set(CONTROLLER_NAMES) - HOUSEKEEPING
-            self.controllers = Controllers(client, only=only, schedulers=schedulers)
+            only = set(CONTROLLER_NAMES) - CLEANUP_CONTROLLERS
+            self.controllers = ControllerManager(client, only=only, schedulers=schedulers)
             self._run("controllers", self.controllers.run())
             await make_default_class(client)
         if plan.nodes:
             client = await self._stack.enter_async_context(self.client("bayplan-kubelet"))
-            self.kubelet = FakeKubelet(client, nodes=plan.nodes, habits=plan.habits)
+            self.kubelet = FakeKubelet(client, nodes=plan.nodes, habits=plan.pod_lifecycle)
             self._run("nodes", self.kubelet.run())
 
-    async def _bring_definitions(self, setup: SchedulerSetup) -> None:
+    async def _create_definitions(self, setup: SchedulerSetup) -> None:
         """Of the kinds that the scheduler would wait for: nobody can bring them before there is a kubeconfig."""
         async with self.client() as client:
-            lacking = await lacking_definitions(client) if setup.batch is not None else []
-            await create_definitions(client, lacking)
+            lacking = await missing_crds(client) if setup.batch is not None else []
+            await create_crds(client, lacking)
             if setup.binder is not None:
-                await create_definitions(client, [bind_request_definition()])
+                await create_crds(client, [bind_request_definition()])
 
-    async def _prepare_sharing(self, setup: SchedulerSetup) -> None:
+    async def _prepare_gpu_sharing(self, setup: SchedulerSetup) -> None:
         """What pods that share GPUs need of a cluster: somebody at the door, and a home for those that hold devices."""
-        schedulers = sharing_schedulers(setup.configuration)
+        schedulers = gpu_sharing_schedulers(setup.configuration)
         if setup.binder is None or not schedulers:
             return
         home, account = setup.binder.reservations.namespace, setup.binder.reservations.service_account_name
@@ -320,30 +324,32 @@ class WholeCluster:
             with contextlib.suppress(AlreadyExists):  # kept in a file
                 await client.create(NAMESPACES, {"metadata": {"name": home}})
             with contextlib.suppress(AlreadyExists):
-                await client.create(ACCOUNTS, {"metadata": {"name": account}}, namespace=home)
+                await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": account}}, namespace=home)
             # Our API server knows them by name: nobody has to listen there.
-            await register(client, manifests(GPU_DOORS, service="bayplan", namespace=home, sharing=schedulers))
+            await register_webhooks(
+                client, webhook_manifests(GPU_WEBHOOKS, service="bayplan", namespace=home, sharing=schedulers)
+            )
 
-    async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
+    async def _scheduler(self, setup: SchedulerSetup, target: ConnectionConfig) -> SchedulerProcess:
         # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.
-        own = replace(setup.own, watchdog_seconds=0, page_address=self.plan.page_address)
+        own = replace(setup.bayplan_settings, watchdog_seconds=0, page_address=self.plan.page_address)
         options = ProcessOptions(settings=own, serving=ServingFlags(secure_port=0))
         parts: dict[str, Any] = {"clock": self._clock, "chance": self._chance, "options": options}
-        parts["plugins"], batch = setup.plugins, setup.batch_alone()
+        parts["plugins"], batch = setup.plugins, setup.batch_without_leader_election()
         process = await self._stack.enter_async_context(
-            scheduler_process(setup.alone(), setup.registry, target, **parts)
+            scheduler_process(setup.without_leader_election(), setup.registry, target, **parts)
             if batch is None
-            else both_process(setup.alone(), setup.registry, batch, target, **parts)
+            else combined_process(setup.without_leader_election(), setup.registry, batch, target, **parts)
         )
-        process.when_synced = freeze_memory if self.plan.alone else lambda: None
+        process.on_synced = freeze_memory if self.plan.owns_process else lambda: None
         return process
 
     def _run(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         self._running.append(task)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         """A part is over. Unless it was told to end, the cluster is no longer one."""
         if task.cancelled():
             return

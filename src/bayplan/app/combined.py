@@ -14,61 +14,61 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bayplan.app.api_clients import Wiring
-from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests, usage_collector
-from bayplan.app.bind_request_watch import RequestWatch
+from bayplan.app.api_clients import ApiClients
+from bayplan.app.batch import BatchComponents, BatchSettings, add_bind_request_metrics, usage_collector, wire_batch
+from bayplan.app.bind_request_watch import BindRequestWatch
 from bayplan.app.binder import (
     BinderMonitor,
     BinderProcess,
     BinderSettings,
     binder_process,
 )
-from bayplan.app.insecure_serving import OpenPages, served_openly
-from bayplan.app.page_source import Showcase
-from bayplan.app.process_lifecycle import SchedulerProcess, Watching
-from bayplan.app.scheduler import watched_kinds, wired_scheduler
-from bayplan.app.secure_serving import Monitor, monitored
-from bayplan.batch.live.run_loop import LiveBatch
+from bayplan.app.insecure_serving import InsecureServingOptions, serve_insecure
+from bayplan.app.page_source import PageSource
+from bayplan.app.process_lifecycle import InformerSource, SchedulerProcess
+from bayplan.app.scheduler import watched_kinds, wire_scheduler
+from bayplan.app.secure_serving import SchedulerMonitor, monitor_scheduler
+from bayplan.batch.live.run_loop import BatchRunLoop
 from bayplan.cache import Cache
-from bayplan.client import EVERYTHING, Informers, Target
+from bayplan.client import EVERYTHING, ConnectionConfig, InformerSet
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.model import Configuration, LeaderElection
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.explain.batch_explainer import BatchExplainer
-from bayplan.explain.engine_dispatch import BinderLook
+from bayplan.explain.engine_dispatch import BinderStatusReader
 from bayplan.framework.runtime.object_changes import ASSIGNED_POD_DELETE
 from bayplan.framework.runtime.registry import Registry
-from bayplan.memory import keep_frozen
+from bayplan.memory import freeze_periodically
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.live.cache_comparer import compare
-from bayplan.scheduler.live.plugin_reloader import PluginSource, Reloading
+from bayplan.scheduler.live.cache_comparer import compare_cache
+from bayplan.scheduler.live.plugin_reloader import PluginReloader, PluginSource
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.telemetry.batch_metrics import BatchMetrics
 
 
 @dataclass(frozen=True, slots=True)
-class BothEngines:
+class CombinedEngines:
     """Fits where one live engine does."""
 
     pods: LiveScheduler
-    batch: LiveBatch
+    batch: BatchRunLoop
 
-    async def catch_up(self) -> None:
-        await self.pods.catch_up()
-        await self.batch.catch_up()
+    async def handle_pending_events(self) -> None:
+        await self.pods.handle_pending_events()
+        await self.batch.handle_pending_events()
 
-    async def follow(self) -> None:
-        await _together(self.pods.follow(), self.batch.follow())
+    async def handle_events(self) -> None:
+        await _run_together(self.pods.handle_events(), self.batch.handle_events())
 
     async def run(self) -> None:
-        await _together(self.pods.run(), self.batch.run())
+        await _run_together(self.pods.run(), self.batch.run())
 
-    def stop_deciding(self) -> None:
-        self.pods.stop_deciding()
-        self.batch.stop_deciding()
+    def stop_scheduling(self) -> None:
+        self.pods.stop_scheduling()
+        self.batch.stop_scheduling()
 
     async def drain(self) -> None:
         await asyncio.gather(self.pods.drain(), self.batch.drain())
@@ -81,13 +81,13 @@ class BothEngines:
         await self.batch.abandon()
         await self.pods.abandon()
 
-    def describe(self, known: Watching) -> Iterable[str]:
+    def describe(self, known: InformerSource) -> Iterable[str]:
         """What each believes, the pod engine's comparison last."""
-        yield from self.batch.described()
-        yield from compare(self.pods, known.objects("nodes"), known.objects("pods")).lines()
+        yield from self.batch.dump()
+        yield from compare_cache(self.pods, known.objects("nodes"), known.objects("pods")).lines()
 
 
-async def _together(*work: Coroutine[Any, Any, None]) -> None:
+async def _run_together(*work: Coroutine[Any, Any, None]) -> None:
     """Run all until one ends, which none does by itself; then end the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
@@ -101,11 +101,11 @@ async def _together(*work: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def both_process(
+async def combined_process(
     configuration: Configuration,
     registry: Registry,
     batch: BatchSettings,
-    target: Target,
+    target: ConnectionConfig,
     *,
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
@@ -114,7 +114,7 @@ async def both_process(
     options: ProcessOptions | None = None,
     set_verbosity: Callable[[int], None] | None = None,
     binder: BinderSettings | None = None,
-    openly: OpenPages | None = None,
+    openly: InsecureServingOptions | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
     """Both engines on a cluster, and a binder if there is to be one.
 
@@ -125,12 +125,12 @@ async def both_process(
     settings, connection = options.settings, configuration.client_connection
     async with AsyncExitStack() as stack:
         monitor, page = await stack.enter_async_context(
-            monitored(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
+            monitor_scheduler(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
-        await stack.enter_async_context(served_openly(monitor.views(), openly or OpenPages(), clock))
+        await stack.enter_async_context(serve_insecure(monitor.views(), openly or InsecureServingOptions(), clock))
         theirs = watched_kinds(options, configuration)
         kinds = (*theirs, *(kind for kind in batch.watched if kind not in theirs))
-        wiring = await Wiring.to(
+        wiring = await ApiClients.connect(
             target,
             stack,
             kinds,
@@ -139,12 +139,12 @@ async def both_process(
             observer=monitor.observer(target),
             qps=connection.qps,
             burst=connection.burst,
-            needed=(*batch.needed, *(kind for kind in theirs if kind.struct is BindRequest)),
+            needed=(*batch.required, *(kind for kind in theirs if kind.struct is BindRequest)),
         )
         cache = Cache()
-        live = wired_scheduler(configuration, registry, cache, wiring, monitor, options, clock=clock, chance=chance)
+        live = wire_scheduler(configuration, registry, cache, wiring, monitor, options, clock=clock, chance=chance)
         metrics = BatchMetrics(monitor.registry, clock.now)
-        side = batch_side(
+        side = wire_batch(
             batch,
             wiring,
             cache,
@@ -152,63 +152,72 @@ async def both_process(
             chance=chance,
             observer=metrics,
             writes=live.writes,
-            nominations=live.engine.nominations,
+            nominations=live.engine.nominator,
             left_to_others=frozenset(kind.struct for kind in theirs),
-            freed=lambda pod: _freed(live, pod),
+            freed=lambda pod: _wake_for_deleted_pod(live, pod),
         )
-        both = _on_one_cache(live, side.live)
-        election = await wiring.candidate(_leases(configuration, batch), identity, options.serving.secure_port)
+        both = _share_cache(live, side.live)
+        election = await wiring.build_election(_leases(configuration, batch), identity, options.serving.secure_port)
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
-        reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
-        beside = [*reloading, collector.run, *_beside_requests(live, side, monitor, wiring)]
+        reloading = () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        beside = [*reloading, collector.run, *_bind_request_tasks(live, side, monitor, wiring)]
         counted = partial(_counted_binder, target, monitor, identity, clock, chance)
         binders = [await stack.enter_async_context(counted(each)) for each in (binder,) if each is not None]
         process = SchedulerProcess(
             both,
-            _informers(wiring, kinds, theirs, monitor.showcase, live, side),
+            _informers(wiring, kinds, theirs, monitor.page_source, live, side),
             election,
-            told=wiring.sink.drained,
-            patience_s=settings.stop_seconds,
-            when_synced=keep_frozen,
-            before_deciding=(wiring.client.warm, wiring.telling.warm),
+            flush_events=wiring.event_sink.drained,
+            drain_timeout_s=settings.stop_seconds,
+            on_synced=freeze_periodically,
+            before_deciding=(wiring.client.warm, wiring.event_client.warm),
             describe=both.describe,
-            beside=[*beside, *(each.run for each in binders)],
+            background_tasks=[*beside, *(each.run for each in binders)],
             drain_beside=[each.drain for each in binders],
             page_url=page,
         )
-        look = BinderLook.of(wiring.client, settings, configuration.leader_election)
-        monitor.show(process, live, BatchExplainer(side.live), binder=look)
-        monitor.showcase.show_sessions(side.live, metrics)
+        look = BinderStatusReader.for_engine(wiring.client, settings, configuration.leader_election)
+        monitor.attach(process, live, BatchExplainer(side.live), binder=look)
+        monitor.page_source.attach_batch(side.live, metrics)
         yield process
 
 
 def _counted_binder(
-    target: Target, monitor: Monitor, identity: str, clock: LoopClock, chance: random.Random, settings: BinderSettings
+    target: ConnectionConfig,
+    monitor: SchedulerMonitor,
+    identity: str,
+    clock: LoopClock,
+    chance: random.Random,
+    settings: BinderSettings,
 ) -> AbstractAsyncContextManager[BinderProcess]:
     """A binder whose metrics are among those of the engines."""
     counted = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
     return binder_process(settings, target, monitor=counted, identity=identity, clock=clock, chance=chance)
 
 
-def _beside_requests(
-    live: LiveScheduler, side: BatchSide, monitor: Monitor, wiring: Wiring
+def _bind_request_tasks(
+    live: LiveScheduler, side: BatchComponents, monitor: SchedulerMonitor, wiring: ApiClients
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """What runs beside engines whose pods are bound by a binder; counted once, where both have theirs bound so."""
-    if live.requests is None:
-        count_requests(side.live, monitor.registry)
-    engines = (live.requests, side.live.following.requests)
-    return [work for each in engines for work in RequestWatch(each, wiring.client).beside(wiring.client.clock)]
+    if live.bind_requests is None:
+        add_bind_request_metrics(side.live, monitor.registry)
+    engines = (live.bind_requests, side.live.event_handlers.requests)
+    return [
+        work for each in engines for work in BindRequestWatch(each, wiring.client).background_tasks(wiring.client.clock)
+    ]
 
 
-def _on_one_cache(live: LiveScheduler, batch: LiveBatch) -> BothEngines:
+def _share_cache(live: LiveScheduler, batch: BatchRunLoop) -> CombinedEngines:
     """One of them counts what others have on their way, and pods of either engine are nobody else's."""
-    both = [each for each in (live.requests, batch.following.requests) if each is not None]
+    both = [each for each in (live.bind_requests, batch.event_handlers.requests) if each is not None]
     for requests in both[1:]:
-        requests.others = None
+        requests.foreign_requests = None
     for requests in both[:1]:
-        assert requests.others is not None
-        requests.others.serves = lambda pod: live.engine.serves(pod) or batch.following.serves(pod)
-    return BothEngines(live, batch)
+        assert requests.foreign_requests is not None
+        requests.foreign_requests.is_own_pod = lambda pod: (
+            live.engine.serves(pod) or batch.event_handlers.is_responsible_for(pod)
+        )
+    return CombinedEngines(live, batch)
 
 
 def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[LeaderElection, str]]:
@@ -219,34 +228,34 @@ def _leases(configuration: Configuration, batch: BatchSettings) -> list[tuple[Le
     ]
 
 
-def _freed(live: LiveScheduler, pod: Pod) -> None:
+def _wake_for_deleted_pod(live: LiveScheduler, pod: Pod) -> None:
     """Room that the batch engine gave back may be what a pod of the other engine waits for."""
-    live.queue.move_all(ASSIGNED_POD_DELETE, pod, None)
+    live.queue.move_all_on_event(ASSIGNED_POD_DELETE, pod, None)
     live.wake()
 
 
 def _informers(
-    wiring: Wiring,
+    wiring: ApiClients,
     kinds: Sequence[Kind],
     theirs: Sequence[Kind],
-    showcase: Showcase,
+    showcase: PageSource,
     live: LiveScheduler,
-    side: BatchSide,
-) -> Informers:
+    side: BatchComponents,
+) -> InformerSet:
     """One watch a kind; pods that have ended are watched, too: gangs count them."""
-    shared, own = frozenset(theirs), side.live.hear
+    shared, own = frozenset(theirs), side.live.handle_event
 
     def hear_both(old: KubeObject | None, new: KubeObject | None) -> None:
-        live.hear(old, new)
+        live.handle_event(old, new)
         own(old, new)
 
-    return Informers(
+    return InformerSet(
         wiring.client.informer(
             resource,
-            showcase.heard(hear_both if kind in shared else own),
+            showcase.with_page_updates(hear_both if kind in shared else own),
             selection=EVERYTHING,
-            complaint=side.speaker.complain,
+            complaint=side.event_recorders.report_unreadable,
         )
         for kind in kinds
-        if (resource := wiring.offered.get(kind)) is not None
+        if (resource := wiring.served_resources.get(kind)) is not None
     )

@@ -7,25 +7,25 @@ from pathlib import Path
 
 from bayplan.batch.actions import default_actions
 from bayplan.batch.config.scheduler_conf import BatchConfiguration
-from bayplan.batch.config.scheduler_conf import load as load_batch
-from bayplan.batch.config.scheduler_conf import load_default as load_default_batch
+from bayplan.batch.config.scheduler_conf import load_conf as load_batch
+from bayplan.batch.config.scheduler_conf import load_default_conf as load_default_batch
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.cache import Cache
-from bayplan.config.feature_gates import Features
+from bayplan.config.feature_gates import FeatureGates
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration
 from bayplan.framework.runtime.plugin_discovery import (
-    Kind,
-    found_in,
-    installed,
-    looks,
+    PluginKind,
+    file_versions,
+    installed_plugins,
+    plugins_in_folder,
     with_installed_plugins,
     with_plugins_from,
 )
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins import default_plugins
@@ -42,37 +42,39 @@ def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False)
     return registry
 
 
-def known_batch_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> PluginSet:
+def known_batch_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> BatchPluginSet:
     """Every plugin that a tier can name: shipped, installed, and from folders."""
-    plugins = default_batch_plugins().with_plugins(*installed(Kind.BATCH_PLUGIN))
+    plugins = default_batch_plugins().with_plugins(*installed_plugins(PluginKind.BATCH_PLUGIN))
     for folder in folders:
-        plugins = plugins.with_plugins(*found_in(folder, Kind.BATCH_PLUGIN, trust_writable=trust_writable))
+        plugins = plugins.with_plugins(
+            *plugins_in_folder(folder, PluginKind.BATCH_PLUGIN, trust_writable=trust_writable)
+        )
     return plugins
 
 
 def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> ActionSet:
     """Every action that a session can run: shipped, installed, and from folders. Made anew: an action remembers."""
-    actions = default_actions().with_classes(*installed(Kind.ACTION))
+    actions = default_actions().with_classes(*installed_plugins(PluginKind.ACTION))
     for folder in folders:
-        actions = actions.with_classes(*found_in(folder, Kind.ACTION, trust_writable=trust_writable))
+        actions = actions.with_classes(*plugins_in_folder(folder, PluginKind.ACTION, trust_writable=trust_writable))
     return actions
 
 
 def plugin_source(
-    text: str | None, folders: Sequence[Path], *, trust_writable: bool = False, features: Features | None = None
+    text: str | None, folders: Sequence[Path], *, trust_writable: bool = False, features: FeatureGates | None = None
 ) -> PluginSource:
     """The plugins of folders for the configuration of a text, to be loaded as often as their files change."""
     return PluginSource(
-        lambda: looks(folders),
+        lambda: file_versions(folders),
         lambda: known_plugins(folders, trust_writable=trust_writable),
         lambda registry: configured(text, registry, features),
     )
 
 
-def configured(text: str | None, registry: Registry, features: Features | None = None) -> Configuration:
+def configured(text: str | None, registry: Registry, features: FeatureGates | None = None) -> Configuration:
     """A configuration from the text of a file, or the default one; `features`: which gates are on."""
     kinds = registry.args_kinds
-    gates = [name for name, _, on in (features or Features()).all() if on]
+    gates = [name for name, _, on in (features or FeatureGates()).all() if on]
     return load(text, args_kinds=kinds, gates=gates) if text is not None else load_default(kinds, gates)
 
 
@@ -90,7 +92,7 @@ def read_objects(paths: Iterable[Path]) -> list[KubeObject]:
     `ObjectError` that names its place.
     """
     loaded = load_manifests(paths)
-    return list(admitted(loaded.objects, loaded.places))
+    return list(with_all_defaults(loaded.objects, loaded.places))
 
 
 def filled_cache(objects: Iterable[KubeObject]) -> Cache:
@@ -103,5 +105,5 @@ def filled_cache(objects: Iterable[KubeObject]) -> Cache:
             if item.spec.node_name and item.status.phase not in ("Succeeded", "Failed"):
                 cache.add_pod(item)
         else:
-            cache.put(item)
+            cache.upsert(item)
     return cache

@@ -10,19 +10,19 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
-from bayplan.app.health_server import health_served, listening
+from bayplan.app.health_server import health_server, insecure_server
 from bayplan.client import (
     Client,
-    Election,
-    Target,
-    Timings,
+    ConnectionConfig,
+    ElectionTimings,
+    LeaderElector,
 )
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.feature_gates import RELEASE
-from bayplan.controllers import Controllers, FakeKubelet, NodeTemplate, PodHabits
+from bayplan.controllers import ControllerManager, FakeKubelet, NodeTemplate, PodBehavior
 from bayplan.objects.volcano.constants import SCHEDULER
-from bayplan.server import Check, Views, election_check, routes_of
-from bayplan.telemetry.metrics import Registry
+from bayplan.server import Check, ServerViews, build_routes, election_check
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.process_metrics import ProcessMetrics, add_build_info
 
 LEASE_NAME = "kube-controller-manager"
@@ -32,7 +32,7 @@ LEASE_NAMESPACE = "kube-system"
 class ControllersProcess:
     """The controllers, and whether they may work."""
 
-    def __init__(self, controllers: Controllers, election: Election | None) -> None:
+    def __init__(self, controllers: ControllerManager, election: LeaderElector | None) -> None:
         self.controllers = controllers
         self.election = election
 
@@ -42,7 +42,7 @@ class ControllersProcess:
             await self.controllers.run()
             return
         await self.election.acquire()
-        holding = asyncio.ensure_future(self.election.hold())
+        holding = asyncio.ensure_future(self.election.renew_until_lost())
         working = asyncio.ensure_future(self.controllers.run())
         try:
             await asyncio.wait((holding, working), return_when=asyncio.FIRST_COMPLETED)
@@ -63,7 +63,7 @@ class ControllersProcess:
 
 @asynccontextmanager
 async def controllers_process(
-    target: Target,
+    target: ConnectionConfig,
     *,
     only: Collection[str] | None = None,
     schedulers: tuple[str, ...] = (SCHEDULER,),
@@ -88,34 +88,36 @@ async def controllers_process(
         client = await stack.enter_async_context(
             Client(target, clock=clock, chance=chance, user_agent=agent, qps=qps, burst=burst)
         )
-        election: Election | None = None
+        election: LeaderElector | None = None
         if leader_elect:
-            patience_s = Timings().renew_s / 2  # a request that gets no answer must leave time for another one
+            patience_s = ElectionTimings().renew_s / 2  # a request that gets no answer must leave time for another one
             lease_client = await stack.enter_async_context(
                 Client(target, clock=clock, chance=chance, user_agent=agent, timeout_s=patience_s)
             )
             identity = f"{platform.node()}_{uuid.UUID(int=chance.getrandbits(128), version=4)}"
-            election = Election(lease_client, identity=identity, name=lease_name, namespace=lease_namespace)
-            client.guard(election)
-        registry = Registry() if listen_address else None
-        controllers = Controllers(client, only=only, schedulers=schedulers, inherits=inherits, counted_in=registry)
+            election = LeaderElector(lease_client, identity=identity, name=lease_name, namespace=lease_namespace)
+            client.set_guard(election)
+        registry = MetricsRegistry() if listen_address else None
+        controllers = ControllerManager(
+            client, only=only, schedulers=schedulers, inherits=inherits, counted_in=registry
+        )
         process = ControllersProcess(controllers, election)
         if registry is not None:
-            await stack.enter_async_context(_served(process, registry, listen_address, clock))
+            await stack.enter_async_context(_serve_health(process, registry, listen_address, clock))
         if health_address != listen_address:
-            await stack.enter_async_context(health_served(health_address, _checks(process), clock))
+            await stack.enter_async_context(health_server(health_address, _checks(process), clock))
         yield process
 
 
 @asynccontextmanager
-async def _served(
-    process: ControllersProcess, registry: Registry, address: str, clock: LoopClock
+async def _serve_health(
+    process: ControllersProcess, registry: MetricsRegistry, address: str, clock: LoopClock
 ) -> AsyncIterator[None]:
     """Over plain HTTP, as vc-controller-manager does: whether the controllers live, and what they count."""
     metrics = ProcessMetrics(registry, started_at=clock.now().timestamp())
     add_build_info(registry, version=__version__, emulated=RELEASE)
-    views = Views(metrics=registry, healthz=_checks(process), started_at=metrics.started_at)
-    async with listening(address, routes_of(views, clock), clock):
+    views = ServerViews(metrics=registry, healthz=_checks(process), started_at=metrics.started_at)
+    async with insecure_server(address, build_routes(views, clock), clock):
         yield
 
 
@@ -126,12 +128,12 @@ def _checks(process: ControllersProcess) -> list[Check]:
 
 @asynccontextmanager
 async def fake_kubelet(
-    target: Target,
+    target: ConnectionConfig,
     *,
     count: int,
     template: NodeTemplate,
     first: int = 0,
-    habits: PodHabits | None = None,
+    habits: PodBehavior | None = None,
     qps: float = 100.0,
     burst: int = 200,
     seed: int | None = None,
@@ -143,5 +145,5 @@ async def fake_kubelet(
         Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=-1.0, connections=8) as leases,
     ):
         yield FakeKubelet(
-            client, count=count, template=template, first=first, leases=leases, habits=habits or PodHabits()
+            client, count=count, template=template, first=first, leases=leases, habits=habits or PodBehavior()
         )

@@ -11,7 +11,7 @@ import asyncio
 from importlib import import_module
 
 
-def fastest_loop() -> asyncio.AbstractEventLoop:
+def new_event_loop() -> asyncio.AbstractEventLoop:
     """A new loop, for `asyncio.Runner`."""
     try:
         uvloop = import_module("uvloop")

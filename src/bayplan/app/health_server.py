@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from bayplan.clock import LoopClock
-from bayplan.server import Check, Views, routes_of
-from bayplan.server.http.insecure_server import PlainHandler, PlainServer
-from bayplan.telemetry.metrics import Registry
+from bayplan.server import Check, ServerViews, build_routes
+from bayplan.server.http.insecure_server import InsecureHandler, InsecureServer
+from bayplan.telemetry.metrics import MetricsRegistry
 
 
 @asynccontextmanager
-async def listening(address: str, routes: Mapping[str, PlainHandler], clock: LoopClock) -> AsyncIterator[None]:
+async def insecure_server(address: str, routes: Mapping[str, InsecureHandler], clock: LoopClock) -> AsyncIterator[None]:
     """A plain server within the block."""
-    server = PlainServer(address, routes, clock=clock)
+    server = InsecureServer(address, routes, clock=clock)
     await server.start()
     try:
         yield
@@ -23,12 +23,14 @@ async def listening(address: str, routes: Mapping[str, PlainHandler], clock: Loo
 
 
 @asynccontextmanager
-async def health_served(address: str, checks: Sequence[Check], clock: LoopClock) -> AsyncIterator[None]:
+async def health_server(address: str, checks: Sequence[Check], clock: LoopClock) -> AsyncIterator[None]:
     """`/healthz` and its sisters within the block; nothing where there is no address."""
     if not address:
         yield
         return
-    found = routes_of(Views(metrics=Registry(), healthz=checks, started_at=clock.now().timestamp()), clock)
+    found = build_routes(
+        ServerViews(metrics=MetricsRegistry(), healthz=checks, started_at=clock.now().timestamp()), clock
+    )
     routes = {path: handler for path, handler in found.items() if not path.startswith("/metrics")}
-    async with listening(address, routes, clock):
+    async with insecure_server(address, routes, clock):
         yield

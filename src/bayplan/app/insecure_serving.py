@@ -10,20 +10,20 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from bayplan.app.health_server import listening
+from bayplan.app.health_server import insecure_server
 from bayplan.clock import LoopClock
-from bayplan.server import Views, routes_of
+from bayplan.server import ServerViews, build_routes
 from bayplan.server.health import Handler
-from bayplan.server.http.insecure_server import PlainHandler
-from bayplan.server.http.requests import Request
-from bayplan.server.http.responses import Response, text
+from bayplan.server.http.insecure_server import InsecureHandler
+from bayplan.server.http.requests import HttpRequest
+from bayplan.server.http.responses import HttpServerResponse, text
 from bayplan.server.profiling import profiling_routes
 
-_PROBED = ("/healthz", "/livez", "/readyz")
+_PROBE_PATHS = ("/healthz", "/livez", "/readyz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenPages:
+class InsecureServingOptions:
     """What is shown, and where."""
 
     health: bool = False
@@ -35,13 +35,13 @@ class OpenPages:
 
 
 @asynccontextmanager
-async def served_openly(views: Views, pages: OpenPages, clock: LoopClock) -> AsyncIterator[None]:
+async def serve_insecure(views: ServerViews, pages: InsecureServingOptions, clock: LoopClock) -> AsyncIterator[None]:
     """The servers that were asked for, before anything in the cluster is."""
-    routes = routes_of(views, clock)
-    health: dict[str, PlainHandler] = {}
+    routes = build_routes(views, clock)
+    health: dict[str, InsecureHandler] = {}
     if pages.health:
-        health |= {path: handler for path, handler in routes.items() if path.startswith(_PROBED)}
-    numbers: dict[str, PlainHandler] = {}
+        health |= {path: handler for path, handler in routes.items() if path.startswith(_PROBE_PATHS)}
+    numbers: dict[str, InsecureHandler] = {}
     if pages.metrics:
         numbers["/metrics"] = _read_only(routes["/metrics"])
     if pages.profiling:
@@ -49,14 +49,14 @@ async def served_openly(views: Views, pages: OpenPages, clock: LoopClock) -> Asy
     async with AsyncExitStack() as stack:
         for address, shown in ((pages.health_address, health), (pages.listen_address, numbers)):
             if shown:
-                await stack.enter_async_context(listening(address, shown, clock))
+                await stack.enter_async_context(insecure_server(address, shown, clock))
         yield
 
 
-def _read_only(handler: Handler) -> PlainHandler:
+def _read_only(handler: Handler) -> InsecureHandler:
     """DELETE would set all counters back, which is for those alone who are let in by the port with TLS."""
 
-    def read(request: Request) -> Response:
+    def read(request: HttpRequest) -> HttpServerResponse:
         if request.method not in ("GET", "HEAD"):
             return text("metrics can only be read here", 405)
         return handler(request)

@@ -9,31 +9,31 @@ from typing import Any
 
 from bayplan import __version__
 from bayplan.app.process_lifecycle import SchedulerProcess
-from bayplan.batch.live.run_loop import LiveBatch
+from bayplan.batch.live.run_loop import BatchRunLoop
 from bayplan.clock import LoopClock
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.live.run_loop import LiveScheduler
-from bayplan.server import PageDoor, PageViews, Viewers, Why
+from bayplan.server import ExplainFunction, LoopbackPageServer, PageStreams, PageViews
 from bayplan.telemetry.batch_metrics import BatchMetrics
-from bayplan.telemetry.page_feed import Decisions, Numbers, RecordedDecisions, SessionDecisions, numbers_of
+from bayplan.telemetry.page_feed import DecisionSource, FeedCounters, RecordedDecisions, SessionDecisions, feed_counters
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
 
 log = logging.getLogger(__name__)
 
-Heard = Callable[[KubeObject | None, KubeObject | None], None]
+EventHandler = Callable[[KubeObject | None, KubeObject | None], None]
 
 
-class Showcase:
+class PageSource:
     """One process, as the page sees it, before and while it runs."""
 
-    def __init__(self, clock: LoopClock, why: Why) -> None:
+    def __init__(self, clock: LoopClock, why: ExplainFunction) -> None:
         self.why = why
         self._began = clock.now().timestamp()
         self._process: SchedulerProcess | None = None
         self._pods: LiveScheduler | None = None
         self._counts: tuple[SchedulerMetrics | None, BatchMetrics | None] = None, None
         self._sessions = SessionDecisions(clock.now)
-        self._decisions: list[Decisions] = []
+        self._decisions: list[DecisionSource] = []
         views = PageViews(
             objects=self._objects,
             numbers=self._numbers,
@@ -41,26 +41,26 @@ class Showcase:
             decisions=lambda: self._decisions,
             about=self._about,
         )
-        self.viewers = Viewers(views, clock)
+        self.viewers = PageStreams(views, clock)
 
-    def show_pods(self, live: LiveScheduler, metrics: SchedulerMetrics) -> None:
+    def attach_scheduler(self, live: LiveScheduler, metrics: SchedulerMetrics) -> None:
         """A pod engine decides here."""
         self._pods, self._counts = live, (metrics, self._counts[1])
         self._decisions.append(RecordedDecisions(live.engine.records))
 
-    def show_sessions(self, live: LiveBatch, metrics: BatchMetrics) -> None:
+    def attach_batch(self, live: BatchRunLoop, metrics: BatchMetrics) -> None:
         """A batch engine decides here."""
         self._counts = self._counts[0], metrics
         self._sessions.records = live.engine.records
         self._decisions.append(self._sessions)
-        live.after_session.append(self._sessions.hear)
+        live.after_session.append(self._sessions.add_session)
 
-    def show(self, process: SchedulerProcess) -> None:
+    def attach_process(self, process: SchedulerProcess) -> None:
         self._process = process
 
-    def heard(self, handler: Heard) -> Heard:
+    def with_page_updates(self, handler: EventHandler) -> EventHandler:
         """A handler of informers that tells those who look on, too."""
-        changed = self.viewers.changed
+        changed = self.viewers.on_change
 
         def both(old: KubeObject | None, new: KubeObject | None) -> None:
             handler(old, new)
@@ -71,9 +71,9 @@ class Showcase:
     def _objects(self, plural: str) -> Iterable[KubeObject]:
         return self._process.informers.objects(plural) if self._process is not None else ()
 
-    def _numbers(self) -> Numbers:
+    def _numbers(self) -> FeedCounters:
         waiting: Mapping[str, int] = self._pods.queue.counts() if self._pods is not None else {}
-        return numbers_of(*self._counts, waiting)
+        return feed_counters(*self._counts, waiting)
 
     def _about(self) -> Mapping[str, Any]:
         leads = self._process is not None and self._process.is_leading
@@ -84,12 +84,12 @@ class Showcase:
 
 
 @asynccontextmanager
-async def page_served(address: str, showcase: Showcase, clock: LoopClock) -> AsyncIterator[str]:
+async def serve_page(address: str, showcase: PageSource, clock: LoopClock) -> AsyncIterator[str]:
     """Where the page is, for whoever is on this machine; nowhere if no address was given."""
     if not address:
         yield ""
         return
-    door = PageDoor(address, showcase.viewers, why=showcase.why, clock=clock)
+    door = LoopbackPageServer(address, showcase.viewers, why=showcase.why, clock=clock)
     await door.start()
     log.info("the page is at %s", door.url)
     try:

@@ -10,30 +10,30 @@ from functools import partial
 
 from bayplan import __version__
 from bayplan.api_writes.pod_status_messages import ProfileEvents
-from bayplan.app.api_clients import Wiring
-from bayplan.app.bind_request_watch import RequestWatch
-from bayplan.app.page_source import Heard
+from bayplan.app.api_clients import ApiClients
+from bayplan.app.bind_request_watch import BindRequestWatch
+from bayplan.app.page_source import EventHandler
 from bayplan.app.process_lifecycle import SchedulerProcess
-from bayplan.app.secure_serving import Monitor, monitored
-from bayplan.app.wakeup_batching import Pace
+from bayplan.app.secure_serving import SchedulerMonitor, monitor_scheduler
+from bayplan.app.wakeup_batching import WakeupDelay
 from bayplan.cache import Cache
 from bayplan.client import (
     EVERYTHING,
     Client,
+    ConnectionConfig,
     EventSink,
-    Informers,
-    Offered,
+    HttpService,
+    InformerSet,
     Selection,
-    Service,
-    Target,
+    ServedResources,
 )
 from bayplan.clock import Clock, LoopClock, SystemClock
-from bayplan.config.feature_gates import GROUPS
-from bayplan.config.model import Configuration, Extender, Profile
+from bayplan.config.feature_gates import GENERIC_WORKLOAD
+from bayplan.config.model import Configuration, ExtenderConfig, ProfileConfig
 from bayplan.config.serving_flags import ProcessOptions
-from bayplan.explain.engine_dispatch import BinderLook
+from bayplan.explain.engine_dispatch import BinderStatusReader
 from bayplan.framework.runtime.registry import Registry
-from bayplan.memory import keep_frozen
+from bayplan.memory import freeze_periodically
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import KINDS, kind_of
@@ -44,27 +44,29 @@ from bayplan.objects.workloads import PodGroup
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.live.bind_request_handlers import follow_requests
-from bayplan.scheduler.live.cache_comparer import compare
-from bayplan.scheduler.live.extender_client import Extenders, services_for
-from bayplan.scheduler.live.plugin_reloader import PluginSource, Reloading
+from bayplan.scheduler.live.bind_request_handlers import track_bind_requests
+from bayplan.scheduler.live.cache_comparer import compare_cache
+from bayplan.scheduler.live.extender_client import ExtenderClient, extender_transports
+from bayplan.scheduler.live.plugin_reloader import PluginReloader, PluginSource
 from bayplan.scheduler.live.run_loop import LiveScheduler
-from bayplan.scheduler.live.scheduler_factory import live_scheduler
-from bayplan.telemetry.binder_metrics import show_stale
+from bayplan.scheduler.live.scheduler_factory import new_live_scheduler
+from bayplan.telemetry.binder_metrics import register_stale_requests
 from bayplan.telemetry.events import EventRecorder
 
-_NOT_WATCHED = {"PodGroup", "ResourceQuota", "PriorityClass", "BindRequest"}
+_UNWATCHED_KINDS = {"PodGroup", "ResourceQuota", "PriorityClass", "BindRequest"}
 
-_WATCHED = tuple(kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _NOT_WATCHED)
+_WATCHED_KINDS = tuple(
+    kind for kind in KINDS if not kind.group.endswith("volcano.sh") and kind.name not in _UNWATCHED_KINDS
+)
 """What the pod engine reads of a cluster."""
 
-_REQUESTS_AT_ONCE = 16
+_MAX_CONCURRENT_BIND_REQUESTS = 16
 """Further ones would need connections of their own, and no pod is bound sooner for them: the binder is slower."""
 
-_EVENTS_BESIDE_THE_BINDER, _LEEWAY_WITH_MORE_S = 1500, 0.05
+_MAX_QUEUED_EVENTS, _MAX_WAKEUP_DELAY_BUSY_S = 1500, 0.05
 """So many events may wait for the binder's sake. With more, news are not let wait for long: each event is answered."""
 
-_LIVING = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
+_NOT_ENDED_PODS = Selection(field_selector="status.phase!=Succeeded,status.phase!=Failed")
 
 
 def build_engine(
@@ -83,7 +85,7 @@ def build_engine(
 async def scheduler_process(
     configuration: Configuration,
     registry: Registry,
-    target: Target,
+    target: ConnectionConfig,
     *,
     clock: LoopClock | None = None,
     chance: random.Random | None = None,
@@ -91,7 +93,7 @@ async def scheduler_process(
     plugins: PluginSource | None = None,
     options: ProcessOptions | None = None,
     set_verbosity: Callable[[int], None] | None = None,
-    pace: Pace | None = None,
+    pace: WakeupDelay | None = None,
 ) -> AsyncIterator[SchedulerProcess]:
     """A pod engine on a cluster. Clients have limits of their own: decisions, events, the lease, and who may see what.
 
@@ -104,10 +106,10 @@ async def scheduler_process(
     connection, lease = configuration.client_connection, configuration.leader_election
     async with AsyncExitStack() as stack:
         monitor, page = await stack.enter_async_context(
-            monitored(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
+            monitor_scheduler(configuration, target, options, clock=clock, chance=chance, set_verbosity=set_verbosity)
         )
         watched = watched_kinds(options, configuration)
-        wiring = await Wiring.to(
+        wiring = await ApiClients.connect(
             target,
             stack,
             watched,
@@ -118,126 +120,132 @@ async def scheduler_process(
             burst=connection.burst,
             needed=[kind for kind in watched if kind.struct is BindRequest],
         )
-        live = wired_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
+        live = wire_scheduler(configuration, registry, Cache(), wiring, monitor, options, clock=clock, chance=chance)
         if pace is not None:
-            pace.leeway_s = partial(_leeway_s, live, wiring.sink)
+            pace.max_delay_s = partial(_max_wakeup_delay_s, live, wiring.event_sink)
         names = [profile.scheduler_name for profile in configuration.profiles]
-        following = await RequestWatch.of(live.requests, wiring, names)
-        hear = monitor.showcase.heard(live.hear)
+        following = await BindRequestWatch.create(live.bind_requests, wiring, names)
+        hear = monitor.page_source.with_page_updates(live.handle_event)
         informers = _informers(
-            wiring.client, wiring.offered, watched, hear, following.selections, only_latest=live.all_by_binder
+            wiring.client, wiring.served_resources, watched, hear, following.selections, only_latest=live.all_by_binder
         )
-        election = await wiring.candidate(
+        election = await wiring.build_election(
             [(lease, configuration.profiles[0].scheduler_name)], identity, options.serving.secure_port
         )
-        reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
+        reloading = () if plugins is None else (PluginReloader(live, plugins, clock, settings.plugin_poll_seconds).run,)
         process = SchedulerProcess(
             live,
             informers,
             election,
-            told=wiring.sink.drained,
-            patience_s=settings.stop_seconds,
-            when_synced=keep_frozen,
-            before_deciding=(*wiring.before_deciding(live.bindings.at_once), *following.before_deciding(live.hear)),
-            describe=lambda known: compare(live, known.objects("nodes"), known.objects("pods")).lines(),
-            beside=(*reloading, *following.beside(clock)),
+            flush_events=wiring.event_sink.drained,
+            drain_timeout_s=settings.stop_seconds,
+            on_synced=freeze_periodically,
+            before_deciding=(
+                *wiring.warm_connections(live.binding_cycles.max_concurrent),
+                *following.startup_tasks(live.handle_event),
+            ),
+            describe=lambda known: compare_cache(live, known.objects("nodes"), known.objects("pods")).lines(),
+            background_tasks=(*reloading, *following.background_tasks(clock)),
             page_url=page,
         )
-        monitor.show(process, live, binder=BinderLook.of(wiring.client, settings, lease))
+        monitor.attach(process, live, binder=BinderStatusReader.for_engine(wiring.client, settings, lease))
         yield process
 
 
 def watched_kinds(options: ProcessOptions, configuration: Configuration) -> tuple[ObjectKind, ...]:
     """What the pod engine reads of a cluster, with the feature gates and the plugins that are on."""
-    groups = (kind_of(PodGroup),) if options.serving.features.enabled(GROUPS) else ()
-    return (*_WATCHED, *groups, *((kind_of(BindRequest),) if uses_bind_requests(configuration) else ()))
+    groups = (kind_of(PodGroup),) if options.serving.features.enabled(GENERIC_WORKLOAD) else ()
+    return (*_WATCHED_KINDS, *groups, *((kind_of(BindRequest),) if uses_bind_requests(configuration) else ()))
 
 
 def uses_bind_requests(configuration: Configuration) -> bool:
     """Whether some profile has its pods bound by the binder."""
-    return any(_by_binder(profile) for profile in configuration.profiles)
+    return any(_binds_through_requests(profile) for profile in configuration.profiles)
 
 
-def sharing_schedulers(configuration: Configuration) -> list[str]:
+def gpu_sharing_schedulers(configuration: Configuration) -> list[str]:
     """The schedulers whose pods may share GPUs: those that give parts out, and have the binder see to it."""
     sharing = (each for each in configuration.profiles if GpuSharing.name in each.plugins.enabled_names())
-    return [each.scheduler_name for each in sharing if _by_binder(each)]
+    return [each.scheduler_name for each in sharing if _binds_through_requests(each)]
 
 
-def _by_binder(profile: Profile) -> bool:
+def _binds_through_requests(profile: ProfileConfig) -> bool:
     return BindRequestBinder.name in profile.plugins.enabled_names()
 
 
-def wired_scheduler(
+def wire_scheduler(
     configuration: Configuration,
     registry: Registry,
     cache: Cache,
-    wiring: Wiring,
-    monitor: Monitor,
+    wiring: ApiClients,
+    monitor: SchedulerMonitor,
     options: ProcessOptions,
     *,
     clock: LoopClock,
     chance: random.Random,
 ) -> LiveScheduler:
     """A live pod engine that writes through the clients of a process, and is counted by its monitor."""
-    services, network = _services(configuration, clock, wiring.stack)
-    client, offered = wiring.client, wiring.offered
-    live = live_scheduler(
+    services, network = _http_services(configuration, clock, wiring.stack)
+    client, offered = wiring.client, wiring.served_resources
+    live = new_live_scheduler(
         configuration,
         registry,
         cache,
         client,
-        _speakers(configuration, wiring.sink),
+        _profile_event_recorders(configuration, wiring.event_sink),
         clock=clock,
         chance=chance,
         claims=offered.get(kind_of(ResourceClaim)),
         pod_groups=offered.get(kind_of(PodGroup)),
-        extenders=Extenders(services, may_write=client.may_write) if services else None,
+        extenders=ExtenderClient(services, may_write=client.check_guard) if services else None,
         options=options,
-        post=network.answered,
+        post=network.post_ok,
         recorder=monitor.metrics,
         observer=monitor.metrics,
         timings=monitor.timings,
     )
-    live.engine.desk.reservations = options.settings.resource_reservation.namespace
+    live.engine.bind_request_factory.reservations = options.settings.resource_reservation.namespace
     if uses_bind_requests(configuration):
-        live.engine.desk.attempts = options.settings.bind_attempts
-        live.engine.desk.mutation.add_to(monitor.registry)
-        requests = follow_requests(
+        live.engine.bind_request_factory.attempts = options.settings.bind_attempts
+        live.engine.bind_request_factory.mutation.add_to(monitor.registry)
+        requests = track_bind_requests(
             live,
             clock,
             stale_s=options.settings.stale_request_seconds,
             request_timeout_s=options.settings.request_timeout_seconds,
         )
-        show_stale(monitor.registry, lambda: len(requests.stale))
-        if all(_by_binder(profile) for profile in configuration.profiles):
+        register_stale_requests(monitor.registry, lambda: len(requests.stale))
+        if all(_binds_through_requests(profile) for profile in configuration.profiles):
             live.all_by_binder = True
-            live.bindings.narrow(_REQUESTS_AT_ONCE)
-    live.writes.reached = wiring.reached
-    wiring.sink.gives_way = partial(_binding_goes_first, live, wiring.sink)
+            live.binding_cycles.limit_concurrency(_MAX_CONCURRENT_BIND_REQUESTS)
+    live.writes.crash_point = wiring.crash_points
+    wiring.event_sink.gives_way = partial(_should_limit_event_senders, live, wiring.event_sink)
     wiring.stack.callback(live.engine.close)
     return live
 
 
-def _binding_goes_first(live: LiveScheduler, sink: EventSink) -> bool:
+def _should_limit_event_senders(live: LiveScheduler, sink: EventSink) -> bool:
     """Whether few are to send events, for the sake of bindings that are on their way. The binder writes them too, and
     takes longer; where answers are let gather few senders send few events each time, so too many must not heap up."""
-    if live.with_the_binder and sink.waiting <= _EVENTS_BESIDE_THE_BINDER:
+    if live.pods_at_binder and sink.waiting <= _MAX_QUEUED_EVENTS:
         return True
-    return live.is_writing and not live.leeway_s()
+    return live.is_writing and not live.max_event_delay_s()
 
 
-def _leeway_s(live: LiveScheduler, sink: EventSink) -> float:
-    leeway_s = live.leeway_s()
-    return leeway_s if sink.waiting <= _EVENTS_BESIDE_THE_BINDER else min(leeway_s, _LEEWAY_WITH_MORE_S)
+def _max_wakeup_delay_s(live: LiveScheduler, sink: EventSink) -> float:
+    leeway_s = live.max_event_delay_s()
+    return leeway_s if sink.waiting <= _MAX_QUEUED_EVENTS else min(leeway_s, _MAX_WAKEUP_DELAY_BUSY_S)
 
 
-def _services(
+def _http_services(
     configuration: Configuration, clock: LoopClock, stack: AsyncExitStack
-) -> tuple[Mapping[Extender, Service], Service]:
+) -> tuple[Mapping[ExtenderConfig, HttpService], HttpService]:
     """What is asked outside the cluster: each extender, and whatever plugins post to."""
     agent = f"bayplan/{__version__}"
-    services, network = services_for(configuration.extenders, clock, user_agent=agent), Service(clock, user_agent=agent)
+    services, network = (
+        extender_transports(configuration.extenders, clock, user_agent=agent),
+        HttpService(clock, user_agent=agent),
+    )
     for service in (*services.values(), network):
         stack.push_async_callback(service.close)
     return services, network
@@ -245,19 +253,19 @@ def _services(
 
 def _informers(
     client: Client,
-    offered: Offered,
+    offered: ServedResources,
     watched: Sequence[ObjectKind],
-    hear: Heard,
+    hear: EventHandler,
     requests: Sequence[Selection],
     *,
     only_latest: bool = False,
-) -> Informers:
+) -> InformerSet:
     """One watch for each kind that matters here and that the API server has, and of BindRequests one for each of
     `requests`.
 
     `only_latest`: the binder changes each pod twice within milliseconds, and that it is bound is all there is to it."""
-    selections: dict[type[KubeObject], Sequence[Selection]] = {Pod: (_LIVING,), BindRequest: requests}
-    return Informers(
+    selections: dict[type[KubeObject], Sequence[Selection]] = {Pod: (_NOT_ENDED_PODS,), BindRequest: requests}
+    return InformerSet(
         client.informer(
             resource,
             hear,
@@ -270,7 +278,7 @@ def _informers(
     )
 
 
-def _speakers(configuration: Configuration, sink: EventSink) -> ProfileEvents:
+def _profile_event_recorders(configuration: Configuration, sink: EventSink) -> ProfileEvents:
     """Every profile speaks in its own name."""
     client = sink.client
     return ProfileEvents(

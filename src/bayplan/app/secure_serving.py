@@ -20,47 +20,47 @@ from typing import Protocol
 import yaml
 
 from bayplan import __version__
-from bayplan.app.page_source import Showcase, page_served
+from bayplan.app.page_source import PageSource, serve_page
 from bayplan.app.process_lifecycle import SchedulerProcess
-from bayplan.client import Client, Target, find_target
+from bayplan.client import Client, ConnectionConfig, load_connection_config
 from bayplan.client.http.transport import Observer as RequestObserver
 from bayplan.clock import LoopClock
-from bayplan.config.effective_configuration import in_force
+from bayplan.config.effective_configuration import effective_configuration
 from bayplan.config.feature_gates import RELEASE
 from bayplan.config.load import dump
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.explain.engine_dispatch import (
-    NOT_LEADING,
-    BinderLook,
+    NOT_LEADING_MESSAGE,
+    BinderStatusReader,
     Explainer,
-    why_of,
+    explain_pod,
 )
-from bayplan.explain.live_pod_explainer import LiveExplainer
-from bayplan.framework.runtime.plugin_call import call_under_way
+from bayplan.explain.live_pod_explainer import LivePodExplainer
+from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
 from bayplan.objects.core import Pod
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.server import (
-    About,
-    Access,
+    AccessControl,
     Authenticator,
     Authorizer,
     Check,
+    ClientAuthorityOptions,
+    ClientAuthorityReloader,
+    ComponentInfo,
     FrontProxy,
-    NotLeading,
+    NotLeader,
+    SecureServingOptions,
     Server,
-    Serving,
+    ServerViews,
     TlsOptions,
-    TrustKeeper,
-    TrustOptions,
-    Views,
     election_check,
     handlers_check,
     shutdown_check,
 )
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.answers import Answer
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.plugin_timings import PluginTimings
 from bayplan.telemetry.process_metrics import (
     LeaderMetrics,
@@ -76,20 +76,20 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "kube-scheduler"
 _REVIEW_QPS, _REVIEW_BURST, _REVIEW_S = 200.0, 400, 10.0
-_IDLE = ("Filter", "Score")  # nothing of the kind is ever under way while somebody scrapes
+_SYNCHRONOUS_OPERATIONS = ("Filter", "Score")  # nothing of the kind is ever under way while somebody scrapes
 
 
-class Shown(Protocol):
+class ServableMonitor(Protocol):
     """What the server needs of whoever watches a process."""
 
     access: AccessMetrics
 
-    def observer(self, target: Target) -> RequestObserver: ...
+    def observer(self, target: ConnectionConfig) -> RequestObserver: ...
 
-    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views: ...
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> ServerViews: ...
 
 
-class Monitor:
+class SchedulerMonitor:
     """The metrics and views of one process, before and while it runs."""
 
     def __init__(self, configuration: Configuration, flags: ServingFlags, clock: LoopClock) -> None:
@@ -98,8 +98,8 @@ class Monitor:
         self._process: SchedulerProcess | None = None
         self._live: LiveScheduler | None = None
         self._explainers: tuple[Explainer, ...] = ()
-        self._binder: BinderLook | None = None
-        self.registry = Registry(disabled=flags.disabled_metrics)
+        self._binder: BinderStatusReader | None = None
+        self.registry = MetricsRegistry(disabled=flags.disabled_metrics)
         self.timings = PluginTimings()
         gates = [name for name, _, on in flags.features.all() if on]
         self.metrics = SchedulerMetrics(self.registry, self.timings, gates=gates)
@@ -111,32 +111,36 @@ class Monitor:
         add_features(self.registry, flags.features.all())
         self.registry.allow_labels(_allowed_labels(flags))
         self.registry.collect(self._gather)
-        self.showcase = Showcase(clock, self._why)
+        self.page_source = PageSource(clock, self._why)
 
-    def observer(self, target: Target) -> RequestObserver:
+    def observer(self, target: ConnectionConfig) -> RequestObserver:
         """For a client: how its requests end."""
         return self._requests.observer(target.url.netloc)
 
-    def show(
-        self, process: SchedulerProcess, live: LiveScheduler, *others: Explainer, binder: BinderLook | None = None
+    def attach(
+        self,
+        process: SchedulerProcess,
+        live: LiveScheduler,
+        *others: Explainer,
+        binder: BinderStatusReader | None = None,
     ) -> None:
         """Read this process, and the pod engine in it, from now on; `others` explain pods that it does not place."""
         self._process, self._live = process, live
-        self._explainers, self._binder = (LiveExplainer(live), *others), binder
-        self.showcase.show_pods(live, self.metrics)
-        self.showcase.show(process)
+        self._explainers, self._binder = (LivePodExplainer(live), *others), binder
+        self.page_source.attach_scheduler(live, self.metrics)
+        self.page_source.attach_process(process)
 
-    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> ServerViews:
         election = self._election_checks()
-        return Views(
+        return ServerViews(
             metrics=self.registry,
             healthz=election,
             readyz=[*election, shutdown_check(self._stopping), handlers_check(self._synced)],
             started_at=self.started_at,
             pods=self._pods,
-            configuration=lambda: dump(in_force(self._configuration)),
-            flags=lambda: self._flags.told,
-            about=About(
+            configuration=lambda: dump(effective_configuration(self._configuration)),
+            flags=lambda: self._flags.flag_texts,
+            about=ComponentInfo(
                 component=COMPONENT,
                 started=datetime.fromtimestamp(self.started_at, UTC),
                 runtime=f"python{platform.python_version()}",
@@ -145,13 +149,13 @@ class Monitor:
             ),
             set_verbosity=set_verbosity if self._configuration.enable_profiling else None,
             why=self._why,
-            page=self.showcase.viewers,
+            page=self.page_source.viewers,
         )
 
     async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
         if self._process is None or not self._process.is_leading:
-            raise NotLeading(NOT_LEADING)
-        return await why_of(self._explainers, namespace, name, now=now, binder=self._binder)
+            raise NotLeader(NOT_LEADING_MESSAGE)
+        return await explain_pod(self._explainers, namespace, name, now=now, binder=self._binder)
 
     def _election_checks(self) -> list[Check]:
         lease = self._configuration.leader_election
@@ -176,16 +180,16 @@ class Monitor:
         lease = self._configuration.leader_election
         if lease.leader_elect:
             leads = process is not None and process.is_leading
-            self.leader.leading(lease.resource_name, leads=leads)
+            self.leader.set_leading(lease.resource_name, leads=leads)
         live = self._live
         if live is None:
             return
         self.metrics.pending(**live.queue.counts())
         cache = live.engine.cache
         self.metrics.cache_size(assumed_pods=cache.assumed_count, pods=cache.pod_count, nodes=cache.node_count)
-        self.metrics.working("binding").set(live.under_way)
-        for operation in _IDLE:
-            self.metrics.working(operation).set(0)
+        self.metrics.goroutine_gauge("binding").set(live.pods_in_binding)
+        for operation in _SYNCHRONOUS_OPERATIONS:
+            self.metrics.goroutine_gauge(operation).set(0)
 
 
 def _allowed_labels(flags: ServingFlags) -> dict[str, list[str]]:
@@ -206,30 +210,30 @@ def _allowed_labels(flags: ServingFlags) -> dict[str, list[str]]:
 
 
 @asynccontextmanager
-async def monitored(
+async def monitor_scheduler(
     configuration: Configuration,
-    target: Target,
+    target: ConnectionConfig,
     options: ProcessOptions,
     *,
     clock: LoopClock,
     chance: random.Random,
     set_verbosity: Callable[[int], None] | None = None,
-) -> AsyncIterator[tuple[Monitor, str]]:
+) -> AsyncIterator[tuple[SchedulerMonitor, str]]:
     """A loop that is watched, what is served of it, and where its page is."""
     settings = options.settings
-    monitor = Monitor(configuration, options.serving, clock)
+    monitor = SchedulerMonitor(configuration, options.serving, clock)
     async with (
-        watched_loop(settings.watchdog_seconds, call_under_way),
-        served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity),
-        page_served(settings.page_address, monitor.showcase, clock) as page,
+        watched_loop(settings.watchdog_seconds, plugin_call_of_frame),
+        serve_secure(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity),
+        serve_page(settings.page_address, monitor.page_source, clock) as page,
     ):
         yield monitor, page
 
 
 @asynccontextmanager
-async def served(
-    monitor: Shown,
-    target: Target,
+async def serve_secure(
+    monitor: ServableMonitor,
+    target: ConnectionConfig,
     flags: ServingFlags,
     *,
     clock: LoopClock,
@@ -247,7 +251,7 @@ async def served(
     async with AsyncExitStack() as stack:
 
         async def reviewer(kubeconfig: str) -> Client:
-            way = find_target(Path(kubeconfig), env=os.environ) if kubeconfig else target
+            way = load_connection_config(Path(kubeconfig), env=os.environ) if kubeconfig else target
             client = Client(
                 way,
                 clock=clock,
@@ -262,18 +266,18 @@ async def served(
         tokens = await reviewer(flags.authentication_kubeconfig)
         same = flags.authorization_kubeconfig == flags.authentication_kubeconfig
         access = tokens if same else await reviewer(flags.authorization_kubeconfig)
-        users = Access(*_judges(flags, tokens, access, clock), monitor.access)
-        server = Server(monitor.views(set_verbosity), _serving(flags), users, clock=clock)
+        users = AccessControl(*_authenticator_and_authorizer(flags, tokens, access, clock), monitor.access)
+        server = Server(monitor.views(set_verbosity), _secure_serving(flags), users, clock=clock)
         await server.start()
         stack.push_async_callback(server.close)
-        keeper = TrustKeeper(_trust(flags), tokens, clock, server.trust)
+        keeper = ClientAuthorityReloader(_client_ca_options(flags), tokens, clock, server.trust)
         await keeper.refresh()
         keeping = asyncio.create_task(keeper.run(), name="authorities of clients")
         stack.callback(keeping.cancel)
         yield server
 
 
-def _serving(flags: ServingFlags) -> Serving:
+def _secure_serving(flags: ServingFlags) -> SecureServingOptions:
     tls = TlsOptions(
         cert_file=flags.tls_cert_file,
         key_file=flags.tls_private_key_file,
@@ -281,10 +285,14 @@ def _serving(flags: ServingFlags) -> Serving:
         min_version=flags.tls_min_version,
         cipher_suites=flags.tls_cipher_suites,
     )
-    return Serving(address=flags.bind_address, port=flags.secure_port, tls=tls, share_port=flags.permit_port_sharing)
+    return SecureServingOptions(
+        address=flags.bind_address, port=flags.secure_port, tls=tls, share_port=flags.permit_port_sharing
+    )
 
 
-def _judges(flags: ServingFlags, tokens: Client, access: Client, clock: LoopClock) -> tuple[Authenticator, Authorizer]:
+def _authenticator_and_authorizer(
+    flags: ServingFlags, tokens: Client, access: Client, clock: LoopClock
+) -> tuple[Authenticator, Authorizer]:
     authenticator = Authenticator(tokens, clock, cache_s=flags.authentication_token_webhook_cache_ttl.seconds)
     authorizer = Authorizer(
         access,
@@ -296,7 +304,7 @@ def _judges(flags: ServingFlags, tokens: Client, access: Client, clock: LoopCloc
     return authenticator, authorizer
 
 
-def _trust(flags: ServingFlags) -> TrustOptions:
+def _client_ca_options(flags: ServingFlags) -> ClientAuthorityOptions:
     front_proxy = FrontProxy(
         allowed_names=flags.requestheader_allowed_names,
         user_headers=flags.requestheader_username_headers,
@@ -304,7 +312,7 @@ def _trust(flags: ServingFlags) -> TrustOptions:
         group_headers=flags.requestheader_group_headers,
         extra_prefixes=flags.requestheader_extra_headers_prefix,
     )
-    return TrustOptions(
+    return ClientAuthorityOptions(
         client_ca_file=flags.client_ca_file,
         front_proxy_ca_file=flags.requestheader_client_ca_file,
         front_proxy=front_proxy,

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 
-_ATTENTION_S = 0.2
+_NO_BATCHING_AFTER_CONNECT_S = 0.2
 """How long nothing gathers once somebody has connected."""
 
 
-class Pace:
+class WakeupDelay:
     """How long what arrives may wait. Until somebody says so, it does not."""
 
     def __init__(self) -> None:
-        self.leeway_s: Callable[[], float] = lambda: 0.0
+        self.max_delay_s: Callable[[], float] = lambda: 0.0
 
 
-class PacedSelector(selectors.DefaultSelector):
+class BatchingSelector(selectors.DefaultSelector):
     """A selector that looks, while there is leeway, only so long after it looked last."""
 
     def __init__(
         self,
-        pace: Pace,
+        pace: WakeupDelay,
         *,
         now_s: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
@@ -49,20 +49,20 @@ class PacedSelector(selectors.DefaultSelector):
         self._attentive_until_s = float("-inf")
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
-        self._attentive_until_s = self._now_s() + _ATTENTION_S
+        self._attentive_until_s = self._now_s() + _NO_BATCHING_AFTER_CONNECT_S
         return super().register(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As every selector does. With a timeout of zero others have work to do, and nobody rests."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        leeway_s = self._pace.leeway_s()
+        leeway_s = self._pace.max_delay_s()
         at_once = leeway_s <= 0 or self._now_s() <= self._attentive_until_s
-        found = super().select(timeout) if at_once else self._gathered(leeway_s, timeout)
+        found = super().select(timeout) if at_once else self._select_batch(leeway_s, timeout)
         self._looked_s = self._now_s()
         return found
 
-    def _gathered(self, leeway_s: float, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+    def _select_batch(self, leeway_s: float, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """What has come, as much of it as may come together, and no timer later than without."""
         ends_s = float("inf") if timeout is None else self._now_s() + timeout
         self._pause(self._looked_s + leeway_s, ends_s)
@@ -82,6 +82,6 @@ class PacedSelector(selectors.DefaultSelector):
         return pause_s > 0
 
 
-def paced_loop(pace: Pace) -> Callable[[], asyncio.AbstractEventLoop]:
+def batching_loop_factory(pace: WakeupDelay) -> Callable[[], asyncio.AbstractEventLoop]:
     """What makes the loop of a process, for `asyncio.Runner`."""
-    return lambda: asyncio.SelectorEventLoop(PacedSelector(pace))
+    return lambda: asyncio.SelectorEventLoop(BatchingSelector(pace))

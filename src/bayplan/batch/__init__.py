@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from bayplan.batch.config.argument_specs import Argument
     from bayplan.batch.config.arguments import Arguments
     from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
-    from bayplan.batch.config.volcano_quirk_fixes import Mend
+    from bayplan.batch.config.volcano_quirk_fixes import QuirkFix
     from bayplan.batch.evaluation.node_points import (
-        NODE_ALONE,
-        ROW_ALONE,
+        NODE_STATIC,
+        ROW_LOCAL,
         ScoredRows,
         same_for_all,
     )
@@ -34,41 +34,41 @@ if TYPE_CHECKING:
     from bayplan.batch.model.statuses import TaskStatus
     from bayplan.batch.model.sub_jobs import SubJob
     from bayplan.batch.model.tasks import Task
-    from bayplan.batch.registry import ActionSet, PluginSet
+    from bayplan.batch.registry import ActionSet, BatchPluginSet
     from bayplan.batch.session.combine_rules import Vote
-    from bayplan.batch.session.extension_points import Invalid
-    from bayplan.batch.session.outcome import Outcome
-    from bayplan.batch.session.registration import EvictionContext, EvictionKind, Purpose
+    from bayplan.batch.session.extension_points import InvalidJob
+    from bayplan.batch.session.outcome import SessionResult
+    from bayplan.batch.session.registration import EvictionContext, EvictionKind, SearchPurpose
     from bayplan.batch.session.session import Session
     from bayplan.batch.session.simulation import Simulation
-    from bayplan.batch.session.statement import Statement, saved
+    from bayplan.batch.session.statement import Statement, save_operations
 
 __all__ = [
-    "NODE_ALONE",
-    "ROW_ALONE",
+    "NODE_STATIC",
+    "ROW_LOCAL",
     "ActionSet",
     "Amounts",
     "Argument",
     "Arguments",
     "BatchConfiguration",
     "BatchHandle",
+    "BatchPluginSet",
     "EvictionContext",
     "EvictionKind",
     "FloatVector",
     "HyperNode",
-    "Invalid",
+    "InvalidJob",
     "Job",
-    "Mend",
     "Node",
     "NodeUsage",
     "Nodes",
-    "Outcome",
     "PluginOption",
-    "PluginSet",
-    "Purpose",
     "Queue",
+    "QuirkFix",
     "ScoredRows",
+    "SearchPurpose",
     "Session",
+    "SessionResult",
     "Simulation",
     "Statement",
     "SubJob",
@@ -76,7 +76,7 @@ __all__ = [
     "TaskStatus",
     "Vote",
     "same_for_all",
-    "saved",
+    "save_operations",
 ]
 
 _MODULES = {
@@ -87,18 +87,18 @@ _MODULES = {
     "handle": ("BatchHandle",),
     "model.hypernodes": ("HyperNode",),
     "model.jobs": ("Job",),
-    "config.volcano_quirk_fixes": ("Mend",),
-    "evaluation.node_points": ("NODE_ALONE", "ROW_ALONE", "ScoredRows", "same_for_all"),
+    "config.volcano_quirk_fixes": ("QuirkFix",),
+    "evaluation.node_points": ("NODE_STATIC", "ROW_LOCAL", "ScoredRows", "same_for_all"),
     "model.nodes": ("FloatVector", "Node", "NodeUsage", "Nodes"),
-    "session.outcome": ("Outcome",),
-    "session.extension_points": ("Invalid",),
+    "session.outcome": ("SessionResult",),
+    "session.extension_points": ("InvalidJob",),
     "model.queues": ("Queue",),
-    "session.registration": ("EvictionContext", "EvictionKind", "Purpose"),
-    "registry": ("ActionSet", "PluginSet"),
+    "session.registration": ("EvictionContext", "EvictionKind", "SearchPurpose"),
+    "registry": ("ActionSet", "BatchPluginSet"),
     "session.combine_rules": ("Vote",),
     "session.session": ("Session",),
     "session.simulation": ("Simulation",),
-    "session.statement": ("Statement", "saved"),
+    "session.statement": ("Statement", "save_operations"),
     "model.statuses": ("TaskStatus",),
     "model.sub_jobs": ("SubJob",),
     "model.tasks": ("Task",),

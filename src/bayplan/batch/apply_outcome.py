@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import PodGroup, Queue
 
 
-class Settling:
+class OutcomeApplier:
     """The objects round one engine, and how they change."""
 
     def __init__(self, engine: BatchEngine) -> None:
@@ -25,11 +25,11 @@ class Settling:
         self.pods: dict[str, Pod] = {}
         """By key, as last told."""
 
-    def see(self, item: KubeObject) -> None:
+    def note_object(self, item: KubeObject) -> None:
         """Something that the cache holds already, or that is no business of its own."""
         if isinstance(item, Pod):
             self.pods[item.key] = item
-            self.engine.observe(item)
+            self.engine.handle_update(item)
 
     def add(self, objects: Iterable[KubeObject]) -> None:
         """Objects that are new, or that have changed, as an API server would show them."""
@@ -38,12 +38,12 @@ class Settling:
             if isinstance(item, Node):
                 cache.add_node(item)
             elif not isinstance(item, Pod):
-                cache.put(item)
+                cache.upsert(item)
             elif item.spec.node_name and (cache.pod(item.uid) is None or cache.is_assumed(item.uid)):
                 cache.add_pod(item)
             elif item.spec.node_name:
                 cache.update_pod(item)
-            self.see(item)
+            self.note_object(item)
 
     def remove(self, objects: Iterable[KubeObject]) -> None:
         """Objects that are gone."""
@@ -52,14 +52,14 @@ class Settling:
             if isinstance(item, Node):
                 cache.remove_node(item.name)
             elif not isinstance(item, Pod):
-                cache.drop(item)
+                cache.delete(item)
             else:
                 if cache.pod(item.uid) is not None:
                     cache.remove_pod(item)
-                self.engine.withdraw(item)
+                self.engine.handle_delete(item)
                 self.pods.pop(item.key, None)
 
-    def settle(self, outcome: Outcome) -> None:
+    def apply(self, outcome: SessionResult) -> None:
         """Let what a session decided come true."""
         for key, node in outcome.binds.items():
             pod = self.pods[key].bound_to(node)
@@ -69,9 +69,9 @@ class Settling:
             pod = self.pods[key]
             if message.nominated_node != pod.status.nominated_node_name:
                 self.add([replace(pod, status=replace(pod.status, nominated_node_name=message.nominated_node))])
-        self._settle_groups(outcome)
+        self._apply_groups(outcome)
 
-    def _settle_groups(self, outcome: Outcome) -> None:
+    def _apply_groups(self, outcome: SessionResult) -> None:
         catalog = self.engine.cache.catalog
         for key, group in outcome.groups.items():
             self.add([replace(catalog.table(PodGroup)[key], status=group.status)])

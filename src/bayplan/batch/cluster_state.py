@@ -1,8 +1,8 @@
 """What the batch engine knows between sessions: jobs, tasks, queues, and the accounts of all nodes.
 
 Pods on nodes come from the shared cache, by the rows that changed since the last look; pods that wait or have ended are
-told by `observe`; groups, queues and the rest are read from the cache's catalog. A session opens on `refresh`: its cost
-is what changed, plus a little a job. A session moves tasks of these jobs; `settle` sets them back to what is true.
+told by `update_pod`; groups, queues and the rest are read from the cache's catalog. A session opens on `refresh`: its
+cost is what changed, plus a little a job. A session moves tasks of these jobs; `settle` sets them back to what is true.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from bayplan.batch.diagnostics.invalid_amounts import legible_group, legible_queue
-from bayplan.batch.evaluation.shard_filter import Manages
+from bayplan.batch.diagnostics.invalid_amounts import queue_with_valid_amounts, with_valid_amounts
+from bayplan.batch.evaluation.shard_filter import NodePredicateFn
 from bayplan.batch.model import hypernodes
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.hypernodes import HyperNode
-from bayplan.batch.model.image_counts import ImageLedger
+from bayplan.batch.model.image_counts import ImageNodeCounts
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.node_accounts import (
-    Dimensions,
-    Room,
-    Sums,
-    offered_by,
+    NodeAccountChanges,
+    NodeAccounts,
+    ResourceDimensions,
+    offered_amounts,
 )
-from bayplan.batch.model.pod_templates import Templates
-from bayplan.batch.model.queues import Queue, cycles
-from bayplan.batch.model.snapshot_changes import LiveView
+from bayplan.batch.model.pod_templates import PodTemplateIndex
+from bayplan.batch.model.queues import Queue, find_queue_cycles
+from bayplan.batch.model.snapshot_changes import LiveSnapshot
 from bayplan.batch.model.statuses import TaskStatus, status_of
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.model.volume_counts import VolumeCounts
 from bayplan.cache import Cache, PodSwap
-from bayplan.framework.runtime.nominator import Leaving, NominationLedger
+from bayplan.framework.runtime.nominator import Nominator, TerminatingVictim
 from bayplan.objects.core import Node as NodeObject
 from bayplan.objects.core import Pod
 from bayplan.objects.ports import ports_conflict
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 DEFAULT_SCHEDULER = "volcano"
 
-_CHANGES_A_TURN = 256
-_ROWS_A_TURN = 128
-_COMING = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING)
+_CHANGES_PER_STEP = 256
+_ROWS_PER_STEP = 128
+_PLACED_STATUSES = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING)
 
 
-class Ledger:
+class BatchClusterState:
     """The model that sessions open on."""
 
     def __init__(
@@ -57,75 +57,77 @@ class Ledger:
         *,
         scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
         default_queue: str = volcano.DEFAULT_QUEUE,
-        nominations: NominationLedger | None = None,
+        nominations: Nominator | None = None,
         ignored_provisioners: Iterable[str] = (),
     ) -> None:
         self.cache = cache
         self.snapshot: Snapshot = cache.snapshot()
-        self.room = Room(Dimensions())
+        self.node_accounts = NodeAccounts(ResourceDimensions())
         self.jobs: dict[str, Job] = {}
         self.queues: dict[str, Queue] = {}
         self.queue_faults: dict[str, tuple[str, ...]] = {}  # by sentence: what cannot be read, or be, and whose it is
         self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
-        self.manages: Manages | None = None  # on which nodes sessions work, where others share them; None: on all
-        self.places: dict[str, HyperNode] = {}
-        self.topology_faults: hypernodes.Faults = {}  # why the hypernodes cannot be used
-        self.place_faults: hypernodes.Faults = {}  # what cannot be read of them
-        self.absent_members: hypernodes.Faults = {}  # whom they name and nobody is
+        self.manages: NodePredicateFn | None = (
+            None  # on which nodes sessions work, where others share them; None: on all
+        )
+        self.hypernodes: dict[str, HyperNode] = {}
+        self.topology_faults: hypernodes.HyperNodeFaults = {}  # why the hypernodes cannot be used
+        self.hypernode_faults: hypernodes.HyperNodeFaults = {}  # what cannot be read of them
+        self.missing_members: hypernodes.HyperNodeFaults = {}  # whom they name and nobody is
         self._scheduler_names = frozenset(scheduler_names)
         self._default_queue = default_queue
-        self._nominations = nominations or NominationLedger()
-        self._leaving: dict[str, Leaving] = {}  # by uid: who was known to leave at the last refresh
+        self._nominations = nominations or Nominator()
+        self._leaving: dict[str, TerminatingVictim] = {}  # by uid: who was known to leave at the last refresh
         self._refused: frozenset[str] = frozenset()  # uids of pods that could not be deleted, at the last refresh
         self._groups: dict[str, volcano.PodGroup] = {}  # as the catalog has them
         self._tasks: dict[str, Task] = {}  # of groups, by uid
-        self._strangers: dict[str, Task] = {}  # pods on nodes that belong to no group
+        self._foreign_tasks: dict[str, Task] = {}  # pods on nodes that belong to no group
         self._evicted: dict[str, Pod] = {}  # by uid: the version that was asked to go
         self.is_shared = False  # others have changed the cache since the session opened: what it sees is not the truth
-        self._live: LiveView | None = None  # the cache as it is while a session runs; made when others use it too
+        self._live: LiveSnapshot | None = None  # the cache as it is while a session runs; made when others use it too
         self._live_at = (-1, -1)
-        self.promised: list[tuple[str, PodInfo]] = []
+        self.nominated_pods: list[tuple[str, PodInfo]] = []
         """Nodes, and who waits there for room that was made for them, as of the last refresh."""
-        self._followed: set[str] = set()  # nodes whose accounts ran ahead of the snapshot
-        self._expected = (-1, -1)
+        self._recomputed_nodes: set[str] = set()  # nodes whose accounts ran ahead of the snapshot
+        self._seen_generation = (-1, -1)
         self._stale_rows: set[int] = set()  # of the snapshot: changed by sessions
         self._stale_slots: set[int] = set()
-        self._renamed: set[str] = set()  # uids of tasks that are other objects now, or have another status
+        self._replaced_uids: set[str] = set()  # uids of tasks that are other objects now, or have another status
         self._node_cursor = -1
         self._revisions: dict[type, int] = {}
-        self._read: dict[str, NodeObject] = {}  # nodes by name, as last looked at
-        self._offers: dict[str, Amounts] = {}
-        self._images = ImageLedger()
+        self._known_nodes: dict[str, NodeObject] = {}  # nodes by name, as last looked at
+        self._offered_by_node: dict[str, Amounts] = {}
+        self._images = ImageNodeCounts()
         self._volumes = VolumeCounts(cache.catalog, ignored_provisioners)
-        self.templates = Templates(cache.vocabulary)
+        self.templates = PodTemplateIndex(cache.vocabulary)
         self._layout = -1
         self._renewed = -1
 
     # pods -------------------------------------------------------------------------------------------------------
 
-    def observe(self, pod: Pod) -> None:
+    def update_pod(self, pod: Pod) -> None:
         """The API server shows a pod, or another version of it."""
         if not pod.spec.node_name and pod.scheduler_name not in self._scheduler_names:
-            self.withdraw(pod)
+            self.remove_pod(pod)
             return
         self._drop(pod.uid)
-        task = self._volumes.counted(Task(pod))
+        task = self._volumes.with_volume_requests(Task(pod))
         if not task.job:
             return
         if pod.uid in self._nominations.refused:
             task.preemptable = False
-        self._settle(task)
-        self.room.demand(task)  # now, where a pod comes, and not when a session opens
+        self._reset_status(task)
+        self.node_accounts.demand(task)  # now, where a pod comes, and not when a session opens
         self._tasks[task.uid] = task
         self._job(task.job).add_task(task)
 
-    def withdraw(self, pod: Pod) -> None:
+    def remove_pod(self, pod: Pod) -> None:
         """The pod is gone."""
         self._drop(pod.uid)
         self._evicted.pop(pod.uid, None)
 
     def _drop(self, uid: str) -> None:
-        self._renamed.add(uid)
+        self._replaced_uids.add(uid)
         task = self._tasks.pop(uid, None)
         if task is None:
             return
@@ -139,46 +141,50 @@ class Ledger:
 
     # questions of others, which change nothing ------------------------------------------------------------------
 
-    def offer_of(self, node: NodeObject) -> Amounts:
+    def offered_amounts(self, node: NodeObject) -> Amounts:
         """What sessions take a node to offer. Shared."""
-        return self._offers[node.name] if self._read.get(node.name) is node else self._offered(node)
+        return (
+            self._offered_by_node[node.name]
+            if self._known_nodes.get(node.name) is node
+            else self._offered_amounts(node)
+        )
 
     def as_task(self, pod: Pod) -> Task:
         """A pod that is, or might be, as sessions would see it; it enters no account."""
-        return self._volumes.tried(Task(pod))
+        return self._volumes.with_volume_requests_uncached(Task(pod))
 
-    def counted_as(self, info: PodInfo) -> Task:
+    def task_of_pod(self, info: PodInfo) -> Task:
         """The task of a pod on a node."""
-        known = self._tasks.get(info.uid) or self._strangers.get(info.uid)
+        known = self._tasks.get(info.uid) or self._foreign_tasks.get(info.uid)
         return known if known is not None and known.pod is info.pod else self.as_task(info.pod)
 
     # what sessions decide ---------------------------------------------------------------------------------------
 
-    def note_eviction(self, task: Task) -> None:
+    def record_eviction(self, task: Task) -> None:
         """The pod was asked to go: it is releasing its room until the API server shows more."""
         self._evicted[task.uid] = task.pod
 
-    def note_stay(self, uid: str) -> None:
+    def cancel_eviction(self, uid: str) -> None:
         """The pod was not asked to go after all."""
         self._evicted.pop(uid, None)
 
-    def settling(self, session: Session) -> Iterator[None]:
+    def restore_after_session(self, session: Session) -> Iterator[None]:
         """A session is over: what it moved stands again where the cluster has it, some tasks a turn."""
-        view = session.view
-        for number, _ in enumerate(view.closing()):
-            if not number % _CHANGES_A_TURN:
+        view = session.snapshot_changes
+        for number, _ in enumerate(view.restore()):
+            if not number % _CHANGES_PER_STEP:
                 yield
         self._stale_rows |= view.stale_rows
         self._stale_slots |= view.stale_slots
-        index, held = self.snapshot.nodes.index, self.room.tasks
-        for number, (task, held_as) in enumerate(session.moved.values()):
-            if not number % _CHANGES_A_TURN:
+        index, held = self.snapshot.nodes.index, self.node_accounts.tasks
+        for number, (task, held_as) in enumerate(session.moved_tasks.values()):
+            if not number % _CHANGES_PER_STEP:
                 yield
             row = index.get(task.node_name)
             if row is not None:
                 held[row].pop(task.uid, None)
             before = task.status
-            self._settle(task)
+            self._reset_status(task)
             after, task.status = task.status, before
             job = self.jobs.get(task.job)
             if job is not None and job.tasks.get(task.uid) is task:
@@ -187,19 +193,19 @@ class Ledger:
             row = index.get(task.node_name)
             if held_as is not None and row is not None:  # as these accounts have it: sessions have their own
                 held[row][task.uid] = task
-                task.held_as = held_as
-                self._renamed.add(task.uid)
+                task.counted_status = held_as
+                self._replaced_uids.add(task.uid)
 
-    def _settle(self, task: Task) -> None:
+    def _reset_status(self, task: Task) -> None:
         """Status and node as the cluster has them."""
         assumed = self.cache.pod(task.uid) if self.cache.is_assumed(task.uid) else None
         if assumed is not None and not task.pod.spec.node_name:
             task.status, task.node_name = TaskStatus.BINDING, assumed.spec.node_name
         else:
             task.status, task.node_name = status_of(task.pod), task.pod.spec.node_name
-        if self._evicted.get(task.uid) is task.pod or self._nominations.is_leaving(task.uid):
+        if self._evicted.get(task.uid) is task.pod or self._nominations.is_victim(task.uid):
             task.status = TaskStatus.RELEASING
-        task.held_as = None
+        task.counted_status = None
         task.eviction_occurred = False
         task.job_allocated_hyper_node = ""
         task.last_transaction = None
@@ -212,20 +218,20 @@ class Ledger:
 
     # others on the same cache -----------------------------------------------------------------------------------
 
-    def expect(self) -> None:
+    def mark_cache_seen(self) -> None:
         """What is in the cache at this moment is known here: the session's own doing, or just refreshed."""
-        self._expected = self.cache.generation
+        self._seen_generation = self.cache.generation
 
-    def follow(self) -> bool:
+    def apply_cache_changes(self) -> bool:
         """Take in what happened to the cache since the last look, if others use it too. False: nothing to take in.
 
         Only the accounts of this ledger follow; the session goes on with what it saw."""
         now = self.cache.generation
-        self.is_shared |= now != self._expected
+        self.is_shared |= now != self._seen_generation
         if not self.is_shared or now == self._live_at:
             return False
         if self._live is None:
-            self._live = LiveView(self.cache.snapshot())
+            self._live = LiveSnapshot(self.cache.snapshot())
             rows: Iterable[int] = range(self._live.snapshot.nodes.count)
         else:
             rows = self._live.refresh(self.cache)
@@ -233,22 +239,22 @@ class Ledger:
         for live in rows:
             row = self.snapshot.nodes.index.get(columns.names[live]) if live < columns.count else None
             if row is not None:
-                self.room.recount(row, [self._task_of(info) for info in columns.pods[live]])
-                self._followed.add(columns.names[live])
+                self.node_accounts.recompute_row(row, [self._task_of(info) for info in columns.pods[live]])
+                self._recomputed_nodes.add(columns.names[live])
         self._live_at = now
-        self.expect()
+        self.mark_cache_seen()
         return True
 
     @property
-    def live(self) -> LiveView | None:
-        """The cluster as it was when `follow` was called last, where others change it; else None."""
+    def live(self) -> LiveSnapshot | None:
+        """The cluster as it was when `apply_cache_changes` was called last, where others change it; else None."""
         return self._live if self.is_shared else None
 
-    def is_there(self, node_name: str) -> bool:
+    def has_node(self, node_name: str) -> bool:
         """Whether the cluster has the node at this moment."""
         return self.cache.node(node_name) is not None
 
-    def is_free_for(self, task: Task) -> bool:
+    def can_still_place(self, task: Task) -> bool:
         """Whether nobody has placed the task's pod, or taken a host port of its, since the session opened."""
         if self.cache.pod(task.uid) is not None:
             return False
@@ -258,18 +264,19 @@ class Ledger:
         row = columns.index.get(task.node_name)
         return row is None or not ports_conflict(task.info.host_ports, columns.ports[row])
 
-    def left_over(self, node_name: str) -> Amounts:
+    def future_idle_of(self, node_name: str) -> Amounts:
         """What a node will have left when everybody who goes is gone and everybody whom the session put there is.
 
         Below zero where others took what the session counts on."""
         row = self.snapshot.nodes.index[node_name]
-        left = self.room.allocatables[row].clone()
+        left = self.node_accounts.allocatables[row].clone()
         columns = self._live.snapshot.nodes if self._live is not None else None
         live = columns.index.get(node_name) if columns is not None else None
         there = columns.pods[live] if columns is not None and live is not None else ()
         tasks = {info.uid: self._task_of(info) for info in there}
         for task in (
-            tasks | {uid: task for uid, task in self.room.tasks[row].items() if task.status in _COMING}
+            tasks
+            | {uid: task for uid, task in self.node_accounts.tasks[row].items() if task.status in _PLACED_STATUSES}
         ).values():
             if task.status is not TaskStatus.RELEASING:
                 left.sub_unchecked(task.resreq)
@@ -279,17 +286,17 @@ class Ledger:
 
     def refresh(self) -> None:
         """Bring everything up to the moment."""
-        for _ in self.refreshing():
+        for _ in self.refresh_steps():
             pass
 
-    def refreshing(self) -> Iterator[None]:
+    def refresh_steps(self) -> Iterator[None]:
         """The same in turns. What others do to the cache meanwhile is no part of it: commits find out."""
         changes: list[PodSwap] = []
         cursor, self._node_cursor = self._node_cursor, -1  # who stops in the middle has everything counted anew
-        rows, slots, images = self._stale_rows, self._stale_slots, self._images.told
+        rows, slots, images = self._stale_rows, self._stale_slots, self._images.image_states
         if (
-            yield from self.cache.refreshing(
-                self.snapshot, rows=rows, slots=slots, changes=changes, images=images, at_once=_CHANGES_A_TURN
+            yield from self.cache.refresh_in_slices(
+                self.snapshot, rows=rows, slots=slots, changes=changes, images=images, at_once=_CHANGES_PER_STEP
             )
         ):
             rows, slots = set(), set()
@@ -298,7 +305,7 @@ class Ledger:
         self._stale_slots.clear()
         self._refresh_leaving()
         self.is_shared = False
-        self.expect()
+        self.mark_cache_seen()
         yield
         self._refresh_volumes()
         yield from self._refresh_rows(changes, cursor)
@@ -307,14 +314,14 @@ class Ledger:
             self._refresh_groups()
         if self._changed(volcano.Queue):
             table = self.cache.catalog.table(volcano.Queue)
-            read = [legible_queue(queue) for queue in table.values()]
+            read = [queue_with_valid_amounts(queue) for queue in table.values()]
             self.queues = {queue.name: Queue(queue) for queue, _ in read}
             unreadable = {fault: (queue.name,) for queue, faults in read for fault in faults}
-            self.queue_faults = cycles(self.queues) | unreadable
+            self.queue_faults = find_queue_cycles(self.queues) | unreadable
         if self._changed(PriorityClass) or regrouped:
             self._refresh_priorities()
         yield
-        self._refresh_places()
+        self._refresh_hypernodes()
 
     def _refresh_leaving(self) -> None:
         """Others evict too: who leaves for somebody's sake releases room, whatever the API server shows of it yet.
@@ -322,33 +329,33 @@ class Ledger:
         For whom they leave is read at the same moment as who is there. Of a later one the room would count as promised
         and nobody as leaving it, and a session would evict once more for it."""
         nominations = self._nominations
-        self.promised = [(name, info) for name in nominations.nodes() for info in nominations.on_node(name)]
-        now = nominations.leaving
+        self.nominated_pods = [(name, info) for name in nominations.nodes() for info in nominations.on_node(name)]
+        now = nominations.terminating_victims
         for uid in now.keys() ^ self._leaving.keys():
             task = self._tasks.get(uid)
             if task is not None:
-                self.observe(task.pod)
-            self._strangers.pop(uid, None)
-            self._followed.add((now.get(uid) or self._leaving[uid]).node_name)
+                self.update_pod(task.pod)
+            self._foreign_tasks.pop(uid, None)
+            self._recomputed_nodes.add((now.get(uid) or self._leaving[uid]).node_name)
         self._leaving = dict(now)
         refused = nominations.refused
         for uid in refused.keys() ^ self._refused:
             task = self._tasks.get(uid)
             if task is not None:
-                self.observe(task.pod)
-                self._followed.add(task.node_name)
+                self.update_pod(task.pod)
+                self._recomputed_nodes.add(task.node_name)
         self._refused = frozenset(refused)
 
     def _refresh_volumes(self) -> None:
         for uid in self._volumes.newly_resolvable():
-            task, stranger = self._tasks.get(uid), self._strangers.pop(uid, None)
+            task, stranger = self._tasks.get(uid), self._foreign_tasks.pop(uid, None)
             if task is not None:
-                self.observe(task.pod)
+                self.update_pod(task.pod)
             elif stranger is not None:
-                self._followed.add(stranger.node_name)
+                self._recomputed_nodes.add(stranger.node_name)
         for name in self._volumes.changed_nodes():
-            self._read.pop(name, None)
-            self._followed.add(name)
+            self._known_nodes.pop(name, None)
+            self._recomputed_nodes.add(name)
 
     def _changed(self, kind: type) -> bool:
         revision = self.cache.catalog.revision(kind)
@@ -362,105 +369,109 @@ class Ledger:
         snapshot, columns = self.snapshot, self.snapshot.nodes
         renewed = snapshot.renewed.since(cursor) if cursor >= 0 else None
         if renewed is None or snapshot.layout != self._layout:
-            self.room.resize(columns.count)
+            self.node_accounts.resize(columns.count)
             renewed = set(range(columns.count))
-        renewed |= {columns.index[name] for name in self._followed if name in columns.index}
-        self._followed.clear()
+        renewed |= {columns.index[name] for name in self._recomputed_nodes if name in columns.index}
+        self._recomputed_nodes.clear()
         for number, row in enumerate(sorted(renewed)):
-            if not number % _ROWS_A_TURN:
+            if not number % _ROWS_PER_STEP:
                 yield
             self._read_node(columns.nodes[row])
-        if len(self._read) > columns.count:
+        if len(self._known_nodes) > columns.count:
             self._forget_nodes(columns.index)
         rows: dict[int, tuple[Amounts, list[Task]]] = {}
         for number, row in enumerate(renewed):
-            if not number % _ROWS_A_TURN:
+            if not number % _ROWS_PER_STEP:
                 yield
             name = columns.names[row]
-            columns.see_images(row, self._images.told(name))
-            rows[row] = self._offers[name], [self._task_of(info) for info in columns.pods[row]]
-        self.room.set_rows(rows)
-        with self.room.together() as sums:
-            index, held, tasks = columns.index, self.room.tasks, self._tasks
+            columns.set_images(row, self._images.image_states(name))
+            rows[row] = self._offered_by_node[name], [self._task_of(info) for info in columns.pods[row]]
+        self.node_accounts.set_rows(rows)
+        with self.node_accounts.batched_changes() as sums:
+            index, held, tasks = columns.index, self.node_accounts.tasks, self._tasks
             for number, (before, after) in enumerate(changes):
-                if not number % _CHANGES_A_TURN:
+                if not number % _CHANGES_PER_STEP:
                     yield
                 if before is not None and after is not None and before.uid == after.uid:  # most of what is told
                     task, at = tasks.get(after.uid), index.get(after.node_name)
-                    if task is not None and at is not None and self._replaced(at, held[at].get(task.uid), task):
+                    if (
+                        task is not None
+                        and at is not None
+                        and self._replace_pod_version(at, held[at].get(task.uid), task)
+                    ):
                         continue
                 self._apply(before, after, sums)
-        for number, uid in enumerate(self._renamed):
-            if not number % _CHANGES_A_TURN:
+        for number, uid in enumerate(self._replaced_uids):
+            if not number % _CHANGES_PER_STEP:
                 yield
             self._count_again(uid)
-        self._renamed.clear()
+        self._replaced_uids.clear()
         self._node_cursor = snapshot.renewed.end
 
     def _read_node(self, node: NodeObject) -> None:
-        if self._read.get(node.name) is not node:
-            self._read[node.name] = node
-            self._offers[node.name] = self._offered(node)
-            self._images.read(node)
+        if self._known_nodes.get(node.name) is not node:
+            self._known_nodes[node.name] = node
+            self._offered_by_node[node.name] = self._offered_amounts(node)
+            self._images.update_node(node)
 
-    def _offered(self, node: NodeObject) -> Amounts:
-        offered = offered_by(node) if self.manages is None or self.manages(node) else Amounts()
-        return self._volumes.offered(node.name, offered)
+    def _offered_amounts(self, node: NodeObject) -> Amounts:
+        offered = offered_amounts(node) if self.manages is None or self.manages(node) else Amounts()
+        return self._volumes.with_volume_limits(node.name, offered)
 
-    def _apply(self, before: PodInfo | None, after: PodInfo | None, sums: Sums) -> None:
+    def _apply(self, before: PodInfo | None, after: PodInfo | None, sums: NodeAccountChanges) -> None:
         """One pod came, went, or is another version. Counting what is counted, or freeing what is not, does nothing."""
-        index, held = self.snapshot.nodes.index, self.room.tasks
+        index, held = self.snapshot.nodes.index, self.node_accounts.tasks
         if before is not None and (row := index.get(before.node_name)) is not None:
             counted = held[row].pop(before.uid, None)
             if counted is not None:
-                sums.free(row, counted)
+                sums.remove_task(row, counted)
             if after is None or after.uid != before.uid:
-                self._strangers.pop(before.uid, None)
+                self._foreign_tasks.pop(before.uid, None)
         if after is not None and (row := index.get(after.node_name)) is not None:
             task = self._task_of(after)
-            if task.held_as is None:
+            if task.counted_status is None:
                 held[row][task.uid] = task
-                sums.hold(row, task)
-                self._renamed.discard(task.uid)
+                sums.add_task(row, task)
+                self._replaced_uids.discard(task.uid)
 
-    def _replaced(self, row: int, counted: Task | None, task: Task) -> bool:
+    def _replace_pod_version(self, row: int, counted: Task | None, task: Task) -> bool:
         """Put another version of a pod in the place of the one that is counted, where no account changes by that."""
-        if counted is None or task.held_as is not None or counted.held_as is not task.status:
+        if counted is None or task.counted_status is not None or counted.counted_status is not task.status:
             return False
         if counted.demand is None or counted.demand is not task.demand:
             return False  # equal demands are one object
-        task.held_as, counted.held_as = counted.held_as, None
-        self.room.tasks[row][task.uid] = task
-        self._renamed.discard(task.uid)
+        task.counted_status, counted.counted_status = counted.counted_status, None
+        self.node_accounts.tasks[row][task.uid] = task
+        self._replaced_uids.discard(task.uid)
         return True
 
     def _count_again(self, uid: str) -> None:
         """A task is another object, or has another status, than the one that its node counts."""
-        task, room, index = self._tasks.get(uid), self.room, self.snapshot.nodes.index
+        task, room, index = self._tasks.get(uid), self.node_accounts, self.snapshot.nodes.index
         row = index.get(task.node_name) if task is not None else None
         if task is None or row is None:
             return
         counted = room.tasks[row].get(uid)
-        if counted is None or (counted is task and task.held_as is task.status):
+        if counted is None or (counted is task and task.counted_status is task.status):
             return
-        room.free(row, counted)
-        room.hold(row, task)
+        room.remove_task(row, counted)
+        room.add_task(row, task)
 
     def _forget_nodes(self, known: Mapping[str, int]) -> None:
-        for name in [name for name in self._read if name not in known]:
-            del self._read[name], self._offers[name]
-            self._images.drop(name)
+        for name in [name for name in self._known_nodes if name not in known]:
+            del self._known_nodes[name], self._offered_by_node[name]
+            self._images.remove_node(name)
 
     def _task_of(self, info: PodInfo) -> Task:
         """The task of a pod on a node: its group's, or one that only takes room."""
-        return self._tasks.get(info.uid) or self._stranger(info)
+        return self._tasks.get(info.uid) or self._foreign_task(info)
 
-    def _stranger(self, info: PodInfo) -> Task:
-        stranger = self._strangers.get(info.uid)
+    def _foreign_task(self, info: PodInfo) -> Task:
+        stranger = self._foreign_tasks.get(info.uid)
         if stranger is None or stranger.pod is not info.pod:
-            stranger = self._strangers[info.uid] = self._volumes.counted(Task(info.pod, info))
+            stranger = self._foreign_tasks[info.uid] = self._volumes.with_volume_requests(Task(info.pod, info))
             stranger.job = ""
-            if info.uid in self._leaving or self._nominations.is_leaving(info.uid):  # it may be gone since the refresh
+            if info.uid in self._leaving or self._nominations.is_victim(info.uid):  # it may be gone since the refresh
                 stranger.status = TaskStatus.RELEASING
         return stranger
 
@@ -481,7 +492,7 @@ class Ledger:
     def _set_group(self, job: Job, group: volcano.PodGroup) -> None:
         self._groups[job.uid] = group
         self.group_faults.pop(job.uid, None)
-        legible, faults = legible_group(group)
+        legible, faults = with_valid_amounts(group)
         if faults:
             self.group_faults[job.uid] = faults
         job.set_group(legible)
@@ -502,12 +513,12 @@ class Ledger:
                 found = classes.get(job.pod_group.spec.priority_class_name)
                 job.priority = found.value if found is not None else default
 
-    def _refresh_places(self) -> None:
+    def _refresh_hypernodes(self) -> None:
         renewed, layout = self.snapshot.renewed.end, self.snapshot.layout
         if not self._changed(volcano.HyperNode) and (renewed, layout) == (self._renewed, self._layout):
             return
         self._renewed, self._layout = renewed, layout
         objects = list(self.cache.catalog.table(volcano.HyperNode).values())
-        self.places, self.topology_faults = hypernodes.build(objects, self.snapshot.nodes.nodes)
-        self.place_faults = hypernodes.misread_members(objects)
-        self.absent_members = hypernodes.missing_members(objects, self.snapshot.nodes.nodes)
+        self.hypernodes, self.topology_faults = hypernodes.build_hypernode_tree(objects, self.snapshot.nodes.nodes)
+        self.hypernode_faults = hypernodes.unreadable_members(objects)
+        self.missing_members = hypernodes.missing_members(objects, self.snapshot.nodes.nodes)

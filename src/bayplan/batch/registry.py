@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.diagnostics.plugin_faults import Nonsense
+from bayplan.batch.diagnostics.plugin_faults import InvalidAnswer
 from bayplan.batch.handle import BatchHandle
 from bayplan.config.suggestions import nearly
 from bayplan.errors import PluginError
-from bayplan.framework.runtime.plugin_call import FAULTS
-from bayplan.framework.runtime.plugin_contract import home_of
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
+from bayplan.framework.runtime.plugin_contract import plugin_location
 
 if TYPE_CHECKING:
     from bayplan.batch.session.session import Session
 
-_CALLED = {
+_EXPECTED_METHODS = {
     "batch plugin": ("on_session_open", "on_session_close", "factory"),
     "action": ("initialize", "execute", "uninitialize"),
 }
@@ -34,7 +34,7 @@ class BatchPlugin(Protocol):
 
 
 @runtime_checkable
-class Action(Protocol):
+class BatchAction(Protocol):
     """A step of a session. One object for the life of the process."""
 
     name: str
@@ -48,31 +48,31 @@ class Action(Protocol):
     def uninitialize(self) -> None: ...
 
 
-class PluginSet:
+class BatchPluginSet:
     """Plugin classes by name."""
 
     def __init__(self, plugins: Iterable[type[Any]] = ()) -> None:
         self._classes: dict[str, type[Any]] = {}
         for plugin in plugins:
-            self._enter(plugin)
+            self._add(plugin)
 
-    def _enter(self, plugin: type[Any]) -> None:
+    def _add(self, plugin: type[Any]) -> None:
         name = _name_of(plugin, "batch plugin", "costaware")
         if not callable(getattr(plugin, "on_session_open", None)):
             raise PluginError(
-                f'batch plugin "{name}" ({home_of(plugin)}) has no on_session_open(session); '
+                f'batch plugin "{name}" ({plugin_location(plugin)}) has no on_session_open(session); '
                 "it needs one to register with"
             )
-        _refuse_misspelt(plugin, name, "batch plugin")
+        _reject_misspelt_methods(plugin, name, "batch plugin")
         if name in self._classes:
             raise PluginError(
                 f'two batch plugins are called "{name}": '
-                f"{home_of(self._classes[name])} and {home_of(plugin)}; rename one of them"
+                f"{plugin_location(self._classes[name])} and {plugin_location(plugin)}; rename one of them"
             )
         self._classes[name] = plugin
 
-    def with_plugins(self, *plugins: type[Any]) -> PluginSet:
-        return PluginSet((*self._classes.values(), *plugins))
+    def with_plugins(self, *plugins: type[Any]) -> BatchPluginSet:
+        return BatchPluginSet((*self._classes.values(), *plugins))
 
     def __contains__(self, name: object) -> bool:
         return name in self._classes
@@ -91,7 +91,7 @@ class PluginSet:
             return plugin(arguments)
         made = factory(arguments, handle)
         if not hasattr(made, "on_session_open"):
-            raise Nonsense(made, "an object with on_session_open")
+            raise InvalidAnswer(made, "an object with on_session_open")
         return made
 
 
@@ -99,13 +99,13 @@ class PluginSet:
 class ActionSet:
     """Actions by name."""
 
-    actions: Mapping[str, Action] = field(default_factory=dict)
+    actions: Mapping[str, BatchAction] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *actions: Action) -> ActionSet:
+    def of(cls, *actions: BatchAction) -> ActionSet:
         return cls({action.name: action for action in actions})
 
-    def with_actions(self, *actions: Action) -> ActionSet:
+    def with_actions(self, *actions: BatchAction) -> ActionSet:
         return ActionSet({**self.actions, **{action.name: action for action in actions}})
 
     def with_classes(self, *classes: type[Any]) -> ActionSet:
@@ -115,10 +115,11 @@ class ActionSet:
             name = _name_of(each, "action", "defragment")
             if name in actions:
                 raise PluginError(
-                    f'two actions are called "{name}": {home_of(type(actions[name]))} and {home_of(each)}; '
+                    f'two actions are called "{name}": {plugin_location(type(actions[name]))} and '
+                    f"{plugin_location(each)}; "
                     "rename one of them"
                 )
-            actions[name] = _made(each, name)
+            actions[name] = _instantiate(each, name)
         return ActionSet(actions)
 
     def __contains__(self, name: object) -> bool:
@@ -127,39 +128,43 @@ class ActionSet:
     def __iter__(self) -> Iterator[str]:
         return iter(self.actions)
 
-    def get(self, name: str) -> Action | None:
+    def get(self, name: str) -> BatchAction | None:
         return self.actions.get(name)
 
 
 def _name_of(candidate: Any, what: str, example: str) -> str:
     name = getattr(candidate, "name", None)
     if not isinstance(candidate, type) or not isinstance(name, str) or not name:
-        raise PluginError(f"{home_of(candidate)} has no `name`; {what} classes set one, as in name = {example!r}")
+        raise PluginError(
+            f"{plugin_location(candidate)} has no `name`; {what} classes set one, as in name = {example!r}"
+        )
     return name
 
 
-def _refuse_misspelt(candidate: type[Any], name: str, what: str) -> None:
+def _reject_misspelt_methods(candidate: type[Any], name: str, what: str) -> None:
     """A method that is nearly one of ours would never be called, and nobody would notice."""
-    known = _CALLED[what]
+    known = _EXPECTED_METHODS[what]
     for attribute, value in vars(candidate).items():
         if attribute.startswith("_") or not callable(value) or attribute in known:
             continue
         meant = nearly(attribute, known)
         if meant:
-            place = home_of(candidate)
+            place = plugin_location(candidate)
             raise PluginError(f'{what} "{name}" ({place}) has a method {attribute}; is {meant} meant?')
 
 
-def _made(candidate: type[Any], name: str) -> Action:
-    for method in _CALLED["action"]:
+def _instantiate(candidate: type[Any], name: str) -> BatchAction:
+    for method in _EXPECTED_METHODS["action"]:
         if not callable(getattr(candidate, method, None)):
-            place = home_of(candidate)
-            raise PluginError(f'action "{name}" ({place}) has no {method}(); it needs {", ".join(_CALLED["action"])}')
+            place = plugin_location(candidate)
+            raise PluginError(
+                f'action "{name}" ({place}) has no {method}(); it needs {", ".join(_EXPECTED_METHODS["action"])}'
+            )
     try:
-        made: Action = candidate()
-    except FAULTS as fault:
+        made: BatchAction = candidate()
+    except PLUGIN_EXCEPTIONS as fault:
         raise PluginError(
-            f'action "{name}" ({home_of(candidate)}) cannot be made: {type(fault).__name__}: {fault}; '
+            f'action "{name}" ({plugin_location(candidate)}) cannot be made: {type(fault).__name__}: {fault}; '
             "it is called without arguments"
         ) from fault
     return made

@@ -14,13 +14,13 @@ from bayplan.objects.kai.bind_request import BindRequest
 
 
 @dataclass(slots=True)
-class PromisedDevices:
+class RequestedDevices:
     """Holds devices in a cache by what requests say."""
 
     cache: Cache
     _held: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by uid of the pod: claims whose devices we hold
 
-    def hold(self, request: BindRequest, pod: Pod) -> None:
+    def reserve(self, request: BindRequest, pod: Pod) -> None:
         if not request.spec.resource_claim_allocations or pod.uid in self._held:
             return
         entries = {entry: f"{pod.namespace}/{claim}" for claim, entry in entries_by_claim(pod).items()}
@@ -31,7 +31,7 @@ class PromisedDevices:
         }
         for key, allocation in brought.items():
             if allocation is not None:
-                self.cache.devices.promise(key, pod.uid, allocation)
+                self.cache.devices.reserve_for_request(key, pod.uid, allocation)
         self._held[pod.uid] = tuple(brought)
 
     def release(self, uid: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bayplan.bind_requests.devices import PromisedDevices
+from bayplan.bind_requests.devices import RequestedDevices
 from bayplan.bind_requests.lost_requests import LostRequests
 from bayplan.cache.cache import Cache
 from bayplan.objects.core import Pod
@@ -20,43 +20,43 @@ from bayplan.snapshot import PodInfo
 
 
 @dataclass(slots=True)
-class RequestsOfOthers:
+class ForeignBindRequests:
     """Counts pods that are not ours on the nodes that requests name."""
 
     cache: Cache
-    serves: Callable[[Pod], bool]
+    is_own_pod: Callable[[Pod], bool]
     """Whether a pod is ours: then somebody else counts it."""
-    freed: Callable[[Pod], None]
+    on_released: Callable[[Pod], None]
     """Told of a pod that was counted on a node, and is not going to be there."""
     lost: LostRequests
     _waiting: dict[str, Pod] = field(default_factory=dict)  # by key: without a node, as last told
     _requests: dict[str, BindRequest] = field(default_factory=dict)  # by the key of the pod
     _counted: dict[str, str] = field(default_factory=dict)  # by uid of the pod: the node
-    _devices: PromisedDevices = field(init=False)
+    _devices: RequestedDevices = field(init=False)
 
     def __post_init__(self) -> None:
-        self._devices = PromisedDevices(self.cache)
+        self._devices = RequestedDevices(self.cache)
 
     # what is told -----------------------------------------------------------------------------------------------
 
-    def hear(self, old: BindRequest | None, new: BindRequest | None) -> None:
+    def handle_event(self, old: BindRequest | None, new: BindRequest | None) -> None:
         if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
             known = self._requests.get(old.pod_key)
             if known is not None and known.metadata.uid == old.metadata.uid:
                 del self._requests[old.pod_key]
                 self._note_lost(known)
-                self._look_at(old.pod_key)
+                self._update_pod(old.pod_key)
         if new is not None:
-            self._came(new)
+            self._handle_request(new)
 
-    def pod_waits(self, pod: Pod) -> None:
+    def handle_pending_pod(self, pod: Pod) -> None:
         """A pod without a node came, or has changed."""
-        if not self.serves(pod):
+        if not self.is_own_pod(pod):
             self._waiting[pod.key] = pod
             if self._requests:
-                self._look_at(pod.key)
+                self._update_pod(pod.key)
 
-    def pod_placed(self, pod: Pod) -> None:
+    def handle_pod_assigned(self, pod: Pod) -> None:
         """The API server shows the pod on a node: it counts there without us."""
         if self._waiting or self._requests:
             self._forget(pod)
@@ -64,11 +64,11 @@ class RequestsOfOthers:
             if self._counted.pop(pod.uid, None) is not None:
                 self._devices.placed(pod)
 
-    def pod_gone(self, pod: Pod) -> None:
+    def handle_pod_delete(self, pod: Pod) -> None:
         if self._waiting or self._requests:
             self._forget(pod)
             self.lost.pop(pod.uid)
-            self._uncount(pod.uid)
+            self._forget_assumed(pod.uid)
 
     def read_pod(self, uid: str, found: Pod | None) -> None:
         """The API server has this pod under the name of a pod of `lost`. Its room is free unless it is on a node.
@@ -76,7 +76,7 @@ class RequestsOfOthers:
         If it is on a node, or gone, the watch is about to show that."""
         if uid in self.lost and found is not None and found.uid == uid and not found.spec.node_name:
             self.lost.pop(uid)
-            self._look_at(found.key)
+            self._update_pod(found.key)
 
     # what is asked ----------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class RequestsOfOthers:
         if request is not None and request.is_for(pod):
             del self._requests[pod.key]
 
-    def _came(self, request: BindRequest) -> None:
+    def _handle_request(self, request: BindRequest) -> None:
         key = request.pod_key
         known = self._requests.get(key)
         if known is not None and known.metadata.uid == request.metadata.uid and known.version > request.version:
@@ -105,9 +105,9 @@ class RequestsOfOthers:
             self._requests.pop(key, None)  # its pod is on its node, and has been told
             return
         self._requests[key] = request
-        self._look_at(key)
+        self._update_pod(key)
 
-    def _look_at(self, key: str) -> None:
+    def _update_pod(self, key: str) -> None:
         """Have a pod count where its request says, if anywhere."""
         pod = self._waiting.get(key)
         if pod is None:
@@ -120,30 +120,30 @@ class RequestsOfOthers:
             self._devices.release(pod.uid)  # the new request may have others
         node_name = request.spec.selected_node if request is not None else ""
         if self._counted.get(pod.uid, node_name) != node_name:
-            self._uncount(pod.uid)
+            self._forget_assumed(pod.uid)
         if request is not None and node_name and self.cache.pod(pod.uid) is None:
             self.cache.assume(PodInfo(pod).bound_to(node_name))
             self._counted[pod.uid] = node_name
         if request is not None and pod.uid in self._counted:
-            self._devices.hold(request, pod)
+            self._devices.reserve(request, pod)
 
     def _note_lost(self, request: BindRequest) -> None:
         """A request was deleted. If its pod counts by it, the binder may have sent the binding before."""
         pod = self._waiting.get(request.pod_key)
-        if pod is None or pod.uid not in self._counted or not request.is_live or not request.is_for(pod):
+        if pod is None or pod.uid not in self._counted or not request.is_active or not request.is_for(pod):
             return
         if not pod.terminating:  # the API server binds no pod that is being deleted
             self.lost.add(pod.uid, request)
 
     def _live_request(self, pod: Pod) -> BindRequest | None:
         request = self._requests.get(pod.key)
-        return request if request is not None and request.is_live and request.is_for(pod) else None
+        return request if request is not None and request.is_active and request.is_for(pod) else None
 
-    def _uncount(self, uid: str) -> None:
+    def _forget_assumed(self, uid: str) -> None:
         if self._counted.pop(uid, None) is None:
             return
         self._devices.release(uid)
         was = self.cache.pod(uid)
         if was is not None and self.cache.is_assumed(uid):
             self.cache.forget(was)
-            self.freed(was)
+            self.on_released(was)

@@ -1,8 +1,8 @@
 """Pods whose BindRequest was deleted while it was live. They keep their nodes until their bindings cannot land.
 
 The binder may have sent the binding of such a pod just before, and the API server may apply it until its request
-timeout has passed. Used by `BindRequests` and `RequestsOfOthers`, which free the node when a GET made after that time
-shows the pod without a node. Cost: one entry a deleted request; nothing on the way of a pod that is bound.
+timeout has passed. Used by `BindRequestTracker` and `ForeignBindRequests`, which free the node when a GET made after
+that time shows the pod without a node. Cost: one entry a deleted request; nothing on the way of a pod that is bound.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bayplan.api_writes import crash_points
-from bayplan.api_writes.crash_points import Reached
+from bayplan.api_writes.crash_points import CrashPointCallback
 from bayplan.cache import Cache
-from bayplan.client import Client, Resource, Selection
+from bayplan.client import Client, GroupVersionResource, Selection
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound
 from bayplan.intents.pod_intents import AnnotatePod
@@ -39,7 +39,7 @@ class RejectBind(BayplanError):
     """A plugin says no, and trying again on this node is of no use: the engine is to choose another."""
 
 
-class NotOffered(BayplanError):
+class ApiNotServed(BayplanError):
     """The API server does not have what is asked for."""
 
 
@@ -52,7 +52,7 @@ class BindingState:
     """What one attempt knows: for all plugins, and by plugin what each keeps from one stage to the next."""
 
     reserved_gpu_ids: list[str] = field(default_factory=list)
-    kept: dict[str, Any] = field(default_factory=dict)
+    plugin_state: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -63,30 +63,30 @@ class BinderHandle:
     writes: Writes
     clock: LoopClock
     cache: Cache
-    claims: Resource | None = None
+    claims: GroupVersionResource | None = None
     """Device claims in the version that the server offers; None where it has none."""
-    reached: Reached = crash_points.unarmed
+    crash_point: CrashPointCallback = crash_points.ignore_crash_point
     """Told the names of steps at which a crash leaves something behind."""
-    waiting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    """`async with ctx.waiting():` around what only waits for others: no worker is held by it, and it ends as soon as
-    the request is gone. To be left before anything is written."""
+    cancellable_wait: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """`async with ctx.cancellable_wait():` around what only waits for others: no worker is held by it, and it ends as
+    soon as the request is gone. To be left before anything is written."""
 
-    async def fresh_node(self, name: str) -> Node:
+    async def read_node(self, name: str) -> Node:
         """The node as the API server has it at this moment, whatever the watch has told so far."""
         return await self.client.get(Node, "", name)
 
-    async def fresh_claim(self, namespace: str, name: str) -> ResourceClaim:
+    async def read_claim(self, namespace: str, name: str) -> ResourceClaim:
         """The same of a device claim."""
         return await self.client.get(ResourceClaim, namespace, name, resource=self._claims())
 
-    async def fresh_claims(self, namespace: str) -> list[ResourceClaim]:
+    async def read_claims(self, namespace: str) -> list[ResourceClaim]:
         """All device claims of a namespace, likewise."""
         listed = await self.client.list(self._claims(), Selection(namespace=namespace))
         return [each for each in listed.items if isinstance(each, ResourceClaim)]
 
-    def _claims(self) -> Resource:
+    def _claims(self) -> GroupVersionResource:
         if self.claims is None:
-            raise NotOffered("the API server offers no resource claims, so devices cannot be reserved")
+            raise ApiNotServed("the API server offers no resource claims, so devices cannot be reserved")
         return self.claims
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:

@@ -43,7 +43,7 @@ class PluginChange:
     priority: int | None = None
     arguments: Mapping[str, Any] | None = None
 
-    def of(self, shipped: PluginChoice) -> PluginChoice:
+    def applied_to(self, shipped: PluginChoice) -> PluginChoice:
         return PluginChoice(
             shipped.enabled if self.enabled is None else self.enabled,
             shipped.priority if self.priority is None else self.priority,
@@ -62,37 +62,39 @@ class BinderPlugins:
         """These as well; a name can be taken only once."""
         classes = dict(self.classes)
         for plugin in plugins:
-            check(plugin)
+            check_binder_plugin(plugin)
             if plugin.name in classes:
                 raise PluginError(f'two binder plugins are called "{plugin.name}"; rename one of them')
             classes[plugin.name] = plugin
         return BinderPlugins(classes, self.defaults)
 
-    def chosen(self, changes: Mapping[str, PluginChange] | None = None) -> list[tuple[str, PluginChoice]]:
+    def choices(self, changes: Mapping[str, PluginChange] | None = None) -> list[tuple[str, PluginChoice]]:
         """Names and choices in running order."""
         changes = changes or {}
         for name, change in changes.items():
             if name not in self.classes:
-                raise ConfigError(f'there is no binder plugin "{name}"; {_nearest(name, self.classes)}', stage=STAGE)
+                raise ConfigError(
+                    f'there is no binder plugin "{name}"; {_closest_name(name, self.classes)}', stage=STAGE
+                )
             arguments = change.arguments or {}
             takes_any = hasattr(self.classes[name], FACTORY)  # nobody else is given them
             taken = getattr(self.classes[name], ARGUMENT_NAMES, tuple(arguments) if takes_any else ())
             for unknown in (each for each in arguments if each not in taken):
                 what = f'binder plugin "{name}" has no argument "{unknown}"'
-                raise ConfigError(f"{what}; {_nearest(unknown, taken)}", stage=STAGE)
+                raise ConfigError(f"{what}; {_closest_name(unknown, taken)}", stage=STAGE)
         as_shipped = {name: self.defaults.get(name, PluginChoice()) for name in self.classes}
-        choices = {name: changes.get(name, PluginChange()).of(shipped) for name, shipped in as_shipped.items()}
+        choices = {name: changes.get(name, PluginChange()).applied_to(shipped) for name, shipped in as_shipped.items()}
         enabled = [(name, choice) for name, choice in choices.items() if choice.enabled]
         ordered = sorted(enabled, key=lambda each: (-each[1].priority, each[0]))
-        for fault in self._misplaced(ordered):
+        for fault in self._order_errors(ordered):
             raise ConfigError(fault, stage=STAGE)
         return ordered
 
     def build(self, handle: BinderHandle, changes: Mapping[str, PluginChange] | None = None) -> list[Any]:
         """The plugins in running order."""
-        return [self._built(name, choice, handle) for name, choice in self.chosen(changes)]
+        return [self._build_plugin(name, choice, handle) for name, choice in self.choices(changes)]
 
-    def _misplaced(self, ordered: list[tuple[str, PluginChoice]]) -> Iterator[str]:
+    def _order_errors(self, ordered: list[tuple[str, PluginChoice]]) -> Iterator[str]:
         """What is wrong for those who build on others."""
         priorities = {name: choice.priority for name, choice in ordered}
         places = {name: place for place, name in enumerate(priorities)}
@@ -109,7 +111,7 @@ class BinderPlugins:
                         f"(priority {priorities[basis]}); give {name} a lower priority"
                     )
 
-    def _built(self, name: str, choice: PluginChoice, handle: BinderHandle) -> Any:
+    def _build_plugin(self, name: str, choice: PluginChoice, handle: BinderHandle) -> Any:
         plugin = self.classes[name]
         factory = getattr(plugin, FACTORY, None)
         try:
@@ -140,23 +142,23 @@ def read_choices(tree: Mapping[str, Any], place: str) -> dict[str, PluginChange]
     return found
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
+def _closest_name(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name, known, n=1)
     return f'did you mean "{near[0]}"?' if near else f"known are: {', '.join(sorted(known)) or 'none'}"
 
 
-def check(plugin: Any) -> None:
+def check_binder_plugin(plugin: Any) -> None:
     """`PluginError` with what is wrong, if the class cannot work."""
     name = getattr(plugin, "name", None)
     if not isinstance(plugin, type) or not isinstance(name, str) or not name:
         raise PluginError(f"{plugin!r} has no `name`; a binder plugin class sets one, as in name = 'nodestate'")
-    for fault in _faults(plugin):
+    for fault in _contract_errors(plugin):
         raise PluginError(f'binder plugin "{name}" {fault}')
 
 
-def _faults(plugin: type[Any]) -> Iterator[str]:
+def _contract_errors(plugin: type[Any]) -> Iterator[str]:
     stages = [stage for stage in STAGES if hasattr(plugin, stage)]
-    yield from _misspelt(plugin)
+    yield from _misspelled_attributes(plugin)
     if not stages:
         yield f"has no stage; it needs one of: {', '.join(STAGES)}"
     for stage in stages:
@@ -176,7 +178,7 @@ def _faults(plugin: type[Any]) -> Iterator[str]:
         yield f"names arguments and has no {FACTORY}(arguments, handle) that takes them"
 
 
-def _misspelt(plugin: type[Any]) -> Iterator[str]:
+def _misspelled_attributes(plugin: type[Any]) -> Iterator[str]:
     """What is nearly called as one of ours would never be looked at, and nobody would notice."""
     known = (*STAGES, FACTORY, ARGUMENT_NAMES, RUNS_AFTER)
     for attribute in dir(plugin):
@@ -184,6 +186,6 @@ def _misspelt(plugin: type[Any]) -> Iterator[str]:
             yield f"has {attribute}; is {meant} meant?"
 
 
-def extends(plugin: type[Any]) -> Iterable[str]:
+def stages_of(plugin: type[Any]) -> Iterable[str]:
     """The stages of a plugin, for people."""
     return [stage for stage in STAGES if hasattr(plugin, stage)]

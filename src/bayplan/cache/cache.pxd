@@ -1,6 +1,6 @@
 cimport cython
 from bayplan.snapshot.columns cimport NodeColumns as CNodeColumns
-from bayplan.snapshot.journal cimport Journal as CJournal
+from bayplan.snapshot.journal cimport ChangeJournal as CChangeJournal
 from bayplan.snapshot.pods cimport PodColumns as CPodColumns
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 
@@ -9,7 +9,7 @@ cdef class _PodState:
     cdef public bint assumed
     cdef public Py_ssize_t images, slot, row, kind, affinity
 
-cdef class _Seen:
+cdef class _SnapshotProgress:
     cdef object __weakref__
     cdef public object cache
     cdef public Py_ssize_t rows, slots, layout, images
@@ -23,14 +23,14 @@ cdef class Cache:
     cdef public list _slots, _free_slots, _content
     cdef public dict _states, _strangers
     cdef public object _aside
-    cdef public CJournal _row_journal, _slot_journal
+    cdef public CChangeJournal _row_journal, _slot_journal
     cdef public Py_ssize_t assumed_count, _layout, _content_clock
     cpdef assume(self, object info)
     @cython.locals(row=Py_ssize_t, slot=Py_ssize_t, mine=CNodeColumns, theirs=CNodeColumns, state=_PodState)
-    cdef bint _show_newcomer(self, CSnapshot snapshot, _Seen seen)
+    cdef bint _add_one_pod(self, CSnapshot snapshot, _Seen seen)
     cdef Py_ssize_t _row(self, str name)
     @cython.locals(row=Py_ssize_t, state=_PodState)
-    cdef _enter(self, object info, bint assumed)
+    cdef _count_pod(self, object info, bint assumed)
     @cython.locals(slot=Py_ssize_t)
     cdef _take_slot(self, _PodState state, Py_ssize_t row)
     cdef _free_slot(self, _PodState state)

@@ -14,23 +14,23 @@ import numpy as np
 
 from bayplan.cache.images import ImageTable
 from bayplan.cache.node_tree import NodeTree
-from bayplan.cache.removed_pods import Aside
+from bayplan.cache.removed_pods import RemovedPods
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import CacheError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
-from bayplan.snapshot import Catalog, ImageState, NodeColumns, PodInfo, Snapshot, Vocabulary
-from bayplan.snapshot.journal import Journal
-from bayplan.snapshot.pod_info import counts_alike, weighs_alike
+from bayplan.snapshot import Catalog, ImageState, InternTables, NodeColumns, PodInfo, Snapshot
+from bayplan.snapshot.journal import ChangeJournal
+from bayplan.snapshot.pod_info import has_same_row_amounts, has_same_scheduling_fields
 from bayplan.snapshot.pods import NO_TERMS
 from bayplan.volumes import VolumeAssumptions
 
 PodSwap = tuple[PodInfo | None, PodInfo | None]
-SeenImages = Callable[[str], dict[str, ImageState]]
+ImagesOfNode = Callable[[str], dict[str, ImageState]]
 
-_FEW_ROWS = 4
-_SLICE = 512
+_MAX_ROWS_IN_PLACE = 4
+_ROWS_PER_SLICE = 512
 """How many rows or pods are copied before others have a turn."""
 _NO_ROW = -1
 _NO_SLOT = -1
@@ -51,7 +51,7 @@ class _PodState:
         self.kind = self.affinity = NO_TERMS
 
 
-class _Seen:
+class _SnapshotProgress:
     """How far a snapshot has followed a cache."""
 
     __slots__ = ("__weakref__", "cache", "content", "images", "layout", "rows", "slots")
@@ -67,7 +67,7 @@ class Cache:
     """The cluster as Bayplan believes it to be."""
 
     def __init__(self, *, assumed_ttl_s: float | None = None) -> None:
-        self.vocabulary = Vocabulary()
+        self.vocabulary = InternTables()
         self.catalog = Catalog()
         self.volumes = VolumeAssumptions(self.catalog)
         self.devices = DeviceAssumptions()
@@ -80,14 +80,14 @@ class Cache:
         self.assumed_count = 0
         """Pods that the API server has not shown on their nodes yet."""
         self._strangers: dict[str, list[PodInfo]] = {}  # pods on nodes that are not known (yet, or any more)
-        self._aside = Aside()
+        self._aside = RemovedPods()
         self._free_slots: list[int] = []
-        self._row_journal = Journal()
-        self._slot_journal = Journal()
+        self._row_journal = ChangeJournal()
+        self._slot_journal = ChangeJournal()
         self._layout = 0
         self._content_clock = 0
         self._content: list[int] = []  # for each row, a number that changes with the node and the pods on it
-        self._seen: weakref.WeakSet[_Seen] = weakref.WeakSet()  # held by the snapshots that they are about
+        self._seen: weakref.WeakSet[_SnapshotProgress] = weakref.WeakSet()  # held by the snapshots that they are about
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -137,11 +137,11 @@ class Cache:
         self._content.pop()
         self._layout += 1
         if moved != row:
-            self._row_journal.note(row)
+            self._row_journal.append(row)
             for info in self._nodes.pods[row]:
                 state = self._states[info.uid]
                 state.row = row
-                self._slot_journal.note(state.slot)
+                self._slot_journal.append(state.slot)
 
     def node(self, name: str) -> Node | None:
         row = self._row(name)
@@ -161,7 +161,7 @@ class Cache:
         """Count a pod on its node before the API server knows."""
         if info.uid in self._states:
             raise CacheError(f"pod {info.key} ({info.uid}) is in the cache, so can't be assumed")
-        self._enter(info, assumed=True)
+        self._count_pod(info, assumed=True)
 
     def finish_binding(self, uid: str, now_s: float) -> None:
         """The binding was written: from now on the assumption may expire, where a limit is set."""
@@ -177,7 +177,7 @@ class Cache:
             if state.assumed and state.expires_s is not None and state.expires_s <= now_s
         ]
         for info in late:
-            self._leave(info.uid)
+            self._uncount_pod(info.uid)
         return [info.pod for info in late]
 
     def forget(self, pod: Pod) -> None:
@@ -191,7 +191,7 @@ class Cache:
             raise CacheError(
                 f"pod {pod.key} ({pod.uid}) was assumed on {state.info.node_name} but assigned to {pod.spec.node_name}"
             )
-        self._leave(pod.uid)
+        self._uncount_pod(pod.uid)
 
     def add_pod(self, pod: Pod) -> None:
         """The API server shows a pod on a node."""
@@ -204,10 +204,10 @@ class Cache:
                 self.assumed_count -= 1
                 return
             if state.info.node_name == pod.spec.node_name:
-                self._renew(state, pod)
+                self._replace_pod(state, pod)
                 return
-            self._leave(pod.uid)
-        self._enter(PodInfo(pod), assumed=False)
+            self._uncount_pod(pod.uid)
+        self._count_pod(PodInfo(pod), assumed=False)
 
     def _is_as_assumed(self, state: _PodState, pod: Pod) -> bool:
         """Whether taking the assumption off and counting the pod would leave all as it is, the order of pods and what
@@ -215,10 +215,11 @@ class Cache:
         """
         if state.slot == _NO_SLOT or state.images != self._images.version:
             return False
-        return self._nodes.pods[state.row][-1] is state.info and counts_alike(state.info.pod, pod)
+        return self._nodes.pods[state.row][-1] is state.info and has_same_scheduling_fields(state.info.pod, pod)
 
     def update_pod(self, pod: Pod) -> Pod | None:
-        """The API server shows another version of a pod on its node. Returns the one before, if both `weighs_alike`."""
+        """The API server shows another version of a pod on its node. Returns the one before, if both
+        `has_same_row_amounts`."""
         state = self._states.get(pod.uid)
         if state is None or state.assumed:
             raise CacheError(f"pod {pod.key} ({pod.uid}) is not added to the cache, so cannot be updated")
@@ -228,49 +229,51 @@ class Cache:
                 "which no API server allows: the cache can no longer be trusted, restart the scheduler"
             )
         before = state.info.pod
-        return before if self._renew(state, pod) else None
+        return before if self._replace_pod(state, pod) else None
 
-    def _renew(self, state: _PodState, pod: Pod) -> bool:
+    def _replace_pod(self, state: _PodState, pod: Pod) -> bool:
         """Take a pod off and on again, as another version; most of them differ in nothing that columns show (true)."""
         known = state.info
-        if state.slot == _NO_SLOT or not weighs_alike(known.pod, pod):
+        if state.slot == _NO_SLOT or not has_same_row_amounts(known.pod, pod):
             kinds = self.vocabulary.kinds
-            kept = kinds.acquire(known.kind)  # or a version of the same labels would be of another kind to snapshots
-            self._leave(known.uid)
-            self._enter(PodInfo(pod), assumed=False)
+            kept = kinds.acquire(
+                known.namespaced_labels
+            )  # or a version of the same labels would be of another kind to snapshots
+            self._uncount_pod(known.uid)
+            self._count_pod(PodInfo(pod), assumed=False)
             kinds.release(kept)
             return False
         self._states[known.uid] = self._states.pop(known.uid)  # the last to come
         self.assumed_count -= state.assumed
         state.assumed, state.expires_s = False, None
-        state.info = info = known.later(pod)
+        state.info = info = known.with_new_version(pod)
         state.images = self._images.version
-        self._nodes.renew_pod(state.row, known, info)
-        self._slot_journal.note(state.slot)
+        self._nodes.replace_pod(state.row, known, info)
+        self._slot_journal.append(state.slot)
         self._touch(state.row)
         return True
 
     def remove_pod(self, pod: Pod) -> None:
         if pod.uid not in self._states:
             raise CacheError(f"pod {pod.key} ({pod.uid}) is not found in the cache, so cannot be removed from it")
-        self._leave(pod.uid)
+        self._uncount_pod(pod.uid)
 
-    def set_aside(self, uids: Iterable[str]) -> None:
+    def remove_temporarily(self, uids: Iterable[str]) -> None:
         """Count pods that are on a node on none for a while, to find out who would fit without them; all stay known."""
         for uid in uids:
             state = self._states.get(uid)
             if state is None or state.slot == _NO_SLOT:
                 continue
             row = state.row
-            self._aside.put(uid, state.info.node_name, self._nodes.pods[row])
+            self._aside.add(uid, state.info.node_name, self._nodes.pods[row])
             self._nodes.remove_pod(row, state.info)
             self._free_slot(state)
             self._touch(row)
 
-    def put_back(self, uids: Iterable[str]) -> None:
+    def restore_removed(self, uids: Iterable[str]) -> None:
         """Count pods again that were set aside; once all are back, in the order in which they were."""
         for uid in uids:
-            if not self._aside.take(uid):
+            if not self._aside.remove(uid):
                 continue
             state = self._states[uid]
             row = self._row(state.info.node_name)
@@ -313,18 +316,18 @@ class Cache:
 
     # everything else --------------------------------------------------------------------------------------------
 
-    def put(self, item: KubeObject) -> None:
+    def upsert(self, item: KubeObject) -> None:
         """Any other object was added or changed."""
-        self.catalog.put(item)
+        self.catalog.upsert(item)
         if isinstance(item, ResourceClaim):
             self.devices.observe(item, revision=self.catalog.revision(ResourceClaim))
         self.volumes.observe(item)
 
-    def drop(self, item: KubeObject) -> None:
+    def delete(self, item: KubeObject) -> None:
         """Any other object was deleted."""
-        self.catalog.drop(item)
+        self.catalog.delete(item)
         if isinstance(item, ResourceClaim):
-            self.devices.withdraw(item.key, revision=self.catalog.revision(ResourceClaim))
+            self.devices.delete(item.key, revision=self.catalog.revision(ResourceClaim))
         self.volumes.observe(item)
 
     # snapshots --------------------------------------------------------------------------------------------------
@@ -342,21 +345,21 @@ class Cache:
         rows: Iterable[int] = (),
         slots: Iterable[int] = (),
         changes: list[PodSwap] | None = None,
-        images: SeenImages | None = None,
+        images: ImagesOfNode | None = None,
     ) -> None:
         """Bring a snapshot up to date by copying what changed; `rows` and `slots`: what its owner changed in it.
 
         `changes` gets every pod that came, went or changed, as the snapshot had it and as it has it now. `images`: by
         the name of a node what its owner wants it to know of images, where that is not what the cache tells nodes.
         """
-        seen = self._seen_by(snapshot)
-        if not rows and not slots and changes is None and self._show_newcomer(snapshot, seen):
+        seen = self._progress_of(snapshot)
+        if not rows and not slots and changes is None and self._add_one_pod(snapshot, seen):
             return
         noted = self._row_journal.since(seen.rows) if seen.layout == self._layout else None
         if noted is not None and rows:
             noted.update(rows)
-        if noted is not None and len(noted) <= _FEW_ROWS:
-            self._refresh_in_place(snapshot, seen, noted, images or self._images.seen_by)
+        if noted is not None and len(noted) <= _MAX_ROWS_IN_PLACE:
+            self._refresh_in_place(snapshot, seen, noted, images or self._images.images_of)
         else:
             self._refresh_rows(snapshot, seen, rows, images)
         self._refresh_pods(snapshot, seen, slots, changes)
@@ -366,17 +369,17 @@ class Cache:
             snapshot.layout = seen.layout = self._layout
         snapshot.generation = self._content_clock
         if self.vocabulary.has_released and all(self._is_up_to_date(other) for other in self._seen):
-            self.vocabulary.recycle()
+            self.vocabulary.reuse_released_ids()
 
-    def refreshing(
+    def refresh_in_slices(
         self,
         snapshot: Snapshot,
         *,
         rows: Iterable[int] = (),
         slots: Iterable[int] = (),
         changes: list[PodSwap] | None = None,
-        images: SeenImages | None = None,
-        at_once: int = _SLICE,
+        images: ImagesOfNode | None = None,
+        at_once: int = _ROWS_PER_SLICE,
     ) -> Generator[None, None, bool]:
         """Bring a snapshot that is far behind nearly up to date, in slices of so many rows or pods.
 
@@ -384,8 +387,8 @@ class Cache:
         is left for the next `refresh`, before which nobody may read the snapshot. False in the end: nodes came or went
         meanwhile, and that `refresh` needs the same `rows` and `slots`.
         """
-        seen, layout, came = self._seen_by(snapshot), self._layout, self._row_journal.end
-        behind = self._rows_behind(snapshot, seen, rows, images)
+        seen, layout, came = self._progress_of(snapshot), self._layout, self._row_journal.end
+        behind = self._stale_rows(snapshot, seen, rows, images)
         rows = list(behind)
         for start in range(0, len(rows), at_once):
             self._copy_rows(snapshot, seen, {row: behind[row] for row in rows[start : start + at_once]})
@@ -394,21 +397,21 @@ class Cache:
                 return False  # rows have moved: whatever was copied may be another node's by now
         seen.rows = came
         came = self._slot_journal.end
-        slots = list(self._slots_behind(snapshot, seen, slots))
+        slots = list(self._stale_slots(snapshot, seen, slots))
         for start in range(0, len(slots), at_once):
-            self._show_slots(snapshot, slots[start : start + at_once], changes)
+            self._copy_slots(snapshot, slots[start : start + at_once], changes)
             yield
         seen.slots = came
         return True
 
-    def _seen_by(self, snapshot: Snapshot) -> _Seen:
+    def _progress_of(self, snapshot: Snapshot) -> _SnapshotProgress:
         seen = snapshot.follower
-        if not isinstance(seen, _Seen) or seen.cache is not self:
-            seen = snapshot.follower = _Seen(self, -1 if len(snapshot) else self._images.version)
+        if not isinstance(seen, _SnapshotProgress) or seen.cache is not self:
+            seen = snapshot.follower = _SnapshotProgress(self, -1 if len(snapshot) else self._images.version)
             self._seen.add(seen)
         return seen
 
-    def _show_newcomer(self, snapshot: Snapshot, seen: _Seen) -> bool:
+    def _add_one_pod(self, snapshot: Snapshot, seen: _SnapshotProgress) -> bool:
         """The usual case, by the shortest way: since last time one pod came, and nothing else happened."""
         row, slot = self._row_journal.single_since(seen.rows), self._slot_journal.single_since(seen.slots)
         if row < 0 or slot < 0 or seen.layout != self._layout or self.vocabulary.has_released:
@@ -417,48 +420,50 @@ class Cache:
         if state is None or theirs.nodes[row] is not mine.nodes[row] or snapshot.pods.holds(slot):
             return False
         if seen.content[row] == self._content[row]:
-            return False  # a slice of `refreshing` has shown the row, and its pods were to follow
-        snapshot.touched.note(row)
-        theirs.show_pod(row, state.info)  # what the cache did to its own columns, on equal ones
+            return False  # a slice of `refresh_in_slices` has shown the row, and its pods were to follow
+        snapshot.touched.append(row)
+        theirs.set_pod(row, state.info)  # what the cache did to its own columns, on equal ones
         if seen.images != self._images.version:
-            theirs.see_images(row, self._images.seen_by(mine.names[row]))
-        snapshot.pods.put(slot, state.info, row, state.kind, state.affinity)
+            theirs.set_images(row, self._images.images_of(mine.names[row]))
+        snapshot.pods.set_slot(slot, state.info, row, state.kind, state.affinity)
         seen.content[row] = self._content[row]
         seen.rows += 1
         seen.slots += 1
         snapshot.generation = self._content_clock
         return True
 
-    def _is_up_to_date(self, seen: _Seen) -> bool:
+    def _is_up_to_date(self, seen: _SnapshotProgress) -> bool:
         """Whether a snapshot can hold no id that was given back, neither in its rows nor in its slots."""
         journals = (self._row_journal.end, self._slot_journal.end, self._layout)  # a row that goes is in no journal
         return (seen.rows, seen.slots, seen.layout) == journals
 
-    def _refresh_in_place(self, snapshot: Snapshot, seen: _Seen, rows: Iterable[int], images_of: SeenImages) -> None:
+    def _refresh_in_place(
+        self, snapshot: Snapshot, seen: _SnapshotProgress, rows: Iterable[int], images_of: ImagesOfNode
+    ) -> None:
         """Copy a few rows that are where they were: most of the time pods came or went, and that is all."""
         mine, theirs = self._nodes, snapshot.nodes
         for row in rows:
-            snapshot.touched.note(row)
+            snapshot.touched.append(row)
             images = images_of(mine.names[row])
             if theirs.nodes[row] is mine.nodes[row]:
                 theirs.copy_pods(mine, row)
-                theirs.see_images(row, images)
+                theirs.set_images(row, images)
             else:
-                snapshot.renewed.note(row)
+                snapshot.renewed.append(row)
                 theirs.copy_rows(mine, {row: images})
             seen.content[row] = self._content[row]
         seen.rows = self._row_journal.end
 
     def _refresh_rows(
-        self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], images_of: SeenImages | None
+        self, snapshot: Snapshot, seen: _SnapshotProgress, stale: Iterable[int], images_of: ImagesOfNode | None
     ) -> None:
-        self._copy_rows(snapshot, seen, self._rows_behind(snapshot, seen, stale, images_of))
+        self._copy_rows(snapshot, seen, self._stale_rows(snapshot, seen, stale, images_of))
         if seen.layout != self._layout:
             snapshot.nodes.labels.forget_stale_values(self._nodes.count)
         seen.rows = self._row_journal.end
 
-    def _rows_behind(
-        self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], images_of: SeenImages | None
+    def _stale_rows(
+        self, snapshot: Snapshot, seen: _SnapshotProgress, stale: Iterable[int], images_of: ImagesOfNode | None
     ) -> dict[int, dict[str, ImageState]]:
         """The rows to be copied, each with the images that it is to show; rows that are no more are cut off."""
         count = self._nodes.count
@@ -476,12 +481,14 @@ class Cache:
         del seen.content[count:]
         return images
 
-    def _copy_rows(self, snapshot: Snapshot, seen: _Seen, images: Mapping[int, dict[str, ImageState]]) -> None:
+    def _copy_rows(
+        self, snapshot: Snapshot, seen: _SnapshotProgress, images: Mapping[int, dict[str, ImageState]]
+    ) -> None:
         shown, known = snapshot.nodes.nodes, snapshot.nodes.count
         for row in images:
-            snapshot.touched.note(row)
+            snapshot.touched.append(row)
             if row >= known or shown[row] is not self._nodes.nodes[row]:
-                snapshot.renewed.note(row)
+                snapshot.renewed.append(row)
             if row == len(seen.content):
                 seen.content.append(0)
             seen.content[row] = self._content[row]
@@ -492,36 +499,36 @@ class Cache:
         old = snapshot.nodes.index.get(name)
         if old is not None and content[old] == self._content[row]:
             return snapshot.nodes.images[old]
-        return self._images.seen_by(name)
+        return self._images.images_of(name)
 
     def _refresh_pods(
-        self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int], changes: list[PodSwap] | None
+        self, snapshot: Snapshot, seen: _SnapshotProgress, stale: Iterable[int], changes: list[PodSwap] | None
     ) -> None:
-        self._show_slots(snapshot, self._slots_behind(snapshot, seen, stale), changes)
+        self._copy_slots(snapshot, self._stale_slots(snapshot, seen, stale), changes)
         seen.slots = self._slot_journal.end
 
-    def _show_slots(self, snapshot: Snapshot, slots: Iterable[int], changes: list[PodSwap] | None) -> None:
+    def _copy_slots(self, snapshot: Snapshot, slots: Iterable[int], changes: list[PodSwap] | None) -> None:
         theirs = snapshot.pods
         for slot in slots:
             before = theirs.infos[slot] if slot < theirs.slots else None
-            after = self._show_slot(snapshot, slot)
+            after = self._copy_slot(snapshot, slot)
             if changes is not None and before is not after:
                 changes.append((before, after))
 
-    def _slots_behind(self, snapshot: Snapshot, seen: _Seen, stale: Iterable[int]) -> Iterable[int]:
+    def _stale_slots(self, snapshot: Snapshot, seen: _SnapshotProgress, stale: Iterable[int]) -> Iterable[int]:
         noted = self._slot_journal.since(seen.slots) if seen.slots >= 0 else None
         if noted is None:
             return range(max(len(self._slots), snapshot.pods.slots))
         noted.update(stale)
         return noted
 
-    def _show_slot(self, snapshot: Snapshot, slot: int) -> PodInfo | None:
+    def _copy_slot(self, snapshot: Snapshot, slot: int) -> PodInfo | None:
         """Who is in it now."""
         state = self._slots[slot] if slot < len(self._slots) else None
         if state is None:
-            snapshot.pods.clear(slot)
+            snapshot.pods.clear_slot(slot)
             return None
-        snapshot.pods.show(slot, state.info, state.row, state.kind, state.affinity)
+        snapshot.pods.copy_slot(slot, state.info, state.row, state.kind, state.affinity)
         return state.info
 
     # inside -----------------------------------------------------------------------------------------------------
@@ -529,7 +536,7 @@ class Cache:
     def _row(self, name: str) -> int:
         return self._nodes.index.get(name, _NO_ROW)
 
-    def _enter(self, info: PodInfo, *, assumed: bool) -> None:
+    def _count_pod(self, info: PodInfo, *, assumed: bool) -> None:
         if not info.uid:
             raise CacheError(f"pod {info.key} has no uid; the API server gives every pod one")
         node_name = info.node_name
@@ -545,21 +552,21 @@ class Cache:
         self._take_slot(state, row)
         self._touch(row)
 
-    def _leave(self, uid: str) -> None:
+    def _uncount_pod(self, uid: str) -> None:
         state = self._states.pop(uid)
         self.assumed_count -= state.assumed
-        if self._aside.take(uid):
+        if self._aside.remove(uid):
             return
         info = state.info
         row = self._row(info.node_name)
         if row == _NO_ROW:
-            self._drop_stranger(info)
+            self._forget_pod_without_node(info)
             return
         self._nodes.remove_pod(row, info)
         self._free_slot(state)
         self._touch(row)
 
-    def _drop_stranger(self, info: PodInfo) -> None:
+    def _forget_pod_without_node(self, info: PodInfo) -> None:
         strangers = self._strangers[info.node_name]
         position = next(i for i, other in enumerate(strangers) if other.uid == info.uid)
         strangers[position] = strangers[-1]
@@ -571,7 +578,7 @@ class Cache:
         info = state.info
         state.row = row
         state.images = self._images.version
-        state.kind = self.vocabulary.kinds.acquire(info.kind)
+        state.kind = self.vocabulary.kinds.acquire(info.namespaced_labels)
         terms, _ = info.affinity, info.claim_keys  # worked out where a pod comes, not in every snapshot that shows it
         state.affinity = self.vocabulary.affinities.acquire(terms) if terms is not None else NO_TERMS
         if self._free_slots:
@@ -580,7 +587,7 @@ class Cache:
         else:
             state.slot = slot = len(self._slots)
             self._slots.append(state)
-        self._slot_journal.note(slot)
+        self._slot_journal.append(slot)
 
     def _free_slot(self, state: _PodState) -> None:
         slot = state.slot
@@ -590,9 +597,9 @@ class Cache:
         self._slots[slot] = None
         self._free_slots.append(slot)
         state.slot = _NO_SLOT
-        self._slot_journal.note(slot)
+        self._slot_journal.append(slot)
 
     def _touch(self, row: int) -> None:
         self._content_clock += 1
         self._content[row] = self._content_clock
-        self._row_journal.note(row)
+        self._row_journal.append(row)

@@ -24,8 +24,8 @@ class ImageTable:
     def __init__(self) -> None:
         self._images: dict[str, _Image] = {}
         self._of_node: dict[str, dict[str, _Image]] = {}
-        self.version = 0  # changes with whatever `seen_by` could say
-        self._told: dict[str, tuple[int, dict[str, ImageState]]] = {}  # what `seen_by` said, and at which version
+        self.version = 0  # changes with whatever `images_of` could say
+        self._told: dict[str, tuple[int, dict[str, ImageState]]] = {}  # what `images_of` said, and at which version
 
     def add(self, node: Node) -> None:
         mine: dict[str, _Image] = {}
@@ -49,7 +49,7 @@ class ImageTable:
             if not image.nodes and self._images.get(name) is image:
                 del self._images[name]
 
-    def seen_by(self, node_name: str) -> dict[str, ImageState]:
+    def images_of(self, node_name: str) -> dict[str, ImageState]:
         """The node's images with their counts of now; the same dictionary while no image changes anywhere."""
         told = self._told.get(node_name)
         if told is None or told[0] != self.version:

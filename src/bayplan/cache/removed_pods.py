@@ -11,30 +11,30 @@ from functools import partial
 
 from bayplan.snapshot import PodInfo
 
-Order = Callable[[PodInfo], int]
+PodOrder = Callable[[PodInfo], int]
 """Sorts the pods of a node; those that came meanwhile are the last."""
 
 
-class Aside:
+class RemovedPods:
     """Pods by uid."""
 
     def __init__(self) -> None:
         self._uids: set[str] = set()
         self._before: dict[str, list[str]] = {}
 
-    def put(self, uid: str, node_name: str, pods: Iterable[PodInfo]) -> None:
+    def add(self, uid: str, node_name: str, pods: Iterable[PodInfo]) -> None:
         """`pods`: of its node, itself among them."""
         self._before.setdefault(node_name, [info.uid for info in pods])
         self._uids.add(uid)
 
-    def take(self, uid: str) -> bool:
+    def remove(self, uid: str) -> bool:
         """Whether it was here; it no longer is."""
         if uid not in self._uids:
             return False
         self._uids.discard(uid)
         return True
 
-    def orders(self) -> Iterator[tuple[str, Order]]:
+    def orders(self) -> Iterator[tuple[str, PodOrder]]:
         """Once nobody is left: by node, how its pods stood."""
         if self._uids:
             return

@@ -10,19 +10,19 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from bayplan.cel.checker.checker import Names, check
-from bayplan.cel.checker.validators import validate
+from bayplan.cel.checker.checker import NameScope, check_expression
+from bayplan.cel.checker.validators import validate_expression
 from bayplan.cel.errors import (
-    Abort,
+    CelError,
     CompileError,
+    EvaluationAborted,
     EvaluationError,
-    Fault,
 )
 from bayplan.cel.evaluator.compiler import Program, compile_tree
 from bayplan.cel.evaluator.frames import Frame
 from bayplan.cel.libraries import functions
 from bayplan.cel.parser.parser import parse
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.source import ExpressionSource
 from bayplan.cel.types.types import (
     ANY,
     BOOL,
@@ -40,9 +40,9 @@ from bayplan.cel.types.types import (
     TIMESTAMP,
     TYPE,
     UINT,
-    Kind,
-    Type,
-    declared,
+    CelType,
+    TypeKind,
+    full_name,
     list_of,
     map_of,
     opaque,
@@ -55,7 +55,7 @@ from bayplan.cel.values.values import type_name
 
 CACHE_SIZE = 1024
 
-TYPE_NAMES: dict[str, Type] = {
+TYPE_NAMES: dict[str, CelType] = {
     t.name: type_of_type(t) for t in (BOOL, BYTES, DOUBLE, DURATION, INT, NULL, STRING, TIMESTAMP, TYPE, UINT, IP, CIDR)
 }
 TYPE_NAMES["list"] = type_of_type(list_of(param("A")))
@@ -63,14 +63,14 @@ TYPE_NAMES["map"] = type_of_type(map_of(param("A"), param("B")))
 TYPE_NAMES["optional_type"] = type_of_type(opaque("optional_type"))
 
 
-def _names(attribute: Type) -> Names:
+def _names(attribute: CelType) -> NameScope:
     fields = {
         "driver": STRING,
         "allowMultipleAllocations": BOOL,
         "attributes": map_of(STRING, map_of(STRING, attribute)),
         "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
     }
-    return Names({**TYPE_NAMES, "device": DEVICE}, {DEVICE.name: fields})
+    return NameScope({**TYPE_NAMES, "device": DEVICE}, {DEVICE.name: fields})
 
 
 class Expression:
@@ -87,15 +87,15 @@ class Expression:
 
     def evaluate(self, device: DeviceView) -> bool:
         """Whether the device is selected; `EvaluationError` where the expression has no answer for it."""
-        result = self._program.answer(device)
+        result = self._program.evaluate(device)
         if type(result) is not bool:
-            raise EvaluationError(_not_a_bool(result))
+            raise EvaluationError(_conversion_error(result))
         return result
 
     def cost(self, device: DeviceView) -> int:
         """What an evaluation is charged, in upstream's units, whether it has an answer or not."""
         frame = Frame(device, self._program.slots)
-        with suppress(Fault, Abort):
+        with suppress(CelError, EvaluationAborted):
             self._program.run(frame)
         return frame.cost
 
@@ -113,7 +113,7 @@ _CONVERSIONS = {
 }
 
 
-def _not_a_bool(result: Any) -> str:
+def _conversion_error(result: Any) -> str:
     name = type_name(result)
     reason = _CONVERSIONS.get(name) or f"type conversion error from '{name.rpartition('.')[2]}' to 'bool'"
     return f"CEL result of type {name} could not be converted to bool: {reason}"
@@ -126,9 +126,9 @@ class DeviceEnvironment:
         self._functions = functions(parse_quantity)
         self._names = _names(DYN if list_attributes else ANY)
         self._allowed = (BOOL, ANY, DYN) if list_attributes else (BOOL, ANY)
-        self._type_names = frozenset(n for n, t in self._names.variables.items() if t.kind is Kind.TYPE)
+        self._type_names = frozenset(n for n, t in self._names.variables.items() if t.kind is TypeKind.TYPE)
         # Refusals are remembered too: a bad selector is asked about as often as a good one.
-        self._remembered = lru_cache(maxsize=CACHE_SIZE)(self._compile_or_refuse)
+        self._remembered = lru_cache(maxsize=CACHE_SIZE)(self._compile_checked)
 
     def compile(self, text: str) -> Expression:
         """The expression, or `CompileError`."""
@@ -137,7 +137,7 @@ class DeviceEnvironment:
             raise CompileError(str(outcome))
         return outcome
 
-    def _compile_or_refuse(self, text: str) -> Expression | CompileError:
+    def _compile_checked(self, text: str) -> Expression | CompileError:
         try:
             return self._compile(text)
         except CompileError as error:
@@ -146,11 +146,11 @@ class DeviceEnvironment:
             return CompileError("compilation failed: ERROR: <input>:-1:0: max recursion depth exceeded")
 
     def _compile(self, text: str) -> Expression:
-        source = Source(text)
-        checked = check(parse(source), source, self._names, self._functions)
+        source = ExpressionSource(text)
+        checked = check_expression(parse(source), source, self._names, self._functions)
         source.check()
-        validate(checked, source)
+        validate_expression(checked, source)
         source.check()
         if checked.result not in self._allowed:
-            raise CompileError(f"must evaluate to bool or the unknown type, not {declared(checked.result)}")
+            raise CompileError(f"must evaluate to bool or the unknown type, not {full_name(checked.result)}")
         return Expression(text, compile_tree(checked, self._functions, self._type_names))

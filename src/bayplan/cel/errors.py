@@ -1,8 +1,8 @@
 """Answers one question: in which ways can an expression go wrong?
 
-`CompileError` and `EvaluationError` are what callers catch. `Fault` and `Abort` stay inside this room: a fault is
-CEL's error *value*, which `&&`, `||` and the quantifiers may swallow; an abort ends the evaluation no matter what.
-"""
+`CompileError` and `EvaluationError` are what callers catch. `CelError` and `EvaluationAborted` stay inside this room: a
+fault is CEL's error *value*, which `&&`, `||` and the quantifiers may swallow; an abort ends the evaluation no matter
+what."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EvaluationError(ExpressionError):
     """The expression ran and came to no answer for this device."""
 
 
-class Fault(Exception):
+class CelError(Exception):
     """A CEL error value on its way to whoever may swallow it."""
 
     def __init__(self, text: str) -> None:
@@ -27,7 +27,7 @@ class Fault(Exception):
         self.text = text
 
 
-class Abort(Exception):
+class EvaluationAborted(Exception):
     """The evaluation is over: too dear, or something that cel-go reports as an internal error."""
 
     def __init__(self, text: str) -> None:
@@ -38,5 +38,5 @@ class Abort(Exception):
 NO_SUCH_OVERLOAD = "no such overload"
 
 
-def no_overload() -> Fault:
-    return Fault(NO_SUCH_OVERLOAD)
+def no_such_overload() -> CelError:
+    return CelError(NO_SUCH_OVERLOAD)

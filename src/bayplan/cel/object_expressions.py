@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel.checker.checker import Names, check
-from bayplan.cel.checker.validators import validate
+from bayplan.cel.checker.checker import NameScope, check_expression
+from bayplan.cel.checker.validators import validate_expression
 from bayplan.cel.device_expressions import TYPE_NAMES
 from bayplan.cel.errors import CompileError
 from bayplan.cel.evaluator.compiler import Program, compile_tree
 from bayplan.cel.evaluator.frames import Frame
 from bayplan.cel.libraries import functions
 from bayplan.cel.parser.parser import parse
-from bayplan.cel.parser.source import Source
-from bayplan.cel.types.types import Kind, Type, optional_of
+from bayplan.cel.parser.source import ExpressionSource
+from bayplan.cel.types.types import CelType, TypeKind, optional_of
 from bayplan.cel.values.quantities import ParseQuantity
-from bayplan.cel.values.values import MISSING, Optional
+from bayplan.cel.values.values import MISSING, OptionalValue
 
 
 @dataclass(slots=True)
@@ -31,17 +31,17 @@ class _View:
 
 
 class ObjectExpression:
-    """A compiled rule. `uses_old` tells whether it compares with the value before."""
+    """A compiled rule. `reads_old` tells whether it compares with the value before."""
 
-    __slots__ = ("_program", "optional_old", "text", "uses_old")
+    __slots__ = ("_program", "optional_old", "reads_old", "text")
 
     def __init__(self, text: str, program: Program, *, uses_old: bool, optional_old: bool) -> None:
         self.text, self._program = text, program
-        self.uses_old, self.optional_old = uses_old, optional_old
+        self.reads_old, self.optional_old = uses_old, optional_old
 
     def evaluate(self, value: Any, old: Any = MISSING) -> Any:
         """What the expression comes to; `EvaluationError` where it has no answer."""
-        return self._program.answer(_View(value, Optional(old) if self.optional_old else old))
+        return self._program.evaluate(_View(value, OptionalValue(old) if self.optional_old else old))
 
 
 _VARIABLES: Mapping[str, Callable[[Frame], Any]] = {
@@ -55,25 +55,25 @@ class ObjectEnvironment:
 
     def __init__(self, *, parse_quantity: ParseQuantity) -> None:
         self._functions = functions(parse_quantity)
-        self._type_names = frozenset(name for name, t in TYPE_NAMES.items() if t.kind is Kind.TYPE)
+        self._type_names = frozenset(name for name, t in TYPE_NAMES.items() if t.kind is TypeKind.TYPE)
 
     def compile(
         self,
         text: str,
-        value: Type,
-        fields: Mapping[str, Mapping[str, Type]],
+        value: CelType,
+        fields: Mapping[str, Mapping[str, CelType]],
         *,
-        result: Type,
+        result: CelType,
         optional_old: bool = False,
     ) -> ObjectExpression:
         """The rule, or `CompileError`. `result` is the type that it must come to."""
         variables = {"self": value, "oldSelf": optional_of(value) if optional_old else value}
-        names = Names({**TYPE_NAMES, **variables}, {name: dict(held) for name, held in fields.items()})
-        source = Source(text)
+        names = NameScope({**TYPE_NAMES, **variables}, {name: dict(held) for name, held in fields.items()})
+        source = ExpressionSource(text)
         try:
-            checked = check(parse(source), source, names, self._functions)
+            checked = check_expression(parse(source), source, names, self._functions)
             source.check()
-            validate(checked, source)
+            validate_expression(checked, source)
             source.check()
             if checked.result != result and not checked.result.is_dyn:
                 raise CompileError(f"must evaluate to a {result.name}")

@@ -109,19 +109,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("stopped", err=True)
         sys.exit(130)
     except BayplanError as fault:
-        click.echo(f"error: {_on_one_line(str(fault))}", err=True)
+        click.echo(f"error: {_as_single_line(str(fault))}", err=True)
         sys.exit(fault.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
     except OSError as fault:
-        _leave_output()
+        _discard_output()
         with contextlib.suppress(OSError):  # a device that is full may be both of ours
-            click.echo(f"error: {_on_one_line(_of_the_system(fault))}", err=True)
+            click.echo(f"error: {_as_single_line(_os_error_message(fault))}", err=True)
         sys.exit(1)
 
 
-def _of_the_system(fault: OSError) -> str:
+def _os_error_message(fault: OSError) -> str:
     """What the system refused, and where; without a file it was what we print into."""
     why = fault.strerror or str(fault)
     if fault.filename is None and fault.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
@@ -131,7 +131,7 @@ def _of_the_system(fault: OSError) -> str:
     return f"cannot use {fault.filename}: {why}; make it readable and writable for you, or name another"
 
 
-def _leave_output() -> None:
+def _discard_output() -> None:
     """What is still waiting to be printed is dropped: the interpreter would try once more at its end, and complain."""
     try:
         sys.stdout.flush()
@@ -141,6 +141,6 @@ def _leave_output() -> None:
         os.close(nowhere)
 
 
-def _on_one_line(text: str) -> str:
+def _as_single_line(text: str) -> str:
     """kube-scheduler's own words have line breaks at times; a sentence has none."""
     return " ".join(line.strip() for line in text.splitlines())

@@ -20,7 +20,7 @@ from pathlib import Path
 from bayplan.errors import BayplanError, UsageError
 
 DEFAULT_NAME = "bayplan"
-_STEP_S = 0.05
+_POLL_S = 0.05
 
 
 class ClusterFolderError(BayplanError):
@@ -28,7 +28,7 @@ class ClusterFolderError(BayplanError):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningCluster:
     """What a running cluster tells about itself."""
 
     pid: int
@@ -55,7 +55,7 @@ class ClusterFolder:
         return cls(Path(state) / "bayplan" / "clusters" / name, name)
 
     @classmethod
-    def serving(cls, url: str, env: Mapping[str, str]) -> Running | None:
+    def serving(cls, url: str, env: Mapping[str, str]) -> RunningCluster | None:
         """The cluster of this user that runs at an address, if one does."""
         folders = cls.named(DEFAULT_NAME, env).path.parent.glob("*")
         known = (cls(folder, folder.name).running() for folder in folders)
@@ -70,7 +70,7 @@ class ClusterFolder:
         return self.path / "cluster.log"
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Be the one process that runs this cluster."""
         with self._writable():
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,13 +90,13 @@ class ClusterFolder:
             finally:
                 self._record.unlink(missing_ok=True)
 
-    def tell(self, running: Running) -> None:
+    def write_record(self, running: RunningCluster) -> None:
         new = self._record.with_suffix(".new")
         with self._writable():
             new.write_text(json.dumps(asdict(running)))
             new.replace(self._record)
 
-    def running(self) -> Running | None:
+    def running(self) -> RunningCluster | None:
         """The cluster that runs here now, if one does."""
         try:
             with (self.path / "lock").open() as lock:
@@ -105,53 +105,55 @@ class ClusterFolder:
             return None
         except BlockingIOError:
             with contextlib.suppress(OSError, ValueError, TypeError):
-                return Running(**json.loads(self._record.read_text()))
+                return RunningCluster(**json.loads(self._record.read_text()))
         except OSError as fault:
-            raise self._unusable(fault) from None
+            raise self._folder_error(fault) from None
         return None
 
-    def must_run(self) -> Running:
+    def require_running(self) -> RunningCluster:
         found = self.running()
         if found is None:
             raise ClusterFolderError(f'the cluster "{self.name}" is not up; start it with `bayplan cluster up`')
         return found
 
-    def end(self, wait_s: float = 60.0) -> bool:
+    def stop(self, wait_s: float = 60.0) -> bool:
         """End the cluster; whether there was one."""
         found = self.running()
         if found is None:
             return False
         os.kill(found.pid, signal.SIGTERM)
-        self._await(lambda: self.running() is None, wait_s, f"did not end within {wait_s:g} s; look into {self.log}")
+        self._wait_until(
+            lambda: self.running() is None, wait_s, f"did not end within {wait_s:g} s; look into {self.log}"
+        )
         return True
 
-    def reset(self, wait_s: float = 300.0) -> Running:
+    def reset(self, wait_s: float = 300.0) -> RunningCluster:
         """Let the cluster that runs begin anew."""
-        before = self.must_run()
+        before = self.require_running()
         os.kill(before.pid, signal.SIGHUP)
 
         def anew() -> bool:
             now = self.running()
             return now is not None and now.starts > before.starts
 
-        self._await(anew, wait_s, f"did not begin anew within {wait_s:g} s; look into {self.log}")
-        return self.must_run()
+        self._wait_until(anew, wait_s, f"did not begin anew within {wait_s:g} s; look into {self.log}")
+        return self.require_running()
 
-    def _await(self, done: Callable[[], bool], wait_s: float, complaint: str) -> None:
+    def _wait_until(self, done: Callable[[], bool], wait_s: float, complaint: str) -> None:
         deadline = time.monotonic() + wait_s
         while not done():
             if time.monotonic() > deadline:
                 raise ClusterFolderError(f'the cluster "{self.name}" {complaint}')
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_S)
 
     @contextlib.contextmanager
     def _writable(self) -> Iterator[None]:
         try:
             yield
         except OSError as fault:
-            raise self._unusable(fault) from None
+            raise self._folder_error(fault) from None
 
-    def _unusable(self, fault: OSError) -> ClusterFolderError:
+    def _folder_error(self, fault: OSError) -> ClusterFolderError:
         """A folder that cannot be made, read or written is told with its path, and how another one is chosen."""
         return ClusterFolderError(
             f"cannot use {fault.filename or self.path} for what clusters of this user keep: {fault.strerror}; "

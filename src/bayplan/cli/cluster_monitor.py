@@ -12,45 +12,45 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bayplan.client import Client, Informers, resource_of
+from bayplan.client import Client, InformerSet, resource_of
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resources import accounted_requests, allocatable_amounts
-from bayplan.telemetry.page_rows import refusal
+from bayplan.telemetry.page_rows import unschedulable_message
 
 ZONE = "topology.kubernetes.io/zone"
 WINDOW_S = 5.0
-ENDED = ("Succeeded", "Failed")
+ENDED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(slots=True)
-class NodeUse:
+class NodeRequests:
     """One node: what it offers and what is asked of it."""
 
     name: str
     zone: str = ""
     ready: bool = False
     unschedulable: bool = False
-    known: bool = False
+    has_object: bool = False
     """Whether the node itself was seen, or only a pod that says it is there."""
-    offered: dict[str, int] = field(default_factory=dict)
-    used: dict[str, int] = field(default_factory=dict)
+    allocatable: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)
     pods: int = 0
 
     def share(self, resource: str) -> float:
         """How much of a resource is used; 0 where there is none."""
-        offered = self.offered.get(resource, 0)
-        return self.used.get(resource, 0) / offered if offered else 0.0
+        offered = self.allocatable.get(resource, 0)
+        return self.requested.get(resource, 0) / offered if offered else 0.0
 
     def add(self, pod: Pod, sign: int) -> None:
         self.pods += sign
         for resource, amount in accounted_requests(pod).items():
-            self.used[resource] = self.used.get(resource, 0) + sign * amount
+            self.requested[resource] = self.requested.get(resource, 0) + sign * amount
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingCounts:
     """Pods without a node, by what they wait for."""
 
     active: int = 0
@@ -59,13 +59,13 @@ class Waiting:
     gated: int = 0
 
 
-class ClusterView:
+class ClusterMonitor:
     """Follows one cluster. `run` it; then read it whenever you like."""
 
     def __init__(self, client: Client, *, changed: Callable[[], None] = lambda: None) -> None:
         self._clock = client.clock
         self._changed = changed
-        self.nodes: dict[str, NodeUse] = {}
+        self.nodes: dict[str, NodeRequests] = {}
         self.pods: dict[tuple[str, str], Pod] = {}
         self.placed: deque[Pod] = deque(maxlen=50)
         """The pods that got a node lately, the newest last."""
@@ -74,7 +74,7 @@ class ClusterView:
         self._decided: deque[float] = deque()
         self._synced = False
         nodes, pods = resource_of(kind_of(Node)), resource_of(kind_of(Pod))
-        self._informers = Informers([client.informer(nodes, self._on_node), client.informer(pods, self._on_pod)])
+        self._informers = InformerSet([client.informer(nodes, self._on_node), client.informer(pods, self._on_pod)])
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -86,26 +86,26 @@ class ClusterView:
         await self._informers.wait_synced()
 
     @property
-    def troubles(self) -> list[str]:
+    def connection_errors(self) -> list[str]:
         """Why nothing comes, in words."""
-        return self._informers.lagging()
+        return self._informers.not_synced()
 
-    def decisions_a_second(self) -> float:
+    def decisions_per_second(self) -> float:
         """Over the last few seconds."""
         since = self._clock.monotonic_s() - WINDOW_S
         while self._decided and self._decided[0] < since:
             self._decided.popleft()
         return len(self._decided) / WINDOW_S
 
-    def waiting(self) -> Waiting:
+    def pending_counts(self) -> PendingCounts:
         counts = {"": 0, "Unschedulable": 0, "SchedulingGated": 0}
         for pod in self.pods.values():
-            if not pod.spec.node_name and pod.status.phase not in ENDED and not pod.terminating:
-                reason = refusal(pod)[0]
+            if not pod.spec.node_name and pod.status.phase not in ENDED_PHASES and not pod.terminating:
+                reason = unschedulable_message(pod)[0]
                 counts[reason if reason in counts else ""] += 1
-        return Waiting(counts[""], counts["Unschedulable"], counts["SchedulingGated"])
+        return PendingCounts(counts[""], counts["Unschedulable"], counts["SchedulingGated"])
 
-    def named(self, prefix: str) -> list[Pod]:
+    def pods_with_prefix(self, prefix: str) -> list[Pod]:
         """Pods whose names begin so, in the order of their names."""
         return [pod for (_, name), pod in sorted(self.pods.items()) if name.startswith(prefix)]
 
@@ -117,21 +117,21 @@ class ClusterView:
         if new is None:
             assert old is not None
             use = self._use(old.name)
-            use.known = use.ready = False
+            use.has_object = use.ready = False
         elif isinstance(new, Node):
             use = self._use(new.name)
-            use.known = True
+            use.has_object = True
             use.zone = new.metadata.labels.get(ZONE, "")
             use.unschedulable = new.spec.unschedulable
             use.ready = any(each.type == "Ready" and each.status == "True" for each in new.status.conditions)
-            use.offered = allocatable_amounts(new.status.allocatable)
+            use.allocatable = allocatable_amounts(new.status.allocatable)
         self._changed()
 
     def _on_pod(self, old: KubeObject | None, new: KubeObject | None) -> None:
         before, after = (each if isinstance(each, Pod) else None for each in (old, new))
-        if before is not None and _counts(before):
+        if before is not None and _occupies_node(before):
             self._use(before.spec.node_name).add(before, -1)
-        if after is not None and _counts(after):
+        if after is not None and _occupies_node(after):
             self._use(after.spec.node_name).add(after, +1)
         if after is None:
             assert before is not None
@@ -146,16 +146,18 @@ class ClusterView:
         if after.spec.node_name and not (before is not None and before.spec.node_name):
             self.placements += 1
             self.placed.append(after)
-        elif refusal(after)[0] == "Unschedulable" and (before is None or refusal(before) != refusal(after)):
+        elif unschedulable_message(after)[0] == "Unschedulable" and (
+            before is None or unschedulable_message(before) != unschedulable_message(after)
+        ):
             self.refusals += 1
         else:
             return
         self._decided.append(self._clock.monotonic_s())
 
-    def _use(self, name: str) -> NodeUse:
-        return self.nodes.setdefault(name, NodeUse(name))
+    def _use(self, name: str) -> NodeRequests:
+        return self.nodes.setdefault(name, NodeRequests(name))
 
 
-def _counts(pod: Pod) -> bool:
+def _occupies_node(pod: Pod) -> bool:
     """Whether a pod takes room on a node."""
-    return bool(pod.spec.node_name) and pod.status.phase not in ENDED
+    return bool(pod.spec.node_name) and pod.status.phase not in ENDED_PHASES

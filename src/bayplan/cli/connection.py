@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from bayplan import __version__
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder
 from bayplan.cli.signals import run_until_stopped
-from bayplan.client import Client, Target, find_target
+from bayplan.client import Client, ConnectionConfig, load_connection_config
 from bayplan.clock import SystemClock
 from bayplan.errors import (
     ApiError,
@@ -39,22 +39,22 @@ _QPS, _BURST = 200.0, 400
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClusterConnection:
     """What the options say about the cluster."""
 
     kubeconfig: Path | None = None
     context: str = ""
     cluster: str = ""
 
-    def target(self, env: Mapping[str, str] | None = None) -> Target:
+    def target(self, env: Mapping[str, str] | None = None) -> ConnectionConfig:
         """The cluster that is meant."""
         env = os.environ if env is None else env
         if self.cluster:
             if self.kubeconfig is not None or self.context:
                 raise UsageError("--cluster names a cluster of its own; leave out --kubeconfig and --context")
-            return _embedded(ClusterFolder.named(self.cluster, env), env)
+            return _embedded_target(ClusterFolder.named(self.cluster, env), env)
         try:
-            return find_target(self.kubeconfig, env=env, context=self.context)
+            return load_connection_config(self.kubeconfig, env=env, context=self.context)
         except KubeconfigError as none:
             if self.kubeconfig is not None or self.context or not str(none).startswith("there is no API server"):
                 raise
@@ -64,16 +64,16 @@ class Connection:
                     "there is no cluster to talk to: KUBECONFIG and ~/.kube/config hold none, and none of "
                     "`bayplan cluster up` is running; start one, or name a kubeconfig with --kubeconfig"
                 ) from None
-            return _embedded(folder, env)
+            return _embedded_target(folder, env)
 
 
-def _embedded(folder: ClusterFolder, env: Mapping[str, str]) -> Target:
-    folder.must_run()
-    return find_target(folder.kubeconfig, env=env)
+def _embedded_target(folder: ClusterFolder, env: Mapping[str, str]) -> ConnectionConfig:
+    folder.require_running()
+    return load_connection_config(folder.kubeconfig, env=env)
 
 
 @asynccontextmanager
-async def connected(target: Target, *, qps: float = _QPS, burst: int = _BURST) -> AsyncIterator[Client]:
+async def open_client(target: ConnectionConfig, *, qps: float = _QPS, burst: int = _BURST) -> AsyncIterator[Client]:
     """A client of a person: in haste, but not alone in the world."""
     agent = f"bayplan/{__version__}"
     async with Client(
@@ -82,24 +82,24 @@ async def connected(target: Target, *, qps: float = _QPS, burst: int = _BURST) -
         yield client
 
 
-def asked(connection: Connection, work: Callable[[Client], Awaitable[T]]) -> T:
+def run_with_client(connection: ClusterConnection, work: Callable[[Client], Awaitable[T]]) -> T:
     """Do something with a client of the cluster that is meant; what goes wrong is told with what to do about it."""
-    return asked_of(connection.target(), work)
+    return run_with_target(connection.target(), work)
 
 
-def asked_of(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
+def run_with_target(target: ConnectionConfig, work: Callable[[Client], Awaitable[T]]) -> T:
     """The same for a cluster that is known already."""
 
     async def run() -> T:
-        async with connected(target) as client:
+        async with open_client(target) as client:
             return await work(client)
 
-    with mended(target):
+    with explain_api_errors(target):
         return run_until_stopped(run())
 
 
 @contextmanager
-def mended(target: Target) -> Iterator[None]:
+def explain_api_errors(target: ConnectionConfig) -> Iterator[None]:
     """A refusal of the API server as one sentence, and what to do."""
     try:
         yield
@@ -107,7 +107,8 @@ def mended(target: Target) -> Iterator[None]:
         raise
     except Unauthorized as fault:
         raise ApiError(
-            f"{target.server} does not know us: {fault.details}; renew the credentials in {_origin(target)}, "
+            f"{target.server} does not know us: {fault.details}; renew the credentials in "
+            f"{_credentials_origin(target)}, "
             "or choose another --context"
         ) from None
     except Forbidden as fault:
@@ -115,15 +116,17 @@ def mended(target: Target) -> Iterator[None]:
             f"{fault.details}; ask for that right, or choose another --context or --namespace", code=fault.code
         ) from None
     except Unreachable as fault:
-        raise Unreachable(f"{_sentence(fault)} The address is from {_origin(target)}.", sent=fault.sent) from None
+        raise Unreachable(
+            f"{_with_full_stop(fault)} The address is from {_credentials_origin(target)}.", sent=fault.sent
+        ) from None
     except NotFound as fault:
         raise ApiError(f"{fault.details}; look at what is there with `bayplan get`", code=fault.code) from None
 
 
-def _sentence(fault: BayplanError) -> str:
+def _with_full_stop(fault: BayplanError) -> str:
     text = str(fault).rstrip()
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def _origin(target: Target) -> str:
+def _credentials_origin(target: ConnectionConfig) -> str:
     return target.origin or "the kubeconfig"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bayplan.app.configuration import configured, known_plugins
 from bayplan.app.scheduler import build_engine
-from bayplan.batch.config.scheduler_conf import remedy_for
+from bayplan.batch.config.scheduler_conf import suggest_remedy
 from bayplan.binder.plugin_registry import STAGE as BINDER_STAGE
 from bayplan.cache import Cache
 from bayplan.errors import ConfigError, UsageError
@@ -18,11 +18,11 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.scheduler.engine import PodEngine
 
 
-def chosen_plugins(folders: tuple[Path, ...], *, trust_writable: bool) -> Registry:
+def load_plugins(folders: tuple[Path, ...], *, trust_writable: bool) -> Registry:
     return known_plugins(folders, trust_writable=trust_writable)
 
 
-def file_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a file; standard input for `-`."""
     try:
         if str(path) == "-":
@@ -37,10 +37,10 @@ def file_text(path: Path) -> str:
 
 
 @contextmanager
-def running_engine(config: Path | None, registry: Registry, cache: Cache, *, seed: int) -> Iterator[PodEngine]:
+def open_engine(config: Path | None, registry: Registry, cache: Cache, *, seed: int) -> Iterator[PodEngine]:
     """An engine with the configuration of a file, or with the default one; what its plugins hold is released."""
-    text = file_text(config) if config is not None else None
-    with explained(config, registry):
+    text = read_text(config) if config is not None else None
+    with explain_config_errors(config, registry):
         engine = build_engine(configured(text, registry), registry, cache, seed=seed)
     try:
         yield engine
@@ -49,7 +49,7 @@ def running_engine(config: Path | None, registry: Registry, cache: Cache, *, see
 
 
 @contextmanager
-def explained(config: Path | str | None, registry: Registry) -> Iterator[None]:
+def explain_config_errors(config: Path | str | None, registry: Registry) -> Iterator[None]:
     """Whatever is wrong with the configuration is told with the file and what to do about it."""
     try:
         yield
@@ -57,25 +57,25 @@ def explained(config: Path | str | None, registry: Registry) -> Iterator[None]:
         if fault.stage == BINDER_STAGE:
             raise  # it stands in another file, which it names
         place = f"{config}: " if config is not None else ""
-        raise ConfigError(f"{place}{_shortened(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
+        raise ConfigError(f"{place}{_shorten(str(fault))}; {_remedy(fault, registry)}", stage=fault.stage) from None
 
 
 @contextmanager
-def batch_explained(place: Path | str, actions: Iterable[str]) -> Iterator[None]:
+def explain_batch_config_errors(place: Path | str, actions: Iterable[str]) -> Iterator[None]:
     """The same for a volcano-scheduler.conf."""
     try:
         yield
     except ConfigError as fault:
-        raise ConfigError(f"{place}: {fault}; {remedy_for(fault, tuple(actions))}", stage=fault.stage) from None
+        raise ConfigError(f"{place}: {fault}; {suggest_remedy(fault, tuple(actions))}", stage=fault.stage) from None
 
 
 _UNKNOWN_PLUGIN = re.compile(r'"[^"]*" does not exist')
-_LONGEST_FAULT = 1000
+_MAX_MESSAGE_CHARS = 1000
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """kube-scheduler quotes a whole file at times."""
-    return text if len(text) <= _LONGEST_FAULT else f"{text[:_LONGEST_FAULT]}…"
+    return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}…"
 
 
 def _remedy(fault: ConfigError, registry: Registry) -> str:

@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_ending: WeakSet[asyncio.Task[Any]] = WeakSet()
+_finishing_tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
 
 
-def end_undisturbed() -> None:
+def ignore_further_signals() -> None:
     """The task that calls this has done its work and only closes what it opened: a signal need not end it any more."""
     task = asyncio.current_task()
     assert task is not None, "only a task can end"
-    _ending.add(task)
+    _finishing_tasks.add(task)
 
 
 def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
@@ -42,7 +42,7 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
 
             def cancel() -> None:
                 nonlocal stopped
-                if not stopped and task not in _ending:
+                if not stopped and task not in _finishing_tasks:
                     stopped = True
                     task.cancel()
 
@@ -62,7 +62,7 @@ def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-async def until_stopped(work: Coroutine[Any, Any, None], *, beside: Coroutine[Any, Any, None]) -> None:
+async def wait_until_stopped(work: Coroutine[Any, Any, None], *, beside: Coroutine[Any, Any, None]) -> None:
     """Work until a signal comes, and return as after an ordinary end: for commands that are meant to be stopped.
 
     What the work dies of is raised. `beside`: runs as long, and may end before. A second signal ends whatever the

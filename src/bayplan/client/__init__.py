@@ -3,8 +3,8 @@
 Whoever needs the API server imports from this package alone.
 """
 
-from bayplan.client.applier import Applied, Applier
-from bayplan.client.auth.connection_config import Target, find_target, in_cluster
+from bayplan.client.applier import Applier, ApplyResult
+from bayplan.client.auth.connection_config import ConnectionConfig, in_cluster_config, load_connection_config
 from bayplan.client.auth.secret import Secret
 from bayplan.client.client import (
     APPLY_PATCH,
@@ -15,33 +15,33 @@ from bayplan.client.client import (
 )
 from bayplan.client.confirmed_writes import (
     REQUEST_TIMEOUT_S,
+    ConfirmedWrite,
     ConfirmedWrites,
-    Found,
     LateCreates,
-    Missing,
-    Written,
+    NotWritten,
+    WriteState,
     worker_slot,
 )
 from bayplan.client.discovery.rest_mapper import (
-    Catalogue,
-    NamedKind,
-    UnknownKind,
-    read_catalogue,
+    KindMapping,
+    NoKindMatch,
+    RestMapper,
+    discover_rest_mapper,
 )
-from bayplan.client.discovery.served_resources import Offered
-from bayplan.client.election.leader_address import FORWARDED_TOKEN, leader_marks, path_to_leader
-from bayplan.client.election.leader_elector import Election, Timings
-from bayplan.client.election.multi_lease import Elections
-from bayplan.client.error_log_throttle import LastingFaults
+from bayplan.client.discovery.served_resources import ServedResources
+from bayplan.client.election.leader_address import FORWARDED_TOKEN, leader_annotations, leader_proxy_path
+from bayplan.client.election.leader_elector import ElectionTimings, LeaderElector
+from bayplan.client.election.multi_lease import MultiLeaseElector
+from bayplan.client.error_log_throttle import ErrorLogThrottle
 from bayplan.client.event_sink import EventSink, event_resource
-from bayplan.client.http.blocking_service import BlockingService
-from bayplan.client.http.connection_pool import EAGER
-from bayplan.client.http.service_client import NotPosted, Service
-from bayplan.client.http.transport import Guard, Transport
-from bayplan.client.informer.decoder import Unreadable
+from bayplan.client.http.blocking_service import BlockingHttpService
+from bayplan.client.http.connection_pool import WARM_CONNECTIONS
+from bayplan.client.http.service_client import HttpService, ServiceCallError
+from bayplan.client.http.transport import Transport, WriteGuard
+from bayplan.client.informer.decoder import UndecodableObject
 from bayplan.client.informer.informer import EVERYTHING, Informer, Selection
-from bayplan.client.informer.informer_set import Informers
-from bayplan.client.informer.pager import Listed
+from bayplan.client.informer.informer_set import InformerSet
+from bayplan.client.informer.pager import ListResult
 from bayplan.client.resources import (
     ACCESS_REVIEWS,
     CORE_EVENTS,
@@ -49,16 +49,15 @@ from bayplan.client.resources import (
     LEASES,
     PODS,
     TOKEN_REVIEWS,
-    Resource,
+    GroupVersionResource,
     resource_of,
 )
-from bayplan.client.tables import Column, Row, Table, Wanted, read_table, watch_objects, watch_table
+from bayplan.client.tables import Table, TableColumn, TableQuery, TableRow, read_table, watch_objects, watch_table
 
 __all__ = [
     "ACCESS_REVIEWS",
     "APPLY_PATCH",
     "CORE_EVENTS",
-    "EAGER",
     "EVENTS",
     "EVERYTHING",
     "FORWARDED_TOKEN",
@@ -69,46 +68,47 @@ __all__ = [
     "REQUEST_TIMEOUT_S",
     "STRATEGIC_PATCH",
     "TOKEN_REVIEWS",
-    "Applied",
+    "WARM_CONNECTIONS",
     "Applier",
-    "BlockingService",
-    "Catalogue",
+    "ApplyResult",
+    "BlockingHttpService",
     "Client",
-    "Column",
+    "ConfirmedWrite",
     "ConfirmedWrites",
-    "Election",
-    "Elections",
+    "ConnectionConfig",
+    "ElectionTimings",
+    "ErrorLogThrottle",
     "EventSink",
-    "Found",
-    "Guard",
+    "GroupVersionResource",
+    "HttpService",
     "Informer",
-    "Informers",
-    "LastingFaults",
+    "InformerSet",
+    "KindMapping",
     "LateCreates",
-    "Listed",
-    "Missing",
-    "NamedKind",
-    "NotPosted",
-    "Offered",
-    "Resource",
-    "Row",
+    "LeaderElector",
+    "ListResult",
+    "MultiLeaseElector",
+    "NoKindMatch",
+    "NotWritten",
+    "RestMapper",
     "Secret",
     "Selection",
-    "Service",
+    "ServedResources",
+    "ServiceCallError",
     "Table",
-    "Target",
-    "Timings",
+    "TableColumn",
+    "TableQuery",
+    "TableRow",
     "Transport",
-    "UnknownKind",
-    "Unreadable",
-    "Wanted",
-    "Written",
+    "UndecodableObject",
+    "WriteGuard",
+    "WriteState",
+    "discover_rest_mapper",
     "event_resource",
-    "find_target",
-    "in_cluster",
-    "leader_marks",
-    "path_to_leader",
-    "read_catalogue",
+    "in_cluster_config",
+    "leader_annotations",
+    "leader_proxy_path",
+    "load_connection_config",
     "read_table",
     "resource_of",
     "watch_objects",

@@ -13,21 +13,21 @@ from typing import Any
 import msgspec
 
 from bayplan.client.client import APPLY_PATCH, Client
-from bayplan.client.discovery.rest_mapper import Catalogue, NamedKind, read_catalogue
+from bayplan.client.discovery.rest_mapper import KindMapping, RestMapper, discover_rest_mapper
 from bayplan.client.resources import query
 from bayplan.clock import LoopClock
 from bayplan.errors import Conflict, NotFound, ObjectError
 
 FIELD_MANAGER = "bayplan"
-_NEW_KINDS_S = 10.0
-_STEP_S = 0.1
+_DISCOVERY_WAIT_S = 10.0
+_DISCOVERY_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Applied:
+class ApplyResult:
     """What became of one manifest."""
 
-    kind: NamedKind
+    kind: KindMapping
     namespace: str
     name: str
     outcome: str
@@ -35,7 +35,7 @@ class Applied:
     tree: dict[str, Any]
 
     def __str__(self) -> str:
-        return f"{self.kind.called(self.name)} {self.outcome}"
+        return f"{self.kind.matches_name(self.name)} {self.outcome}"
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -64,12 +64,12 @@ class Applier:
         self._force = force
         self._dry_run = dry_run
         self._manager = manager or FIELD_MANAGER
-        self._catalogue: Catalogue | None = None
+        self._catalogue: RestMapper | None = None
         self._definitions = False
 
-    async def apply(self, tree: Mapping[str, Any], place: str = "the manifest") -> Applied:
+    async def apply(self, tree: Mapping[str, Any], place: str = "the manifest") -> ApplyResult:
         """Make the server have what the manifest says."""
-        kind, namespace, name = await self.located(tree, place)
+        kind, namespace, name = await self.locate(tree, place)
         path = kind.resource.path(namespace, name)
         before = await self._known(path)
         options = query(
@@ -89,10 +89,16 @@ class Applier:
             raise Conflict(f"{place}: {told}", code=fault.code, reason=fault.reason, details=told) from None
         self._definitions = self._definitions or kind.resource.plural == "customresourcedefinitions"
         after: dict[str, Any] = msgspec.json.decode(answer.body)
-        outcome = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
-        return Applied(kind, namespace, name, outcome, after)
+        outcome = (
+            "created"
+            if before is None
+            else "unchanged"
+            if _without_managed_fields(before) == _without_managed_fields(after)
+            else "configured"
+        )
+        return ApplyResult(kind, namespace, name, outcome, after)
 
-    async def located(self, tree: Mapping[str, Any], place: str = "the manifest") -> tuple[NamedKind, str, str]:
+    async def locate(self, tree: Mapping[str, Any], place: str = "the manifest") -> tuple[KindMapping, str, str]:
         """The kind, the namespace and the name of a manifest."""
         api_version, word = str(tree.get("apiVersion") or ""), str(tree.get("kind") or "")
         meta = tree.get("metadata")
@@ -112,13 +118,13 @@ class Applier:
             )
         return kind, namespace, name
 
-    async def _kind(self, api_version: str, word: str, place: str) -> NamedKind:
+    async def _kind(self, api_version: str, word: str, place: str) -> KindMapping:
         """A definition that was applied a moment ago may take a moment to be served."""
-        deadline = self._clock.monotonic_s() + (_NEW_KINDS_S if self._definitions else 0.0)
+        deadline = self._clock.monotonic_s() + (_DISCOVERY_WAIT_S if self._definitions else 0.0)
         while True:
             if self._catalogue is None:
-                self._catalogue = await read_catalogue(self._client.transport)
-            kind = self._catalogue.of_manifest(api_version, word)
+                self._catalogue = await discover_rest_mapper(self._client.transport)
+            kind = self._catalogue.kind_of_manifest(api_version, word)
             if kind is not None:
                 return kind
             self._catalogue = None
@@ -127,7 +133,7 @@ class Applier:
                     f'{place}: the server has no kind "{word}" in {api_version}; apply its definition first, '
                     "or correct apiVersion and kind"
                 )
-            await self._clock.sleep(_STEP_S)
+            await self._clock.sleep(_DISCOVERY_INTERVAL_S)
 
     async def _known(self, path: str) -> dict[str, Any] | None:
         try:
@@ -138,7 +144,7 @@ class Applier:
         return tree
 
 
-def _content(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _without_managed_fields(tree: Mapping[str, Any]) -> dict[str, Any]:
     """An object without who owns its fields: where a manifest sets none, the server notes an owner of those that it
     filled in itself at the second apply, and nothing else is new."""
     books = ("managedFields", "resourceVersion")

@@ -15,30 +15,31 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bayplan.client.auth.connection_config import Target
-from bayplan.client.discovery.served_resources import Offered, discover
-from bayplan.client.error_log_throttle import SERVER, LastingFaults
-from bayplan.client.http.connection_pool import EAGER, LIMIT
+from bayplan.client.auth.connection_config import ConnectionConfig
+from bayplan.client.discovery.served_resources import ServedResources, discover
+from bayplan.client.error_log_throttle import SERVER_TOPIC, ErrorLogThrottle
+from bayplan.client.http.connection_pool import MAX_CONNECTIONS, WARM_CONNECTIONS
 from bayplan.client.http.transport import (
     TIMEOUT_S,
-    Guard,
     Observer,
     Transport,
+    WriteGuard,
 )
-from bayplan.client.informer.backoff import Backoff
-from bayplan.client.informer.decoder import Unreadable, decoder_of
+from bayplan.client.informer.backoff import RetryBackoff
+from bayplan.client.informer.decoder import UndecodableObject, decoder_of
 from bayplan.client.informer.informer import (
     EVERYTHING,
-    Complaint,
     Handler,
     Informer,
     Selection,
+    UndecodableHandler,
 )
-from bayplan.client.informer.pager import Listed, list_all
-from bayplan.client.resources import PODS, Resource, query, resource_of
+from bayplan.client.informer.pager import ListResult, list_all
+from bayplan.client.resources import PODS, GroupVersionResource, query, resource_of
 from bayplan.clock import LoopClock
 from bayplan.errors import (
     ApiError,
+    CredentialsUnavailable,
     Forbidden,
     LeaseLost,
     NotFound,
@@ -46,9 +47,8 @@ from bayplan.errors import (
     ServerError,
     TooManyRequests,
     Unauthorized,
-    Unidentified,
     Unreachable,
-    Untrusted,
+    UntrustedServer,
 )
 from bayplan.objects.kinds import KINDS, Kind, kind_of
 from bayplan.objects.meta import KubeObject
@@ -65,7 +65,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-_TO_MEND: dict[type[ApiError], str] = {
+_REMEDIES: dict[type[ApiError], str] = {
     Forbidden: "let this user read what the server offers, as the role system:discovery does",
     NotFound: "check the server's address, its path too",
     Unauthorized: "check the user of the kubeconfig: its token or its certificate",
@@ -73,12 +73,12 @@ _TO_MEND: dict[type[ApiError], str] = {
 """What somebody has to do about a server that does not tell us what it offers."""
 
 
-class _Reference(msgspec.Struct, frozen=True):
+class _BindingTarget(msgspec.Struct, frozen=True):
     kind: str
     name: str
 
 
-class _BoundMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+class _BindingMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
     uid: str = ""
@@ -88,8 +88,8 @@ class _BoundMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Binding(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
     kind: str
-    metadata: _BoundMeta
-    target: _Reference
+    metadata: _BindingMeta
+    target: _BindingTarget
 
 
 class Client:
@@ -97,7 +97,7 @@ class Client:
 
     def __init__(
         self,
-        target: Target,
+        target: ConnectionConfig,
         *,
         clock: LoopClock,
         chance: random.Random,
@@ -106,13 +106,13 @@ class Client:
         burst: int = 100,
         timeout_s: float = TIMEOUT_S,
         tls_minimum: str = "1.2",
-        connections: int = LIMIT,
+        connections: int = MAX_CONNECTIONS,
         observer: Observer | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.target = target
         self.clock = clock
-        self._faults = LastingFaults(log, clock)
+        self._faults = ErrorLogThrottle(log, clock)
         self.chance = chance
         self.transport = Transport(
             target,
@@ -137,15 +137,15 @@ class Client:
         """Close all connections. Requests under way fail; informers must have been cancelled before."""
         await self.transport.close()
 
-    async def warm(self, count: int = EAGER) -> None:
+    async def warm(self, count: int = WARM_CONNECTIONS) -> None:
         """Open connections before they are needed: the first of many writes then need not wait for handshakes."""
         await self.transport.warm(count)
 
-    def guard(self, guard: Guard | None) -> None:
+    def set_guard(self, guard: WriteGuard | None) -> None:
         """From now on every write asks this first, at the last moment before it is sent."""
         self.transport.guard = guard
 
-    async def may_write(self) -> None:
+    async def check_guard(self) -> None:
         """Ask the guard, for a write that another program makes on behalf of this one. Raises `LeaseLost`."""
         while (guard := self.transport.guard) is not None:
             try:
@@ -157,11 +157,15 @@ class Client:
 
     # Reading.
 
-    async def discover(self, kinds: Iterable[Kind] = KINDS, also: Iterable[Resource] = ()) -> Offered:
+    async def discover(
+        self, kinds: Iterable[Kind] = KINDS, also: Iterable[GroupVersionResource] = ()
+    ) -> ServedResources:
         """Which of these kinds the server offers, in the version to read each; `also`: what is only written."""
         return await discover(self.transport, kinds, also)
 
-    async def reach(self, kinds: Iterable[Kind] = KINDS, also: Iterable[Resource] = ()) -> Offered:
+    async def wait_for_server(
+        self, kinds: Iterable[Kind] = KINDS, also: Iterable[GroupVersionResource] = ()
+    ) -> ServedResources:
         """The same, and wait for a server that is not there yet: a control plane may start its scheduler first.
 
         One that has no time, or whose insides do not answer, is not there yet either. Who does not know us, or whom we
@@ -170,9 +174,9 @@ class Client:
         A server that has just started may list some of its groups only. What it does not list counts as missing when
         two discoveries agree and the server was ready between them.
         """
-        backoff = Backoff(self.clock, self.chance)
+        backoff = RetryBackoff(self.clock, self.chance)
         kinds, also = list(kinds), list(also)
-        before: Offered | None = None
+        before: ServedResources | None = None
         while True:
             try:
                 offered = await self.discover(kinds, also)
@@ -181,13 +185,13 @@ class Client:
                 await self.check_ready()
                 before = offered
                 continue
-            except (Unidentified, Untrusted):
+            except (CredentialsUnavailable, UntrustedServer):
                 raise
             except (Forbidden, NotFound, Unauthorized) as fault:
-                advice = f"{fault}; {_TO_MEND[type(fault)]}"
+                advice = f"{fault}; {_REMEDIES[type(fault)]}"
                 raise type(fault)(advice, code=fault.code, reason=fault.reason, details=fault.details) from None
             except (ServerError, TooManyRequests, Unreachable) as fault:
-                self._faults.tell(SERVER, f"waiting for the API server: {fault}")
+                self._faults.log_error(SERVER_TOPIC, f"waiting for the API server: {fault}")
             before = None
             await backoff.wait()
 
@@ -198,11 +202,11 @@ class Client:
 
     def informer(
         self,
-        resource: Resource,
+        resource: GroupVersionResource,
         handler: Handler,
         *,
         selection: Selection = EVERYTHING,
-        complaint: Complaint | None = None,
+        complaint: UndecodableHandler | None = None,
         streaming: bool = True,
         only_latest: bool = False,
     ) -> Informer:
@@ -220,7 +224,9 @@ class Client:
             faults=self._faults,
         )
 
-    async def list(self, resource: Resource, selection: Selection = EVERYTHING, *, since: str = "") -> Listed:
+    async def list(
+        self, resource: GroupVersionResource, selection: Selection = EVERYTHING, *, since: str = ""
+    ) -> ListResult:
         """Everything that exists at this moment, or at a version not older than `since`."""
         return await list_all(
             self.transport,
@@ -232,16 +238,18 @@ class Client:
             label_selector=selection.label_selector,
         )
 
-    async def get(self, struct: type[T], namespace: str, name: str, *, resource: Resource | None = None) -> T:
+    async def get(
+        self, struct: type[T], namespace: str, name: str, *, resource: GroupVersionResource | None = None
+    ) -> T:
         """One object, typed."""
         resource = resource or resource_of(kind_of(struct))
         answer = await self.transport.request("GET", resource.path(namespace, name))
-        return _typed(struct, resource, answer.body)
+        return _decode(struct, resource, answer.body)
 
-    async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+    async def get_raw(self, resource: GroupVersionResource, namespace: str, name: str) -> dict[str, Any]:
         """One object with all its fields, as `update` needs it."""
         answer = await self.transport.request("GET", resource.path(namespace, name))
-        return _tree(answer.body, resource)
+        return _decode_tree(answer.body, resource)
 
     # Writing.
 
@@ -250,19 +258,19 @@ class Client:
     ) -> None:
         """Place a pod, and give it these annotations in the same step. With `uid` the server refuses a pod of the same
         name that came later."""
-        meta = _BoundMeta(namespace, name, uid, annotations or {})
-        body = _Binding("v1", "Binding", meta, _Reference("Node", node))
+        meta = _BindingMeta(namespace, name, uid, annotations or {})
+        body = _Binding("v1", "Binding", meta, _BindingTarget("Node", node))
         await self.transport.request("POST", PODS.path(namespace, name, "binding"), msgspec.json.encode(body))
 
     async def create(
-        self, resource: Resource, body: Body, *, namespace: str = "", name: str = "", subresource: str = ""
+        self, resource: GroupVersionResource, body: Body, *, namespace: str = "", name: str = "", subresource: str = ""
     ) -> bytes:
         """A new object, or a subresource of one (then with its name). The answer is the object as JSON text."""
         path = resource.path(namespace, name, subresource)
-        return (await self.transport.request("POST", path, _encoded(body))).body
+        return (await self.transport.request("POST", path, _encode(body))).body
 
     async def update(
-        self, resource: Resource, tree: Mapping[str, Any], *, subresource: str = "", timeout_s: float = 0.0
+        self, resource: GroupVersionResource, tree: Mapping[str, Any], *, subresource: str = "", timeout_s: float = 0.0
     ) -> dict[str, Any]:
         """Replace an object. All of it must be given, as `get_raw` gave it: our structs know only some fields, and the
         rest would be lost. Its resourceVersion makes the server refuse (`Conflict`) when somebody was quicker."""
@@ -273,11 +281,11 @@ class Client:
             )
         path = resource.path(meta.get("namespace", ""), meta.get("name", ""), subresource)
         answer = await self.transport.request("PUT", path, msgspec.json.encode(tree), timeout_s=timeout_s)
-        return _tree(answer.body, resource)
+        return _decode_tree(answer.body, resource)
 
     async def patch(
         self,
-        resource: Resource,
+        resource: GroupVersionResource,
         body: Body,
         *,
         name: str,
@@ -288,15 +296,17 @@ class Client:
     ) -> bytes:
         """Change some fields. A `metadata.uid` or `resourceVersion` in the patch is a condition on the object."""
         path = resource.path(namespace, name, subresource) + query({"fieldManager": field_manager or None})
-        return (await self.transport.request("PATCH", path, _encoded(body), content_type=kind)).body
+        return (await self.transport.request("PATCH", path, _encode(body), content_type=kind)).body
 
-    async def created(self, struct: type[T], body: Body, *, namespace: str = "", resource: Resource | None = None) -> T:
+    async def create_typed(
+        self, struct: type[T], body: Body, *, namespace: str = "", resource: GroupVersionResource | None = None
+    ) -> T:
         """A new object, typed as the server then has it."""
         resource = resource or resource_of(kind_of(struct))
-        answer = await self.transport.request("POST", resource.path(namespace), _encoded(body))
-        return _typed(struct, resource, answer.body)
+        answer = await self.transport.request("POST", resource.path(namespace), _encode(body))
+        return _decode(struct, resource, answer.body)
 
-    async def patched(
+    async def patch_typed(
         self,
         struct: type[T],
         body: Body,
@@ -305,11 +315,11 @@ class Client:
         namespace: str = "",
         subresource: str = "",
         kind: str = MERGE_PATCH,
-        resource: Resource | None = None,
+        resource: GroupVersionResource | None = None,
     ) -> T:
         """Change some fields; the object typed as the server then has it."""
         resource = resource or resource_of(kind_of(struct))
-        return _typed(
+        return _decode(
             struct,
             resource,
             await self.patch(resource, body, name=name, namespace=namespace, subresource=subresource, kind=kind),
@@ -317,7 +327,7 @@ class Client:
 
     async def delete(
         self,
-        resource: Resource,
+        resource: GroupVersionResource,
         *,
         name: str,
         namespace: str = "",
@@ -338,19 +348,19 @@ class Client:
         await self.transport.request("DELETE", resource.path(namespace, name), msgspec.json.encode(options))
 
 
-def _typed(struct: type[T], resource: Resource, body: bytes) -> T:
-    found = decoder_of(resource).one(body)
-    if isinstance(found, Unreadable):
+def _decode(struct: type[T], resource: GroupVersionResource, body: bytes) -> T:
+    found = decoder_of(resource).object(body)
+    if isinstance(found, UndecodableObject):
         raise ObjectError(found.reason)
     assert isinstance(found, struct)
     return found
 
 
-def _encoded(body: Body) -> bytes:
+def _encode(body: Body) -> bytes:
     return body if isinstance(body, bytes) else msgspec.json.encode(body)
 
 
-def _tree(body: bytes, resource: Resource) -> dict[str, Any]:
+def _decode_tree(body: bytes, resource: GroupVersionResource) -> dict[str, Any]:
     tree = msgspec.json.decode(body)
     if not isinstance(tree, dict):
         raise ApiError(f"the server answered for {resource} with something that is no object")

@@ -43,20 +43,20 @@ worker_slot: ContextVar[Callable[[], AbstractAsyncContextManager[None]]] = Conte
 
 
 @dataclass(frozen=True, slots=True)
-class Written(Generic[T]):
+class ConfirmedWrite(Generic[T]):
     """The write took effect; `value` is what sending it would have returned."""
 
     value: T
 
 
-class Missing(Enum):
+class NotWritten(Enum):
     """The write has not taken effect."""
 
     SO_FAR = "it may still take effect"
     FOR_EVER = "it cannot take effect any more"
 
 
-Found = Written[T] | Missing
+WriteState = ConfirmedWrite[T] | NotWritten
 
 
 @dataclass(slots=True)
@@ -68,14 +68,14 @@ class ConfirmedWrites:
     open: int = 0
     """Writes under way that may take effect, and whose outcome is not known."""
 
-    def unknown_until_s(self) -> float:
+    def unresolved_until_s(self) -> float:
         """Until when a write may take effect whose answer is missing now, on the monotonic clock."""
         return self.clock.monotonic_s() + self.request_timeout_s
 
     async def write(
         self,
         send: Callable[[], Awaitable[T]],
-        find: Callable[[], Awaitable[Found[T]]],
+        find: Callable[[], Awaitable[WriteState[T]]],
         *,
         what: str,
         retry_refused: bool = False,
@@ -99,7 +99,7 @@ class ConfirmedWrites:
     async def _write(
         self,
         send: Callable[[], Awaitable[T]],
-        find: Callable[[], Awaitable[Found[T]]],
+        find: Callable[[], Awaitable[WriteState[T]]],
         what: str,
         trusted: tuple[type[ApiError], ...],
         *,
@@ -115,7 +115,7 @@ class ConfirmedWrites:
                 refusal = error
             sends += 1
             if refusal.outcome_unknown:
-                unknown_until_s = self.unknown_until_s()
+                unknown_until_s = self.unresolved_until_s()
                 log.info("%s: the outcome is unknown: %s", what, refusal)
             elif unknown_until_s == float("-inf") and (
                 _is_unsent(refusal)
@@ -128,32 +128,32 @@ class ConfirmedWrites:
                 await self._pause(next(pauses))
                 continue
             is_last = self.clock.monotonic_s() >= unknown_until_s  # a slow GET may show the state before that
-            found = await self._look(find)
-            if isinstance(found, Written):
+            found = await self._read_state(find)
+            if isinstance(found, ConfirmedWrite):
                 log.info("%s: it took effect, though the answer was: %s", what, refusal)
                 return found.value
-            if found is Missing.FOR_EVER or is_last:
+            if found is NotWritten.FOR_EVER or is_last:
                 raise refusal
             if sends >= _MAX_SENDS and not _is_unsent(refusal):
                 return await self._await_effect(find, unknown_until_s, refusal, what)
             await self._pause(next(pauses))
 
     async def _await_effect(
-        self, find: Callable[[], Awaitable[Found[T]]], until_s: float, refusal: ApiError, what: str
+        self, find: Callable[[], Awaitable[WriteState[T]]], until_s: float, refusal: ApiError, what: str
     ) -> T:
         """Look until the write has taken effect or cannot any more; then raise the refusal."""
         for pause_s in _pauses():
             await self._pause(min(pause_s, max(0.0, until_s - self.clock.monotonic_s())))
             is_last = self.clock.monotonic_s() >= until_s
-            found = await self._look(find)
-            if isinstance(found, Written):
+            found = await self._read_state(find)
+            if isinstance(found, ConfirmedWrite):
                 log.info("%s: it took effect, though the answer was: %s", what, refusal)
                 return found.value
-            if found is Missing.FOR_EVER or is_last:
+            if found is NotWritten.FOR_EVER or is_last:
                 break
         raise refusal
 
-    async def _look(self, find: Callable[[], Awaitable[Found[T]]]) -> Found[T]:
+    async def _read_state(self, find: Callable[[], Awaitable[WriteState[T]]]) -> WriteState[T]:
         """Ask until the API server answers. An answer that does not tell is no proof that nothing happened."""
         for pause_s in _pauses():
             try:
@@ -163,7 +163,7 @@ class ConfirmedWrites:
             except ApiError as error:
                 log.warning("cannot look up what became of a write: %s", error)
                 break
-        return Missing.SO_FAR
+        return NotWritten.SO_FAR
 
     async def _pause(self, seconds: float) -> None:
         async with worker_slot.get()():
@@ -182,7 +182,7 @@ class LateCreates:
         if refusal.outcome_unknown:
             now_s = self._confirmed.clock.monotonic_s()
             self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}
-            self._until_s[key] = self._confirmed.unknown_until_s()
+            self._until_s[key] = self._confirmed.unresolved_until_s()
 
     def until_s(self, key: str) -> float | None:
         """Until when a create of `key` may take effect, on the monotonic clock; None if none can."""

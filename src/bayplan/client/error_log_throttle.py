@@ -13,56 +13,56 @@ from collections.abc import Hashable
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Forbidden, Unauthorized, Unreachable
 
-AGAIN_S = 300.0
-_MOST = 4096
-SERVER = "the server"
+REPEAT_S = 300.0
+_MAX_TEXTS = 4096
+SERVER_TOPIC = "the server"
 """The topic of a server that does not answer: whoever gets an answer has seen it cured for all."""
-RIGHTS = "the rights"
+PERMISSIONS_TOPIC = "the rights"
 """The topic of what we may not do. One request that is let through says nothing about the others."""
 
 _REFUSED = re.compile(r'User "(?P<who>.*)" cannot (?P<verb>\S+) resource "(?P<what>\S+)" in API group "(?P<group>\S*)"')
 
 
-class LastingFaults:
+class ErrorLogThrottle:
     """Tells a log. Texts stand below topics, so that a topic can be cured."""
 
-    def __init__(self, log: logging.Logger, clock: LoopClock, *, again_s: float = AGAIN_S) -> None:
+    def __init__(self, log: logging.Logger, clock: LoopClock, *, again_s: float = REPEAT_S) -> None:
         self._log = log
         self._clock = clock
         self._again_s = again_s
         self._told: dict[Hashable, dict[Hashable, float]] = {}
 
-    def tell(self, topic: Hashable, text: str, same: Hashable = None) -> None:
+    def log_error(self, topic: Hashable, text: str, same: Hashable = None) -> None:
         """`same`: what makes two faults the same one, where that is not the text."""
         now_s = self._clock.monotonic_s()
-        if topic not in self._told and len(self._told) >= _MOST:
+        if topic not in self._told and len(self._told) >= _MAX_TEXTS:
             self._told.clear()
         told = self._told.setdefault(topic, {})
-        if len(told) >= _MOST:
+        if len(told) >= _MAX_TEXTS:
             told.clear()
         known = text if same is None else same
         if known not in told or now_s - told[known] >= self._again_s:
             told[known] = now_s
             self._log.warning("%s", text)
 
-    def tell_of(self, topic: Hashable, doing: str, fault: BayplanError) -> None:
+    def log_api_error(self, topic: Hashable, doing: str, fault: BayplanError) -> None:
         """What was tried and what became of it, with what somebody has to do; it is tried again."""
         if isinstance(fault, Unreachable):
             again = " Trying" if str(fault).endswith("?") else "; trying"
-            self.tell(SERVER, f"{doing}: {fault}{again} again until it answers", same=type(fault).__name__)
+            self.log_error(SERVER_TOPIC, f"{doing}: {fault}{again} again until it answers", same=type(fault).__name__)
         elif isinstance(fault, Forbidden):
             found = _REFUSED.search(fault.details)
-            self.tell(
-                RIGHTS,
+            self.log_error(
+                PERMISSIONS_TOPIC,
                 f"{doing}: {fault.details}; let this user do that, or use a kubeconfig of one who may; trying again",
                 same=found.groups() if found else fault.details,
             )
         elif isinstance(fault, Unauthorized):
             advice = "check the user of the kubeconfig: its token or its certificate"
-            self.tell(SERVER, f"{doing}: {fault.details}; {advice}; trying again", same=fault.details)
+            self.log_error(SERVER_TOPIC, f"{doing}: {fault.details}; {advice}; trying again", same=fault.details)
         else:
-            self.tell(topic, f"{doing}: {fault}; trying again")
+            self.log_error(topic, f"{doing}: {fault}; trying again")
 
-    def cured(self, topic: Hashable) -> None:
+    def clear(self, topic: Hashable) -> None:
         """It went well: the same fault is news when it comes back."""
         self._told.pop(topic, None)

@@ -17,48 +17,48 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bayplan.client.client import Client
-from bayplan.client.discovery.served_resources import Offered
-from bayplan.client.resources import CORE_EVENTS, EVENTS, Resource
+from bayplan.client.discovery.served_resources import ServedResources
+from bayplan.client.resources import CORE_EVENTS, EVENTS, GroupVersionResource
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, LeaseLost, NotFound
-from bayplan.telemetry.core_event_correlator import CoreBook
+from bayplan.telemetry.core_event_correlator import CoreEventCorrelator
 from bayplan.telemetry.event_correlator import (
-    FINISH,
-    EventBook,
+    SERIES_FINISH_AFTER,
+    EventCorrelator,
+    EventSeriesCorrelator,
     EventWrite,
-    SeriesBook,
 )
 from bayplan.telemetry.events import Event
 
 log = logging.getLogger(__name__)
 
-TRIES = 12
+MAX_TRIES = 12
 RETRY_S = 10.0
 RETRY_JITTER = 0.25
-MOST_WAITING = 20_000
+MAX_QUEUED = 20_000
 """Upstream lets 1,000 wait for a goroutine and any number of goroutines for the server: this is the sum of both."""
 
-SENDERS, HELPERS = 8, 24
+SENDERS, MAX_EXTRA_SENDERS = 8, 24
 """Few beside the bindings that are on the wire: while a server is busy with pods, they come before the news about them.
 When nothing else is under way, helpers send what has heaped up, so that it is not in the way of the next pods."""
-EVENTS_A_HELPER = 32
+EVENTS_PER_EXTRA_SENDER = 32
 """A helper opens a connection, which costs as much as it does to send several."""
-FEW_SENDERS = 2
+MIN_SENDERS = 2
 """Beside sessions, which bind thousands of pods at once: so many, until they are bound or the queue is half full."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _EventGroup:
     """An API group of events, and how its events are correlated."""
 
-    resource: Resource
-    book: EventBook
+    resource: GroupVersionResource
+    book: EventCorrelator
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingWrite:
     """A write that waits for a sender."""
 
-    resource: Resource
+    resource: GroupVersionResource
     write: EventWrite
 
     @property
@@ -76,9 +76,9 @@ class EventSink:
         self,
         client: Client,
         *,
-        resource: Resource = EVENTS,
+        resource: GroupVersionResource = EVENTS,
         senders: int = SENDERS,
-        most_waiting: int = MOST_WAITING,
+        most_waiting: int = MAX_QUEUED,
         gives_way: Callable[[], bool] = lambda: True,
     ) -> None:
         self.dropped = 0
@@ -88,12 +88,12 @@ class EventSink:
         self.stored = 0
         """Writes that the server took."""
         self.client = client
-        self._core = _Group(CORE_EVENTS, CoreBook(client.clock))
-        self._main = _Group(resource, SeriesBook(client.clock)) if resource.group else self._core
+        self._core = _EventGroup(CORE_EVENTS, CoreEventCorrelator(client.clock))
+        self._main = _EventGroup(resource, EventSeriesCorrelator(client.clock)) if resource.group else self._core
         self._senders = senders
         self._most_waiting = most_waiting
-        self._waiting: deque[_Pending] = deque()
-        self._following: dict[tuple[str, str], _Pending | None] = {}
+        self._waiting: deque[_PendingWrite] = deque()
+        self._following: dict[tuple[str, str], _PendingWrite | None] = {}
         self.gives_way = gives_way
         """Whether there is something more important under way; unless told otherwise, there always may be."""
         self._helping: set[asyncio.Task[None]] = set()
@@ -111,7 +111,7 @@ class EventSink:
         """The same for an event of the core group, which is correlated as client-go does it there."""
         self._take(event, self._core)
 
-    def _take(self, event: Event, group: _Group) -> None:
+    def _take(self, event: Event, group: _EventGroup) -> None:
         if len(self._waiting) >= self._most_waiting:
             if not self.dropped:
                 log.error("too many events wait for the server; dropping new ones until it keeps up")
@@ -119,7 +119,7 @@ class EventSink:
             return
         write = group.book.observe(event)
         if write is not None:
-            self._submit(_Pending(group.resource, write))
+            self._submit(_PendingWrite(group.resource, write))
 
     @property
     def waiting(self) -> int:
@@ -143,7 +143,7 @@ class EventSink:
 
     # The queue.
 
-    def _submit(self, pending: _Pending) -> None:
+    def _submit(self, pending: _PendingWrite) -> None:
         key = pending.key
         self._idle.clear()
         if key in self._following:
@@ -153,7 +153,7 @@ class EventSink:
         self._waiting.append(pending)
         self._work.release()
 
-    def _settle(self, pending: _Pending) -> None:
+    def _settle(self, pending: _PendingWrite) -> None:
         following = self._following.pop(pending.key)
         if following is not None:
             self._submit(following)
@@ -164,8 +164,8 @@ class EventSink:
         while True:
             for group in (self._main, self._core):
                 for write in group.book.sweep():
-                    self._submit(_Pending(group.resource, write))
-            await self.client.clock.sleep(FINISH.total_seconds())
+                    self._submit(_PendingWrite(group.resource, write))
+            await self.client.clock.sleep(SERIES_FINISH_AFTER.total_seconds())
 
     # Sending.
 
@@ -173,7 +173,7 @@ class EventSink:
         while True:
             await self._send_next()
             if len(self._waiting) > self._senders:
-                self._call_for_help()
+                self._start_extra_senders()
 
     async def _send_next(self) -> None:
         await self._work.acquire()
@@ -186,35 +186,35 @@ class EventSink:
         finally:
             self._settle(pending)
 
-    def _call_for_help(self) -> None:
+    def _start_extra_senders(self) -> None:
         """The server has just taken an event, and more of them wait."""
-        if len(self._helping) < self._most_helping():
-            helper = asyncio.ensure_future(self._help())
+        if len(self._helping) < self._extra_sender_limit():
+            helper = asyncio.ensure_future(self._run_extra_sender())
             self._helping.add(helper)
             helper.add_done_callback(self._helping.discard)
 
-    async def _help(self) -> None:
-        while not self._work.locked() and len(self._helping) <= self._most_helping():
+    async def _run_extra_sender(self) -> None:
+        while not self._work.locked() and len(self._helping) <= self._extra_sender_limit():
             await self._send_next()
 
-    def _most_helping(self) -> int:
+    def _extra_sender_limit(self) -> int:
         """Nobody beside what is more important, until so many wait that some could be lost."""
         if not self.gives_way():
-            return min(HELPERS, len(self._waiting) // EVENTS_A_HELPER)
+            return min(MAX_EXTRA_SENDERS, len(self._waiting) // EVENTS_PER_EXTRA_SENDER)
         return SENDERS - self._senders if len(self._waiting) > self._most_waiting // 2 else 0
 
-    async def _deliver(self, pending: _Pending) -> None:
+    async def _deliver(self, pending: _PendingWrite) -> None:
         """Try until it is stored, refused, or tried often enough."""
         clock, chance = self.client.clock, self.client.chance
-        for number in range(1, TRIES + 1):
+        for number in range(1, MAX_TRIES + 1):
             if await self._attempt(pending):
                 return
-            if number < TRIES:
+            if number < MAX_TRIES:
                 await clock.sleep(RETRY_S * (1.0 + chance.random() * RETRY_JITTER))
         self.refused += 1
-        log.error("event %s was not written: no try of %d reached the server", pending, TRIES)
+        log.error("event %s was not written: no try of %d reached the server", pending, MAX_TRIES)
 
-    async def _attempt(self, pending: _Pending) -> bool:
+    async def _attempt(self, pending: _PendingWrite) -> bool:
         """Whether the server has answered, with yes or with no."""
         try:
             await self._request(pending.resource, pending.write)
@@ -237,7 +237,7 @@ class EventSink:
             self.stored += 1
         return True
 
-    async def _request(self, resource: Resource, write: EventWrite) -> None:
+    async def _request(self, resource: GroupVersionResource, write: EventWrite) -> None:
         if write.patch is not None:
             try:
                 await self.client.patch(resource, write.patch, namespace=write.namespace, name=write.name)
@@ -248,6 +248,6 @@ class EventSink:
         await self.client.create(resource, write.body, namespace=write.namespace)
 
 
-def event_resource(offered: Offered) -> Resource:
+def event_resource(offered: ServedResources) -> GroupVersionResource:
     """Where events go on a server that offers this; `EVENTS` must be among what it was asked for."""
     return EVENTS if offered.offers(EVENTS) else CORE_EVENTS

@@ -14,7 +14,7 @@ from bayplan.objects.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class GroupVersionResource:
     """One kind as one server offers it: the version is chosen."""
 
     group: str
@@ -34,9 +34,13 @@ class Resource:
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The path of an object, of a collection (no name), or of a collection across namespaces (no namespace)."""
-        path = f"{self.root}/namespaces/{_part(namespace)}/{self.plural}" if namespace else f"{self.root}/{self.plural}"
+        path = (
+            f"{self.root}/namespaces/{_path_segment(namespace)}/{self.plural}"
+            if namespace
+            else f"{self.root}/{self.plural}"
+        )
         if name:
-            path = f"{path}/{_part(name)}"
+            path = f"{path}/{_path_segment(name)}"
         return f"{path}/{subresource}" if subresource else path
 
     def __hash__(self) -> int:
@@ -46,7 +50,7 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-def _part(name: str) -> str:
+def _path_segment(name: str) -> str:
     """Names in Kubernetes need no quoting; a name from elsewhere must not become a path."""
     return name if name.isascii() and name.replace("-", "").replace(".", "").isalnum() else quote(name, safe="")
 
@@ -59,14 +63,14 @@ def query(options: Mapping[str, str | int | bool | None]) -> str:
 
 
 @cache
-def resource_of(kind: Kind, version: str = "") -> Resource:
+def resource_of(kind: Kind, version: str = "") -> GroupVersionResource:
     """A kind at one of its versions, the best when none is named."""
-    return Resource(kind.group, version or kind.versions[0], kind.plural, kind.namespaced, kind)
+    return GroupVersionResource(kind.group, version or kind.versions[0], kind.plural, kind.namespaced, kind)
 
 
-EVENTS = Resource("events.k8s.io", "v1", "events")
-CORE_EVENTS = Resource("", "v1", "events")
-LEASES = Resource("coordination.k8s.io", "v1", "leases")
-PODS = Resource("", "v1", "pods")
-TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
-ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
+EVENTS = GroupVersionResource("events.k8s.io", "v1", "events")
+CORE_EVENTS = GroupVersionResource("", "v1", "events")
+LEASES = GroupVersionResource("coordination.k8s.io", "v1", "leases")
+PODS = GroupVersionResource("", "v1", "pods")
+TOKEN_REVIEWS = GroupVersionResource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
+ACCESS_REVIEWS = GroupVersionResource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)

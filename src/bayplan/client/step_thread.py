@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class _Pause:
+class _ExternalWait:
     """A step that waits for the outside: when that is over, and that it may go on."""
 
     def __init__(self) -> None:
@@ -27,16 +27,16 @@ class _Pause:
         self.may_go_on = threading.Event()
 
 
-class Aside:
+class StepThread:
     """Runs work step by step, and lets the loop have its turn wherever the work waits."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._given: SimpleQueue[tuple[asyncio.AbstractEventLoop, Future[Any], Callable[[], Any]] | None]
         self._given = SimpleQueue()
-        self._back: SimpleQueue[Future[Any] | _Pause] = SimpleQueue()
+        self._back: SimpleQueue[Future[Any] | _ExternalWait] = SimpleQueue()
 
-    async def step(self, work: Callable[[], T]) -> T:
+    async def run_step(self, work: Callable[[], T]) -> T:
         """Do it, and return what it returns. Who is cancelled meanwhile sees it end first."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="session", daemon=True)
@@ -44,7 +44,7 @@ class Aside:
         done: Future[T] = Future()
         self._given.put((asyncio.get_running_loop(), done, work))
         cancelled = False
-        while isinstance(pause := self._back.get(), _Pause):
+        while isinstance(pause := self._back.get(), _ExternalWait):
             try:
                 await asyncio.shield(asyncio.wrap_future(pause.over))
             except asyncio.CancelledError:
@@ -55,11 +55,11 @@ class Aside:
             raise asyncio.CancelledError
         return done.result()
 
-    def waiting(self, wait: Callable[[], T]) -> T:
+    def wait_outside(self, wait: Callable[[], T]) -> T:
         """Wait for something; where a step does, others have their turn meanwhile."""
         if threading.current_thread() is not self._thread:
             return wait()
-        pause = _Pause()
+        pause = _ExternalWait()
         self._back.put(pause)
         try:
             return wait()

@@ -13,60 +13,60 @@ from typing import Any
 
 import msgspec
 
-from bayplan.client.http.api_status import Status, fault
+from bayplan.client.http.api_status import ApiStatus, status_error
 from bayplan.client.http.transport import JSON, Transport
-from bayplan.client.informer.watcher import SILENCE_S, WATCH_S, Lines
-from bayplan.client.resources import Resource, query
+from bayplan.client.informer.watcher import MAX_SILENCE_S, WATCH_TIMEOUT_RANGE_S, LineSplitter
+from bayplan.client.resources import GroupVersionResource, query
 from bayplan.errors import ApiError
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 
-class Column(msgspec.Struct, frozen=True):
+class TableColumn(msgspec.Struct, frozen=True):
     name: str = ""
     type: str = ""
     priority: int = 0
     """Above 0: only where there is room for much."""
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+class _TableObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
 
 
-class _Object(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
+class _TableRowObject(msgspec.Struct, frozen=True):
+    metadata: _TableObjectMeta = _TableObjectMeta()
 
 
-class Row(msgspec.Struct, frozen=True):
+class TableRow(msgspec.Struct, frozen=True):
     cells: tuple[Any, ...] = ()
-    object: _Object = _Object()
+    object: _TableRowObject = _TableRowObject()
 
 
 class Table(msgspec.Struct, frozen=True, rename="camel"):
     """Rows of one kind. A watch says the columns with its first event only."""
 
     kind: str = ""
-    metadata: _Meta = _Meta()
-    column_definitions: tuple[Column, ...] | None = None
-    rows: tuple[Row, ...] = ()
+    metadata: _TableObjectMeta = _TableObjectMeta()
+    column_definitions: tuple[TableColumn, ...] | None = None
+    rows: tuple[TableRow, ...] = ()
 
     @property
     def version(self) -> str:
         return self.metadata.resource_version
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         return self.column_definitions or ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TableQuery:
     """Which objects of a kind. No namespace: all of them."""
 
-    resource: Resource
+    resource: GroupVersionResource
     namespace: str = ""
     name: str = ""
     label_selector: str = ""
@@ -85,42 +85,42 @@ class Wanted:
         return self.resource.path(self.namespace) + query({**chosen, **options})
 
 
-class _Event(msgspec.Struct, frozen=True):
+class _TableEvent(msgspec.Struct, frozen=True):
     type: str = ""
     object: msgspec.Raw = msgspec.Raw()
 
 
-async def read_table(transport: Transport, wanted: Wanted) -> Table:
+async def read_table(transport: Transport, wanted: TableQuery) -> Table:
     """What exists now."""
     answer = await transport.request("GET", wanted.path(), accept=TABLE)
     return _table(answer.body, wanted)
 
 
 async def watch_objects(
-    transport: Transport, wanted: Wanted, since: str, *, accept: str = JSON
+    transport: Transport, wanted: TableQuery, since: str, *, accept: str = JSON
 ) -> AsyncGenerator[tuple[str, bytes], None]:
     """What happens after a version, until the time is over: the type of each event and its object as JSON text."""
     path = wanted.listing(
-        watch=True, allowWatchBookmarks=True, timeoutSeconds=max(WATCH_S), resourceVersion=since or None
+        watch=True, allowWatchBookmarks=True, timeoutSeconds=max(WATCH_TIMEOUT_RANGE_S), resourceVersion=since or None
     )
-    lines = Lines()
-    async with transport.stream(path, quiet_s=SILENCE_S, accept=accept) as stream:
-        while piece := await stream.piece():
+    lines = LineSplitter()
+    async with transport.stream(path, quiet_s=MAX_SILENCE_S, accept=accept) as stream:
+        while piece := await stream.read():
             for line in lines.feed(piece):
-                event = msgspec.json.decode(line, type=_Event)
+                event = msgspec.json.decode(line, type=_TableEvent)
                 if event.type == "ERROR":
-                    raise fault(f"watch on {wanted.resource}", msgspec.json.decode(event.object, type=Status))
+                    raise status_error(f"watch on {wanted.resource}", msgspec.json.decode(event.object, type=ApiStatus))
                 yield event.type, bytes(event.object)
 
 
-async def watch_table(transport: Transport, wanted: Wanted, since: str) -> AsyncGenerator[tuple[str, Table], None]:
+async def watch_table(transport: Transport, wanted: TableQuery, since: str) -> AsyncGenerator[tuple[str, Table], None]:
     """The same, each event as a table."""
     async with aclosing(watch_objects(transport, wanted, since, accept=TABLE)) as events:
         async for happened, text in events:
             yield happened, _table(text, wanted)
 
 
-def _table(body: bytes, wanted: Wanted) -> Table:
+def _table(body: bytes, wanted: TableQuery) -> Table:
     try:
         table = msgspec.json.decode(body, type=Table)
     except msgspec.DecodeError:

@@ -2,10 +2,9 @@
 
 The engine of every controller and of the binder: a watch adds keys, workers call the handler, and what the handler
 returns says when it wants to be called again. What fails is tried again with doubling delays; nothing that a handler
-raises stops the queue. Workers are places: a handler that only waits for others steps `aside`, and another key has its
-place meanwhile. Moments are rounded up to slots, so that a thousand timers wake the loop ten times a second and not a
-hundred.
-"""
+raises stops the queue. Workers are places: a handler that only waits for others steps `released_worker`, and another
+key has its place meanwhile. Moments are rounded up to slots, so that a thousand timers wake the loop ten times a second
+and not a hundred."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
-from bayplan.client.error_log_throttle import SERVER, LastingFaults
+from bayplan.client.error_log_throttle import SERVER_TOPIC, ErrorLogThrottle
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict
 
@@ -31,9 +30,9 @@ K = TypeVar("K", bound=Hashable)
 Handler = Callable[[K], Awaitable[float | None]]
 """Works on a key; returns after how many seconds it is to be called again, or None: when the key is added."""
 
-SLOT_S = 0.1
+TIMER_RESOLUTION_S = 0.1
 FIRST_RETRY_S = 0.5
-LAST_RETRY_S = 30.0
+MAX_RETRY_S = 30.0
 
 
 class WorkQueue(Generic[K]):
@@ -49,7 +48,7 @@ class WorkQueue(Generic[K]):
         workers: int = 16,
         most_aside: int = 0,
         first_retry_s: float = FIRST_RETRY_S,
-        last_retry_s: float = LAST_RETRY_S,
+        last_retry_s: float = MAX_RETRY_S,
     ) -> None:
         """`most_aside`: how many may wait aside while so many workers are busy; beyond that nothing new is begun."""
         self._name = name
@@ -72,15 +71,15 @@ class WorkQueue(Generic[K]):
         self._order = itertools.count()
         self._sooner = asyncio.Event()
         self._failures: dict[K, int] = {}
-        self._faults = LastingFaults(log, clock)
+        self._faults = ErrorLogThrottle(log, clock)
 
     def add(self, key: K, *, after_s: float = 0.0) -> None:
         """The key wants work. The earlier of two moments counts."""
         if after_s <= 0:
             self._due.pop(key, None)
-            self._put(key)
+            self._enqueue(key)
             return
-        due = math.ceil((self._clock.monotonic_s() + after_s) / SLOT_S) * SLOT_S
+        due = math.ceil((self._clock.monotonic_s() + after_s) / TIMER_RESOLUTION_S) * TIMER_RESOLUTION_S
         if key in self._waiting or self._due.get(key, math.inf) <= due:
             return
         self._due[key] = due
@@ -97,7 +96,7 @@ class WorkQueue(Generic[K]):
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._ring(), name=f"{self._name} alarms")
+            group.create_task(self._run_timers(), name=f"{self._name} alarms")
             while True:
                 await self._work.acquire()
                 await self._begun.acquire()
@@ -128,7 +127,7 @@ class WorkQueue(Generic[K]):
             await asyncio.wait(self._workers)
 
     @asynccontextmanager
-    async def aside(self) -> AsyncIterator[None]:
+    async def released_worker(self) -> AsyncIterator[None]:
         """A handler only waits in this block: its place is another's meanwhile, and is taken again at the end.
 
         Whoever has no place, such as a task that a handler has started, gives none away. Stepping aside is never
@@ -145,7 +144,7 @@ class WorkQueue(Generic[K]):
             await self._places.acquire()  # cancelled here, too, it has none to give back
             self._placed.add(task)
 
-    def _put(self, key: K) -> None:
+    def _enqueue(self, key: K) -> None:
         if key in self._waiting:
             return
         self._waiting.add(key)
@@ -157,14 +156,14 @@ class WorkQueue(Generic[K]):
             again_s = await self._attempt(key)
         finally:
             self._busy.discard(key)
-            self._leave()
+            self._release_worker()
         if again_s is not None:
-            self.add(key, after_s=max(again_s, SLOT_S))
+            self.add(key, after_s=max(again_s, TIMER_RESOLUTION_S))
         if key in self._waiting:
             self._ready.append(key)
             self._work.release()
 
-    def _leave(self) -> None:
+    def _release_worker(self) -> None:
         self._begun.release()
         task = asyncio.current_task()
         if task in self._placed:
@@ -175,25 +174,25 @@ class WorkQueue(Generic[K]):
         try:
             again_s = await self._handler(key)
         except Conflict as fault:
-            log.debug("%s %s: %s; looking at it again", self._name, _shown(key), fault)  # it is daily bread
+            log.debug("%s %s: %s; looking at it again", self._name, _key_text(key), fault)  # it is daily bread
         except BayplanError as fault:
-            self._faults.tell_of(key, f"{self._name} {_shown(key)}", fault)
+            self._faults.log_api_error(key, f"{self._name} {_key_text(key)}", fault)
         except asyncio.CancelledError:
-            if asked_to_end():
+            if is_cancelled_task():
                 raise
-            log.exception("%s %s: what the work on it waited for was cancelled", self._name, _shown(key))
+            log.exception("%s %s: what the work on it waited for was cancelled", self._name, _key_text(key))
         except Exception:
-            log.exception("%s %s: the work on it failed", self._name, _shown(key))
+            log.exception("%s %s: the work on it failed", self._name, _key_text(key))
         else:
             if self._failures.pop(key, None):
-                self._faults.cured(key)
-            self._faults.cured(SERVER)
+                self._faults.clear(key)
+            self._faults.clear(SERVER_TOPIC)
             return again_s
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay_s: float = min(self._first_retry_s * 2 ** min(failures - 1, 16), self._last_retry_s)
         return delay_s * (1.0 + self._chance.random())
 
-    async def _ring(self) -> None:
+    async def _run_timers(self) -> None:
         while True:
             self._sooner.clear()
             now = self._clock.monotonic_s()
@@ -201,7 +200,7 @@ class WorkQueue(Generic[K]):
                 due, _, key = heapq.heappop(self._alarms)
                 if self._due.get(key) == due:
                     del self._due[key]
-                    self._put(key)
+                    self._enqueue(key)
             await self._wait(self._alarms[0][0] - now if self._alarms else None)
 
     async def _wait(self, seconds: float | None) -> None:
@@ -217,12 +216,12 @@ class WorkQueue(Generic[K]):
                 each.cancel()
 
 
-def _shown(key: Hashable) -> str:
+def _key_text(key: Hashable) -> str:
     """As people write keys: namespace and name with a slash."""
     return "/".join(str(part) for part in key if part) if isinstance(key, tuple) else str(key)
 
 
-def asked_to_end() -> bool:
+def is_cancelled_task() -> bool:
     """Whether it is this very task that was cancelled, and not something that it has waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

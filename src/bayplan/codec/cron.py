@@ -33,19 +33,19 @@ _DESCRIPTORS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_YEARS = 5
+_MAX_YEARS = 5
 _ZONE_PART = re.compile(r"[A-Za-z.\-_0-9+]{1,14}")
 _DURATION = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|ms|s|m|h))+")
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class ScheduleError(ValueError):
+class CronScheduleError(ValueError):
     """What the parser says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class CronSchedule:
     """Moments on the wall clock of one place; `every_s` instead where it only counts seconds."""
 
     minutes: frozenset[int] = frozenset()
@@ -65,7 +65,7 @@ class Schedule:
             return after.astimezone(UTC).replace(microsecond=0) + timedelta(seconds=self.every_s)
         local = after.astimezone(zone)
         day = local.date()
-        for _ in range(366 * _YEARS):
+        for _ in range(366 * _MAX_YEARS):
             if self._runs_on(day):
                 for moment in self._times(day, zone):
                     if moment > after:
@@ -89,23 +89,23 @@ class Schedule:
 
 
 @lru_cache(maxsize=512)
-def schedule_problem(text: str) -> str | None:
+def schedule_error(text: str) -> str | None:
     """What is wrong with a schedule, or None."""
     try:
-        parse_schedule(text)
-    except ScheduleError as wrong:
+        parse_cron_schedule(text)
+    except CronScheduleError as wrong:
         return str(wrong)
     return None
 
 
 @lru_cache(maxsize=512)
-def parse_schedule(text: str) -> Schedule:
-    """Read a schedule; raises `ScheduleError`."""
+def parse_cron_schedule(text: str) -> CronSchedule:
+    """Read a schedule; raises `CronScheduleError`."""
     if text.startswith("@"):
         return _read_descriptor(text)
     fields = text.split()
     if len(fields) != 5:
-        raise ScheduleError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
+        raise CronScheduleError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
     sets: list[frozenset[int]] = []
     for field, (low, high, names) in zip(fields, _BOUNDS, strict=True):
         numbers: set[int] = set()
@@ -114,19 +114,19 @@ def parse_schedule(text: str) -> Schedule:
         sets.append(frozenset(numbers))
     stars = any(part[:1] in ("*", "?") for field in (fields[2], fields[4]) for part in field.split(","))
     minutes, hours, days, months, weekdays = sets
-    return Schedule(minutes, hours, days, months, weekdays, any_day=stars)
+    return CronSchedule(minutes, hours, days, months, weekdays, any_day=stars)
 
 
-def _read_descriptor(text: str) -> Schedule:
+def _read_descriptor(text: str) -> CronSchedule:
     if text in _DESCRIPTORS:
-        return parse_schedule(_DESCRIPTORS[text])
+        return parse_cron_schedule(_DESCRIPTORS[text])
     if text.startswith("@every "):
         given = text.removeprefix("@every ")
         if not _DURATION.fullmatch(given):
-            raise ScheduleError(f"failed to parse duration {text}: time: invalid duration {quote(given)}")
+            raise CronScheduleError(f"failed to parse duration {text}: time: invalid duration {quote(given)}")
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(given))
-        return Schedule(every_s=max(1, int(-seconds if given.startswith("-") else seconds)))
-    raise ScheduleError(f"unrecognized descriptor: {text}")
+        return CronSchedule(every_s=max(1, int(-seconds if given.startswith("-") else seconds)))
+    raise CronScheduleError(f"unrecognized descriptor: {text}")
 
 
 def _read_range(text: str, low: int, high: int, names: dict[str, int]) -> set[int]:
@@ -138,21 +138,21 @@ def _read_range(text: str, low: int, high: int, names: dict[str, int]) -> set[in
         start = _number(ends[0], names)
         end = start if len(ends) == 1 else _number(ends[1], names)
         if len(ends) > 2:
-            raise ScheduleError(f"too many hyphens: {text}")
+            raise CronScheduleError(f"too many hyphens: {text}")
     step = 1
     if len(steps) > 1:
-        raise ScheduleError(f"too many slashes: {text}")
+        raise CronScheduleError(f"too many slashes: {text}")
     if steps:
         step = _number(steps[0], {})
         end = high if len(ends) == 1 else end
     if start < low:
-        raise ScheduleError(f"beginning of range ({start}) below minimum ({low}): {text}")
+        raise CronScheduleError(f"beginning of range ({start}) below minimum ({low}): {text}")
     if end > high:
-        raise ScheduleError(f"end of range ({end}) above maximum ({high}): {text}")
+        raise CronScheduleError(f"end of range ({end}) above maximum ({high}): {text}")
     if start > end:
-        raise ScheduleError(f"beginning of range ({start}) beyond end of range ({end}): {text}")
+        raise CronScheduleError(f"beginning of range ({start}) beyond end of range ({end}): {text}")
     if step == 0:
-        raise ScheduleError(f"step of range should be a positive number: {text}")
+        raise CronScheduleError(f"step of range should be a positive number: {text}")
     return set(range(start, end + 1, step))
 
 
@@ -161,9 +161,9 @@ def _number(text: str, names: dict[str, int]) -> int:
         return names[text.lower()]
     digits = text.lstrip("+-") if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):
-        raise ScheduleError(f"failed to parse int from {text}: strconv.Atoi: parsing {quote(text)}: invalid syntax")
+        raise CronScheduleError(f"failed to parse int from {text}: strconv.Atoi: parsing {quote(text)}: invalid syntax")
     if int(text) < 0:
-        raise ScheduleError(f"negative number ({int(text)}) not allowed: {text}")
+        raise CronScheduleError(f"negative number ({int(text)}) not allowed: {text}")
     return int(text)
 
 
@@ -172,7 +172,7 @@ def _zones() -> frozenset[str]:
     return frozenset(available_timezones() | {"UTC"})
 
 
-def zone_problem(name: str) -> str | None:
+def time_zone_error(name: str) -> str | None:
     """What is wrong with the name of a time zone, or None."""
     if not name:
         return "timeZone must be nil or non-empty string"

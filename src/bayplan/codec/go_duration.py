@@ -36,13 +36,13 @@ class DurationError(ObjectError):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Duration:
+class GoDuration:
     """A span of time in whole nanoseconds; prints as Go does ("1m30s", "1h0m0s", "1.5s")."""
 
     nanoseconds: int = 0
 
     @classmethod
-    def of_seconds(cls, seconds: int) -> Duration:
+    def of_seconds(cls, seconds: int) -> GoDuration:
         return cls(seconds * SECOND)
 
     @property
@@ -75,26 +75,26 @@ def _decimal(amount: int, unit: int) -> str:
     return f"{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}"
 
 
-def parse_duration(text: str) -> Duration:
+def parse_duration(text: str) -> GoDuration:
     """The duration of a Go text such as "1h30m" or "-1.5s"."""
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if rest == "0":
-        return Duration(0)
-    invalid = DurationError(f"time: invalid duration {_quoted(text)}")
+        return GoDuration(0)
+    invalid = DurationError(f"time: invalid duration {_quote(text)}")
     if not rest:
         raise invalid
     total = 0
     while rest:
-        amount, rest = _term(rest, text, invalid)
+        amount, rest = _parse_term(rest, text, invalid)
         total += amount
         if total > _LIMIT:
             raise invalid
     if sign > 0 and total > _LIMIT - 1:
         raise invalid
-    return Duration(sign * total)
+    return GoDuration(sign * total)
 
 
-def _term(rest: str, text: str, invalid: DurationError) -> tuple[int, str]:
+def _parse_term(rest: str, text: str, invalid: DurationError) -> tuple[int, str]:
     """The nanoseconds of the first number and its unit, and what follows them."""
     whole, rest = _split(rest, _DIGITS)
     fraction, pointed = "", rest.startswith(".")
@@ -104,9 +104,9 @@ def _term(rest: str, text: str, invalid: DurationError) -> tuple[int, str]:
         raise invalid
     unit_name = rest[: next((i for i, char in enumerate(rest) if char == "." or char in _DIGITS), len(rest))]
     if not unit_name:
-        raise DurationError(f"time: missing unit in duration {_quoted(text)}")
+        raise DurationError(f"time: missing unit in duration {_quote(text)}")
     if unit_name not in _UNITS:
-        raise DurationError(f"time: unknown unit {_quoted(unit_name)} in duration {_quoted(text)}")
+        raise DurationError(f"time: unknown unit {_quote(unit_name)} in duration {_quote(text)}")
     unit = _UNITS[unit_name]
     amount = int(whole or "0")
     if amount > _LIMIT // unit:
@@ -130,12 +130,12 @@ def _split(text: str, allowed: str) -> tuple[str, str]:
     return text[: len(text) - len(tail)], tail
 
 
-def _quoted(text: str) -> str:
-    escaped = "".join(_escaped(char) for char in text)
+def _quote(text: str) -> str:
+    escaped = "".join(_escape(char) for char in text)
     return f'"{escaped}"'
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     if char in '"\\':
         return f"\\{char}"
     if " " <= char < "\x80":

@@ -10,7 +10,7 @@ import csv
 import ipaddress
 import re
 
-from bayplan.codec.go_duration import Duration, DurationError, parse_duration
+from bayplan.codec.go_duration import DurationError, GoDuration, parse_duration
 from bayplan.codec.go_text import quote
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
@@ -23,7 +23,7 @@ def go_bool(text: str) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise _unparsable("ParseBool", text)
+    raise _parse_error("ParseBool", text)
 
 
 def go_int(text: str, bits: int = 64) -> int:
@@ -43,13 +43,13 @@ def go_float32(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise _unparsable("ParseFloat", text) from None
+        raise _parse_error("ParseFloat", text) from None
     if "_" in text or text != text.strip():
-        raise _unparsable("ParseFloat", text)
+        raise _parse_error("ParseFloat", text)
     return value
 
 
-def go_duration(text: str) -> Duration:
+def go_duration(text: str) -> GoDuration:
     try:
         return parse_duration(text)
     except DurationError as fault:
@@ -96,12 +96,12 @@ def go_vmodule(text: str) -> str:
 
 def _integer(function: str, text: str, low: int, high: int) -> int:
     if not _INTEGER.fullmatch(text) or (low == 0 and text[0] in "+-"):
-        raise _unparsable(function, text)
+        raise _parse_error(function, text)
     value = int(text)
     if not low <= value <= high:
         raise ValueError(f"strconv.{function}: parsing {quote(text)}: value out of range")
     return value
 
 
-def _unparsable(function: str, text: str) -> ValueError:
+def _parse_error(function: str, text: str) -> ValueError:
     return ValueError(f"strconv.{function}: parsing {quote(text)}: invalid syntax")

@@ -21,7 +21,7 @@ _HTML_SAFE = str.maketrans(
 )
 
 # encoding/json leaves the plain notation below and above these magnitudes.
-_TINY, _HUGE = 1e-6, 1e21
+_MIN_PLAIN_FLOAT, _MAX_PLAIN_FLOAT = 1e-6, 1e21
 
 
 def quote(text: str) -> str:
@@ -58,7 +58,7 @@ def json_float(number: float) -> str:
     if math.isinf(number) or math.isnan(number):
         raise ValueError(f"json: unsupported value: {'NaN' if math.isnan(number) else f'{number:+}'.title()}")
     size = abs(number)
-    if size != 0 and (size < _TINY or size >= _HUGE):
+    if size != 0 and (size < _MIN_PLAIN_FLOAT or size >= _MAX_PLAIN_FLOAT):
         mantissa, exponent = f"{Decimal(repr(number)):e}".split("e")
         return f"{mantissa}e{int(exponent):+}"
     text = f"{Decimal(repr(number)):f}"

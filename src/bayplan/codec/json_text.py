@@ -21,13 +21,13 @@ _STRING_PREFIX = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_WORDS: dict[str, tuple[str, bool | None]] = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
+_LITERALS: dict[str, tuple[str, bool | None]] = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 
 # Go stops at 10,000; Python's own stack is shorter, and no object of ours is a tenth as deep.
 _MAX_DEPTH = 400
 
-Node = Any
-"""`None`, `bool`, `str`, `Number`, a list of nodes or a `JsonObject`."""
+JsonValue = Any
+"""`None`, `bool`, `str`, `JsonNumber`, a list of nodes or a `JsonObject`."""
 
 
 class JsonSyntaxError(ObjectError):
@@ -35,7 +35,7 @@ class JsonSyntaxError(ObjectError):
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class JsonNumber:
     """A number as it is spelled: whether `4.0` may become an integer is for the reader of the field to say."""
 
     text: str
@@ -45,11 +45,11 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class JsonMember:
     """One key of an object with its value; `start` and `end` are the value's place in the text."""
 
     key: str
-    value: Node
+    value: JsonValue
     start: int
     end: int
 
@@ -58,29 +58,29 @@ class Member:
 class JsonObject:
     """An object with its keys in the order of the text, repeated ones included."""
 
-    members: tuple[Member, ...]
+    members: tuple[JsonMember, ...]
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> JsonValue:
     """The tree of a JSON text that holds exactly one value."""
-    reader = _Reader(text)
+    reader = _JsonReader(text)
     node, end = reader.value(reader.skip(0), 0)
     end = reader.skip(end)
     if end < len(text):
-        raise reader.fault(end, "after top-level value")
+        raise reader.error(end, "after top-level value")
     return node
 
 
-def plain(node: Node) -> Any:
+def to_plain(node: JsonValue) -> Any:
     """The tree as dictionaries, lists and numbers; of repeated keys the last one counts."""
     if isinstance(node, JsonObject):
-        return {member.key: plain(member.value) for member in node.members}
+        return {member.key: to_plain(member.value) for member in node.members}
     if isinstance(node, list):
-        return [plain(item) for item in node]
-    return node.value() if isinstance(node, Number) else node
+        return [to_plain(item) for item in node]
+    return node.value() if isinstance(node, JsonNumber) else node
 
 
-class _Reader:
+class _JsonReader:
     def __init__(self, text: str) -> None:
         self._text = text
 
@@ -88,16 +88,16 @@ class _Reader:
         match = _SPACE.match(self._text, at)
         return match.end() if match else at
 
-    def fault(self, at: int, where: str) -> JsonSyntaxError:
+    def error(self, at: int, where: str) -> JsonSyntaxError:
         if at >= len(self._text):
             return JsonSyntaxError("unexpected end of JSON input")
         return JsonSyntaxError(f"invalid character {quote_byte(self._text[at])} {where}")
 
-    def _token_fault(self, at: int, where: str) -> JsonSyntaxError:
+    def _token_error(self, at: int, where: str) -> JsonSyntaxError:
         """A fault inside a word, a number or an escape: Go ends its input with a blank, which it then finds there."""
-        return self.fault(at, where) if at < len(self._text) else JsonSyntaxError(f"invalid character ' ' {where}")
+        return self.error(at, where) if at < len(self._text) else JsonSyntaxError(f"invalid character ' ' {where}")
 
-    def value(self, at: int, depth: int) -> tuple[Node, int]:
+    def value(self, at: int, depth: int) -> tuple[JsonValue, int]:
         if depth > _MAX_DEPTH:
             raise JsonSyntaxError("exceeded max depth")
         char = self._text[at : at + 1]
@@ -107,36 +107,36 @@ class _Reader:
             return self._array(at, depth)
         if char == '"':
             return self._string(at)
-        if char in _WORDS:
+        if char in _LITERALS:
             return self._word(at)
         if char == "-" or ("0" <= char <= "9"):
             return self._number(at)
-        raise self.fault(at, "looking for beginning of value")
+        raise self.error(at, "looking for beginning of value")
 
     def _object(self, at: int, depth: int) -> tuple[JsonObject, int]:
-        members: list[Member] = []
+        members: list[JsonMember] = []
         at = self.skip(at + 1)
         if self._text[at : at + 1] == "}":
             return JsonObject(()), at + 1
         while True:
             if self._text[at : at + 1] != '"':
-                raise self.fault(at, "looking for beginning of object key string")
+                raise self.error(at, "looking for beginning of object key string")
             key, at = self._string(at)
             at = self.skip(at)
             if self._text[at : at + 1] != ":":
-                raise self.fault(at, "after object key")
+                raise self.error(at, "after object key")
             start = self.skip(at + 1)
             value, end = self.value(start, depth + 1)
-            members.append(Member(key, value, start, end))
+            members.append(JsonMember(key, value, start, end))
             at = self.skip(end)
             if self._text[at : at + 1] == "}":
                 return JsonObject(tuple(members)), at + 1
             if self._text[at : at + 1] != ",":
-                raise self.fault(at, "after object key:value pair")
+                raise self.error(at, "after object key:value pair")
             at = self.skip(at + 1)
 
-    def _array(self, at: int, depth: int) -> tuple[list[Node], int]:
-        items: list[Node] = []
+    def _array(self, at: int, depth: int) -> tuple[list[JsonValue], int]:
+        items: list[JsonValue] = []
         at = self.skip(at + 1)
         if self._text[at : at + 1] == "]":
             return items, at + 1
@@ -147,43 +147,43 @@ class _Reader:
             if self._text[at : at + 1] == "]":
                 return items, at + 1
             if self._text[at : at + 1] != ",":
-                raise self.fault(at, "after array element")
+                raise self.error(at, "after array element")
             at = self.skip(at + 1)
 
     def _string(self, at: int) -> tuple[str, int]:
         match = _STRING.match(self._text, at)
         if match is None:
-            raise self._string_fault(at)
+            raise self._string_error(at)
         value: str = json.loads(match.group())
         return _LONE_SURROGATE.sub("\ufffd", value), match.end()
 
-    def _string_fault(self, at: int) -> JsonSyntaxError:
+    def _string_error(self, at: int) -> JsonSyntaxError:
         prefix = _STRING_PREFIX.match(self._text, at)
         at = prefix.end() if prefix else at
         if self._text[at : at + 1] != "\\":
-            return self.fault(at, "in string literal")
+            return self.error(at, "in string literal")
         if self._text[at + 1 : at + 2] != "u":
-            return self._token_fault(at + 1, "in string escape code")
+            return self._token_error(at + 1, "in string escape code")
         digits = _HEX.match(self._text, at + 2, at + 6)
-        return self._token_fault(digits.end() if digits else at + 2, "in \\u hexadecimal character escape")
+        return self._token_error(digits.end() if digits else at + 2, "in \\u hexadecimal character escape")
 
     def _word(self, at: int) -> tuple[bool | None, int]:
-        word, value = _WORDS[self._text[at]]
+        word, value = _LITERALS[self._text[at]]
         for offset, expected in enumerate(word):
             if self._text[at + offset : at + offset + 1] != expected:
-                raise self._token_fault(at + offset, f"in literal {word} (expecting '{expected}')")
+                raise self._token_error(at + offset, f"in literal {word} (expecting '{expected}')")
         return value, at + len(word)
 
-    def _number(self, at: int) -> tuple[Number, int]:
+    def _number(self, at: int) -> tuple[JsonNumber, int]:
         match = _NUMBER.match(self._text, at)
         if match is None:
-            raise self._token_fault(at + 1, "in numeric literal")
+            raise self._token_error(at + 1, "in numeric literal")
         end, following = match.end(), self._text[match.end() : match.end() + 1]
         spelled = match.group()
         has_exponent = "e" in spelled or "E" in spelled
         if following == "." and "." not in spelled and not has_exponent:
-            raise self._token_fault(end + 1, "after decimal point in numeric literal")
+            raise self._token_error(end + 1, "after decimal point in numeric literal")
         if following in ("e", "E") and not has_exponent:
             signed = self._text[end + 1 : end + 2] in ("+", "-")
-            raise self._token_fault(end + 2 if signed else end + 1, "in exponent of numeric literal")
-        return Number(spelled), end
+            raise self._token_error(end + 2 if signed else end + 1, "in exponent of numeric literal")
+        return JsonNumber(spelled), end

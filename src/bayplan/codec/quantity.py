@@ -25,9 +25,9 @@ import msgspec
 from bayplan.errors import ObjectError
 
 _PATTERN_TEXT = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
-FORMAT_WRONG = f"quantities must match the regular expression '{_PATTERN_TEXT}'"
-NUMBER_WRONG = "unable to parse numeric part of quantity"
-SUFFIX_WRONG = "unable to parse quantity's suffix"
+FORMAT_ERROR = f"quantities must match the regular expression '{_PATTERN_TEXT}'"
+NUMBER_ERROR = "unable to parse numeric part of quantity"
+SUFFIX_ERROR = "unable to parse quantity's suffix"
 
 # More permissive than the expression that the error names, exactly as the scanner behind that error is: every part
 # may be missing as long as something is there ("+", "." and "k" all mean zero).
@@ -38,10 +38,10 @@ _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
 _NANO = -9
 _MAX_NARROW_DIGITS = 18
-_ALIGNABLE = 512  # beyond this gap between exponents, comparing must not write the zeros out
+_MAX_SHIFT = 512  # beyond this gap between exponents, comparing must not write the zeros out
 
 
-class Format(StrEnum):
+class QuantityFormat(StrEnum):
     """The family of suffixes a quantity came with, and goes back to when it is written."""
 
     DECIMAL_EXPONENT = "DecimalExponent"
@@ -60,14 +60,14 @@ class QuantityError(ObjectError):
 class _Suffix(NamedTuple):
     base: int
     exponent: int
-    format: Format
+    format: QuantityFormat
 
 
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _SUFFIXES = {
-    **{text: _Suffix(10, power, Format.DECIMAL_SI) for text, power in _DECIMAL.items()},
-    **{text: _Suffix(2, power, Format.BINARY_SI) for text, power in _BINARY.items()},
+    **{text: _Suffix(10, power, QuantityFormat.DECIMAL_SI) for text, power in _DECIMAL.items()},
+    **{text: _Suffix(2, power, QuantityFormat.BINARY_SI) for text, power in _BINARY.items()},
 }
 _DECIMAL_TEXT = {power: text for text, power in _DECIMAL.items()}
 _BINARY_TEXT = {power: text for text, power in _BINARY.items()}
@@ -79,7 +79,7 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
     amount: int = 0
     exponent: int = 0
     wide: bool = False
-    format: Format = Format.DECIMAL_SI
+    format: QuantityFormat = QuantityFormat.DECIMAL_SI
     text: str = ""
     """The spelling it was read from, kept only where upstream writes that back instead of the canonical form."""
 
@@ -89,12 +89,12 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
         return _parse(text)
 
     @staticmethod
-    def of(value: int, format: Format = Format.DECIMAL_SI) -> Quantity:  # noqa: A002 (the word of the domain)
+    def of(value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> Quantity:  # noqa: A002 (the word of the domain)
         """A whole number as a quantity."""
         return Quantity(amount=value, format=format)
 
     @staticmethod
-    def of_milli(value: int, format: Format = Format.DECIMAL_SI) -> Quantity:  # noqa: A002
+    def of_milli(value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> Quantity:  # noqa: A002
         """A number of thousandths as a quantity."""
         return Quantity(amount=value, exponent=-3, format=format)
 
@@ -127,7 +127,7 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
     def compare(self, other: Quantity) -> int:
         """-1, 0 or 1 for less than, equal to or greater than `other`."""
         gap = self.exponent - other.exponent
-        if abs(gap) > _ALIGNABLE:
+        if abs(gap) > _MAX_SHIFT:
             mine, theirs = _decimal(self), _decimal(other)
             return (mine > theirs) - (mine < theirs)
         left = self.amount * _ten(gap) if gap > 0 else self.amount
@@ -200,18 +200,18 @@ def parse_quantity(text: QuantityText) -> Quantity:
 def _parse(text: str) -> Quantity:
     shape = _SHAPE.fullmatch(text)
     if not text or shape is None:
-        raise QuantityError(text, FORMAT_WRONG)
+        raise QuantityError(text, FORMAT_ERROR)
     if text == "0":
         return Quantity(text="0")
     sign, zeros, whole, fraction, ending = shape.groups(default="")
     suffix = _read_suffix(ending)
     if suffix is None:
-        raise QuantityError(text, SUFFIX_WRONG)
+        raise QuantityError(text, SUFFIX_ERROR)
     narrow = _read_narrow(sign, whole or "0", fraction, suffix, text)
     if narrow is not None:
         return narrow
     if not (zeros or whole or fraction):
-        raise QuantityError(text, NUMBER_WRONG)
+        raise QuantityError(text, NUMBER_ERROR)
     return _read_wide(sign, whole + fraction, len(fraction), suffix, text)
 
 
@@ -225,7 +225,7 @@ def _read_suffix(text: str) -> _Suffix | None:
     exponent = int(power[1] + (power[2] or "0"))
     if not _INT64_MIN <= exponent <= _INT64_MAX:
         return None
-    return _Suffix(10, _int32(exponent), Format.DECIMAL_EXPONENT)
+    return _Suffix(10, _int32(exponent), QuantityFormat.DECIMAL_EXPONENT)
 
 
 def _read_narrow(sign: str, whole: str, fraction: str, suffix: _Suffix, text: str) -> Quantity | None:
@@ -251,26 +251,26 @@ def _read_wide(sign: str, digits: str, places: int, suffix: _Suffix, text: str) 
     try:
         amount = int(digits or "0")
     except ValueError as error:  # thousands of digits, which the interpreter will not convert
-        raise QuantityError(text, NUMBER_WRONG) from error
+        raise QuantityError(text, NUMBER_ERROR) from error
     exponent = -places
     if suffix.base == 2:
         amount <<= suffix.exponent
     else:
         exponent += suffix.exponent
     if amount:
-        amount, exponent = _ceil_to_nano(amount, exponent, text), _NANO
+        amount, exponent = _round_up_to_nano(amount, exponent, text), _NANO
     unit = suffix.format
-    if unit is Format.BINARY_SI and amount > _INT64_MAX * 10**9:
+    if unit is QuantityFormat.BINARY_SI and amount > _INT64_MAX * 10**9:
         amount, exponent = _INT64_MAX, 0
-    elif unit is Format.BINARY_SI and 0 < amount < 10**9:
-        unit = Format.DECIMAL_SI
+    elif unit is QuantityFormat.BINARY_SI and 0 < amount < 10**9:
+        unit = QuantityFormat.DECIMAL_SI
     return Quantity(-amount if sign == "-" else amount, exponent, True, unit)
 
 
-def _ceil_to_nano(amount: int, exponent: int, text: str) -> int:
+def _round_up_to_nano(amount: int, exponent: int, text: str) -> int:
     shift = exponent - _NANO
-    if shift > _ALIGNABLE * 8:
-        raise QuantityError(text, NUMBER_WRONG)  # writing the zeros out would take all memory there is
+    if shift > _MAX_SHIFT * 8:
+        raise QuantityError(text, NUMBER_ERROR)  # writing the zeros out would take all memory there is
     if shift >= 0:
         return amount * _ten(shift)
     if -shift > amount.bit_length():  # fewer digits than places: any crumb counts as one nano
@@ -295,7 +295,7 @@ def _add_narrow(a: Quantity, b: Quantity) -> tuple[int, int] | None:
 
 def _add_wide(a: Quantity, b: Quantity) -> tuple[int, int]:
     low = min(a.exponent, b.exponent)
-    if max(a.exponent, b.exponent) - low > _ALIGNABLE * 8:
+    if max(a.exponent, b.exponent) - low > _MAX_SHIFT * 8:
         raise QuantityError(f"{a} + {b}", "the sum has thousands of digits")
     return a.amount * _ten(a.exponent - low) + b.amount * _ten(b.exponent - low), low
 
@@ -331,14 +331,14 @@ def _scaled_wide(amount: int, shift: int) -> int:
 def _canonical(quantity: Quantity) -> str:
     if quantity.amount == 0:
         return "0"
-    if quantity.format is Format.BINARY_SI:
+    if quantity.format is QuantityFormat.BINARY_SI:
         whole = _whole(quantity)
         if whole is not None and abs(whole) >= 1024:
             return _binary_text(whole)
     amount, exponent = _without_zeros(quantity.amount, quantity.exponent)
     spare = exponent % 3
     amount, exponent = amount * _ten(spare), exponent - spare
-    if quantity.format is Format.DECIMAL_EXPONENT:
+    if quantity.format is QuantityFormat.DECIMAL_EXPONENT:
         return f"{amount}e{exponent}" if exponent else str(amount)
     return f"{amount}{_DECIMAL_TEXT.get(exponent, '')}"  # beyond exa upstream has no suffix and writes none
 

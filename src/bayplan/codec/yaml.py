@@ -20,13 +20,13 @@ from bayplan.codec.go_text import go_syntax, quote
 from bayplan.codec.go_text import json_text as go_json
 from bayplan.codec.yaml_nodes import (
     MAX_DEPTH,
-    Aliases,
-    Node,
-    NodeKind,
+    AliasResolver,
+    YamlNode,
+    YamlNodeKind,
+    depth_error,
     read_nodes,
-    too_deep,
 )
-from bayplan.codec.yaml_scalars import key_text, scalar
+from bayplan.codec.yaml_scalars import json_scalar, key_text
 from bayplan.errors import ObjectError
 
 # What `unicode.IsSpace` says; str.lstrip() would also take the separators 0x1c to 0x1f.
@@ -34,7 +34,7 @@ _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(ma
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ManifestDocument:
     """One document of a file and where it stands, so that a complaint can say so."""
 
     path: Path
@@ -51,7 +51,7 @@ class JsonConversion:
     """A YAML text as JSON text, and what a strict reader holds against it (keys that are set twice)."""
 
     text: str
-    fault: str | None
+    duplicate_key_error: str | None
 
 
 def is_json(text: str) -> bool:
@@ -78,7 +78,7 @@ def read_documents(text: str) -> list[Any]:
     return [value for value in _values(text) if value is not None]
 
 
-def read_manifests(path: Path) -> Iterator[Manifest]:
+def read_manifests(path: Path) -> Iterator[ManifestDocument]:
     """The objects of a file; every error names the file and the document."""
     try:
         values = _values(path.read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def read_manifests(path: Path) -> Iterator[Manifest]:
             continue
         if not isinstance(value, dict):
             raise ObjectError(f"{path}, document {index + 1}: expected an object with apiVersion and kind")
-        yield Manifest(path, index, value)
+        yield ManifestDocument(path, index, value)
         index += 1
 
 
@@ -119,7 +119,7 @@ def _read_json(text: str) -> Iterator[Any]:
             duplicates.extend(key for key in found if keys.count(key) > 1)
         return found
 
-    decoder = json.JSONDecoder(object_pairs_hook=members, parse_constant=_refuse_constant)
+    decoder = json.JSONDecoder(object_pairs_hook=members, parse_constant=_reject_constant)
     at = 0
     while at < len(text):
         try:
@@ -128,14 +128,14 @@ def _read_json(text: str) -> Iterator[Any]:
             json_text.parse(text[at:])
             raise ObjectError("json: a number has thousands of digits") from None
         except RecursionError:
-            raise too_deep("json: ") from None
+            raise depth_error("json: ") from None
         if duplicates:
             raise ObjectError(f"duplicate field {quote(duplicates[0])}")
-        yield _finite(value)
+        yield _checked_json_value(value)
         at += len(text[at:]) - len(text[at:].lstrip(_SPACES))
 
 
-def _refuse_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(name)
 
 
@@ -153,49 +153,49 @@ class _Document:
 def _checked(document: _Document) -> Any:
     if document.fault is not None:
         raise ObjectError(document.fault)
-    return _finite(document.value)
+    return _checked_json_value(document.value)
 
 
-def _finite(value: Any, depth: int = 0) -> Any:
+def _checked_json_value(value: Any, depth: int = 0) -> Any:
     """The value itself, unless JSON could not carry it."""
     if depth > MAX_DEPTH:
-        raise too_deep("json: ")
+        raise depth_error("json: ")
     if isinstance(value, float) and not math.isfinite(value):
         raise ObjectError(f"json: unsupported value: {'NaN' if math.isnan(value) else f'{value:+}'.title()}")
     if isinstance(value, dict):
         for member in value.values():
-            _finite(member, depth + 1)
+            _checked_json_value(member, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _finite(item, depth + 1)
+            _checked_json_value(item, depth + 1)
     return value
 
 
 def _documents(text: str) -> Iterator[_Document]:
-    return (_Reading().document(root) for root in read_nodes(text))
+    return (_NodeReader().document(root) for root in read_nodes(text))
 
 
-class _Reading:
+class _NodeReader:
     """Turns the nodes of one document into values. Aliases are read anew each time, as Go does."""
 
     def __init__(self) -> None:
         self._duplicates: list[str] = []
-        self._aliases = Aliases()
+        self._aliases = AliasResolver()
 
-    def document(self, root: Node) -> _Document:
+    def document(self, root: YamlNode) -> _Document:
         self._aliases.count()
         return _Document(self._value(root, 0), self._duplicates)
 
-    def _value(self, node: Node, depth: int) -> Any:
+    def _value(self, node: YamlNode, depth: int) -> Any:
         self._aliases.count()
         if depth > MAX_DEPTH:  # aliases in aliases nest deeper than the text does
-            raise too_deep(f"yaml: line {node.line}: ")
-        if node.kind is NodeKind.SCALAR:
-            return scalar(node.content, node.tag, plain=node.plain)
-        if node.kind is NodeKind.SEQUENCE:
+            raise depth_error(f"yaml: line {node.line}: ")
+        if node.kind is YamlNodeKind.SCALAR:
+            return json_scalar(node.content, node.tag, plain=node.plain)
+        if node.kind is YamlNodeKind.SEQUENCE:
             return [self._value(child, depth + 1) for child in node.content]
-        if node.kind is NodeKind.ALIAS:
-            with self._aliases.followed(node) as target:
+        if node.kind is YamlNodeKind.ALIAS:
+            with self._aliases.resolve(node) as target:
                 return self._value(target, depth + 1)
         members: dict[tuple[type, Any], Any] = {}
         self._fill(node, members, depth)
@@ -204,7 +204,7 @@ class _Reading:
             raise ObjectError(f"unsupported map key of type: %!s(<nil>), key: <nil>, value: {shown}")
         return {key_text(key): value for (_, key), value in members.items()}
 
-    def _fill(self, node: Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
+    def _fill(self, node: YamlNode, members: dict[tuple[type, Any], Any], depth: int) -> None:
         """Add the pairs of a mapping. Pairs of `<<` count where they stand: a later one wins, merged or not."""
         for key_node, value_node in node.pairs():
             if key_node.merges:
@@ -220,12 +220,12 @@ class _Reading:
                 self._duplicates.append(f"line {value_node.line}: key {spelled} already set in map")
             members[type(key), key] = value
 
-    def _merge(self, node: Node, members: dict[tuple[type, Any], Any], depth: int) -> None:
+    def _merge(self, node: YamlNode, members: dict[tuple[type, Any], Any], depth: int) -> None:
         self._aliases.count()
         if depth > MAX_DEPTH:
-            raise too_deep(f"yaml: line {node.line}: ")
-        if node.kind is NodeKind.ALIAS:
-            with self._aliases.followed(node) as target:
+            raise depth_error(f"yaml: line {node.line}: ")
+        if node.kind is YamlNodeKind.ALIAS:
+            with self._aliases.resolve(node) as target:
                 self._merge(target, members, depth + 1)
         else:
             self._fill(node, members, depth)

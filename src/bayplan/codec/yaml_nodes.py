@@ -23,10 +23,10 @@ _LONG_TAG = "tag:yaml.org,2002:"
 MAX_DEPTH = 200
 """Go stops at 10,000; Python's own stack is shorter, and no object of ours is a tenth as deep."""
 
-MERGE_WRONG = "yaml: map merge requires map or sequence of maps as the value"
+MERGE_ERROR = "yaml: map merge requires map or sequence of maps as the value"
 
 
-class NodeKind(Enum):
+class YamlNodeKind(Enum):
     SCALAR = auto()
     SEQUENCE = auto()
     MAPPING = auto()
@@ -34,11 +34,11 @@ class NodeKind(Enum):
 
 
 @dataclass(slots=True)
-class Node:
+class YamlNode:
     """A node of the document; `content` is a text, a list of nodes, a list of key, value, key, value… or, of an alias,
     the node that it stands for."""
 
-    kind: NodeKind
+    kind: YamlNodeKind
     content: Any
     line: int
     tag: str = ""
@@ -50,28 +50,28 @@ class Node:
     @property
     def merges(self) -> bool:
         """Whether this key is `<<`."""
-        return self.kind is NodeKind.SCALAR and self.content == "<<" and (self.plain or self.tag == "!!merge")
+        return self.kind is YamlNodeKind.SCALAR and self.content == "<<" and (self.plain or self.tag == "!!merge")
 
-    def pairs(self) -> Iterator[tuple[Node, Node]]:
+    def pairs(self) -> Iterator[tuple[YamlNode, YamlNode]]:
         """Keys and values of a mapping."""
         return zip(self.content[::2], self.content[1::2], strict=True)
 
-    def merged(self) -> Iterator[Node]:
+    def merged(self) -> Iterator[YamlNode]:
         """The mappings that `<<` with this value brings in, in the order in which they are to be read."""
-        if self.kind is NodeKind.SEQUENCE:
+        if self.kind is YamlNodeKind.SEQUENCE:
             for child in reversed(self.content):
                 yield child._checked_mapping()
         else:
             yield self._checked_mapping()
 
-    def _checked_mapping(self) -> Node:
-        target = self.content if self.kind is NodeKind.ALIAS else self
-        if target.kind is not NodeKind.MAPPING:
-            raise ObjectError(MERGE_WRONG)
+    def _checked_mapping(self) -> YamlNode:
+        target = self.content if self.kind is YamlNodeKind.ALIAS else self
+        if target.kind is not YamlNodeKind.MAPPING:
+            raise ObjectError(MERGE_ERROR)
         return self
 
 
-def read_nodes(text: str) -> Iterator[Node]:
+def read_nodes(text: str) -> Iterator[YamlNode]:
     """The root of each document, read when it is asked for; raises `ObjectError` with Go's words."""
     loader = _Loader(text)
     try:
@@ -79,18 +79,18 @@ def read_nodes(text: str) -> Iterator[Node]:
         while not loader.check_event(yaml.StreamEndEvent):
             yield _Composer(loader).document()
     except yaml.MarkedYAMLError as error:
-        raise ObjectError(f"yaml: {_syntax_fault(error)}") from None
+        raise ObjectError(f"yaml: {_syntax_error(error)}") from None
     except yaml.reader.ReaderError as error:
         raise ObjectError(f"yaml: {error.reason}") from None
     finally:
         loader.dispose()
 
 
-def too_deep(where: str) -> ObjectError:
+def depth_error(where: str) -> ObjectError:
     return ObjectError(f"{where}exceeded max depth of {MAX_DEPTH}")
 
 
-def _syntax_fault(error: yaml.MarkedYAMLError) -> str:
+def _syntax_error(error: yaml.MarkedYAMLError) -> str:
     """Go's wording of a parser error. Its line numbers are one short, except for errors of the scanner."""
     line = 0
     if error.problem_mark is not None and error.problem_mark.line:
@@ -106,9 +106,9 @@ class _Composer:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
 
-    def document(self) -> Node:
+    def document(self) -> YamlNode:
         start = self._loader.get_event()
         if start.version not in (None, (1, 1)):
             where = f"line {start.start_mark.line}: " if start.start_mark.line else ""
@@ -117,34 +117,34 @@ class _Composer:
         self._loader.get_event()
         return root
 
-    def _node(self, depth: int) -> Node:
+    def _node(self, depth: int) -> YamlNode:
         event = self._loader.get_event()
         line = event.start_mark.line + 1
         if depth > MAX_DEPTH:
-            raise too_deep(f"yaml: line {line}: ")
+            raise depth_error(f"yaml: line {line}: ")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 raise ObjectError(f"yaml: unknown anchor '{event.anchor}' referenced")
-            return Node(NodeKind.ALIAS, self._anchors[event.anchor], line, name=event.anchor)
+            return YamlNode(YamlNodeKind.ALIAS, self._anchors[event.anchor], line, name=event.anchor)
         if isinstance(event, yaml.ScalarEvent):
             tag = (event.tag or "").replace(_LONG_TAG, "!!", 1)
-            return self._anchored(event, Node(NodeKind.SCALAR, event.value, line, tag, event.implicit[0]))
+            return self._anchored(event, YamlNode(YamlNodeKind.SCALAR, event.value, line, tag, event.implicit[0]))
         in_list = isinstance(event, yaml.SequenceStartEvent)
-        node = self._anchored(event, Node(NodeKind.SEQUENCE if in_list else NodeKind.MAPPING, [], line))
+        node = self._anchored(event, YamlNode(YamlNodeKind.SEQUENCE if in_list else YamlNodeKind.MAPPING, [], line))
         end = yaml.SequenceEndEvent if in_list else yaml.MappingEndEvent
         while not self._loader.check_event(end):
             node.content.append(self._node(depth + 1))
         self._loader.get_event()
         return node
 
-    def _anchored(self, event: Any, node: Node) -> Node:
+    def _anchored(self, event: Any, node: YamlNode) -> YamlNode:
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
 
 
 @dataclass(slots=True)
-class Aliases:
+class AliasResolver:
     """Follows the aliases of a document, and stops at those that would never end.
 
     A few lines of aliases can stand for more than fits any memory. The limits are those of Go's reader: small
@@ -166,7 +166,7 @@ class Aliases:
             raise ObjectError("yaml: document contains excessive aliasing")
 
     @contextmanager
-    def followed(self, alias: Node) -> Iterator[Node]:
+    def resolve(self, alias: YamlNode) -> Iterator[YamlNode]:
         """What the alias stands for, while it is read."""
         if id(alias) in self._open:
             raise ObjectError(f"yaml: anchor '{alias.name}' value contains itself")

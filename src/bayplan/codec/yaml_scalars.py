@@ -17,12 +17,12 @@ from bayplan.errors import ObjectError
 
 _RESOLVED_TAGS = frozenset({"!!str", "!!bool", "!!int", "!!float", "!!null", "!!timestamp"})
 
-_YES = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
-_NO = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")
-_WORDS: dict[str, Any] = dict.fromkeys(_YES, True) | dict.fromkeys(_NO, False)
-_WORDS |= dict.fromkeys(("", "~", "null", "Null", "NULL"))
-_WORDS |= dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf)
-_WORDS |= dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf) | dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan)
+_TRUE_WORDS = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
+_FALSE_WORDS = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")
+_KEYWORDS: dict[str, Any] = dict.fromkeys(_TRUE_WORDS, True) | dict.fromkeys(_FALSE_WORDS, False)
+_KEYWORDS |= dict.fromkeys(("", "~", "null", "Null", "NULL"))
+_KEYWORDS |= dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf)
+_KEYWORDS |= dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf) | dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan)
 
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
@@ -41,16 +41,16 @@ _DECIMAL_DIGITS = 20
 _WHOLE_FLOAT_LIMIT = 1e21
 
 
-def scalar(text: str, tag: str, *, plain: bool) -> Any:
-    """What a scalar is in JSON, where a whole float has no decimal point. Parameters as of `resolved`."""
-    _, value = resolved(text, tag, plain=plain)
+def json_scalar(text: str, tag: str, *, plain: bool) -> Any:
+    """What a scalar is in JSON, where a whole float has no decimal point. Parameters as of `resolve_scalar`."""
+    _, value = resolve_scalar(text, tag, plain=plain)
     if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_FLOAT_LIMIT:
         # By way of the shortest digits: those are what Go writes, not the float's exact value.
         return int(Decimal(repr(value)))
     return value
 
 
-def resolved(text: str, tag: str, *, plain: bool) -> tuple[str, Any]:
+def resolve_scalar(text: str, tag: str, *, plain: bool) -> tuple[str, Any]:
     """Tag and value of a scalar with this tag ("" for none); `plain`: it stands without quotes."""
     if tag == "!!binary":
         return tag, _binary(text)
@@ -94,8 +94,8 @@ def _binary(text: str) -> str:
 
 def _resolve(text: str) -> Any:
     """The value of a plain scalar."""
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _KEYWORDS:
+        return _KEYWORDS[text]
     return _number(text) if text[0] in _NUMERIC_START else text
 
 

@@ -16,14 +16,14 @@ from msgspec import Meta
 from bayplan.codec.yaml import is_json, to_json
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import ConfigError, ObjectError
-from bayplan.objects.kai.bind_request import TIMES_STALE
+from bayplan.objects.kai.bind_request import STALE_FACTOR
 
 API_VERSION = "bayplan.dev/v1alpha1"
 KIND = "BayplanConfiguration"
-STAGE = "settings"
+SETTINGS_STAGE = "settings"
 
 
-class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class BayplanSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Bayplan's own settings, with their defaults."""
 
     writes_at_once: Annotated[int, Meta(ge=1, le=4096)] = 64
@@ -58,49 +58,49 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The pods that hold shared GPUs, for the binder that makes them and the scheduler that counts them; see below."""
     ties: Literal["drawn", "inOrder"] = "drawn"
     """Which of equally good nodes a single pod gets: one that is drawn each time, or the first in a fixed order."""
-    mends: tuple[str, ...] = ()
+    volcano_quirk_fixes: tuple[str, ...] = ()
     """Names of Volcano's quirks that the batch engine is to do without; the page about differences has them."""
     page_address: str = ""
     """host:port of loopback on which the page is shown to everybody on this machine; none: nowhere."""
 
 
-class _File(OwnSettings, frozen=True, kw_only=True):
+class _SettingsFile(BayplanSettings, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
 
 
-def load_settings(text: str, place: str) -> OwnSettings:
+def load_settings(text: str, place: str) -> BayplanSettings:
     """The settings that a text (YAML or JSON) describes; `place` names it in complaints."""
     found = _tree(text, place)
     _check_keys(found, place)
     if (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
-        raise _refused(
+        raise _settings_error(
             f"{place} is {found.get('kind') or 'of no kind'} of {found.get('apiVersion') or 'no apiVersion'}; "
             f"write apiVersion: {API_VERSION} and kind: {KIND}"
         )
     try:
-        settings = msgspec.convert(found, _File)
+        settings = msgspec.convert(found, _SettingsFile)
     except msgspec.ValidationError as fault:
         what, _, where = str(fault).partition(" - at `$.")
         key = where.rstrip("`")
-        raise _refused(f"{place}: {key}: {_lowered(what)}, and it is {_value_at(found, key)!r}") from None
-    for below, problem in settings.resource_reservation.problems():
+        raise _settings_error(f"{place}: {key}: {_lower_first(what)}, and it is {_value_at(found, key)!r}") from None
+    for below, problem in settings.resource_reservation.validate():
         key = f"resourceReservation.{below}"
-        raise _refused(f"{place}: {key}: {problem}, and it is {_value_at(found, key)!r}")
-    for problem in _times_at_odds(settings, found):
-        raise _refused(f"{place}: {problem}")
-    return OwnSettings(**{name: getattr(settings, name) for name in OwnSettings.__struct_fields__})
+        raise _settings_error(f"{place}: {key}: {problem}, and it is {_value_at(found, key)!r}")
+    for problem in _conflicting_timeouts(settings, found):
+        raise _settings_error(f"{place}: {problem}")
+    return BayplanSettings(**{name: getattr(settings, name) for name in BayplanSettings.__struct_fields__})
 
 
-def _times_at_odds(settings: OwnSettings, found: dict[str, Any]) -> Iterator[str]:
+def _conflicting_timeouts(settings: BayplanSettings, found: dict[str, Any]) -> Iterator[str]:
     """What would end a call of a binder plugin that does as it was told. What is not said may be in another process's
     file: the engine has requests deleted, the binder carries them out."""
     limit_s, stale_s = settings.binder_plugin_seconds, settings.stale_request_seconds
-    if {"binderPluginSeconds", "staleRequestSeconds"} <= found.keys() and TIMES_STALE * stale_s <= limit_s:
+    if {"binderPluginSeconds", "staleRequestSeconds"} <= found.keys() and STALE_FACTOR * stale_s <= limit_s:
         yield (
             f"staleRequestSeconds is {stale_s} and binderPluginSeconds {limit_s}: a request would be deleted after "
-            f"{TIMES_STALE} times {stale_s} s, while a plugin may still be at work on it; write a staleRequestSeconds "
-            f"above {limit_s / TIMES_STALE:g}, or a binderPluginSeconds below {TIMES_STALE * stale_s}"
+            f"{STALE_FACTOR} times {stale_s} s, while a plugin may still be at work on it; write a staleRequestSeconds "
+            f"above {limit_s / STALE_FACTOR:g}, or a binderPluginSeconds below {STALE_FACTOR * stale_s}"
         )
     for name, given in settings.binder_plugins.items():
         arguments = given.get("arguments") if isinstance(given, dict) else None
@@ -115,17 +115,21 @@ def _times_at_odds(settings: OwnSettings, found: dict[str, Any]) -> Iterator[str
 def _tree(text: str, place: str) -> dict[str, Any]:
     try:
         conversion = None if is_json(text) else to_json(text)
-        if conversion is not None and conversion.fault:
-            raise _refused(f"{place}: {conversion.fault}")
+        if conversion is not None and conversion.duplicate_key_error:
+            raise _settings_error(f"{place}: {conversion.duplicate_key_error}")
         found = msgspec.json.decode(text if conversion is None else conversion.text)
     except (ObjectError, msgspec.DecodeError) as fault:
-        raise _refused(f"{place} is neither YAML nor JSON: {fault}") from None
+        raise _settings_error(f"{place} is neither YAML nor JSON: {fault}") from None
     if not isinstance(found, dict):
-        raise _refused(f"{place} holds no object; write apiVersion: {API_VERSION}, kind: {KIND} and what is to be set")
+        raise _settings_error(
+            f"{place} holds no object; write apiVersion: {API_VERSION}, kind: {KIND} and what is to be set"
+        )
     return found
 
 
-def _check_keys(found: dict[str, Any], place: str, struct: type[msgspec.Struct] = _File, above: str = "") -> None:
+def _check_keys(
+    found: dict[str, Any], place: str, struct: type[msgspec.Struct] = _SettingsFile, above: str = ""
+) -> None:
     hints = get_type_hints(struct)
     names = zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True)
     known = {key: hints[name] for key, name in names}
@@ -133,7 +137,7 @@ def _check_keys(found: dict[str, Any], place: str, struct: type[msgspec.Struct] 
         if key not in known:
             near = get_close_matches(key, known, n=1)
             hint = f'did you mean "{above}{near[0]}"?' if near else f"known keys: {', '.join(sorted(known))}"
-            raise _refused(f'{place}: there is no key "{above}{key}"; {hint}')
+            raise _settings_error(f'{place}: there is no key "{above}{key}"; {hint}')
         if isinstance(value, dict) and isinstance(known[key], type) and issubclass(known[key], msgspec.Struct):
             _check_keys(value, place, known[key], f"{above}{key}.")
 
@@ -149,9 +153,9 @@ def _value_at(found: dict[str, Any], path: str) -> Any:
     return value
 
 
-def _lowered(text: str) -> str:
+def _lower_first(text: str) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
-def _refused(text: str) -> ConfigError:
-    return ConfigError(text, stage=STAGE)
+def _settings_error(text: str) -> ConfigError:
+    return ConfigError(text, stage=SETTINGS_STAGE)

@@ -15,31 +15,31 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bayplan.codec.go_base64 import Base64Error, decode_base64
-from bayplan.codec.go_duration import Duration, parse_duration
+from bayplan.codec.go_duration import GoDuration, parse_duration
 from bayplan.codec.go_text import quote
 from bayplan.codec.json_text import (
+    JsonMember,
+    JsonNumber,
     JsonObject,
-    Member,
-    Node,
-    Number,
+    JsonValue,
 )
 from bayplan.config.schema import (
     UINT8,
-    BoolShape,
-    BytesShape,
-    DurationShape,
-    Field,
-    FloatShape,
-    IntShape,
-    ListShape,
-    MapShape,
+    ConfigField,
+    ConfigStruct,
+    GoBool,
+    GoBytes,
+    GoDurationField,
+    GoFieldType,
+    GoFloat,
+    GoInt,
+    GoRawExtension,
+    GoSlice,
+    GoString,
+    GoStringMap,
+    GoStruct,
     RawArgs,
-    RawShape,
-    Shape,
-    StructShape,
-    TextShape,
-    Wire,
-    fields_by_name,
+    config_fields_by_name,
 )
 from bayplan.errors import ObjectError
 
@@ -47,7 +47,7 @@ _MAX_STRICT_ERRORS = 100
 _TYPE_META = ("kind", "apiVersion")
 _INTEGER = re.compile(r"-?[0-9]+\Z")
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=ConfigStruct)
 
 
 class DecodeError(ObjectError):
@@ -55,23 +55,23 @@ class DecodeError(ObjectError):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class StrictDecoding:
     """An object and what a strict reader holds against it."""
 
     value: Any
     strict_errors: tuple[str, ...]
 
 
-def decode_object(cls: type[W], node: Node, text: str) -> Decoded:
+def decode_object(cls: type[W], node: JsonValue, text: str) -> StrictDecoding:
     """The struct that the tree of `text` describes; raises the first fault that is not a matter of strictness."""
-    walk = _Walk(text)
-    value = cls() if node is None else walk.struct(StructShape(cls), node, root=True)
-    if walk.saved is not None:
-        raise DecodeError(walk.saved)
-    return Decoded(value, tuple(walk.strict))
+    walk = _StrictDecoder(text)
+    value = cls() if node is None else walk.struct(GoStruct(cls), node, root=True)
+    if walk.first_type_error is not None:
+        raise DecodeError(walk.first_type_error)
+    return StrictDecoding(value, tuple(walk.strict))
 
 
-def kind_of(node: Node) -> str:
+def json_type_name(node: JsonValue) -> str:
     """What Go calls a JSON value in its complaints."""
     if isinstance(node, bool):
         return "bool"
@@ -79,51 +79,51 @@ def kind_of(node: Node) -> str:
         return "string"
     if isinstance(node, list):
         return "array"
-    return "number" if isinstance(node, Number) else "object"
+    return "number" if isinstance(node, JsonNumber) else "object"
 
 
 @dataclass(slots=True)
-class _Walk:
+class _StrictDecoder:
     """Where the decoder stands, and what it has found so far."""
 
     text: str
-    saved: str | None = None
+    first_type_error: str | None = None
     strict: dict[str, None] = field(default_factory=dict)
     _struct: str = ""
     _path: list[str] = field(default_factory=list)
     _place: str = ""
 
-    def value(self, shape: Shape, node: Node) -> Any:
+    def value(self, shape: GoFieldType, node: JsonValue) -> Any:
         """The value of a node that is not null; the zero value after a fault, which ends nothing yet."""
         match shape:
-            case StructShape():
+            case GoStruct():
                 return self.struct(shape, node)
-            case ListShape():
+            case GoSlice():
                 return self._list(shape, node)
-            case IntShape():
+            case GoInt():
                 return self._integer(shape, node)
-            case FloatShape():
+            case GoFloat():
                 return self._float(shape, node)
-            case BoolShape():
+            case GoBool():
                 return node if isinstance(node, bool) else self._wrong_type(node, shape.go_type)
-            case TextShape():
+            case GoString():
                 return node if isinstance(node, str) else self._wrong_type(node, shape.go_type)
-            case DurationShape():
+            case GoDurationField():
                 return self._duration(node)
-            case BytesShape():
+            case GoBytes():
                 return self._bytes(shape, node)
-            case MapShape():
+            case GoStringMap():
                 return self._map(shape, node)
-            case RawShape():
+            case GoRawExtension():
                 raise AssertionError("raw values are cut out of the text by their struct")
 
-    def struct(self, shape: StructShape, node: Node, *, root: bool = False) -> Any:
+    def struct(self, shape: GoStruct, node: JsonValue, *, root: bool = False) -> Any:
         if not isinstance(node, JsonObject):
             self._wrong_type(node, shape.go_type)
             return shape.cls()
         values: dict[str, Any] = {}
         seen: set[str] = set()
-        known = fields_by_name(shape.cls)
+        known = config_fields_by_name(shape.cls)
         for member in node.members:
             described = known.get(member.key)
             if described is None and not (root and member.key in _TYPE_META):
@@ -136,8 +136,8 @@ class _Walk:
                 self._member(shape, described, member, values)
         return shape.cls(**values)
 
-    def _member(self, shape: StructShape, described: Field, member: Member, values: dict[str, Any]) -> None:
-        if isinstance(described.shape, RawShape):
+    def _member(self, shape: GoStruct, described: ConfigField, member: JsonMember, values: dict[str, Any]) -> None:
+        if isinstance(described.shape, GoRawExtension):
             # A raw value takes anything, and null means that there is none.
             values[described.attribute] = RawArgs(
                 "" if member.value is None else self.text[member.start : member.end],
@@ -148,11 +148,11 @@ class _Walk:
                 values[described.attribute] = self.value(described.shape, member.value)
                 return
             values.pop(described.attribute, None)
-            if isinstance(described.shape, DurationShape) and not described.nullable:
+            if isinstance(described.shape, GoDurationField) and not described.nullable:
                 parse_duration("")  # raises: Go reads null into a duration as the empty text
 
     @contextmanager
-    def _inside(self, name: str, described: Field) -> Iterator[None]:
+    def _inside(self, name: str, described: ConfigField) -> Iterator[None]:
         outer_struct, outer_place, depth = self._struct, self._place, len(self._path)
         self._struct = name
         self._path += [described.name] if described.embedded is None else [described.embedded, described.name]
@@ -161,21 +161,21 @@ class _Walk:
         self._struct, self._place = outer_struct, outer_place
         del self._path[depth:]
 
-    def _list(self, shape: ListShape, node: Node) -> tuple[Any, ...]:
+    def _list(self, shape: GoSlice, node: JsonValue) -> tuple[Any, ...]:
         if not isinstance(node, list):
             self._wrong_type(node, shape.go_type)
             return ()
         return tuple(self._items(shape.item, node))
 
-    def _items(self, shape: Shape, nodes: list[Node]) -> Iterator[Any]:
+    def _items(self, shape: GoFieldType, nodes: list[JsonValue]) -> Iterator[Any]:
         place = self._place
         for index, item in enumerate(nodes):
             self._place = f"{place}[{index}]"
             found = self.value(shape, item) if item is not None else None
-            yield _zero(shape) if found is None else found
+            yield _zero_value(shape) if found is None else found
         self._place = place
 
-    def _map(self, shape: MapShape, node: Node) -> dict[str, str]:
+    def _map(self, shape: GoStringMap, node: JsonValue) -> dict[str, str]:
         if not isinstance(node, JsonObject):
             self._wrong_type(node, shape.go_type)
             return {}
@@ -183,34 +183,34 @@ class _Walk:
         for member in node.members:
             if member.key in found:
                 self._strict_error("duplicate field", member.key)
-            text = "" if member.value is None else self.value(TextShape(), member.value)
+            text = "" if member.value is None else self.value(GoString(), member.value)
             found[member.key] = text or ""
         return found
 
-    def _integer(self, shape: IntShape, node: Node) -> Any:
-        if not isinstance(node, Number):
+    def _integer(self, shape: GoInt, node: JsonValue) -> Any:
+        if not isinstance(node, JsonNumber):
             return self._wrong_type(node, shape.go_type)
         if _INTEGER.match(node.text) and shape.low <= int(node.text) <= shape.high:
             return int(node.text)
-        return self._complain(f"number {node.text}", shape.go_type)
+        return self._record_type_error(f"number {node.text}", shape.go_type)
 
-    def _float(self, shape: FloatShape, node: Node) -> Any:
-        if not isinstance(node, Number):
+    def _float(self, shape: GoFloat, node: JsonValue) -> Any:
+        if not isinstance(node, JsonNumber):
             return self._wrong_type(node, shape.go_type)
         try:
             struct.pack("<f", float(node.text))
         except OverflowError:
-            return self._complain(f"number {node.text}", shape.go_type)
+            return self._record_type_error(f"number {node.text}", shape.go_type)
         if float(node.text) in (float("inf"), float("-inf")):
-            return self._complain(f"number {node.text}", shape.go_type)
+            return self._record_type_error(f"number {node.text}", shape.go_type)
         return float(node.text)
 
-    def _duration(self, node: Node) -> Duration:
+    def _duration(self, node: JsonValue) -> GoDuration:
         if not isinstance(node, str):
-            raise DecodeError(self._type_fault(kind_of(node), "string"))
+            raise DecodeError(self._type_fault(json_type_name(node), "string"))
         return parse_duration(node)
 
-    def _bytes(self, shape: BytesShape, node: Node) -> Any:
+    def _bytes(self, shape: GoBytes, node: JsonValue) -> Any:
         if isinstance(node, list):
             return bytes(self._items(UINT8, node))
         if not isinstance(node, str):
@@ -218,15 +218,15 @@ class _Walk:
         try:
             return decode_base64(node)
         except Base64Error as error:
-            self.saved = self.saved or str(error)
+            self.first_type_error = self.first_type_error or str(error)
             return None
 
-    def _wrong_type(self, node: Node, go_type: str) -> Any:
-        return self._complain(kind_of(node), go_type)
+    def _wrong_type(self, node: JsonValue, go_type: str) -> Any:
+        return self._record_type_error(json_type_name(node), go_type)
 
-    def _complain(self, found: str, go_type: str) -> Any:
+    def _record_type_error(self, found: str, go_type: str) -> Any:
         """Keep the first complaint. What stands in for the value is nothing: nobody will see it."""
-        self.saved = self.saved or self._type_fault(found, go_type)
+        self.first_type_error = self.first_type_error or self._type_fault(found, go_type)
         return None
 
     def _type_fault(self, found: str, go_type: str) -> str:
@@ -238,12 +238,12 @@ class _Walk:
             self.strict[f"{what} {quote(f'{self._place}.{key}' if self._place else key)}"] = None
 
 
-def _zero(shape: Shape) -> Any:
+def _zero_value(shape: GoFieldType) -> Any:
     match shape:
-        case StructShape():
+        case GoStruct():
             return shape.cls()
-        case IntShape():
+        case GoInt():
             return 0
-        case TextShape():
+        case GoString():
             return ""
     raise AssertionError(f"no list holds items of type {shape.go_type}")

@@ -12,21 +12,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayplan.config.feature_gates import GANGS, PLACEMENTS
+from bayplan.config.feature_gates import GANG_SCHEDULING, TOPOLOGY_AWARE_WORKLOAD_SCHEDULING
 from bayplan.config.model import (
     DEFAULT_SCHEDULER_NAME,
     ClientConnection,
     Configuration,
-    ConfigurationSource,
     LeaderElection,
     PluginRef,
     Plugins,
     PluginSet,
-    Profile,
-    ProfileSource,
+    ProfileConfig,
+    VersionedConfiguration,
+    VersionedProfile,
 )
 from bayplan.config.plugin_args import ArgsKinds
-from bayplan.config.schema import RawArgs, Wire
+from bayplan.config.schema import ConfigStruct, RawArgs
 
 ALL = "*"
 """In a `disabled` list: every default plugin."""
@@ -67,9 +67,9 @@ class ProfileDraft:
     plugins: Plugins
     plugin_config: tuple[tuple[str, Any], ...]
 
-    def finished(self) -> Profile:
+    def build(self) -> ProfileConfig:
         config = {name: args.value() if isinstance(args, RawArgs) else args for name, args in self.plugin_config}
-        return Profile(self.scheduler_name, self.percentage_of_nodes_to_score, self.plugins, config)
+        return ProfileConfig(self.scheduler_name, self.percentage_of_nodes_to_score, self.plugins, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +79,32 @@ class ConfigurationDraft:
     settings: Configuration
     profiles: tuple[ProfileDraft, ...]
 
-    def finished(self) -> Configuration:
-        return replace(self.settings, profiles=tuple(profile.finished() for profile in self.profiles))
+    def build(self) -> Configuration:
+        return replace(self.settings, profiles=tuple(profile.build() for profile in self.profiles))
 
 
-DecodedArgs = Mapping[tuple[int, int], Wire]
+DecodedArgs = Mapping[tuple[int, int], ConfigStruct]
 """Decoded arguments by the place of their entry: profile and position."""
 
 
-_GATED = {
-    GANGS: (PluginRef("GangScheduling"),),
-    PLACEMENTS: (PluginRef("TopologyPlacementGenerator"), PluginRef("PodGroupPodsCount", 1)),
+_GATED_PLUGINS = {
+    GANG_SCHEDULING: (PluginRef("GangScheduling"),),
+    TOPOLOGY_AWARE_WORKLOAD_SCHEDULING: (PluginRef("TopologyPlacementGenerator"), PluginRef("PodGroupPodsCount", 1)),
 }
 
 
 def default_plugins(gates: Collection[str]) -> Plugins:
     """The plugins that run unless somebody says otherwise, with the feature gates that are on."""
-    gated = [ref for gate, refs in _GATED.items() if gate in gates for ref in refs]
+    gated = [ref for gate, refs in _GATED_PLUGINS.items() if gate in gates for ref in refs]
     return Plugins(multi_point=PluginSet(enabled=(*DEFAULT_MULTIPOINT, *gated))) if gated else DEFAULT_PLUGINS
 
 
-def with_defaults(
-    source: ConfigurationSource, decoded: DecodedArgs, kinds: ArgsKinds, gates: Collection[str] = ()
+def apply_defaults(
+    source: VersionedConfiguration, decoded: DecodedArgs, kinds: ArgsKinds, gates: Collection[str] = ()
 ) -> ConfigurationDraft:
     """Fill the gaps. Entries of `pluginConfig` that are not in `decoded` stay raw."""
     plugins = default_plugins(gates)
-    sources = source.profiles or (ProfileSource(),)
+    sources = source.profiles or (VersionedProfile(),)
     if len(sources) == 1 and sources[0].scheduler_name is None:
         # With several profiles there is no telling which one is meant to be the default.
         sources = (replace(sources[0], scheduler_name=DEFAULT_SCHEDULER_NAME),)
@@ -112,16 +112,20 @@ def with_defaults(
     return ConfigurationDraft(_settings(source), profiles)
 
 
-def _settings(source: ConfigurationSource) -> Configuration:
+def _settings(source: VersionedConfiguration) -> Configuration:
     given = {name: getattr(source, name) for name in Configuration.__struct_fields__ if name != "profiles"}
-    given["leader_election"] = _non_zero(source.leader_election, LeaderElection(), LEADER_ELECTION_FILLED)
-    given["client_connection"] = _non_zero(source.client_connection, ClientConnection(), CLIENT_CONNECTION_FILLED)
+    given["leader_election"] = _default_zero_fields(
+        source.leader_election, LeaderElection(), LEADER_ELECTION_DEFAULTED_FIELDS
+    )
+    given["client_connection"] = _default_zero_fields(
+        source.client_connection, ClientConnection(), CLIENT_CONNECTION_DEFAULTED_FIELDS
+    )
     if source.enable_contention_profiling is None:
         given["enable_contention_profiling"] = source.enable_profiling
     return Configuration(**given)
 
 
-LEADER_ELECTION_FILLED = (
+LEADER_ELECTION_DEFAULTED_FIELDS = (
     "lease_duration",
     "renew_deadline",
     "retry_period",
@@ -129,20 +133,20 @@ LEADER_ELECTION_FILLED = (
     "resource_name",
     "resource_namespace",
 )
-CLIENT_CONNECTION_FILLED = ("content_type", "qps", "burst")
+CLIENT_CONNECTION_DEFAULTED_FIELDS = ("content_type", "qps", "burst")
 
 
-def _non_zero(given: Any, defaults: Any, names: tuple[str, ...]) -> Any:
+def _default_zero_fields(given: Any, defaults: Any, names: tuple[str, ...]) -> Any:
     """These fields have no zero of their own: 0 and "" take the default, too."""
     return replace(given, **{name: getattr(given, name) or getattr(defaults, name) for name in names})
 
 
 def _profile(
-    number: int, source: ProfileSource, decoded: DecodedArgs, kinds: ArgsKinds, defaults: Plugins
+    number: int, source: VersionedProfile, decoded: DecodedArgs, kinds: ArgsKinds, defaults: Plugins
 ) -> ProfileDraft:
     plugins = merge_plugins(defaults, source.plugins)
     given = tuple(
-        (entry.name, _given_args(decoded.get((number, position), entry.args), entry.name, kinds))
+        (entry.name, _decoded_args(decoded.get((number, position), entry.args), entry.name, kinds))
         for position, entry in enumerate(source.plugin_config)
     )
     named = {name for name, _ in given}
@@ -151,7 +155,7 @@ def _profile(
     return ProfileDraft(source.scheduler_name or "", source.percentage_of_nodes_to_score, plugins, (*given, *filled))
 
 
-def _given_args(args: Wire | RawArgs, plugin: str, kinds: ArgsKinds) -> Any:
+def _decoded_args(args: ConfigStruct | RawArgs, plugin: str, kinds: ArgsKinds) -> Any:
     return args if isinstance(args, RawArgs) else kinds[plugin].apply_defaults(args)
 
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from bayplan.config.extenders import apply_extenders
-from bayplan.config.model import Configuration, Profile
+from bayplan.config.model import Configuration, ProfileConfig
 
 
-def in_force(configuration: Configuration) -> Configuration:
+def effective_configuration(configuration: Configuration) -> Configuration:
     """With what its extenders change in it; they stand as they were given, not as they are asked."""
     extenders = tuple(replace(extender, http_timeout=extender.timeout) for extender in configuration.extenders)
     return replace(apply_extenders(configuration), extenders=extenders)
 
 
-def as_built(configuration: Configuration) -> Configuration:
+def built_configuration(configuration: Configuration) -> Configuration:
     """In force, and of the arguments those that somebody reads: of plugins that run, by their names."""
-    changed = in_force(configuration)
-    return replace(changed, profiles=tuple(map(_built, changed.profiles)))
+    changed = effective_configuration(configuration)
+    return replace(changed, profiles=tuple(map(_built_profile, changed.profiles)))
 
 
-def _built(profile: Profile) -> Profile:
+def _built_profile(profile: ProfileConfig) -> ProfileConfig:
     running = profile.plugins.enabled_names()
     read = {name: args for name, args in sorted(profile.plugin_config.items()) if name in running and args is not None}
     return replace(profile, plugin_config=read)

@@ -9,38 +9,39 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from bayplan.codec.go_duration import Duration
-from bayplan.config.schema import DurationShape, Field, RawArgs, StructShape, Wire, fields_of
+from bayplan.codec.go_duration import GoDuration
+from bayplan.config.schema import ConfigField, ConfigStruct, GoDurationField, GoStruct, RawArgs, config_fields
 
 
-def v1_form(value: Any) -> Any:
+def encode_v1(value: Any) -> Any:
     """The value as plain JSON with the names of the API; empty fields are left out unless they are marked."""
-    if isinstance(value, Wire):
+    if isinstance(value, ConfigStruct):
         return {
-            field.name: v1_form(getattr(value, field.attribute))
-            for field in fields_of(type(value))
-            if _written(field, getattr(value, field.attribute))
+            field.name: encode_v1(getattr(value, field.attribute))
+            for field in config_fields(type(value))
+            if _is_encoded(field, getattr(value, field.attribute))
         }
-    return _leaf(value, v1_form)
+    return _encode_leaf(value, encode_v1)
 
 
-def internal_form(value: Any) -> Any:
+def encode_internal(value: Any) -> Any:
     """The value as Go prints its internal structs: capitalised names, every field, `null` for an empty list."""
-    if isinstance(value, Wire):
+    if isinstance(value, ConfigStruct):
         if value.tagged:
-            return v1_form(value)
+            return encode_v1(value)
         return {
-            field.go_name: _internal_field(field, getattr(value, field.attribute)) for field in fields_of(type(value))
+            field.go_name: _encode_internal_field(field, getattr(value, field.attribute))
+            for field in config_fields(type(value))
         }
-    return _leaf(value, internal_form)
+    return _encode_leaf(value, encode_internal)
 
 
-def _internal_field(field: Field, value: Any) -> Any:
-    return None if value == () and not field.nullable else internal_form(value)
+def _encode_internal_field(field: ConfigField, value: Any) -> Any:
+    return None if value == () and not field.nullable else encode_internal(value)
 
 
-def _leaf(value: Any, form: Any) -> Any:
-    if isinstance(value, Duration):
+def _encode_leaf(value: Any, form: Any) -> Any:
+    if isinstance(value, GoDuration):
         return str(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -53,7 +54,7 @@ def _leaf(value: Any, form: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-def _written(field: Field, value: Any) -> bool:
+def _is_encoded(field: ConfigField, value: Any) -> bool:
     if field.nullable:
         return value is not None and value != ()
-    return field.keep or isinstance(field.shape, (StructShape, DurationShape)) or bool(value)
+    return field.keep or isinstance(field.shape, (GoStruct, GoDurationField)) or bool(value)

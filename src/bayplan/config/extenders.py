@@ -8,29 +8,29 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.config.model import Configuration, Extender, Profile
+from bayplan.config.model import Configuration, ExtenderConfig, ProfileConfig
 from bayplan.errors import ConfigError
 
-_FIT = "NodeResourcesFit"
-BUILDING = "profile"
+_FIT_PLUGIN = "NodeResourcesFit"
+PROFILE_STAGE = "profile"
 
 
 def apply_extenders(configuration: Configuration) -> Configuration:
     """The configuration with its extenders in the order of asking and their ignored resources in every profile."""
-    ordered = in_order(configuration.extenders)
+    ordered = sort_extenders(configuration.extenders)
     ignored = _ignored_resources(configuration.extenders)
     profiles = configuration.profiles
     if ignored:
-        profiles = tuple(_ignoring(profile, ignored) for profile in profiles)
+        profiles = tuple(_with_ignored_resources(profile, ignored) for profile in profiles)
     return replace(configuration, extenders=ordered, profiles=profiles)
 
 
-def in_order(extenders: tuple[Extender, ...]) -> tuple[Extender, ...]:
+def sort_extenders(extenders: tuple[ExtenderConfig, ...]) -> tuple[ExtenderConfig, ...]:
     """Those that matter come first: an ignorable one sees what the others have left over."""
     return tuple(sorted(extenders, key=lambda extender: extender.ignorable))
 
 
-def _ignored_resources(extenders: tuple[Extender, ...]) -> tuple[str, ...]:
+def _ignored_resources(extenders: tuple[ExtenderConfig, ...]) -> tuple[str, ...]:
     return tuple(
         resource.name
         for extender in extenders
@@ -39,10 +39,10 @@ def _ignored_resources(extenders: tuple[Extender, ...]) -> tuple[str, ...]:
     )
 
 
-def _ignoring(profile: Profile, resources: tuple[str, ...]) -> Profile:
+def _with_ignored_resources(profile: ProfileConfig, resources: tuple[str, ...]) -> ProfileConfig:
     """The profile whose fit check ignores these resources and no others: the list is replaced, not extended."""
-    if _FIT not in profile.plugin_config:
+    if _FIT_PLUGIN not in profile.plugin_config:
         message = "couldn't build extenders: can't find NodeResourcesFitArgs in plugin config"
-        raise ConfigError(message, stage=BUILDING)
-    args = replace(profile.plugin_config[_FIT], ignored_resources=resources)
-    return replace(profile, plugin_config={**profile.plugin_config, _FIT: args})
+        raise ConfigError(message, stage=PROFILE_STAGE)
+    args = replace(profile.plugin_config[_FIT_PLUGIN], ignored_resources=resources)
+    return replace(profile, plugin_config={**profile.plugin_config, _FIT_PLUGIN: args})

@@ -21,12 +21,12 @@ VERSION = (1, 36)
 RELEASE = "1.36.4"
 """The kube-scheduler that we behave as."""
 
-_OLDEST = (1, 33)
+_MIN_VERSION = (1, 33)
 _STAGE = "flags"
 _COMPONENT = "kube"
 _VERSION_TEXT = re.compile(r"v?(\d+)\.(\d+)")
 
-ON = frozenset(
+ENABLED_GATES = frozenset(
     {
         "ClearingNominatedNodeNameAfterBinding",
         "DRAConsumableCapacity",
@@ -49,7 +49,7 @@ ON = frozenset(
         "SchedulerPopFromBackoffQ",
     }
 )
-LOCKED_ON = frozenset(
+LOCKED_GATES = frozenset(
     {
         "DRAAdminAccess",
         "DynamicResourceAllocation",
@@ -63,7 +63,7 @@ LOCKED_ON = frozenset(
         "VolumeAttributesClass",
     }
 )
-OFF = frozenset(
+DISABLED_GATES = frozenset(
     {
         "CoordinatedLeaderElection",
         "DRADeviceTaintRules",
@@ -82,15 +82,28 @@ OFF = frozenset(
         "WorkloadAwarePreemption",
     }
 )
-_GENERAL = LOCKED_ON | {"DRAPrioritizedList"}
-_BETA_AND_OFF = frozenset({"CoordinatedLeaderElection", "DRADeviceTaintRules", "SchedulerAsyncAPICalls"})
+_GA_GATES = LOCKED_GATES | {"DRAPrioritizedList"}
+_DISABLED_BETA_GATES = frozenset({"CoordinatedLeaderElection", "DRADeviceTaintRules", "SchedulerAsyncAPICalls"})
 
-GROUPS, GANGS, PLACEMENTS = "GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling"
-GROUP_PREEMPTION = "WorkloadAwarePreemption"
-TURNABLE = frozenset({"SchedulerPopFromBackoffQ", "OpportunisticBatching", GROUPS, GANGS, PLACEMENTS, GROUP_PREEMPTION})
+GENERIC_WORKLOAD, GANG_SCHEDULING, TOPOLOGY_AWARE_WORKLOAD_SCHEDULING = (
+    "GenericWorkload",
+    "GangScheduling",
+    "TopologyAwareWorkloadScheduling",
+)
+WORKLOAD_AWARE_PREEMPTION = "WorkloadAwarePreemption"
+CONFIGURABLE_GATES = frozenset(
+    {
+        "SchedulerPopFromBackoffQ",
+        "OpportunisticBatching",
+        GENERIC_WORKLOAD,
+        GANG_SCHEDULING,
+        TOPOLOGY_AWARE_WORKLOAD_SCHEDULING,
+        WORKLOAD_AWARE_PREEMPTION,
+    }
+)
 """Gates that change something here, or nothing because there is nothing to change (pods are never batched by hints)."""
 
-_NEEDS = {
+_GATE_DEPENDENCIES = {
     "GangScheduling": ("GenericWorkload",),
     "TopologyAwareWorkloadScheduling": ("GenericWorkload",),
     "WorkloadAwarePreemption": ("GangScheduling",),
@@ -98,93 +111,101 @@ _NEEDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class FeatureGates:
     """The gates that were given, and what holds for all that are known."""
 
-    given: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    set_gates: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     emulated_version: str = "1.36"
 
     def enabled(self, name: str) -> bool:
-        return self.given.get(name, name in ON or name in LOCKED_ON)
+        return self.set_gates.get(name, name in ENABLED_GATES or name in LOCKED_GATES)
 
     def all(self) -> Iterator[tuple[str, str, bool]]:
         """Name, stage (ALPHA, BETA; none once general) and whether it is on, of each that the scheduler knows."""
-        for name in sorted(ON | LOCKED_ON | OFF):
-            beta = name in ON or name in _BETA_AND_OFF
-            yield name, "" if name in _GENERAL else "BETA" if beta else "ALPHA", self.in_force(name)
+        for name in sorted(ENABLED_GATES | LOCKED_GATES | DISABLED_GATES):
+            beta = name in ENABLED_GATES or name in _DISABLED_BETA_GATES
+            yield name, "" if name in _GA_GATES else "BETA" if beta else "ALPHA", self.is_effective(name)
 
-    def in_force(self, name: str) -> bool:
+    def is_effective(self, name: str) -> bool:
         """Whether a gate is on, those that were turned in vain as they are."""
-        return name in ON or name in LOCKED_ON if name not in TURNABLE else self.enabled(name)
+        return name in ENABLED_GATES or name in LOCKED_GATES if name not in CONFIGURABLE_GATES else self.enabled(name)
 
-    def without_effect(self) -> list[str]:
+    def ineffective_gates(self) -> list[str]:
         """Gates of the scheduler that were turned and stay as they are."""
-        known = (name for name in sorted(self.given) if name in ON or name in OFF)
-        return [name for name in known if name not in TURNABLE and self.given[name] != (name in ON)]
+        known = (name for name in sorted(self.set_gates) if name in ENABLED_GATES or name in DISABLED_GATES)
+        return [
+            name for name in known if name not in CONFIGURABLE_GATES and self.set_gates[name] != (name in ENABLED_GATES)
+        ]
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """Gates that were given and that the scheduler does not know, each with the nearest that it does, or ""."""
-        known = {name.lower(): name for name in sorted(ON | LOCKED_ON | OFF)}
-        for name in sorted(self.given.keys() - known.values()):
+        known = {name.lower(): name for name in sorted(ENABLED_GATES | LOCKED_GATES | DISABLED_GATES)}
+        for name in sorted(self.set_gates.keys() - known.values()):
             near = get_close_matches(name.lower(), known, n=1)
             yield name, known[near[0]] if near else ""
 
 
-def features_of(gates: Iterable[str], emulated: Iterable[str] = (), compatible: Iterable[str] = ()) -> Features:
+def parse_feature_gates(
+    gates: Iterable[str], emulated: Iterable[str] = (), compatible: Iterable[str] = ()
+) -> FeatureGates:
     """What three flags say; `ConfigError` in kube-scheduler's words where they cannot be meant."""
-    version = _version(emulated)
-    least = _version(compatible)
-    if not _OLDEST <= version <= VERSION:
-        raise _refused(f"emulation version {_text(version)} is not between [{_text(_OLDEST)}, {_text(VERSION)}.0]")
-    if not _OLDEST <= least <= version:
-        raise _refused(
-            f"minCompatibilityVersion version {_text(least)} is not between [{_text(_OLDEST)}, {_text(version)}]"
+    version = _parse_version(emulated)
+    least = _parse_version(compatible)
+    if not _MIN_VERSION <= version <= VERSION:
+        raise _flag_error(
+            f"emulation version {_version_text(version)} is not between [{_version_text(_MIN_VERSION)}, "
+            f"{_version_text(VERSION)}.0]"
         )
-    given = dict(filter(None, map(_gate, gates)))
+    if not _MIN_VERSION <= least <= version:
+        raise _flag_error(
+            f"minCompatibilityVersion version {_version_text(least)} is not between "
+            f"[{_version_text(_MIN_VERSION)}, {_version_text(version)}]"
+        )
+    given = dict(filter(None, map(_parse_gate, gates)))
     for name, value in given.items():
-        if name in LOCKED_ON and not value:
-            raise _refused(f"cannot set feature gate {name} to false, feature is locked to true")
-    features = Features(MappingProxyType(given), _text(version))
-    for name, needed in _NEEDS.items():
+        if name in LOCKED_GATES and not value:
+            raise _flag_error(f"cannot set feature gate {name} to false, feature is locked to true")
+    features = FeatureGates(MappingProxyType(given), _version_text(version))
+    for name, needed in _GATE_DEPENDENCIES.items():
         missing = [each for each in needed if not features.enabled(each)]
         if features.enabled(name) and missing:
-            raise _refused(f"{name} is enabled, but depends on features that are disabled: [{' '.join(missing)}]")
+            raise _flag_error(f"{name} is enabled, but depends on features that are disabled: [{' '.join(missing)}]")
     return features
 
 
-def _gate(text: str) -> tuple[str, bool] | None:
+def _parse_gate(text: str) -> tuple[str, bool] | None:
     component, colon, rest = text.partition(":")
     if colon and component.strip() != _COMPONENT:
-        raise _refused(f"component not registered: {component.strip()}")
+        raise _flag_error(f"component not registered: {component.strip()}")
     name, equals, value = (rest if colon else text).partition("=")
     name, value = name.strip(), value.strip()
     if not name and not equals:
         return None
     if not equals:
-        raise _refused(f"missing bool value for {name}")
+        raise _flag_error(f"missing bool value for {name}")
     try:
         return name, go_bool(value)
     except ValueError as fault:
-        raise _refused(f"invalid value of {name}={value}, err: {fault}") from None
+        raise _flag_error(f"invalid value of {name}={value}, err: {fault}") from None
 
 
-def _version(texts: Iterable[str]) -> tuple[int, int]:
+def _parse_version(texts: Iterable[str]) -> tuple[int, int]:
     """The version that is told of the one component there is; ours where none is."""
     told = VERSION
     for text in texts:
         component, equals, version = text.rpartition("=")
         if equals and component != _COMPONENT:
-            raise _refused(f"component not registered: {component}")
+            raise _flag_error(f"component not registered: {component}")
         found = _VERSION_TEXT.fullmatch(version)
         if found is None:
-            raise _refused(f'could not parse "{version}" as version')
+            raise _flag_error(f'could not parse "{version}" as version')
         told = int(found[1]), int(found[2])
     return told
 
 
-def _text(version: tuple[int, int]) -> str:
+def _version_text(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _refused(text: str) -> ConfigError:
+def _flag_error(text: str) -> ConfigError:
     return ConfigError(text, stage=_STAGE)

@@ -42,7 +42,7 @@ class FieldError:
 
 
 @dataclass(frozen=True, slots=True)
-class AsJson:
+class JsonValue:
     """A value that is shown as JSON: lists, structs, and texts of a named type, which escape in another way."""
 
     value: Any
@@ -51,32 +51,34 @@ class AsJson:
         return json_text(self.value)
 
 
-Shown = int | str | AsJson
+FieldValue = int | str | JsonValue
 """A value as it is shown: a number as it is, a text quoted, the rest as JSON."""
 
 
-def _shown(value: Shown) -> str:
+def _format_value(value: FieldValue) -> str:
     return quote(value) if isinstance(value, str) else str(value)
 
 
-def _with(detail: str) -> str:
+def _detail_suffix(detail: str) -> str:
     return f": {detail}" if detail else ""
 
 
-def invalid(path: FieldPath, value: Shown, detail: str) -> FieldError:
-    return FieldError(path, f"Invalid value: {_shown(value)}{_with(detail)}")
+def invalid(path: FieldPath, value: FieldValue, detail: str) -> FieldError:
+    return FieldError(path, f"Invalid value: {_format_value(value)}{_detail_suffix(detail)}")
 
 
 def required(path: FieldPath, detail: str = "") -> FieldError:
-    return FieldError(path, f"Required value{_with(detail)}")
+    return FieldError(path, f"Required value{_detail_suffix(detail)}")
 
 
-def duplicate(path: FieldPath, value: Shown) -> FieldError:
-    return FieldError(path, f"Duplicate value: {_shown(value)}")
+def duplicate(path: FieldPath, value: FieldValue) -> FieldError:
+    return FieldError(path, f"Duplicate value: {_format_value(value)}")
 
 
-def unsupported(path: FieldPath, value: Shown, supported: Sequence[str]) -> FieldError:
-    return FieldError(path, f"Unsupported value: {_shown(value)}: supported values: {', '.join(map(quote, supported))}")
+def unsupported(path: FieldPath, value: FieldValue, supported: Sequence[str]) -> FieldError:
+    return FieldError(
+        path, f"Unsupported value: {_format_value(value)}: supported values: {', '.join(map(quote, supported))}"
+    )
 
 
 def forbidden(path: FieldPath, detail: str) -> FieldError:

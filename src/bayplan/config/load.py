@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bayplan.codec.go_text import quote
-from bayplan.codec.json_text import JsonObject, Node, parse
+from bayplan.codec.json_text import JsonObject, JsonValue, parse
 from bayplan.codec.yaml import is_json, to_json
-from bayplan.config.decode import DecodeError, decode_object, kind_of
-from bayplan.config.defaults import with_defaults
-from bayplan.config.encode import v1_form
+from bayplan.config.decode import DecodeError, decode_object, json_type_name
+from bayplan.config.defaults import apply_defaults
+from bayplan.config.encode import encode_v1
 from bayplan.config.field_errors import aggregate
 from bayplan.config.model import (
     API_VERSION,
@@ -24,18 +24,18 @@ from bayplan.config.model import (
     KIND,
     VERSION,
     Configuration,
-    ConfigurationSource,
     PluginConfig,
-    Profile,
-    Settings,
+    ProfileConfig,
+    SharedSettings,
+    VersionedConfiguration,
 )
 from bayplan.config.plugin_args import ArgsKinds
-from bayplan.config.schema import Wire
+from bayplan.config.schema import ConfigStruct
 from bayplan.config.validation import validate
 from bayplan.errors import ConfigError, ObjectError
 
-DECODING = "config"
-VALIDATION = "invalid"
+DECODE_STAGE = "config"
+VALIDATION_STAGE = "invalid"
 
 # Part of the message: where kube-scheduler's source declares its table of kinds.
 _SCHEME = "pkg/scheduler/apis/config/scheme/scheme.go:29"
@@ -50,47 +50,50 @@ def load(text: str, args_kinds: ArgsKinds, gates: Collection[str] = ()) -> Confi
     try:
         source, decoded = _decode(text, args_kinds)
     except ObjectError as error:
-        raise ConfigError(str(error), stage=DECODING) from None
-    return _complete(source, decoded, args_kinds, gates)
+        raise ConfigError(str(error), stage=DECODE_STAGE) from None
+    return _default_and_validate(source, decoded, args_kinds, gates)
 
 
 def load_default(args_kinds: ArgsKinds, gates: Collection[str] = ()) -> Configuration:
     """The configuration that is in force without a file."""
-    return _complete(ConfigurationSource(), {}, args_kinds, gates)
+    return _default_and_validate(VersionedConfiguration(), {}, args_kinds, gates)
 
 
 def dump(configuration: Configuration) -> dict[str, Any]:
     """The configuration as a v1 object with every default spelled out."""
     profiles = [_dump_profile(profile) for profile in configuration.profiles]
-    settings = Settings(**{name: getattr(configuration, name) for name in Settings.__struct_fields__})
-    return {"apiVersion": API_VERSION, "kind": KIND, **v1_form(settings), "profiles": profiles}
+    settings = SharedSettings(**{name: getattr(configuration, name) for name in SharedSettings.__struct_fields__})
+    return {"apiVersion": API_VERSION, "kind": KIND, **encode_v1(settings), "profiles": profiles}
 
 
-def _complete(
-    source: ConfigurationSource, decoded: dict[tuple[int, int], Wire], kinds: ArgsKinds, gates: Collection[str]
+def _default_and_validate(
+    source: VersionedConfiguration,
+    decoded: dict[tuple[int, int], ConfigStruct],
+    kinds: ArgsKinds,
+    gates: Collection[str],
 ) -> Configuration:
-    draft = with_defaults(source, decoded, kinds, gates)
+    draft = apply_defaults(source, decoded, kinds, gates)
     if errors := validate(draft, kinds):
-        raise ConfigError(aggregate(errors), stage=VALIDATION)
-    return draft.finished()
+        raise ConfigError(aggregate(errors), stage=VALIDATION_STAGE)
+    return draft.build()
 
 
-def _dump_profile(profile: Profile) -> dict[str, Any]:
+def _dump_profile(profile: ProfileConfig) -> dict[str, Any]:
     shown: dict[str, Any] = {"schedulerName": profile.scheduler_name}
     if profile.percentage_of_nodes_to_score is not None:
         shown["percentageOfNodesToScore"] = profile.percentage_of_nodes_to_score
-    shown["plugins"] = v1_form(profile.plugins)
+    shown["plugins"] = encode_v1(profile.plugins)
     config = [{"name": name, "args": _dump_args(name, args)} for name, args in profile.plugin_config.items()]
     return {**shown, "pluginConfig": config} if config else shown
 
 
 def _dump_args(plugin: str, args: Any) -> Any:
-    if not isinstance(args, Wire):
+    if not isinstance(args, ConfigStruct):
         return args
-    return {"apiVersion": API_VERSION, "kind": f"{plugin}Args", **v1_form(args)}
+    return {"apiVersion": API_VERSION, "kind": f"{plugin}Args", **encode_v1(args)}
 
 
-class _Kind(NamedTuple):
+class _GroupVersionKind(NamedTuple):
     group: str
     version: str
     kind: str
@@ -99,30 +102,32 @@ class _Kind(NamedTuple):
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def filled(self, default: _Kind) -> _Kind:
+    def with_default(self, default: _GroupVersionKind) -> _GroupVersionKind:
         """This kind with what it leaves open taken from another one."""
         group, version = self.group, self.version
         if not version and group in ("", default.group):
             group, version = default.group, default.version
-        return _Kind(group, version, self.kind or default.kind)
+        return _GroupVersionKind(group, version, self.kind or default.kind)
 
 
 @dataclass(frozen=True, slots=True)
-class _Object:
-    kind: _Kind
+class _DecodedObject:
+    kind: _GroupVersionKind
     value: Any
     strict_errors: tuple[str, ...]
 
 
-_NO_KIND = _Kind("", "", "")
+_EMPTY_GVK = _GroupVersionKind("", "", "")
 
 
-def _decode(text: str, kinds: ArgsKinds) -> tuple[ConfigurationSource, dict[tuple[int, int], Wire]]:
-    structs: dict[str, type[Wire]] = {KIND: ConfigurationSource} | {kind.kind: kind.struct for kind in kinds.values()}
-    found = _decode_object(text, _NO_KIND, structs)
+def _decode(text: str, kinds: ArgsKinds) -> tuple[VersionedConfiguration, dict[tuple[int, int], ConfigStruct]]:
+    structs: dict[str, type[ConfigStruct]] = {KIND: VersionedConfiguration} | {
+        kind.kind: kind.struct for kind in kinds.values()
+    }
+    found = _decode_object(text, _EMPTY_GVK, structs)
     source, strict_errors = found.value, list(found.strict_errors)
-    decoded: dict[tuple[int, int], Wire] = {}
-    if isinstance(source, ConfigurationSource):
+    decoded: dict[tuple[int, int], ConfigStruct] = {}
+    if isinstance(source, VersionedConfiguration):
         for number, profile in enumerate(source.profiles):
             for position, entry in enumerate(profile.plugin_config):
                 if entry.name not in kinds:
@@ -130,22 +135,22 @@ def _decode(text: str, kinds: ArgsKinds) -> tuple[ConfigurationSource, dict[tupl
                 place = f"decoding .profiles[{number}].pluginConfig[{position}]: "
                 args = _decode_args(entry, place, structs)
                 decoded[number, position] = args.value
-                strict_errors += [f"{place}{_strict(args.strict_errors)}"] if args.strict_errors else []
+                strict_errors += [f"{place}{_strict_decoding_error(args.strict_errors)}"] if args.strict_errors else []
     if strict_errors:
-        raise DecodeError(_strict(strict_errors))
-    if not isinstance(source, ConfigurationSource):
+        raise DecodeError(_strict_decoding_error(strict_errors))
+    if not isinstance(source, VersionedConfiguration):
         kind = f"{found.kind.api_version}, Kind={found.kind.kind}"
         raise DecodeError(f"couldn't decode as KubeSchedulerConfiguration, got {kind}: ")
     return source, decoded
 
 
-def _strict(errors: list[str] | tuple[str, ...]) -> str:
+def _strict_decoding_error(errors: list[str] | tuple[str, ...]) -> str:
     return f"strict decoding error: {', '.join(errors)}"
 
 
-def _decode_args(entry: PluginConfig, place: str, structs: dict[str, type[Wire]]) -> _Object:
+def _decode_args(entry: PluginConfig, place: str, structs: dict[str, type[ConfigStruct]]) -> _DecodedObject:
     """The arguments of one entry; kind and version need not be given, as the name of the plugin tells them."""
-    wanted = _Kind(GROUP, VERSION, f"{entry.name}Args")
+    wanted = _GroupVersionKind(GROUP, VERSION, f"{entry.name}Args")
     prefix = f"decoding args for plugin {entry.name}: "
     try:
         found = _decode_object(entry.args.text, wanted, structs)
@@ -158,19 +163,19 @@ def _decode_args(entry: PluginConfig, place: str, structs: dict[str, type[Wire]]
         )
     if not found.strict_errors:
         return found
-    return _Object(found.kind, found.value, (f"{prefix}{_strict(found.strict_errors)}",))
+    return _DecodedObject(found.kind, found.value, (f"{prefix}{_strict_decoding_error(found.strict_errors)}",))
 
 
-def _decode_object(text: str, default: _Kind, structs: dict[str, type[Wire]]) -> _Object:
+def _decode_object(text: str, default: _GroupVersionKind, structs: dict[str, type[ConfigStruct]]) -> _DecodedObject:
     """An object of one of the known kinds. JSON is read as it stands; YAML becomes JSON first."""
     strict_errors: tuple[str, ...] = ()
     source = text
     if not is_json(text):
         conversion = to_json(text)
         source = conversion.text
-        strict_errors = (conversion.fault,) if conversion.fault else ()
-    node = _parsed(source)
-    kind = _kind_of(node).filled(default)
+        strict_errors = (conversion.duplicate_key_error,) if conversion.duplicate_key_error else ()
+    node = _parse_document(source)
+    kind = _read_gvk(node).with_default(default)
     if not kind.kind:
         raise DecodeError(f"Object 'Kind' is missing in '{text}'")
     if not kind.version:
@@ -179,23 +184,23 @@ def _decode_object(text: str, default: _Kind, structs: dict[str, type[Wire]]) ->
         known = f"no kind {quote(kind.kind)} is registered for version {quote(kind.api_version)}"
         raise DecodeError(f'{known} in scheme "{_SCHEME}"')
     found = decode_object(structs[kind.kind], node, source)
-    return _Object(kind, found.value, (*strict_errors, *found.strict_errors))
+    return _DecodedObject(kind, found.value, (*strict_errors, *found.strict_errors))
 
 
-def _parsed(text: str) -> Node:
+def _parse_document(text: str) -> JsonValue:
     try:
         return parse(text)
     except ObjectError as error:
         raise DecodeError(f"couldn't get version/kind; json parse error: {error}") from None
 
 
-def _kind_of(node: Node) -> _Kind:
+def _read_gvk(node: JsonValue) -> _GroupVersionKind:
     """What the object says it is. Here, and only here, the case of keys does not matter."""
     if node is None:
-        return _NO_KIND
+        return _EMPTY_GVK
     prefix = "couldn't get version/kind; json parse error: json: cannot unmarshal"
     if not isinstance(node, JsonObject):
-        raise DecodeError(f"{prefix} {kind_of(node)} into Go value of type {_KIND_STRUCT}")
+        raise DecodeError(f"{prefix} {json_type_name(node)} into Go value of type {_KIND_STRUCT}")
     found = {"apiVersion": "", "kind": ""}
     names = {name.lower(): name for name in found}
     for member in node.members:
@@ -203,9 +208,9 @@ def _kind_of(node: Node) -> _Kind:
         if name is None or member.value is None:
             continue
         if not isinstance(member.value, str):
-            raise DecodeError(f"{prefix} {kind_of(member.value)} into Go struct field .{name} of type string")
+            raise DecodeError(f"{prefix} {json_type_name(member.value)} into Go struct field .{name} of type string")
         found[name] = member.value
-    return _Kind(*_group_and_version(found["apiVersion"]), found["kind"])
+    return _GroupVersionKind(*_group_and_version(found["apiVersion"]), found["kind"])
 
 
 def _group_and_version(api_version: str) -> tuple[str, str]:

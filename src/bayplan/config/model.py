@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from bayplan.codec.go_duration import Duration
-from bayplan.config.schema import KEEP, Embedded, Float32, Int32, Int64, RawArgs, Wire
+from bayplan.codec.go_duration import GoDuration
+from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, EmbeddedIn, Float32, Int32, Int64, RawArgs
 
 GROUP = "kubescheduler.config.k8s.io"
 VERSION = "v1"
@@ -23,38 +23,38 @@ KIND = "KubeSchedulerConfiguration"
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
 MULTI_POINT = "multiPoint"
 
-DEFAULT_EXTENDER_TIMEOUT = Duration.of_seconds(5)
+DEFAULT_EXTENDER_TIMEOUT = GoDuration.of_seconds(5)
 
 
-class LeaderElection(Wire, frozen=True):
+class LeaderElection(ConfigStruct, frozen=True):
     """How replicas agree on the one that schedules."""
 
     go_name: ClassVar[str] = "LeaderElectionConfiguration"
     go_package: ClassVar[str] = "v1alpha1"
 
-    leader_elect: Annotated[bool, KEEP] = True
-    lease_duration: Duration = Duration.of_seconds(15)
-    renew_deadline: Duration = Duration.of_seconds(10)
-    retry_period: Duration = Duration.of_seconds(2)
-    resource_lock: Annotated[str, KEEP] = "leases"
-    resource_name: Annotated[str, KEEP] = "kube-scheduler"
-    resource_namespace: Annotated[str, KEEP] = "kube-system"
+    leader_elect: Annotated[bool, NO_OMIT_EMPTY] = True
+    lease_duration: GoDuration = GoDuration.of_seconds(15)
+    renew_deadline: GoDuration = GoDuration.of_seconds(10)
+    retry_period: GoDuration = GoDuration.of_seconds(2)
+    resource_lock: Annotated[str, NO_OMIT_EMPTY] = "leases"
+    resource_name: Annotated[str, NO_OMIT_EMPTY] = "kube-scheduler"
+    resource_namespace: Annotated[str, NO_OMIT_EMPTY] = "kube-system"
 
 
-class ClientConnection(Wire, frozen=True):
+class ClientConnection(ConfigStruct, frozen=True):
     """How to reach the API server."""
 
     go_name: ClassVar[str] = "ClientConnectionConfiguration"
     go_package: ClassVar[str] = "v1alpha1"
 
-    kubeconfig: Annotated[str, KEEP] = ""
-    accept_content_types: Annotated[str, KEEP] = ""
-    content_type: Annotated[str, KEEP] = "application/vnd.kubernetes.protobuf"
-    qps: Annotated[Float32, KEEP] = 50.0
-    burst: Annotated[Int32, KEEP] = 100
+    kubeconfig: Annotated[str, NO_OMIT_EMPTY] = ""
+    accept_content_types: Annotated[str, NO_OMIT_EMPTY] = ""
+    content_type: Annotated[str, NO_OMIT_EMPTY] = "application/vnd.kubernetes.protobuf"
+    qps: Annotated[Float32, NO_OMIT_EMPTY] = 50.0
+    burst: Annotated[Int32, NO_OMIT_EMPTY] = 100
 
 
-class ExtenderTLSConfig(Wire, frozen=True):
+class ExtenderTLSConfig(ConfigStruct, frozen=True):
     """Certificates for talking to an extender; data wins over files."""
 
     insecure: bool = False
@@ -67,17 +67,17 @@ class ExtenderTLSConfig(Wire, frozen=True):
     ca_data: bytes = b""
 
 
-class ExtenderManagedResource(Wire, frozen=True):
+class ExtenderManagedResource(ConfigStruct, frozen=True):
     """A resource that an extender looks after."""
 
-    name: Annotated[str, KEEP] = ""
+    name: Annotated[str, NO_OMIT_EMPTY] = ""
     ignored_by_scheduler: bool = False
 
 
-class Extender(Wire, frozen=True):
+class ExtenderConfig(ConfigStruct, frozen=True):
     """An HTTP service that filters, scores, preempts or binds; an empty verb is a capability it does not have."""
 
-    url_prefix: Annotated[str, KEEP] = ""
+    url_prefix: Annotated[str, NO_OMIT_EMPTY] = ""
     filter_verb: str = ""
     preempt_verb: str = ""
     prioritize_verb: str = ""
@@ -85,34 +85,34 @@ class Extender(Wire, frozen=True):
     bind_verb: str = ""
     enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
     tls_config: ExtenderTLSConfig | None = None
-    http_timeout: Duration = Duration()
+    http_timeout: GoDuration = GoDuration()
     node_cache_capable: bool = False
     managed_resources: tuple[ExtenderManagedResource, ...] = ()
     ignorable: bool = False
 
     @property
-    def timeout(self) -> Duration:
+    def timeout(self) -> GoDuration:
         """How long a call may take; nothing given means five seconds."""
         return self.http_timeout or DEFAULT_EXTENDER_TIMEOUT
 
 
-class PluginRef(Wire, frozen=True):
+class PluginRef(ConfigStruct, frozen=True):
     """A plugin named in a list. A weight of 0 is one that was not given."""
 
     go_name: ClassVar[str] = "Plugin"
 
-    name: Annotated[str, KEEP] = ""
-    weight: Annotated[Int32, KEEP] = 0
+    name: Annotated[str, NO_OMIT_EMPTY] = ""
+    weight: Annotated[Int32, NO_OMIT_EMPTY] = 0
 
 
-class PluginSet(Wire, frozen=True):
+class PluginSet(ConfigStruct, frozen=True):
     """The plugins that one extension point, or all at once, are told to use and not to use."""
 
     enabled: tuple[PluginRef, ...] = ()
     disabled: tuple[PluginRef, ...] = ()
 
 
-class Plugins(Wire, frozen=True):
+class Plugins(ConfigStruct, frozen=True):
     """A plugin set for each extension point, and one for all of them (`multiPoint`)."""
 
     pre_enqueue: PluginSet = PluginSet()
@@ -133,30 +133,30 @@ class Plugins(Wire, frozen=True):
 
     def at(self, point: str) -> PluginSet:
         """The set of a point by its name in the file (`preFilter`, `multiPoint`)."""
-        found: PluginSet = getattr(self, _ATTRIBUTES[point])
+        found: PluginSet = getattr(self, _ATTRIBUTE_NAMES[point])
         return found
 
     def items(self) -> tuple[tuple[str, PluginSet], ...]:
-        return tuple((point, self.at(point)) for point in _ATTRIBUTES)
+        return tuple((point, self.at(point)) for point in _ATTRIBUTE_NAMES)
 
     def enabled_names(self) -> frozenset[str]:
         """Every plugin that some list enables."""
         return frozenset(plugin.name for _, plugins in self.items() for plugin in plugins.enabled)
 
 
-_ATTRIBUTES = {info.encode_name: info.name for info in msgspec.structs.fields(Plugins)}
+_ATTRIBUTE_NAMES = {info.encode_name: info.name for info in msgspec.structs.fields(Plugins)}
 
-EXTENSION_POINTS = tuple(point for point in _ATTRIBUTES if point != MULTI_POINT)
+EXTENSION_POINTS = tuple(point for point in _ATTRIBUTE_NAMES if point != MULTI_POINT)
 
 
-class PluginConfig(Wire, frozen=True):
+class PluginConfig(ConfigStruct, frozen=True):
     """The arguments of one plugin as they are given."""
 
-    name: Annotated[str, KEEP] = ""
+    name: Annotated[str, NO_OMIT_EMPTY] = ""
     args: RawArgs = RawArgs()
 
 
-class ProfileSource(Wire, frozen=True):
+class VersionedProfile(ConfigStruct, frozen=True):
     """A profile as it stands in a file."""
 
     go_name: ClassVar[str] = "KubeSchedulerProfile"
@@ -167,30 +167,30 @@ class ProfileSource(Wire, frozen=True):
     plugin_config: tuple[PluginConfig, ...] = ()
 
 
-class Settings(Wire, frozen=True):
+class SharedSettings(ConfigStruct, frozen=True):
     """What all profiles share."""
 
-    parallelism: Annotated[Int32, KEEP] = 16
+    parallelism: Annotated[Int32, NO_OMIT_EMPTY] = 16
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
-    enable_profiling: Annotated[bool, KEEP, Embedded("DebuggingConfiguration")] = True
-    enable_contention_profiling: Annotated[bool | None, Embedded("DebuggingConfiguration")] = None
-    percentage_of_nodes_to_score: Annotated[Int32, KEEP] = 0
-    pod_initial_backoff_seconds: Annotated[Int64, KEEP] = 1
-    pod_max_backoff_seconds: Annotated[Int64, KEEP] = 10
-    extenders: tuple[Extender, ...] = ()
+    enable_profiling: Annotated[bool, NO_OMIT_EMPTY, EmbeddedIn("DebuggingConfiguration")] = True
+    enable_contention_profiling: Annotated[bool | None, EmbeddedIn("DebuggingConfiguration")] = None
+    percentage_of_nodes_to_score: Annotated[Int32, NO_OMIT_EMPTY] = 0
+    pod_initial_backoff_seconds: Annotated[Int64, NO_OMIT_EMPTY] = 1
+    pod_max_backoff_seconds: Annotated[Int64, NO_OMIT_EMPTY] = 10
+    extenders: tuple[ExtenderConfig, ...] = ()
     delay_cache_until_active: bool = False
 
 
-class ConfigurationSource(Settings, frozen=True):
+class VersionedConfiguration(SharedSettings, frozen=True):
     """A configuration as it stands in a file."""
 
     go_name: ClassVar[str] = KIND
 
-    profiles: tuple[ProfileSource, ...] = ()
+    profiles: tuple[VersionedProfile, ...] = ()
 
 
-class Profile(msgspec.Struct, frozen=True):
+class ProfileConfig(msgspec.Struct, frozen=True):
     """One scheduler name with its plugins and their arguments.
 
     `plugin_config` has a struct for each in-tree plugin that takes arguments, and plain JSON values for the others.
@@ -202,12 +202,12 @@ class Profile(msgspec.Struct, frozen=True):
     plugin_config: Mapping[str, Any] = {}
 
 
-class Configuration(Settings, frozen=True):
+class Configuration(SharedSettings, frozen=True):
     """The configuration in force."""
 
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[ProfileConfig, ...] = ()
 
-    def percentage_for(self, profile: Profile) -> int:
+    def percentage_for(self, profile: ProfileConfig) -> int:
         """The share of nodes to look at for pods of a profile; its own setting wins, even where it is 0."""
         own = profile.percentage_of_nodes_to_score
         return self.percentage_of_nodes_to_score if own is None else own

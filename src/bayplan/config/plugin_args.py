@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.config.field_errors import FieldError, FieldPath
-from bayplan.config.schema import Wire
+from bayplan.config.schema import ConfigStruct
 
 
-def unchanged(args: Any) -> Any:
+def keep_args(args: Any) -> Any:
     return args
 
 
@@ -26,8 +26,8 @@ class ArgsKind:
     """
 
     plugin: str
-    struct: type[Wire]
-    apply_defaults: Callable[[Any], Any] = unchanged
+    struct: type[ConfigStruct]
+    apply_defaults: Callable[[Any], Any] = keep_args
     validate: Callable[[Any, FieldPath], list[FieldError]]
     validated_at_load: bool = True
     """kube-scheduler looks NodeResourcesFit up under a wrong name, so only the plugin itself checks its arguments."""

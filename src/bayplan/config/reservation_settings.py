@@ -14,27 +14,27 @@ from msgspec import Meta
 
 from bayplan.codec.quantity import parse_quantity
 from bayplan.errors import ObjectError
-from bayplan.objects.kai.gpu_sharing import GPU, RESERVATIONS
+from bayplan.objects.kai.gpu_sharing import GPU, RESERVATION_NAMESPACE
 from bayplan.objects.name_validation import dns_label_problems, dns_subdomain_problems, label_value_problems
 
-Amounts = dict[str, str | int | float]
+ResourceAmounts = dict[str, str | int | float]
 
 
 class PodResources(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What else a reservation pod asks for."""
 
-    requests: Amounts = {}
-    limits: Amounts = {}
+    requests: ResourceAmounts = {}
+    limits: ResourceAmounts = {}
 
 
 class ReservationSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How reservation pods are made."""
 
-    namespace: str = RESERVATIONS
+    namespace: str = RESERVATION_NAMESPACE
     """Where they are made, and nobody else lives: every pod in it with the label of a GPU group counts as one."""
-    service_account_name: str = RESERVATIONS
+    service_account_name: str = RESERVATION_NAMESPACE
     """As whom they run. It must be there, may get and patch pods in the namespace, and has the image's pull secrets."""
-    app_label: str = RESERVATIONS
+    app_label: str = RESERVATION_NAMESPACE
     """The value of their label `app`."""
     image: str = "ghcr.io/kai-scheduler/kai-scheduler/resourcereservation:v0.17.0"
     """The program that says which device it got; KAI-Scheduler's, unless you mirror it or have one of your own."""
@@ -48,16 +48,16 @@ class ReservationSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=T
     """Requests and limits beside the device, such as {requests: {cpu: 1m}}, where a quota asks for them."""
 
     @property
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         return self.allocation_timeout
 
-    def problems(self) -> Iterator[tuple[str, str]]:
+    def validate(self) -> Iterator[tuple[str, str]]:
         """What cannot be: the key, and a sentence about it."""
         names = (
             ("namespace", self.namespace, dns_label_problems),
             ("serviceAccountName", self.service_account_name, dns_subdomain_problems),
             ("appLabel", self.app_label, label_value_problems),
-            ("runtimeClassName", self.runtime_class_name, _none_or_subdomain),
+            ("runtimeClassName", self.runtime_class_name, _check_optional_subdomain),
             ("scalingPodNamespace", self.scaling_pod_namespace, dns_label_problems),
         )
         for key, value, problems_of in names:
@@ -65,14 +65,14 @@ class ReservationSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=T
         if not self.image or any(letter.isspace() for letter in self.image):
             yield "image", "an image has a name, and no spaces in it"
         for kind, amounts in (("requests", self.pod_resources.requests), ("limits", self.pod_resources.limits)):
-            yield from _amount_problems(f"podResources.{kind}", amounts)
+            yield from _validate_amounts(f"podResources.{kind}", amounts)
 
 
-def _none_or_subdomain(text: str) -> list[str]:
+def _check_optional_subdomain(text: str) -> list[str]:
     return dns_subdomain_problems(text) if text else []
 
 
-def _amount_problems(place: str, amounts: Mapping[str, str | int | float]) -> Iterator[tuple[str, str]]:
+def _validate_amounts(place: str, amounts: Mapping[str, str | int | float]) -> Iterator[tuple[str, str]]:
     for name, amount in amounts.items():
         if name == GPU:
             yield f"{place}.{name}", "each of them asks for one device, which cannot be changed"

@@ -14,37 +14,37 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-from bayplan.codec.go_duration import Duration
-from bayplan.codec.json_text import parse, plain
+from bayplan.codec.go_duration import GoDuration
+from bayplan.codec.json_text import parse, to_plain
 
 
 @dataclass(frozen=True, slots=True)
-class Go:
+class GoTypeName:
     """The Go type of a scalar."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbeddedIn:
     """The field stands in an embedded Go struct, which error paths name."""
 
     struct: str
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class NoOmitEmpty:
     """The field is written out even where it is zero."""
 
 
-KEEP = Keep()
+NO_OMIT_EMPTY = NoOmitEmpty()
 
-Int32 = Annotated[int, Go("int32")]
-Int64 = Annotated[int, Go("int64")]
-Float32 = Annotated[float, Go("float32")]
+Int32 = Annotated[int, GoTypeName("int32")]
+Int64 = Annotated[int, GoTypeName("int64")]
+Float32 = Annotated[float, GoTypeName("float32")]
 
 
-class Wire(msgspec.Struct, frozen=True, rename="camel"):
+class ConfigStruct(msgspec.Struct, frozen=True, rename="camel"):
     """Base of everything that is decoded from a configuration. Field defaults are what an absent field means."""
 
     go_name: ClassVar[str] = ""
@@ -61,56 +61,56 @@ class RawArgs:
     text: str = ""
 
     def value(self) -> Any:
-        return plain(parse(self.text)) if self.text else None
+        return to_plain(parse(self.text)) if self.text else None
 
 
 @dataclass(frozen=True, slots=True)
-class IntShape:
+class GoInt:
     go_type: str
     low: int
     high: int
 
 
 @dataclass(frozen=True, slots=True)
-class FloatShape:
+class GoFloat:
     go_type: str
 
 
 @dataclass(frozen=True, slots=True)
-class BoolShape:
+class GoBool:
     go_type: str = "bool"
 
 
 @dataclass(frozen=True, slots=True)
-class TextShape:
+class GoString:
     go_type: str = "string"
 
 
 @dataclass(frozen=True, slots=True)
-class BytesShape:
+class GoBytes:
     go_type: str = "[]uint8"
 
 
 @dataclass(frozen=True, slots=True)
-class DurationShape:
+class GoDurationField:
     go_type: str = "v1.Duration"
 
 
 @dataclass(frozen=True, slots=True)
-class RawShape:
+class GoRawExtension:
     go_type: str = "runtime.RawExtension"
 
 
 @dataclass(frozen=True, slots=True)
-class MapShape:
+class GoStringMap:
     """Texts by text."""
 
     go_type: str = "map[string]string"
 
 
 @dataclass(frozen=True, slots=True)
-class ListShape:
-    item: Shape
+class GoSlice:
+    item: GoFieldType
 
     @property
     def go_type(self) -> str:
@@ -118,8 +118,8 @@ class ListShape:
 
 
 @dataclass(frozen=True, slots=True)
-class StructShape:
-    cls: type[Wire]
+class GoStruct:
+    cls: type[ConfigStruct]
 
     @property
     def name(self) -> str:
@@ -130,37 +130,28 @@ class StructShape:
         return f"{self.cls.go_package}.{self.name}"
 
 
-Shape = (
-    IntShape
-    | FloatShape
-    | BoolShape
-    | TextShape
-    | BytesShape
-    | DurationShape
-    | RawShape
-    | MapShape
-    | ListShape
-    | StructShape
+GoFieldType = (
+    GoInt | GoFloat | GoBool | GoString | GoBytes | GoDurationField | GoRawExtension | GoStringMap | GoSlice | GoStruct
 )
 
-UINT8 = IntShape("uint8", 0, 255)
-_INTEGERS = {"int32": IntShape("int32", -(2**31), 2**31 - 1), "int64": IntShape("int64", -(2**63), 2**63 - 1)}
-_PLAIN: dict[Any, Shape] = {
-    bool: BoolShape(),
-    str: TextShape(),
-    bytes: BytesShape(),
-    Duration: DurationShape(),
-    RawArgs: RawShape(),
+UINT8 = GoInt("uint8", 0, 255)
+_INTEGER_TYPES = {"int32": GoInt("int32", -(2**31), 2**31 - 1), "int64": GoInt("int64", -(2**63), 2**63 - 1)}
+_SCALAR_TYPES: dict[Any, GoFieldType] = {
+    bool: GoBool(),
+    str: GoString(),
+    bytes: GoBytes(),
+    GoDuration: GoDurationField(),
+    RawArgs: GoRawExtension(),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ConfigField:
     """One field of a struct: its names and what may stand in it."""
 
     attribute: str
     name: str
-    shape: Shape
+    shape: GoFieldType
     nullable: bool
     """A pointer in Go: `None` is a value of its own, and what is not `None` is always written out."""
     keep: bool
@@ -172,21 +163,21 @@ class Field:
 
 
 @functools.cache
-def fields_of(cls: type[Wire]) -> tuple[Field, ...]:
+def config_fields(cls: type[ConfigStruct]) -> tuple[ConfigField, ...]:
     """The fields of a struct in the order of its Go twin."""
     hints = get_type_hints(cls, include_extras=True)
     return tuple(_field(info.name, info.encode_name, hints[info.name]) for info in msgspec.structs.fields(cls))
 
 
 @functools.cache
-def fields_by_name(cls: type[Wire]) -> dict[str, Field]:
-    return {field.name: field for field in fields_of(cls)}
+def config_fields_by_name(cls: type[ConfigStruct]) -> dict[str, ConfigField]:
+    return {field.name: field for field in config_fields(cls)}
 
 
-def _field(attribute: str, name: str, annotation: Any) -> Field:
+def _field(attribute: str, name: str, annotation: Any) -> ConfigField:
     inner, nullable, marks = _unwrap(annotation)
-    embedded = next((mark.struct for mark in marks if isinstance(mark, Embedded)), None)
-    return Field(attribute, name, _shape(inner, marks), nullable, KEEP in marks, embedded)
+    embedded = next((mark.struct for mark in marks if isinstance(mark, EmbeddedIn)), None)
+    return ConfigField(attribute, name, _go_type_of(inner, marks), nullable, NO_OMIT_EMPTY in marks, embedded)
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool, tuple[Any, ...]]:
@@ -203,22 +194,22 @@ def _unwrap(annotation: Any) -> tuple[Any, bool, tuple[Any, ...]]:
     return annotation, False, ()
 
 
-def _shape(annotation: Any, marks: tuple[Any, ...]) -> Shape:
-    named = next((mark.name for mark in marks if isinstance(mark, Go)), None)
+def _go_type_of(annotation: Any, marks: tuple[Any, ...]) -> GoFieldType:
+    named = next((mark.name for mark in marks if isinstance(mark, GoTypeName)), None)
     if annotation is int:
-        return _INTEGERS[named or "int32"]
+        return _INTEGER_TYPES[named or "int32"]
     if annotation is float:
-        return FloatShape(named or "float64")
+        return GoFloat(named or "float64")
     if annotation is str and named is not None:
-        return TextShape(named)
-    if annotation in _PLAIN:
-        return _PLAIN[annotation]
+        return GoString(named)
+    if annotation in _SCALAR_TYPES:
+        return _SCALAR_TYPES[annotation]
     origin = get_origin(annotation)
     if origin is tuple:
         item, _, item_marks = _unwrap(get_args(annotation)[0])
-        return ListShape(_shape(item, item_marks))
+        return GoSlice(_go_type_of(item, item_marks))
     if origin is dict:
-        return MapShape()
-    if isinstance(annotation, type) and issubclass(annotation, Wire):
-        return StructShape(annotation)
+        return GoStringMap()
+    if isinstance(annotation, type) and issubclass(annotation, ConfigStruct):
+        return GoStruct(annotation)
     raise TypeError(f"a configuration field cannot be of type {annotation!r}")

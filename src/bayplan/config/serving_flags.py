@@ -1,6 +1,6 @@
 """What do flags say about the server for probes, scrapers and people, and about the process? One value, handed on.
 
-Made once at start. `faults` holds what kube-scheduler would refuse, in its words; what needs a file or a certificate
+Made once at start. `validate` holds what kube-scheduler would refuse, in its words; what needs a file or a certificate
 is found out by whoever reads it.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from bayplan.codec.go_duration import Duration
-from bayplan.config.bayplan_settings import OwnSettings
-from bayplan.config.feature_gates import Features
+from bayplan.codec.go_duration import GoDuration
+from bayplan.config.bayplan_settings import BayplanSettings
+from bayplan.config.feature_gates import FeatureGates
 
-_TEN_SECONDS = Duration.of_seconds(10)
-_FIVE_MINUTES = Duration.of_seconds(300)
-_WHITE_CHECKED = (
+_TEN_SECONDS = GoDuration.of_seconds(10)
+_FIVE_MINUTES = GoDuration.of_seconds(300)
+_BLANK_CHECKED_FIELDS = (
     "requestheader_username_headers",
     "requestheader_group_headers",
     "requestheader_extra_headers_prefix",
@@ -44,7 +44,7 @@ class ServingFlags:
 
     authentication_kubeconfig: str = ""
     authentication_skip_lookup: bool = False
-    authentication_token_webhook_cache_ttl: Duration = _TEN_SECONDS
+    authentication_token_webhook_cache_ttl: GoDuration = _TEN_SECONDS
     authentication_tolerate_lookup_failure: bool = True
     client_ca_file: str = ""
     requestheader_allowed_names: tuple[str, ...] = ()
@@ -56,25 +56,25 @@ class ServingFlags:
 
     authorization_always_allow_paths: tuple[str, ...] = ("/healthz", "/readyz", "/livez")
     authorization_kubeconfig: str = ""
-    authorization_webhook_cache_authorized_ttl: Duration = _TEN_SECONDS
-    authorization_webhook_cache_unauthorized_ttl: Duration = _TEN_SECONDS
+    authorization_webhook_cache_authorized_ttl: GoDuration = _TEN_SECONDS
+    authorization_webhook_cache_unauthorized_ttl: GoDuration = _TEN_SECONDS
 
     show_hidden_metrics_for_version: str = ""
     disabled_metrics: tuple[str, ...] = ()
     allow_metric_labels: tuple[tuple[str, str], ...] = ()
     allow_metric_labels_manifest: str = ""
 
-    features: Features = field(default_factory=Features)
-    told: Mapping[str, str] = field(default_factory=dict)
+    features: FeatureGates = field(default_factory=FeatureGates)
+    flag_texts: Mapping[str, str] = field(default_factory=dict)
     """Every flag with the value that holds, as text: what `/flagz` shows."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], *, features: Features, told: Mapping[str, str]) -> ServingFlags:
+    def from_flags(cls, values: Mapping[str, Any], *, features: FeatureGates, told: Mapping[str, str]) -> ServingFlags:
         """From the values of all flags, by their names on the command line."""
         mine = {name: values[flag] for name in _NAMES if (flag := name.replace("_", "-")) in values}
-        return cls(**mine, features=features, told=told)
+        return cls(**mine, features=features, flag_texts=told)
 
-    def faults(self) -> list[str]:
+    def validate(self) -> list[str]:
         """What kube-scheduler refuses."""
         return [*self._bad_port(), *self._bad_headers(), *self._bad_tls(), *self._bad_metrics()]
 
@@ -91,7 +91,7 @@ class ServingFlags:
             )
 
     def _bad_headers(self) -> Iterable[str]:
-        for name in _WHITE_CHECKED:
+        for name in _BLANK_CHECKED_FIELDS:
             if any(not value.strip() for value in getattr(self, name)):
                 yield f'empty value in "{name.replace("_", "-")}"'
 
@@ -117,7 +117,7 @@ _NAMES = tuple(each.name for each in fields(ServingFlags) if each.name not in ("
 class ProcessOptions:
     """What the command line says about a scheduler process, besides its configuration."""
 
-    settings: OwnSettings = field(default_factory=OwnSettings)
+    settings: BayplanSettings = field(default_factory=BayplanSettings)
     serving: ServingFlags = field(default_factory=ServingFlags)
-    max_parked: Duration = _FIVE_MINUTES
+    max_in_unschedulable_pods: GoDuration = _FIVE_MINUTES
     """How long a pod is parked at most."""

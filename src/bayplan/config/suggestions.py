@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_ALMOST = 0.85
+_MIN_SIMILARITY = 0.85
 
 
 def nearly(attribute: str, known: Iterable[str]) -> str:
     """The one of these that an attribute is nearly called, whatever its capitals; "" where there is none."""
     by_letters = {name.lower(): name for name in known}
-    found = get_close_matches(attribute.lower(), by_letters, n=1, cutoff=_ALMOST)
+    found = get_close_matches(attribute.lower(), by_letters, n=1, cutoff=_MIN_SIMILARITY)
     return by_letters[found[0]] if found else ""

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from bayplan.config.defaults import ConfigurationDraft, ProfileDraft
-from bayplan.config.encode import internal_form
-from bayplan.config.field_errors import AsJson, FieldError, FieldPath, aggregate, duplicate, invalid, required
+from bayplan.config.encode import encode_internal
+from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, aggregate, duplicate, invalid, required
 from bayplan.config.model import (
     API_VERSION,
     EXTENSION_POINTS,
     VERSION,
     ClientConnection,
     Configuration,
-    Extender,
+    ExtenderConfig,
     LeaderElection,
 )
 from bayplan.config.plugin_args import ArgsKinds
@@ -127,7 +127,7 @@ def _profiles(profiles: tuple[ProfileDraft, ...], path: FieldPath, kinds: ArgsKi
         yield from _plugin_config(profile, place.child("pluginConfig"), kinds)
         if profile.scheduler_name in names:
             # The reference shows a path object here, which prints as an empty struct.
-            yield duplicate(place.child("schedulerName"), AsJson({}))
+            yield duplicate(place.child("schedulerName"), JsonValue({}))
         names.add(profile.scheduler_name)
     yield from _queue_sort(profiles, path)
 
@@ -138,10 +138,10 @@ def _removed_plugins(profile: ProfileDraft, path: FieldPath) -> Iterator[FieldEr
             continue
         for position, plugin in enumerate(profile.plugins.at(point).enabled):
             if plugin.name in REMOVED_PLUGINS:
-                yield _removed(path.child(point, "enabled").index(position), plugin.name)
+                yield _removed_plugin_error(path.child(point, "enabled").index(position), plugin.name)
 
 
-def _removed(path: FieldPath, name: str) -> FieldError:
+def _removed_plugin_error(path: FieldPath, name: str) -> FieldError:
     message = f'was invalid in version "{VERSION}" (KubeSchedulerConfiguration is version "{API_VERSION}")'
     return invalid(path, name, message)
 
@@ -154,9 +154,9 @@ def _plugin_config(profile: ProfileDraft, path: FieldPath, kinds: ArgsKinds) -> 
             yield duplicate(place, name)
         seen.add(name)
         if name in REMOVED_PLUGINS:
-            yield _removed(place, name)
+            yield _removed_plugin_error(place, name)
         elif name == _MISPLACED_VALIDATOR:
-            yield invalid(place.child("args"), AsJson(internal_form(args)), "has to match plugin args")
+            yield invalid(place.child("args"), JsonValue(encode_internal(args)), "has to match plugin args")
         elif name in kinds and kinds[name].validated_at_load:
             yield from kinds[name].validate(args, place.child("args"))
 
@@ -172,23 +172,23 @@ def _queue_sort(profiles: tuple[ProfileDraft, ...], path: FieldPath) -> Iterator
     for number, profile in enumerate(profiles[1:], start=1):
         place = path.index(number)
         if profile.plugins.queue_sort != first:
-            shown = AsJson(internal_form(profile.plugins.queue_sort))
+            shown = JsonValue(encode_internal(profile.plugins.queue_sort))
             yield invalid(place.child("plugins", "queueSort"), shown, "must be the same for all profiles")
         for name, args in profile.plugin_config:
-            if name == sorter and not _same_args(args, wanted):
-                shown = AsJson(internal_form(args))
+            if name == sorter and not _equal_args(args, wanted):
+                shown = JsonValue(encode_internal(args))
                 message = "queueSort must be the same for all profiles"
                 yield invalid(place.child("pluginConfig", "args"), shown, message)
 
 
-def _same_args(one: Any, other: Any) -> bool:
+def _equal_args(one: Any, other: Any) -> bool:
     """Raw arguments are compared as texts, so that spaces count; what was not given equals null."""
     if isinstance(one, RawArgs) or isinstance(other, RawArgs):
         return (one or RawArgs()) == (other or RawArgs())
     return bool(one == other)
 
 
-def _extenders(extenders: tuple[Extender, ...], path: FieldPath) -> Iterator[FieldError]:
+def _extenders(extenders: tuple[ExtenderConfig, ...], path: FieldPath) -> Iterator[FieldError]:
     managed: set[str] = set()
     for number, extender in enumerate(extenders):
         place = path.index(number)
@@ -208,6 +208,6 @@ def _extenders(extenders: tuple[Extender, ...], path: FieldPath) -> Iterator[Fie
 def _extended_resource(name: str, path: FieldPath) -> Iterator[FieldError]:
     problems = label_key_problems(name)
     # The name is of a named type here, and is therefore shown as JSON.
-    yield from (invalid(path, AsJson(name), problem) for problem in problems)
+    yield from (invalid(path, JsonValue(name), problem) for problem in problems)
     if not problems and not is_extended_resource_name(name):
         yield invalid(path, name, "is an invalid extended resource name")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bayplan.codec.go_flags import go_bool, go_strings
-from bayplan.config.feature_gates import LOCKED_ON
+from bayplan.config.feature_gates import LOCKED_GATES
 
-QUEUE_ADMISSION = "SchedulingGatesQueueAdmission"
+QUEUE_ADMISSION_GATE = "SchedulingGatesQueueAdmission"
 """Pods that ask for it are held by a gate until their queue has room: the webhook adds it, the scheduler removes it."""
 
 _DEFAULTS = {
@@ -23,7 +23,7 @@ _DEFAULTS = {
     "CSIStorage": False,
     "ResourceTopology": True,
     "CronVolcanoJobSupport": True,
-    QUEUE_ADMISSION: False,
+    QUEUE_ADMISSION_GATE: False,
 }
 VOLCANO_GATES = frozenset(_DEFAULTS)
 """Those that Kubernetes does not have."""
@@ -94,29 +94,29 @@ VolumeAttributesClass VolumeLimitScaling WatchCacheInitializationPostStartHook W
 WatchList WatchListClient WinDSR WinOverlay WindowsCPUAndMemoryAffinity WindowsGracefulNodeShutdown WindowsHostNetwork
 WorkloadAwarePreemption WorkloadWithJob
 """
-_OF_KUBERNETES = frozenset(_NAMES.split())
+_KUBERNETES_GATES = frozenset(_NAMES.split())
 """Volcano's programs are linked with Kubernetes, so they take its gates, too; those of 1.34 to 1.36."""
 
 
-def go_volcano_gates(text: str) -> tuple[tuple[str, bool], ...]:
+def parse_volcano_gates(text: str) -> tuple[tuple[str, bool], ...]:
     """What `Gate=true,Other=false` turns; `ValueError` in the words of Volcano's library where it cannot be meant."""
-    return tuple(_gate(each.strip()) for each in go_strings(text) if each.strip())
+    return tuple(_parse_gate(each.strip()) for each in go_strings(text) if each.strip())
 
 
-def queues_admit(given: Iterable[tuple[str, bool]]) -> bool:
+def is_queue_admission_enabled(given: Iterable[tuple[str, bool]]) -> bool:
     """Whether pods are held by a gate until their queue has room."""
-    return dict(given).get(QUEUE_ADMISSION, _DEFAULTS[QUEUE_ADMISSION])
+    return dict(given).get(QUEUE_ADMISSION_GATE, _DEFAULTS[QUEUE_ADMISSION_GATE])
 
 
-def gates_without_effect(given: Iterable[tuple[str, bool]], *, none: bool = False) -> Iterator[str]:
+def ignored_gate_messages(given: Iterable[tuple[str, bool]], *, none: bool = False) -> Iterator[str]:
     """A sentence for each gate that was turned in vain; `none`: of a program in which none turns anything."""
     for name, on in dict(given).items():
         turned = name not in _DEFAULTS or on != _DEFAULTS[name]
-        if turned and (none or name != QUEUE_ADMISSION):
+        if turned and (none or name != QUEUE_ADMISSION_GATE):
             yield f"feature gate {name} has no effect here"
 
 
-def _gate(text: str) -> tuple[str, bool]:
+def _parse_gate(text: str) -> tuple[str, bool]:
     name, equals, value = (each.strip() for each in text.partition("="))
     if not equals:
         raise ValueError(f"missing bool value for {name}")
@@ -124,8 +124,8 @@ def _gate(text: str) -> tuple[str, bool]:
         on = go_bool(value)
     except ValueError as fault:
         raise ValueError(f"invalid value of {name}={value}, err: {fault}") from None
-    if name not in _DEFAULTS and name not in _OF_KUBERNETES:
+    if name not in _DEFAULTS and name not in _KUBERNETES_GATES:
         raise ValueError(f"unrecognized feature gate: {name}")
-    if name in LOCKED_ON and not on:
+    if name in LOCKED_GATES and not on:
         raise ValueError(f"cannot set feature gate {name} to {value}, feature is locked to true")
     return name, on

@@ -10,26 +10,26 @@ from bayplan.controllers.kubelet.pod_stages import (
     RUNS_FOR,
     STARTS_AFTER,
     STOPS_AFTER,
-    PodHabits,
+    PodBehavior,
 )
-from bayplan.controllers.manager import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, chosen
+from bayplan.controllers.manager import CLEANUP_CONTROLLERS, CONTROLLER_NAMES, ControllerManager, select_controllers
 from bayplan.controllers.storage.volume_binder import make_default_class
 
 __all__ = [
+    "CLEANUP_CONTROLLERS",
     "CONTROLLER_NAMES",
     "EXIT_CODE",
     "FAILURE_RATE",
-    "HOUSEKEEPING",
     "READY_AFTER",
     "RUNS_FOR",
     "STARTS_AFTER",
     "STOPS_AFTER",
-    "Controllers",
+    "ControllerManager",
     "FakeKubelet",
     "NodePool",
     "NodeTemplate",
-    "PodHabits",
-    "chosen",
+    "PodBehavior",
     "make_default_class",
     "nodes_of",
+    "select_controllers",
 ]

@@ -17,72 +17,72 @@ from collections.abc import Collection, Iterable
 
 from bayplan.client import Client
 from bayplan.controllers.cleanup.garbage_collector import GarbageCollector
-from bayplan.controllers.cleanup.namespaces import Namespaces
-from bayplan.controllers.cleanup.ttl_after_finished import FinishedJobs
+from bayplan.controllers.cleanup.namespaces import NamespaceController
+from bayplan.controllers.cleanup.ttl_after_finished import TtlAfterFinishedController
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import World, supervised
-from bayplan.controllers.networking.endpoint_slices import EndpointSlices
-from bayplan.controllers.nodes.node_lifecycle import NodeLifecycle
-from bayplan.controllers.nodes.taint_eviction import PodGarbage, TaintEviction
-from bayplan.controllers.policy.disruption_budgets import Disruption
-from bayplan.controllers.policy.namespace_defaults import RootCertificates, ServiceAccounts
-from bayplan.controllers.policy.resource_quotas import Quotas
-from bayplan.controllers.storage.volume_binder import VolumeBinder
-from bayplan.controllers.storage.volume_protection import ClaimProtection, VolumeProtection
+from bayplan.controllers.core.shared_informers import SharedInformerFactory, run_supervised
+from bayplan.controllers.networking.endpoint_slices import EndpointSliceController
+from bayplan.controllers.nodes.node_lifecycle import NodeLifecycleController
+from bayplan.controllers.nodes.taint_eviction import PodGarbageCollector, TaintEvictionController
+from bayplan.controllers.policy.disruption_budgets import DisruptionController
+from bayplan.controllers.policy.namespace_defaults import DefaultServiceAccountController, RootCaPublisher
+from bayplan.controllers.policy.resource_quotas import ResourceQuotaController
+from bayplan.controllers.storage.volume_binder import PersistentVolumeBinder
+from bayplan.controllers.storage.volume_protection import PvcProtectionController, PvProtectionController
 from bayplan.controllers.volcano.manager import (
-    BATCH_CONTROLLER_NAMES,
-    NOT_HERE,
-    VOLCANOS_NAMES,
-    BatchControllers,
-    batch_controller_name,
+    UNSUPPORTED_CONTROLLERS,
+    UPSTREAM_NAMES,
+    VOLCANO_CONTROLLER_NAMES,
+    VolcanoControllers,
+    volcano_controller_name,
 )
-from bayplan.controllers.workloads.cron_jobs import CronJobs
-from bayplan.controllers.workloads.daemon_sets import DaemonSets
-from bayplan.controllers.workloads.deployments import Deployments
-from bayplan.controllers.workloads.jobs import Jobs
-from bayplan.controllers.workloads.replica_sets import ReplicaSets
-from bayplan.controllers.workloads.resource_claims import ResourceClaims
-from bayplan.controllers.workloads.stateful_sets import StatefulSets
+from bayplan.controllers.workloads.cron_jobs import CronJobController
+from bayplan.controllers.workloads.daemon_sets import DaemonSetController
+from bayplan.controllers.workloads.deployments import DeploymentController
+from bayplan.controllers.workloads.jobs import JobController
+from bayplan.controllers.workloads.replica_sets import ReplicaSetController
+from bayplan.controllers.workloads.resource_claims import ResourceClaimController
+from bayplan.controllers.workloads.stateful_sets import StatefulSetController
 from bayplan.errors import UsageError
 from bayplan.objects.volcano.constants import SCHEDULER
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 
 log = logging.getLogger(__name__)
 
 _ALL: tuple[type[Controller], ...] = (
-    ClaimProtection,
-    CronJobs,
-    DaemonSets,
-    Deployments,
-    Disruption,
-    EndpointSlices,
-    FinishedJobs,
+    PvcProtectionController,
+    CronJobController,
+    DaemonSetController,
+    DeploymentController,
+    DisruptionController,
+    EndpointSliceController,
+    TtlAfterFinishedController,
     GarbageCollector,
-    Jobs,
-    Namespaces,
-    NodeLifecycle,
-    PodGarbage,
-    Quotas,
-    ReplicaSets,
-    ResourceClaims,
-    RootCertificates,
-    ServiceAccounts,
-    StatefulSets,
-    TaintEviction,
-    VolumeBinder,
-    VolumeProtection,
+    JobController,
+    NamespaceController,
+    NodeLifecycleController,
+    PodGarbageCollector,
+    ResourceQuotaController,
+    ReplicaSetController,
+    ResourceClaimController,
+    RootCaPublisher,
+    DefaultServiceAccountController,
+    StatefulSetController,
+    TaintEvictionController,
+    PersistentVolumeBinder,
+    PvProtectionController,
 )
 
-CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted((*(each.name for each in _ALL), *BATCH_CONTROLLER_NAMES)))
+CONTROLLER_NAMES: tuple[str, ...] = tuple(sorted((*(each.name for each in _ALL), *VOLCANO_CONTROLLER_NAMES)))
 """As kube-controller-manager calls them; Volcano's begin with `volcano-`."""
 
-VOLCANOS = "volcano"
+VOLCANO = "volcano"
 """The word for all of Volcano's."""
 
-_SHARED = frozenset(VOLCANOS_NAMES) & frozenset(CONTROLLER_NAMES)
+_SHARED = frozenset(UPSTREAM_NAMES) & frozenset(CONTROLLER_NAMES)
 """What kube-controller-manager and vc-controller-manager both have: `job-controller`, `cronjob-controller`."""
 
-HOUSEKEEPING: frozenset[str] = frozenset(
+CLEANUP_CONTROLLERS: frozenset[str] = frozenset(
     {"garbage-collector-controller", "namespace-controller", "serviceaccount-controller"}
     | {"root-ca-certificate-publisher-controller"}
     | {"persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"}
@@ -90,7 +90,7 @@ HOUSEKEEPING: frozenset[str] = frozenset(
 """What Bayplan's own API server does by itself: harmless there, and to no purpose."""
 
 
-class Controllers:
+class ControllerManager:
     """The controllers of a cluster, or some of them."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Controllers:
         only: Collection[str] | None = None,
         schedulers: tuple[str, ...] = (SCHEDULER,),
         inherits: bool = True,
-        counted_in: Registry | None = None,
+        counted_in: MetricsRegistry | None = None,
     ) -> None:
         """`only`: their names; all by default. Raises `UsageError` for a name that is none. `schedulers`: of sessions:
         whose pods get groups. `inherits`: groups get annotations of who owns the pods. `counted_in`: where the metrics
@@ -108,11 +108,11 @@ class Controllers:
         for name in only or ():
             if name not in CONTROLLER_NAMES:
                 raise UsageError(f"there is no controller {name!r}; there are {', '.join(CONTROLLER_NAMES)}")
-        self._world = World(client)
+        self._world = SharedInformerFactory(client)
         self._controllers = [each(self._world) for each in _ALL if only is None or each.name in only]
-        batch = [name for name in BATCH_CONTROLLER_NAMES if only is None or name in only]
+        batch = [name for name in VOLCANO_CONTROLLER_NAMES if only is None or name in only]
         self._batch = (
-            BatchControllers(client, only=batch, schedulers=schedulers, inherits=inherits, counted_in=counted_in)
+            VolcanoControllers(client, only=batch, schedulers=schedulers, inherits=inherits, counted_in=counted_in)
             if batch
             else None
         )
@@ -131,7 +131,7 @@ class Controllers:
             for each in self._controllers:
                 group.create_task(self._work(each), name=each.name)
             if self._batch is not None:
-                group.create_task(supervised("batch controllers", self._batch.run, self._world.clock.sleep))
+                group.create_task(run_supervised("batch controllers", self._batch.run, self._world.clock.sleep))
 
     async def synced(self) -> None:
         """Return when everything that existed has been heard of, and the controllers work; Volcano's may yet wait."""
@@ -140,23 +140,24 @@ class Controllers:
             await each.synced()
 
     async def _watch(self) -> None:
-        await self._world.reach()
+        await self._world.discover()
         self._started.set()
         await self._world.run()
 
     async def _work(self, controller: Controller) -> None:
         await self._started.wait()
-        await supervised(controller.name, controller.run, self._world.clock.sleep)
+        await run_supervised(controller.name, controller.run, self._world.clock.sleep)
 
 
-def chosen(patterns: Iterable[str]) -> list[str]:
+def select_controllers(patterns: Iterable[str]) -> list[str]:
     """The controllers that `*,-deployment-controller` means: all, or those that are named, but for those with a minus.
 
     As both controller managers read `--controllers`: of a name and its minus the first counts, and a plus says nothing.
     Words are names of Kubernetes' or of Volcano's, the latter as short as one has them: `-job`, `-pg-controller`;
-    `volcano` is all of them. What a name that both have means is for the rest of the list to say: see `_shared`."""
+    `volcano` is all of them. What a name that both have means is for the rest of the list to say: see
+    `_resolve_shared_name`."""
     words = [each.strip() for each in patterns if each.strip()]
-    wanted = [name for word in words for name in _meant(word, words)]
+    wanted = [name for word in words for name in _expand(word, words)]
     for each in wanted:
         if each != "*" and each.removeprefix("-") not in CONTROLLER_NAMES:
             raise UsageError(f"--controllers: {each!r} is no controller; there are {', '.join(CONTROLLER_NAMES)}")
@@ -170,41 +171,41 @@ def chosen(patterns: Iterable[str]) -> list[str]:
     return [name for name in CONTROLLER_NAMES if enabled(name)]
 
 
-def _bare(word: str) -> str:
+def _without_minus(word: str) -> str:
     return word.removeprefix("-").removeprefix("+")
 
 
-def _meant(word: str, words: list[str]) -> list[str]:
+def _expand(word: str, words: list[str]) -> list[str]:
     """The full names, with a minus where there is one, of what a word of a list means."""
-    name, sign = _bare(word), "-" if word.startswith("-") else ""
-    if name in NOT_HERE:
+    name, sign = _without_minus(word), "-" if word.startswith("-") else ""
+    if name in UNSUPPORTED_CONTROLLERS:
         if not sign:
             log.warning("--controllers: Bayplan has no %s; the others run", name)
         return []
-    if name == VOLCANOS:
-        found: Iterable[str] = BATCH_CONTROLLER_NAMES
+    if name == VOLCANO:
+        found: Iterable[str] = VOLCANO_CONTROLLER_NAMES
     elif name in _SHARED:
-        found = _shared(name, words, left_out=bool(sign))
+        found = _resolve_shared_name(name, words, left_out=bool(sign))
     elif name == "*" or name in CONTROLLER_NAMES:
         found = [name]
     else:
-        found = [batch_controller_name(name) or name]
+        found = [volcano_controller_name(name) or name]
     return [f"{sign}{each}" for each in found]
 
 
-def _shared(name: str, words: list[str], *, left_out: bool) -> list[str]:
+def _resolve_shared_name(name: str, words: list[str], *, left_out: bool) -> list[str]:
     """Whose controller a name means that Kubernetes and Volcano both have. Among names that only Volcano has it is
     Volcano's, among ours Kubernetes'.
 
     A list with nothing else in it does not tell. To leave the work to somebody else who does not do it is seen at once
     and soon mended; two who do the same work make pods twice. So both are left out, and only Kubernetes' is begun."""
-    others = {_bare(word) for word in words} - _SHARED - {"*"}
+    others = {_without_minus(word) for word in words} - _SHARED - {"*"}
     if others:
-        return [VOLCANOS_NAMES[name]] if others <= {*VOLCANOS_NAMES, *NOT_HERE} else [name]
+        return [UPSTREAM_NAMES[name]] if others <= {*UPSTREAM_NAMES, *UNSUPPORTED_CONTROLLERS} else [name]
     if left_out:
         log.warning(
             "--controllers: -%s leaves out %s of Volcano's too; name that before it to keep it, or write -%s to leave "
             "out nothing else",
-            *(name, VOLCANOS_NAMES[name], VOLCANOS_NAMES[name]),
+            *(name, UPSTREAM_NAMES[name], UPSTREAM_NAMES[name]),
         )
-    return [name, VOLCANOS_NAMES[name]] if left_out or "*" in words else [name]
+    return [name, UPSTREAM_NAMES[name]] if left_out or "*" in words else [name]

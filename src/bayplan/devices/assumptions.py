@@ -2,13 +2,12 @@
 
 `DeviceAssumptions` is the scheduler's own view of all claims: what the API server told, what we have written and not
 seen come back (`assume`), allocations that are decided but not written (`begin`), and those that a BindRequest carries:
-the binder writes them, takes them back where an attempt fails, and writes them again (`promise`). The cache owns one,
-passes claim events on to it, and hands it to plugins; `revision` changes whenever an answer of it may.
+the binder writes them, takes them back where an attempt fails, and writes them again (`reserve_for_request`). The cache
+owns one, passes claim events on to it, and hands it to plugins; `revision` changes whenever an answer of it may.
 
-`InUse` is the ledger of devices that follows from it. Each claim counts once, however many of these stages it is in.
-Cost: an event costs as much as the allocation it changes, questions are lookups. `sync` is for those whose catalog
-nobody watches: it compares all claims after a change.
-"""
+`AllocatedDevices` is the ledger of devices that follows from it. Each claim counts once, however many of these stages
+it is in. Cost: an event costs as much as the allocation it changes, questions are lookups. `sync` is for those whose
+catalog nobody watches: it compares all claims after a change."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ from bayplan.objects.resource import (
     ResourceClaimStatus,
 )
 
-_NOTHING: Mapping[str, Quantity] = {}
+_NO_CAPACITY: Mapping[str, Quantity] = {}
 
 
-class InUse:
+class AllocatedDevices:
     """The devices that allocations hold. A device may be held whole, or in shares with a capacity each."""
 
     def __init__(self, allocations: Iterable[AllocationResult] = ()) -> None:
@@ -44,7 +43,7 @@ class InUse:
         for allocation in allocations:
             self.add(allocation)
 
-    def is_held(self, device: DeviceId) -> bool:
+    def is_exclusively_allocated(self, device: DeviceId) -> bool:
         """Held whole: nobody else can have any of it."""
         return device in self._whole
 
@@ -54,13 +53,13 @@ class InUse:
 
     def consumed(self, device: DeviceId) -> Mapping[str, Quantity]:
         """What all shares together take of each capacity."""
-        return self._consumed.get(device, _NOTHING)
+        return self._consumed.get(device, _NO_CAPACITY)
 
-    def is_measured(self, device: DeviceId) -> bool:
+    def has_consumed_capacity(self, device: DeviceId) -> bool:
         """Whether some share says how much it consumes."""
         return device in self._measured
 
-    def touched(self, pools: Iterable[PoolId]) -> int:
+    def latest_change_of(self, pools: Iterable[PoolId]) -> int:
         """A number that changes whenever the use of a device of these pools does."""
         latest = 0
         for pool in pools:
@@ -72,7 +71,7 @@ class InUse:
         self._touched[PoolId(device.driver, device.pool)] = self._changes
 
     def add(self, allocation: AllocationResult) -> None:
-        for device, result in _holding(allocation):
+        for device, result in _exclusive_results(allocation):
             self._touch(device)
             if result.share_id is None:
                 _count(self._whole, device, 1)
@@ -87,7 +86,7 @@ class InUse:
 
     def remove(self, allocation: AllocationResult) -> None:
         """Undo an `add` of an equal allocation."""
-        for device, result in _holding(allocation):
+        for device, result in _exclusive_results(allocation):
             self._touch(device)
             if result.share_id is None:
                 _count(self._whole, device, -1)
@@ -101,7 +100,7 @@ class InUse:
                     del self._consumed[device]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, InUse):
+        if not isinstance(other, AllocatedDevices):
             return NotImplemented
         mine, theirs = (self._whole, self._shares, self._consumed), (other._whole, other._shares, other._consumed)
         return mine == theirs
@@ -109,7 +108,7 @@ class InUse:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _holding(allocation: AllocationResult) -> Iterator[tuple[DeviceId, DeviceRequestAllocationResult]]:
+def _exclusive_results(allocation: AllocationResult) -> Iterator[tuple[DeviceId, DeviceRequestAllocationResult]]:
     """The results that keep others off: an administrator looks at a device without holding it."""
     for result in allocation.devices.results:
         if not result.admin_access:
@@ -117,7 +116,7 @@ def _holding(allocation: AllocationResult) -> Iterator[tuple[DeviceId, DeviceReq
 
 
 def _held(allocation: AllocationResult) -> set[tuple[DeviceId, str | None]]:
-    return {(device, result.share_id) for device, result in _holding(allocation)}
+    return {(device, result.share_id) for device, result in _exclusive_results(allocation)}
 
 
 def _count(counts: dict[DeviceId, int], device: DeviceId, change: int) -> int:
@@ -133,7 +132,7 @@ class DeviceAssumptions:
     """All claims as the scheduler knows them, and the devices they hold."""
 
     def __init__(self, claims: Iterable[ResourceClaim] = ()) -> None:
-        self.in_use = InUse()
+        self.in_use = AllocatedDevices()
         self.revision = 0
         self.listener: Callable[[ResourceClaim | None, ResourceClaim | None], None] | None = None
         """Called with a claim before and after, when it changes here and the watch does not show it: it was written by
@@ -161,14 +160,14 @@ class DeviceAssumptions:
         """A claim because of which another cannot have these devices, and the one of them that it has.
 
         `excused`: uids of claims that do not count. Costs a lookup a device, unless somebody has it."""
-        for device, result in _holding(allocation):
+        for device, result in _exclusive_results(allocation):
             shares = result.share_id is not None
-            if not (self.in_use.is_held(device) if shares else self.in_use.is_allocated(device)):
+            if not (self.in_use.is_exclusively_allocated(device) if shares else self.in_use.is_allocated(device)):
                 continue
             for uid, counted in self._counted.items():
                 if uid not in excused and any(
                     other == device and not (shares and theirs.share_id is not None)
-                    for other, theirs in _holding(counted)
+                    for other, theirs in _exclusive_results(counted)
                 ):
                     return self._by_uid(uid), device
         return None
@@ -184,12 +183,12 @@ class DeviceAssumptions:
 
         Whoever passes on every change of a catalog gives its `revision`, so that `sync` has nothing left to do.
         """
-        self._take_in(claim.key, claim)
+        self._accept(claim.key, claim)
         self._seen = self._seen if revision is None else revision
 
-    def withdraw(self, key: str, *, revision: int | None = None) -> None:
+    def delete(self, key: str, *, revision: int | None = None) -> None:
         """The claim is gone from the API server."""
-        self._take_in(key, None)
+        self._accept(key, None)
         self._seen = self._seen if revision is None else revision
 
     def sync(self, lookup: DeviceLookup) -> None:
@@ -200,18 +199,18 @@ class DeviceAssumptions:
         self._seen = revision
         stored = lookup.resource_claims
         for key in [*stored, *(key for key in self._known if key not in stored)]:
-            self._take_in(key, stored.get(key))
+            self._accept(key, stored.get(key))
 
-    def _take_in(self, key: str, claim: ResourceClaim | None) -> None:
+    def _accept(self, key: str, claim: ResourceClaim | None) -> None:
         known = self._known.get(key)
         if claim is known:
             self._told.pop(key, None)
         elif key not in self._told:
-            if claim is None or known is None or _replaces(claim, known):
+            if claim is None or known is None or _is_newer(claim, known):
                 self._set(key, claim)
         elif claim is None and self._told[key] is None:
             return  # we have just created it and the API server has not shown it yet
-        elif claim is None or known is None or _replaces(claim, known):
+        elif claim is None or known is None or _is_newer(claim, known):
             del self._told[key]
             self._set(key, claim)
         else:
@@ -222,11 +221,11 @@ class DeviceAssumptions:
     def assume(self, claim: ResourceClaim) -> bool:
         """Our own write succeeded and this came back. False if the claim has changed again since."""
         known = self._known.get(claim.key)
-        if known is not None and not _replaces(claim, known) and _version(claim) != _version(known):
+        if known is not None and not _is_newer(claim, known) and _version(claim) != _version(known):
             return False
         self._told.setdefault(claim.key, known)
         self._set(claim.key, claim)
-        self._tell(known, claim)
+        self._notify(known, claim)
         return True
 
     def restore(self, key: str) -> None:
@@ -234,9 +233,9 @@ class DeviceAssumptions:
         if key in self._told:
             assumed, told = self._known.get(key), self._told.pop(key)
             self._set(key, told)
-            self._tell(assumed, told)
+            self._notify(assumed, told)
 
-    def _tell(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+    def _notify(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         if self.listener is not None and old is not new:
             self.listener(old, new)
 
@@ -261,7 +260,7 @@ class DeviceAssumptions:
         after = self._counted.get(uid)
         if before is None or before is after or (after is not None and _held(before) <= _held(after)):
             return
-        self._tell(*(msgspec.structs.replace(claim, status=_allocated(claim, each)) for each in (before, None)))
+        self._notify(*(msgspec.structs.replace(claim, status=_allocated(claim, each)) for each in (before, None)))
 
     # what is decided and not written
 
@@ -274,7 +273,7 @@ class DeviceAssumptions:
         """Hold the devices of an allocation that is going to be written."""
         status = msgspec.structs.replace(claim.status, allocation=allocation)
         self._pending[claim.metadata.uid] = msgspec.structs.replace(claim, status=status)
-        self._settle(claim.metadata.uid, claim.key)
+        self._finish(claim.metadata.uid, claim.key)
 
     def finish(self, uid: str) -> bool:
         """The allocation is written, or given up. False if there was none in flight."""
@@ -282,12 +281,12 @@ class DeviceAssumptions:
         if claim is not None:
             with self._reporting_freed(claim):
                 del self._pending[uid]
-                self._settle(uid, claim.key)
+                self._finish(uid, claim.key)
         return claim is not None
 
     # what others are to write
 
-    def promise(self, key: str, uid: str, allocation: AllocationResult) -> None:
+    def reserve_for_request(self, key: str, uid: str, allocation: AllocationResult) -> None:
         """Somebody else is to write this allocation, for the pod of this uid: until then nobody gets the devices."""
         self._promised.setdefault(key, {})[uid] = allocation
         self._kept.discard((key, uid))
@@ -336,7 +335,7 @@ class DeviceAssumptions:
 
     def _settle_known(self, key: str) -> None:
         if (known := self._known.get(key)) is not None:
-            self._settle(known.metadata.uid, key)
+            self._finish(known.metadata.uid, key)
 
     # the ledger
 
@@ -355,9 +354,9 @@ class DeviceAssumptions:
         if claim is not None:
             self._known[key] = claim
         for uid in {item.metadata.uid for item in (old, claim) if item is not None}:
-            self._settle(uid, key)
+            self._finish(uid, key)
 
-    def _settle(self, uid: str, key: str) -> None:
+    def _finish(self, uid: str, key: str) -> None:
         """Make the ledger hold what the claim holds now: its written allocation, else the one in flight or promised."""
         self.revision += 1
         known = self._known.get(key)
@@ -380,7 +379,7 @@ def _allocated(claim: ResourceClaim, allocation: AllocationResult | None) -> Res
     return msgspec.structs.replace(claim.status, allocation=allocation)
 
 
-def _replaces(claim: ResourceClaim, known: ResourceClaim) -> bool:
+def _is_newer(claim: ResourceClaim, known: ResourceClaim) -> bool:
     """Whether a claim of the same key is a later one, or a later version. Without versions, the last told counts."""
     if claim.metadata.uid != known.metadata.uid:
         return True

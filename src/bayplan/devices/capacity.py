@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bayplan.codec.quantity import Format, Quantity, QuantityText, parse_quantity
+from bayplan.codec.quantity import Quantity, QuantityFormat, QuantityText, parse_quantity
 from bayplan.objects.resource import CapacityRequestPolicy, CapacityValidRange, DeviceCapacity
 
 Amounts = dict[str, Quantity]
 """Capacity name to amount."""
 
 
-def consumed(requested: Mapping[str, QuantityText], capacities: Mapping[str, DeviceCapacity]) -> Amounts:
+def consumed_capacity(requested: Mapping[str, QuantityText], capacities: Mapping[str, DeviceCapacity]) -> Amounts:
     """What a share of the device takes of each of its capacities."""
     return {name: _amount(requested.get(name), capacity) for name, capacity in capacities.items()}
 
@@ -67,20 +67,20 @@ def _round_up_to_range(wanted: Quantity, valid: CapacityValidRange, minimum: Qua
     if step == 0:
         return wanted
     steps = -(-(wanted.value() - start) // step)
-    return Quantity.of(start + step * steps, Format.BINARY_SI)
+    return Quantity.of(start + step * steps, QuantityFormat.BINARY_SI)
 
 
 def _violates(amount: Quantity, policy: CapacityRequestPolicy) -> bool:
     if policy.default is not None and _same_spelling(amount, parse_quantity(policy.default)):
         return False
     if policy.valid_range is not None:
-        return _outside(amount, policy.valid_range)
+        return _violates_range(amount, policy.valid_range)
     if policy.valid_values:
         return all(amount.compare(parse_quantity(value)) for value in policy.valid_values)
     return False
 
 
-def _outside(amount: Quantity, valid: CapacityValidRange) -> bool:
+def _violates_range(amount: Quantity, valid: CapacityValidRange) -> bool:
     if valid.max is not None and parse_quantity(valid.max) < amount:
         return True
     step = parse_quantity(valid.step).value() if valid.step is not None else 0

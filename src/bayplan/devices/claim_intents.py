@@ -43,7 +43,7 @@ class ReserveClaim:
         self._check(claim)
         if self.allocation is None or FINALIZER in claim.metadata.finalizers:
             return None
-        return _guarded(claim, finalizers=[*claim.metadata.finalizers, FINALIZER])
+        return _patch_with_version(claim, finalizers=[*claim.metadata.finalizers, FINALIZER])
 
     def status_patch(self, claim: ResourceClaim) -> dict[str, Any]:
         self._check(claim)
@@ -58,7 +58,7 @@ class ReserveClaim:
             "allocation": msgspec.to_builtins(allocation),
             "reservedFor": msgspec.to_builtins((*others, consumer)),
         }
-        return {**_guarded(claim), "status": status}
+        return {**_patch_with_version(claim), "status": status}
 
     def is_done(self, claim: ResourceClaim) -> bool:
         """Whether the claim is reserved for the pod, with the devices that were to be allocated."""
@@ -169,7 +169,7 @@ class DeallocateClaim:
     claim: ResourceClaim
 
     def patch(self) -> dict[str, Any]:
-        return {**_guarded(self.claim), "status": {"allocation": None, "reservedFor": None, "devices": None}}
+        return {**_patch_with_version(self.claim), "status": {"allocation": None, "reservedFor": None, "devices": None}}
 
     def is_done(self, claim: ResourceClaim) -> bool:
         return claim.status.allocation is None
@@ -185,11 +185,11 @@ class DeleteClaim:
     def finalizer_patch(self, claim: ResourceClaim) -> dict[str, Any] | None:
         if FINALIZER not in claim.metadata.finalizers:
             return None
-        return _guarded(claim, finalizers=[name for name in claim.metadata.finalizers if name != FINALIZER])
+        return _patch_with_version(claim, finalizers=[name for name in claim.metadata.finalizers if name != FINALIZER])
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitDevices:
+class WaitForDevices:
     """Wait until the devices of a pod are ready.
 
     Performing it: record the event (Normal, `reason`, `action`, `note`) for the pod, then ask `done` at once and every
@@ -207,6 +207,6 @@ class AwaitDevices:
     """Of each device that is waited for."""
 
 
-def _guarded(claim: ResourceClaim, **metadata: Any) -> dict[str, Any]:
+def _patch_with_version(claim: ResourceClaim, **metadata: Any) -> dict[str, Any]:
     """The beginning of a patch that fails where the claim has changed meanwhile."""
     return {"metadata": {"resourceVersion": claim.metadata.resource_version, **metadata}}

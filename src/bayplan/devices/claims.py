@@ -89,12 +89,12 @@ def is_reserved_for(claim: ResourceClaim, pod: Pod) -> bool:
     return any(consumer.uid == pod.uid for consumer in claim.status.reserved_for)
 
 
-def is_for_nobody_else(claim: ResourceClaim, pod: Pod) -> bool:
+def is_unused_by_others(claim: ResourceClaim, pod: Pod) -> bool:
     """Whether no other pod uses a claim: its devices may be given back where this one cannot use them, either."""
     return all(user.uid == pod.uid for user in claim.status.reserved_for)
 
 
-def is_within_reach(allocation: AllocationResult, labels: Mapping[str, str], node_name: str) -> bool:
+def is_accessible_from(allocation: AllocationResult, labels: Mapping[str, str], node_name: str) -> bool:
     """Whether devices can be used from a node with these labels. A selector with a mistake in it means no node."""
     selector = allocation.node_selector
     return selector is None or compile_node_selector(selector).matches(labels, node_name)
@@ -109,7 +109,7 @@ def has_binding_conditions(claim: ResourceClaim) -> bool:
     return allocation is not None and any(result.binding_conditions for result in allocation.devices.results)
 
 
-def awaited_drivers(claim: ResourceClaim) -> tuple[str, ...]:
+def drivers_with_binding_conditions(claim: ResourceClaim) -> tuple[str, ...]:
     """The driver of each device that must be made ready."""
     allocation = claim.status.allocation
     results = () if allocation is None else allocation.devices.results
@@ -137,7 +137,7 @@ def is_ready(claim: ResourceClaim) -> bool:
     return True
 
 
-def is_overdue(claim: ResourceClaim, now: datetime, timeout: timedelta) -> bool:
+def is_binding_timed_out(claim: ResourceClaim, now: datetime, timeout: timedelta) -> bool:
     """Whether its devices have had their time to become ready."""
     allocation = claim.status.allocation
     if allocation is None or allocation.allocation_timestamp is None or not has_binding_conditions(claim):
@@ -145,10 +145,10 @@ def is_overdue(claim: ResourceClaim, now: datetime, timeout: timedelta) -> bool:
     return allocation.allocation_timestamp + timeout < now
 
 
-def can_wait_for(claim: ResourceClaim, now: datetime, timeout: timedelta) -> bool:
+def may_become_ready(claim: ResourceClaim, now: datetime, timeout: timedelta) -> bool:
     """Whether an allocated claim is ready or may still become so."""
     try:
-        return is_ready(claim) or not is_overdue(claim, now, timeout)
+        return is_ready(claim) or not is_binding_timed_out(claim, now, timeout)
     except DeviceBindingFailed:
         return False
 
@@ -161,7 +161,7 @@ def all_ready(keys: tuple[str, ...], claims: Claims, now: datetime, timeout: tim
             raise ClaimChanged(not_found(key))
         if is_ready(claim):
             continue
-        if is_overdue(claim, now, timeout):
+        if is_binding_timed_out(claim, now, timeout):
             raise DeviceBindingTimeout(claim.name)
         return False
     return True

@@ -31,19 +31,19 @@ def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass
         wanted = item.spec.extended_resource_name
         if wanted is not None:
             rival = found.get(wanted)
-            if rival is not None and not _displaces(item, rival):
+            if rival is not None and not _takes_precedence(item, rival):
                 continue
             found[wanted] = item
         found[DEVICE_CLASS_PREFIX + item.name] = item
     return found
 
 
-def _displaces(item: DeviceClass, rival: DeviceClass) -> bool:
+def _takes_precedence(item: DeviceClass, rival: DeviceClass) -> bool:
     mine, theirs = (other.metadata.creation_timestamp or _LONG_AGO for other in (item, rival))
     return mine > theirs or (mine == theirs and item.name < rival.name)
 
 
-class ResourceClasses:
+class ExtendedResourceClasses:
     """`classes_by_resource` of a catalog, kept until a class changes."""
 
     def __init__(self, lookup: DeviceLookup) -> None:

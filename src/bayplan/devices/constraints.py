@@ -18,7 +18,7 @@ AttributeValue = tuple[str, object]
 """Type and value: the integer 1 is not the boolean true."""
 
 
-class Constraint(Protocol):
+class AllocationConstraint(Protocol):
     """Something that all devices of a claim must satisfy together."""
 
     def add(self, request: str, sub_request: str, device_id: DeviceId, device: Device) -> bool:
@@ -30,7 +30,7 @@ class Constraint(Protocol):
         ...
 
 
-class _Scoped:
+class _RequestScope:
     """Applies to all requests of the claim, or to those that it names ("request" or "request/subrequest")."""
 
     def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
@@ -38,23 +38,23 @@ class _Scoped:
         self.requests = frozenset(requests)
         self.devices = 0
 
-    def concerns(self, request: str, sub_request: str) -> bool:
+    def applies_to(self, request: str, sub_request: str) -> bool:
         names = self.requests
         return not names or request in names or (bool(sub_request) and f"{request}/{sub_request}" in names)
 
 
-class MatchAttribute(_Scoped):
+class MatchAttribute(_RequestScope):
     """All devices have the same value."""
 
     value: AttributeValue | None = None
 
     def add(self, request: str, sub_request: str, device_id: DeviceId, device: Device) -> bool:
-        if not self.concerns(request, sub_request):
+        if not self.applies_to(request, sub_request):
             return True
         attribute = find_attribute(device, device_id.driver, self.attribute)
         if attribute is None:
             return False
-        value = value_of(attribute)
+        value = typed_value(attribute)
         if self.devices == 0:
             self.value = value
         elif value is None or value != self.value:
@@ -63,11 +63,11 @@ class MatchAttribute(_Scoped):
         return True
 
     def remove(self, request: str, sub_request: str) -> None:
-        if self.concerns(request, sub_request):
+        if self.applies_to(request, sub_request):
             self.devices -= 1
 
 
-class DistinctAttribute(_Scoped):
+class DistinctAttribute(_RequestScope):
     """Devices differ in value.
 
     One value is remembered for each request, that of its last device, and it is forgotten when any device of the
@@ -80,12 +80,12 @@ class DistinctAttribute(_Scoped):
         self.values: dict[str, AttributeValue | None] = {}
 
     def add(self, request: str, sub_request: str, device_id: DeviceId, device: Device) -> bool:
-        if not self.concerns(request, sub_request):
+        if not self.applies_to(request, sub_request):
             return True
         attribute = find_attribute(device, device_id.driver, self.attribute)
         if attribute is None:
             return False
-        value = value_of(attribute)
+        value = typed_value(attribute)
         if self.devices > 0 and self.values and (value is None or value in self.values.values()):
             return False
         self.values[request] = value
@@ -93,14 +93,14 @@ class DistinctAttribute(_Scoped):
         return True
 
     def remove(self, request: str, sub_request: str) -> None:
-        if self.concerns(request, sub_request):
+        if self.applies_to(request, sub_request):
             self.values.pop(request, None)
             self.devices -= 1
 
 
-def constraint_of(constraint: DeviceConstraint) -> Constraint | None:
+def make_constraint(constraint: DeviceConstraint) -> AllocationConstraint | None:
     """A fresh constraint, or None for a kind that nobody knows."""
-    kinds: tuple[tuple[str | None, Callable[[str, tuple[str, ...]], Constraint]], ...] = (
+    kinds: tuple[tuple[str | None, Callable[[str, tuple[str, ...]], AllocationConstraint]], ...] = (
         (constraint.match_attribute, MatchAttribute),
         (constraint.distinct_attribute, DistinctAttribute),
     )
@@ -116,7 +116,7 @@ def find_attribute(device: Device, driver: str, name: str) -> DeviceAttribute | 
     return device.attributes.get(bare) if slash and domain == driver else None
 
 
-def value_of(attribute: DeviceAttribute) -> AttributeValue | None:
+def typed_value(attribute: DeviceAttribute) -> AttributeValue | None:
     """The value with its type; None for a type that nobody knows."""
     typed: tuple[AttributeValue, ...] = (
         ("string", attribute.string),

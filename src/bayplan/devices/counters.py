@@ -11,23 +11,23 @@ that, a comparison for each counter of the pool.
 from __future__ import annotations
 
 from bayplan.codec.quantity import Quantity
-from bayplan.devices.assumptions import InUse
+from bayplan.devices.assumptions import AllocatedDevices
 from bayplan.devices.identity import PoolId
-from bayplan.devices.pools import CounterName, NodePools, Pool, PoolDevice
+from bayplan.devices.pools import CounterName, NodePools, PoolDevice, VisiblePool
 
 _ZERO = Quantity()
 
 
-class CounterBook:
+class SharedCounters:
     """The counters of all pools that a node sees, during one search."""
 
-    def __init__(self, pools: NodePools, in_use: InUse) -> None:
+    def __init__(self, pools: NodePools, in_use: AllocatedDevices) -> None:
         self._pools = pools
         self._in_use = in_use
         self._left: dict[PoolId, dict[CounterName, Quantity]] = {}
         self._taken: dict[PoolId, dict[CounterName, Quantity]] = {}
 
-    def take(self, device: PoolDevice) -> bool:
+    def consume(self, device: PoolDevice) -> bool:
         """Take the device's share, unless that makes any counter of the pool fall short.
 
         Also a counter that the device does not consume: where allocated devices have overdrawn one, the pool gives no
@@ -38,10 +38,10 @@ class CounterBook:
             taken[name] = taken[name].add(amount) if name in taken else amount
         if not any(available < taken.get(name, _ZERO) for name, available in left.items()):
             return True
-        self.give_back(device)
+        self.release(device)
         return False
 
-    def give_back(self, device: PoolDevice) -> None:
+    def release(self, device: PoolDevice) -> None:
         taken = self._taken[device.pool]
         for name, amount in device.counters:
             taken[name] = taken[name].sub(amount)
@@ -52,7 +52,7 @@ class CounterBook:
             left = self._left[pool_id] = self._after_allocations(self._pools.by_id[pool_id])
         return left
 
-    def _after_allocations(self, pool: Pool) -> dict[CounterName, Quantity]:
+    def _after_allocations(self, pool: VisiblePool) -> dict[CounterName, Quantity]:
         left = dict(pool.counters)
         for device in (*pool.devices, *pool.elsewhere):
             if device.counters and self._in_use.is_allocated(device.id):

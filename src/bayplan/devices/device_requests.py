@@ -1,9 +1,8 @@
 """What does a claim ask for? Requests and their alternatives in one shape, checked before the search begins.
 
-A request asks for devices of a class: a number of them or all. A request with `firstAvailable` has several
-alternatives of which one must be met; each is an `Ask`. Checking is eager, as upstream's is: an alternative that makes
-no sense spoils the claim although an earlier one would do.
-"""
+A request asks for devices of a class: a number of them or all. A request with `firstAvailable` has several alternatives
+of which one must be met; each is an `RequestAlternative`. Checking is eager, as upstream's is: an alternative that
+makes no sense spoils the claim although an earlier one would do."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ from bayplan.objects.resource import (
 
 EXACT_COUNT, ALL = "ExactCount", "All"
 
-Condition = tuple[str, str]
+SourcedSelector = tuple[str, str]
 """A selector's expression, and whose it is: what an error about it begins with."""
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class RequestAlternative:
     """A request, or one alternative of it, for one claim. The same for all nodes, except where it wants all devices."""
 
     claim: ResourceClaim
@@ -38,7 +37,7 @@ class Ask:
     request: str  # the name of the request of the claim
     alternative: str  # the name of the alternative, or ""
     device_class: DeviceClass
-    conditions: tuple[Condition, ...]
+    conditions: tuple[SourcedSelector, ...]
     tolerations: tuple[DeviceToleration, ...]
     capacity: Mapping[str, QuantityText]
     wants_all: bool
@@ -51,38 +50,38 @@ class Ask:
         """As results refer to it."""
         return f"{self.request}/{self.alternative}" if self.alternative else self.request
 
-    def on_node(self, every: list[PoolDevice]) -> Ask:
+    def on_node(self, every: list[PoolDevice]) -> RequestAlternative:
         """An ask for all devices, where these are all."""
         return replace(self, every=every, count=len(every))
 
-    def fault(self, text: str) -> AllocationError:
+    def error(self, text: str) -> AllocationError:
         """An error about it. An alternative goes by its own name there, without the request's."""
         return AllocationError(f"claim {self.claim.key}, request {self.alternative or self.request}: {text}")
 
 
 def alternatives(
     claim: ResourceClaim, position: int, request: DeviceRequest, classes: Mapping[str, DeviceClass]
-) -> Iterable[Ask]:
+) -> Iterable[RequestAlternative]:
     """The ways to meet a request, best first; one for a plain request. Raises `AllocationError`."""
     if request.first_available:
         for sub in request.first_available:
-            yield _ask(claim, position, request.name, sub.name, sub, classes)
+            yield _make_alternative(claim, position, request.name, sub.name, sub, classes)
     elif request.exactly is not None:
-        ask = _ask(claim, position, request.name, "", request.exactly, classes)
+        ask = _make_alternative(claim, position, request.name, "", request.exactly, classes)
         ask.admin = bool(request.exactly.admin_access)
         yield ask
     else:
         raise AllocationError(f"claim {claim.key}, request {request.name}: unknown request type")
 
 
-def _ask(
+def _make_alternative(
     claim: ResourceClaim,
     position: int,
     request: str,
     alternative: str,
     wanted: ExactDeviceRequest | DeviceSubRequest,
     classes: Mapping[str, DeviceClass],
-) -> Ask:
+) -> RequestAlternative:
     where = f"claim {claim.key}, request {alternative or request}"
     for number, selector in enumerate(wanted.selectors):
         if selector.cel is None:
@@ -97,13 +96,13 @@ def _ask(
     mode = wanted.allocation_mode
     if mode not in (EXACT_COUNT, ALL):  # the API server fills it in, so an empty one is as strange as any other
         raise AllocationError(f"{where}: unsupported count mode {mode}")
-    return Ask(
+    return RequestAlternative(
         claim=claim,
         position=position,
         request=request,
         alternative=alternative,
         device_class=device_class,
-        conditions=(*class_conditions(device_class), *_conditions(wanted.selectors, f"claim {claim.key}")),
+        conditions=(*class_selectors(device_class), *_sourced_selectors(wanted.selectors, f"claim {claim.key}")),
         tolerations=wanted.tolerations,
         capacity=wanted.capacity.requests if wanted.capacity is not None else {},
         wants_all=mode == ALL,
@@ -111,12 +110,12 @@ def _ask(
     )
 
 
-def class_conditions(device_class: DeviceClass) -> tuple[Condition, ...]:
+def class_selectors(device_class: DeviceClass) -> tuple[SourcedSelector, ...]:
     """What a class demands of its devices."""
-    return _conditions(device_class.spec.selectors, f"class {device_class.name}")
+    return _sourced_selectors(device_class.spec.selectors, f"class {device_class.name}")
 
 
-def _conditions(selectors: tuple[DeviceSelector, ...], whose: str) -> tuple[Condition, ...]:
+def _sourced_selectors(selectors: tuple[DeviceSelector, ...], whose: str) -> tuple[SourcedSelector, ...]:
     return tuple(
         (selector.cel.expression if selector.cel is not None else "", f"{whose}: selector #{number}")
         for number, selector in enumerate(selectors)

@@ -31,11 +31,11 @@ class ClaimChanged(DeviceError):
     """A claim was deleted, allocated or deallocated by somebody else before we could write to it."""
 
 
-class OutOfReach(DeviceError):
+class DeviceNotAccessible(DeviceError):
     """The devices of a claim cannot be used from the node on which its pod is to run."""
 
 
-class DeviceTaken(DeviceError):
+class DeviceAlreadyAllocated(DeviceError):
     """A device that a claim is to get is another claim's."""
 
 

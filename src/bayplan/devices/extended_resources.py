@@ -29,12 +29,12 @@ from bayplan.objects.resources import filter_requests, is_dra_extended_resource_
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IN_MEMORY_NAME = "<extended-resources>"  # no valid name of an object, so that it cannot be one
 
-Mapped = Mapping[str, DeviceClass]
+ClassByResource = Mapping[str, DeviceClass]
 """Resource name to class: see `classes`."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExtendedNeed:
+class SpecialClaimRequests:
     """What a pod's special claim asks for on a node, and which container uses which request."""
 
     requests: tuple[DeviceRequest, ...] = ()
@@ -48,7 +48,7 @@ def extended_requests(pod: Pod) -> dict[str, int]:
     }
 
 
-def uses_classes(requests: Iterable[str], classes: Mapped) -> bool:
+def uses_classes(requests: Iterable[str], classes: ClassByResource) -> bool:
     """Whether any of the pod's extended resources has a class."""
     return any(name in classes for name in requests)
 
@@ -88,36 +88,36 @@ def with_requests(claim: ResourceClaim, requests: tuple[DeviceRequest, ...]) -> 
     return msgspec.structs.replace(claim, spec=spec)
 
 
-def need(pod: Pod, resources: Iterable[str], classes: Mapped) -> ExtendedNeed:
+def special_claim_requests(pod: Pod, resources: Iterable[str], classes: ClassByResource) -> SpecialClaimRequests:
     """The requests of the special claim for those resources that the node leaves to devices."""
     requests: list[DeviceRequest] = []
     mappings: list[ContainerExtendedResourceRequest] = []
     for resource in sorted(resources):
         if resource in classes:
-            found = _need_of(pod, resource, classes[resource].name)
+            found = _requests_of_resource(pod, resource, classes[resource].name)
             requests += found.requests
             mappings += found.mappings
-    return ExtendedNeed(tuple(sorted(requests, key=lambda request: request.name)), tuple(mappings))
+    return SpecialClaimRequests(tuple(sorted(requests, key=lambda request: request.name)), tuple(mappings))
 
 
-def _need_of(pod: Pod, resource: str, class_name: str) -> ExtendedNeed:
+def _requests_of_resource(pod: Pod, resource: str, class_name: str) -> SpecialClaimRequests:
     """Containers that run side by side ask each for themselves. Init containers run alone, one after the other: they
     borrow from those that start later, and what is still missing is asked once, for the one that lacks most."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     brief = {number for number, init in enumerate(pod.spec.init_containers) if not init.is_sidecar}
-    lasting: dict[int, _Wish] = {}
+    lasting: dict[int, _ContainerRequest] = {}
     for number, container in enumerate(containers):
-        wish = None if number in brief else _wish(number, container, resource)
+        wish = None if number in brief else _container_request(number, container, resource)
         if wish is not None:
             lasting[number] = wish
-    largest, short = _short_lived(containers, sorted(brief), resource, lasting)
+    largest, short = _init_container_request(containers, sorted(brief), resource, lasting)
     wishes = [*([] if largest is None else [largest]), *lasting.values()]
     mappings = [_mapping(containers[number], resource, wish.name) for number, wish in lasting.items()]
-    return ExtendedNeed(tuple(wish.request(class_name) for wish in wishes), (*mappings, *short))
+    return SpecialClaimRequests(tuple(wish.request(class_name) for wish in wishes), (*mappings, *short))
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _ContainerRequest:
     """So many devices for one container, under a name."""
 
     name: str
@@ -128,24 +128,24 @@ class _Wish:
         return DeviceRequest(name=self.name, exactly=exactly)
 
 
-def _wish(number: int, container: Container, resource: str) -> _Wish | None:
+def _container_request(number: int, container: Container, resource: str) -> _ContainerRequest | None:
     """What a container asks for; None if nothing, or no whole number."""
     text = container.resources.requests.get(resource)
     count = None if text is None else parse_quantity(text).as_integer()
     if not count:
         return None
     place = sorted(container.resources.requests).index(resource)
-    return _Wish(f"container-{number}-request-{place}", count)
+    return _ContainerRequest(f"container-{number}-request-{place}", count)
 
 
-def _short_lived(
-    containers: Sequence[Container], brief: Sequence[int], resource: str, lasting: Mapping[int, _Wish]
-) -> tuple[_Wish | None, list[ContainerExtendedResourceRequest]]:
+def _init_container_request(
+    containers: Sequence[Container], brief: Sequence[int], resource: str, lasting: Mapping[int, _ContainerRequest]
+) -> tuple[_ContainerRequest | None, list[ContainerExtendedResourceRequest]]:
     """The one request for all plain init containers, if they need more than they can borrow; and who uses what."""
-    missing: dict[int, _Wish] = {}
-    borrowed: dict[int, list[_Wish]] = {}
+    missing: dict[int, _ContainerRequest] = {}
+    borrowed: dict[int, list[_ContainerRequest]] = {}
     for number in brief:
-        wish = _wish(number, containers[number], resource)
+        wish = _container_request(number, containers[number], resource)
         if wish is None:
             continue
         lent = 0
@@ -155,7 +155,7 @@ def _short_lived(
                 lenders.append(lender)
                 lent += lender.count
         if lent < wish.count:
-            missing[number] = _Wish(wish.name, wish.count - lent)
+            missing[number] = _ContainerRequest(wish.name, wish.count - lent)
     largest = max(missing.values(), key=lambda wish: wish.count, default=None)
     mappings = []
     for number, lenders in borrowed.items():

@@ -82,7 +82,7 @@ class PublishedSlice:
         """Whether several nodes may see it."""
         return self.holds_counters or not self.slice.spec.node_name
 
-    def concerns(self, node: Node) -> bool:
+    def applies_to(self, node: Node) -> bool:
         spec = self.slice.spec
         if spec.shared_counters:
             return True
@@ -96,7 +96,7 @@ class PublishedSlice:
             ) from fault
 
 
-class Pool:
+class VisiblePool:
     """One pool as one node sees it."""
 
     __slots__ = ("counters", "devices", "elsewhere", "id", "incomplete", "invalid")
@@ -123,7 +123,7 @@ class Pool:
         return not (self.incomplete or self.invalid)
 
     @property
-    def binds_late(self) -> bool:
+    def has_binding_conditions(self) -> bool:
         """Some device must be made ready after it was allocated; such pools are tried last."""
         return any(device.device.binding_conditions for device in self.devices)
 
@@ -133,8 +133,8 @@ class NodePools:
 
     __slots__ = ("any_invalid", "asked", "by_id", "devices", "labels", "pools")
 
-    def __init__(self, pools: Iterable[Pool], labels: Mapping[str, str], asked: Iterable[PoolId]) -> None:
-        self.pools = tuple(sorted(pools, key=lambda pool: (pool.binds_late, pool.id)))
+    def __init__(self, pools: Iterable[VisiblePool], labels: Mapping[str, str], asked: Iterable[PoolId]) -> None:
+        self.pools = tuple(sorted(pools, key=lambda pool: (pool.has_binding_conditions, pool.id)))
         self.devices = tuple(device for pool in self.pools if pool.usable for device in pool.devices)
         self.by_id = {pool.id: pool for pool in self.pools}
         self.any_invalid = any(pool.invalid for pool in self.pools)
@@ -156,7 +156,7 @@ class PoolIndex:
             published = known.get(slice_.metadata.name)
             if published is None or published.slice is not slice_:
                 published = PublishedSlice(slice_)
-            self._place(published)
+            self._index_slice(published)
         if previous is not None:
             self._keep(previous)
 
@@ -172,7 +172,7 @@ class PoolIndex:
             if name not in local and pools.isdisjoint(seen.asked):
                 self._seen[name] = seen
 
-    def _place(self, published: PublishedSlice) -> None:
+    def _index_slice(self, published: PublishedSlice) -> None:
         self._slices[published.name] = published
         self._by_pool.setdefault(published.pool, []).append(published)
         if published.is_shared:
@@ -193,7 +193,7 @@ class PoolIndex:
         """The slices for the node, of each pool the newest."""
         newest: dict[PoolId, list[PublishedSlice]] = {}
         for published in (*self._local.get(node.name, ()), *self._shared):
-            if not published.concerns(node):
+            if not published.applies_to(node):
                 continue
             mates = newest.setdefault(published.pool, [])
             if mates and published.generation > mates[0].generation:
@@ -202,7 +202,7 @@ class PoolIndex:
                 mates.append(published)
         return newest
 
-    def _pool(self, pool_id: PoolId, mates: list[PublishedSlice]) -> Pool | None:
+    def _pool(self, pool_id: PoolId, mates: list[PublishedSlice]) -> VisiblePool | None:
         """The pool made of the slices for a node; None if a newer generation, not for this node, replaces it."""
         expected, generation = mates[0].slice.spec.pool.resource_slice_count, mates[0].generation
         if len(mates) == expected:
@@ -212,21 +212,25 @@ class PoolIndex:
             return None
         current = [other for other in everything if other.generation == generation]
         if len(current) != expected:
-            return Pool(pool_id, incomplete=True)
+            return VisiblePool(pool_id, incomplete=True)
         here = {mate.name for mate in mates}
         return build_pool(pool_id, mates, [other for other in current if other.name not in here])
 
 
-def build_pool(pool_id: PoolId, mates: list[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> Pool:
+def build_pool(pool_id: PoolId, mates: list[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> VisiblePool:
     """A complete pool from its slices for the node (`mates`) and its other ones; possibly an invalid one."""
     ordered = sorted(mates, key=lambda mate: mate.name)
     devices = tuple(device for mate in ordered if not mate.holds_counters for device in mate.devices)
     counters = _counters(ordered)
     others = tuple(device for other in elsewhere for device in other.devices)
     everyone = (*(device for mate in ordered for device in mate.devices), *others)
-    if counters is None or _repeats(devices) or not all(_counters_exist(device, counters) for device in everyone):
-        return Pool(pool_id, invalid=True)
-    return Pool(
+    if (
+        counters is None
+        or _has_duplicate_names(devices)
+        or not all(_counters_exist(device, counters) for device in everyone)
+    ):
+        return VisiblePool(pool_id, invalid=True)
+    return VisiblePool(
         pool_id,
         devices=devices,
         elsewhere=others,
@@ -244,7 +248,7 @@ def _counters(mates: Iterable[PublishedSlice]) -> dict[str, dict[str, Quantity]]
     return named if len(named) == len(sets) else None
 
 
-def _repeats(devices: Sequence[PoolDevice]) -> bool:
+def _has_duplicate_names(devices: Sequence[PoolDevice]) -> bool:
     return len({device.id for device in devices}) != len(devices)
 
 

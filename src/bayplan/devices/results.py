@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import UUID, uuid5
 
-from bayplan.devices.device_requests import Ask
+from bayplan.devices.device_requests import RequestAlternative
 from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import PoolDevice
-from bayplan.devices.search import Pick
+from bayplan.devices.search import DevicePick
 from bayplan.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from bayplan.objects.resource import (
     AllocationResult,
@@ -28,7 +28,7 @@ _SHARES = UUID("0f0b3e8e-52d3-5b0e-9d0a-6f3a9f2c7b51")  # the namespace of share
 
 
 def allocation_result(
-    claim: ResourceClaim, asks: Sequence[Ask], picks: Sequence[Pick], node_name: str
+    claim: ResourceClaim, asks: Sequence[RequestAlternative], picks: Sequence[DevicePick], node_name: str
 ) -> AllocationResult:
     """The allocation of one claim. `asks`: the alternative that was chosen for each request, in order."""
     return AllocationResult(
@@ -40,7 +40,7 @@ def allocation_result(
     )
 
 
-def _result(claim: ResourceClaim, pick: Pick, number: int) -> DeviceRequestAllocationResult:
+def _result(claim: ResourceClaim, pick: DevicePick, number: int) -> DeviceRequestAllocationResult:
     ask, device = pick.ask, pick.device
     return DeviceRequestAllocationResult(
         request=ask.name,
@@ -56,14 +56,14 @@ def _result(claim: ResourceClaim, pick: Pick, number: int) -> DeviceRequestAlloc
     )
 
 
-def _share_id(claim: ResourceClaim, pick: Pick, number: int) -> str:
+def _share_id(claim: ResourceClaim, pick: DevicePick, number: int) -> str:
     """Tells the shares of a device apart. Made from the claim's uid, which is unique, so that no chance is needed."""
     return str(uuid5(_SHARES, f"{claim.metadata.uid}/{number}/{pick.device.id}"))
 
 
-def _class_configs(asks: Iterable[Ask]) -> Iterable[DeviceAllocationConfiguration]:
+def _class_configs(asks: Iterable[RequestAlternative]) -> Iterable[DeviceAllocationConfiguration]:
     """The configurations of each class once, for all requests that use it."""
-    by_class: dict[str, list[Ask]] = {}
+    by_class: dict[str, list[RequestAlternative]] = {}
     for ask in asks:
         by_class.setdefault(ask.device_class.name, []).append(ask)
     for users in by_class.values():
@@ -72,7 +72,7 @@ def _class_configs(asks: Iterable[Ask]) -> Iterable[DeviceAllocationConfiguratio
             yield DeviceAllocationConfiguration(source=FROM_CLASS, requests=names, opaque=config.opaque)
 
 
-def _claim_configs(claim: ResourceClaim, asks: Sequence[Ask]) -> Iterable[DeviceAllocationConfiguration]:
+def _claim_configs(claim: ResourceClaim, asks: Sequence[RequestAlternative]) -> Iterable[DeviceAllocationConfiguration]:
     """A configuration for everything once; one that names requests once for each that it names and that is met."""
     for config in claim.spec.devices.config:
         times = (
@@ -89,20 +89,20 @@ def node_selector(claim: ResourceClaim, devices: Iterable[PoolDevice], node_name
     for device in devices:
         place = device.device if device.slice.spec.per_device_node_selection else device.slice.spec
         if place.node_name is not None or device.device.binds_to_node:
-            return _only(node_name)
+            return _node_name_selector(node_name)
         terms = place.node_selector.node_selector_terms if place.node_selector is not None else ()
         if len(terms) > 1:
             text = f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms"
             raise AllocationError(f"create NodeSelector for claim {claim.name}: {text}")
         for term in terms:
-            _extend(fields, term.match_fields)
-            _extend(expressions, term.match_expressions)
+            _add_missing(fields, term.match_fields)
+            _add_missing(expressions, term.match_expressions)
     if not (fields or expressions):
         return None
     return _selector(NodeSelectorTerm(match_fields=tuple(fields), match_expressions=tuple(expressions)))
 
 
-def _only(node_name: str) -> NodeSelector:
+def _node_name_selector(node_name: str) -> NodeSelector:
     name = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node_name,))
     return _selector(NodeSelectorTerm(match_fields=(name,)))
 
@@ -111,12 +111,12 @@ def _selector(term: NodeSelectorTerm) -> NodeSelector:
     return NodeSelector(node_selector_terms=(term,))
 
 
-def _extend(known: list[NodeSelectorRequirement], more: Iterable[NodeSelectorRequirement]) -> None:
+def _add_missing(known: list[NodeSelectorRequirement], more: Iterable[NodeSelectorRequirement]) -> None:
     """Add what is not there yet; the order of values does not make a requirement new."""
     for requirement in more:
-        if not any(_same(requirement, other) for other in known):
+        if not any(_is_same_requirement(requirement, other) for other in known):
             known.append(requirement)
 
 
-def _same(a: NodeSelectorRequirement, b: NodeSelectorRequirement) -> bool:
+def _is_same_requirement(a: NodeSelectorRequirement, b: NodeSelectorRequirement) -> bool:
     return a.key == b.key and a.operator == b.operator and set(a.values) == set(b.values)

@@ -13,61 +13,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bayplan.devices.device_requests import Ask
+from bayplan.devices.device_requests import RequestAlternative
 from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import NodePools, PoolDevice
 
-Requests = Sequence[Sequence[Ask]]
+Requests = Sequence[Sequence[RequestAlternative]]
 
 
-class Candidates(Protocol):
+class DeviceCandidates(Protocol):
     """What is asked of a search."""
 
     @property
     def pools(self) -> NodePools: ...
-    def could_take(self, ask: Ask, device: PoolDevice) -> bool: ...
-    def has_constraints(self, ask: Ask) -> bool: ...
+    def could_take(self, ask: RequestAlternative, device: PoolDevice) -> bool: ...
+    def has_constraints(self, ask: RequestAlternative) -> bool: ...
     def fails_alone(self, requests: Requests) -> bool: ...
 
 
-class Prospects:
+class SearchPruner:
     """The chances of the last of some requests. Sets of devices are integers, a bit a device."""
 
-    def __init__(self, search: Candidates, requests: Requests) -> None:
+    def __init__(self, search: DeviceCandidates, requests: Requests) -> None:
         self._search = search
         self._requests = requests
 
     @property
-    def hopeless(self) -> bool:
+    def is_infeasible(self) -> bool:
         """The last request cannot be met, whatever the others get."""
         if any(ask.wants_all and self._search.has_constraints(ask) for asks in self._requests for ask in asks):
             return False  # a constraint that objects to one of all devices is an error
         try:
             candidates = [[self._candidates(ask) for ask in asks] for asks in self._requests]
             return (
-                self._too_few(candidates[-1])
-                or self._too_many_rivals(candidates)
-                or self._search.fails_alone(self._mates)
+                self._lacks_devices(candidates[-1])
+                or self._exceeds_supply(candidates)
+                or self._search.fails_alone(self._requests_with_same_devices)
             )
         except AllocationError:
             return False  # the full search may get to the same device, and to the same error
 
     @property
-    def _mates(self) -> Requests:
+    def _requests_with_same_devices(self) -> Requests:
         """The last request with those before it in its claim; nothing if there is no other claim."""
         position = self._requests[-1][0].position
         mates = [asks for asks in self._requests if asks[0].position == position]
         return mates if len(mates) < len(self._requests) else ()
 
-    def _candidates(self, ask: Ask) -> int:
+    def _candidates(self, ask: RequestAlternative) -> int:
         """The devices that could be taken for an ask if nothing else were."""
         devices = self._search.pools.devices
         return sum(1 << number for number, device in enumerate(devices) if self._search.could_take(ask, device))
 
-    def _too_few(self, masks: list[int]) -> bool:
+    def _lacks_devices(self, masks: list[int]) -> bool:
         return all(mask.bit_count() < max(ask.count, 1) for ask, mask in zip(self._requests[-1], masks, strict=True))
 
-    def _too_many_rivals(self, candidates: list[list[int]]) -> bool:
+    def _exceeds_supply(self, candidates: list[list[int]]) -> bool:
         """Requests that can only be met from the devices that the last one wants, want more of them than there are."""
         devices = self._search.pools.devices
         wanted = _union(candidates[-1])

@@ -13,13 +13,13 @@ from collections import OrderedDict
 
 from bayplan.cel import CompileError, DeviceEnvironment, DeviceView, EvaluationError, Expression, Semver
 from bayplan.codec.quantity import parse_quantity
-from bayplan.devices.device_requests import Ask, class_conditions
+from bayplan.devices.device_requests import RequestAlternative, class_selectors
 from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import PoolDevice
 from bayplan.objects.resource import Device, DeviceAttribute, DeviceClass
 
-_COMPILED = 256  # expressions kept; a cluster has a handful of classes and a few kinds of claims
-_REMEMBERED = 64  # answers kept a device; claims may be generated with an expression of their own each
+_MAX_COMPILED = 256  # expressions kept; a cluster has a handful of classes and a few kinds of claims
+_MAX_CACHED_RESULTS = 64  # answers kept a device; claims may be generated with an expression of their own each
 
 
 class DeviceSelectors:
@@ -29,22 +29,22 @@ class DeviceSelectors:
         self._environment = DeviceEnvironment(parse_quantity=parse_quantity)
         self._compiled: OrderedDict[str, Expression] = OrderedDict()
 
-    def select(self, ask: Ask, device: PoolDevice) -> bool:
+    def select(self, ask: RequestAlternative, device: PoolDevice) -> bool:
         """Whether all selectors of the class, then all of the request hold. The first that does not ends it."""
         verdicts = device.verdicts
         for text, whose in ask.conditions:
             holds = verdicts.get(text)
             if holds is None:
-                holds = self._ask(text, device, whose)
+                holds = self._matches(text, device, whose)
             if not holds:
                 return False
         return True
 
     def in_class(self, device_class: DeviceClass, device: PoolDevice) -> bool:
         """Whether all selectors of a class hold; a class without any takes every device."""
-        return all(self._ask(text, device, whose) for text, whose in class_conditions(device_class))
+        return all(self._matches(text, device, whose) for text, whose in class_selectors(device_class))
 
-    def _ask(self, text: str, device: PoolDevice, whose: str) -> bool:
+    def _matches(self, text: str, device: PoolDevice, whose: str) -> bool:
         """The answer of one selector; an error says whose it is."""
         holds = device.verdicts.get(text)
         if holds is not None:
@@ -58,7 +58,7 @@ class DeviceSelectors:
 
     def _evaluate(self, text: str, device: PoolDevice) -> bool:
         holds = self._expression(text).evaluate(device_view(device.id.driver, device.device))
-        if len(device.verdicts) >= _REMEMBERED:
+        if len(device.verdicts) >= _MAX_CACHED_RESULTS:
             device.verdicts.clear()
         device.verdicts[text] = holds
         return holds
@@ -67,7 +67,7 @@ class DeviceSelectors:
         expression = self._compiled.get(text)
         if expression is None:
             expression = self._compiled[text] = self._environment.compile(text)
-            if len(self._compiled) > _COMPILED:
+            if len(self._compiled) > _MAX_COMPILED:
                 self._compiled.popitem(last=False)
         else:
             self._compiled.move_to_end(text)

@@ -10,23 +10,23 @@ from msgspec.structs import replace
 from bayplan.explain.suggestions import Suggestions
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.snapshot import BoolVector
-from bayplan.telemetry.answers import MOST_NAMED, PLACED, RECORD, Answer, Refused, candidates_of, choice_of
-from bayplan.telemetry.decision_text import why
+from bayplan.telemetry.answers import MAX_NAMES, PLACED, RECORD, Answer, NodeRejection, ranked_nodes, score_margin
+from bayplan.telemetry.decision_text import decision_sentence
 from bayplan.telemetry.decisions import DecisionRecord
 
-NOTHING_HELPS = (
+NO_CHANGE_HELPS = (
     "no lower request, toleration, dropped selector term, looser spread constraint, freed host port, removed gate, "
     "eviction from one node or missing object would make it fit, alone or together"
 )
-NOT_ALONE = "no single change is enough"
-NOTHING_FOUND = "nothing that was tried helps, alone or together; there was more to try, so something may"
-NONE_FOUND_ALONE = "no single change that was tried is enough"
+NO_SINGLE_CHANGE_IS_ENOUGH = "no single change is enough"
+NO_CHANGE_FOUND = "nothing that was tried helps, alone or together; there was more to try, so something may"
+NO_SINGLE_CHANGE_FOUND = "no single change that was tried is enough"
 """The same where not everything was tried: that nothing helps is said only where it is certain."""
-NO_NODE = "there is no node in the cluster"
+NO_NODES_IN_CLUSTER = "there is no node in the cluster"
 NO_RECORD = "the record of the decision is no longer kept"
 
 
-def refusals_in(diagnosis: Diagnosis) -> tuple[Refused, ...]:
+def rejections_of_diagnosis(diagnosis: Diagnosis) -> tuple[NodeRejection, ...]:
     """Every reason with the nodes that it holds for, most frequent first."""
     masks: dict[tuple[str, str], BoolVector] = {}
     for reason in diagnosis.reasons():
@@ -35,25 +35,25 @@ def refusals_in(diagnosis: Diagnosis) -> tuple[Refused, ...]:
     found = []
     for (plugin, text), mask in masks.items():
         rows = np.flatnonzero(mask)
-        names = tuple(diagnosis.names[row] for row in rows[:MOST_NAMED].tolist())
-        found.append(Refused(plugin=plugin, text=text, nodes=len(rows), names=names))
+        names = tuple(diagnosis.names[row] for row in rows[:MAX_NAMES].tolist())
+        found.append(NodeRejection(plugin=plugin, text=text, nodes=len(rows), names=names))
     return tuple(sorted((each for each in found if each.nodes), key=lambda each: -each.nodes))
 
 
-def refused_in(record: DecisionRecord, names: Sequence[str]) -> tuple[Refused, ...]:
+def rejections_of_record(record: DecisionRecord, names: Sequence[str]) -> tuple[NodeRejection, ...]:
     """The reasons of a record; `names`: the nodes of the rows that its bits speak of, none where that is not known."""
     found = []
     for reason in record.reasons:
         rows: list[int] = []
         if names and reason.bits:
             bits = np.unpackbits(np.frombuffer(reason.bits, dtype=np.uint8), count=len(names))
-            rows = np.flatnonzero(bits)[:MOST_NAMED].tolist()
+            rows = np.flatnonzero(bits)[:MAX_NAMES].tolist()
         named = tuple(names[row] for row in rows)
-        found.append(Refused(plugin=reason.plugin, text=reason.text, nodes=reason.nodes, names=named))
+        found.append(NodeRejection(plugin=reason.plugin, text=reason.text, nodes=reason.nodes, names=named))
     return tuple(found)
 
 
-def as_recorded(answer: Answer, record: DecisionRecord, reasons: tuple[Refused, ...]) -> Answer:
+def with_decision(answer: Answer, record: DecisionRecord, reasons: tuple[NodeRejection, ...]) -> Answer:
     """The answer with what was decided."""
     best = record.best
     return replace(
@@ -62,21 +62,21 @@ def as_recorded(answer: Answer, record: DecisionRecord, reasons: tuple[Refused, 
         decided_at=record.at,
         nodes=record.nodes,
         feasible=record.feasible,
-        best=candidates_of(best),
-        choice=choice_of(best),
+        best=ranked_nodes(best),
+        choice=score_margin(best),
         reasons=reasons,
         nominated=record.nominated,
         victims=record.victims,
     )
 
 
-def placed_as_recorded(answer: Answer, record: DecisionRecord) -> Answer:
+def with_placement(answer: Answer, record: DecisionRecord) -> Answer:
     """Why a pod went to the node that it is on."""
-    told = as_recorded(answer, record, refused_in(record, ()))
-    return replace(told, sentence=f"{where(answer)}: {why(record)}")
+    told = with_decision(answer, record, rejections_of_record(record, ()))
+    return replace(told, sentence=f"{location_text(answer)}: {decision_sentence(record)}")
 
 
-def where(answer: Answer) -> str:
+def location_text(answer: Answer) -> str:
     """The pod and its node, in words that do not say more than is true: it may still have to get there."""
     return f"{answer.pod} {'is on' if answer.state == PLACED else 'is to go to'} {answer.node}"
 
@@ -84,9 +84,17 @@ def where(answer: Answer) -> str:
 def with_suggestions(answer: Answer, found: Suggestions, *, has_nodes: bool) -> Answer:
     """The answer with what would help, or why nothing is suggested."""
     if not has_nodes:
-        return replace(answer, no_change=NO_NODE)
+        return replace(answer, no_change=NO_NODES_IN_CLUSTER)
     if found.fits:
         return replace(answer, closest=found.fits, no_change=f"none is needed: it fits {found.fits} now")
-    nothing, not_alone = (NOTHING_FOUND, NONE_FOUND_ALONE) if found.cut_short else (NOTHING_HELPS, NOT_ALONE)
-    no_change = "" if found.alone else not_alone if found.together else nothing
-    return replace(answer, closest=found.closest, changes=found.alone, together=found.together, no_change=no_change)
+    nothing, not_alone = (
+        (NO_CHANGE_FOUND, NO_SINGLE_CHANGE_FOUND) if found.truncated else (NO_CHANGE_HELPS, NO_SINGLE_CHANGE_IS_ENOUGH)
+    )
+    no_change = "" if found.single_changes else not_alone if found.combined_changes else nothing
+    return replace(
+        answer,
+        closest=found.closest,
+        changes=found.single_changes,
+        together=found.combined_changes,
+        no_change=no_change,
+    )

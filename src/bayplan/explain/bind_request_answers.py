@@ -9,43 +9,45 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from bayplan.bind_requests.tracker import BindRequests
-from bayplan.framework.runtime.bind_request_mutation import EXCLUDED
+from bayplan.bind_requests.tracker import BindRequestTracker
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import PENDING, BindRequest
-from bayplan.telemetry.answers import Answer, GivenUpOn, Requested
+from bayplan.telemetry.answers import Answer, BindRequestProgress, ExcludedNode
 
-UNWRITTEN = "the binding to be written"
+BINDING_NOT_WRITTEN = "the binding to be written"
 
 
-def on_its_way(answer: Answer, requests: BindRequests | None, pod: Pod) -> Answer:
+def with_binding_progress(answer: Answer, requests: BindRequestTracker | None, pod: Pod) -> Answer:
     """Of a pod that counts on a node and is not seen there yet: what it waits for."""
     request = None if requests is None else requests.request_of(pod)
     if requests is None or request is None:
-        return replace(answer, waits_for=UNWRITTEN)
-    answer = _with_past(answer, requests, pod)
-    in_s = requests.tried_again_in_s(request)
+        return replace(answer, waits_for=BINDING_NOT_WRITTEN)
+    answer = _with_excluded_nodes(answer, requests, pod)
+    in_s = requests.retry_in_s(request)
     return replace(
         answer,
-        request=requested(request),
-        waits_for=awaited(request),
-        next_try=_moment(requests, in_s) if in_s is not None and in_s > 0 else None,
+        request=request_progress(request),
+        waits_for=awaited_step(request),
+        next_try=_time_in(requests, in_s) if in_s is not None and in_s > 0 else None,
     )
 
 
-def kept_back(answer: Answer, requests: BindRequests | None, pod: Pod, *, otherwise: str | None) -> Answer:
+def with_bind_failures(
+    answer: Answer, requests: BindRequestTracker | None, pod: Pod, *, otherwise: str | None
+) -> Answer:
     """Of a pod that waits: where it was given up, and the end of the pause where it is that which it waits for.
 
     `otherwise`: what else it waits for; None where it is about to be tried anyway."""
     if requests is None or pod.uid not in requests.failures.records:
         return answer
-    answer, blocked_s = _with_past(answer, requests, pod), requests.failures.blocked_s(pod.uid)
+    answer, blocked_s = _with_excluded_nodes(answer, requests, pod), requests.failures.backoff_left_s(pod.uid)
     if blocked_s:
-        total = sum(each.times for each in answer.given_up)
+        total = sum(each.times for each in answer.excluded_nodes)
         pause = f"the pause after {total} bindings that were given up to end"
-        return replace(answer, waits_for=pause, next_try=_moment(requests, blocked_s))
-    kept = any(each.text == EXCLUDED for each in answer.reasons)
-    shut = [(each.until, each.node) for each in answer.given_up if each.until is not None]
+        return replace(answer, waits_for=pause, next_try=_time_in(requests, blocked_s))
+    kept = any(each.text == EXCLUDED_NODE_REASON for each in answer.reasons)
+    shut = [(each.until, each.node) for each in answer.excluded_nodes if each.until is not None]
     if otherwise is None or not kept or not shut:
         return answer
     until, node = min(shut)
@@ -54,10 +56,10 @@ def kept_back(answer: Answer, requests: BindRequests | None, pod: Pod, *, otherw
     return replace(answer, waits_for=f"{pause}{also}", next_try=until)
 
 
-def requested(request: BindRequest) -> Requested:
+def request_progress(request: BindRequest) -> BindRequestProgress:
     """How far a request has come."""
     spec, status = request.spec, request.status
-    return Requested(
+    return BindRequestProgress(
         name=request.key,
         node=spec.selected_node,
         phase=status.phase or PENDING,
@@ -65,31 +67,31 @@ def requested(request: BindRequest) -> Requested:
         limit=spec.backoff_limit,
         reason=status.reason,
         made_at=request.metadata.creation_timestamp,
-        is_ours=request.is_ours,
+        is_ours=request.is_handled_by_bayplan,
     )
 
 
-def awaited(request: BindRequest) -> str:
+def awaited_step(request: BindRequest) -> str:
     """What has to happen before the pod is on its node."""
     if request.has_succeeded:
         return "the watch to show it on its node"
-    who = "the binder" if request.is_ours else "another binder, or `bayplan binder --all`,"
-    again = request.is_taken_up
+    who = "the binder" if request.is_handled_by_bayplan else "another binder, or `bayplan binder --all`,"
+    again = request.was_attempted
     return f"{who} to {'try' if again else 'take up'} the bind request {request.key}{' again' if again else ''}"
 
 
-def _with_past(answer: Answer, requests: BindRequests, pod: Pod) -> Answer:
+def _with_excluded_nodes(answer: Answer, requests: BindRequestTracker, pod: Pod) -> Answer:
     given_up = tuple(
-        GivenUpOn(
+        ExcludedNode(
             node=each.node,
             times=each.times,
             error=each.reason,
-            until=_moment(requests, each.left_s) if each.left_s else None,
+            until=_time_in(requests, each.left_s) if each.left_s else None,
         )
         for each in requests.failures.exclusions(pod.uid)
     )
-    return replace(answer, given_up=given_up)
+    return replace(answer, excluded_nodes=given_up)
 
 
-def _moment(requests: BindRequests, in_s: float) -> datetime:
+def _time_in(requests: BindRequestTracker, in_s: float) -> datetime:
     return requests.clock.now() + timedelta(seconds=in_s)

@@ -17,37 +17,37 @@ from bayplan.objects.pod_relaxations import (
     SPREAD,
     TOLERATION,
     VOLUME,
-    Change,
+    SuggestedChange,
     node_affinity_terms,
     quantity,
 )
 from bayplan.objects.resources import CPU, filter_requests
-from bayplan.telemetry.decision_text import listed
+from bayplan.telemetry.decision_text import join_names
 
-_MOST_NAMED = 5
+_MAX_NAMES = 5
 
 
-def words_for(pod: Pod, change: Change) -> str:
+def change_text(pod: Pod, change: SuggestedChange) -> str:
     """The change as an instruction."""
-    return _WORDS[change.kind](pod, change)
+    return _TEXTS[change.kind](pod, change)
 
 
-def _less(pod: Pod, change: Change) -> str:
+def _lower_requests(pod: Pod, change: SuggestedChange) -> str:
     before = filter_requests(pod)
-    return f"ask for {listed([_less_of(name, by, before.get(name, 0)) for name, by in change.less.items()])}"
+    return f"ask for {join_names([_lower_request(name, by, before.get(name, 0)) for name, by in change.less.items()])}"
 
 
-def _less_of(name: str, by: int, before: int) -> str:
+def _lower_request(name: str, by: int, before: int) -> str:
     called = "CPU" if name == CPU else name
     return f"no {called}" if by >= before else f"{quantity(name, by)} less {called}"
 
 
-def _toleration(_: Pod, change: Change) -> str:
-    return f"tolerate {listed(change.tolerate)}"
+def _toleration(_: Pod, change: SuggestedChange) -> str:
+    return f"tolerate {join_names(change.tolerate)}"
 
 
-def _selector(pod: Pod, change: Change) -> str:
-    return f"do not demand {listed([_term(pod, place) for place in change.drop])}"
+def _selector(pod: Pod, change: SuggestedChange) -> str:
+    return f"do not demand {join_names([_term(pod, place) for place in change.drop])}"
 
 
 def _term(pod: Pod, place: str) -> str:
@@ -74,28 +74,28 @@ def _requirement(pod: Pod, place: str) -> str:
     return f"{wanted.key} {wanted.operator}{values}"
 
 
-def _spread(pod: Pod, change: Change) -> str:
+def _spread(pod: Pod, change: SuggestedChange) -> str:
     constraints = pod.spec.topology_spread_constraints
     keys = [constraints[int(place.partition("[")[2][:-1])].topology_key for place in change.drop]
-    return f"spread over {listed(keys)} only as far as possible (whenUnsatisfiable: ScheduleAnyway)"
+    return f"spread over {join_names(keys)} only as far as possible (whenUnsatisfiable: ScheduleAnyway)"
 
 
-def _ports(_: Pod, change: Change) -> str:
-    return f"leave {_counted('host port', change.drop)} alone"
+def _ports(_: Pod, change: SuggestedChange) -> str:
+    return f"leave {_names_or_count('host port', change.drop)} alone"
 
 
-def _gates(_: Pod, change: Change) -> str:
-    return f"remove {_counted('scheduling gate', change.drop)}"
+def _gates(_: Pod, change: SuggestedChange) -> str:
+    return f"remove {_names_or_count('scheduling gate', change.drop)}"
 
 
-def _evict(_: Pod, change: Change) -> str:
+def _evict(_: Pod, change: SuggestedChange) -> str:
     many = len(change.evict)
-    named = listed(change.evict) if many <= _MOST_NAMED else f"{', '.join(change.evict[:_MOST_NAMED])} and others"
+    named = join_names(change.evict) if many <= _MAX_NAMES else f"{', '.join(change.evict[:_MAX_NAMES])} and others"
     return f"evict {many} pod{'s' if many > 1 else ''} of lower priority from {change.node}: {named}"
 
 
-def _missing(pod: Pod, change: Change) -> str:
-    return listed([_object(pod, *place.split("/", 1)) for place in change.drop])
+def _missing(pod: Pod, change: SuggestedChange) -> str:
+    return join_names([_object(pod, *place.split("/", 1)) for place in change.drop])
 
 
 def _object(pod: Pod, kind: str, name: str) -> str:
@@ -106,12 +106,12 @@ def _object(pod: Pod, kind: str, name: str) -> str:
     return f"create the ResourceClaim that the pod calls {name}"
 
 
-def _counted(what: str, names: Sequence[str]) -> str:
-    return f"{what}{'s' if len(names) > 1 else ''} {listed(names)}"
+def _names_or_count(what: str, names: Sequence[str]) -> str:
+    return f"{what}{'s' if len(names) > 1 else ''} {join_names(names)}"
 
 
-_WORDS: dict[str, Callable[[Pod, Change], str]] = {
-    REQUESTS: _less,
+_TEXTS: dict[str, Callable[[Pod, SuggestedChange], str]] = {
+    REQUESTS: _lower_requests,
     TOLERATION: _toleration,
     SELECTOR: _selector,
     SPREAD: _spread,

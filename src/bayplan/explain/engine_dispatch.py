@@ -14,18 +14,18 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from bayplan.client import LEASES, Client, resource_of
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.model import LeaderElection
 from bayplan.errors import BayplanError, NotFound
-from bayplan.explain.bind_request_answers import awaited, requested
+from bayplan.explain.bind_request_answers import awaited_step, request_progress
 from bayplan.objects.core import Pod
-from bayplan.objects.kai.bind_request import BINDER, BindRequest
+from bayplan.objects.kai.bind_request import BINDER_LEASE_NAME, BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.telemetry.answers import ABSENT, EXPIRED, FREE, HELD, UNKNOWN, Answer, BinderLease
 
-NOT_LEADING = "this instance does not lead, and has decided nothing; ask the one that does"
-_USUAL_NAMESPACE = "kube-system"
-_SEE = "see whether `bayplan binder` runs"
+NOT_LEADING_MESSAGE = "this instance does not lead, and has decided nothing; ask the one that does"
+_DEFAULT_LEASE_NAMESPACE = "kube-system"
+_BINDER_HINT = "see whether `bayplan binder` runs"
 _REQUESTS = resource_of(kind_of(BindRequest))
 
 
@@ -38,7 +38,7 @@ class Explainer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BinderLook:
+class BinderStatusReader:
     """Looks for the binder on behalf of pods that wait for it."""
 
     client: Client
@@ -46,20 +46,22 @@ class BinderLook:
     """Where the lease of binders is."""
 
     @classmethod
-    def of(cls, client: Client, settings: OwnSettings, lease: LeaderElection | None = None) -> BinderLook:
+    def for_engine(
+        cls, client: Client, settings: BayplanSettings, lease: LeaderElection | None = None
+    ) -> BinderStatusReader:
         """Where settings say nothing of it the binder's lease is beside the engine's (`lease`), as in our manifests."""
-        namespace = lease.resource_namespace if lease is not None else _USUAL_NAMESPACE
+        namespace = lease.resource_namespace if lease is not None else _DEFAULT_LEASE_NAMESPACE
         return cls(client, settings.binder_lease_namespace or namespace)
 
-    async def with_binder(self, answer: Answer) -> Answer:
+    async def add_binder_status(self, answer: Answer) -> Answer:
         """The answer about a pod that has a request, with the request as it is now, and whether a binder is there."""
         if answer.request is None:
             return answer
-        answer = await self._as_it_is(answer, answer.request.name)
+        answer = await self._with_current_request(answer, answer.request.name)
         ours = answer.request is not None and answer.request.is_ours
         return replace(answer, binder=await self._lease()) if ours else answer
 
-    async def _as_it_is(self, answer: Answer, key: str) -> Answer:
+    async def _with_current_request(self, answer: Answer, key: str) -> Answer:
         """Of what the binder has begun an engine that watches failures alone has not heard."""
         namespace, _, name = key.partition("/")
         try:
@@ -68,35 +70,37 @@ class BinderLook:
             return answer
         if request.pod_uid and request.pod_uid != answer.uid:
             return answer
-        return replace(answer, request=requested(request), waits_for=awaited(request))
+        return replace(answer, request=request_progress(request), waits_for=awaited_step(request))
 
     async def _lease(self) -> BinderLease:
-        lease = f"{self.namespace}/{BINDER}"
+        lease = f"{self.namespace}/{BINDER_LEASE_NAME}"
         try:
-            tree = await self.client.get_raw(LEASES, self.namespace, BINDER)
+            tree = await self.client.get_raw(LEASES, self.namespace, BINDER_LEASE_NAME)
         except NotFound:
             text = f"there is no lease {lease}: no binder runs, or one that takes no lease (--leader-elect=false)"
             return BinderLease(lease=lease, state=ABSENT, sentence=text)
         except BayplanError as fault:
             return BinderLease(lease=lease, state=UNKNOWN, sentence=f"the lease {lease} cannot be read: {fault}")
-        return _as_held(lease, tree.get("spec") or {}, self.client.clock.now())
+        return _lease_status(lease, tree.get("spec") or {}, self.client.clock.now())
 
 
-def _as_held(lease: str, spec: dict[str, Any], now: datetime) -> BinderLease:
+def _lease_status(lease: str, spec: dict[str, Any], now: datetime) -> BinderLease:
     holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
     if not holder:
-        return BinderLease(lease=lease, state=FREE, sentence=f"nobody holds the lease {lease}; {_SEE}")
+        return BinderLease(lease=lease, state=FREE, sentence=f"nobody holds the lease {lease}; {_BINDER_HINT}")
     at = datetime.fromisoformat(renewed) if renewed else None
     told = BinderLease(lease=lease, state=HELD, sentence="", holder=holder, renewed_at=at)
     ends = None if at is None else at + timedelta(seconds=spec.get("leaseDurationSeconds") or 0)
     if ends is None or ends >= now:
         return replace(told, sentence=f"{holder} holds the lease {lease}")
-    text = f"{holder} holds the lease {lease} no more: it expired {(now - ends).total_seconds():.0f} s ago; {_SEE}"
+    text = (
+        f"{holder} holds the lease {lease} no more: it expired {(now - ends).total_seconds():.0f} s ago; {_BINDER_HINT}"
+    )
     return replace(told, state=EXPIRED, sentence=text)
 
 
-async def why_of(
-    explainers: Sequence[Explainer], namespace: str, name: str, *, now: bool, binder: BinderLook | None = None
+async def explain_pod(
+    explainers: Sequence[Explainer], namespace: str, name: str, *, now: bool, binder: BinderStatusReader | None = None
 ) -> Answer | None:
     """The answer; None where no engine knows the pod."""
     known = [(each, pod) for each in explainers if (pod := each.find(namespace, name)) is not None]
@@ -104,4 +108,4 @@ async def why_of(
         return None
     explainer, pod = next((each for each in known if each[0].serves(each[1])), known[0])
     answer = await explainer.answer(pod, now=now)
-    return answer if binder is None else await binder.with_binder(answer)
+    return answer if binder is None else await binder.add_binder_status(answer)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from bayplan.explain.what_if import Look, Shortages
-from bayplan.framework.runtime.filtering import Filtering
+from bayplan.explain.what_if import FilterReport, ShortageFunction
+from bayplan.framework.runtime.filtering import FilterPoints
 from bayplan.objects.core import NodeSelectorRequirement, NodeSelectorTerm, Pod
 from bayplan.objects.pod_relaxations import (
     HOST_PORT,
     REQUESTS,
     SELECTOR,
     TOLERATION,
-    Change,
+    SuggestedChange,
     lowest_requests,
     node_affinity_terms,
     port_text,
@@ -25,42 +25,42 @@ from bayplan.objects.pod_relaxations import (
 )
 from bayplan.objects.ports import HostPort, host_ports
 from bayplan.objects.resources import filter_requests
-from bayplan.objects.selectors.node_selectors import NodeTerm, compile_node_term
+from bayplan.objects.selectors.node_selectors import CompiledNodeTerm, compile_node_term
 from bayplan.objects.taints import DO_NOT_SCHEDULE, UNSCHEDULABLE, tolerated
 from bayplan.snapshot import NodeColumns, PodInfo
 
 
-class RowNeeds:
+class NodeShortfalls:
     """What one pod would have to give up for each row of a snapshot."""
 
-    def __init__(self, look: Look, filters: Filtering, shortages: Shortages | None = None) -> None:
+    def __init__(self, look: FilterReport, filters: FilterPoints, shortages: ShortageFunction | None = None) -> None:
         pod = look.cycle.pod
         self._shortages = shortages
         self._shortage_of: Callable[[int], dict[str, int]] | None = None  # made when it is first asked for
         self._pod = pod
         self._nodes: NodeColumns = look.cycle.snapshot.nodes
-        self._guests: dict[str, list[PodInfo]] = filters.awaited_nodes(look.cycle)
+        self._guests: dict[str, list[PodInfo]] = filters.nominated_pods_by_node(look.cycle)
         self._ports: tuple[HostPort, ...] = host_ports(pod)
         self._requests = filter_requests(pod)
         self._lowest = lowest_requests(pod)
         self._numbers = {name: self._nodes.vocabulary.resources.find(name) for name in self._requests}
-        self._terms = _terms(pod)
+        self._terms = _required_terms(pod)
 
-    def change(self, kind: str, node: str) -> Change | None:
+    def change(self, kind: str, node: str) -> SuggestedChange | None:
         """The least change of a kind for this node; None where none would do, or none is needed."""
         row = self._nodes.index.get(node)
         if row is None:
             return None
         if kind == TOLERATION:
             taints = self._taints(row)
-            return Change(kind=kind, tolerate=taints, node=node) if taints else None
+            return SuggestedChange(kind=kind, tolerate=taints, node=node) if taints else None
         if kind == REQUESTS:
-            short = self._short(row)
-            return Change(kind=kind, less=short, node=node) if short else None
-        drop = self._ports_taken(row) if kind == HOST_PORT else self._terms_unmet(row) if kind == SELECTOR else ()
-        return Change(kind=kind, drop=drop, node=node) if drop else None
+            short = self._missing_resources(row)
+            return SuggestedChange(kind=kind, less=short, node=node) if short else None
+        drop = self._ports_taken(row) if kind == HOST_PORT else self._unmet_terms(row) if kind == SELECTOR else ()
+        return SuggestedChange(kind=kind, drop=drop, node=node) if drop else None
 
-    def share(self, change: Change) -> float:
+    def share_of_requests(self, change: SuggestedChange) -> float:
         """How much of what the pod asks for a change takes from it: what tells two such changes apart."""
         total = 0.0
         for name, by in change.less.items():
@@ -80,18 +80,21 @@ class RowNeeds:
     def _ports_taken(self, row: int) -> tuple[str, ...]:
         if not self._ports:
             return ()
-        taken = [*self._nodes.ports[row], *(port for guest in self._guests_on(row) for port in guest.host_ports)]
+        taken = [
+            *self._nodes.ports[row],
+            *(port for guest in self._nominated_pods_on(row) for port in guest.host_ports),
+        ]
         wanted = (port for port in self._ports if any(port.conflicts(have) for have in taken))
         return tuple(dict.fromkeys(map(port_text, wanted)))
 
-    def _short(self, row: int) -> dict[str, int]:
+    def _missing_resources(self, row: int) -> dict[str, int]:
         if self._shortages is not None:
             if self._shortage_of is None:
                 self._shortage_of = self._shortages(self._pod, self._requests, self._lowest, self._nodes)
             return self._shortage_of(row)
         short: dict[str, int] = {}
         for name, wanted in self._requests.items():
-            kept = sum(guest.requests.get(name, 0) for guest in self._guests_on(row)) if self._guests else 0
+            kept = sum(guest.requests.get(name, 0) for guest in self._nominated_pods_on(row)) if self._guests else 0
             free = max(0, self._free(self._numbers[name], row) - kept)
             if wanted > free:
                 if free < self._lowest.get(name, 0):
@@ -105,7 +108,7 @@ class RowNeeds:
             return 0
         return int(allocatable.item(resource, row) - requested.item(resource, row))
 
-    def _terms_unmet(self, row: int) -> tuple[str, ...]:
+    def _unmet_terms(self, row: int) -> tuple[str, ...]:
         node = self._nodes.nodes[row]
         selector = self._pod.spec.node_selector
         unmet = [f"nodeSelector.{key}" for key, value in selector.items() if node.labels.get(key) != value]
@@ -117,26 +120,31 @@ class RowNeeds:
             unmet += easiest
         return tuple(unmet)
 
-    def _guests_on(self, row: int) -> Iterable[PodInfo]:
+    def _nominated_pods_on(self, row: int) -> Iterable[PodInfo]:
         return self._guests.get(self._nodes.names[row], ()) if self._guests else ()
 
 
-def _terms(pod: Pod) -> list[list[tuple[str, NodeTerm]]]:
+def _required_terms(pod: Pod) -> list[list[tuple[str, CompiledNodeTerm]]]:
     """The requirements of each term of the required node affinity, compiled one by one."""
     found = []
     for number, term in enumerate(node_affinity_terms(pod)):
         where = f"nodeAffinity[{number}]"
         parts = [
-            (f"{where}.matchExpressions[{place}]", _alone(labels=each))
+            (f"{where}.matchExpressions[{place}]", _single_requirement(labels=each))
             for place, each in enumerate(term.match_expressions)
         ]
-        parts += [(f"{where}.matchFields[{place}]", _alone(field=each)) for place, each in enumerate(term.match_fields)]
+        parts += [
+            (f"{where}.matchFields[{place}]", _single_requirement(field=each))
+            for place, each in enumerate(term.match_fields)
+        ]
         if parts:
             found.append(parts)
     return found
 
 
-def _alone(labels: NodeSelectorRequirement | None = None, field: NodeSelectorRequirement | None = None) -> NodeTerm:
+def _single_requirement(
+    labels: NodeSelectorRequirement | None = None, field: NodeSelectorRequirement | None = None
+) -> CompiledNodeTerm:
     term = NodeSelectorTerm(
         match_expressions=(labels,) if labels is not None else (), match_fields=(field,) if field is not None else ()
     )

@@ -18,15 +18,15 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from bayplan.explain.change_text import words_for
+from bayplan.explain.change_text import change_text
 from bayplan.explain.eviction_search import cheapest_eviction
-from bayplan.explain.node_shortfalls import RowNeeds
-from bayplan.explain.what_if import Effort, WhatIf
+from bayplan.explain.node_shortfalls import NodeShortfalls
+from bayplan.explain.what_if import FilterTrials, SearchProgress
 from bayplan.objects.core import Pod
 from bayplan.objects.pod_relaxations import (
+    ALL_ITEMS,
     CLAIM,
     DEVICES,
-    EVERYTHING,
     EVICTION,
     GATE,
     GROUP,
@@ -38,90 +38,92 @@ from bayplan.objects.pod_relaxations import (
     SPREAD,
     TOLERATION,
     VOLUME,
-    Change,
-    applied,
-    claim_of,
+    SuggestedChange,
+    apply_change,
+    claim_name,
     lowest_requests,
-    node_terms,
-    pod_terms,
+    node_term_paths,
+    pod_term_paths,
     port_text,
-    spread_terms,
+    spread_term_paths,
 )
 from bayplan.objects.ports import host_ports
 from bayplan.objects.resources import filter_requests
 from bayplan.snapshot import Catalog
 
-_ROWS_A_TURN = 256
-_MOST_TRIED = 16
+_ROWS_PER_SLICE = 256
+_MAX_TRIALS = 16
 """So many different changes of one kind are tried, the smallest first; rows that differ no more say nothing new."""
-_FEW_PARTS = 6
+_MAX_PARTS_TO_COMBINE = 6
 """Of so many parts all combinations are tried."""
 
-BY_ROW = (TOLERATION, HOST_PORT, SELECTOR, REQUESTS)
+PER_NODE_KINDS = (TOLERATION, HOST_PORT, SELECTOR, REQUESTS)
 """Kinds of which every node may want something else."""
 
-Steps = Generator[None, None, Change | None]
+SearchSteps = Generator[None, None, SuggestedChange | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """What helps. `alone`: changes each of which is enough, the smallest first; `together`: where there is none,
-    changes that are enough together; `fits`: the node that takes the pod as it is."""
+    """What helps. `single_changes`: changes each of which is enough, the smallest first; `find_combination`: where
+    there is none, changes that are enough together; `fits`: the node that takes the pod as it is."""
 
-    alone: tuple[Change, ...] = ()
-    together: tuple[Change, ...] = ()
+    single_changes: tuple[SuggestedChange, ...] = ()
+    combined_changes: tuple[SuggestedChange, ...] = ()
     fits: str = ""
-    cut_short: bool = False
+    truncated: bool = False
     """Whether there was more to try than was tried."""
 
     @property
     def closest(self) -> str:
         """The node for which the least has to change; empty where nothing helps."""
-        first = next(iter((*self.alone, *self.together)), None)
+        first = next(iter((*self.single_changes, *self.combined_changes)), None)
         return self.fits or (first.node if first is not None else "")
 
 
-def suggesting(what_if: WhatIf, pod: Pod) -> Generator[None, None, Suggestions]:
+def search_suggestions(what_if: FilterTrials, pod: Pod) -> Generator[None, None, Suggestions]:
     """Look for changes."""
-    look = what_if.look(pod)
-    fits = look.node if look.gate.ok else ""
+    look = what_if.run_filters(pod)
+    fits = look.node if look.pre_enqueue_status.ok else ""
     yield
     if fits:
         return Suggestions(fits=fits)
-    search = _Search(what_if, pod)
-    alone: list[Change] = []
+    search = _SuggestionSearch(what_if, pod)
+    alone: list[SuggestedChange] = []
     for kind in KINDS:
-        found = yield from search.one(kind)
+        found = yield from search.find_smallest(kind)
         if found is not None:
-            alone.append(replace(found, text=words_for(pod, found)))
+            alone.append(replace(found, text=change_text(pod, found)))
     if alone:
-        return Suggestions(alone=tuple(sorted(alone, key=lambda change: (change.kind == EVICTION, change.parts))))
-    together = yield from search.together()
+        return Suggestions(
+            single_changes=tuple(sorted(alone, key=lambda change: (change.kind == EVICTION, change.parts)))
+        )
+    together = yield from search.find_combination()
     return Suggestions(
-        together=tuple(replace(each, text=words_for(pod, each)) for each in together),
-        cut_short=search.effort.cut_short,
+        combined_changes=tuple(replace(each, text=change_text(pod, each)) for each in together),
+        truncated=search.effort.truncated,
     )
 
 
-class _Search:
+class _SuggestionSearch:
     """One pod's search. Rows are named between two looks: the cluster may have moved on."""
 
-    def __init__(self, what_if: WhatIf, pod: Pod) -> None:
+    def __init__(self, what_if: FilterTrials, pod: Pod) -> None:
         self._what_if = what_if
         self._pod = pod
-        self._counts_nodes = bool(spread_terms(pod))
-        self.effort = Effort()
+        self._counts_nodes = bool(spread_term_paths(pod))
+        self.effort = SearchProgress()
 
-    def one(self, kind: str) -> Steps:
+    def find_smallest(self, kind: str) -> SearchSteps:
         """The smallest change of a kind that is enough."""
         if kind == EVICTION:
             return (yield from cheapest_eviction(self._what_if, self._pod, self.effort))
         if kind == SELECTOR:
             return (yield from self._selector())
-        if kind in BY_ROW:
+        if kind in PER_NODE_KINDS:
             return (yield from self._by_row(kind))
         for some in _subsets(self._parts(kind)):
-            found = self._tried(Change(kind=kind, drop=some))
+            found = self._fits_after(SuggestedChange(kind=kind, drop=some))
             yield
             if found is not None:
                 return found
@@ -132,14 +134,14 @@ class _Search:
         if kind == GATE:
             return tuple(gate.name for gate in self._pod.spec.scheduling_gates)
         if kind == SPREAD:
-            return tuple(spread_terms(self._pod))
+            return tuple(spread_term_paths(self._pod))
         return tuple(missing_objects(self._pod, self._what_if.catalog)) if kind == MISSING else ()
 
-    def _selector(self) -> Steps:
+    def _selector(self) -> SearchSteps:
         """Terms about other pods are the same for every node, those about nodes are not: both may have to go."""
-        for some in ((), *_subsets(pod_terms(self._pod))):
-            dropped = Change(kind=SELECTOR, drop=some)
-            found = self._tried(dropped) if some else None
+        for some in ((), *_subsets(pod_term_paths(self._pod))):
+            dropped = SuggestedChange(kind=SELECTOR, drop=some)
+            found = self._fits_after(dropped) if some else None
             yield
             if found is None:
                 found = yield from self._by_row(SELECTOR, dropped)
@@ -149,50 +151,52 @@ class _Search:
 
     # kinds of which every node wants something else --------------------------------------------------------------
 
-    def _by_row(self, kind: str, besides: Change | None = None) -> Steps:
+    def _by_row(self, kind: str, besides: SuggestedChange | None = None) -> SearchSteps:
         """`besides`: of the same kind, and made in any case."""
-        pod = self._pod if besides is None else applied(self._pod, besides)
-        all_of_it = everything(pod, kind)
+        pod = self._pod if besides is None else apply_change(self._pod, besides)
+        all_of_it = largest_change(pod, kind)
         if all_of_it is None:
             return None
-        look = self._what_if.look(applied(pod, all_of_it))
+        look = self._what_if.run_filters(apply_change(pod, all_of_it))
         judges_nodes = self._counts_nodes and kind in (TOLERATION, SELECTOR)
         names = list(look.diagnosis.names) if judges_nodes else look.nodes
         yield
         if not names or not self._what_if.gate(pod).ok:  # one that asks for nothing may not be let in for that reason
             return None
-        wanted = yield from self._wanted(pod, kind, names)
+        wanted = yield from self._required_change(pod, kind, names)
         parts = () if besides is None else besides.drop
-        for change in wanted[:_MOST_TRIED]:
-            found = self._tried(replace(change, drop=(*parts, *change.drop)))
+        for change in wanted[:_MAX_TRIALS]:
+            found = self._fits_after(replace(change, drop=(*parts, *change.drop)))
             yield
             if found is not None:
-                return (yield from self._shrunk(found))
-        if len(wanted) > _MOST_TRIED:
-            self.effort.cut_short = True
-        return (yield from self._combined(kind, wanted, parts)) if judges_nodes else None
+                return (yield from self._shrink(found))
+        if len(wanted) > _MAX_TRIALS:
+            self.effort.truncated = True
+        return (yield from self._combine(kind, wanted, parts)) if judges_nodes else None
 
-    def _wanted(self, pod: Pod, kind: str, names: Sequence[str]) -> Generator[None, None, list[Change]]:
+    def _required_change(
+        self, pod: Pod, kind: str, names: Sequence[str]
+    ) -> Generator[None, None, list[SuggestedChange]]:
         """The different changes that nodes want, the smallest first."""
-        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortages)
-        found: dict[object, Change] = {}
-        for start in range(0, len(names), _ROWS_A_TURN):
-            for name in names[start : start + _ROWS_A_TURN]:
+        needs = NodeShortfalls(self._what_if.run_filters(pod), self._what_if.filters, self._what_if.shortages)
+        found: dict[object, SuggestedChange] = {}
+        for start in range(0, len(names), _ROWS_PER_SLICE):
+            for name in names[start : start + _ROWS_PER_SLICE]:
                 change = needs.change(kind, name)
                 if change is not None:
                     found.setdefault((change.tolerate, change.drop, tuple(change.less.items())), change)
             yield
-        return sorted(found.values(), key=lambda change: (change.parts, needs.share(change)))
+        return sorted(found.values(), key=lambda change: (change.parts, needs.share_of_requests(change)))
 
-    def _combined(self, kind: str, wanted: Iterable[Change], besides: tuple[str, ...]) -> Steps:
+    def _combine(self, kind: str, wanted: Iterable[SuggestedChange], besides: tuple[str, ...]) -> SearchSteps:
         """What several rows want, at once: a pod that counts more nodes may fit where one with fewer does not."""
         parts = tuple(dict.fromkeys(part for change in wanted for part in (*change.tolerate, *change.drop)))
-        if len(parts) > _FEW_PARTS:
-            self.effort.cut_short = True
+        if len(parts) > _MAX_PARTS_TO_COMBINE:
+            self.effort.truncated = True
             return None
         for some in _subsets(parts):
             taints, terms = (some, ()) if kind == TOLERATION else ((), (*besides, *some))
-            found = self._tried(Change(kind=kind, tolerate=taints, drop=terms))
+            found = self._fits_after(SuggestedChange(kind=kind, tolerate=taints, drop=terms))
             yield
             if found is not None:
                 return found
@@ -200,42 +204,46 @@ class _Search:
 
     # several kinds -----------------------------------------------------------------------------------------------
 
-    def together(self) -> Generator[None, None, tuple[Change, ...]]:
+    def find_combination(self) -> Generator[None, None, tuple[SuggestedChange, ...]]:
         """Few changes of several kinds that are enough, for the node that wants the fewest; none where even all of
         them do not help."""
-        shared = [Change(kind=kind, drop=parts) for kind in (GATE, MISSING, SPREAD) if (parts := self._parts(kind))]
-        if terms := pod_terms(self._pod):
-            shared.append(Change(kind=SELECTOR, drop=tuple(terms)))
-        eased = _with_all(self._pod, shared)
-        look = self._what_if.look(
-            _with_all(eased, (each for kind in BY_ROW if (each := everything(eased, kind)) is not None))
+        shared = [
+            SuggestedChange(kind=kind, drop=parts) for kind in (GATE, MISSING, SPREAD) if (parts := self._parts(kind))
+        ]
+        if terms := pod_term_paths(self._pod):
+            shared.append(SuggestedChange(kind=SELECTOR, drop=tuple(terms)))
+        eased = _apply_changes(self._pod, shared)
+        look = self._what_if.run_filters(
+            _apply_changes(
+                eased, (each for kind in PER_NODE_KINDS if (each := largest_change(eased, kind)) is not None)
+            )
         )
         names = look.nodes if self._what_if.gate(eased).ok else []
         yield
-        asked = yield from self._asked(eased, names)
-        for changes in asked[:_FEW_PARTS]:
-            merged = _merged([*shared, *changes])
+        asked = yield from self._requested_amounts(eased, names)
+        for changes in asked[:_MAX_PARTS_TO_COMBINE]:
+            merged = _merge_changes([*shared, *changes])
             node = self._node_for(merged)
             yield
             if node:
-                return (yield from self._fewer(merged))
-        if len(asked) > _FEW_PARTS:
-            self.effort.cut_short = True
+                return (yield from self._remove_redundant(merged))
+        if len(asked) > _MAX_PARTS_TO_COMBINE:
+            self.effort.truncated = True
         return ()
 
-    def _asked(self, pod: Pod, names: Sequence[str]) -> Generator[None, None, list[list[Change]]]:
+    def _requested_amounts(self, pod: Pod, names: Sequence[str]) -> Generator[None, None, list[list[SuggestedChange]]]:
         """What each node wants, of all kinds, the node that wants the fewest first."""
-        needs = RowNeeds(self._what_if.look(pod), self._what_if.filters, self._what_if.shortages)
-        found: list[tuple[tuple[int, int, float], list[Change]]] = []
-        for start in range(0, len(names), _ROWS_A_TURN):
-            for name in names[start : start + _ROWS_A_TURN]:
-                asked = [change for kind in BY_ROW if (change := needs.change(kind, name)) is not None]
-                size = len(asked), sum(each.parts for each in asked), sum(map(needs.share, asked))
+        needs = NodeShortfalls(self._what_if.run_filters(pod), self._what_if.filters, self._what_if.shortages)
+        found: list[tuple[tuple[int, int, float], list[SuggestedChange]]] = []
+        for start in range(0, len(names), _ROWS_PER_SLICE):
+            for name in names[start : start + _ROWS_PER_SLICE]:
+                asked = [change for kind in PER_NODE_KINDS if (change := needs.change(kind, name)) is not None]
+                size = len(asked), sum(each.parts for each in asked), sum(map(needs.share_of_requests, asked))
                 found.append((size, asked))
             yield
         return [asked for _, asked in sorted(found, key=lambda each: each[0])]
 
-    def _fewer(self, changes: list[Change]) -> Generator[None, None, tuple[Change, ...]]:
+    def _remove_redundant(self, changes: list[SuggestedChange]) -> Generator[None, None, tuple[SuggestedChange, ...]]:
         """The same without whatever is not needed: whole changes first, then parts of them."""
         for change in list(changes):
             left = [each for each in changes if each is not change]
@@ -243,27 +251,29 @@ class _Search:
                 changes = left
             yield
         for number in range(len(changes)):
-            smaller = yield from self._shrunk(changes[number], [*changes[:number], *changes[number + 1 :]])
+            smaller = yield from self._shrink(changes[number], [*changes[:number], *changes[number + 1 :]])
             changes[number] = smaller
         node = self._node_for(changes)
         return tuple(replace(change, node=node) for change in changes)
 
     # trying ------------------------------------------------------------------------------------------------------
 
-    def _tried(self, change: Change) -> Change | None:
+    def _fits_after(self, change: SuggestedChange) -> SuggestedChange | None:
         """The change with the node that takes the pod then; None where none does."""
         node = self._node_for((change,))
         return replace(change, node=node) if node else None
 
-    def _node_for(self, changes: Sequence[Change]) -> str:
+    def _node_for(self, changes: Sequence[SuggestedChange]) -> str:
         """A node for the pod with these changes made: the one that they were meant for, if it is one."""
-        look = self._what_if.look(_with_all(self._pod, changes))
+        look = self._what_if.run_filters(_apply_changes(self._pod, changes))
         if not look.fits:
             return ""
         row = look.cycle.snapshot.nodes.index.get(changes[-1].node)
         return changes[-1].node if row is not None and look.feasible[row] else look.node
 
-    def _shrunk(self, change: Change, others: Sequence[Change] = ()) -> Generator[None, None, Change]:
+    def _shrink(
+        self, change: SuggestedChange, others: Sequence[SuggestedChange] = ()
+    ) -> Generator[None, None, SuggestedChange]:
         """The same change without the parts that are not needed."""
         for part in (*change.less, *change.tolerate, *change.drop):
             if change.parts < 2:
@@ -278,7 +288,7 @@ class _Search:
 def missing_objects(pod: Pod, catalog: Catalog) -> Iterator[str]:
     """What the pod names, and the cluster does not have: claims, volumes that claims wait for, its group."""
     for volume in pod.spec.volumes:
-        name = claim_of(pod, volume)
+        name = claim_name(pod, volume)
         claim = catalog.persistent_volume_claims.get(f"{pod.namespace}/{name}") if name else None
         if name and claim is None:
             yield f"{CLAIM}/{name}"
@@ -293,29 +303,29 @@ def missing_objects(pod: Pod, catalog: Catalog) -> Iterator[str]:
         yield f"{GROUP}/{group}"
 
 
-def everything(pod: Pod, kind: str) -> Change | None:
+def largest_change(pod: Pod, kind: str) -> SuggestedChange | None:
     """The largest change of a kind; None where the pod asks for nothing of it."""
     if kind == TOLERATION:
-        return Change(kind=kind, tolerate=(EVERYTHING,))
+        return SuggestedChange(kind=kind, tolerate=(ALL_ITEMS,))
     if kind == REQUESTS:
         lowest = lowest_requests(pod)
         less = {
             name: left for name, amount in filter_requests(pod).items() if (left := amount - lowest.get(name, 0)) > 0
         }
-        return Change(kind=kind, less=less) if less else None
-    drop = tuple(map(port_text, host_ports(pod))) if kind == HOST_PORT else tuple(node_terms(pod))
-    return Change(kind=kind, drop=drop) if drop else None
+        return SuggestedChange(kind=kind, less=less) if less else None
+    drop = tuple(map(port_text, host_ports(pod))) if kind == HOST_PORT else tuple(node_term_paths(pod))
+    return SuggestedChange(kind=kind, drop=drop) if drop else None
 
 
-def _with_all(pod: Pod, changes: Iterable[Change]) -> Pod:
+def _apply_changes(pod: Pod, changes: Iterable[SuggestedChange]) -> Pod:
     for change in changes:
-        pod = applied(pod, change)
+        pod = apply_change(pod, change)
     return pod
 
 
-def _merged(changes: Iterable[Change]) -> list[Change]:
+def _merge_changes(changes: Iterable[SuggestedChange]) -> list[SuggestedChange]:
     """One change a kind: terms about pods and about nodes are of one kind, and places in a list must not shift."""
-    merged: dict[str, Change] = {}
+    merged: dict[str, SuggestedChange] = {}
     for change in changes:
         known = merged.get(change.kind)
         merged[change.kind] = change if known is None else replace(change, drop=(*known.drop, *change.drop))
@@ -324,12 +334,12 @@ def _merged(changes: Iterable[Change]) -> list[Change]:
 
 def _subsets(parts: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Some of the parts, the fewest first; of many only one at a time, and all."""
-    sizes = range(1, len(parts) + 1) if len(parts) <= _FEW_PARTS else (1, len(parts))
+    sizes = range(1, len(parts) + 1) if len(parts) <= _MAX_PARTS_TO_COMBINE else (1, len(parts))
     for size in sizes:
         yield from combinations(parts, size)
 
 
-def _without(change: Change, part: str) -> Change:
+def _without(change: SuggestedChange, part: str) -> SuggestedChange:
     return replace(
         change,
         less={name: by for name, by in change.less.items() if name != part},

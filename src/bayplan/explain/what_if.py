@@ -1,9 +1,9 @@
 """Where would a pod fit as it is, and as it might be? Filters are asked, and nothing is changed.
 
 Asked by `suggesting`, for people who want to know why a pod waits. Questions go to the plugins that decide; whoever
-makes a `WhatIf` sees to it that they enter nobody's statistics. Extenders are not asked: what they would say of a pod
-that does not exist is no business of theirs. Cost of a look: that of one attempt whose pod shares nothing with others.
-"""
+makes a `FilterTrials` sees to it that they enter nobody's statistics. Extenders are not asked: what they would say of a
+pod that does not exist is no business of theirs. Cost of a look: that of one attempt whose pod shares nothing with
+others."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import numpy as np
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.runtime.filtering import Filtering
+from bayplan.framework.runtime.filtering import FilterPoints
 from bayplan.objects.core import Pod
 from bayplan.snapshot import BoolVector, Catalog, NodeColumns, PodInfo, Snapshot
 
-Shortages = Callable[[Pod, Mapping[str, int], Mapping[str, int], NodeColumns], Callable[[int], dict[str, int]]]
+ShortageFunction = Callable[[Pod, Mapping[str, int], Mapping[str, int], NodeColumns], Callable[[int], dict[str, int]]]
 """Of a pod, what it asks for and the least that it can ask for: how much less of each it would have to be, by row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FilterReport:
     """What filters say of a pod on every node, and whether it may be tried at all; to be read before the cluster
     moves on."""
 
     cycle: Cycle
-    gate: Status
+    pre_enqueue_status: Status
     diagnosis: Diagnosis
 
     @property
@@ -40,7 +40,7 @@ class Look:
 
     @property
     def fits(self) -> bool:
-        return self.gate.ok and bool(self.feasible.any())
+        return self.pre_enqueue_status.ok and bool(self.feasible.any())
 
     @property
     def nodes(self) -> list[str]:
@@ -56,22 +56,23 @@ class Look:
 
 
 @dataclass(slots=True)
-class Effort:
+class SearchProgress:
     """Whether a search has looked at everything that it could find something in."""
 
-    cut_short: bool = False
+    truncated: bool = False
 
 
-class WhatIf:
-    """Asks filters about pods that are, and about pods that might be. `gate`: whether a pod may be tried at all."""
+class FilterTrials:
+    """Asks filters about pods that are, and about pods that might be. `pre_enqueue_status`: whether a pod may be tried
+    at all."""
 
     def __init__(
         self,
-        filters: Filtering,
+        filters: FilterPoints,
         gate: Callable[[Pod], Status],
         snapshot: Callable[[], Snapshot],
         now: Callable[[], datetime],
-        shortages: Shortages | None = None,
+        shortages: ShortageFunction | None = None,
     ) -> None:
         """`shortages`: what of its requests a pod would have to give up on a row, where room is counted otherwise than
         by what nodes have and pods ask for."""
@@ -85,15 +86,15 @@ class WhatIf:
     def catalog(self) -> Catalog:
         return self._snapshot().catalog
 
-    def look(self, pod: Pod) -> Look:
+    def run_filters(self, pod: Pod) -> FilterReport:
         """Ask about all nodes of this moment."""
         snapshot = self._snapshot()
         gate = self.gate(pod)
         cycle = Cycle(PodInfo(pod), snapshot)
         outcome = self.filters.pre_filter(cycle)
         if outcome.status.ok or outcome.status.rejected:
-            return Look(cycle, gate, self.filters.diagnose(cycle, outcome))
+            return FilterReport(cycle, gate, self.filters.run_filters(cycle, outcome))
         broken = Diagnosis(snapshot.nodes.names)
         broken.absent = outcome.status
         broken.pre_filter_message = outcome.status.message
-        return Look(cycle, gate, broken)
+        return FilterReport(cycle, gate, broken)

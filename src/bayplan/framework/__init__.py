@@ -2,29 +2,29 @@
 
 from bayplan.config.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import Wire
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.config.schema import ConfigStruct
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.events import (
-    Action,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import (
     MAX_SCORE,
-    NarrowTo,
+    PermitWait,
     Placement,
-    PostFilterAnswer,
-    Preflight,
+    PostFilterResult,
+    PreBindPreFlightResult,
+    PreFilterResult,
     QueuedPod,
     Rejection,
-    Wait,
-    row_alone,
+    row_local,
 )
 from bayplan.framework.api.status import (
     SKIP,
@@ -40,52 +40,52 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Node, Pod
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodColumns, PodInfo, Snapshot
+from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable, PodColumns, PodInfo, Snapshot
 
 __all__ = [
     "MAX_SCORE",
     "SKIP",
     "SUCCESS",
-    "Action",
+    "ActionType",
     "ArgsKind",
     "BindPod",
     "BoolVector",
     "ClusterEvent",
+    "ClusterEventWithHint",
     "Code",
-    "Cure",
+    "ConfigStruct",
     "Cycle",
     "Diagnosis",
+    "EventResource",
     "FieldError",
     "FieldPath",
     "Handle",
-    "Hint",
     "IntVector",
-    "Key",
-    "NarrowTo",
     "Node",
+    "NodeInfo",
     "NodeTable",
-    "NodeView",
+    "PermitWait",
     "Placement",
     "Pod",
     "PodColumns",
     "PodInfo",
-    "PostFilterAnswer",
-    "Preflight",
+    "PostFilterResult",
+    "PreBindPreFlightResult",
+    "PreFilterResult",
     "QueuedPod",
+    "QueueingHint",
     "Registry",
     "Rejection",
-    "Resource",
     "Snapshot",
+    "StateKey",
     "Status",
-    "Wait",
-    "Wire",
     "default_normalize",
     "error",
     "invalid",
-    "nothing",
+    "no_hint_key",
     "pending",
-    "queue_if",
-    "row_alone",
+    "queue_hint_if",
+    "row_local",
     "unresolvable",
     "unschedulable",
 ]

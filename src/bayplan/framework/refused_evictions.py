@@ -1,6 +1,6 @@
 """Victims whose deletion the API server refused: pauses that grow before the same pod is a victim again.
 
-Used by the evictions of both engines. While a pause lasts the pod is listed in `NominationLedger.refused`, and searches
+Used by the evictions of both engines. While a pause lasts the pod is listed in `Nominator.refused`, and searches
 for victims leave it out. Each owner ends the pauses that it began. Cost: a dictionary entry for each such pod.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayplan.clock import Clock
-from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.nominator import Nominator
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 10.0, 600.0
 
@@ -23,7 +23,7 @@ class _Record:
 class RefusedEvictions:
     """Counts refusals by the uid of the victim."""
 
-    def __init__(self, nominations: NominationLedger, clock: Clock) -> None:
+    def __init__(self, nominations: Nominator, clock: Clock) -> None:
         self._nominations = nominations
         self._clock = clock
         self._records: dict[str, _Record] = {}

@@ -82,14 +82,14 @@ class CreateBindRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeleteBindRequest:
-    """Delete this very request. Performing it: DELETE with its uid, and with its version where `unchanged`, so that
-    one that the binder has touched meanwhile stays. `then` is told what is there afterwards: nothing, or what stayed. A
-    watch that selects may never tell of either, and whoever decided has to go on, or to decide anew.
+    """Delete this very request. Performing it: DELETE with its uid, and with its version where `only_if_unchanged`, so
+    that one that the binder has touched meanwhile stays. `on_deleted` is told what is there afterwards: nothing, or
+    what stayed. A watch that selects may never tell of either, and whoever decided has to go on, or to decide anew.
 
     The request is not deleted while an earlier create of it may still take effect, because that create would bring it
-    back. `postponed` then gets the end of that time, on the monotonic clock; `then` is not called."""
+    back. `postponed` then gets the end of that time, on the monotonic clock; `on_deleted` is not called."""
 
     request: BindRequest
-    unchanged: bool = False
-    then: Callable[[BindRequest | None], None] | None = None
+    only_if_unchanged: bool = False
+    on_deleted: Callable[[BindRequest | None], None] | None = None
     postponed: Callable[[float], None] | None = None

@@ -29,7 +29,7 @@ from bayplan.objects.workloads import PodDisruptionBudget, PodGroup, PriorityCla
 T = TypeVar("T", bound=KubeObject)
 _NO_LABELS: dict[str, str] = {}
 
-CATALOGUED: tuple[type[KubeObject], ...] = (
+CATALOG_KINDS: tuple[type[KubeObject], ...] = (
     Namespace,
     ResourceQuota,
     Service,
@@ -58,30 +58,30 @@ CATALOGUED: tuple[type[KubeObject], ...] = (
 )
 
 
-_MEMBERSHIP = frozenset({Service, ReplicationController, ReplicaSet, StatefulSet})
+_SELECTOR_OWNER_KINDS = frozenset({Service, ReplicationController, ReplicaSet, StatefulSet})
 
 
 class Catalog:
     """Tables of API objects. Keys are `namespace/name`, or the name of a cluster-scoped object."""
 
     def __init__(self, objects: Iterable[KubeObject] = ()) -> None:
-        self._tables: dict[type[KubeObject], dict[str, KubeObject]] = {kind: {} for kind in CATALOGUED}
-        self._revisions: dict[type[KubeObject], int] = dict.fromkeys(CATALOGUED, 0)
+        self._tables: dict[type[KubeObject], dict[str, KubeObject]] = {kind: {} for kind in CATALOG_KINDS}
+        self._revisions: dict[type[KubeObject], int] = dict.fromkeys(CATALOG_KINDS, 0)
         self.membership_version = 0  # changes with services and owners, which say what pods belong together
         for item in objects:
-            self.put(item)
+            self.upsert(item)
 
-    def put(self, item: KubeObject) -> None:
+    def upsert(self, item: KubeObject) -> None:
         self._tables[type(item)][item.key] = item
         self._changed(type(item))
 
-    def drop(self, item: KubeObject) -> None:
+    def delete(self, item: KubeObject) -> None:
         if self._tables[type(item)].pop(item.key, None) is not None:
             self._changed(type(item))
 
     def _changed(self, kind: type[KubeObject]) -> None:
         self._revisions[kind] += 1
-        if kind in _MEMBERSHIP:
+        if kind in _SELECTOR_OWNER_KINDS:
             self.membership_version += 1
 
     def revision(self, kind: type[KubeObject]) -> int:

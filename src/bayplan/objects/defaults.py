@@ -27,7 +27,7 @@ from bayplan.objects.core import (
     PodSpec,
     ResourceRequirements,
 )
-from bayplan.objects.field_checks import check
+from bayplan.objects.field_checks import check_object
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject, ResourceList
 from bayplan.objects.resource import DeviceRequest, DeviceSubRequest, ExactDeviceRequest, ResourceClaim
@@ -46,7 +46,7 @@ DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 SYSTEM_PRIORITIES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-def admitted(objects: Iterable[KubeObject], places: Iterable[str] = ()) -> Iterator[KubeObject]:
+def with_all_defaults(objects: Iterable[KubeObject], places: Iterable[str] = ()) -> Iterator[KubeObject]:
     """The objects as an API server would have stored them.
 
     `places` says where each object stands, file and document, so that `ObjectError` can name it: an API server would
@@ -54,14 +54,14 @@ def admitted(objects: Iterable[KubeObject], places: Iterable[str] = ()) -> Itera
     """
     known = []
     for item, place in zip(objects, chain(places, repeat("")), strict=False):
-        with _named(place):
-            check(item)
+        with _place_text(place):
+            check_object(item)
             known.append((with_defaults(with_identity(item)), place))
     priorities = {item.name: item for item, _ in known if isinstance(item, PriorityClass)}
     storage = _default_storage_class(item for item, _ in known if isinstance(item, StorageClass))
     for item, place in known:
         if isinstance(item, Pod):
-            with _named(place):
+            with _place_text(place):
                 yield with_priority(item, priorities)
         elif isinstance(item, PersistentVolumeClaim) and item.spec.storage_class_name is None:
             yield replace(item, spec=replace(item.spec, storage_class_name=storage))
@@ -70,7 +70,7 @@ def admitted(objects: Iterable[KubeObject], places: Iterable[str] = ()) -> Itera
 
 
 @contextmanager
-def _named(place: str) -> Iterator[None]:
+def _place_text(place: str) -> Iterator[None]:
     try:
         yield
     except ObjectError as fault:
@@ -92,7 +92,7 @@ def with_identity(item: T) -> T:
 
 def with_defaults(item: T) -> T:
     """The object with the defaults that follow from itself alone."""
-    fill: Callable[[Any], Any] | None = _FILLING.get(type(item))
+    fill: Callable[[Any], Any] | None = _DEFAULTERS.get(type(item))
     filled: T = item if fill is None else fill(item)
     return filled
 
@@ -136,18 +136,18 @@ def _fill_pod(pod: Pod) -> Pod:
         spec,
         containers=containers,
         init_containers=starting,
-        overhead=_stored(spec.overhead),
+        overhead=_rounded_resources(spec.overhead),
         termination_grace_period_seconds=DEFAULT_GRACE_PERIOD_S if grace is None else grace,
     )
     if spec.resources is not None:
-        filled = replace(filled, resources=_pod_level(filled, spec.resources))
+        filled = replace(filled, resources=_pod_level_resources(filled, spec.resources))
     return replace(pod, spec=filled, status=replace(pod.status, phase=pod.status.phase or "Pending"))
 
 
 def _fill_container(container: Container, spec: PodSpec) -> Container:
     resources = container.resources
-    limits = _stored(resources.limits)
-    requests = {**limits, **_stored(resources.requests)}
+    limits = _rounded_resources(resources.limits)
+    requests = {**limits, **_rounded_resources(resources.requests)}
     return replace(
         container,
         resources=replace(resources, requests=requests, limits=limits),
@@ -161,7 +161,7 @@ def _fill_port(port: ContainerPort, *, host_network: bool) -> ContainerPort:
     return replace(port, host_port=host_port, protocol=port.protocol or "TCP")
 
 
-def _stored(resources: ResourceList) -> ResourceList:
+def _rounded_resources(resources: ResourceList) -> ResourceList:
     """Amounts as they are kept: nothing finer than a thousandth."""
     return {name: _rounded_up(amount) for name, amount in resources.items()}
 
@@ -174,15 +174,15 @@ def _rounded_up(amount: QuantityText) -> QuantityText:
     return amount if quantity.compare(Quantity.of_milli(thousandths)) == 0 else f"{thousandths}m"
 
 
-def _pod_level(spec: PodSpec, resources: ResourceRequirements) -> ResourceRequirements:
+def _pod_level_resources(spec: PodSpec, resources: ResourceRequirements) -> ResourceRequirements:
     """What is asked for the pod as a whole, completed by what its containers say."""
-    requests, limits = _stored(resources.requests), _stored(resources.limits)
+    requests, limits = _rounded_resources(resources.requests), _rounded_resources(resources.limits)
     if requests or limits:
-        for name, amount in _together(spec, lambda each: each.resources.limits).items():
+        for name, amount in _sum_of_containers(spec, lambda each: each.resources.limits).items():
             if is_pod_level(name) and is_hugepages(name) and name not in requests:
                 limits.setdefault(name, amount)
     if limits:
-        for name, amount in _together(spec, lambda each: each.resources.requests).items():
+        for name, amount in _sum_of_containers(spec, lambda each: each.resources.requests).items():
             if is_pod_level(name) and is_native(name) and not is_hugepages(name):
                 requests.setdefault(name, amount)
         for name, amount in limits.items():
@@ -191,7 +191,7 @@ def _pod_level(spec: PodSpec, resources: ResourceRequirements) -> ResourceRequir
     return replace(resources, requests=requests, limits=limits)
 
 
-def _together(spec: PodSpec, told: Callable[[Container], ResourceList]) -> dict[str, QuantityText]:
+def _sum_of_containers(spec: PodSpec, told: Callable[[Container], ResourceList]) -> dict[str, QuantityText]:
     """What all containers say, added up as they run."""
 
     def bare(container: Container) -> Container:
@@ -210,8 +210,10 @@ def _together(spec: PodSpec, told: Callable[[Container], ResourceList]) -> dict[
 
 def _fill_node(node: Node) -> Node:
     status = node.status
-    capacity = _stored(status.capacity)
-    return replace(node, status=replace(status, capacity=capacity, allocatable=_stored(status.allocatable) or capacity))
+    capacity = _rounded_resources(status.capacity)
+    return replace(
+        node, status=replace(status, capacity=capacity, allocatable=_rounded_resources(status.allocatable) or capacity)
+    )
 
 
 def _fill_namespace(namespace: Namespace) -> Namespace:
@@ -269,12 +271,12 @@ def _fill_device_claim(claim: ResourceClaim) -> ResourceClaim:
 def _fill_device_request(request: DeviceRequest) -> DeviceRequest:
     return replace(
         request,
-        exactly=None if request.exactly is None else _counted(request.exactly),
-        first_available=tuple(_counted(each) for each in request.first_available),
+        exactly=None if request.exactly is None else _with_count(request.exactly),
+        first_available=tuple(_with_count(each) for each in request.first_available),
     )
 
 
-def _counted(request: R) -> R:
+def _with_count(request: R) -> R:
     """One device, unless the request says otherwise."""
     mode = request.allocation_mode or "ExactCount"
     count = request.count or (1 if mode == "ExactCount" else 0)
@@ -312,7 +314,7 @@ def _fill_queue(queue: volcano.Queue) -> volcano.Queue:
     return replace(queue, spec=spec, status=replace(status, state=status.state or "Open"))
 
 
-_FILLING: Mapping[type[KubeObject], Callable[[Any], Any]] = {
+_DEFAULTERS: Mapping[type[KubeObject], Callable[[Any], Any]] = {
     Pod: _fill_pod,
     Node: _fill_node,
     Namespace: _fill_namespace,

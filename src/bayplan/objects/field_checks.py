@@ -34,21 +34,21 @@ Check = Callable[[Any, str], Iterator[str]]
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
-LARGEST_USER_PRIORITY = 1_000_000_000
+HIGHEST_USER_DEFINABLE_PRIORITY = 1_000_000_000
 
 _QUANTITY_TYPES = frozenset(get_args(QuantityText))
-_MOST = Quantity.of(INT64[1])
-_MOST_CPU = Quantity.of_milli(INT64[1])
+_MAX_QUANTITY = Quantity.of(INT64[1])
+_MAX_CPU_QUANTITY = Quantity.of_milli(INT64[1])
 
 
-def check(item: KubeObject) -> None:
+def check_object(item: KubeObject) -> None:
     """Raise `ObjectError` with the first thing that is wrong with the object; its field and a remedy are named."""
-    for problem in problems(item):
+    for problem in object_errors(item):
         name = f' "{item.name}"' if item.name else ""
         raise ObjectError(f"{kind_of(type(item)).name}{name}: {problem}")
 
 
-def problems(item: KubeObject) -> Iterator[str]:
+def object_errors(item: KubeObject) -> Iterator[str]:
     """Everything that is wrong with the object, field by field."""
     return _check_struct(item, "")
 
@@ -62,7 +62,7 @@ def _check_struct(value: msgspec.Struct, where: str) -> Iterator[str]:
         place = f"{where}.{name}" if where else name
         for each in checks:
             yield from each(content, place)
-    whole = _WHOLE.get(type(value))
+    whole = _STRUCT_CHECKS.get(type(value))
     if whole is not None:
         yield from whole(value, where)
 
@@ -72,7 +72,9 @@ def _checked_fields(struct: type[msgspec.Struct]) -> tuple[tuple[str, str, tuple
     """The fields that can be wrong: attribute, name in the file, checks. A rule of the field's own comes first."""
     found = []
     for field in msgspec.structs.fields(struct):
-        checks = tuple(each for each in (_FIELDS.get((struct, field.name)), _by_type(field.type)) if each is not None)
+        checks = tuple(
+            each for each in (_FIELD_CHECKS.get((struct, field.name)), _by_type(field.type)) if each is not None
+        )
         if checks:
             found.append((field.name, field.encode_name, checks))
     return tuple(found)
@@ -97,7 +99,7 @@ def _by_type(hint: Any) -> Check | None:
 
 
 def _can_be_wrong(struct: type[msgspec.Struct]) -> bool:
-    return struct in _WHOLE or bool(_checked_fields(struct))
+    return struct in _STRUCT_CHECKS or bool(_checked_fields(struct))
 
 
 def _unless_absent(inner: Check | None) -> Check | None:
@@ -147,11 +149,11 @@ def _check_quantity(value: Any, where: str) -> Iterator[str]:
 def _check_amounts(value: Any, where: str) -> Iterator[str]:
     """Amounts of resources: not negative, and no more than columns can count."""
     for name, text in (value or {}).items():
-        yield from _check_amount(text, f"{where}.{name}", most=_MOST_CPU if name == "cpu" else _MOST)
+        yield from _check_amount(text, f"{where}.{name}", most=_MAX_CPU_QUANTITY if name == "cpu" else _MAX_QUANTITY)
 
 
 def _check_size(value: Any, where: str) -> Iterator[str]:
-    return _check_amount(value, where, most=_MOST) if value is not None else iter(())
+    return _check_amount(value, where, most=_MAX_QUANTITY) if value is not None else iter(())
 
 
 def _check_amount(text: Any, where: str, *, most: Quantity) -> Iterator[str]:
@@ -173,23 +175,23 @@ def _within(least: int, most: int) -> Check:
     return check_range
 
 
-def _one_of(*words: str, optional: bool = False) -> Check:
+def _enum(*words: str, optional: bool = False) -> Check:
     """One of the words; with `optional`, nothing at all will do too."""
 
     def check_word(value: Any, where: str) -> Iterator[str]:
         if value is None or value in words or (optional and not value):
             return
         told = f'"{value}" is not known' if value else "nothing is given"
-        yield f"{where}: {told}; write {_either(words)}"
+        yield f"{where}: {told}; write {_alternatives_text(words)}"
 
     return check_word
 
 
-def _either(words: tuple[str, ...]) -> str:
+def _alternatives_text(words: tuple[str, ...]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _some(what: str) -> Check:
+def _required(what: str) -> Check:
     def check_some(value: Any, where: str) -> Iterator[str]:
         if not value:
             yield f"{where}: there is none; a pod has at least one {what}"
@@ -198,37 +200,37 @@ def _some(what: str) -> Check:
 
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_PREEMPTION = _one_of("PreemptLowerPriority", "Never", optional=True)
-_INCLUSION = _one_of("Honor", "Ignore")
+_PREEMPTION = _enum("PreemptLowerPriority", "Never", optional=True)
+_INCLUSION = _enum("Honor", "Ignore")
 _PORT = _within(0, 65535)
 _WEIGHT = _within(1, 100)
 _POSITIVE = _within(1, INT32[1])
-_NATURAL = _within(0, INT32[1])
-_MODE = _one_of("Filesystem", "Block")
-_ACCESS = _of_each(_one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"))
-_ALLOCATION = _one_of("ExactCount", "All", optional=True)
+_NON_NEGATIVE = _within(0, INT32[1])
+_MODE = _enum("Filesystem", "Block")
+_ACCESS = _of_each(_enum("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"))
+_ALLOCATION = _enum("ExactCount", "All", optional=True)
 _COUNT = _within(0, INT64[1])
 assert _ACCESS is not None
 
-_FIELDS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
+_FIELD_CHECKS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (core.ResourceRequirements, "requests"): _check_amounts,
     (core.ResourceRequirements, "limits"): _check_amounts,
     (core.PodSpec, "overhead"): _check_amounts,
-    (core.PodSpec, "containers"): _some("container"),
+    (core.PodSpec, "containers"): _required("container"),
     (core.PodSpec, "priority"): _within(*INT32),
     (core.PodSpec, "preemption_policy"): _PREEMPTION,
     (core.NodeStatus, "allocatable"): _check_amounts,
     (core.NodeStatus, "capacity"): _check_amounts,
-    (core.Container, "restart_policy"): _one_of("Always", "OnFailure", "Never"),
+    (core.Container, "restart_policy"): _enum("Always", "OnFailure", "Never"),
     (core.ContainerPort, "container_port"): _PORT,
     (core.ContainerPort, "host_port"): _PORT,
-    (core.ContainerPort, "protocol"): _one_of("TCP", "UDP", "SCTP", optional=True),
-    (core.Taint, "effect"): _one_of(*_EFFECTS),
-    (core.Toleration, "effect"): _one_of(*_EFFECTS, optional=True),
-    (core.Toleration, "operator"): _one_of("Equal", "Exists", optional=True),
+    (core.ContainerPort, "protocol"): _enum("TCP", "UDP", "SCTP", optional=True),
+    (core.Taint, "effect"): _enum(*_EFFECTS),
+    (core.Toleration, "effect"): _enum(*_EFFECTS, optional=True),
+    (core.Toleration, "operator"): _enum("Equal", "Exists", optional=True),
     (core.TopologySpreadConstraint, "max_skew"): _POSITIVE,
     (core.TopologySpreadConstraint, "min_domains"): _POSITIVE,
-    (core.TopologySpreadConstraint, "when_unsatisfiable"): _one_of("DoNotSchedule", "ScheduleAnyway"),
+    (core.TopologySpreadConstraint, "when_unsatisfiable"): _enum("DoNotSchedule", "ScheduleAnyway"),
     (core.TopologySpreadConstraint, "node_affinity_policy"): _INCLUSION,
     (core.TopologySpreadConstraint, "node_taints_policy"): _INCLUSION,
     (core.PreferredSchedulingTerm, "weight"): _WEIGHT,
@@ -240,7 +242,7 @@ _FIELDS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (storage.PersistentVolumeSpec, "capacity"): _check_amounts,
     (storage.PersistentVolumeSpec, "access_modes"): _ACCESS,
     (storage.PersistentVolumeSpec, "volume_mode"): _MODE,
-    (storage.StorageClass, "volume_binding_mode"): _one_of("Immediate", "WaitForFirstConsumer"),
+    (storage.StorageClass, "volume_binding_mode"): _enum("Immediate", "WaitForFirstConsumer"),
     (storage.CsiStorageCapacity, "capacity"): _check_size,
     (storage.CsiStorageCapacity, "maximum_volume_size"): _check_size,
     (storage.VolumeNodeResources, "count"): _within(*INT32),
@@ -248,25 +250,25 @@ _FIELDS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
     (resource.ExactDeviceRequest, "count"): _COUNT,
     (resource.DeviceSubRequest, "allocation_mode"): _ALLOCATION,
     (resource.DeviceSubRequest, "count"): _COUNT,
-    (resource.DeviceToleration, "operator"): _one_of("Equal", "Exists", optional=True),
+    (resource.DeviceToleration, "operator"): _enum("Equal", "Exists", optional=True),
     (workloads.PriorityClass, "preemption_policy"): _PREEMPTION,
     (workloads.PriorityClass, "value"): _within(*INT32),
     (workloads.PodDisruptionBudgetStatus, "disruptions_allowed"): _within(*INT32),
     (workloads.GangPolicy, "min_count"): _POSITIVE,
-    (volcano.PodGroupSpec, "min_member"): _NATURAL,
+    (volcano.PodGroupSpec, "min_member"): _NON_NEGATIVE,
     (volcano.PodGroupSpec, "min_resources"): _check_amounts,
     (volcano.SubGroupPolicy, "sub_group_size"): _POSITIVE,
-    (volcano.SubGroupPolicy, "min_sub_groups"): _NATURAL,
-    (volcano.NetworkTopology, "mode"): _one_of(volcano.HARD, volcano.SOFT, optional=True),
-    (volcano.NetworkTopology, "highest_tier_allowed"): _NATURAL,
+    (volcano.SubGroupPolicy, "min_sub_groups"): _NON_NEGATIVE,
+    (volcano.NetworkTopology, "mode"): _enum(volcano.HARD, volcano.SOFT, optional=True),
+    (volcano.NetworkTopology, "highest_tier_allowed"): _NON_NEGATIVE,
     (volcano.QueueSpec, "weight"): _within(0, 65535),
-    (volcano.QueueSpec, "priority"): _NATURAL,
+    (volcano.QueueSpec, "priority"): _NON_NEGATIVE,
     (volcano.QueueSpec, "capability"): _check_amounts,
     (volcano.QueueSpec, "deserved"): _check_amounts,
-    (volcano.QueueSpec, "dequeue_strategy"): _one_of("fifo", "traverse", optional=True),
+    (volcano.QueueSpec, "dequeue_strategy"): _enum("fifo", "traverse", optional=True),
     (volcano.Guarantee, "resource"): _check_amounts,
-    (volcano.Member, "type"): _one_of("Node", "HyperNode"),
-    (volcano.HyperNodeSpec, "tier"): _NATURAL,
+    (volcano.MemberSpec, "type"): _enum("Node", "HyperNode"),
+    (volcano.HyperNodeSpec, "tier"): _NON_NEGATIVE,
 }
 """What is asked of single fields besides what their type asks for."""
 
@@ -285,7 +287,7 @@ def _check_label_requirement(value: meta.LabelSelectorRequirement, where: str) -
 def _check_requirement(
     value: core.NodeSelectorRequirement | meta.LabelSelectorRequirement, where: str, operators: tuple[str, ...]
 ) -> Iterator[str]:
-    yield from _one_of(*operators)(value.operator, f"{where}.operator")
+    yield from _enum(*operators)(value.operator, f"{where}.operator")
     many = len(value.values)
     if value.operator in ("In", "NotIn") and not many:
         yield f"{where}.values: there is none; operator {value.operator} needs at least one"
@@ -303,11 +305,14 @@ def _check_toleration(value: core.Toleration, where: str) -> Iterator[str]:
 
 
 def _check_priority_class(value: workloads.PriorityClass, where: str) -> Iterator[str]:  # noqa: ARG001
-    if value.value > LARGEST_USER_PRIORITY and not value.name.startswith("system-"):
-        yield f"value: {value.value} is kept for the system's own classes; write at most {LARGEST_USER_PRIORITY}"
+    if value.value > HIGHEST_USER_DEFINABLE_PRIORITY and not value.name.startswith("system-"):
+        yield (
+            f"value: {value.value} is kept for the system's own classes; write at most "
+            f"{HIGHEST_USER_DEFINABLE_PRIORITY}"
+        )
 
 
-_WHOLE: Mapping[type[msgspec.Struct], Check] = {
+_STRUCT_CHECKS: Mapping[type[msgspec.Struct], Check] = {
     core.NodeSelectorRequirement: _check_node_requirement,
     core.Toleration: _check_toleration,
     meta.LabelSelectorRequirement: _check_label_requirement,

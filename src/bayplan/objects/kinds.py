@@ -125,12 +125,14 @@ def convert(raw: object, struct: type[T]) -> T:
     try:
         return msgspec.convert(without_nulls(raw), struct)
     except msgspec.ValidationError as fault:
-        raise ObjectError(f"{describe(raw, struct)} cannot be read: {in_words(str(fault))}") from None
+        raise ObjectError(
+            f"{object_description(raw, struct)} cannot be read: {decode_error_text(str(fault))}"
+        ) from None
 
 
 _FAULT = re.compile(r"(?P<what>.+) - at `\$\.(?P<where>[^`]+)`", re.DOTALL)
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`")
-_WORDS = {
+_TYPE_NAMES = {
     "array": "a list",
     "bool": "true or false",
     "datetime": "a time",
@@ -142,17 +144,20 @@ _WORDS = {
 }
 
 
-def in_words(fault: str) -> str:
+def decode_error_text(fault: str) -> str:
     """The field, what is wrong with it and what should stand there, for somebody who reads no Python."""
     found = _FAULT.fullmatch(fault)
     what, where = (found["what"], found["where"]) if found else (fault, "the object")
     types = _WRONG_TYPE.fullmatch(what)
     if types is None:
         return f"{where}: {what}; correct it"
-    words = [_WORDS.get(word, word) for word in types["wanted"].split(" | ") if word not in ("null", "int")]
+    words = [_TYPE_NAMES.get(word, word) for word in types["wanted"].split(" | ") if word not in ("null", "int")]
     # YAML takes y, no and 12 for something else than text.
     quotes = ", in quotes" if words == ["a text"] and types["got"] in ("bool", "int", "float") else ""
-    return f"{where} is {_WORDS.get(types['got'], types['got'])}; write {' or '.join(words) or _WORDS['int']}{quotes}"
+    return (
+        f"{where} is {_TYPE_NAMES.get(types['got'], types['got'])}; write "
+        f"{' or '.join(words) or _TYPE_NAMES['int']}{quotes}"
+    )
 
 
 def decode(data: bytes | str, struct: type[T]) -> T:
@@ -174,7 +179,7 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def describe(raw: object, struct: type[KubeObject]) -> str:
+def object_description(raw: object, struct: type[KubeObject]) -> str:
     """What to call an object that could not be read."""
     metadata = raw.get("metadata") if isinstance(raw, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None

@@ -17,7 +17,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedManifests:
     """The objects of some files, where each stands, and the documents whose kind a scheduler does not look at."""
 
     objects: tuple[KubeObject, ...]
@@ -48,7 +48,7 @@ class RawObject:
         return name if isinstance(name, str) else ""
 
 
-def load_manifests(paths: Iterable[Path]) -> Loaded:
+def load_manifests(paths: Iterable[Path]) -> LoadedManifests:
     """Every object in the files; folders are searched for .yaml, .yml and .json.
 
     Nothing is filled in and no value is judged yet: that is done by `defaults.admitted`, with the same places.
@@ -59,12 +59,12 @@ def load_manifests(paths: Iterable[Path]) -> Loaded:
     for raw in raw_objects(paths):
         kind = _kind(raw)
         if kind is None:
-            skipped.append(_not_looked_at(raw))
+            skipped.append(_is_unsupported(raw))
         else:
-            objects.append(_converted(raw, kind))
+            objects.append(_convert(raw, kind))
             places.append(raw.place)
-    _refuse_twins(objects, places)
-    return Loaded(tuple(objects), tuple(skipped), tuple(places))
+    _reject_duplicates(objects, places)
+    return LoadedManifests(tuple(objects), tuple(skipped), tuple(places))
 
 
 def raw_objects(paths: Iterable[Path]) -> Iterator[RawObject]:
@@ -90,8 +90,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _flattened(raw: RawObject) -> Iterator[RawObject]:
     """The object itself, or the items of a list; items of a typed list need not repeat what they are."""
-    kind = _word(raw, "kind", raw.kind)
-    api_version = _word(raw, "apiVersion", raw.api_version)
+    kind = _string_field(raw, "kind", raw.kind)
+    api_version = _string_field(raw, "apiVersion", raw.api_version)
     if not kind.endswith("List") or "items" not in raw.value:
         yield RawObject(raw.value, api_version, kind, raw.place, raw.path)
         return
@@ -106,7 +106,7 @@ def _flattened(raw: RawObject) -> Iterator[RawObject]:
         yield from _flattened(RawObject(item, *own, place, raw.path))
 
 
-def _word(raw: RawObject, key: str, otherwise: str) -> str:
+def _string_field(raw: RawObject, key: str, otherwise: str) -> str:
     found = raw.value.get(key) or otherwise
     if isinstance(found, str) and found:
         return found
@@ -124,20 +124,20 @@ def _kind(raw: RawObject) -> Kind | None:
         raise ObjectError(f"{raw.place}: {fault}") from None
 
 
-def _not_looked_at(raw: RawObject) -> str:
+def _is_unsupported(raw: RawObject) -> str:
     # Somebody else's Pod is not the Pod that the reader has in mind.
     kind = f"{raw.api_version} {raw.kind}" if raw.kind in kinds_by_name() else raw.kind
     return f"{kind} {raw.name} in {raw.path}"
 
 
-def _converted(raw: RawObject, kind: Kind) -> KubeObject:
+def _convert(raw: RawObject, kind: Kind) -> KubeObject:
     try:
         return convert(raw.value, kind.struct)
     except ObjectError as fault:
         raise ObjectError(f"{raw.place}: {fault}") from None
 
 
-def _refuse_twins(objects: list[KubeObject], places: list[str]) -> None:
+def _reject_duplicates(objects: list[KubeObject], places: list[str]) -> None:
     """An API server keeps one object of a kind and a name; which of two was meant, nobody can say."""
     seen: dict[tuple[Kind, str, str], str] = {}
     for item, place in zip(objects, places, strict=True):

@@ -17,7 +17,7 @@ from bayplan.codec.quantity import QuantityText
 
 ResourceList = dict[str, QuantityText]
 
-SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 """What Kubernetes makes the random parts of names of: they form no words."""
 
 
@@ -95,12 +95,12 @@ class KubeObject(Api, frozen=True):
         return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
-def micro_time(moment: datetime) -> str:
+def format_micro_time(moment: datetime) -> str:
     """A MicroTime as the API server wants it: always with all six digits."""
     return f"{moment.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
 
 
 @lru_cache(maxsize=64)
-def whole_time(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     """A Time as the API server wants it: whole seconds. A report tells the same moment half a dozen times."""
     return f"{moment.astimezone(UTC).isoformat(timespec='seconds')[:-6]}Z"

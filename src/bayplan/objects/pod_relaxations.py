@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.codec.quantity import Format, Quantity, parse_quantity
+from bayplan.codec.quantity import Quantity, QuantityFormat, parse_quantity
 from bayplan.objects.core import (
     Affinity,
     Container,
@@ -50,11 +50,11 @@ KINDS = (GATE, MISSING, TOLERATION, HOST_PORT, SPREAD, SELECTOR, REQUESTS, EVICT
 
 CLAIM, VOLUME, DEVICES, GROUP = "PersistentVolumeClaim", "PersistentVolume", "ResourceClaim", "PodGroup"
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
-EVERYTHING = "*"
+ALL_ITEMS = "*"
 """In place of taints: all there are, or ever will be."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class SuggestedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One change. What it lists depends on its kind; `node` is where the pod fits once it is made."""
 
     kind: str
@@ -75,13 +75,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
         return len(self.less) + len(self.tolerate) + len(self.drop) + len(self.evict)
 
 
-def applied(pod: Pod, change: Change) -> Pod:
+def apply_change(pod: Pod, change: SuggestedChange) -> Pod:
     """The pod with a change made. One that is made to the cluster leaves it as it is."""
     if change.kind == REQUESTS:
-        return asking_for_less(pod, change.less)
+        return with_lower_requests(pod, change.less)
     if change.kind == TOLERATION:
-        return tolerating(pod, change.tolerate)
-    remedy = _REMEDIES.get(change.kind)
+        return with_tolerations(pod, change.tolerate)
+    remedy = _APPLY_BY_KIND.get(change.kind)
     return pod if remedy is None else remedy(pod, frozenset(change.drop))
 
 
@@ -92,14 +92,14 @@ def taint_text(taint: Taint) -> str:
     return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
-def tolerating(pod: Pod, taints: Iterable[str]) -> Pod:
+def with_tolerations(pod: Pod, taints: Iterable[str]) -> Pod:
     """The pod with one toleration more for each of these taints."""
     added = tuple(map(_toleration, taints))
     return replace(pod, spec=replace(pod.spec, tolerations=(*pod.spec.tolerations, *added)))
 
 
 def _toleration(text: str) -> Toleration:
-    if text == EVERYTHING:
+    if text == ALL_ITEMS:
         return Toleration(operator="Exists")
     name, _, effect = text.rpartition(":")
     key, _, value = name.partition("=")
@@ -109,7 +109,7 @@ def _toleration(text: str) -> Toleration:
 # terms about nodes and other pods
 
 
-def node_terms(pod: Pod) -> list[str]:
+def node_term_paths(pod: Pod) -> list[str]:
     """Where the pod demands something of its node."""
     found = [f"nodeSelector.{key}" for key in pod.spec.node_selector]
     for number, term in enumerate(node_affinity_terms(pod)):
@@ -118,7 +118,7 @@ def node_terms(pod: Pod) -> list[str]:
     return found
 
 
-def pod_terms(pod: Pod) -> list[str]:
+def pod_term_paths(pod: Pod) -> list[str]:
     """Where the pod demands something of other pods."""
     affinity = pod.spec.affinity or Affinity()
     near, far = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
@@ -134,7 +134,7 @@ def without_terms(pod: Pod, gone: Collection[str]) -> Pod:
     if affinity is not None:
         nodes = affinity.node_affinity
         if nodes is not None and nodes.required is not None:
-            nodes = replace(nodes, required=_left_of(nodes.required, gone))
+            nodes = replace(nodes, required=_remaining_terms(nodes.required, gone))
         affinity = replace(
             affinity,
             node_affinity=nodes,
@@ -150,11 +150,11 @@ def node_affinity_terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
     return affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
 
 
-def _left_of(required: NodeSelector, gone: Collection[str]) -> NodeSelector | None:
+def _remaining_terms(required: NodeSelector, gone: Collection[str]) -> NodeSelector | None:
     terms = []
     for number, term in enumerate(required.node_selector_terms):
-        labels = _kept(term.match_expressions, f"nodeAffinity[{number}].matchExpressions", gone)
-        fields = _kept(term.match_fields, f"nodeAffinity[{number}].matchFields", gone)
+        labels = _remaining_items(term.match_expressions, f"nodeAffinity[{number}].matchExpressions", gone)
+        fields = _remaining_items(term.match_fields, f"nodeAffinity[{number}].matchFields", gone)
         if not labels and not fields and (term.match_expressions or term.match_fields):
             return None
         terms.append(NodeSelectorTerm(match_expressions=labels, match_fields=fields))
@@ -162,17 +162,17 @@ def _left_of(required: NodeSelector, gone: Collection[str]) -> NodeSelector | No
 
 
 def _without(affinity: PodAffinity | None, where: str, gone: Collection[str]) -> PodAffinity | None:
-    return None if affinity is None else replace(affinity, required=_kept(affinity.required, where, gone))
+    return None if affinity is None else replace(affinity, required=_remaining_items(affinity.required, where, gone))
 
 
-def _kept(items: Sequence[T], where: str, gone: Collection[str]) -> tuple[T, ...]:
+def _remaining_items(items: Sequence[T], where: str, gone: Collection[str]) -> tuple[T, ...]:
     return tuple(item for place, item in enumerate(items) if f"{where}[{place}]" not in gone)
 
 
 # spread, ports, gates
 
 
-def spread_terms(pod: Pod) -> list[str]:
+def spread_term_paths(pod: Pod) -> list[str]:
     """The spread constraints that keep the pod off nodes."""
     return [
         f"topologySpreadConstraints[{place}]"
@@ -181,7 +181,7 @@ def spread_terms(pod: Pod) -> list[str]:
     ]
 
 
-def spread_anyway(pod: Pod, loosened: Collection[str]) -> Pod:
+def with_spread_schedule_anyway(pod: Pod, loosened: Collection[str]) -> Pod:
     """The pod with constraints that no longer keep it off nodes, but still say what it prefers."""
     constraints = tuple(
         replace(each, when_unsatisfiable=SCHEDULE_ANYWAY, min_domains=None)
@@ -221,7 +221,7 @@ def without_gates(pod: Pod, gone: Collection[str]) -> Pod:
 # missing objects
 
 
-def without_waiting_for(pod: Pod, there: Collection[str]) -> Pod:
+def without_missing_objects(pod: Pod, there: Collection[str]) -> Pod:
     """The pod as it is to filters once these objects are there, and suit every node: it waits for none of them."""
     spec = pod.spec
     claims = tuple(each for each in spec.resource_claims if f"{DEVICES}/{each.name}" not in there)
@@ -230,7 +230,7 @@ def without_waiting_for(pod: Pod, there: Collection[str]) -> Pod:
     in_group = group is not None and f"{GROUP}/{group.pod_group_name}" not in there
     spec = replace(
         spec,
-        volumes=tuple(volume for volume in spec.volumes if not _stands_on(pod, volume, there)),
+        volumes=tuple(volume for volume in spec.volumes if not _depends_on(pod, volume, there)),
         resource_claims=claims,
         scheduling_group=group if in_group else None,
     )
@@ -242,15 +242,15 @@ def without_waiting_for(pod: Pod, there: Collection[str]) -> Pod:
     return _with_containers(replace(pod, spec=spec), using_kept)
 
 
-def claim_of(pod: Pod, volume: Volume) -> str:
+def claim_name(pod: Pod, volume: Volume) -> str:
     """The claim that a volume stands on; empty where it needs none."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
     return f"{pod.name}-{volume.name}" if volume.ephemeral is not None else ""
 
 
-def _stands_on(pod: Pod, volume: Volume, there: Collection[str]) -> bool:
-    claim = claim_of(pod, volume)
+def _depends_on(pod: Pod, volume: Volume, there: Collection[str]) -> bool:
+    claim = claim_name(pod, volume)
     return bool(claim) and (f"{CLAIM}/{claim}" in there or f"{VOLUME}/{claim}" in there)
 
 
@@ -262,7 +262,7 @@ def lowest_requests(pod: Pod) -> dict[str, int]:
     return {name: amount_of(name, parse_quantity(text)) for name, text in pod.spec.overhead.items()}
 
 
-def asking_for_less(pod: Pod, less: Mapping[str, int]) -> Pod:
+def with_lower_requests(pod: Pod, less: Mapping[str, int]) -> Pod:
     """The pod asking for so much less of each resource: the largest of its containers give first."""
     before, overhead = filter_requests(pod), lowest_requests(pod)
     limits = {name: max(0, before.get(name, 0) - by - overhead.get(name, 0)) for name, by in less.items()}
@@ -271,47 +271,49 @@ def asking_for_less(pod: Pod, less: Mapping[str, int]) -> Pod:
         whole = {
             name: limit for name, limit in limits.items() if is_pod_level(name) and name in spec.resources.requests
         }
-        spec = replace(spec, resources=_lowered(spec.resources, whole))
+        spec = replace(spec, resources=_with_amounts(spec.resources, whole))
         limits = {name: limit for name, limit in limits.items() if name not in whole}
     for name, limit in limits.items():
-        spec = _within(spec, name, limit)
+        spec = _largest_container_limit(spec, name, limit)
     return replace(pod, spec=spec)
 
 
-def _within(spec: PodSpec, name: str, limit: int) -> PodSpec:
+def _largest_container_limit(spec: PodSpec, name: str, limit: int) -> PodSpec:
     """The containers so small that neither those that run together nor any that runs before them need more."""
     lasting = [*spec.containers, *(each for each in spec.init_containers if each.is_sidecar)]
-    asked = [_asked(container, name) for container in lasting]
+    asked = [_container_request(container, name) for container in lasting]
     too_much = sum(asked) - limit
     for place in sorted(range(len(lasting)), key=lambda place: (place >= len(spec.containers), -asked[place])):
         given = max(0, min(asked[place], too_much))
         asked[place] -= given
         too_much -= given
     regular, beside = asked[: len(spec.containers)], iter(asked[len(spec.containers) :])
-    containers = [_asking(each, name, amount) for each, amount in zip(spec.containers, regular, strict=True)]
+    containers = [
+        _with_container_request(each, name, amount) for each, amount in zip(spec.containers, regular, strict=True)
+    ]
     first, running = [], 0
     for container in spec.init_containers:
         if container.is_sidecar:
             amount = next(beside)
             running += amount
         else:
-            amount = max(0, min(_asked(container, name), limit - running))
-        first.append(_asking(container, name, amount))
+            amount = max(0, min(_container_request(container, name), limit - running))
+        first.append(_with_container_request(container, name, amount))
     return replace(spec, containers=tuple(containers), init_containers=tuple(first))
 
 
-def _asked(container: Container, name: str) -> int:
+def _container_request(container: Container, name: str) -> int:
     text = container.resources.requests.get(name)
     return 0 if text is None else amount_of(name, parse_quantity(text))
 
 
-def _asking(container: Container, name: str, amount: int) -> Container:
-    if _asked(container, name) == amount:
+def _with_container_request(container: Container, name: str, amount: int) -> Container:
+    if _container_request(container, name) == amount:
         return container
-    return replace(container, resources=_lowered(container.resources, {name: amount}))
+    return replace(container, resources=_with_amounts(container.resources, {name: amount}))
 
 
-def _lowered(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
+def _with_amounts(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
     requests: ResourceList = {**resources.requests, **{name: str(quantity(name, amounts[name])) for name in amounts}}
     return replace(resources, requests=requests)
 
@@ -321,7 +323,7 @@ def quantity(name: str, amount: int) -> Quantity:
     if name == CPU:
         return Quantity.of_milli(amount)
     is_bytes = name in (MEMORY, EPHEMERAL_STORAGE) or is_hugepages(name)
-    return Quantity.of(amount, Format.BINARY_SI if is_bytes else Format.DECIMAL_SI)
+    return Quantity.of(amount, QuantityFormat.BINARY_SI if is_bytes else QuantityFormat.DECIMAL_SI)
 
 
 # inside
@@ -334,10 +336,10 @@ def _with_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
     return replace(pod, spec=replace(spec, containers=containers, init_containers=first))
 
 
-_REMEDIES: dict[str, Callable[[Pod, Collection[str]], Pod]] = {
+_APPLY_BY_KIND: dict[str, Callable[[Pod, Collection[str]], Pod]] = {
     SELECTOR: without_terms,
-    SPREAD: spread_anyway,
+    SPREAD: with_spread_schedule_anyway,
     HOST_PORT: without_ports,
     GATE: without_gates,
-    MISSING: without_waiting_for,
+    MISSING: without_missing_objects,
 }

@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.codec.quantity import Format, Quantity
+from bayplan.codec.quantity import Quantity, QuantityFormat
 from bayplan.objects.resources import is_dra_extended_resource_name, is_hugepages
 
 Amounts = dict[str, Quantity]
 
-COMPUTE = ("cpu", "memory", "ephemeral-storage")
-CLASS_MARK = ".storageclass.storage.k8s.io/"
+COMPUTE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 
 
-def number(count: int) -> Quantity:
+def object_count(count: int) -> Quantity:
     """So many objects."""
-    return Quantity.of(count, Format.DECIMAL_SI)
+    return Quantity.of(count, QuantityFormat.DECIMAL_SI)
 
 
 def compute_usage(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity]) -> Amounts:
     """What a pod holds."""
     found: Amounts = {}
-    for name in COMPUTE:
+    for name in COMPUTE_RESOURCES:
         if name in requests:
             found[name] = found[f"requests.{name}"] = requests[name]
         if name in limits:
@@ -44,11 +44,11 @@ def storage_usage(storage_class: str | None, size: Quantity | None) -> Amounts:
     """What a claim holds, of its class as well."""
     found: Amounts = {}
     if storage_class:
-        found[f"{storage_class}{CLASS_MARK}persistentvolumeclaims"] = number(1)
+        found[f"{storage_class}{STORAGE_CLASS_SUFFIX}persistentvolumeclaims"] = object_count(1)
     if size is not None:
         found["requests.storage"] = size
         if storage_class:
-            found[f"{storage_class}{CLASS_MARK}requests.storage"] = size
+            found[f"{storage_class}{STORAGE_CLASS_SUFFIX}requests.storage"] = size
     return found
 
 
@@ -58,17 +58,20 @@ def service_usage(spec: Mapping[str, Any]) -> Amounts:
     given = sum(1 for port in ports if port.get("nodePort"))
     takes_all = kind == "NodePort" or (kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts", True))
     on_nodes = len(ports) if takes_all else given if kind == "LoadBalancer" else 0
-    return {"services.nodeports": number(on_nodes), "services.loadbalancers": number(int(kind == "LoadBalancer"))}
+    return {
+        "services.nodeports": object_count(on_nodes),
+        "services.loadbalancers": object_count(int(kind == "LoadBalancer")),
+    }
 
 
 # Which pods a quota means
 
 
 @dataclass(frozen=True, slots=True)
-class PodTraits:
+class PodScopeFields:
     """What a scope can ask about a pod."""
 
-    ends: bool
+    is_terminating: bool
     best_effort: bool
     priority_class: str
     crosses_namespaces: bool
@@ -80,13 +83,13 @@ def scopes_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*plain, *((spec.get("scopeSelector") or {}).get("matchExpressions") or ())]
 
 
-def in_scope(scope: Mapping[str, Any], pod: PodTraits) -> bool:
+def in_scope(scope: Mapping[str, Any], pod: PodScopeFields) -> bool:
     """Whether a scope means a pod."""
     match scope.get("scopeName"):
         case "Terminating":
-            return pod.ends
+            return pod.is_terminating
         case "NotTerminating":
-            return not pod.ends
+            return not pod.is_terminating
         case "BestEffort":
             return pod.best_effort
         case "NotBestEffort":

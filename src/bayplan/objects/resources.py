@@ -57,7 +57,7 @@ _PLAIN_LIMIT = 2**53 * _GIGA  # in nano units; below it no form of a quantity ca
 _PLAIN_DEFAULTS = {CPU: DEFAULT_MILLI_CPU * _MEGA, MEMORY: DEFAULT_MEMORY * _GIGA}
 
 N = TypeVar("N", int, Quantity)
-_Written = tuple[tuple[tuple[str, QuantityText], ...], ...]
+_RequestInputs = tuple[tuple[tuple[str, QuantityText], ...], ...]
 
 
 # Names
@@ -159,7 +159,7 @@ def balanced_requests(pod: Pod) -> dict[str, int]:
     return _amounts(pod, _BALANCED)
 
 
-def written_requests(pod: Pod) -> tuple[object, ...]:
+def request_inputs(pod: Pod) -> tuple[object, ...]:
     """Everything that the pod's requests are computed from."""
     spec, status = pod.spec, pod.status
     return (
@@ -169,19 +169,19 @@ def written_requests(pod: Pod) -> tuple[object, ...]:
     )
 
 
-def asks_alike(one: Pod, other: Pod) -> bool:
-    """Whether two versions of a pod have the same `written_requests`; most of them differ in conditions alone."""
+def has_same_request_inputs(one: Pod, other: Pod) -> bool:
+    """Whether two versions of a pod have the same `request_inputs`; most of them differ in conditions alone."""
     before, after = one.spec, other.spec
     return (
         before.containers == after.containers
         and before.init_containers == after.init_containers
         and before.overhead == after.overhead
         and before.resources == after.resources
-        and runs_alike(one.status, other.status)
+        and has_same_status_requests(one.status, other.status)
     )
 
 
-def runs_alike(before: PodStatus, after: PodStatus) -> bool:
+def has_same_status_requests(before: PodStatus, after: PodStatus) -> bool:
     """The same of what statuses say of requests."""
     return (
         before.container_statuses == after.container_statuses
@@ -192,14 +192,14 @@ def runs_alike(before: PodStatus, after: PodStatus) -> bool:
     )
 
 
-def takes_alike(one: Pod, other: Pod) -> bool:
+def has_same_usage(one: Pod, other: Pod) -> bool:
     """Whether two versions of a pod with one spec take the same from their node.
 
     Each pod that starts has statuses all at once; they say that its containers have what they asked for, or nothing."""
     before, after = one.status, other.status
-    if before.resources is None and after.resources is None and _runs_as_written(one) and _runs_as_written(other):
+    if before.resources is None and after.resources is None and _has_no_resize(one) and _has_no_resize(other):
         return True  # what was set aside for the pod as a whole, and why resizes wait, is of no account then
-    return runs_alike(before, after)
+    return has_same_status_requests(before, after)
 
 
 def _resizes(status: PodStatus) -> list[str]:
@@ -207,7 +207,7 @@ def _resizes(status: PodStatus) -> list[str]:
     return [condition.reason for condition in status.conditions if condition.type == _RESIZE_PENDING]
 
 
-class _Variant(NamedTuple):
+class _RequestRule(NamedTuple):
     """Which of the answers."""
 
     use_status: bool = False
@@ -216,29 +216,29 @@ class _Variant(NamedTuple):
     accounted_only: bool = False
 
 
-_ACCOUNTED = _Variant(use_status=True, accounted_only=True)
-_NONZERO = _Variant(use_status=True, with_defaults=True)
-_FILTER = _Variant(accounted_only=True)
-_FIT_SCORE = _Variant(skip_pod_level=True, with_defaults=True)
-_BALANCED = _Variant(use_status=True)
+_ACCOUNTED = _RequestRule(use_status=True, accounted_only=True)
+_NONZERO = _RequestRule(use_status=True, with_defaults=True)
+_FILTER = _RequestRule(accounted_only=True)
+_FIT_SCORE = _RequestRule(skip_pod_level=True, with_defaults=True)
+_BALANCED = _RequestRule(use_status=True)
 
 
-def _amounts(pod: Pod, variant: _Variant) -> dict[str, int]:
-    written = _as_written(pod, variant)
-    return _computed(pod, variant) if written is None else _remembered(written, variant).copy()
+def _amounts(pod: Pod, variant: _RequestRule) -> dict[str, int]:
+    written = _container_request_inputs(pod, variant)
+    return _compute_amounts(pod, variant) if written is None else _cached_amounts(written, variant).copy()
 
 
-def _as_written(pod: Pod, variant: _Variant) -> _Written | None:
+def _container_request_inputs(pod: Pod, variant: _RequestRule) -> _RequestInputs | None:
     """What the containers of a simple pod write, which is all that its amounts depend on; None for any other pod."""
     spec = pod.spec
     if spec.init_containers or spec.overhead or not (spec.resources is None or variant.skip_pod_level):
         return None
-    if variant.use_status and pod.status.container_statuses and not _runs_as_written(pod):
+    if variant.use_status and pod.status.container_statuses and not _has_no_resize(pod):
         return None
     return tuple([tuple(container.resources.requests.items()) for container in spec.containers])
 
 
-def _runs_as_written(pod: Pod) -> bool:
+def _has_no_resize(pod: Pod) -> bool:
     """Whether every container that runs has what it asks for: so it is with all pods but those that are resized."""
     statuses = pod.status.container_statuses + pod.status.init_container_statuses
     if not statuses:
@@ -256,15 +256,15 @@ def _runs_as_written(pod: Pod) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _remembered(written: _Written, variant: _Variant) -> dict[str, int]:
+def _cached_amounts(written: _RequestInputs, variant: _RequestRule) -> dict[str, int]:
     containers = [Container(resources=ResourceRequirements(requests=dict(items))) for items in written]
-    return _computed(Pod(spec=PodSpec(containers=tuple(containers))), variant)
+    return _compute_amounts(Pod(spec=PodSpec(containers=tuple(containers))), variant)
 
 
-def _computed(pod: Pod, variant: _Variant) -> dict[str, int]:
+def _compute_amounts(pod: Pod, variant: _RequestRule) -> dict[str, int]:
     amounts = _plain_requests(pod, variant)
     if amounts is None:
-        amounts = _rounded(_Reading(parse_quantity, Quantity.larger, variant, NONZERO_DEFAULTS).requests(pod))
+        amounts = _rounded(_RequestReader(parse_quantity, Quantity.larger, variant, NONZERO_DEFAULTS).requests(pod))
     if not variant.accounted_only:
         return amounts
     return {name: amount for name, amount in amounts.items() if is_accounted(name)}
@@ -291,13 +291,13 @@ def pod_requests(
     `use_status` counts a resize in progress at its largest. `skip_pod_level` leaves `spec.resources` out.
     `non_missing` are requests of each container, init containers too, that does not name the resource itself.
     """
-    variant = _Variant(use_status, skip_pod_level, with_defaults=bool(non_missing))
-    return _Reading(parse_quantity, Quantity.larger, variant, non_missing or {}).requests(pod)
+    variant = _RequestRule(use_status, skip_pod_level, with_defaults=bool(non_missing))
+    return _RequestReader(parse_quantity, Quantity.larger, variant, non_missing or {}).requests(pod)
 
 
 def pod_limits(pod: Pod) -> dict[str, Quantity]:
     """What the pod may take at most, exact, by every name it limits. Overhead counts where there is a limit at all."""
-    limits = _Limits(parse_quantity, Quantity.larger, _Variant(), {}).of_containers(pod)
+    limits = _LimitReader(parse_quantity, Quantity.larger, _RequestRule(), {}).of_containers(pod)
     resources = pod.spec.resources
     if resources is not None:
         limits.update({name: parse_quantity(text) for name, text in resources.limits.items() if is_pod_level(name)})
@@ -313,7 +313,7 @@ def has_pod_level_requests(pod: Pod) -> bool:
     return resources is not None and any(is_pod_level(name) for name in resources.requests)
 
 
-class _Reading(Generic[N]):
+class _RequestReader(Generic[N]):
     """One variant of the rule, in one kind of number."""
 
     __slots__ = ("_defaults", "_larger", "_number", "_variant")
@@ -322,7 +322,7 @@ class _Reading(Generic[N]):
         self,
         number: Callable[[QuantityText], N],
         larger: Callable[[N, N], N],
-        variant: _Variant,
+        variant: _RequestRule,
         defaults: Mapping[str, N],
     ) -> None:
         self._number: Callable[[QuantityText], N] = number
@@ -360,7 +360,7 @@ class _Reading(Generic[N]):
         return running
 
     def _of_container(self, pod: Pod, container: Container, status: ContainerStatus | None) -> dict[str, N]:
-        requests = self._read(self._written(container))
+        requests = self._read(self._container_amounts(container))
         if status is not None and status.resources is not None:
             requests = self._largest(pod, requests, status.resources.requests, status.allocated_resources)
         for name, default in self._defaults.items():
@@ -368,7 +368,7 @@ class _Reading(Generic[N]):
                 requests[name] = default
         return requests
 
-    def _written(self, container: Container) -> ResourceList:
+    def _container_amounts(self, container: Container) -> ResourceList:
         return container.resources.requests
 
     def _of_pod(self, pod: Pod) -> dict[str, N]:
@@ -397,12 +397,12 @@ class _Reading(Generic[N]):
         return {name: number(text) for name, text in resources.items()}
 
 
-class _Limits(_Reading[Quantity]):
+class _LimitReader(_RequestReader[Quantity]):
     """The same rule for limits."""
 
     __slots__ = ()
 
-    def _written(self, container: Container) -> ResourceList:
+    def _container_amounts(self, container: Container) -> ResourceList:
         return container.resources.limits
 
 
@@ -428,10 +428,10 @@ class _NotPlainError(Exception):
     """A quantity that is negative or enormous: only `Quantity` follows upstream's overflows."""
 
 
-def _plain_requests(pod: Pod, variant: _Variant) -> dict[str, int] | None:
+def _plain_requests(pod: Pod, variant: _RequestRule) -> dict[str, int] | None:
     """The rule in billionths, rounded at the end; None where a number is not plain."""
     try:
-        totals = _Reading(_nanos, max, variant, _PLAIN_DEFAULTS).requests(pod)
+        totals = _RequestReader(_nanos, max, variant, _PLAIN_DEFAULTS).requests(pod)
     except _NotPlainError:
         return None
     if any(total > _PLAIN_LIMIT for total in totals.values()):

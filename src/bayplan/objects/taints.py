@@ -83,7 +83,7 @@ def first_untolerated(
     return None
 
 
-def timeless(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
+def without_times(taints: tuple[Taint, ...]) -> tuple[Taint, ...]:
     """The same without when each came: nobody is kept away by that, and lists that are alike should look alike."""
     if all(taint.time_added is None for taint in taints):
         return taints

@@ -9,45 +9,47 @@ from __future__ import annotations
 from bayplan.codec.go_text import quote
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Wait
+from bayplan.framework.api.plugin import PermitWait
 from bayplan.framework.api.status import Status, error, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.workloads import PodGroup
 
-FEW_PODS = "waiting for minCount pods from a gang to appear in scheduling queue"
-FEW_PLACES = "waiting for minCount pods from a gang to be scheduled"
-PATIENCE_S = 5 * 60.0
+WAITING_FOR_PODS = "waiting for minCount pods from a gang to appear in scheduling queue"
+WAITING_FOR_PLACEMENTS = "waiting for minCount pods from a gang to be scheduled"
+PERMIT_TIMEOUT_S = 5 * 60.0
 
 
-def group_name(pod: Pod) -> str | None:
+def pod_group_name(pod: Pod) -> str | None:
     """The PodGroup that the pod belongs to, if any."""
     group = pod.spec.scheduling_group
     return None if group is None else group.pod_group_name
 
 
-def own_group(pod: Pod) -> tuple[str, str | None]:
-    return pod.namespace, group_name(pod)
+def own_group_key(pod: Pod) -> tuple[str, str | None]:
+    return pod.namespace, pod_group_name(pod)
 
 
-def mate_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_member_add(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A pod came; of the same group?"""
     assert isinstance(new, Pod)
-    name = group_name(pod)
-    return queue_if(name is not None and new.namespace == pod.namespace and group_name(new) == name)
+    name = pod_group_name(pod)
+    return queue_hint_if(name is not None and new.namespace == pod.namespace and pod_group_name(new) == name)
 
 
-def group_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_group_add(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A group came; the pod's own?"""
     assert isinstance(new, PodGroup)
-    return queue_if(group_name(pod) is not None and (new.namespace, new.name) == (pod.namespace, group_name(pod)))
+    return queue_hint_if(
+        pod_group_name(pod) is not None and (new.namespace, new.name) == (pod.namespace, pod_group_name(pod))
+    )
 
 
 class GangScheduling:
@@ -55,8 +57,8 @@ class GangScheduling:
 
     name = "GangScheduling"
     cured_by = (
-        Cure(Resource.POD, Action.ADD, mate_added, reads=own_group),
-        Cure(Resource.POD_GROUP, Action.ADD, group_added, reads=own_group),
+        ClusterEventWithHint(EventResource.POD, ActionType.ADD, hint_on_member_add, hint_key=own_group_key),
+        ClusterEventWithHint(EventResource.POD_GROUP, ActionType.ADD, hint_on_group_add, hint_key=own_group_key),
     )
 
     def __init__(self, handle: Handle) -> None:
@@ -67,19 +69,19 @@ class GangScheduling:
         return cls(handle)
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
-        name = group_name(pod)
+        name = pod_group_name(pod)
         if name is None:
             return None
         group = self._group(pod.namespace, name)
         if group is None:
             return unresolvable(f"waiting for pods's pod group {quote(name)} to appear in scheduling queue")
-        if len(self._handle.group_pods(pod.namespace, name)) < _least(group):
-            return unresolvable(FEW_PODS)
+        if len(self._handle.group_pods(pod.namespace, name)) < _min_count(group):
+            return unresolvable(WAITING_FOR_PODS)
         return None
 
-    def permit(self, cycle: Cycle, node_name: str) -> Wait | Status | None:  # noqa: ARG002
+    def permit(self, cycle: Cycle, node_name: str) -> PermitWait | Status | None:  # noqa: ARG002
         pod = cycle.pod
-        name = group_name(pod)
+        name = pod_group_name(pod)
         if name is None:
             return None
         group = self._group(pod.namespace, name)
@@ -90,9 +92,9 @@ class GangScheduling:
             return None
         mates = self._handle.group_pods(pod.namespace, name)
         placed = [mate for mate in mates if mate.spec.node_name]
-        if len(placed) < _least(group):
+        if len(placed) < _min_count(group):
             self._handle.activate({mate.name: mate for mate in mates if not mate.spec.node_name})
-            return Wait(PATIENCE_S, FEW_PLACES)
+            return PermitWait(PERMIT_TIMEOUT_S, WAITING_FOR_PLACEMENTS)
         self._release(placed)
         return None
 
@@ -101,12 +103,12 @@ class GangScheduling:
 
     def _release(self, mates: list[Pod]) -> None:
         for mate in mates:
-            waiting = self._handle.waiting.get(mate.uid)
+            waiting = self._handle.waiting_pods.get(mate.uid)
             if waiting is not None:
                 waiting.allow(self.name)
 
 
-def _least(group: PodGroup) -> int:
+def _min_count(group: PodGroup) -> int:
     """How many pods the group needs at least: a group without a gang policy needs none."""
     gang = group.spec.scheduling_policy.gang
     return 0 if gang is None else gang.min_count

@@ -15,34 +15,34 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bayplan.errors import ObjectError
-from bayplan.framework.api.cycle import Cycle, Key
-from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.cycle import Cycle, StateKey
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.framework.api.status import (
     SKIP,
     Status,
     unresolvable,
     unschedulable,
 )
-from bayplan.framework.runtime.bind_request_mutation import name_in_request
+from bayplan.framework.runtime.bind_request_mutation import add_request_fields
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import FRACTION, ReceivedGpu
 from bayplan.objects.kai.gpu_sharing import (
     GPU,
     GpuShare,
-    device_memory,
-    given_whole,
-    groups_of,
+    gpu_groups_of,
+    gpu_memory_of_node,
     is_reservation,
-    wanted_share,
+    requested_share,
+    whole_device_spec,
     whole_gpus,
 )
-from bayplan.snapshot import NodeTable, NodeView, PodInfo
+from bayplan.snapshot import NodeInfo, NodeTable, PodInfo
 
 NO_ROOM = "node(s) had no GPU with enough room for a part of it"
 NO_MEMORY = "node(s) did not say how much memory their GPUs have"
-BEING_SHARED = "node(s) had GPUs that are about to be shared"
+SHARING_IN_PROGRESS = "node(s) had GPUs that are about to be shared"
 
 
 @dataclass(slots=True)
@@ -68,14 +68,14 @@ class SharedDevices:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AssignedGpuGroups:
     """What was given to a pod that the API server does not show so yet."""
 
     groups: tuple[str, ...]
     share: GpuShare
 
 
-_WANTED: Key[GpuShare | int] = Key("GpuSharing/wanted")
+_REQUESTED_SHARE: StateKey[GpuShare | int] = StateKey("GpuSharing/wanted")
 """A part of GPUs, or how many whole ones."""
 
 
@@ -83,16 +83,18 @@ class GpuSharing:
     """Gives out parts of GPUs."""
 
     name = "GpuSharing"
-    depends_on = row_alone
+    depends_on = row_local
     cured_by = (
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL),
-        Cure(Resource.ASSIGNED_POD, Action.DELETE),
+        ClusterEventWithHint(
+            EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE | ActionType.UPDATE_NODE_LABEL
+        ),
+        ClusterEventWithHint(EventResource.ASSIGNED_POD, ActionType.DELETE),
     )
 
     def __init__(self, handle: Handle) -> None:
-        self._chance = handle.chance
+        self._chance = handle.random
         self._requests = handle.bind_requests
-        self._choices: dict[str, Choice] = {}  # by the uid of the pod
+        self._choices: dict[str, AssignedGpuGroups] = {}  # by the uid of the pod
 
     @classmethod
     def factory(cls, args: object, handle: Handle) -> GpuSharing:  # noqa: ARG003
@@ -100,23 +102,23 @@ class GpuSharing:
 
     def signature(self, pod: Pod) -> Hashable | None:
         try:
-            return wanted_share(pod), whole_gpus(pod)
+            return requested_share(pod), whole_gpus(pod)
         except ObjectError:
             return None
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         try:
-            share = wanted_share(cycle.pod)
+            share = requested_share(cycle.pod)
         except ObjectError as fault:
             return unresolvable(str(fault))
         whole = whole_gpus(cycle.pod)
         if share is None and not whole:
             return SKIP
-        cycle.put(_WANTED, share or whole)
+        cycle.put(_REQUESTED_SHARE, share or whole)
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        wanted = cycle.get(_WANTED)
+        wanted = cycle.get(_REQUESTED_SHARE)
         full, silent = np.zeros(len(nodes), dtype=np.bool_), np.zeros(len(nodes), dtype=np.bool_)
         for position, node in enumerate(nodes):
             if not node.allocatable(GPU):
@@ -130,26 +132,26 @@ class GpuSharing:
             else:
                 slots = node.allocatable("pods") - int(node.columns.pod_count[node.row])
                 full[position] = not devices.has_room(wanted, slots)
-        yield Rejection(full, BEING_SHARED if isinstance(wanted, int) else NO_ROOM)
+        yield Rejection(full, SHARING_IN_PROGRESS if isinstance(wanted, int) else NO_ROOM)
         if silent.any():
             yield Rejection(silent, NO_MEMORY, resolvable=False)
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
-        wanted, pod = cycle.find(_WANTED), cycle.pod
+        wanted, pod = cycle.find(_REQUESTED_SHARE), cycle.pod
         if not isinstance(wanted, GpuShare):
-            if given := given_whole(pod):
-                name_in_request(cycle, **given)
+            if given := whole_device_spec(pod):
+                add_request_fields(cycle, **given)
             return None
         columns = cycle.snapshot.nodes
-        devices = self._devices(NodeView(columns, columns.index[node_name]), spare=pod.uid)
+        devices = self._devices(NodeInfo(columns, columns.index[node_name]), spare=pod.uid)
         known = devices.fitting(wanted)[: wanted.devices]
         fresh = wanted.devices - len(known)
         if fresh > devices.idle:
             return unschedulable(NO_ROOM)
         groups = (*known, *(self._new_group() for _ in range(fresh)))
-        self._choices[pod.uid] = Choice(groups, wanted)
+        self._choices[pod.uid] = AssignedGpuGroups(groups, wanted)
         part = ReceivedGpu(wanted.devices, f"{wanted.portion_of(devices.device_mib):.2f}")
-        name_in_request(cycle, received_resource_type=FRACTION, received_gpu=part, selected_gpu_groups=groups)
+        add_request_fields(cycle, received_resource_type=FRACTION, received_gpu=part, selected_gpu_groups=groups)
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
@@ -158,43 +160,43 @@ class GpuSharing:
     async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
         """The binder has labelled the pod before it bound it: the pod says from now on what it has. Where there is no
         binder nobody labels it, and our memory is all that there is."""
-        if self._requests.desk.following is not None:
+        if self._requests.factory.tracker is not None:
             self._choices.pop(cycle.pod.uid, None)
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    def _devices(self, node: NodeView, spare: str = "") -> SharedDevices:
+    def _devices(self, node: NodeInfo, spare: str = "") -> SharedDevices:
         """How the GPUs of a node are used; `spare`: as if this pod were not there."""
-        found = SharedDevices(device_memory(node.node), idle=node.free(GPU))
+        found = SharedDevices(gpu_memory_of_node(node.node), idle=node.free(GPU))
         held: set[str] = set()
-        reservations = self._requests.desk.reservations
+        reservations = self._requests.factory.reservations
         for info in node.pods:
             if is_reservation(info.pod, reservations):
-                held |= groups_of(info.pod)
-            elif info.uid != spare and (choice := self._choice(info)) is not None:
+                held |= gpu_groups_of(info.pod)
+            elif info.uid != spare and (choice := self._assigned_groups(info)) is not None:
                 taken = choice.share.memory_on(found.device_mib)
                 for group in choice.groups:
                     found.used_mib[group] = found.used_mib.get(group, 0) + taken
         found.idle -= len(found.used_mib.keys() - held)  # their devices are reserved in a moment
         return found
 
-    def _choice(self, info: PodInfo) -> Choice | None:
+    def _assigned_groups(self, info: PodInfo) -> AssignedGpuGroups | None:
         """What a pod has: by our own memory, by the request that somebody before us has made, or by its labels."""
         pod = info.pod
         try:
-            share = wanted_share(pod)
+            share = requested_share(pod)
         except ObjectError:
             return None  # nobody gave it anything
         if share is None:
             return None
-        told = sorted(groups_of(pod))
+        told = sorted(gpu_groups_of(pod))
         if (chosen := self._choices.get(pod.uid)) is not None:
             if told == sorted(chosen.groups):
                 del self._choices[pod.uid]
             return chosen
         # A pod that was given up elsewhere may still be labelled with what it was to have there.
-        groups = self._requests.desk.groups_of(pod) or told
-        return Choice(tuple(groups), share) if groups else None
+        groups = self._requests.factory.gpu_groups_of(pod) or told
+        return AssignedGpuGroups(tuple(groups), share) if groups else None
 
     def _new_group(self) -> str:
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))

@@ -15,11 +15,11 @@ from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.objects.core import Pod
 from bayplan.objects.images import container_count, pod_images
 from bayplan.plugins.go_division import quotient
-from bayplan.snapshot import IntVector, NodeTable, NodeView
+from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 
 MEBIBYTE = 1024 * 1024
-LEAST_BYTES = 23 * MEBIBYTE
-MOST_BYTES_A_CONTAINER = 1000 * MEBIBYTE
+MIN_THRESHOLD_BYTES = 23 * MEBIBYTE
+MAX_CONTAINER_THRESHOLD_BYTES = 1000 * MEBIBYTE
 
 
 class ImageLocality:
@@ -46,13 +46,13 @@ class ImageLocality:
             # Go's order of operations: the share first, then the product, then the cut.
             present += (sizes * (holders / total_nodes)).astype(np.int64)
         scores = np.zeros(len(nodes), dtype=np.int64)
-        ahead = np.flatnonzero(present >= LEAST_BYTES)  # usually few rows: all others score 0
-        most = MOST_BYTES_A_CONTAINER * container_count(cycle.pod)
-        saved = np.minimum(present[ahead], most) - LEAST_BYTES
-        scores[ahead] = quotient(MAX_SCORE * saved, most - LEAST_BYTES)
+        ahead = np.flatnonzero(present >= MIN_THRESHOLD_BYTES)  # usually few rows: all others score 0
+        most = MAX_CONTAINER_THRESHOLD_BYTES * container_count(cycle.pod)
+        saved = np.minimum(present[ahead], most) - MIN_THRESHOLD_BYTES
+        scores[ahead] = quotient(MAX_SCORE * saved, most - MIN_THRESHOLD_BYTES)
         return scores
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         """The same for one node: for bringing what is known of a few rows up to date."""
         images = node.images
         if not images:
@@ -60,7 +60,7 @@ class ImageLocality:
         total_nodes = float(cycle.snapshot.nodes.count)
         found = [images[name] for name in pod_images(cycle.pod) if name in images]
         present = sum(int(state.size_bytes * (state.node_count / total_nodes)) for state in found)
-        if present < LEAST_BYTES:
+        if present < MIN_THRESHOLD_BYTES:
             return 0
-        most = MOST_BYTES_A_CONTAINER * container_count(cycle.pod)
-        return MAX_SCORE * (min(present, most) - LEAST_BYTES) // (most - LEAST_BYTES)
+        most = MAX_CONTAINER_THRESHOLD_BYTES * container_count(cycle.pod)
+        return MAX_SCORE * (min(present, most) - MIN_THRESHOLD_BYTES) // (most - MIN_THRESHOLD_BYTES)

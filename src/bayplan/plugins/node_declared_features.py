@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.framework.api.status import SKIP, Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
@@ -26,7 +26,7 @@ FEATURES_MISSING = "node(s) didn't match Pod's required features"
 RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
 USER_NAMESPACES_WITH_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
 
-NEEDED_FEATURES: Key[frozenset[str]] = Key("PreFilterNodeDeclaredFeatures")
+NEEDED_FEATURES: StateKey[frozenset[str]] = StateKey("PreFilterNodeDeclaredFeatures")
 
 
 def needed_features(pod: Pod) -> frozenset[str]:
@@ -41,17 +41,17 @@ def needed_features(pod: Pod) -> frozenset[str]:
     return frozenset(needed)
 
 
-def declaration_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A node came, or declares other features (or the same in another order: kube-scheduler compares lists)."""
     assert isinstance(new, Node)
-    return queue_if(not isinstance(old, Node) or old.status.declared_features != new.status.declared_features)
+    return queue_hint_if(not isinstance(old, Node) or old.status.declared_features != new.status.declared_features)
 
 
-def own_needs_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def hint_on_own_update(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
     """The pod itself was changed so that it needs other features."""
     assert isinstance(old, Pod)
     assert isinstance(new, Pod)
-    return queue_if(new.uid == pod.uid and needed_features(old) != needed_features(new))
+    return queue_hint_if(new.uid == pod.uid and needed_features(old) != needed_features(new))
 
 
 class NodeDeclaredFeatures:
@@ -59,10 +59,15 @@ class NodeDeclaredFeatures:
 
     name = "NodeDeclaredFeatures"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     cured_by = (
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_DECLARED_FEATURE, declaration_changed, reads=nothing),
-        Cure(Resource.POD, Action.UPDATE, own_needs_changed, reads=nothing),
+        ClusterEventWithHint(
+            EventResource.NODE,
+            ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,
+            hint_on_node_change,
+            hint_key=no_hint_key,
+        ),
+        ClusterEventWithHint(EventResource.POD, ActionType.UPDATE, hint_on_own_update, hint_key=no_hint_key),
     )
 
     def signature(self, pod: Pod) -> Hashable | None:
@@ -79,6 +84,6 @@ class NodeDeclaredFeatures:
         needed = cycle.find(NEEDED_FEATURES)
         if needed is None:
             text = f'error reading "{NEEDED_FEATURES.name}" from cycle-state: not found'
-            yield Rejection.broken(nodes, text)
+            yield Rejection.from_error(nodes, text)
             return
         yield Rejection(~nodes.where_features(needed.issubset), FEATURES_MISSING, resolvable=False)

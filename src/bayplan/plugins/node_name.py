@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.events import Action, Cure, Resource
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.objects.core import Pod
 from bayplan.snapshot import NodeTable
 
@@ -21,8 +21,8 @@ class NodeName:
 
     name = "NodeName"
     looks_at_pods = False
-    depends_on = row_alone
-    cured_by = (Cure(Resource.NODE, Action.ADD),)
+    depends_on = row_local
+    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def signature(self, pod: Pod) -> Hashable | None:
         return pod.spec.node_name

@@ -9,15 +9,15 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    queue_hint_if,
 )
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.framework.api.status import (
     SKIP,
     Status,
@@ -27,28 +27,28 @@ from bayplan.framework.api.status import (
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.ports import HostPort, host_ports, ports_conflict
-from bayplan.snapshot import NodeTable, NodeView
+from bayplan.snapshot import NodeInfo, NodeTable
 
-PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
+PORTS_IN_USE = "node(s) didn't have free ports for the requested pod ports"
 
-WANTED_PORTS: Key[tuple[HostPort, ...]] = Key("PreFilterNodePorts")
+WANTED_PORTS: StateKey[tuple[HostPort, ...]] = StateKey("PreFilterNodePorts")
 
 
-def port_released(wanted: tuple[HostPort, ...], old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_pod_delete(wanted: tuple[HostPort, ...], old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A pod went that was on a node, or had room kept on one, and held one of the wanted ports."""
     assert isinstance(old, Pod)
     placed = bool(old.spec.node_name or old.status.nominated_node_name)
-    return queue_if(placed and ports_conflict(wanted, host_ports(old)))
+    return queue_hint_if(placed and ports_conflict(wanted, host_ports(old)))
 
 
 class NodePorts:
     """Keeps pods off nodes where somebody holds one of their host ports."""
 
     name = "NodePorts"
-    depends_on = row_alone
+    depends_on = row_local
     cured_by = (
-        Cure.sharing(Resource.POD, Action.DELETE, host_ports, port_released),
-        Cure(Resource.NODE, Action.ADD),
+        ClusterEventWithHint.with_hint_key(EventResource.POD, ActionType.DELETE, host_ports, hint_on_pod_delete),
+        ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
     )
 
     def signature(self, pod: Pod) -> Hashable | None:
@@ -65,16 +65,16 @@ class NodePorts:
         ports = cycle.find(WANTED_PORTS)
         if ports is None:
             text = f'reading "{WANTED_PORTS.name}" from cycleState: not found'
-            yield Rejection.broken(nodes, text)
+            yield Rejection.from_error(nodes, text)
             return
         taken = np.zeros(len(nodes), dtype=np.bool_)
         for port in ports:
             taken |= nodes.where_port_taken(port)
-        yield Rejection(taken, PORTS_TAKEN)
+        yield Rejection(taken, PORTS_IN_USE)
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         """The same for one node: for bringing what is known of a few rows up to date."""
         ports = cycle.find(WANTED_PORTS)
         if ports is None:
             return error(f'reading "{WANTED_PORTS.name}" from cycleState: not found')
-        return unschedulable(PORTS_TAKEN) if ports_conflict(ports, node.ports) else None
+        return unschedulable(PORTS_IN_USE) if ports_conflict(ports, node.ports) else None

@@ -9,33 +9,33 @@ from collections.abc import Hashable, Iterator
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.taints import UNSCHEDULABLE, tolerated
 from bayplan.snapshot import NodeTable
 
-CORDONED = "node(s) were unschedulable"
+UNSCHEDULABLE_REASON = "node(s) were unschedulable"
 
 
-def became_schedulable(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A node came open, or was opened."""
     assert isinstance(new, Node)
     was_closed = old is None or (isinstance(old, Node) and old.spec.unschedulable)
-    return queue_if(was_closed and not new.spec.unschedulable)
+    return queue_hint_if(was_closed and not new.spec.unschedulable)
 
 
-def now_tolerates(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_own_update(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """The pod itself got the toleration that it lacked."""
     assert isinstance(new, Pod)
-    return queue_if(new.uid == pod.uid and tolerated(UNSCHEDULABLE, new.spec.tolerations))
+    return queue_hint_if(new.uid == pod.uid and tolerated(UNSCHEDULABLE, new.spec.tolerations))
 
 
 class NodeUnschedulable:
@@ -43,10 +43,14 @@ class NodeUnschedulable:
 
     name = "NodeUnschedulable"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     cured_by = (
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, became_schedulable, reads=nothing),
-        Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, now_tolerates, reads=nothing),
+        ClusterEventWithHint(
+            EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_TAINT, hint_on_node_change, hint_key=no_hint_key
+        ),
+        ClusterEventWithHint(
+            EventResource.POD, ActionType.UPDATE_POD_TOLERATION, hint_on_own_update, hint_key=no_hint_key
+        ),
     )
 
     def signature(self, pod: Pod) -> Hashable | None:
@@ -54,4 +58,4 @@ class NodeUnschedulable:
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         if not tolerated(UNSCHEDULABLE, cycle.pod.spec.tolerations):
-            yield Rejection(nodes.unschedulable, CORDONED, resolvable=False)
+            yield Rejection(nodes.unschedulable, UNSCHEDULABLE_REASON, resolvable=False)

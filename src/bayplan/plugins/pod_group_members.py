@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.handle import Handle
 from bayplan.objects.core import Pod
 
-_MEMBERS: Key[tuple[str, str, Sequence[Pod]]] = Key("PodGroupMembers")
+_MEMBERS: StateKey[tuple[str, str, Sequence[Pod]]] = StateKey("PodGroupMembers")
 
 
-class GroupRef(Protocol):
+class PodGroupName(Protocol):
     """A pod group, by name."""
 
     @property
@@ -25,7 +25,7 @@ class GroupRef(Protocol):
     def name(self) -> str: ...
 
 
-def members_of(handle: Handle, cycle: Cycle, group: GroupRef) -> Sequence[Pod]:
+def pod_group_members(handle: Handle, cycle: Cycle, group: PodGroupName) -> Sequence[Pod]:
     known = cycle.find(_MEMBERS)
     if known is None or known[:2] != (group.namespace, group.name):
         known = group.namespace, group.name, handle.group_pods(group.namespace, group.name)

@@ -11,7 +11,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import MAX_SCORE, Placement
 from bayplan.framework.api.status import Status, error
-from bayplan.plugins.pod_group_members import GroupRef, members_of
+from bayplan.plugins.pod_group_members import PodGroupName, pod_group_members
 
 NOTHING_ASSIGNED = "no pods from pod group are assigned to any of the candidate placements"
 
@@ -31,15 +31,15 @@ class PodGroupPodsCount:
     def score_placement(
         self,
         cycle: Cycle,
-        group: GroupRef,
+        group: PodGroupName,
         placement: Placement,  # noqa: ARG002
         assigned: Mapping[str, str],
     ) -> int:
         """Pods that run or are assumed already count as well: differences between placements stay in proportion."""
-        pods = members_of(self._handle, cycle, group)
+        pods = pod_group_members(self._handle, cycle, group)
         return sum(bool(pod.spec.node_name) for pod in pods) + len(assigned)
 
-    def normalize_placements(self, cycle: Cycle, group: GroupRef, scores: Sequence[int]) -> Sequence[int] | Status:  # noqa: ARG002
+    def normalize_placements(self, cycle: Cycle, group: PodGroupName, scores: Sequence[int]) -> Sequence[int] | Status:  # noqa: ARG002
         """The fullest placement gets 100."""
         most = max(scores, default=0)
         if most <= 0:

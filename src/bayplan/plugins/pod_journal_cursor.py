@@ -14,16 +14,16 @@ from bayplan.snapshot import PodChange, Snapshot
 _versions = count(1)
 
 
-def new_version() -> int:
+def next_version() -> int:
     """A number that no count has had before: two counts of one version are one count."""
     return next(_versions)
 
 
-_WORTH_ADDING = 64
+_MAX_INCREMENTAL_CHANGES = 64
 """When more pods than this changed, counting all of them is as well."""
 
 
-class Bookmark:
+class JournalCursor:
     """Up to where a count follows a snapshot. `basis`: whatever else it was made from."""
 
     __slots__ = ("basis", "layout", "pods", "renewed")
@@ -35,22 +35,22 @@ class Bookmark:
         self.pods = pods
 
     @classmethod
-    def at(cls, snapshot: Snapshot, basis: Hashable) -> Bookmark:
+    def at(cls, snapshot: Snapshot, basis: Hashable) -> JournalCursor:
         return cls(snapshot.layout, snapshot.renewed.end, basis, snapshot.pods.version)
 
-    def copy(self) -> Bookmark:
-        return Bookmark(self.layout, self.renewed, self.basis, self.pods)
+    def copy(self) -> JournalCursor:
+        return JournalCursor(self.layout, self.renewed, self.basis, self.pods)
 
-    def lose(self) -> None:
+    def invalidate(self) -> None:
         """The count is no longer right."""
         self.layout = -1
 
-    def turn(self, snapshot: Snapshot, basis: Hashable) -> list[PodChange] | None:
+    def changes_since(self, snapshot: Snapshot, basis: Hashable) -> list[PodChange] | None:
         """The pods that came and went since, to be counted now; None where all has to be counted anew."""
         if snapshot.layout != self.layout or snapshot.renewed.end != self.renewed or basis != self.basis:
             return None
-        changes = snapshot.pods.since(self.pods)
-        if changes is None or len(changes) > _WORTH_ADDING:
+        changes = snapshot.pods.changes_since(self.pods)
+        if changes is None or len(changes) > _MAX_INCREMENTAL_CHANGES:
             return None
         self.pods = snapshot.pods.version
         return changes

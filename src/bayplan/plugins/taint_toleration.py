@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.framework.api.status import Status, error
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects.core import Node, Pod, Taint, Toleration
@@ -28,47 +28,47 @@ from bayplan.snapshot import IntVector, NodeTable
 
 UNTOLERATED = "node(s) had untolerated taint(s)"
 
-SOFT_TOLERATIONS: Key[tuple[Toleration, ...]] = Key("PreScoreTaintToleration")
+SOFT_TOLERATIONS: StateKey[tuple[Toleration, ...]] = StateKey("PreScoreTaintToleration")
 """The pod's tolerations that can cover a taint of effect PreferNoSchedule."""
 
 
 Tolerations = tuple[Toleration, ...]
 
 
-class Tolerance(NamedTuple):
+class TolerationHintInput(NamedTuple):
     """What a pod tolerates. `keys`: of taints that it may tolerate; None: of any."""
 
     tolerations: Tolerations
     keys: frozenset[str] | None
 
 
-def tolerance_of(pod: Pod) -> Tolerance:
+def toleration_hint_input(pod: Pod) -> TolerationHintInput:
     keys = frozenset(each.key for each in pod.spec.tolerations)
-    return Tolerance(pod.spec.tolerations, None if "" in keys else keys)
+    return TolerationHintInput(pod.spec.tolerations, None if "" in keys else keys)
 
 
-def keeps_away(node: Node, tolerations: Tolerations) -> bool:
+def has_untolerated_taint(node: Node, tolerations: Tolerations) -> bool:
     """Whether some taint of the node keeps a pod with these tolerations off it."""
     return first_untolerated(node.spec.taints, tolerations) is not None
 
 
-def taints_now_tolerated(tolerance: Tolerance, old: KubeObject | None, new: KubeObject | None) -> Hint:
+def hint_on_node_change(tolerance: TolerationHintInput, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
     """A node came, or changed, whose taints the pod can live with now and could not before."""
     assert isinstance(new, Node)
     tolerations, keys = tolerance
     if keys is not None:
         for taint in new.spec.taints:  # looked up first: thousands may wait, each for a taint of its own to go
             if taint.key not in keys and taint.effect in DO_NOT_SCHEDULE:
-                return Hint.SKIP
-    if keeps_away(new, tolerations):
-        return Hint.SKIP
-    return queue_if(old is None or (isinstance(old, Node) and keeps_away(old, tolerations)))
+                return QueueingHint.SKIP
+    if has_untolerated_taint(new, tolerations):
+        return QueueingHint.SKIP
+    return queue_hint_if(old is None or (isinstance(old, Node) and has_untolerated_taint(old, tolerations)))
 
 
-def own_tolerations_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_own_update(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """Tolerations can only be added: if they are the pod's own, it is worth another try."""
     assert isinstance(new, Pod)
-    return queue_if(new.uid == pod.uid)
+    return queue_hint_if(new.uid == pod.uid)
 
 
 class TaintToleration:
@@ -76,10 +76,17 @@ class TaintToleration:
 
     name = "TaintToleration"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     cured_by = (
-        Cure.sharing(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, tolerance_of, taints_now_tolerated),
-        Cure(Resource.POD, Action.UPDATE_POD_TOLERATION, own_tolerations_changed, reads=nothing),
+        ClusterEventWithHint.with_hint_key(
+            EventResource.NODE,
+            ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
+            toleration_hint_input,
+            hint_on_node_change,
+        ),
+        ClusterEventWithHint(
+            EventResource.POD, ActionType.UPDATE_POD_TOLERATION, hint_on_own_update, hint_key=no_hint_key
+        ),
     )
 
     def signature(self, pod: Pod) -> Hashable | None:

@@ -17,10 +17,10 @@ from bayplan.framework.api.plugin import Placement
 from bayplan.framework.api.status import Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.workloads import PodGroup
-from bayplan.plugins.pod_group_members import GroupRef, members_of
+from bayplan.plugins.pod_group_members import PodGroupName, pod_group_members
 from bayplan.snapshot import LabelColumn, Snapshot
 
-ANYWHERE = ""
+ALL_NODES = ""
 
 
 class TopologyPlacementGenerator:
@@ -35,16 +35,16 @@ class TopologyPlacementGenerator:
     def factory(cls, args: object, handle: Handle) -> TopologyPlacementGenerator:  # noqa: ARG003
         return cls(handle)
 
-    def generate_placements(self, cycle: Cycle, group: GroupRef) -> Sequence[Placement] | Status:
+    def generate_placements(self, cycle: Cycle, group: PodGroupName) -> Sequence[Placement] | Status:
         found = self._handle.catalog.pod_groups.get(f"{group.namespace}/{group.name}")
         if found is None:
             return error(f"podgroup.scheduling.k8s.io {quote(group.name)} not found")
         snapshot = cycle.snapshot
         key = _topology_key(found)
         if key is None:
-            return (Placement(ANYWHERE, frozenset(snapshot.nodes.names)),)
+            return (Placement(ALL_NODES, frozenset(snapshot.nodes.names)),)
         column = snapshot.table.label(key)
-        placed = [pod for pod in members_of(self._handle, cycle, group) if pod.spec.node_name]
+        placed = [pod for pod in pod_group_members(self._handle, cycle, group) if pod.spec.node_name]
         if not placed:
             return _placements(snapshot, column, column.values)
         domain = _common_domain(snapshot, column, placed)
@@ -71,15 +71,15 @@ def _common_domain(snapshot: Snapshot, column: LabelColumn, placed: Sequence[Pod
         row = snapshot.nodes.index.get(pod.spec.node_name)
         if row is None:
             fault = f"nodeinfo not found for node name {quote(pod.spec.node_name)}"
-            return _undetermined(f"getting node for pod {pod.key}: {fault}")
+            return _placement_error(f"getting node for pod {pod.key}: {fault}")
         domain = column.value_of(row)
         if domain is None:
-            return _undetermined(f"no topology domain found for pod {pod.key}")
+            return _placement_error(f"no topology domain found for pod {pod.key}")
         if found and found != domain:
-            return _undetermined(f"more than 1 domain found for pod group: {found}, {domain}")
+            return _placement_error(f"more than 1 domain found for pod group: {found}, {domain}")
         found = domain
     return found
 
 
-def _undetermined(why: str) -> Status:
+def _placement_error(why: str) -> Status:
     return error(f"cannot determine domain for already scheduled pods: {why}")

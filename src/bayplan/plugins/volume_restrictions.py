@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.framework.api.status import (
     SKIP,
     Code,
@@ -31,9 +31,9 @@ from bayplan.framework.api.status import (
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolumeClaim
-from bayplan.snapshot import BoolVector, NodeTable, NodeView, PodInfo
+from bayplan.snapshot import BoolVector, NodeInfo, NodeTable, PodInfo
 from bayplan.volumes.claims import ClaimNames, claims_by_name, named_claims
-from bayplan.volumes.conflicts import conflicts_with, has_guarded_disk
+from bayplan.volumes.conflicts import conflicts_with, has_conflicting_disk_type
 from bayplan.volumes.errors import claim_not_found
 from bayplan.volumes.lookup import claim_key
 
@@ -57,26 +57,26 @@ class ExclusiveClaims:
         return replace(self, uses=self.uses + sign * shared) if shared else self
 
 
-STATE: Key[ExclusiveClaims] = Key("PreFilterVolumeRestrictions")
+STATE: StateKey[ExclusiveClaims] = StateKey("PreFilterVolumeRestrictions")
 
 
-def disk_or_claim_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_pod_delete(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A pod went that may have held a disk or claim of ours."""
     assert isinstance(old, Pod)
     if old.namespace != pod.namespace:
-        return Hint.SKIP
-    return queue_if(conflicts_with(pod, (old,)) or not set(named_claims(pod)).isdisjoint(named_claims(old)))
+        return QueueingHint.SKIP
+    return queue_hint_if(conflicts_with(pod, (old,)) or not set(named_claims(pod)).isdisjoint(named_claims(old)))
 
 
-def claims_alone(pod: Pod) -> ClaimNames | None:
+def claims_hint_key(pod: Pod) -> ClaimNames | None:
     """What matters of a pod that has no disk of the guarded kinds; one that has is looked at as a whole."""
-    return None if has_guarded_disk(pod) else claims_by_name(pod)
+    return None if has_conflicting_disk_type(pod) else claims_by_name(pod)
 
 
-def claim_created(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_claim_add(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A claim came; ours?"""
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(claims.include(new))
+    return queue_hint_if(claims.include(new))
 
 
 class VolumeRestrictions:
@@ -84,12 +84,14 @@ class VolumeRestrictions:
 
     name = "VolumeRestrictions"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     per_row = True
     cured_by = (
-        Cure(Resource.POD, Action.DELETE, disk_or_claim_released, reads=claims_alone),
-        Cure(Resource.NODE, Action.ADD),
-        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, claims_by_name, claim_created),
+        ClusterEventWithHint(EventResource.POD, ActionType.DELETE, hint_on_pod_delete, hint_key=claims_hint_key),
+        ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
+        ClusterEventWithHint.with_hint_key(
+            EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, claims_by_name, hint_on_claim_add
+        ),
     )
 
     def __init__(self, handle: Handle) -> None:
@@ -101,7 +103,7 @@ class VolumeRestrictions:
 
     def signature(self, pod: Pod) -> Hashable | None:
         """Nothing of a pod without claims and disks matters; otherwise answers depend on more than the pod."""
-        return None if has_guarded_disk(pod) or any(True for _ in named_claims(pod)) else ()
+        return None if has_conflicting_disk_type(pod) or any(True for _ in named_claims(pod)) else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         exclusive: set[str] = set()
@@ -113,15 +115,15 @@ class VolumeRestrictions:
                 exclusive.add(claim.name)
         users = cycle.snapshot.pods.claim_users
         uses = sum(claim_key(cycle.pod.namespace, name) in users for name in exclusive)
-        if not uses and not has_guarded_disk(cycle.pod):
+        if not uses and not has_conflicting_disk_type(cycle.pod):
             return SKIP
         cycle.put(STATE, ExclusiveClaims(frozenset(exclusive), uses))
         return None
 
-    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None:  # noqa: ARG002
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return self._count(cycle, info, 1)
 
-    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None:  # noqa: ARG002
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return self._count(cycle, info, -1)
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
@@ -129,13 +131,13 @@ class VolumeRestrictions:
         yield Rejection(conflict, DISK_CONFLICT)
         state = cycle.find(STATE)
         if state is None:
-            yield Rejection(~conflict, _no_state(), code=Code.ERROR)
+            yield Rejection(~conflict, _missing_state_error(), code=Code.ERROR)
         elif state.uses > 0:
             yield Rejection(~conflict, CLAIM_IN_USE)
 
     @staticmethod
     def _disk_conflicts(pod: Pod, nodes: NodeTable) -> BoolVector:
-        if not has_guarded_disk(pod):
+        if not has_conflicting_disk_type(pod):
             return np.zeros(len(nodes), dtype=np.bool_)
         answers = (conflicts_with(pod, (info.pod for info in node.pods)) for node in nodes)
         return np.fromiter(answers, dtype=np.bool_, count=len(nodes))
@@ -144,10 +146,10 @@ class VolumeRestrictions:
     def _count(cycle: Cycle, info: PodInfo, sign: int) -> Status | None:
         state = cycle.find(STATE)
         if state is None:
-            return Status(Code.ERROR, (_no_state(),))
+            return Status(Code.ERROR, (_missing_state_error(),))
         cycle.put(STATE, state.after(info, sign))
         return None
 
 
-def _no_state() -> str:
+def _missing_state_error() -> str:
     return f'cannot read "{STATE.name}" from cycleState'

@@ -10,17 +10,17 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.framework.api.status import SKIP, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -30,8 +30,8 @@ from bayplan.volumes.claims import (
     WAIT_FOR_FIRST_CONSUMER,
     ClaimNames,
     claims_by_name,
-    class_of_claim,
     named_claims,
+    storage_class_of_claim,
 )
 from bayplan.volumes.errors import (
     binding_mode_missing,
@@ -40,29 +40,29 @@ from bayplan.volumes.errors import (
     volume_not_found,
 )
 from bayplan.volumes.lookup import claim_key
-from bayplan.volumes.zones import SUCCESSOR, TOPOLOGY_LABELS, ZoneDemand, zone_demands
+from bayplan.volumes.zones import SUCCESSOR, TOPOLOGY_LABELS, ZoneRequirement, zone_requirements
 
 REASON = "node(s) had no available volume zone"
 
-Demands = tuple[ZoneDemand, ...]
-STATE: Key[Demands] = Key("PreFilterVolumeZone")
+ZoneRequirements = tuple[ZoneRequirement, ...]
+STATE: StateKey[ZoneRequirements] = StateKey("PreFilterVolumeZone")
 
 
-def class_with_delay_added(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_storage_class_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """Only a class that waits for pods lets an unbound claim pass here."""
     assert isinstance(new, StorageClass)
-    return queue_if(new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER)
+    return queue_hint_if(new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER)
 
 
-def own_claim_changed(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_claim_change(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(claims.include(new))
+    return queue_hint_if(claims.include(new))
 
 
-def zones_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_volume_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A new volume, or one that says something else about its zones."""
     assert isinstance(new, PersistentVolume)
-    return queue_if(not isinstance(old, PersistentVolume) or zone_demands(old) != zone_demands(new))
+    return queue_hint_if(not isinstance(old, PersistentVolume) or zone_requirements(old) != zone_requirements(new))
 
 
 class VolumeZone:
@@ -70,12 +70,24 @@ class VolumeZone:
 
     name = "VolumeZone"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     cured_by = (
-        Cure(Resource.STORAGE_CLASS, Action.ADD, class_with_delay_added, reads=nothing),
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
-        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, claims_by_name, own_claim_changed),
-        Cure(Resource.PERSISTENT_VOLUME, Action.ADD | Action.UPDATE, zones_changed, reads=nothing),
+        ClusterEventWithHint(
+            EventResource.STORAGE_CLASS, ActionType.ADD, hint_on_storage_class_change, hint_key=no_hint_key
+        ),
+        ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),
+        ClusterEventWithHint.with_hint_key(
+            EventResource.PERSISTENT_VOLUME_CLAIM,
+            ActionType.ADD | ActionType.UPDATE,
+            claims_by_name,
+            hint_on_claim_change,
+        ),
+        ClusterEventWithHint(
+            EventResource.PERSISTENT_VOLUME,
+            ActionType.ADD | ActionType.UPDATE,
+            hint_on_volume_change,
+            hint_key=no_hint_key,
+        ),
     )
 
     def __init__(self, handle: Handle) -> None:
@@ -90,7 +102,7 @@ class VolumeZone:
         return None if any(True for _ in named_claims(pod)) else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        demands = self._demands(cycle.pod)
+        demands = self._zone_requirements(cycle.pod)
         if isinstance(demands, Status):
             return demands
         if not demands:
@@ -101,23 +113,23 @@ class VolumeZone:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         demands = cycle.find(STATE)
         if demands is None:  # PreFilter is switched off in this profile
-            found = self._demands(cycle.pod)
+            found = self._zone_requirements(cycle.pod)
             if isinstance(found, Status):
                 yield Rejection(np.ones(len(nodes), dtype=np.bool_), found.message, resolvable=False)
                 return
             demands = found
         if demands:
-            yield Rejection(_zoned(nodes) & ~_satisfied(nodes, demands), REASON, resolvable=False)
+            yield Rejection(_has_topology_labels(nodes) & ~_satisfied(nodes, demands), REASON, resolvable=False)
 
-    def _demands(self, pod: Pod) -> Demands | Status:
+    def _zone_requirements(self, pod: Pod) -> ZoneRequirements | Status:
         """What all bound volumes of the pod ask for, or why the pod cannot be placed at all."""
-        demands: list[ZoneDemand] = []
+        demands: list[ZoneRequirement] = []
         for name in named_claims(pod):
             volume = self._volume(pod, name)
             if isinstance(volume, str):
                 return unresolvable(volume)
             if volume is not None:
-                demands.extend(zone_demands(volume))
+                demands.extend(zone_requirements(volume))
         return tuple(demands)
 
     def _volume(self, pod: Pod, name: str) -> PersistentVolume | str | None:
@@ -129,7 +141,7 @@ class VolumeZone:
             return claim_not_found(name)
         bound_to = claim.spec.volume_name
         if not bound_to:
-            return self._still_unbound(class_of_claim(claim))
+            return self._still_unbound(storage_class_of_claim(claim))
         return self._catalog.persistent_volumes.get(bound_to) or volume_not_found(bound_to)
 
     def _still_unbound(self, class_name: str) -> str | None:
@@ -143,7 +155,7 @@ class VolumeZone:
         return None if storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER else "PersistentVolume had no name"
 
 
-def _zoned(nodes: NodeTable) -> BoolVector:
+def _has_topology_labels(nodes: NodeTable) -> BoolVector:
     """Nodes that say where they are; the others are taken for a cluster without zones and let everything in."""
     zoned = np.zeros(len(nodes), dtype=np.bool_)
     for key in TOPOLOGY_LABELS:
@@ -151,7 +163,7 @@ def _zoned(nodes: NodeTable) -> BoolVector:
     return zoned
 
 
-def _satisfied(nodes: NodeTable, demands: Demands) -> BoolVector:
+def _satisfied(nodes: NodeTable, demands: ZoneRequirements) -> BoolVector:
     satisfied = np.ones(len(nodes), dtype=np.bool_)
     for key, values in demands:
         fits = nodes.where_label_in(key, values)

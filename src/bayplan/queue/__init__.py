@@ -1,23 +1,23 @@
 """Who is next: pods that are ready, pods that back off, and pods that wait for an event that may cure them."""
 
 from bayplan.queue.heap import queue_order
-from bayplan.queue.hints import HintTable, Occasion, Strategy
+from bayplan.queue.hints import HintTable, ObservedEvent, QueueingStrategy
 from bayplan.queue.queue_profile import QueueProfile
-from bayplan.queue.queued_pod import Pool, QueuedPod
+from bayplan.queue.queued_pod import QueuedPodInfo, SubQueue
 from bayplan.queue.recorder import QueueCounters, QueueRecorder
 from bayplan.queue.scheduling_queue import SchedulingQueue
 from bayplan.queue.settings import QueueSettings
 
 __all__ = [
     "HintTable",
-    "Occasion",
-    "Pool",
+    "ObservedEvent",
     "QueueCounters",
     "QueueProfile",
     "QueueRecorder",
     "QueueSettings",
-    "QueuedPod",
+    "QueuedPodInfo",
+    "QueueingStrategy",
     "SchedulingQueue",
-    "Strategy",
+    "SubQueue",
     "queue_order",
 ]

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from bayplan.queue.queued_pod import QueuedPod
+from bayplan.queue.queued_pod import QueuedPodInfo
 
 WINDOW = timedelta(seconds=1)
-NEVER_FAILED = datetime.min.replace(tzinfo=UTC)
-_MOST_DOUBLINGS = 60
-_LONGEST_S = 10.0**9
+NO_BACKOFF_TIME = datetime.min.replace(tzinfo=UTC)
+_MAX_DOUBLINGS = 60
+_MAX_BACKOFF_S = 10.0**9
 """Some thirty years: more would leave the calendar."""
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class PodBackoff:
     """The rule. A limit of 0 means that nobody waits."""
 
     initial_s: float = 1.0
@@ -30,26 +30,26 @@ class Backoff:
         """How long after the `count`-th failure."""
         if count <= 0:
             return 0.0
-        doubled: float = self.initial_s * 2 ** min(count - 1, _MOST_DOUBLINGS)
-        return min(doubled, self.max_s, _LONGEST_S)
+        doubled: float = self.initial_s * 2 ** min(count - 1, _MAX_DOUBLINGS)
+        return min(doubled, self.max_s, _MAX_BACKOFF_S)
 
-    def until(self, queued: QueuedPod) -> datetime:
+    def expires_at(self, queued: QueuedPodInfo) -> datetime:
         """When the pod's wait ends; the beginning of time for one that never failed."""
         count = queued.consecutive_errors or queued.unschedulable_count
         if not count or self.max_s <= 0:
-            return NEVER_FAILED
+            return NO_BACKOFF_TIME
         if queued.backoff_until is None:
             end = queued.timestamp + timedelta(seconds=self.duration_s(count))
             queued.backoff_until = self._floor(end)
         return queued.backoff_until
 
-    def holds(self, queued: QueuedPod, now: datetime) -> bool:
+    def is_backing_off(self, queued: QueuedPodInfo, now: datetime) -> bool:
         """Whether the pod still has to wait. One whose wait ends in the second that runs still does."""
-        return self.until(queued) >= self._floor(now)
+        return self.expires_at(queued) >= self._floor(now)
 
-    def ready_at(self, queued: QueuedPod) -> datetime:
-        """The first moment at which `holds` says no."""
-        return self.until(queued) + (WINDOW if self.windowed else timedelta(microseconds=1))
+    def ready_at(self, queued: QueuedPodInfo) -> datetime:
+        """The first moment at which `is_backing_off` says no."""
+        return self.expires_at(queued) + (WINDOW if self.windowed else timedelta(microseconds=1))
 
     def _floor(self, moment: datetime) -> datetime:
         return moment.replace(microsecond=0) if self.windowed else moment

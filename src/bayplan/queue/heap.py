@@ -16,15 +16,15 @@ from typing import Any
 
 from bayplan.framework.api.extension_points import QUEUE_SORT
 from bayplan.framework.api.plugin_error import PluginFault
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.objects.core import Pod
-from bayplan.queue.queued_pod import QueuedPod
+from bayplan.queue.queued_pod import QueuedPodInfo
 
-SortKey = Callable[[QueuedPod], Any]
+SortKey = Callable[[QueuedPodInfo], Any]
 """A value that sorts as the queue's order does."""
 
-_tickets = count(1)
-_FEW = 64
+_sequence_numbers = count(1)
+_MIN_STALE_ENTRIES = 64
 
 
 class PodHeap:
@@ -32,88 +32,88 @@ class PodHeap:
 
     def __init__(self, key: SortKey) -> None:
         self._key = key
-        self._heap: list[tuple[Any, int, QueuedPod]] = []
+        self._heap: list[tuple[Any, int, QueuedPodInfo]] = []
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[QueuedPod]:
+    def __iter__(self) -> Iterator[QueuedPodInfo]:
         """All pods in order: for people and tests, it sorts."""
-        return (queued for _, ticket, queued in sorted(self._heap) if queued.ticket == ticket)
+        return (queued for _, ticket, queued in sorted(self._heap) if queued.heap_sequence == ticket)
 
-    def push(self, queued: QueuedPod) -> None:
-        queued.ticket = next(_tickets)
-        heapq.heappush(self._heap, (self._key(queued), queued.ticket, queued))
+    def push(self, queued: QueuedPodInfo) -> None:
+        queued.heap_sequence = next(_sequence_numbers)
+        heapq.heappush(self._heap, (self._key(queued), queued.heap_sequence, queued))
         self._count += 1
 
-    def peek(self) -> QueuedPod | None:
+    def peek(self) -> QueuedPodInfo | None:
         heap = self._heap
         while heap:
             _, ticket, queued = heap[0]
-            if queued.ticket == ticket:
+            if queued.heap_sequence == ticket:
                 return queued
             heapq.heappop(heap)
         return None
 
-    def pop(self) -> QueuedPod | None:
+    def pop(self) -> QueuedPodInfo | None:
         queued = self.peek()
         if queued is not None:
             heapq.heappop(self._heap)
-            queued.ticket = 0
+            queued.heap_sequence = 0
             self._count -= 1
         return queued
 
-    def remove(self, queued: QueuedPod) -> None:
+    def remove(self, queued: QueuedPodInfo) -> None:
         """Take out a pod that is in here."""
-        queued.ticket = 0
+        queued.heap_sequence = 0
         self._count -= 1
-        if len(self._heap) > 2 * self._count + _FEW:
-            self._heap = [entry for entry in self._heap if entry[2].ticket == entry[1]]
+        if len(self._heap) > 2 * self._count + _MIN_STALE_ENTRIES:
+            self._heap = [entry for entry in self._heap if entry[2].heap_sequence == entry[1]]
             heapq.heapify(self._heap)
 
 
 @dataclass(frozen=True, slots=True)
-class _Entered:
+class _ComparedPod:
     """What a plugin compares. It stays as it was: a place that was given up still has neighbours."""
 
     pod: Pod
     timestamp: datetime
 
 
-class _ByLess:
+class _LessOrdered:
     """A pod compared by a plugin's `less`."""
 
     __slots__ = ("_entered", "_less")
 
-    def __init__(self, queued: QueuedPod, less: Callable[[_Entered, _Entered], bool]) -> None:
-        self._entered = _Entered(queued.pod, queued.timestamp)
+    def __init__(self, queued: QueuedPodInfo, less: Callable[[_ComparedPod, _ComparedPod], bool]) -> None:
+        self._entered = _ComparedPod(queued.pod, queued.timestamp)
         self._less = less
 
-    def __lt__(self, other: _ByLess) -> bool:
+    def __lt__(self, other: _LessOrdered) -> bool:
         return self._less(self._entered, other._entered)
 
 
-def queue_order(sorter: Any, boundary: Boundary) -> SortKey:
+def queue_order(sorter: Any, boundary: PluginCaller) -> SortKey:
     """The order of a QueueSort plugin.
 
     One that states `sort_key(queued)` beside its `less` is asked once a pod, the others at every comparison. One that
     raises is counted and logged, and those two pods come as they were queued: the queue goes on.
     """
-    if states_sort_key(sorter):
+    if has_matching_sort_key(sorter):
         key: SortKey = sorter.sort_key
         return key
 
-    def less(first: _Entered, second: _Entered) -> bool:
+    def less(first: _ComparedPod, second: _ComparedPod) -> bool:
         try:
             return bool(boundary.call(sorter, QUEUE_SORT, sorter.less, first, second))
         except PluginFault:
             return first.timestamp < second.timestamp
 
-    return lambda queued: _ByLess(queued, less)
+    return lambda queued: _LessOrdered(queued, less)
 
 
-def states_sort_key(sorter: Any) -> bool:
+def has_matching_sort_key(sorter: Any) -> bool:
     """Whether the key belongs to the very `less` that the plugin has: a subclass may have changed only the latter."""
     if "less" in getattr(sorter, "__dict__", {}):
         return False

@@ -15,11 +15,11 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.queue.recorder import POD_POPPED, QueueRecorder
 
-_WORTH_CUTTING = 256
+_TRIM_THRESHOLD = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class InFlightEvent:
     """An event with the object before and after it."""
 
     event: ClusterEvent
@@ -27,12 +27,12 @@ class Happening:
     new: KubeObject | None
 
 
-class InFlight:
+class InFlightPods:
     """Pods that were popped and are not done, and the events since."""
 
     def __init__(self, recorder: QueueRecorder) -> None:
         self._recorder = recorder
-        self._row: list[Happening] = []
+        self._row: list[InFlightEvent] = []
         self._gone = 0  # events that were cut off the row
         self._dropped = 0  # events at the head of the row that nobody needs, and that are still there
         self._pods: dict[str, tuple[int, Pod]] = {}  # uid -> how many events came before it; in order of popping
@@ -46,21 +46,21 @@ class InFlight:
     def pods(self) -> Iterator[Pod]:
         return (pod for _, pod in self._pods.values())
 
-    def events(self) -> Sequence[Happening]:
+    def events(self) -> Sequence[InFlightEvent]:
         """The events that some pod may still need."""
         return self._row[self._dropped :]
 
-    def enter(self, pod: Pod) -> None:
+    def add(self, pod: Pod) -> None:
         self._pods[pod.uid] = (self._gone + len(self._row), pod)
         self._recorder.in_flight(POD_POPPED, 1)
 
-    def note(self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> None:
+    def add_event(self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None) -> None:
         """Something happened; of interest only while some pod is being tried."""
         if self._pods:
-            self._row.append(Happening(event, old, new))
+            self._row.append(InFlightEvent(event, old, new))
             self._recorder.in_flight(event.name, 1)
 
-    def since(self, uid: str) -> list[Happening] | None:
+    def events_since(self, uid: str) -> list[InFlightEvent] | None:
         """What happened since the pod was popped; None where it is not in flight."""
         entry = self._pods.get(uid)
         return None if entry is None else list(islice(self._row, entry[0] - self._gone, None))
@@ -75,7 +75,7 @@ class InFlight:
         for happening in islice(self._row, self._dropped, needed):
             self._recorder.in_flight(happening.event.name, -1)
         self._dropped = max(self._dropped, needed)
-        if self._dropped == len(self._row) or self._dropped > _WORTH_CUTTING:
+        if self._dropped == len(self._row) or self._dropped > _TRIM_THRESHOLD:
             del self._row[: self._dropped]
             self._gone += self._dropped
             self._dropped = 0

@@ -7,32 +7,32 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from bayplan.framework.api.events import Reads
+from bayplan.framework.api.events import HintKeyFunction
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
 
 if TYPE_CHECKING:
-    from bayplan.queue.hints import Reading
-    from bayplan.queue.unschedulable_pods import Kin
+    from bayplan.queue.hints import HintKey
+    from bayplan.queue.unschedulable_pods import HintClass
 
-NOBODY: frozenset[str] = frozenset()
+NO_PLUGINS: frozenset[str] = frozenset()
 
 
-class Pool(Enum):
+class SubQueue(Enum):
     """Where a pod waits. The value is what metrics call it; pods that failed by an error back off apart."""
 
     ACTIVE = "active"
     BACKOFF = "backoff"
     ERROR_BACKOFF = "errorBackoff"
-    PARKED = "unschedulable"
+    UNSCHEDULABLE = "unschedulable"
 
     @property
     def label(self) -> str:
-        return Pool.BACKOFF.value if self is Pool.ERROR_BACKOFF else self.value
+        return SubQueue.BACKOFF.value if self is SubQueue.ERROR_BACKOFF else self.value
 
 
 @dataclass(slots=True, eq=False)
-class QueuedPod:
+class QueuedPodInfo:
     """One pod on its way. Popping hands it out; the same object comes back when the attempt fails."""
 
     info: PodInfo
@@ -47,24 +47,24 @@ class QueuedPod:
     """Kept once computed; None: not computed since it last came back."""
     first_attempt: datetime | None = None
     """When it was first ready to be tried; time behind a gate does not count as waiting."""
-    unschedulable_plugins: frozenset[str] = NOBODY
-    pending_plugins: frozenset[str] = NOBODY
+    unschedulable_plugins: frozenset[str] = NO_PLUGINS
+    pending_plugins: frozenset[str] = NO_PLUGINS
     """Of those who rejected it, the ones that wait for something outside: what they wait for spares it the backoff."""
     gated_by: str = ""
     """The PreEnqueue plugin that keeps it out."""
     gate_error: str = ""
     """What went wrong when that plugin was asked last, if it broke and did not refuse."""
-    flushed: bool = False
+    is_flushed: bool = False
     """It is tried again because it was parked for too long, and not because anything happened."""
     flushed_at: datetime | None = None
-    tried_s: float = 0.0
+    attempt_started_s: float = 0.0
     """When its latest attempt began, on the clock that never jumps."""
-    pool: Pool | None = None
+    pool: SubQueue | None = None
     """None: in flight, or gone."""
-    ticket: int = 0  # its place in a heap; another one makes the place empty
-    parked: int = 0  # when it was parked, in parkings
-    kin: Kin | None = None  # the parked pods that hints cannot tell from it
-    readings: dict[Reads, Reading | None] = field(default_factory=dict)  # what hints look at in this version
+    heap_sequence: int = 0  # its place in a heap; another one makes the place empty
+    unschedulable_sequence: int = 0  # when it was parked, in parkings
+    hint_class: HintClass | None = None  # the parked pods that hints cannot tell from it
+    hint_keys: dict[HintKeyFunction, HintKey | None] = field(default_factory=dict)  # what hints look at in this version
     key: str = field(init=False)
     """`namespace/name`, which no version of the pod changes."""
 
@@ -84,11 +84,11 @@ class QueuedPod:
         return self.unschedulable_plugins | self.pending_plugins if self.pending_plugins else self.unschedulable_plugins
 
     @property
-    def last_tried(self) -> datetime:
+    def last_attempt_at(self) -> datetime:
         """When it came back, or was taken out because it had been parked for too long."""
         return self.timestamp if self.flushed_at is None else max(self.timestamp, self.flushed_at)
 
-    def become(self, info: PodInfo) -> None:
+    def update(self, info: PodInfo) -> None:
         """Another version of the pod is known."""
         self.info = info
-        self.readings = {}
+        self.hint_keys = {}

@@ -11,7 +11,7 @@ class QueueSettings:
 
     initial_backoff_s: float = 1.0
     max_backoff_s: float = 10.0
-    max_parked_s: float = 300.0
+    max_unschedulable_s: float = 300.0
     """How long a pod is parked at most."""
     pop_from_backoff: bool = True
     """The feature gate SchedulerPopFromBackoffQ: with nothing active, pods that back off are tried early."""

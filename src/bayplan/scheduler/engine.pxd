@@ -1,29 +1,29 @@
 cimport cython
 from bayplan.cache.cache cimport Cache as CCache
 from bayplan.framework.api.cycle cimport Cycle as CCycle
-from bayplan.scheduler.cycle.scheduling_cycle cimport Attempts as CAttempts
+from bayplan.scheduler.cycle.scheduling_cycle cimport SchedulingCycle as CSchedulingCycle
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 from bayplan.telemetry.decisions cimport DecisionRing as CDecisionRing
 
-cdef class Held:
+cdef class AssumedPod:
     cdef public object framework, pod
     cdef public CCycle cycle
 
-cdef class Placed:
-    cdef public object decision, status, waits_s
-    cdef public Held held
+cdef class ScheduleResult:
+    cdef public object decision, status, permit_timeouts_s
+    cdef public AssumedPod assumed
 
 cdef class PodEngine:
     cdef dict __dict__
     cdef object __weakref__
-    cdef public object configuration, nominations, waiting, desk, timings
+    cdef public object configuration, nominator, waiting_pods, bind_request_factory, timings
     cdef public object _clock, _chance, _writes, _post, _share, _sampler, _latest, _prepared, _tie_break, _registry
-    cdef public bint _groups_placed, _groups_preempt, _tries_out
+    cdef public bint _groups_placed, _groups_preempt, _in_dry_run
     cdef public CCache cache
     cdef public CDecisionRing records
     cdef public CSnapshot _snapshot
-    cdef public dict pending, activated, _held, _handles, _attempts
-    cdef CAttempts _attempts_of(self, object scheduler_name)
-    cdef object _placed(self, object framework, CCycle cycle, object decision)
-    cdef object _carry_out(self, object framework, CCycle cycle, object decision)
+    cdef public dict pending, pods_to_activate, _waiting_assumed, _handles, _cycles
+    cdef CSchedulingCycle _cycle_of(self, object scheduler_name)
+    cdef object _finish_placement(self, object framework, CCycle cycle, object decision)
+    cdef object _apply_decision(self, object framework, CCycle cycle, object decision)
     cdef object _commit_assumed(self, object framework, CCycle cycle, object decision, object bound)

@@ -12,22 +12,22 @@ from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
 from bayplan.framework.runtime.bind_request_mutation import Mutator
-from bayplan.framework.runtime.filtering import Filtering
+from bayplan.framework.runtime.filtering import FilterPoints
 from bayplan.framework.runtime.framework import Framework
-from bayplan.framework.runtime.nominator import NominationLedger
-from bayplan.framework.runtime.waiting_pods import WaitingPods
+from bayplan.framework.runtime.nominator import Nominator
+from bayplan.framework.runtime.waiting_pods import WaitingPodsMap
 from bayplan.intents.writes import Writes
 from bayplan.objects.core import Pod
 from bayplan.snapshot import Catalog
 from bayplan.volumes import VolumeAssumptions
 
-Post = Callable[[str, bytes, float], Awaitable[bytes]]
+PostFunction = Callable[[str, bytes, float], Awaitable[bytes]]
 """Posts a body to an address within so many seconds; what comes back."""
 
 
-class NothingToWriteTo(BayplanError):
+class NoApiServer(BayplanError):
     """A plugin wanted to write to an API server in a process that has none."""
 
 
@@ -35,22 +35,22 @@ class NoWrites:
     """Stands where an API server would be."""
 
     async def perform(self, intent: object) -> Any:
-        raise NothingToWriteTo(f"{type(intent).__name__} needs an API server; this process only decides")
+        raise NoApiServer(f"{type(intent).__name__} needs an API server; this process only decides")
 
     def submit(self, intent: object) -> None:
         """What is written so takes back an earlier write, and there was none."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestMaking:
+class ProfileBindRequests:
     """The bind requests of one profile's pods."""
 
-    desk: BindRequestDesk
+    factory: BindRequestFactory
     mutators: Callable[[], Sequence[Mutator]]
 
     def annotations(self, cycle: Cycle, node_name: str) -> dict[str, str]:
         mutators = self.mutators()
-        return self.desk.mutation.annotations(mutators, cycle.pod.key, cycle, node_name) if mutators else {}
+        return self.factory.mutation.annotations(mutators, cycle.pod.key, cycle, node_name) if mutators else {}
 
 
 @dataclass(slots=True)
@@ -58,25 +58,27 @@ class EngineHandle:
     """What the plugins of one profile reach."""
 
     clock: Clock
-    chance: random.Random
+    random: random.Random
     cache: Cache
-    nominations: NominationLedger
-    waiting: WaitingPods
+    nominator: Nominator
+    waiting_pods: WaitingPodsMap
     writes: Writes = field(default_factory=NoWrites)
     pending: dict[str, Pod] = field(default_factory=dict)  # by uid: pods that wait to be placed
-    activated: dict[str, Pod] = field(default_factory=dict)
-    poster: Post | None = None
-    desk: BindRequestDesk | None = None
+    pods_to_activate: dict[str, Pod] = field(default_factory=dict)
+    post_function: PostFunction | None = None
+    bind_request_factory: BindRequestFactory | None = None
     framework: Framework | None = None  # set once the profile is built, which needs the handle first
 
     def __post_init__(self) -> None:
-        if self.desk is None:
-            self.desk = BindRequestDesk(self.clock)
+        if self.bind_request_factory is None:
+            self.bind_request_factory = BindRequestFactory(self.clock)
 
     @property
-    def bind_requests(self) -> RequestMaking:
-        assert self.desk is not None
-        return RequestMaking(self.desk, lambda: self.framework.profile.mutators if self.framework is not None else ())
+    def bind_requests(self) -> ProfileBindRequests:
+        assert self.bind_request_factory is not None
+        return ProfileBindRequests(
+            self.bind_request_factory, lambda: self.framework.profile.mutators if self.framework is not None else ()
+        )
 
     @property
     def catalog(self) -> Catalog:
@@ -91,9 +93,9 @@ class EngineHandle:
         return self.cache.devices
 
     @property
-    def filters(self) -> Filtering:
+    def filter_runner(self) -> FilterPoints:
         assert self.framework is not None, "filters are there once the profile is built"
-        return self.framework.filtering
+        return self.framework.filter_points
 
     def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
         """Every known pod of a PodGroup, waiting or placed."""
@@ -107,9 +109,9 @@ class EngineHandle:
         ]
 
     def activate(self, pods: Mapping[str, Pod]) -> None:
-        self.activated.update(pods)
+        self.pods_to_activate.update(pods)
 
     async def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
-        if self.poster is None:
-            raise NothingToWriteTo(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
-        return await self.poster(url, body, timeout_s)
+        if self.post_function is None:
+            raise NoApiServer(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
+        return await self.post_function(url, body, timeout_s)

@@ -1,46 +1,46 @@
 """Health, metrics, configuration and status over HTTPS, for probes, scrapers and people; reads published views only."""
 
 from bayplan.server.auth.authentication import Authenticator
-from bayplan.server.auth.authorization import ALWAYS_ALLOWED, Authorizer
+from bayplan.server.auth.authorization import ALWAYS_ALLOW_PATHS, Authorizer
 from bayplan.server.auth.client_authorities import (
+    ClientAuthorities,
+    ClientAuthorityOptions,
+    ClientAuthorityReloader,
     FrontProxy,
-    Trust,
-    TrustKeeper,
-    TrustOptions,
 )
 from bayplan.server.health import Check, election_check, handlers_check, shutdown_check
 from bayplan.server.http.serving_tls import TlsOptions
-from bayplan.server.http.why import NotLeading, Why
-from bayplan.server.routes import Views, routes_of
-from bayplan.server.server import GRACE_S, PORT, Access, Server, Serving
-from bayplan.server.web.loopback_page import PageDoor
-from bayplan.server.web.page_streams import PageViews, Viewers
-from bayplan.server.zpages import About
+from bayplan.server.http.why import ExplainFunction, NotLeader
+from bayplan.server.routes import ServerViews, build_routes
+from bayplan.server.server import GRACE_S, PORT, AccessControl, SecureServingOptions, Server
+from bayplan.server.web.loopback_page import LoopbackPageServer
+from bayplan.server.web.page_streams import PageStreams, PageViews
+from bayplan.server.zpages import ComponentInfo
 
 __all__ = [
-    "ALWAYS_ALLOWED",
+    "ALWAYS_ALLOW_PATHS",
     "GRACE_S",
     "PORT",
-    "About",
-    "Access",
+    "AccessControl",
     "Authenticator",
     "Authorizer",
     "Check",
+    "ClientAuthorities",
+    "ClientAuthorityOptions",
+    "ClientAuthorityReloader",
+    "ComponentInfo",
+    "ExplainFunction",
     "FrontProxy",
-    "NotLeading",
-    "PageDoor",
+    "LoopbackPageServer",
+    "NotLeader",
+    "PageStreams",
     "PageViews",
+    "SecureServingOptions",
     "Server",
-    "Serving",
+    "ServerViews",
     "TlsOptions",
-    "Trust",
-    "TrustKeeper",
-    "TrustOptions",
-    "Viewers",
-    "Views",
-    "Why",
+    "build_routes",
     "election_check",
     "handlers_check",
-    "routes_of",
     "shutdown_check",
 ]

@@ -17,15 +17,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from bayplan.admission.gpu_sharing import SCHEDULER, SCHEDULERS, match_conditions
+from bayplan.admission.gpu_sharing import DEFAULT_SCHEDULER, SCHEDULERS_ANNOTATION, match_conditions
 from bayplan.admission.webhooks import (
-    GPU_DOORS,
+    GPU_WEBHOOKS,
+    AdmissionContext,
+    AdmissionRequest,
     AdmissionSettings,
-    Door,
-    Request,
-    Surroundings,
+    AdmissionWebhook,
     json_patch,
-    passed,
+    run_webhook,
 )
 from bayplan.errors import ServingError
 from bayplan.server.http.serving_tls import ServingTls
@@ -34,18 +34,20 @@ log = logging.getLogger(__name__)
 
 Tree = dict[str, Any]
 
-MOST_BYTES = 3 * 1024 * 1024
+MAX_BODY_BYTES = 3 * 1024 * 1024
 """As large as a request to the API server itself may be."""
 
 
-class Unreadable(Exception):
+class InvalidAdmissionReview(Exception):
     """A body that is no AdmissionReview."""
 
 
-class Webhooks:
+class AdmissionHandler:
     """Answers reviews."""
 
-    def __init__(self, doors: Sequence[Door], around: Surroundings, settings: AdmissionSettings) -> None:
+    def __init__(
+        self, doors: Sequence[AdmissionWebhook], around: AdmissionContext, settings: AdmissionSettings
+    ) -> None:
         self._doors = {door.path: door for door in doors}
         self._around = around
         self._settings = settings
@@ -54,8 +56,8 @@ class Webhooks:
     def paths(self) -> list[str]:
         return list(self._doors)
 
-    def answer(self, path: str, body: bytes) -> Tree:
-        """The review with its response. Raises KeyError for a path that is no door, and `Unreadable`."""
+    def respond(self, path: str, body: bytes) -> Tree:
+        """The review with its response. Raises KeyError for a path that is no door, and `InvalidAdmissionReview`."""
         door, request = self._doors[path], _request(body)
         operation = str(request.get("operation") or "")
         response: Tree = {"uid": request.get("uid") or "", "allowed": True}
@@ -64,15 +66,15 @@ class Webhooks:
             message = f"expect operation to be {' or '.join(repr(each) for each in door.operations)}"
             return _review({**response, "allowed": False, "status": {"message": message}})
         item = _in_namespace(given, str(request.get("namespace") or ""))
-        asked = Request(
+        asked = AdmissionRequest(
             operation=operation,
             object=item,
             old=request.get("oldObject") or None,
             name=str(request.get("name") or ""),
-            around=self._around,
+            context=self._around,
             settings=self._settings,
         )
-        result, fault = passed(door, asked)
+        result, fault = run_webhook(door, asked)
         if fault:
             return _review({**response, "allowed": False, "status": {"message": fault.strip()}})
         patch = [] if result is item else list(json_patch(item, result))
@@ -85,13 +87,13 @@ def _request(body: bytes) -> Tree:
     try:
         review = msgspec.json.decode(body)
     except msgspec.DecodeError as fault:
-        raise Unreadable(f"the body is not JSON: {fault}") from None
+        raise InvalidAdmissionReview(f"the body is not JSON: {fault}") from None
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or review.get("kind") != "AdmissionReview":
-        raise Unreadable("the body is no AdmissionReview with a request")
+        raise InvalidAdmissionReview("the body is no AdmissionReview with a request")
     for key in ("object", "oldObject"):
         if not isinstance(request.get(key) or {}, dict):
-            raise Unreadable(f"request.{key} is not an object")
+            raise InvalidAdmissionReview(f"request.{key} is not an object")
     return request
 
 
@@ -110,7 +112,7 @@ def _review(response: Tree) -> Tree:
 class WebhookServer:
     """Listens from `start` to `close`."""
 
-    def __init__(self, webhooks: Webhooks, *, tls: ServingTls, address: str = "", port: int = 8443) -> None:
+    def __init__(self, webhooks: AdmissionHandler, *, tls: ServingTls, address: str = "", port: int = 8443) -> None:
         self._webhooks = webhooks
         self._tls = tls
         self._address, self._port = address or "0.0.0.0", port
@@ -124,9 +126,9 @@ class WebhookServer:
 
     async def start(self) -> None:
         """Listen. `ServingError` when the address or the certificate cannot be used."""
-        app = web.Application(client_max_size=MOST_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_get("/healthz", self._healthy)
-        app.router.add_post("/{path:.*}", self._reviewed)
+        app.router.add_post("/{path:.*}", self._handle_review)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._address, self._port, ssl_context=self._tls.context())
@@ -144,25 +146,25 @@ class WebhookServer:
     async def _healthy(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    async def _reviewed(self, request: web.Request) -> web.Response:
+    async def _handle_review(self, request: web.Request) -> web.Response:
         path = request.path
         if path not in self._webhooks.paths:
             return web.Response(status=404, text=f"{path} is no webhook; there are {', '.join(self._webhooks.paths)}")
         if request.content_type != "application/json":
             return web.Response(status=415, text="reviews are application/json")
         try:
-            answer = self._webhooks.answer(path, await request.read())
-        except Unreadable as fault:
+            answer = self._webhooks.respond(path, await request.read())
+        except InvalidAdmissionReview as fault:
             return web.Response(status=400, text=str(fault))
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
-def registrations(
-    doors: Sequence[Door],
+def webhook_configurations(
+    doors: Sequence[AdmissionWebhook],
     *,
     name: str,
     client: Mapping[str, Any],
-    sharing: Sequence[str] = (SCHEDULER,),
+    sharing: Sequence[str] = (DEFAULT_SCHEDULER,),
     timeout_s: int = 10,
 ) -> list[Tree]:
     """The objects that make an API server ask us. `client`: `url` or `service`, and `caBundle`; the path is added.
@@ -197,9 +199,9 @@ def registrations(
             not_system = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": spared}
             hook["namespaceSelector"] = {"matchExpressions": [not_system]}
         metadata: Tree = {"name": door.registration(name)}
-        if door in GPU_DOORS:
+        if door in GPU_WEBHOOKS:
             hook["matchConditions"] = match_conditions(sharing)
-            metadata["annotations"] = {SCHEDULERS: ",".join(sharing)}
+            metadata["annotations"] = {SCHEDULERS_ANNOTATION: ",".join(sharing)}
         kind = "MutatingWebhookConfiguration" if door.mutating else "ValidatingWebhookConfiguration"
         found.append(
             {

@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bayplan.codec.go_text import quote
-from bayplan.server.http.requests import Request
+from bayplan.server.http.requests import HttpRequest
 from bayplan.server.http.responses import (
     NOSNIFF,
     TEXT,
-    Response,
+    HttpServerResponse,
     text,
 )
-from bayplan.telemetry.metrics import Counter, Gauge, Registry, Stability
+from bayplan.telemetry.metrics import Counter, Gauge, MetricsRegistry, Stability
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Request], Response]
+Handler = Callable[[HttpRequest], HttpServerResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Check:
     """A name, and what is wrong; nothing when all is well."""
 
     name: str
-    problem: Callable[[], str]
+    error: Callable[[], str]
 
-    def asked(self) -> str:
+    def run(self) -> str:
         """What is wrong; a check that fails itself is wrong too, and ends nothing."""
         try:
-            return self.problem()
+            return self.error()
         except Exception as fault:
             return f"{type(fault).__name__}: {fault}"
 
@@ -60,7 +60,7 @@ def election_check(lease: str, overdue_s: Callable[[], float], *, tolerated_s: f
 class HealthRecords:
     """How checks fared: `/metrics/slis`."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricsRegistry) -> None:
         self._last = Gauge(
             "kubernetes_healthcheck",
             "This metric records the result of a single healthcheck.",
@@ -75,7 +75,7 @@ class HealthRecords:
         )
         registry.add(self._last, self._all)
 
-    def note(self, check: str, kind: str, *, well: bool) -> None:
+    def record(self, check: str, kind: str, *, well: bool) -> None:
         self._last.labels(check, kind).set(int(well))
         self._all.labels(check, kind, "success" if well else "error").inc()
 
@@ -83,29 +83,29 @@ class HealthRecords:
 def health_routes(kind: str, checks: Sequence[Check], records: HealthRecords) -> dict[str, Handler]:
     """The handlers of `/healthz`, `/livez` or `/readyz`, by path."""
     checks = checks or (PING,)
-    routes: dict[str, Handler] = {f"/{kind}": lambda request: _all(kind, checks, records, request)}
+    routes: dict[str, Handler] = {f"/{kind}": lambda request: _all_checks(kind, checks, records, request)}
     for check in checks:
-        routes[f"/{kind}/{check.name}"] = _single(check)
+        routes[f"/{kind}/{check.name}"] = _single_check(check)
     return routes
 
 
-def _single(check: Check) -> Handler:
-    def handler(_: Request) -> Response:
-        problem = check.asked()
+def _single_check(check: Check) -> Handler:
+    def handler(_: HttpRequest) -> HttpServerResponse:
+        problem = check.run()
         return text(f"internal server error: {problem}", 500) if problem else text("ok")
 
     return handler
 
 
-def _all(kind: str, checks: Sequence[Check], records: HealthRecords, request: Request) -> Response:
+def _all_checks(kind: str, checks: Sequence[Check], records: HealthRecords, request: HttpRequest) -> HttpServerResponse:
     excluded = set(request.query.get("exclude", ()))
     lines, failed = [], []
     for check in checks:
         if check.name in excluded:
             lines.append(f"[+]{check.name} excluded: ok")
             continue
-        problem = check.asked()
-        records.note(check.name, kind, well=not problem)
+        problem = check.run()
+        records.record(check.name, kind, well=not problem)
         lines.append(f"[-]{check.name} failed: reason withheld" if problem else f"[+]{check.name} ok")
         failed += [f"[-]{check.name} failed: {problem}"] if problem else []
     if unknown := sorted(excluded - {check.name for check in checks}):
@@ -115,4 +115,4 @@ def _all(kind: str, checks: Sequence[Check], records: HealthRecords, request: Re
         log.info("%s check failed: %s", kind, "; ".join(failed))
         return text("\n".join([*lines, f"{kind} check failed"]), 500)
     body = "\n".join([*lines, f"{kind} check passed", ""]) if "verbose" in request.query else "ok"
-    return Response(200, body.encode(), TEXT, (NOSNIFF,))
+    return HttpServerResponse(200, body.encode(), TEXT, (NOSNIFF,))

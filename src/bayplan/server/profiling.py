@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping
 
 from bayplan.clock import LoopClock
-from bayplan.server.http.insecure_server import PlainHandler
-from bayplan.server.http.requests import Request
-from bayplan.server.http.responses import Response, text
+from bayplan.server.http.insecure_server import InsecureHandler
+from bayplan.server.http.requests import HttpRequest
+from bayplan.server.http.responses import HttpServerResponse, text
 
 _DEFAULT_S, _LONGEST_S = 30.0, 50.0
 _SHOWN = 60
@@ -26,7 +26,7 @@ cmdline              how the process was started
 """
 
 
-def profiling_routes(clock: LoopClock) -> Mapping[str, PlainHandler]:
+def profiling_routes(clock: LoopClock) -> Mapping[str, InsecureHandler]:
     """Handlers by path."""
     profiler = _Profiler(clock)
     return {
@@ -42,7 +42,7 @@ class _Profiler:
         self._clock = clock
         self._busy = False
 
-    async def profile(self, request: Request) -> Response:
+    async def profile(self, request: HttpRequest) -> HttpServerResponse:
         given = request.query.get("seconds", [""])[0]
         try:
             seconds = min(float(given), _LONGEST_S) if given else _DEFAULT_S

@@ -13,28 +13,28 @@ from bayplan.clock import Clock
 from bayplan.codec.go_text import json_text
 from bayplan.objects.core import Pod
 from bayplan.server.health import Check, Handler, HealthRecords, health_routes
-from bayplan.server.http.requests import Request
+from bayplan.server.http.requests import HttpRequest
 from bayplan.server.http.responses import (
     JSON,
     NOSNIFF,
-    Response,
+    HttpServerResponse,
     compressed,
     text,
 )
-from bayplan.server.http.why import Why
-from bayplan.server.web.page_streams import Viewers
-from bayplan.server.zpages import About, flagz, statusz
-from bayplan.telemetry.metrics import CONTENT_TYPE, Gauge, Registry
+from bayplan.server.http.why import ExplainFunction
+from bayplan.server.web.page_streams import PageStreams
+from bayplan.server.zpages import ComponentInfo, flagz, statusz
+from bayplan.telemetry.metrics import CONTENT_TYPE, Gauge, MetricsRegistry
 from bayplan.telemetry.pod_resources import render_pod_resources
 
 Routes = Mapping[str, Handler]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Views:
+class ServerViews:
     """What the server may show. A view that is missing has no path."""
 
-    metrics: Registry
+    metrics: MetricsRegistry
     healthz: Sequence[Check] = ()
     livez: Sequence[Check] = ()
     readyz: Sequence[Check] = ()
@@ -45,17 +45,17 @@ class Views:
     configuration: Callable[[], Mapping[str, Any]] | None = None
     """The configuration that is in force, in the form of its file."""
     flags: Callable[[], Mapping[str, str]] | None = None
-    about: About | None = None
+    about: ComponentInfo | None = None
     set_verbosity: Callable[[int], None] | None = None
-    why: Why | None = None
+    why: ExplainFunction | None = None
     """Why pods are where they are; `server.why` has its path."""
-    page: Viewers | None = None
+    page: PageStreams | None = None
     """Who looks at the page; it is served below `/page/`."""
 
 
-def routes_of(views: Views, clock: Clock) -> dict[str, Handler]:
+def build_routes(views: ServerViews, clock: Clock) -> dict[str, Handler]:
     """Handlers by path."""
-    slis = Registry(disabled=("registered_metrics_total", "disabled_metrics_total", "hidden_metrics_total"))
+    slis = MetricsRegistry(disabled=("registered_metrics_total", "disabled_metrics_total", "hidden_metrics_total"))
     records = HealthRecords(slis)
     start = Gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
     start.set(views.started_at)
@@ -79,21 +79,23 @@ def routes_of(views: Views, clock: Clock) -> dict[str, Handler]:
 
 
 def _metrics(render: Callable[[], Iterable[bytes]], reset: Callable[[], None], started_at: float) -> Handler:
-    def handler(request: Request) -> Response:
+    def handler(request: HttpRequest) -> HttpServerResponse:
         if request.method == "DELETE":
             reset()
             return text("metrics reset\n")
         pieces, headers = compressed(request, render())
-        return Response(200, pieces, CONTENT_TYPE, (("Process-Start-Time-Unix", str(int(started_at))), *headers))
+        return HttpServerResponse(
+            200, pieces, CONTENT_TYPE, (("Process-Start-Time-Unix", str(int(started_at))), *headers)
+        )
 
     return handler
 
 
-def _configuration(tree: Mapping[str, Any]) -> Response:
-    return Response(200, json_text({"componentconfig": tree}).encode(), JSON, (NOSNIFF,))
+def _configuration(tree: Mapping[str, Any]) -> HttpServerResponse:
+    return HttpServerResponse(200, json_text({"componentconfig": tree}).encode(), JSON, (NOSNIFF,))
 
 
-def _verbosity(request: Request, set_verbosity: Callable[[int], None]) -> Response:
+def _verbosity(request: HttpRequest, set_verbosity: Callable[[int], None]) -> HttpServerResponse:
     if request.method != "PUT":
         return text("unsupported http method", 406, content_type="text/plain")
     word = request.body.decode("utf-8", "replace")
@@ -102,4 +104,4 @@ def _verbosity(request: Request, set_verbosity: Callable[[int], None]) -> Respon
         return text(message, 400, content_type="text/plain")
     set_verbosity(int(word))
     done = f"successfully set klog.logging.verbosity to {word}\n"
-    return Response(200, done.encode(), "text/plain", (NOSNIFF,))
+    return HttpServerResponse(200, done.encode(), "text/plain", (NOSNIFF,))

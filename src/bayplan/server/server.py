@@ -17,22 +17,22 @@ from dataclasses import dataclass, field
 from bayplan.clock import LoopClock
 from bayplan.codec.go_text import quote
 from bayplan.errors import ApiError, ServingError
-from bayplan.server.auth.authentication import Authenticator, User
-from bayplan.server.auth.authorization import Asked, Authorizer
-from bayplan.server.auth.client_authorities import Trust
-from bayplan.server.http.connections import MAX_CONNECTIONS, Connections
-from bayplan.server.http.listener import Listening, bound
-from bayplan.server.http.requests import Request
+from bayplan.server.auth.authentication import Authenticator, UserInfo
+from bayplan.server.auth.authorization import Authorizer, ResourceAttributes
+from bayplan.server.auth.client_authorities import ClientAuthorities
+from bayplan.server.http.connections import MAX_CONNECTIONS, ConnectionHandler
+from bayplan.server.http.listener import Listener, bind_socket
+from bayplan.server.http.requests import HttpRequest
 from bayplan.server.http.responses import (
     NOT_FOUND,
-    Response,
+    HttpServerResponse,
     status_object,
     text,
 )
 from bayplan.server.http.serving_tls import ServingTls, TlsOptions
-from bayplan.server.http.why import answered, asked_about
-from bayplan.server.routes import Views, routes_of
-from bayplan.server.web.page import Page
+from bayplan.server.http.why import parse_path, respond
+from bayplan.server.routes import ServerViews, build_routes
+from bayplan.server.web.page import WebPage
 from bayplan.telemetry.access_metrics import ALLOWED, ERROR, NO_OPINION, AccessMetrics
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class SecureServingOptions:
     """`--bind-address`, `--secure-port` and what belongs to them."""
 
     address: str = "0.0.0.0"
@@ -53,42 +53,42 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessControl:
     """Who gets in."""
 
     authenticator: Authenticator
     authorizer: Authorizer
     metrics: AccessMetrics
 
-    async def may(self, user: User, asked: Asked) -> bool:
+    async def allows(self, user: UserInfo, asked: ResourceAttributes) -> bool:
         """Whether they may do that to objects of the cluster."""
-        return await self.authorizer.may(user, asked)
+        return await self.authorizer.allows(user, asked)
 
-    async def judged(self, request: Request) -> User | Response:
+    async def authorize(self, request: HttpRequest) -> UserInfo | HttpServerResponse:
         """Who asks, if they may; else the refusal."""
         start_s = self.metrics.now_s()
-        user = await self.authenticator.user(request)
-        self.metrics.authenticated(None if user is None else user.name, start_s)
+        user = await self.authenticator.authenticate(request)
+        self.metrics.observe_authentication(None if user is None else user.name, start_s)
         if user is None:
             return status_object(request, 401, "Unauthorized", "Unauthorized")
         start_s = self.metrics.now_s()
         try:
-            verdict = await self.authorizer.verdict(user, request)
+            verdict = await self.authorizer.authorize(user, request)
         except ApiError as fault:
-            self.metrics.authorized(ERROR, start_s)
+            self.metrics.observe_authorization(ERROR, start_s)
             log.error("cannot ask the API server who may have %s: %s", request.path, fault)
             return text(f"Internal Server Error: {quote(request.target)}: {fault}", 500)
-        self.metrics.authorized(ALLOWED if verdict.allowed else NO_OPINION, start_s)
+        self.metrics.observe_authorization(ALLOWED if verdict.allowed else NO_OPINION, start_s)
         if verdict.allowed:
             return user
-        words = _refused(user.name, request)
+        words = _forbidden_message(user.name, request)
         message = f"{words}: {verdict.reason}" if verdict.reason else words
         return status_object(request, 403, "Forbidden", message, details=True)
 
 
-def _refused(user: str, request: Request) -> str:
+def _forbidden_message(user: str, request: HttpRequest) -> str:
     """What somebody may not do, in Kubernetes' words."""
-    pod = asked_about(request.path)
+    pod = parse_path(request.path)
     if pod is None:
         return f"forbidden: User {quote(user)} cannot {request.method.lower()} path {quote(request.path)}"
     what = f'cannot get resource "pods" in API group "" in the namespace {quote(pod.namespace)}'
@@ -98,15 +98,17 @@ def _refused(user: str, request: Request) -> str:
 class Server:
     """Listens from `start` to `close`."""
 
-    def __init__(self, views: Views, serving: Serving, access: Access, *, clock: LoopClock) -> None:
+    def __init__(
+        self, views: ServerViews, serving: SecureServingOptions, access: AccessControl, *, clock: LoopClock
+    ) -> None:
         self._serving = serving
         self._access = access
-        self._routes = routes_of(views, clock)
+        self._routes = build_routes(views, clock)
         self._why = views.why
-        self._page = Page(views.page) if views.page is not None else None
+        self._page = WebPage(views.page) if views.page is not None else None
         self._tls = ServingTls(serving.tls, clock, address=serving.address)
-        self._connections = Connections(self._handle, self._tls, clock, limit=serving.connections)
-        self._listening = Listening(self._connections, "server")
+        self._connections = ConnectionHandler(self._handle, self._tls, clock, limit=serving.connections)
+        self._listening = Listener(self._connections, "server")
 
     @property
     def paths(self) -> list[str]:
@@ -117,10 +119,10 @@ class Server:
         """The port that is listened on; another than was asked for if that was 0."""
         return self._listening.port
 
-    def trust(self, trust: Trust) -> None:
+    def trust(self, trust: ClientAuthorities) -> None:
         """Whose client certificates are believed, from the next connection on."""
-        self._access.authenticator.trust(trust)
-        self._tls.trust(trust.authorities)
+        self._access.authenticator.set_authorities(trust)
+        self._tls.set_authorities(trust.authorities)
 
     async def start(self) -> None:
         """Listen. `ServingError` when the address or the certificate cannot be used."""
@@ -140,7 +142,7 @@ class Server:
             )
         except OSError as fault:
             raise ServingError(f"--bind-address {serving.address} is no address: {fault.strerror}; write one") from None
-        return bound(
+        return bind_socket(
             found[0],
             lambda fault: ServingError(
                 f"cannot listen on {serving.address}:{serving.port}: {fault.strerror}; free the port or choose another "
@@ -149,20 +151,20 @@ class Server:
             share_port=serving.share_port,
         )
 
-    async def _handle(self, request: Request) -> Response:
-        if self._page is not None and self._page.serves(request.path):
-            return await self._page.answer(request, self._access)
-        user = await self._access.judged(request)
-        if isinstance(user, Response):
+    async def _handle(self, request: HttpRequest) -> HttpServerResponse:
+        if self._page is not None and self._page.handles(request.path):
+            return await self._page.respond(request, self._access)
+        user = await self._access.authorize(request)
+        if isinstance(user, HttpServerResponse):
             return user
         handler = self._routes.get(request.path)
         if handler is not None:
             return handler(request)
-        pod = asked_about(request.path)
+        pod = parse_path(request.path)
         if pod is None or self._why is None:
             return NOT_FOUND
 
         async def sees(namespace: str) -> bool:
-            return await self._access.may(user, Asked("get", "pods", namespace))
+            return await self._access.allows(user, ResourceAttributes("get", "pods", namespace))
 
-        return await answered(self._why, pod, request, sees)
+        return await respond(self._why, pod, request, sees)

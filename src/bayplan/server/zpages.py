@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from bayplan.clock import Clock
-from bayplan.server.http.requests import Request
+from bayplan.server.http.requests import HttpRequest
 from bayplan.server.http.responses import (
     TEXT,
-    Response,
+    HttpServerResponse,
     json_body,
     status_object,
 )
@@ -38,7 +38,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class ComponentInfo:
     """What `/statusz` says."""
 
     component: str
@@ -49,11 +49,11 @@ class About:
     emulated: str
 
 
-def statusz(about: About, paths: Sequence[str], clock: Clock) -> Callable[[Request], Response]:
+def statusz(about: ComponentInfo, paths: Sequence[str], clock: Clock) -> Callable[[HttpRequest], HttpServerResponse]:
     """`paths`: what the server answers."""
     listed = sorted({f"/{path.split('/')[1]}" for path in paths})
 
-    def handler(request: Request) -> Response:
+    def handler(request: HttpRequest) -> HttpServerResponse:
         up_s = max(0, int((clock.now() - about.started).total_seconds()))
         tree = {
             "startTime": f"{about.started:%Y-%m-%dT%H:%M:%SZ}",
@@ -78,10 +78,10 @@ def statusz(about: About, paths: Sequence[str], clock: Clock) -> Callable[[Reque
     return handler
 
 
-def flagz(component: str, flags: Callable[[], Mapping[str, str]]) -> Callable[[Request], Response]:
+def flagz(component: str, flags: Callable[[], Mapping[str, str]]) -> Callable[[HttpRequest], HttpServerResponse]:
     """`flags`: all of them by name, as text; secrets must not be among them."""
 
-    def handler(request: Request) -> Response:
+    def handler(request: HttpRequest) -> HttpServerResponse:
         known = dict(sorted(flags().items()))
         lines = "".join(f"{name}={value}\n" for name, value in known.items())
         return _negotiated(request, component, "Flagz", lines, {"flags": known})
@@ -89,11 +89,13 @@ def flagz(component: str, flags: Callable[[], Mapping[str, str]]) -> Callable[[R
     return handler
 
 
-def _negotiated(request: Request, component: str, kind: str, lines: str, tree: Mapping[str, Any]) -> Response:
+def _negotiated(
+    request: HttpRequest, component: str, kind: str, lines: str, tree: Mapping[str, Any]
+) -> HttpServerResponse:
     page = kind.lower()
-    for wish in _wishes(request.header("accept")):
+    for wish in _parse_accept(request.header("accept")):
         if wish.media in ("text/plain", "text/*", "*/*") and not wish.parameters:
-            return Response(200, (_HEAD.format(component=component, page=page) + lines).encode(), TEXT)
+            return HttpServerResponse(200, (_HEAD.format(component=component, page=page) + lines).encode(), TEXT)
         version = wish.parameters.get("v", "")
         if wish.media in ("application/json", "application/yaml") and wish.parameters == {
             "g": GROUP,
@@ -103,37 +105,39 @@ def _negotiated(request: Request, component: str, kind: str, lines: str, tree: M
             if version not in _VERSIONS:
                 continue
             meta = {"kind": kind, "apiVersion": f"{GROUP}/{version}", "metadata": {"name": component}}
-            return _structured(request, wish, page, {**meta, **tree})
+            return _structured_response(request, wish, page, {**meta, **tree})
     message = "only the following media types are accepted: application/json, application/yaml, text/plain"
     return status_object(request, 406, "NotAcceptable", message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _AcceptClause:
     media: str
     parameters: Mapping[str, str]
 
 
-def _wishes(accept: str) -> list[_Wish]:
+def _parse_accept(accept: str) -> list[_AcceptClause]:
     """What the client would read, in its order; text when it does not say."""
     if not accept.strip():
-        return [_Wish("text/plain", {})]
+        return [_AcceptClause("text/plain", {})]
     wishes = []
     for part in accept.split(","):
         media, *words = _PARAMETER.split(part.strip())
         pairs = (word.partition("=") for word in words)
-        wishes.append(_Wish(media.lower(), {key: value for key, _, value in pairs if key != "q"}))
+        wishes.append(_AcceptClause(media.lower(), {key: value for key, _, value in pairs if key != "q"}))
     return wishes
 
 
-def _structured(request: Request, wish: _Wish, page: str, tree: Mapping[str, Any]) -> Response:
+def _structured_response(
+    request: HttpRequest, wish: _AcceptClause, page: str, tree: Mapping[str, Any]
+) -> HttpServerResponse:
     version = wish.parameters["v"]
     content_type = f"{wish.media};g={GROUP};v={version};as={wish.parameters['as']}"
     warning = f'299 - "This version of the {page} endpoint is deprecated. Please use a newer version."'
     headers = (("Warning", warning),) if _VERSIONS[version] else ()
     if wish.media == "application/yaml":
-        return Response(200, yaml.safe_dump(tree, sort_keys=True).encode(), content_type, headers)
-    return Response(200, json_body(request, tree), content_type, headers)
+        return HttpServerResponse(200, yaml.safe_dump(tree, sort_keys=True).encode(), content_type, headers)
+    return HttpServerResponse(200, json_body(request, tree), content_type, headers)
 
 
 def _unix_date(moment: datetime) -> str:

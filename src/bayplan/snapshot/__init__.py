@@ -5,32 +5,32 @@ from bayplan.snapshot.columns import ImageState, NodeColumns
 from bayplan.snapshot.intern_tables import (
     BoolVector,
     IdVector,
+    InternTables,
     IntVector,
-    PodKind,
-    Vocabulary,
+    NamespacedLabels,
 )
 from bayplan.snapshot.labels import LabelColumn
-from bayplan.snapshot.pod_info import SMALL, PodInfo
+from bayplan.snapshot.pod_info import FLOAT_EXACT_LIMIT, PodInfo
 from bayplan.snapshot.pods import PodChange, PodColumns
 from bayplan.snapshot.snapshot import Snapshot
-from bayplan.snapshot.table import NodeTable, NodeView, RowVector
+from bayplan.snapshot.table import NodeInfo, NodeTable, RowVector
 
 __all__ = [
-    "SMALL",
+    "FLOAT_EXACT_LIMIT",
     "BoolVector",
     "Catalog",
     "IdVector",
     "ImageState",
     "IntVector",
+    "InternTables",
     "LabelColumn",
+    "NamespacedLabels",
     "NodeColumns",
+    "NodeInfo",
     "NodeTable",
-    "NodeView",
     "PodChange",
     "PodColumns",
     "PodInfo",
-    "PodKind",
     "RowVector",
     "Snapshot",
-    "Vocabulary",
 ]

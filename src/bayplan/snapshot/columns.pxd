@@ -13,5 +13,5 @@ cdef class NodeColumns:
     cpdef add_pod(self, Py_ssize_t row, object info)
     @cython.locals(parts=tuple, place=Py_ssize_t)
     cpdef count_pod(self, Py_ssize_t row, object info)
-    cpdef show_pod(self, Py_ssize_t row, object info)
+    cpdef set_pod(self, Py_ssize_t row, object info)
     cpdef bytes amounts_key(self, Py_ssize_t row)

@@ -18,15 +18,15 @@ from bayplan.codec.quantity import int64
 from bayplan.objects.core import Node
 from bayplan.objects.ports import HostPort
 from bayplan.objects.resources import allocatable_amounts
-from bayplan.objects.taints import timeless
+from bayplan.objects.taints import without_times
 from bayplan.snapshot.intern_tables import (
     BoolVector,
     IdVector,
+    InternTables,
     IntVector,
-    Vocabulary,
 )
 from bayplan.snapshot.labels import LabelColumns
-from bayplan.snapshot.pod_info import BEFORE_REQUESTS, SMALL, PodInfo
+from bayplan.snapshot.pod_info import FLOAT_EXACT_LIMIT, REQUESTS_OFFSET, PodInfo
 
 COMPILED = not __file__.endswith(".py")
 _IMAGE_COLUMNS_BYTES = 64 << 20
@@ -34,7 +34,7 @@ _IMAGE_COLUMNS_BYTES = 64 << 20
 IntMatrix = npt.NDArray[np.int64]
 _Rows = int | npt.NDArray[np.intp]
 
-_FEW_ROWS = 4
+_MAX_ROWS_IN_PLACE = 4
 """Up to so many rows are copied one by one, more of them in one go a column."""
 
 
@@ -48,7 +48,7 @@ class ImageState(msgspec.Struct, frozen=True, gc=False):  # ten a node: nothing 
 class NodeColumns:
     """Rows of nodes with everything on them."""
 
-    def __init__(self, vocabulary: Vocabulary, *, capacity: int = 16) -> None:
+    def __init__(self, vocabulary: InternTables, *, capacity: int = 16) -> None:
         self.vocabulary = vocabulary
         self.count = 0
         self.nodes: list[Node] = []
@@ -62,7 +62,7 @@ class NodeColumns:
         self.images_version = 0  # changes with what some row has, or is seen to have, of images
         self._image_columns: dict[str, IntMatrix] = {}
         self.labels = LabelColumns(self.nodes)
-        self._share_out(np.zeros((BEFORE_REQUESTS + 2 * len(vocabulary.resources), capacity), dtype=np.int64))
+        self._set_amount_views(np.zeros((REQUESTS_OFFSET + 2 * len(vocabulary.resources), capacity), dtype=np.int64))
         self.all_small = True  # no amount of any row was ever negative or at least `SMALL`
         self._bound = 0  # no row is asked for more than this of anything
         self.unschedulable: BoolVector = np.zeros(capacity, dtype=np.bool_)
@@ -72,15 +72,15 @@ class NodeColumns:
     def __len__(self) -> int:
         return self.count
 
-    def _share_out(self, amounts: IntMatrix) -> None:
+    def _set_amount_views(self, amounts: IntMatrix) -> None:
         """All amounts of a row are one matrix, so that copying or reading a row is one operation."""
-        usage = BEFORE_REQUESTS + (len(amounts) - BEFORE_REQUESTS) // 2
+        usage = REQUESTS_OFFSET + (len(amounts) - REQUESTS_OFFSET) // 2
         self._amounts = amounts
         self._usage = amounts[:usage]  # what pods make of a row
         self._cells: IntMatrix = self._usage  # the same, as C reads it
         self.nonzero: IntMatrix = amounts[0:2]
         self.pod_count: IntVector = amounts[2]
-        self.requested: IntMatrix = amounts[BEFORE_REQUESTS:usage]
+        self.requested: IntMatrix = amounts[REQUESTS_OFFSET:usage]
         self.allocatable: IntMatrix = amounts[usage:]
 
     # rows -------------------------------------------------------------------------------------------------------
@@ -96,21 +96,21 @@ class NodeColumns:
         self.pods.append([])
         self.ports.append(set())
         self.images.append({})
-        self._blank(row)
-        self.taint_ids[row] = self.vocabulary.taints.acquire(timeless(node.spec.taints))
+        self._clear_row(row)
+        self.taint_ids[row] = self.vocabulary.taints.acquire(without_times(node.spec.taints))
         self.feature_ids[row] = self.vocabulary.features.acquire(frozenset(node.status.declared_features))
-        self._show(row, node)
+        self._set_node_columns(row, node)
         return row
 
     def set_node(self, row: int, node: Node) -> None:
         """Another version of the node of this row."""
         taints, features = self.vocabulary.taints, self.vocabulary.features
-        new_taints = taints.acquire(timeless(node.spec.taints))
+        new_taints = taints.acquire(without_times(node.spec.taints))
         new_features = features.acquire(frozenset(node.status.declared_features))
         taints.release(int(self.taint_ids[row]))
         features.release(int(self.feature_ids[row]))
         self.taint_ids[row], self.feature_ids[row] = new_taints, new_features
-        self._show(row, node)
+        self._set_node_columns(row, node)
 
     def drop_row(self, row: int) -> int:
         """Take a row out; the last row moves into its place. Returns the row that moved (equal to `row`: none)."""
@@ -118,7 +118,7 @@ class NodeColumns:
         self.vocabulary.features.release(int(self.feature_ids[row]))
         last = self.count - 1
         if row != last:
-            self._place(self, last, row)
+            self._copy_row(self, last, row)
         self.truncate(last)
         return last
 
@@ -126,7 +126,7 @@ class NodeColumns:
         """Forget every row from `count` on."""
         for row in range(count, self.count):
             self._index_ports(row, frozenset())
-            self.see_images(row, {})
+            self.set_images(row, {})
             if self.index.get(self.names[row]) == row:
                 del self.index[self.names[row]]
         del self.nodes[count:], self.names[count:], self.pods[count:], self.ports[count:], self.images[count:]
@@ -138,7 +138,7 @@ class NodeColumns:
         for row in rows:
             if row == self.count:
                 self._append_like(source, row)
-        if len(rows) <= _FEW_ROWS:
+        if len(rows) <= _MAX_ROWS_IN_PLACE:
             for row in rows:
                 self._copy_numbers(source, row, row)
         else:
@@ -146,7 +146,7 @@ class NodeColumns:
             self._copy_numbers(source, where, where)
         for row, images in rows.items():
             self._copy_rest(source, row, row)
-            self.see_images(row, images)
+            self.set_images(row, images)
 
     def _append_like(self, source: NodeColumns, row: int) -> None:
         self._reserve_rows(row + 1)
@@ -186,7 +186,7 @@ class NodeColumns:
         forked.images_version = self.images_version
         forked._image_columns = {}
         forked.labels = self.labels.fork(forked.nodes, where)
-        forked._share_out(self._amounts[:, where])
+        forked._set_amount_views(self._amounts[:, where])
         forked.all_small, forked._bound = self.all_small, self._bound
         forked.unschedulable = self.unschedulable[where]
         forked.taint_ids = self.taint_ids[where]
@@ -206,7 +206,7 @@ class NodeColumns:
                     self._image_rows.setdefault(name, {})[row] = state
         return self._image_rows
 
-    def see_images(self, row: int, images: dict[str, ImageState]) -> None:
+    def set_images(self, row: int, images: dict[str, ImageState]) -> None:
         """Row `row` has these images, with these counts."""
         mine = self.images[row]
         if mine is images or mine == images:
@@ -258,7 +258,7 @@ class NodeColumns:
 
     def count_pod(self, row: int, info: PodInfo) -> None:
         """The same where the list of pods is the caller's part."""
-        weight = info.weight(self.vocabulary)
+        weight = info.row_amounts(self.vocabulary)
         if len(weight.amounts) > len(self._usage):
             self._reserve_resources()
         if COMPILED:  # adding numbers is quicker then than asking NumPy to
@@ -268,18 +268,18 @@ class NodeColumns:
         else:
             column = self._usage[: len(weight.amounts), row]
             column += weight.amounts  # past 64 bits it wraps around, as Go's int64 does
-        self._bound += weight.bound
-        if self._bound >= SMALL:
-            self._find_bound()
+        self._bound += weight.upper_bound
+        if self._bound >= FLOAT_EXACT_LIMIT:
+            self._recompute_upper_bound()
         for port in info.host_ports:
             self._take_port(row, port)
 
-    def show_pod(self, row: int, info: PodInfo) -> None:
+    def set_pod(self, row: int, info: PodInfo) -> None:
         """The same on a snapshot, which replaces lists and does not change them: who holds one holds the old pods."""
         self.pods[row] = self.pods[row].copy()
         self.add_pod(row, info)
 
-    def renew_pod(self, row: int, known: PodInfo, info: PodInfo) -> None:
+    def replace_pod(self, row: int, known: PodInfo, info: PodInfo) -> None:
         """Another version of a pod that weighs the same and holds the same ports: as if it went and came again."""
         pods = self.pods[row]
         if pods[-1] is not known:
@@ -293,7 +293,7 @@ class NodeColumns:
         gone = pods[position]
         pods[position] = pods[-1]
         pods.pop()
-        amounts = gone.weight(self.vocabulary).amounts
+        amounts = gone.row_amounts(self.vocabulary).amounts
         if len(amounts) > len(self._usage):
             self._reserve_resources()
         self._usage[: len(amounts), row] -= amounts
@@ -320,7 +320,7 @@ class NodeColumns:
         self.requested[: len(requests), rows] += requests
         self.nonzero[:, rows] += nonzero
 
-    def hold_ports(self, row: int, info: PodInfo, *, taken: bool) -> None:
+    def set_ports_used(self, row: int, info: PodInfo, *, taken: bool) -> None:
         """A pod that is counted elsewhere holds its ports, or no longer does."""
         for port in info.host_ports:
             (self._take_port if taken else self._free_port)(row, port)
@@ -331,11 +331,11 @@ class NodeColumns:
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    def _find_bound(self) -> None:
+    def _recompute_upper_bound(self) -> None:
         """So many pods came that their sum is no longer known to be small anywhere: look."""
         usage = self._usage[:, : self.count]
         self._bound = int(usage.max(initial=0))
-        if self._bound >= SMALL // 2 or usage.min(initial=0) < 0:
+        if self._bound >= FLOAT_EXACT_LIMIT // 2 or usage.min(initial=0) < 0:
             self.all_small = False
             self._bound = 0
 
@@ -371,7 +371,7 @@ class NodeColumns:
         for port in ports - mine:
             self._take_port(row, port)
 
-    def _show(self, row: int, node: Node) -> None:
+    def _set_node_columns(self, row: int, node: Node) -> None:
         """Everything of a row that comes from the node object alone."""
         self.nodes[row] = node
         self.unschedulable[row] = node.spec.unschedulable
@@ -380,16 +380,16 @@ class NodeColumns:
         self._reserve_resources()
         self.allocatable[:, row] = 0
         for resource, amount in amounts:
-            self.allocatable[resource, row] = amount if 0 <= amount < SMALL else self._large(amount)
+            self.allocatable[resource, row] = amount if 0 <= amount < FLOAT_EXACT_LIMIT else self._large(amount)
         self.labels.put(row, node)
 
-    def _place(self, source: NodeColumns, origin: int, row: int) -> None:
+    def _copy_row(self, source: NodeColumns, origin: int, row: int) -> None:
         """Row `row` becomes what `origin` is in `source` (images aside)."""
         self._reserve_resources()
         self._copy_numbers(source, origin, row)
         self._copy_rest(source, origin, row)
         if source is self:
-            self.see_images(row, dict(self.images[origin]))
+            self.set_images(row, dict(self.images[origin]))
 
     def _copy_numbers(self, source: NodeColumns, origin: _Rows, row: _Rows) -> None:
         """What columns hold of a row, or of many at once."""
@@ -422,7 +422,7 @@ class NodeColumns:
         self.names[row] = name
         self.index[name] = row
 
-    def _blank(self, row: int) -> None:
+    def _clear_row(self, row: int) -> None:
         self._usage[:, row] = 0
 
     def _reserve_rows(self, rows: int) -> None:
@@ -430,7 +430,7 @@ class NodeColumns:
         if rows <= capacity:
             return
         grown = max(rows, 2 * capacity)
-        self._share_out(_widened(self._amounts, grown))
+        self._set_amount_views(_widened(self._amounts, grown))
         self._image_columns.clear()
         self.unschedulable = np.resize(self.unschedulable, grown)
         self.taint_ids = np.resize(self.taint_ids, grown)
@@ -440,7 +440,7 @@ class NodeColumns:
         missing = len(self.vocabulary.resources.names) - len(self.allocatable)
         if missing > 0:
             rows = np.zeros((missing, self.allocatable.shape[1]), dtype=np.int64)
-            self._share_out(np.concatenate((self._usage, rows, self.allocatable, rows)))
+            self._set_amount_views(np.concatenate((self._usage, rows, self.allocatable, rows)))
 
 
 def _widened(matrix: IntMatrix, columns: int) -> IntMatrix:

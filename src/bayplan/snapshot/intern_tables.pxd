@@ -1,7 +1,7 @@
-cdef class PodKind:
+cdef class NamespacedLabels:
     cdef public object namespace
     cdef public dict labels
     cdef public Py_hash_t _hash
 
-cdef class Vocabulary:
+cdef class InternTables:
     cdef public object resources, taints, features, kinds, affinities

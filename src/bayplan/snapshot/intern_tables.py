@@ -29,7 +29,7 @@ FIXED_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
 K = TypeVar("K", bound=Hashable)
 
 
-class PodKind:
+class NamespacedLabels:
     """What selectors see of a pod: its namespace and its labels. Equal kinds are one entry in the vocabulary."""
 
     __slots__ = ("_hash", "labels", "namespace")
@@ -40,19 +40,19 @@ class PodKind:
         self._hash = hash((namespace, frozenset(labels.items())))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PodKind) and self.namespace == other.namespace and self.labels == other.labels
+        return isinstance(other, NamespacedLabels) and self.namespace == other.namespace and self.labels == other.labels
 
     def __hash__(self) -> int:
         return self._hash
 
 
 @lru_cache(maxsize=4096)
-def like_kind(kind: PodKind) -> PodKind:
+def shared_namespaced_labels(kind: NamespacedLabels) -> NamespacedLabels:
     """The first of equal kinds, while it is remembered: what is looked up by itself is found without comparing."""
     return kind
 
 
-class ResourceNames:
+class ResourceNumbers:
     """Resource names to column numbers. Never shrinks: a cluster knows a few dozen names at most."""
 
     __slots__ = ("_index", "names")
@@ -77,16 +77,16 @@ class ResourceNames:
         return self._index.get(name, -1)
 
 
-class Vocabulary:
+class InternTables:
     """Every id space of one cluster."""
 
     __slots__ = ("affinities", "features", "kinds", "resources", "taints")
 
     def __init__(self) -> None:
-        self.resources = ResourceNames()
+        self.resources = ResourceNumbers()
         self.taints: Interner[tuple[Taint, ...]] = Interner()
         self.features: Interner[frozenset[str]] = Interner()
-        self.kinds: Interner[PodKind] = Interner()
+        self.kinds: Interner[NamespacedLabels] = Interner()
         self.affinities: Interner[PodAffinityTerms] = Interner()
 
     @property
@@ -94,15 +94,15 @@ class Vocabulary:
         """Whether ids wait to be given out again."""
         return bool(self.kinds.released or self.affinities.released or self.taints.released or self.features.released)
 
-    def recycle(self) -> None:
+    def reuse_released_ids(self) -> None:
         """Let released ids be given out again; called when every snapshot is up to date."""
-        self.taints.recycle()
-        self.features.recycle()
-        self.kinds.recycle()
-        self.affinities.recycle()
+        self.taints.reuse_released_ids()
+        self.features.reuse_released_ids()
+        self.kinds.reuse_released_ids()
+        self.affinities.reuse_released_ids()
 
 
-class Lookup(Generic[K]):
+class IdPredicate(Generic[K]):
     """A yes/no answer for each id of an interner, asked once a distinct value: `answers()[ids]` is a whole column."""
 
     __slots__ = ("_answers", "_cursor", "_interner", "_predicate")

@@ -2,7 +2,7 @@
 
 Columns hold the numbers; whoever evaluates something does so once a distinct value and spreads the answer with one
 `take`. Values are counted and given back, because some of them never end (`controller-uid` labels). A number that
-was given back is reused only when no snapshot can still hold it: the owner says so by calling `recycle`.
+was given back is reused only when no snapshot can still hold it: the owner says so by calling `reuse_released_ids`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Interner(Generic[K]):
             return end, [number for number, _ in self.items()]
         return end, self._log[cursor - self._log_start :]
 
-    def recycle(self) -> None:
+    def reuse_released_ids(self) -> None:
         """No snapshot holds a released id any more: they may be given out again."""
         for number in self.released:
             self.values[number] = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 
 
-class Journal:
+class ChangeJournal:
     """Numbers (rows or slots) in the order they changed."""
 
     __slots__ = ("_entries", "_limit", "_start", "end")
@@ -19,7 +19,7 @@ class Journal:
         self._limit = limit
         self.end = 0  # the cursor of a reader that has seen everything
 
-    def note(self, number: int) -> None:
+    def append(self, number: int) -> None:
         self._entries.append(number)
         self.end += 1
         if len(self._entries) > self._limit:

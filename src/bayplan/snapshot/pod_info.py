@@ -24,37 +24,37 @@ from bayplan.objects.resources import (
     balanced_requests,
     filter_requests,
     fit_score_requests,
-    takes_alike,
+    has_same_usage,
 )
 from bayplan.objects.selectors.pod_affinity import PodAffinityTerms, affinity_terms
 from bayplan.objects.volumes import Volume
 from bayplan.snapshot.intern_tables import (
+    InternTables,
     IntVector,
-    PodKind,
-    Vocabulary,
-    like_kind,
+    NamespacedLabels,
+    shared_namespaced_labels,
 )
 
 T = TypeVar("T")
 
-SMALL = 1 << 46
+FLOAT_EXACT_LIMIT = 1 << 46
 """Below this, a hundred times an amount is exact as a float, and so is its whole share of another such amount."""
 
-BEFORE_REQUESTS = 3
+REQUESTS_OFFSET = 3
 """What comes before requests in what pods add to a row: CPU and memory with guesses, and the pod itself."""
 
 
-class Weight(NamedTuple):
+class RowAmounts(NamedTuple):
     """What a pod adds to a row, as `NodeColumns` lays it out: guesses, one pod, requests."""
 
-    vocabulary: Vocabulary  # that numbers the resources
+    vocabulary: InternTables  # that numbers the resources
     amounts: IntVector
-    bound: int  # none of them is larger; `SMALL` where one is negative
+    upper_bound: int  # none of them is larger; `FLOAT_EXACT_LIMIT` where one is negative
     parts: tuple[int, ...]  # the amounts again, for whoever adds them one by one
 
 
 class PodInfo:
-    """One version of one pod, ready for columns; or a later one that `counts_alike`."""
+    """One version of one pod, ready for columns; or a later one that `has_same_scheduling_fields`."""
 
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
@@ -62,8 +62,10 @@ class PodInfo:
         self.priority = pod.priority
         self.terminating = pod.terminating
         self._computed: dict[Callable[[Pod], Any], Any] = {}  # shared with the pod once it is on a node
-        self._weight: Weight | None = None
-        self.kinds: dict[str, tuple[int, Any]] = {}  # by profile: with which pods it shares answers, and since when
+        self._weight: RowAmounts | None = None
+        self.equivalence_classes: dict[
+            str, tuple[int, Any]
+        ] = {}  # by profile: with which pods it shares answers, and since when
 
     @property
     def key(self) -> str:
@@ -102,8 +104,8 @@ class PodInfo:
         )
 
     @cached_property
-    def kind(self) -> PodKind:
-        return like_kind(PodKind(self.pod.metadata.namespace, self.pod.metadata.labels))
+    def namespaced_labels(self) -> NamespacedLabels:
+        return shared_namespaced_labels(NamespacedLabels(self.pod.metadata.namespace, self.pod.metadata.labels))
 
     def bound_to(self, node_name: str) -> PodInfo:
         """The same pod on a node, with everything that was computed already: none of it depends on the node."""
@@ -114,11 +116,11 @@ class PodInfo:
         bound.__dict__ = known
         return bound
 
-    def later(self, pod: Pod) -> PodInfo:
-        """A version of the pod that `weighs_alike`, with everything that was computed for columns."""
-        return self._taken_over(pod, _OF_COLUMNS)
+    def with_new_version(self, pod: Pod) -> PodInfo:
+        """A version of the pod that `has_same_row_amounts`, with everything that was computed for columns."""
+        return self._copy_cached(pod, _OF_COLUMNS)
 
-    def namesake(self, pod: Pod) -> PodInfo:
+    def with_new_identity(self, pod: Pod) -> PodInfo:
         """Another pod that differs in its name and uid alone, with everything that was computed of this one."""
         other = PodInfo.__new__(PodInfo)
         known = self.__dict__.copy()
@@ -127,28 +129,28 @@ class PodInfo:
         other.__dict__ = known
         return other
 
-    def weight(self, vocabulary: Vocabulary) -> Weight:
+    def row_amounts(self, vocabulary: InternTables) -> RowAmounts:
         """What the pod adds to a row."""
         known = self._weight
         if known is None or known.vocabulary is not vocabulary:
-            known = self._weight = self._weighed(vocabulary)
+            known = self._weight = self._compute_row_amounts(vocabulary)
         return known
 
-    def share_weight(self, known: PodInfo, vocabulary: Vocabulary) -> None:
+    def share_row_amounts(self, known: PodInfo, vocabulary: InternTables) -> None:
         """Take over the weight of a pod that asks for the same."""
-        self._weight = known.weight(vocabulary)
+        self._weight = known.row_amounts(vocabulary)
 
-    def _weighed(self, vocabulary: Vocabulary) -> Weight:
+    def _compute_row_amounts(self, vocabulary: InternTables) -> RowAmounts:
         index = vocabulary.resources.index
         requests = [(index(name), int64(amount)) for name, amount in self.requests.items()]
-        amounts = np.zeros(BEFORE_REQUESTS + 1 + max((number for number, _ in requests), default=-1), dtype=np.int64)
-        amounts[:BEFORE_REQUESTS] = *self.nonzero, 1
+        amounts = np.zeros(REQUESTS_OFFSET + 1 + max((number for number, _ in requests), default=-1), dtype=np.int64)
+        amounts[:REQUESTS_OFFSET] = *self.nonzero, 1
         for number, amount in requests:
-            amounts[BEFORE_REQUESTS + number] = amount
+            amounts[REQUESTS_OFFSET + number] = amount
         parts = tuple(amounts.tolist())
-        return Weight(vocabulary, amounts, max(parts) if min(parts) >= 0 else SMALL, parts)
+        return RowAmounts(vocabulary, amounts, max(parts) if min(parts) >= 0 else FLOAT_EXACT_LIMIT, parts)
 
-    def once(self, compute: Callable[[Pod], T]) -> T:
+    def cached(self, compute: Callable[[Pod], T]) -> T:
         """`compute(pod)`, computed once however many ask: of something that depends on nothing but the pod."""
         try:
             value: T = self._computed[compute]
@@ -156,27 +158,28 @@ class PodInfo:
             value = self._computed[compute] = compute(self.pod)
         return value
 
-    def keep(self, compute: Callable[[Pod], T], value: T) -> None:
-        """From now on `once(compute)` is this: what was decided, and the API server does not show yet.
+    def set_cached(self, compute: Callable[[Pod], T], value: T) -> None:
+        """From now on `cached(compute)` is this: what was decided, and the API server does not show yet.
 
         The pod on its node says the same, since it shares what was computed.
         """
         self._computed[compute] = value
 
-    def forget(self, compute: Callable[[Pod], Any]) -> None:
+    def delete_cached(self, compute: Callable[[Pod], Any]) -> None:
         """It was taken back: compute it anew when somebody asks."""
         self._computed.pop(compute, None)
 
-    def complete(self, vocabulary: Vocabulary) -> None:
+    def precompute(self, vocabulary: InternTables) -> None:
         """Compute now what the cache will ask, so that it is there when the pod's turn comes."""
-        self.weight(vocabulary)
-        _ = self.host_ports, self.affinity, self.claim_keys, self.kind
+        self.row_amounts(vocabulary)
+        _ = self.host_ports, self.affinity, self.claim_keys, self.namespaced_labels
         for compute in _INCOMING:
-            self.once(compute)
+            self.cached(compute)
 
-    def like(self, pod: Pod) -> PodInfo:
-        """Another pod that `asks_alike`, with what was computed of requests and ports; the amounts are its own."""
-        other = self._taken_over(pod, _OF_REQUESTS)
+    def from_same_template(self, pod: Pod) -> PodInfo:
+        """Another pod that `has_same_request_inputs`, with what was computed of requests and ports; the amounts are its
+        own."""
+        other = self._copy_cached(pod, _OF_REQUESTS)
         if "requests" in self.__dict__:
             other.__dict__["requests"] = self.requests.copy()
         for compute in _INCOMING:
@@ -184,7 +187,7 @@ class PodInfo:
                 other._computed[compute] = self._computed[compute].copy()
         return other
 
-    def _taken_over(self, pod: Pod, names: Iterable[str]) -> PodInfo:
+    def _copy_cached(self, pod: Pod, names: Iterable[str]) -> PodInfo:
         """Another pod, with what was computed of this one under these names."""
         other = PodInfo(pod)
         known, given = self.__dict__, other.__dict__
@@ -197,15 +200,16 @@ class PodInfo:
 _OF_REQUESTS = ("nonzero", "_weight", "host_ports")
 _INCOMING = (filter_requests, fit_score_requests, balanced_requests)
 _OF_COLUMNS = ("requests", "nonzero", "_weight", "host_ports", "affinity", "claim_keys", "kind")
-"""What depends on nothing that `weighs_alike` does not compare. What plugins have computed may depend on anything."""
+"""What depends on nothing that `has_same_row_amounts` does not compare. What plugins have computed may depend on
+anything."""
 
 
-def weighs_alike(one: Pod, other: Pod) -> bool:
+def has_same_row_amounts(one: Pod, other: Pod) -> bool:
     """Whether two versions of a pod are the same to columns: they show nothing that is different."""
-    return one.spec == other.spec and one.metadata.labels == other.metadata.labels and takes_alike(one, other)
+    return one.spec == other.spec and one.metadata.labels == other.metadata.labels and has_same_usage(one, other)
 
 
-def look_of(pod: Pod) -> tuple[object, ...]:
+def template_key(pod: Pod) -> tuple[object, ...]:
     """All of a pod but who it is: its name, uid and version, when it was made, and what its volumes are called where
     that is all that is known of them. Each pod is given such a volume, of a name like no other, with its account."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
@@ -215,15 +219,15 @@ def look_of(pod: Pod) -> tuple[object, ...]:
     return (*belongs, meta.deletion_timestamp, meta.finalizers, spec, status)
 
 
-def counts_alike(one: Pod, other: Pod) -> bool:
+def has_same_scheduling_fields(one: Pod, other: Pod) -> bool:
     """Whether two versions of a pod are the same to whoever decides: they differ in their conditions at most."""
-    if one.spec != other.spec or _settings(one.metadata) != _settings(other.metadata):
+    if one.spec != other.spec or _metadata_key(one.metadata) != _metadata_key(other.metadata):
         return False
     before, after = one.status, other.status
     return before == after or replace(before, conditions=()) == replace(after, conditions=())
 
 
-def _settings(meta: ObjectMeta) -> tuple[object, ...]:
+def _metadata_key(meta: ObjectMeta) -> tuple[object, ...]:
     return (
         meta.uid,
         meta.labels,

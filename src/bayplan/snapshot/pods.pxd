@@ -4,9 +4,9 @@ cdef class PodColumns:
     cdef public list infos, _log
     cdef public object rows, kinds, affinities, terminating, _selectors
     cdef public dict claim_users, affinity_users
-    cpdef put(self, Py_ssize_t slot, object info, Py_ssize_t row, Py_ssize_t kind, Py_ssize_t affinity)
+    cpdef set_slot(self, Py_ssize_t slot, object info, Py_ssize_t row, Py_ssize_t kind, Py_ssize_t affinity)
     cpdef bint holds(self, Py_ssize_t slot)
-    cpdef clear(self, Py_ssize_t slot)
-    cpdef show(self, Py_ssize_t slot, object info, Py_ssize_t row, Py_ssize_t kind, Py_ssize_t affinity)
-    cdef _note(self, object info, Py_ssize_t row, long long by)
-    cpdef list since(self, Py_ssize_t cursor)
+    cpdef clear_slot(self, Py_ssize_t slot)
+    cpdef copy_slot(self, Py_ssize_t slot, object info, Py_ssize_t row, Py_ssize_t kind, Py_ssize_t affinity)
+    cdef _append_change(self, object info, Py_ssize_t row, long long by)
+    cpdef list changes_since(self, Py_ssize_t cursor)

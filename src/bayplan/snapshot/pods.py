@@ -16,19 +16,19 @@ import numpy as np
 from bayplan.objects.selectors.pod_affinity import PodAffinityTerms
 from bayplan.snapshot.intern_tables import (
     BoolVector,
+    IdPredicate,
+    InternTables,
     IntVector,
-    Lookup,
-    PodKind,
+    NamespacedLabels,
     SlotVector,
-    Vocabulary,
 )
 from bayplan.snapshot.pod_info import PodInfo
 
 NO_TERMS = -1
 """Where an id of affinity terms is expected, and the pod has none."""
 
-_REMEMBERED_SELECTORS = 512
-_REMEMBERED_CHANGES = 8192
+_MAX_CACHED_SELECTORS = 512
+_MAX_CHANGES = 8192
 
 
 class PodChange(NamedTuple):
@@ -36,7 +36,7 @@ class PodChange(NamedTuple):
 
     info: PodInfo
     row: int
-    by: int
+    delta: int
 
 
 _change = tuple.__new__  # what calling PodChange comes to, without the call: there is one a placement
@@ -45,7 +45,7 @@ _change = tuple.__new__  # what calling PodChange comes to, without the call: th
 class PodColumns:
     """Slots of pods that are on a row. A free slot has row -1."""
 
-    def __init__(self, vocabulary: Vocabulary, *, capacity: int = 64) -> None:
+    def __init__(self, vocabulary: InternTables, *, capacity: int = 64) -> None:
         self.vocabulary = vocabulary
         self.slots = 0  # slots in use or once used: how much of the columns means something
         self.infos: list[PodInfo | None] = []
@@ -58,11 +58,11 @@ class PodColumns:
         self._log: list[PodChange] = []  # the newest of them, in order
         self.claim_users: dict[str, int] = {}
         self.affinity_users: dict[int, int] = {}
-        self._selectors: OrderedDict[Hashable, Lookup[PodKind]] = OrderedDict()
+        self._selectors: OrderedDict[Hashable, IdPredicate[NamespacedLabels]] = OrderedDict()
 
     # slots ------------------------------------------------------------------------------------------------------
 
-    def put(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
+    def set_slot(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
         """Slot `slot` now holds this pod; ids are counted by the caller."""
         infos = self.infos
         if slot == self.slots < len(self.rows):
@@ -72,9 +72,9 @@ class PodColumns:
             if slot >= self.slots:
                 self._reserve(slot + 1)
             elif infos[slot] is not None:
-                self.clear(slot)
+                self.clear_slot(slot)
             infos[slot] = info
-        self._note(info, row, 1)
+        self._append_change(info, row, 1)
         self.rows[slot] = row
         self.kinds[slot] = kind
         self.affinities[slot] = affinity
@@ -89,12 +89,12 @@ class PodColumns:
         """Whether a pod is in this slot."""
         return slot < self.slots and self.infos[slot] is not None
 
-    def clear(self, slot: int) -> None:
+    def clear_slot(self, slot: int) -> None:
         """Slot `slot` is free, or not made yet."""
         info = self.infos[slot] if slot < self.slots else None
         if info is None:
             return
-        self._note(info, self.rows.item(slot), -1)
+        self._append_change(info, self.rows.item(slot), -1)
         for key in info.claim_keys:
             _decrement(self.claim_users, key)
         affinity = self.affinities.item(slot)
@@ -105,7 +105,7 @@ class PodColumns:
         self.rows[slot] = -1
         self.affinities[slot] = NO_TERMS
 
-    def show(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
+    def copy_slot(self, slot: int, info: PodInfo, row: int, kind: int, affinity: int) -> None:
         """The same, where the slot may hold just this already; then its node has moved to another row. Or a version of
         it that differs in nothing that columns and the log of changes tell: most of what an API server sends is about
         conditions and heartbeats."""
@@ -118,16 +118,16 @@ class PodColumns:
             if alike and self.rows.item(slot) == row:
                 self.infos[slot] = info
                 return
-        self.put(slot, info, row, kind, affinity)
+        self.set_slot(slot, info, row, kind, affinity)
 
-    def _note(self, info: PodInfo, row: int, by: int) -> None:
+    def _append_change(self, info: PodInfo, row: int, by: int) -> None:
         self.version += 1
         log = self._log
         log.append(_change(PodChange, (info, row, by)))
-        if len(log) > _REMEMBERED_CHANGES:
-            del log[: _REMEMBERED_CHANGES // 2]
+        if len(log) > _MAX_CHANGES:
+            del log[: _MAX_CHANGES // 2]
 
-    def since(self, cursor: int) -> list[PodChange] | None:
+    def changes_since(self, cursor: int) -> list[PodChange] | None:
         """What changed after `cursor`, an earlier `version`; None where that is no longer known.
 
         Rows are those of the moment: who keeps a cursor over a change of layout starts over.
@@ -139,7 +139,7 @@ class PodColumns:
 
     # questions --------------------------------------------------------------------------------------------------
 
-    def matching(self, key: Hashable, predicate: Callable[[PodKind], bool]) -> BoolVector:
+    def matching(self, key: Hashable, predicate: Callable[[NamespacedLabels], bool]) -> BoolVector:
         """Which slots hold a pod whose kind satisfies `predicate`; equal keys must mean equal predicates."""
         table = self._lookup(key, predicate).answers()
         mask: BoolVector = table.take(self.kinds[: self.slots])
@@ -164,11 +164,11 @@ class PodColumns:
         """Every pod, in no particular order. A Python loop: not for the hot path."""
         return (info for info in self.infos if info is not None)
 
-    def _lookup(self, key: Hashable, predicate: Callable[[PodKind], bool]) -> Lookup[PodKind]:
+    def _lookup(self, key: Hashable, predicate: Callable[[NamespacedLabels], bool]) -> IdPredicate[NamespacedLabels]:
         lookup = self._selectors.get(key)
         if lookup is None:
-            lookup = self._selectors[key] = Lookup(self.vocabulary.kinds, predicate)
-            if len(self._selectors) > _REMEMBERED_SELECTORS:
+            lookup = self._selectors[key] = IdPredicate(self.vocabulary.kinds, predicate)
+            if len(self._selectors) > _MAX_CACHED_SELECTORS:
                 self._selectors.popitem(last=False)
         else:
             self._selectors.move_to_end(key)

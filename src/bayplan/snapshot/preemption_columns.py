@@ -27,12 +27,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def microseconds(moment: datetime) -> int:
+def to_microseconds(moment: datetime) -> int:
     """A moment as a number that compares as the moment does."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
-class _Reading:
+class _SlotReader:
     """Which slots of some columns are read, and about whom."""
 
     __slots__ = ("_infos", "known")
@@ -42,7 +42,7 @@ class _Reading:
         self._infos: list[PodInfo | None] = []
 
     def reserve(self, slots: int) -> None:
-        self.known = _longer(self.known, slots)
+        self.known = _grown(self.known, slots)
         self._infos += [None] * (slots - len(self._infos))
 
     def unread(self, slots: RowVector, infos: list[PodInfo | None]) -> tuple[list[int], list[PodInfo]]:
@@ -59,7 +59,7 @@ class _Reading:
         return fresh, told
 
 
-class PodWeights:
+class PreemptionColumns:
     """Columns over the slots of the snapshot that was followed last."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class PodWeights:
         self._cursor = 0
         self._start_over()
 
-    def follow(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Doubt what may have changed since the last time. To be called before anything is asked."""
         pods, touched = snapshot.pods, snapshot.touched.since(self._cursor)
         self._cursor = snapshot.touched.end
@@ -84,29 +84,29 @@ class PodWeights:
 
     def on_rows(self, place: npt.NDArray[np.int16]) -> RowVector:
         """The slots of all pods on rows that have a place (one entry a row of the snapshot, -1 for none)."""
-        pods = self._followed.pods
+        pods = self._check_updated.pods
         rows = pods.rows[: pods.slots]
         return np.flatnonzero((rows >= 0) & (place[rows] >= 0))
 
     def priorities(self, slots: RowVector) -> IntVector:
-        fresh, told = self._ranked.unread(slots, self._followed.pods.infos)
+        fresh, told = self._ranked.unread(slots, self._check_updated.pods.infos)
         if fresh:
             self._priorities[fresh] = [info.priority for info in told]
         return self._priorities[slots]
 
     def started(self, slots: RowVector) -> IntVector:
         """Microseconds since 1970; `NOT_STARTED` for a pod that has no start time yet."""
-        fresh, told = self._dated.unread(slots, self._followed.pods.infos)
+        fresh, told = self._dated.unread(slots, self._check_updated.pods.infos)
         if fresh:
             moments = [info.pod.status.start_time for info in told]
-            self._started[fresh] = [NOT_STARTED if each is None else microseconds(each) for each in moments]
+            self._started[fresh] = [NOT_STARTED if each is None else to_microseconds(each) for each in moments]
         return self._started[slots]
 
-    def listed(self, slots: RowVector) -> IntVector:
+    def pod_infos(self, slots: RowVector) -> IntVector:
         """Where each pod stands in the list of its row."""
         unknown = slots[~self._placed[slots]]
         if len(unknown):
-            pods, lists = self._followed.pods, self._followed.nodes.pods
+            pods, lists = self._check_updated.pods, self._check_updated.nodes.pods
             rows = np.unique(pods.rows[unknown]).tolist()
             places = {id(info): place for row in rows for place, info in enumerate(lists[row])}
             self._listed[unknown] = [places[id(pods.infos[slot])] for slot in unknown.tolist()]
@@ -115,26 +115,26 @@ class PodWeights:
 
     def requests(self, slots: RowVector) -> IntMatrix:
         """What each pod asks for; resources are rows, as in `NodeColumns`."""
-        self._weigh(slots)
+        self._read_slots(slots)
         return self._requests[:, slots]
 
     def nonzero(self, slots: RowVector) -> IntMatrix:
         """CPU and memory, with a guess for containers that ask for nothing."""
-        self._weigh(slots)
+        self._read_slots(slots)
         return self._nonzero[:, slots]
 
     def with_ports(self, slots: RowVector) -> BoolVector:
         """Whether each pod holds host ports."""
-        self._weigh(slots)
+        self._read_slots(slots)
         return self._with_ports[slots]
 
     @property
-    def _followed(self) -> Snapshot:
+    def _check_updated(self) -> Snapshot:
         assert self._snapshot is not None, "there is a snapshot to ask about once one is followed"
         return self._snapshot
 
     def _start_over(self) -> None:
-        self._ranked, self._dated, self._weighed = _Reading(), _Reading(), _Reading()
+        self._ranked, self._dated, self._weighed = _SlotReader(), _SlotReader(), _SlotReader()
         self._placed: BoolVector = np.zeros(0, dtype=np.bool_)
         self._listed: IntVector = np.zeros(0, dtype=np.int64)
         self._priorities: IntVector = np.zeros(0, dtype=np.int64)
@@ -147,15 +147,15 @@ class PodWeights:
         if slots > len(self._placed):
             for reading in (self._ranked, self._dated, self._weighed):
                 reading.reserve(slots)
-            self._placed, self._with_ports = _longer(self._placed, slots), _longer(self._with_ports, slots)
-            self._listed, self._priorities = _longer(self._listed, slots), _longer(self._priorities, slots)
-            self._started, self._nonzero = _longer(self._started, slots), _longer(self._nonzero, slots)
-            self._requests = _longer(self._requests, slots)
+            self._placed, self._with_ports = _grown(self._placed, slots), _grown(self._with_ports, slots)
+            self._listed, self._priorities = _grown(self._listed, slots), _grown(self._priorities, slots)
+            self._started, self._nonzero = _grown(self._started, slots), _grown(self._nonzero, slots)
+            self._requests = _grown(self._requests, slots)
         if resources > len(self._requests):
             self._requests = np.pad(self._requests, ((0, resources - len(self._requests)), (0, 0)))
 
-    def _weigh(self, slots: RowVector) -> None:
-        fresh, told = self._weighed.unread(slots, self._followed.pods.infos)
+    def _read_slots(self, slots: RowVector) -> None:
+        fresh, told = self._weighed.unread(slots, self._check_updated.pods.infos)
         if not fresh:
             return
         self._with_ports[fresh] = [bool(info.host_ports) for info in told]
@@ -163,7 +163,7 @@ class PodWeights:
         self._nonzero[0, fresh] = [cpu for cpu, _ in nonzero]
         self._nonzero[1, fresh] = [memory for _, memory in nonzero]
         requests = [info.requests for info in told]
-        names = self._followed.vocabulary.resources
+        names = self._check_updated.vocabulary.resources
         columns = [(names.index(name), name) for name in set().union(*requests)]
         self._reserve(len(names), len(self._placed))
         self._requests[:, fresh] = 0
@@ -171,6 +171,6 @@ class PodWeights:
             self._requests[column, fresh] = [asked.get(name, 0) for asked in requests]
 
 
-def _longer(column: npt.NDArray[V], slots: int) -> npt.NDArray[V]:
+def _grown(column: npt.NDArray[V], slots: int) -> npt.NDArray[V]:
     """The same with zeros up to so many slots, which are the last dimension."""
     return np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, slots - column.shape[-1])])

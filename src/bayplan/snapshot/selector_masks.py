@@ -13,15 +13,15 @@ import numpy as np
 from bayplan.objects.selectors.label_selectors import LabelMatcher, Requirement
 from bayplan.objects.selectors.node_selectors import (
     NAME_FIELD,
+    CompiledNodeTerm,
     NodeSelectorMatcher,
-    NodeTerm,
     RequiredNodeAffinity,
 )
 from bayplan.snapshot.intern_tables import BoolVector
 from bayplan.snapshot.table import NodeTable
 
 
-def where_requirement(nodes: NodeTable, requirement: Requirement) -> BoolVector:
+def requirement_mask(nodes: NodeTable, requirement: Requirement) -> BoolVector:
     """Rows whose label satisfies one requirement."""
     match requirement.operator:
         case "In":
@@ -37,47 +37,47 @@ def where_requirement(nodes: NodeTable, requirement: Requirement) -> BoolVector:
     return nodes.where_label(requirement.key, requirement.accepts)
 
 
-def where_labels(nodes: NodeTable, matcher: LabelMatcher) -> BoolVector:
+def label_selector_mask(nodes: NodeTable, matcher: LabelMatcher) -> BoolVector:
     """Rows whose labels a label selector accepts."""
     if matcher.nothing:
         return np.zeros(len(nodes), dtype=np.bool_)
-    return _all(nodes, matcher.requirements)
+    return _all_requirements_mask(nodes, matcher.requirements)
 
 
-def where_term(nodes: NodeTable, term: NodeTerm) -> BoolVector:
+def node_selector_term_mask(nodes: NodeTable, term: CompiledNodeTerm) -> BoolVector:
     """Rows that one term of a node selector accepts, by labels and by name."""
     if term.errors:
         return np.zeros(len(nodes), dtype=np.bool_)
-    mask = _all(nodes, term.requirements)
+    mask = _all_requirements_mask(nodes, term.requirements)
     for field in term.fields:
-        mask &= _where_field(nodes, field)
+        mask &= _field_mask(nodes, field)
     return mask
 
 
-def where_selector(nodes: NodeTable, selector: NodeSelectorMatcher) -> BoolVector:
+def node_selector_mask(nodes: NodeTable, selector: NodeSelectorMatcher) -> BoolVector:
     """Rows that any term accepts."""
     mask = np.zeros(len(nodes), dtype=np.bool_)
     for term in selector.terms:
-        mask |= where_term(nodes, term)
+        mask |= node_selector_term_mask(nodes, term)
     return mask
 
 
-def where_required(nodes: NodeTable, affinity: RequiredNodeAffinity) -> BoolVector:
+def required_affinity_mask(nodes: NodeTable, affinity: RequiredNodeAffinity) -> BoolVector:
     """Rows that a pod's `nodeSelector` and required node affinity accept."""
-    mask = where_labels(nodes, affinity.labels)
+    mask = label_selector_mask(nodes, affinity.labels)
     if affinity.selector is not None:
-        mask &= where_selector(nodes, affinity.selector)
+        mask &= node_selector_mask(nodes, affinity.selector)
     return mask
 
 
-def _all(nodes: NodeTable, requirements: Iterable[Requirement]) -> BoolVector:
+def _all_requirements_mask(nodes: NodeTable, requirements: Iterable[Requirement]) -> BoolVector:
     mask = np.ones(len(nodes), dtype=np.bool_)
     for requirement in requirements:
-        mask &= where_requirement(nodes, requirement)
+        mask &= requirement_mask(nodes, requirement)
     return mask
 
 
-def _where_field(nodes: NodeTable, field: Requirement) -> BoolVector:
+def _field_mask(nodes: NodeTable, field: Requirement) -> BoolVector:
     if field.key != NAME_FIELD:
         return np.full(len(nodes), field.accepts(""), dtype=np.bool_)
     named = nodes.where_named(field.values)

@@ -1,5 +1,5 @@
 from bayplan.snapshot.columns cimport NodeColumns as CNodeColumns
-from bayplan.snapshot.journal cimport Journal as CJournal
+from bayplan.snapshot.journal cimport ChangeJournal as CChangeJournal
 from bayplan.snapshot.pods cimport PodColumns as CPodColumns
 
 cdef class Snapshot:
@@ -7,6 +7,6 @@ cdef class Snapshot:
     cdef public object vocabulary, catalog, order, follower
     cdef public CNodeColumns nodes
     cdef public CPodColumns pods
-    cdef public CJournal touched, renewed
+    cdef public CChangeJournal touched, renewed
     cdef public Py_ssize_t layout
     cdef public object generation

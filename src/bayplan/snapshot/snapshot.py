@@ -8,8 +8,8 @@ import numpy as np
 
 from bayplan.objects.catalog import Catalog
 from bayplan.snapshot.columns import NodeColumns
-from bayplan.snapshot.intern_tables import Vocabulary
-from bayplan.snapshot.journal import Journal
+from bayplan.snapshot.intern_tables import InternTables
+from bayplan.snapshot.journal import ChangeJournal
 from bayplan.snapshot.pods import PodColumns
 from bayplan.snapshot.table import NodeTable, RowVector
 
@@ -17,14 +17,14 @@ from bayplan.snapshot.table import NodeTable, RowVector
 class Snapshot:
     """Columns that only `Cache.refresh` changes, and never during an attempt."""
 
-    def __init__(self, vocabulary: Vocabulary, catalog: Catalog) -> None:
+    def __init__(self, vocabulary: InternTables, catalog: Catalog) -> None:
         self.vocabulary = vocabulary
         self.catalog = catalog
         self.nodes = NodeColumns(vocabulary)
         self.pods = PodColumns(vocabulary)
         self.order: RowVector = np.zeros(0, dtype=np.intp)  # rows, zones taking turns: the order of sampling
-        self.touched = Journal()  # rows in the order they were refreshed: their pods or their node changed
-        self.renewed = Journal()  # those of them that show another version of their node, or another node
+        self.touched = ChangeJournal()  # rows in the order they were refreshed: their pods or their node changed
+        self.renewed = ChangeJournal()  # those of them that show another version of their node, or another node
         self.follower: object = None  # the cache's own note about how far this snapshot has come
         self.generation = 0
         self.layout = 0  # changes when rows were added, dropped or moved

@@ -1,4 +1,4 @@
-"""What a plugin sees of the nodes: all rows at once (`NodeTable`), or one of them (`NodeView`).
+"""What a plugin sees of the nodes: all rows at once (`NodeTable`), or one of them (`NodeInfo`).
 
 A table is a view of columns, whole or narrowed to some rows; everything it returns has one entry a row of the table,
 in its order, so a plugin need not know which of the two it was given. Whole columns are returned without copying, and
@@ -29,7 +29,7 @@ RowVector = npt.NDArray[np.intp]
 V = TypeVar("V", bound=Any)
 
 
-class NodeView:
+class NodeInfo:
     """One node with what is on it."""
 
     __slots__ = ("columns", "row")
@@ -68,7 +68,7 @@ class NodeView:
         return self.columns.images[self.row]
 
     @property
-    def alone(self) -> NodeTable:
+    def single_row_table(self) -> NodeTable:
         """This node as a table of one row."""
         return NodeTable(self.columns, np.array([self.row], dtype=np.intp))
 
@@ -100,12 +100,12 @@ class NodeTable:
     def __len__(self) -> int:
         return self.columns.count if self._rows is None else len(self._rows)
 
-    def __iter__(self) -> Iterator[NodeView]:
+    def __iter__(self) -> Iterator[NodeInfo]:
         """Node by node: for what cannot be said of all rows at once."""
-        return (NodeView(self.columns, row) for row in self.rows.tolist())
+        return (NodeInfo(self.columns, row) for row in self.rows.tolist())
 
-    def __getitem__(self, position: int) -> NodeView:
-        return NodeView(self.columns, position if self._rows is None else int(self._rows[position]))
+    def __getitem__(self, position: int) -> NodeInfo:
+        return NodeInfo(self.columns, position if self._rows is None else int(self._rows[position]))
 
     @property
     def is_whole(self) -> bool:
@@ -116,7 +116,7 @@ class NodeTable:
         return self._rows is None and self.columns is snapshot.nodes
 
     @property
-    def nobody(self) -> BoolVector:
+    def no_rows_mask(self) -> BoolVector:
         """A mask of no entry at all; the same one for equally long tables."""
         return _empty_mask(len(self))
 
@@ -130,13 +130,13 @@ class NodeTable:
         names = self.columns.names
         return names if self._rows is None else [names[row] for row in self._rows.tolist()]
 
-    def narrowed(self, keep: BoolVector) -> NodeTable:
+    def restricted_to(self, keep: BoolVector) -> NodeTable:
         """The entries where `keep` is true; the table itself where that is all of them."""
         return self if keep.all() else NodeTable(self.columns, self.rows[keep])
 
     # columns ----------------------------------------------------------------------------------------------------
 
-    def pick(self, column: npt.NDArray[V]) -> npt.NDArray[V]:
+    def column_at_rows(self, column: npt.NDArray[V]) -> npt.NDArray[V]:
         """A column over all rows, as this table sees it. A whole one is the column itself, and cannot be written."""
         if self._rows is not None:
             return column[self._rows]
@@ -153,19 +153,19 @@ class NodeTable:
     @property
     def nonzero_cpu(self) -> IntVector:
         """Milli-CPUs asked for, with a guess for containers that ask for none."""
-        return self.pick(self.columns.nonzero[0])
+        return self.column_at_rows(self.columns.nonzero[0])
 
     @property
     def nonzero_memory(self) -> IntVector:
-        return self.pick(self.columns.nonzero[1])
+        return self.column_at_rows(self.columns.nonzero[1])
 
     @property
     def pod_count(self) -> IntVector:
-        return self.pick(self.columns.pod_count)
+        return self.column_at_rows(self.columns.pod_count)
 
     @property
     def unschedulable(self) -> BoolVector:
-        return self.pick(self.columns.unschedulable)
+        return self.column_at_rows(self.columns.unschedulable)
 
     # questions --------------------------------------------------------------------------------------------------
 
@@ -175,13 +175,13 @@ class NodeTable:
 
     def label_ids(self, key: str) -> IdVector:
         """For each entry the id of the label's value, -1 where the node lacks the key."""
-        return self.pick(self.label(key).ids)
+        return self.column_at_rows(self.label(key).ids)
 
     def where_label(self, key: str, accepts: Callable[[str], bool]) -> BoolVector:
         """Entries that have the key with an accepted value. Asked once a distinct value."""
         column = self.label(key)
         answers = np.fromiter((accepts(value) for value in column.values), dtype=np.bool_, count=len(column.values))
-        return _spread(answers, self.label_ids(key))
+        return _answers_by_id(answers, self.label_ids(key))
 
     def where_label_in(self, key: str, values: Iterable[str]) -> BoolVector:
         """Entries whose label has one of the values. Cost does not depend on how many values the nodes have."""
@@ -191,7 +191,7 @@ class NodeTable:
             number = column.find(value)
             if number >= 0:
                 answers[number] = True
-        return _spread(answers, self.label_ids(key))
+        return _answers_by_id(answers, self.label_ids(key))
 
     def where_named(self, names: Iterable[str]) -> BoolVector:
         """Entries of these names."""
@@ -200,7 +200,7 @@ class NodeTable:
             row = self.columns.index.get(name)
             if row is not None:
                 mask[row] = True
-        return self.pick(mask)
+        return self.column_at_rows(mask)
 
     def where_taints(self, accepts: Callable[[tuple[Taint, ...]], bool]) -> BoolVector:
         """Entries whose taints satisfy the predicate. Asked once a distinct list of taints."""
@@ -212,7 +212,7 @@ class NodeTable:
         answers = np.zeros(len(taints), dtype=np.int64)
         for number, value in taints.items():
             answers[number] = count(value)
-        return answers[self.pick(self.columns.taint_ids)]
+        return answers[self.column_at_rows(self.columns.taint_ids)]
 
     def where_features(self, accepts: Callable[[frozenset[str]], bool]) -> BoolVector:
         """Entries whose declared features satisfy the predicate."""
@@ -226,7 +226,7 @@ class NodeTable:
             mask[list(holders)] = True
         else:
             mask[[row for row, taken in holders.items() if port.address in taken or ANY_ADDRESS in taken]] = True
-        return self.pick(mask)
+        return self.column_at_rows(mask)
 
     def image(self, name: str) -> tuple[IntVector, IntVector]:
         """For each entry the size of an image and on how many nodes it is; zeros where the node lacks it."""
@@ -234,19 +234,19 @@ class NodeTable:
         if column is None:
             nothing = np.zeros(len(self), dtype=np.int64)
             return nothing, nothing
-        return self.pick(column[0]), self.pick(column[1])
+        return self.column_at_rows(column[0]), self.column_at_rows(column[1])
 
     def _where(self, interner: Interner[Any], ids: IdVector, accepts: Callable[[Any], bool]) -> BoolVector:
         answers = np.zeros(len(interner), dtype=np.bool_)
         for number, value in interner.items():
             answers[number] = accepts(value)
-        return answers[self.pick(ids)]
+        return answers[self.column_at_rows(ids)]
 
     def _resource(self, matrix: npt.NDArray[np.int64], resource: str) -> IntVector:
         number = self.columns.vocabulary.resources.find(resource)
         if number < 0 or number >= matrix.shape[0]:
             return np.zeros(len(self), dtype=np.int64)
-        return self.pick(matrix[number])
+        return self.column_at_rows(matrix[number])
 
 
 @lru_cache(maxsize=64)
@@ -256,6 +256,6 @@ def _empty_mask(length: int) -> BoolVector:
     return mask
 
 
-def _spread(answers: BoolVector, ids: IdVector) -> BoolVector:
+def _answers_by_id(answers: BoolVector, ids: IdVector) -> BoolVector:
     """An answer for each id, with false for id -1."""
     return np.append(answers, False)[ids]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bayplan.telemetry.metrics import Counter, Histogram, Registry, exponential_buckets
+from bayplan.telemetry.metrics import Counter, Histogram, MetricsRegistry, exponential_buckets
 
 _SECONDS = exponential_buckets(0.001, 2, 15)
-_KNOWN = ("admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default")
+_KNOWN_USERS = ("admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default")
 
 ALLOWED, NO_OPINION, ERROR = "allowed", "no-opinion", "error"
 
@@ -18,7 +18,7 @@ ALLOWED, NO_OPINION, ERROR = "allowed", "no-opinion", "error"
 class AccessMetrics:
     """`authentication_*`, `authenticated_*` and `authorization_*`. `now_s`: a clock for durations."""
 
-    def __init__(self, registry: Registry, now_s: Callable[[], float]) -> None:
+    def __init__(self, registry: MetricsRegistry, now_s: Callable[[], float]) -> None:
         self.now_s = now_s
         self._users = Counter(
             "authenticated_user_requests", "Counter of authenticated requests broken out by username.", ("username",)
@@ -44,20 +44,20 @@ class AccessMetrics:
         )
         registry.add(self._users, self._attempts, self._seconds, self._asked, self._asked_seconds)
 
-    def authenticated(self, name: str | None, since_s: float) -> None:
+    def observe_authentication(self, name: str | None, since_s: float) -> None:
         """Somebody said who they are, or proved nothing (None); the question began at `since_s`."""
         result = "failure" if name is None else "success"
         if name is not None:
-            self._users.labels(_drawer(name)).inc()
+            self._users.labels(_user_label(name)).inc()
         self._attempts.labels(result).inc()
         self._seconds.labels(result).observe(self.now_s() - since_s)
 
-    def authorized(self, result: str, since_s: float) -> None:
+    def observe_authorization(self, result: str, since_s: float) -> None:
         self._asked.labels(result).inc()
         self._asked_seconds.labels(result).observe(self.now_s() - since_s)
 
 
-def _drawer(name: str) -> str:
-    if name in _KNOWN:
+def _user_label(name: str) -> str:
+    if name in _KNOWN_USERS:
         return name
     return "email_id" if "@" in name else "other"

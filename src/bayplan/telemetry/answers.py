@@ -11,8 +11,8 @@ from datetime import datetime
 
 import msgspec
 
-from bayplan.objects.pod_relaxations import Change
-from bayplan.telemetry.decisions import ScoredNode, rounded
+from bayplan.objects.pod_relaxations import SuggestedChange
+from bayplan.telemetry.decisions import ScoredNode, display_score
 
 PLACED, PENDING, BINDING, WAITING = "placed", "pending", "binding", "waiting"
 """Has a node; has none; is on its way to one; has one, and is held back there until others have theirs."""
@@ -20,15 +20,15 @@ PLACED, PENDING, BINDING, WAITING = "placed", "pending", "binding", "waiting"
 RECORD, NOW = "record", "now"
 """Where an answer comes from: what was decided, or what would be decided at the moment of the question."""
 
-MOST_NAMED = 50
+MAX_NAMES = 50
 """So many nodes are named for one reason; a number says how many there are."""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class _AnswerPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     pass
 
 
-class Refused(_Part, frozen=True):
+class NodeRejection(_AnswerPart, frozen=True):
     """One reason, who gave it, how many nodes it holds for, and which: the first of them."""
 
     plugin: str
@@ -37,7 +37,7 @@ class Refused(_Part, frozen=True):
     names: tuple[str, ...] = ()
 
 
-class Candidate(_Part, frozen=True):
+class RankedNode(_AnswerPart, frozen=True):
     """A node that was good enough, with its total and what each plugin added to it."""
 
     node: str
@@ -45,24 +45,24 @@ class Candidate(_Part, frozen=True):
     by_plugin: dict[str, int | float] = {}
 
 
-class Choice(_Part, frozen=True):
+class ScoreMargin(_AnswerPart, frozen=True):
     """What decided between the best node and the second."""
 
     second: str
     ahead: int | float
     plugin: str = ""
     """Who made the largest difference; empty where nobody did."""
-    by: int | float = 0
+    margin: int | float = 0
 
 
-class Member(_Part, frozen=True):
+class GangMemberStatus(_AnswerPart, frozen=True):
     """A pod of a gang that has no node, and why."""
 
     pod: str
     reason: str
 
 
-class Gang(_Part, frozen=True):
+class GangStatus(_AnswerPart, frozen=True):
     """The group that starts together or not at all."""
 
     name: str
@@ -71,18 +71,18 @@ class Gang(_Part, frozen=True):
     """So many must have a node before any of them starts."""
     ready: int = 0
     tasks: int = 0
-    holding_back: tuple[Member, ...] = ()
+    holding_back: tuple[GangMemberStatus, ...] = ()
     """Members without a node: those that found none first."""
 
 
-class Borrower(_Part, frozen=True):
+class BorrowingQueue(_AnswerPart, frozen=True):
     """A queue that holds more than it deserves."""
 
     queue: str
     over: dict[str, str] = {}
 
 
-class QueueShare(_Part, frozen=True):
+class QueueShare(_AnswerPart, frozen=True):
     """What the pod's queue holds, may hold and deserves."""
 
     name: str
@@ -90,10 +90,10 @@ class QueueShare(_Part, frozen=True):
     allocated: dict[str, str] = {}
     deserved: dict[str, str] = {}
     capability: dict[str, str] = {}
-    borrowers: tuple[Borrower, ...] = ()
+    borrowers: tuple[BorrowingQueue, ...] = ()
 
 
-class Requested(_Part, frozen=True):
+class BindRequestProgress(_AnswerPart, frozen=True):
     """The BindRequest that is to bring the pod to its node, and how far the binder has come with it."""
 
     name: str
@@ -113,7 +113,7 @@ HELD, EXPIRED, FREE, ABSENT, UNKNOWN = "held", "expired", "free", "absent", "unk
 """A binder is at work; it was, and died; it has stopped; there never was one that elects; we may not look."""
 
 
-class BinderLease(_Part, frozen=True):
+class BinderLease(_AnswerPart, frozen=True):
     """Whether anybody is there who could carry out a request, as far as the lease of binders tells."""
 
     lease: str
@@ -123,7 +123,7 @@ class BinderLease(_Part, frozen=True):
     renewed_at: datetime | None = None
 
 
-class GivenUpOn(_Part, frozen=True):
+class ExcludedNode(_AnswerPart, frozen=True):
     """A node on which bindings of the pod were given up: how often, why the last time, until when it is left out."""
 
     node: str
@@ -133,7 +133,7 @@ class GivenUpOn(_Part, frozen=True):
     """None: it may be tried there."""
 
 
-class Answer(_Part, frozen=True):
+class Answer(_AnswerPart, frozen=True):
     """Why a pod is where it is, or nowhere."""
 
     pod: str
@@ -148,13 +148,13 @@ class Answer(_Part, frozen=True):
     node: str = ""
     nodes: int = 0
     feasible: int = 0
-    best: tuple[Candidate, ...] = ()
-    choice: Choice | None = None
-    reasons: tuple[Refused, ...] = ()
+    best: tuple[RankedNode, ...] = ()
+    choice: ScoreMargin | None = None
+    reasons: tuple[NodeRejection, ...] = ()
     closest: str = ""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SuggestedChange, ...] = ()
     """Each of them is enough, the smallest first."""
-    together: tuple[Change, ...] = ()
+    together: tuple[SuggestedChange, ...] = ()
     """Where none is enough alone: these are, together."""
     no_change: str = ""
     """Why nothing is suggested."""
@@ -162,26 +162,28 @@ class Answer(_Part, frozen=True):
     victims: tuple[str, ...] = ()
     waits_for: str = ""
     since: datetime | None = None
-    tries: int = 0
+    attempts: int = 0
     next_try: datetime | None = None
-    gang: Gang | None = None
+    gang: GangStatus | None = None
     queue: QueueShare | None = None
-    request: Requested | None = None
+    request: BindRequestProgress | None = None
     binder: BinderLease | None = None
-    given_up: tuple[GivenUpOn, ...] = ()
+    excluded_nodes: tuple[ExcludedNode, ...] = ()
 
 
-def candidates_of(best: Sequence[ScoredNode]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(node=each.node, total=each.total, by_plugin=dict(each.by_plugin)) for each in best)
+def ranked_nodes(best: Sequence[ScoredNode]) -> tuple[RankedNode, ...]:
+    return tuple(RankedNode(node=each.node, total=each.total, by_plugin=dict(each.by_plugin)) for each in best)
 
 
-def choice_of(best: Sequence[ScoredNode]) -> Choice | None:
+def score_margin(best: Sequence[ScoredNode]) -> ScoreMargin | None:
     """What decided; nothing where there was no second."""
     if len(best) < 2:
         return None
     first, second = best[0], best[1]
     behind = dict(second.by_plugin)
-    gaps = ((rounded(score - behind.get(name, 0)), name) for name, score in first.by_plugin)
+    gaps = ((display_score(score - behind.get(name, 0)), name) for name, score in first.by_plugin)
     by, plugin = max(gaps, default=(0, ""))
     decided = (plugin, by) if by > 0 and first.total > second.total else ("", 0)
-    return Choice(second=second.node, ahead=rounded(first.total - second.total), plugin=decided[0], by=decided[1])
+    return ScoreMargin(
+        second=second.node, ahead=display_score(first.total - second.total), plugin=decided[0], margin=decided[1]
+    )

@@ -14,16 +14,16 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-HELD_S = 1.0
+BLOCKED_WARNING_S = 1.0
 """How long a call may go on without giving way before it is told."""
 
 
-class Resumed:
-    """Awaits something for others. `who`: what it is, for people."""
+class TimedAwait:
+    """Awaits something for others. `caller_name`: what it is, for people."""
 
     def __init__(self, work: Awaitable[None], who: str, now_s: Callable[[], float]) -> None:
         self._work = work
-        self.who = who
+        self.caller_name = who
         self._now_s = now_s
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -36,7 +36,7 @@ class Resumed:
             except StopIteration:
                 return
             finally:
-                self._note(self._now_s() - start_s)
+                self._warn_if_blocked(self._now_s() - start_s)
             try:
                 answer = yield waited_for
             except BaseException as fault:  # it is cancelled, say, and hears of that itself
@@ -44,11 +44,11 @@ class Resumed:
             else:
                 resume = partial(turns.send, answer)
 
-    def _note(self, held_s: float) -> None:
-        if held_s > HELD_S:
+    def _warn_if_blocked(self, held_s: float) -> None:
+        if held_s > BLOCKED_WARNING_S:
             log.warning(
                 "%s has held the loop for %.1f s, and nothing else was done meanwhile, nor could any limit end it; "
                 "run what blocks in a thread, by await asyncio.to_thread(...)",
-                self.who,
+                self.caller_name,
                 held_s,
             )

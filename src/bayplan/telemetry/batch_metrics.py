@@ -15,7 +15,7 @@ from bayplan.telemetry.metrics import (
     Counter,
     Gauge,
     Histogram,
-    Registry,
+    MetricsRegistry,
     Stability,
     exponential_buckets,
     exponential_range,
@@ -26,7 +26,7 @@ _NONE = Stability.NONE
 _CYCLE = exponential_buckets(5, 2, 10)
 _TASK = exponential_buckets(5, 2, 15)
 _JOB = exponential_range(100, 120_000, 30)
-_EVICTING = ("preempt", "reclaim", "gangpreempt", "gangreclaim")
+_EVICTING_ACTIONS = ("preempt", "reclaim", "gangpreempt", "gangreclaim")
 _AMOUNTS = ("allocated", "request", "deserved", "capacity", "real_capacity")
 _UNITS = ("milli_cpu", "memory_bytes")
 _NUMBERS = ("share", "weight", "overused")
@@ -60,14 +60,14 @@ class SessionOutcome(Protocol):
 class BatchMetrics:
     """Every `volcano_*` metric. `now`: the time of the day."""
 
-    def __init__(self, registry: Registry, now: Callable[[], datetime]) -> None:
+    def __init__(self, registry: MetricsRegistry, now: Callable[[], datetime]) -> None:
         self._now = now
         self._sessions(registry)
         self._pods(registry)
         self._jobs(registry)
         self._queue_gauges(registry)
 
-    def _sessions(self, registry: Registry) -> None:
+    def _sessions(self, registry: MetricsRegistry) -> None:
         def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
             return Histogram(f"{_PREFIX}{name}", text, labels, buckets=_CYCLE, stability=_NONE)
 
@@ -82,7 +82,7 @@ class BatchMetrics:
         )
         registry.add(self.e2e, self.opened, self.plugins, self.actions, self.faults)
 
-    def _pods(self, registry: Registry) -> None:
+    def _pods(self, registry: MetricsRegistry) -> None:
         self.tasks = Histogram(
             f"{_PREFIX}task_scheduling_latency_milliseconds",
             "How long after its creation a pod came so far.",
@@ -113,7 +113,7 @@ class BatchMetrics:
         registry.add(self.tasks, self.stages, self.attempts, self.victims)
         registry.add(self.preemptions, self.bound_total, self.evictions)
 
-    def _jobs(self, registry: Registry) -> None:
+    def _jobs(self, registry: MetricsRegistry) -> None:
         self.waiting_tasks = Gauge(
             f"{_PREFIX}unschedule_task_count", "Tasks that could not be scheduled.", ("job_id",), stability=_NONE
         )
@@ -145,7 +145,7 @@ class BatchMetrics:
         registry.add(self.job_latency, *self.job_times.values(), self.job_share, self.job_retries)
         self._job_labels: dict[str, tuple[str, str, str]] = {}  # by uid: what its numbers are kept under
 
-    def _queue_gauges(self, registry: Registry) -> None:
+    def _queue_gauges(self, registry: MetricsRegistry) -> None:
         names = [*(f"{amount}_{unit}" for amount in _AMOUNTS for unit in _UNITS), *_NUMBERS]
         self._queues = {
             name: Gauge(
@@ -174,21 +174,21 @@ class BatchMetrics:
     def stage(self, stage: str, seconds: float) -> None:
         self.stages.labels(stage).observe(seconds * 1e3)
 
-    def bound(self, pod: Pod) -> None:
+    def observe_bound(self, pod: Pod) -> None:
         self.attempts.labels("scheduled").inc()
         self.bound_total.inc()
         self.task_stage("Bound", pod)
 
-    def failed(self, pod: Pod) -> None:
+    def observe_failed(self, pod: Pod) -> None:
         self.attempts.labels("error").inc()
         group = pod.metadata.annotations.get(GROUP_NAME)
         if group:
             self.job_retries.labels(f"{pod.namespace}/{group}").inc()
 
-    def evicted(self, reason: str) -> None:
+    def observe_evicted(self, reason: str) -> None:
         self.evictions.labels(reason).inc()
 
-    def session(self, outcome: SessionOutcome, seconds: float, open_s: float) -> None:
+    def observe_session(self, outcome: SessionOutcome, seconds: float, open_s: float) -> None:
         self.e2e.observe(seconds * 1e3)
         self.opened.observe(open_s * 1e3)
         for action, took_s in outcome.action_s.items():
@@ -198,15 +198,15 @@ class BatchMetrics:
         self.faults.set(len(outcome.faults))
         if outcome.messages:
             self.attempts.labels("unschedulable").inc(len(outcome.messages))
-        victims = sum(reason in _EVICTING for reason in outcome.evicts.values())
+        victims = sum(reason in _EVICTING_ACTIONS for reason in outcome.evicts.values())
         if victims:
             self.victims.set(victims)
             self.preemptions.inc()
         self._time_jobs(outcome)
         self._count_waiting(outcome)
-        self._show_queues(outcome.final_gauges)
+        self._set_queue_gauges(outcome.final_gauges)
 
-    def _show_queues(self, gauges: Mapping[str, Mapping[str, float]]) -> None:
+    def _set_queue_gauges(self, gauges: Mapping[str, Mapping[str, float]]) -> None:
         """Queues that are gone go from here, too."""
         for family in (*self._queues.values(), *self._scalars.values()):
             family.reset()

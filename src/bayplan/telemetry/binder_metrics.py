@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bayplan.telemetry.metrics import Counter, Gauge, Histogram, Registry, Stability, exponential_buckets
+from bayplan.telemetry.metrics import Counter, Gauge, Histogram, MetricsRegistry, Stability, exponential_buckets
 
 _PREFIX = "kai_binder_"
 _NONE = Stability.NONE
@@ -14,7 +14,7 @@ _SECONDS = exponential_buckets(0.001, 2, 18)
 class BinderMetrics:
     """Fits `binder.observing.BinderObserver`."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricsRegistry) -> None:
         self.requests = Gauge(f"{_PREFIX}bind_requests", "Bind requests by phase.", ("phase",), stability=_NONE)
         self.attempts = Counter(
             f"{_PREFIX}bind_attempts_total",
@@ -44,7 +44,7 @@ class BinderMetrics:
         registry.add(self.plugins, self.plugin_failures, self.rollbacks)
         self._registry = registry
 
-    def show(self, phases: Callable[[], Mapping[str, int]]) -> None:
+    def set_phases(self, phases: Callable[[], Mapping[str, int]]) -> None:
         """Count requests so, whenever somebody scrapes."""
 
         def gather() -> None:
@@ -54,23 +54,23 @@ class BinderMetrics:
 
         self._registry.collect(gather)
 
-    def attempted(self, result: str, seconds: float) -> None:
+    def observe_attempt(self, result: str, seconds: float) -> None:
         self.attempts.labels(result).inc()
         self.seconds.labels(result).observe(seconds)
 
-    def plugin_took(self, plugin: str, stage: str, seconds: float, *, failed: bool) -> None:
+    def observe_plugin(self, plugin: str, stage: str, seconds: float, *, failed: bool) -> None:
         self.plugins.labels(plugin, stage).observe(seconds)
         if failed:
             self.plugin_failures.labels(plugin, stage).inc()
 
-    def rollback_failed(self, plugin: str) -> None:
+    def observe_rollback_failure(self, plugin: str) -> None:
         self.rollbacks.labels(plugin).inc()
 
-    def waited(self, seconds: float) -> None:
+    def observe_wait(self, seconds: float) -> None:
         self.waits.observe(seconds)
 
 
-def show_stale(registry: Registry, count: Callable[[], int]) -> None:
+def register_stale_requests(registry: MetricsRegistry, count: Callable[[], int]) -> None:
     """How many requests of an engine are stale, whenever somebody scrapes."""
     gauge = Gauge("kai_bindrequests_stale", "Bind requests that no binder takes up, or tries again.", stability=_NONE)
     registry.add(gauge)

@@ -17,15 +17,15 @@ from typing import Generic, TypeVar
 import msgspec
 
 from bayplan.clock import Clock
-from bayplan.objects.meta import Api, whole_time
+from bayplan.objects.meta import Api, format_time
 from bayplan.telemetry.event_correlator import NEVER_REPEATED, EventWrite
 from bayplan.telemetry.events import Event, EventMeta, ObjectReference
 
-MOST_KEYS = 4096
+MAX_KEYS = 4096
 BURST = 25
 REFILL_S = 300.0
-SIMILAR = 10
-SIMILAR_WITHIN = timedelta(minutes=10)
+MAX_SIMILAR = 10
+SIMILAR_INTERVAL = timedelta(minutes=10)
 COMBINED = "(combined from similar events): "
 
 T = TypeVar("T")
@@ -50,10 +50,10 @@ class CoreEvent(Api, frozen=True):
     reporting_component: str = ""
 
 
-class _Recent(Generic[T]):
+class _LruCache(Generic[T]):
     """What was put in last, at most so many."""
 
-    def __init__(self, most: int = MOST_KEYS) -> None:
+    def __init__(self, most: int = MAX_KEYS) -> None:
         self._most = most
         self._items: OrderedDict[Hashable, T] = OrderedDict()
 
@@ -71,67 +71,67 @@ class _Recent(Generic[T]):
 
 
 @dataclass(slots=True)
-class _Tokens:
-    left: float
+class _TokenBucket:
+    tokens: float
     at: float
 
 
 @dataclass(slots=True)
-class _Similar:
+class _SimilarEvents:
     at: datetime
     messages: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
 
-class CoreBook:
+class CoreEventCorrelator:
     """Events of the core group."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tokens: _Recent[_Tokens] = _Recent()
-        self._similar: _Recent[_Similar] = _Recent()
-        self._counted: _Recent[CoreEvent] = _Recent()
+        self._tokens: _LruCache[_TokenBucket] = _LruCache()
+        self._similar: _LruCache[_SimilarEvents] = _LruCache()
+        self._counted: _LruCache[CoreEvent] = _LruCache()
 
     def observe(self, event: Event) -> EventWrite | None:
-        made = _core(event, self._clock.now())
+        made = _core_event(event, self._clock.now())
         if made.reason in NEVER_REPEATED:
             return EventWrite(made.metadata.namespace, made.metadata.name, made)
-        if not self._passes(made):
+        if not self._passes_spam_filter(made):
             return None
-        made, key = self._combined(made)
-        return self._counting(made, key)
+        made, key = self._aggregate(made)
+        return self._count(made, key)
 
     def sweep(self) -> list[EventWrite]:
         """Nothing: every event is written when it comes."""
         return []
 
-    def _passes(self, event: CoreEvent) -> bool:
+    def _passes_spam_filter(self, event: CoreEvent) -> bool:
         now = self._clock.monotonic_s()
-        key = (*_about(event), event.type)
-        tokens = self._tokens.get(key) or _Tokens(BURST, now)
-        tokens.left = min(BURST, tokens.left + (now - tokens.at) / REFILL_S)
+        key = (*_spam_key(event), event.type)
+        tokens = self._tokens.get(key) or _TokenBucket(BURST, now)
+        tokens.tokens = min(BURST, tokens.tokens + (now - tokens.at) / REFILL_S)
         tokens.at = now
         self._tokens.put(key, tokens)
-        if tokens.left < 1:
+        if tokens.tokens < 1:
             return False
-        tokens.left -= 1
+        tokens.tokens -= 1
         return True
 
-    def _combined(self, event: CoreEvent) -> tuple[CoreEvent, Hashable]:
+    def _aggregate(self, event: CoreEvent) -> tuple[CoreEvent, Hashable]:
         """The event, or the one that stands for all of its kind; and under which key it is counted."""
         now = self._clock.now()
-        key = (*_about(event), event.type, event.reason, event.reporting_component)
+        key = (*_spam_key(event), event.type, event.reason, event.reporting_component)
         similar = self._similar.get(key)
-        if similar is None or now - similar.at > SIMILAR_WITHIN:
-            similar = _Similar(now)
+        if similar is None or now - similar.at > SIMILAR_INTERVAL:
+            similar = _SimilarEvents(now)
         similar.at = now
         similar.messages[event.message] = None
         self._similar.put(key, similar)
-        if len(similar.messages) < SIMILAR:
-            return event, (*_about(event), event.type, event.reason, event.message)
+        if len(similar.messages) < MAX_SIMILAR:
+            return event, (*_spam_key(event), event.type, event.reason, event.message)
         similar.messages.popitem(last=False)
         return msgspec.structs.replace(event, message=COMBINED + event.message, reporting_component=""), key
 
-    def _counting(self, event: CoreEvent, key: Hashable) -> EventWrite:
+    def _count(self, event: CoreEvent, key: Hashable) -> EventWrite:
         before = self._counted.get(key)
         if before is not None:
             event = msgspec.structs.replace(
@@ -145,22 +145,22 @@ class CoreBook:
         return EventWrite(meta.namespace, meta.name, event, patch)
 
 
-def _core(event: Event, now: datetime) -> CoreEvent:
+def _core_event(event: Event, now: datetime) -> CoreEvent:
     return CoreEvent(
         metadata=event.metadata,
         involved_object=event.regarding,
         reason=event.reason,
         message=event.note,
         source=EventSource(event.reporting_controller),
-        first_timestamp=whole_time(now),
-        last_timestamp=whole_time(now),
+        first_timestamp=format_time(now),
+        last_timestamp=format_time(now),
         count=1,
         type=event.type,
         reporting_component=event.reporting_controller,
     )
 
 
-def _about(event: CoreEvent) -> tuple[str, ...]:
+def _spam_key(event: CoreEvent) -> tuple[str, ...]:
     """Who speaks, and of what: whichever version of it."""
     it = event.involved_object
     return event.source.component, it.kind, it.namespace, it.name, it.uid, it.api_version

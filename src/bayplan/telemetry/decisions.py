@@ -16,7 +16,7 @@ from itertools import islice
 import msgspec
 
 BEST_NODES = 5
-LARGEST_RECORD_BYTES = 4096
+MAX_RECORD_BYTES = 4096
 REASON_BYTES = 48  # of a reason, besides its text and bits
 _FIXED_BYTES = 256
 _SCORE_BYTES = 40  # of one plugin's part in one node's total
@@ -32,7 +32,7 @@ INTEGERS, FLOATS = "q", "d"
 _DIGITS = 6  # of a score that is not whole: what sums of floats make of equal ones differs further behind
 
 
-def rounded(score: float) -> int | float:
+def display_score(score: float) -> int | float:
     """A score, or the difference of two, as people are told of it."""
     near = round(score, _DIGITS)
     return int(near) if near == near // 1 else near
@@ -56,7 +56,7 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
     numbers: str = INTEGERS
 
     @classmethod
-    def within(
+    def fit(
         cls, budget: int, nodes: tuple[str, ...], plugins: tuple[str, ...], scores: bytes, numbers: str = INTEGERS
     ) -> Ranking:
         """As many of the nodes as fit a number of bytes."""
@@ -77,9 +77,9 @@ class Ranking(msgspec.Struct, frozen=True, gc=False):
     def size_bytes(self) -> int:
         return self.names_bytes + _SCORE_BYTES * len(self.plugins) * len(self.nodes)
 
-    def spelled_out(self) -> tuple[ScoredNode, ...]:
+    def scored_nodes(self) -> tuple[ScoredNode, ...]:
         scores: Sequence[float] = array(self.numbers, self.scores).tolist()
-        numbers = iter(scores if self.numbers == INTEGERS else map(rounded, scores))
+        numbers = iter(scores if self.numbers == INTEGERS else map(display_score, scores))
         return tuple(
             ScoredNode(node, next(numbers), tuple(zip(self.plugins, numbers, strict=False))) for node in self.nodes
         )
@@ -118,7 +118,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def best(self) -> tuple[ScoredNode, ...]:
         """The chosen node and the best others."""
-        return self.ranking.spelled_out()
+        return self.ranking.scored_nodes()
 
     @property
     def size_bytes(self) -> int:

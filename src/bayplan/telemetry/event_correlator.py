@@ -19,12 +19,12 @@ from typing import Any, Protocol
 import msgspec
 
 from bayplan.clock import Clock
-from bayplan.objects.meta import micro_time
+from bayplan.objects.meta import format_micro_time
 from bayplan.telemetry.events import Event, Series
 
-FINISH = timedelta(minutes=6)
-REFRESH = timedelta(minutes=30)
-MOST_KEPT = 16_384
+SERIES_FINISH_AFTER = timedelta(minutes=6)
+SERIES_REFRESH_INTERVAL = timedelta(minutes=30)
+MAX_SERIES = 16_384
 """Events that may become a series: without a bound a storm of them would be kept for six minutes."""
 
 NEVER_REPEATED = frozenset({"Scheduled", "Bound"})
@@ -41,7 +41,7 @@ class EventWrite:
     patch: dict[str, Any] | None = None
 
 
-class EventBook(Protocol):
+class EventCorrelator(Protocol):
     """What the sender asks."""
 
     def observe(self, event: Event) -> EventWrite | None:
@@ -54,7 +54,7 @@ class EventBook(Protocol):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _SeriesState:
     event: Event
     at: datetime
     count: int = 1
@@ -65,18 +65,18 @@ class _Kept:
         meta, self.written = self.event.metadata, self.count
         if self.count == 1:
             return EventWrite(meta.namespace, meta.name, self.event)
-        series = Series(self.count, micro_time(self.at))
+        series = Series(self.count, format_micro_time(self.at))
         body = msgspec.structs.replace(self.event, series=series)
         return EventWrite(meta.namespace, meta.name, body, {"series": series})
 
 
-class SeriesBook:
+class EventSeriesCorrelator:
     """Events of `events.k8s.io/v1`."""
 
-    def __init__(self, clock: Clock, *, most: int = MOST_KEPT) -> None:
+    def __init__(self, clock: Clock, *, most: int = MAX_SERIES) -> None:
         self._clock = clock
         self._most = most
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Hashable, _SeriesState] = OrderedDict()
         self._refreshed = clock.now()
 
     def __len__(self) -> int:
@@ -85,11 +85,11 @@ class SeriesBook:
     def observe(self, event: Event) -> EventWrite | None:
         now = self._clock.now()
         if event.reason in NEVER_REPEATED:
-            return _Kept(event, now).write()
+            return _SeriesState(event, now).write()
         identity = event.identity
         kept = self._kept.get(identity)
-        if kept is None or now - kept.at > FINISH:
-            kept = self._kept[identity] = _Kept(event, now)
+        if kept is None or now - kept.at > SERIES_FINISH_AFTER:
+            kept = self._kept[identity] = _SeriesState(event, now)
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
             return kept.write()
@@ -100,9 +100,9 @@ class SeriesBook:
     def sweep(self) -> list[EventWrite]:
         """Forget the series that have ended; every half an hour write the counts of those that go on."""
         now = self._clock.now()
-        for identity in [each for each, kept in self._kept.items() if now - kept.at > FINISH]:
+        for identity in [each for each, kept in self._kept.items() if now - kept.at > SERIES_FINISH_AFTER]:
             del self._kept[identity]
-        if now - self._refreshed < REFRESH:
+        if now - self._refreshed < SERIES_REFRESH_INTERVAL:
             return []
         self._refreshed = now
         return [kept.write() for kept in self._kept.values() if kept.count > kept.written]

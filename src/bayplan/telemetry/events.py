@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from bayplan.clock import Clock
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
-from bayplan.objects.meta import Api, KubeObject, micro_time
+from bayplan.objects.meta import Api, KubeObject, format_micro_time
 from bayplan.objects.name_validation import dns_subdomain_problems
 
 NOTE_BYTES = 1024
@@ -22,8 +22,8 @@ NOTE_BYTES = 1024
 
 NORMAL = "Normal"
 WARNING = "Warning"
-_CUT = " ..."
-_LONGEST_PLAIN_NAME = 253 - len(".0123456789abcdef")
+_TRUNCATION_MARK = " ..."
+_MAX_PLAIN_NAME = 253 - len(".0123456789abcdef")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -101,29 +101,29 @@ class EventRecorder:
 
     # What kube-scheduler says.
 
-    def scheduled(self, pod: Pod, node: str) -> None:
+    def record_scheduled(self, pod: Pod, node: str) -> None:
         note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
-        self.event(pod, type=NORMAL, reason="Scheduled", action="Binding", note=note)
+        self.record(pod, type=NORMAL, reason="Scheduled", action="Binding", note=note)
 
-    def failed_scheduling(self, pod: Pod, message: str) -> None:
-        self.event(pod, type=WARNING, reason="FailedScheduling", action="Scheduling", note=message)
+    def record_failed_scheduling(self, pod: Pod, message: str) -> None:
+        self.record(pod, type=WARNING, reason="FailedScheduling", action="Scheduling", note=message)
 
-    def skipped_deleting(self, pod: Pod) -> None:
-        self.failed_scheduling(pod, f"skip schedule deleting pod: {pod.namespace}/{pod.name}")
+    def record_skipped_deleting(self, pod: Pod) -> None:
+        self.record_failed_scheduling(pod, f"skip schedule deleting pod: {pod.namespace}/{pod.name}")
 
-    def preempted(self, victim: Pod, preemptor: KubeObject, message: str) -> None:
+    def record_preempted(self, victim: Pod, preemptor: KubeObject, message: str) -> None:
         """Whoever preempts words the message: it names the kind of the preemptor, its uid and the node."""
         # kube-scheduler 1.36 refers to a group that preempts and, by a slip of its own, never to a pod.
         related = None if isinstance(preemptor, Pod) else preemptor
-        self.event(victim, related=related, type=NORMAL, reason="Preempted", action="Preempting", note=message)
+        self.record(victim, related=related, type=NORMAL, reason="Preempted", action="Preempting", note=message)
 
-    def binding_conditions_pending(self, pod: Pod, node: str) -> None:
+    def record_binding_conditions_pending(self, pod: Pod, node: str) -> None:
         note = f"waiting for binding conditions for device on node {node}"
-        self.event(pod, type=NORMAL, reason="BindingConditionsPending", action="Scheduling", note=note)
+        self.record(pod, type=NORMAL, reason="BindingConditionsPending", action="Scheduling", note=note)
 
     # What anybody may say.
 
-    def event(
+    def record(
         self,
         regarding: KubeObject | ObjectReference,
         *,
@@ -135,18 +135,18 @@ class EventRecorder:
     ) -> None:
         """Make an event and post it."""
         now = self._clock.now()
-        about = reference(regarding)
+        about = object_reference(regarding)
         self._post(
             Event(
                 metadata=EventMeta(self._name(about.name, now), about.namespace or "default"),
-                event_time=micro_time(now),
+                event_time=format_micro_time(now),
                 reporting_controller=self._controller,
                 reporting_instance=self._instance,
                 action=action,
                 reason=reason,
                 regarding=about,
-                related=reference(related) if related is not None else None,
-                note=cut_note(note),
+                related=object_reference(related) if related is not None else None,
+                note=truncate_note(note),
                 type=type,
             )
         )
@@ -154,12 +154,12 @@ class EventRecorder:
     def _name(self, about: str, now: datetime) -> str:
         """The object's name and the moment; something else where that is no name for an event."""
         name = f"{about}.{_nanoseconds(now):x}"
-        if len(about) <= _LONGEST_PLAIN_NAME and not dns_subdomain_problems(name):
+        if len(about) <= _MAX_PLAIN_NAME and not dns_subdomain_problems(name):
             return name
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
 
 
-def reference(item: KubeObject | ObjectReference) -> ObjectReference:
+def object_reference(item: KubeObject | ObjectReference) -> ObjectReference:
     """An object as an event refers to it."""
     if isinstance(item, ObjectReference):
         return item
@@ -174,14 +174,14 @@ def reference(item: KubeObject | ObjectReference) -> ObjectReference:
     )
 
 
-def cut_note(text: str) -> str:
+def truncate_note(text: str) -> str:
     """As much of a text as an event can hold, in whole characters."""
     if len(text) * 4 <= NOTE_BYTES:
         return text
     data = text.encode()
     if len(data) <= NOTE_BYTES:
         return text
-    return data[: NOTE_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
+    return data[: NOTE_BYTES - len(_TRUNCATION_MARK)].decode(errors="ignore") + _TRUNCATION_MARK
 
 
 def _nanoseconds(moment: datetime) -> int:

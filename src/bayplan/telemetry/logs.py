@@ -38,26 +38,26 @@ _VERBOSE_DEBUG = 4
 """The verbosity that the standard library's DEBUG stands for: what others' code says in detail."""
 
 _SEVERITY = ((logging.CRITICAL, "F"), (logging.ERROR, "E"), (logging.WARNING, "W"))
-_STRUCK_OUT = "<redacted>"
+_REDACTED = "<redacted>"
 _CREDENTIAL = re.compile(r"(?i)(\bbearer\s+|\bauthorization:\s*basic\s+)[\w.~+/=-]{8,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
 _EMPTY: Mapping[str, object] = {}
 
 
-def level_of(verbosity: int) -> int:
+def logging_level(verbosity: int) -> int:
     """The standard library's level for a verbosity: INFO is 0, DEBUG is 4, what is more verbose lies below."""
     if verbosity < _VERBOSE_DEBUG:
         return logging.INFO - max(0, verbosity)
     return max(1, logging.DEBUG - (verbosity - _VERBOSE_DEBUG))
 
 
-def verbosity_of(level: int) -> int:
+def klog_verbosity(level: int) -> int:
     if level > logging.DEBUG:
         return max(0, min(logging.INFO - level, _VERBOSE_DEBUG - 1))
     return _VERBOSE_DEBUG + logging.DEBUG - level
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class ObjectRef:
     """An object by its `namespace/name`, or by its name alone: JSON spells the two apart."""
 
     key: str
@@ -79,10 +79,10 @@ class StructuredLog:
         self._logger = logging.getLogger(name)
 
     def enabled(self, v: int) -> bool:
-        return self._logger.isEnabledFor(level_of(v))
+        return self._logger.isEnabledFor(logging_level(v))
 
     def info(self, message: str, /, *, v: int = 0, **values: object) -> None:
-        level = level_of(v)
+        level = logging_level(v)
         if self._logger.isEnabledFor(level):
             self._logger.log(level, "%s", message, extra={"values": values}, stacklevel=2)
 
@@ -120,7 +120,7 @@ class LogControl:
     def set_verbosity(self, verbosity: int) -> None:
         """From now on; files that have a verbosity of their own keep it."""
         most = max([verbosity, *(each for _, each in self._modules)])
-        logging.root.setLevel(level_of(most))
+        logging.root.setLevel(logging_level(most))
         for handler in self._handlers:
             handler.limit(verbosity, self._modules)
 
@@ -170,7 +170,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             return super().filter(record)
         file = PurePath(record.pathname).stem
         allowed = next((each for pattern, each in self._modules if fnmatchcase(file, pattern)), self._verbosity)
-        return verbosity_of(record.levelno) <= allowed and super().filter(record)
+        return klog_verbosity(record.levelno) <= allowed and super().filter(record)
 
 
 def _modules(vmodule: str) -> list[tuple[str, int]]:
@@ -183,11 +183,11 @@ def _modules(vmodule: str) -> list[tuple[str, int]]:
     return found
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """The text without what looks like a credential."""
     if "eyJ" not in text and "earer" not in text and "asic" not in text:
         return text
-    return _CREDENTIAL.sub(lambda found: (found[1] or "") + _STRUCK_OUT, text)
+    return _CREDENTIAL.sub(lambda found: (found[1] or "") + _REDACTED, text)
 
 
 def _values(record: logging.LogRecord) -> Mapping[str, object] | None:
@@ -209,7 +209,7 @@ class _KlogLines(logging.Formatter):
         line = _indented(record.getMessage()) if values is None else _structured(record.getMessage(), values)
         if record.exc_info:
             line = f"{line}\n\t{_indented(self.formatException(record.exc_info))}"
-        return redacted(self._head(record, self._clock.now().astimezone(self._zone)) + line)
+        return redact(self._head(record, self._clock.now().astimezone(self._zone)) + line)
 
     @staticmethod
     def _head(record: logging.LogRecord, now: datetime) -> str:
@@ -228,7 +228,7 @@ def _structured(message: str, values: Mapping[str, object]) -> str:
 
 
 def _assigned(value: object) -> str:
-    if isinstance(value, (str, Ref, BaseException)):
+    if isinstance(value, (str, ObjectRef, BaseException)):
         text = str(value)
         if "\n" not in text:
             return f"={quote(text)}"
@@ -245,7 +245,7 @@ def _plain(value: object) -> str:
 
 def _json(value: object) -> str:
     """Any value as JSON: what is none is written as a text."""
-    if isinstance(value, Ref):
+    if isinstance(value, ObjectRef):
         return json_text(value.tree())
     try:
         return json_text(value)
@@ -267,7 +267,7 @@ class _JsonLines(logging.Formatter):
             f'"caller":{json_string(f"{path.parent.name}/{path.name}:{record.lineno}")}',
             f'"msg":{json_string(record.getMessage())}',
         ]
-        members += [f'"v":{verbosity_of(record.levelno)}'] if record.levelno < logging.ERROR else []
+        members += [f'"v":{klog_verbosity(record.levelno)}'] if record.levelno < logging.ERROR else []
         members += [f"{json_string(key)}:{_json(value)}" for key, value in (_values(record) or _EMPTY).items()]
         members += [f'"stacktrace":{json_string(self.formatException(record.exc_info))}'] if record.exc_info else []
-        return redacted("{" + ",".join(members) + "}")
+        return redact("{" + ",".join(members) + "}")

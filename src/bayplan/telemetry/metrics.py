@@ -1,9 +1,8 @@
 """How much of what has happened? Counters, gauges and histograms, written in Prometheus' text format.
 
 Whoever counts holds on to a value (`family.labels(...)`) and adds to it: an observation costs about a third of a
-microsecond, an increment less. Nothing is computed until somebody scrapes; then `Registry.render` yields pieces of some
-hundred lines, so that the loop has its turn between them. One thread owns all of it, so there are no locks.
-"""
+microsecond, an increment less. Nothing is computed until somebody scrapes; then `MetricsRegistry.render` yields pieces
+of some hundred lines, so that the loop has its turn between them. One thread owns all of it, so there are no locks."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from bayplan.codec.go_text import go_value
 from bayplan.errors import UsageError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
-PIECE_LINES = 500
+CHUNK_LINES = 500
 """Lines in one piece of a rendering: below a millisecond's work."""
 
-UNEXPECTED = "unexpected"
+UNEXPECTED_LABEL = "unexpected"
 """What a label says instead of a value that is not among those allowed for it."""
 
 _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -76,7 +75,7 @@ class HistogramValue:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def show(self, other: HistogramValue) -> None:
+    def set_from(self, other: HistogramValue) -> None:
         """Stand for what somebody else has measured, from now on."""
         self.counts, self.total = other.counts, other.total
 
@@ -120,19 +119,19 @@ class Family(Generic[V]):
         """The value for these labels, in the order in which the family names them."""
         found = self._values.get(values)
         if found is None:
-            found = self._made(values)
+            found = self._make_value(values)
         return found
 
-    def _made(self, values: tuple[str, ...]) -> V:
+    def _make_value(self, values: tuple[str, ...]) -> V:
         if len(values) != len(self.label_names):
             raise ValueError(f"{self.name} has the labels {self.label_names}, not {len(values)}")
         if self._allowed:
-            values = tuple(map(self._admitted, range(len(values)), values))
+            values = tuple(map(self._allowed_value, range(len(values)), values))
         return self._values.setdefault(values, self._new())
 
-    def _admitted(self, place: int, value: str) -> str:
+    def _allowed_value(self, place: int, value: str) -> str:
         allowed = self._allowed.get(place)
-        return value if allowed is None or value in allowed else UNEXPECTED
+        return value if allowed is None or value in allowed else UNEXPECTED_LABEL
 
     def allow(self, label: str, values: Collection[str]) -> None:
         """From now on a value of this label that is not among these is counted as `unexpected`."""
@@ -191,7 +190,7 @@ class Counter(Family[CounterValue]):
         self._values[()].value += by
 
     def _lines_of(self, labels: str, value: CounterValue) -> list[str]:
-        return [sample(self.name, labels, value.value)]
+        return [sample_line(self.name, labels, value.value)]
 
 
 class Gauge(Family[GaugeValue]):
@@ -207,7 +206,7 @@ class Gauge(Family[GaugeValue]):
         self._values[()].value = value
 
     def _lines_of(self, labels: str, value: GaugeValue) -> list[str]:
-        return [sample(self.name, labels, value.value)]
+        return [sample_line(self.name, labels, value.value)]
 
 
 class Histogram(Family[HistogramValue]):
@@ -243,7 +242,11 @@ class Histogram(Family[HistogramValue]):
             f'{self.name}_bucket{{{inner}le="{bound}"}} {number_text(count)}'
             for bound, count in zip(self._bounds, seen, strict=True)
         ]
-        return [*lines, sample(f"{self.name}_sum", labels, value.total), sample(f"{self.name}_count", labels, seen[-1])]
+        return [
+            *lines,
+            sample_line(f"{self.name}_sum", labels, value.total),
+            sample_line(f"{self.name}_count", labels, seen[-1]),
+        ]
 
 
 AnyFamily = Counter | Gauge | Histogram
@@ -251,7 +254,7 @@ Collector = Callable[[], None]
 """Called before every rendering to bring gauges up to date from somebody's view."""
 
 
-class Registry:
+class MetricsRegistry:
     """The metrics of a process, as a value."""
 
     def __init__(self, *, disabled: Collection[str] = ()) -> None:
@@ -297,15 +300,15 @@ class Registry:
         """The text in pieces. Counting goes on between two pieces, but the lines of one value belong together."""
         for collector in self._collectors:
             collector()
-        return pieces(self._lines())
+        return in_chunks(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        families = [*self._families.values(), *self._about_themselves()]
+        families = [*self._families.values(), *self._registry_metrics()]
         for family in sorted(families, key=lambda each: each.name):
             if family.name not in self._disabled:
                 yield from family.lines()
 
-    def _about_themselves(self) -> Iterator[AnyFamily]:
+    def _registry_metrics(self) -> Iterator[AnyFamily]:
         registered = Counter(
             "registered_metrics_total",
             "The count of registered metrics broken by stability level and deprecation version.",
@@ -322,19 +325,19 @@ class Registry:
         yield Counter("hidden_metrics_total", "The count of hidden metrics.", stability=Stability.BETA)
 
 
-def pieces(lines: Iterable[str]) -> Iterator[bytes]:
+def in_chunks(lines: Iterable[str]) -> Iterator[bytes]:
     """Lines as pieces of text."""
     waiting: list[str] = []
     for line in lines:
         waiting.append(line)
-        if len(waiting) == PIECE_LINES:
-            yield _joined(waiting)
+        if len(waiting) == CHUNK_LINES:
+            yield _join_lines(waiting)
             waiting = []
     if waiting:
-        yield _joined(waiting)
+        yield _join_lines(waiting)
 
 
-def _joined(lines: list[str]) -> bytes:
+def _join_lines(lines: list[str]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -346,7 +349,7 @@ def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     return f"{{{inner}}}"
 
 
-def sample(name: str, labels: str, value: float) -> str:
+def sample_line(name: str, labels: str, value: float) -> str:
     return f"{name}{labels} {number_text(value)}"
 
 

@@ -16,18 +16,18 @@ from typing import Protocol
 import msgspec
 
 from bayplan.telemetry.batch_metrics import BatchMetrics, SessionOutcome
-from bayplan.telemetry.decision_text import why
+from bayplan.telemetry.decision_text import decision_sentence
 from bayplan.telemetry.decisions import DecisionRecord, DecisionRing
 from bayplan.telemetry.metrics import HistogramValue
 from bayplan.telemetry.scheduler_metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
 
-KEPT = 500
+MAX_KEPT = 500
 """Decisions of sessions that are remembered for whoever opens the page later."""
-MOST = 100
+MAX_RETURNED = 100
 """Decisions that are told at once: nobody reads more in a second."""
 
 
-class Told(msgspec.Struct, frozen=True):
+class FeedEntry(msgspec.Struct, frozen=True):
     """One decision, for people."""
 
     at: float
@@ -37,11 +37,11 @@ class Told(msgspec.Struct, frozen=True):
     """scheduled, unschedulable, error or evicted."""
     node: str
     text: str
-    about: tuple[str, ...] = ()
+    related: tuple[str, ...] = ()
     """Other pods that the text names: who may not see them may not see the text."""
 
 
-class Numbers(msgspec.Struct, frozen=True):
+class FeedCounters(msgspec.Struct, frozen=True):
     """Counts since the process began; whoever wants rates takes differences."""
 
     scheduled: float = 0
@@ -55,10 +55,10 @@ class Numbers(msgspec.Struct, frozen=True):
     """Pods by the part of the queue that they wait in."""
 
 
-class Decisions(Protocol):
+class DecisionSource(Protocol):
     """Somewhere decisions are read from, by how many there were before."""
 
-    def since(self, count: int) -> tuple[int, Sequence[Told]]:
+    def since(self, count: int) -> tuple[int, Sequence[FeedEntry]]:
         """How many there are by now, and those that came after the first `count`, the oldest first."""
         ...
 
@@ -69,54 +69,58 @@ class RecordedDecisions:
     def __init__(self, ring: DecisionRing) -> None:
         self._ring = ring
 
-    def since(self, count: int) -> tuple[int, Sequence[Told]]:
+    def since(self, count: int) -> tuple[int, Sequence[FeedEntry]]:
         added = self._ring.added
-        records = self._ring.newest(min(MOST, max(0, added - count)))
-        return added, [told_of(record) for record in records]
+        records = self._ring.newest(min(MAX_RETURNED, max(0, added - count)))
+        return added, [feed_entry(record) for record in records]
 
 
-def told_of(record: DecisionRecord) -> Told:
-    return Told(record.at.timestamp(), record.pod, record.outcome, record.node or "", why(record), record.victims)
+def feed_entry(record: DecisionRecord) -> FeedEntry:
+    return FeedEntry(
+        record.at.timestamp(), record.pod, record.outcome, record.node or "", decision_sentence(record), record.victims
+    )
 
 
 class SessionDecisions:
-    """The batch engine's, and what its queues came to. `hear` it after each session."""
+    """The batch engine's, and what its queues came to. `add_session` it after each session."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._told: deque[Told | DecisionRecord] = deque(maxlen=KEPT)
+        self._told: deque[FeedEntry | DecisionRecord] = deque(maxlen=MAX_KEPT)
         self._count = 0
         self._messages: dict[str, str] = {}
         self.queues: Mapping[str, Mapping[str, float]] = {}
         self.records = DecisionRing()
         """Why pods were put where they are."""
 
-    def hear(self, outcome: SessionOutcome) -> None:
+    def add_session(self, outcome: SessionOutcome) -> None:
         at = self._now().timestamp()
         for pod, reason in outcome.evicts.items():
-            self._add(Told(at, pod, "evicted", "", f"evicted by {reason}"))
-        bound = self.records.newest(min(KEPT, len(outcome.binds)))
+            self._add(FeedEntry(at, pod, "evicted", "", f"evicted by {reason}"))
+        bound = self.records.newest(min(MAX_KEPT, len(outcome.binds)))
         known = {record.pod: record for record in bound}
         for pod, node in outcome.binds.items():
-            self._add(known.get(pod) or Told(at, pod, SCHEDULED, node, "placed by a session"))
+            self._add(known.get(pod) or FeedEntry(at, pod, SCHEDULED, node, "placed by a session"))
         messages = {pod: each.message for pod, each in outcome.messages.items()}
         for pod, message in messages.items():
             if self._messages.get(pod) != message:
-                self._add(Told(at, pod, UNSCHEDULABLE, "", message))
+                self._add(FeedEntry(at, pod, UNSCHEDULABLE, "", message))
         self._messages = messages
         self.queues = outcome.final_gauges
 
-    def _add(self, told: Told | DecisionRecord) -> None:
+    def _add(self, told: FeedEntry | DecisionRecord) -> None:
         self._told.append(told)
         self._count += 1
 
-    def since(self, count: int) -> tuple[int, Sequence[Told]]:
-        new = min(MOST, max(0, self._count - count), len(self._told))
+    def since(self, count: int) -> tuple[int, Sequence[FeedEntry]]:
+        new = min(MAX_RETURNED, max(0, self._count - count), len(self._told))
         newest = islice(self._told, len(self._told) - new, None)
-        return self._count, [told_of(each) if isinstance(each, DecisionRecord) else each for each in newest]
+        return self._count, [feed_entry(each) if isinstance(each, DecisionRecord) else each for each in newest]
 
 
-def numbers_of(pods: SchedulerMetrics | None, batch: BatchMetrics | None, waiting: Mapping[str, int]) -> Numbers:
+def feed_counters(
+    pods: SchedulerMetrics | None, batch: BatchMetrics | None, waiting: Mapping[str, int]
+) -> FeedCounters:
     """What the metrics of one engine, or of both, come to."""
     results = dict.fromkeys((SCHEDULED, UNSCHEDULABLE, ERROR), 0.0)
     spreads: list[HistogramValue] = []
@@ -129,7 +133,7 @@ def numbers_of(pods: SchedulerMetrics | None, batch: BatchMetrics | None, waitin
     counts = tuple(map(sum, zip(*(spread.counts for spread in spreads), strict=True))) if spreads else ()
     if not any(counts) and batch is not None:
         bounds, counts = _sessions(batch.e2e.items())
-    return Numbers(results[SCHEDULED], results[UNSCHEDULABLE], results[ERROR], bounds, counts, dict(waiting))
+    return FeedCounters(results[SCHEDULED], results[UNSCHEDULABLE], results[ERROR], bounds, counts, dict(waiting))
 
 
 def _sessions(spreads: Iterable[tuple[tuple[str, ...], HistogramValue]]) -> tuple[tuple[float, ...], tuple[int, ...]]:

@@ -32,12 +32,12 @@ FIELDS = {
 Row = tuple[Any, ...]
 
 READY, NOT_READY, CORDONED = "ready", "not ready", "cordoned"
-PLACED, WAITING, GATED, LEAVING = "placed", "waiting", "gated", "leaving"
+PLACED, WAITING, GATED, TERMINATING = "placed", "waiting", "gated", "leaving"
 
 _ZONE = "topology.kubernetes.io/zone"
 _HASH = "pod-template-hash"
-_OVER = ("Succeeded", "Failed")
-_LONGEST_MESSAGE = 600
+_TERMINAL_PHASES = ("Succeeded", "Failed")
+_MAX_MESSAGE_LENGTH = 600
 
 
 def table_of(item: KubeObject) -> str:
@@ -66,7 +66,7 @@ def _node(node: Node) -> Row:
 
 
 def _pod(pod: Pod) -> Row | None:
-    if pod.status.phase in _OVER:
+    if pod.status.phase in _TERMINAL_PHASES:
         return None
     annotated = pod.metadata.annotations.get(GROUP_NAME, "")
     head = (
@@ -81,19 +81,19 @@ def _pod(pod: Pod) -> Row | None:
     )
     if pod.spec.node_name:
         return head
-    reason, message = refusal(pod)
-    return *head, reason, message[:_LONGEST_MESSAGE], pod.status.nominated_node_name
+    reason, message = unschedulable_message(pod)
+    return *head, reason, message[:_MAX_MESSAGE_LENGTH], pod.status.nominated_node_name
 
 
 def _state(pod: Pod) -> str:
     if pod.terminating:
-        return LEAVING
+        return TERMINATING
     if pod.spec.node_name:
         return PLACED
     return GATED if pod.spec.scheduling_gates else WAITING
 
 
-def refusal(pod: Pod) -> tuple[str, str]:
+def unschedulable_message(pod: Pod) -> tuple[str, str]:
     for told in pod.status.conditions:
         if told.type == "PodScheduled" and told.status == "False":
             return told.reason, told.message

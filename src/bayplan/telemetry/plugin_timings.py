@@ -15,8 +15,8 @@ PLUGIN_BUCKETS = exponential_buckets(0.00001, 1.5, 20)
 """Seconds, from ten microseconds to some twenty milliseconds in small steps: plugins are short."""
 
 POINT_BUCKETS = exponential_buckets(0.0001, 2, 12)
-LOOK_UP_BUCKETS = exponential_buckets(0.00001, 2, 12)
-_GOOD = "Success"
+CLASS_LOOKUP_BUCKETS = exponential_buckets(0.00001, 2, 12)
+_SUCCESS = "Success"
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class CallStats:
 
     calls: int = 0
     seconds: float = 0.0
-    longest_s: float = 0.0
+    max_s: float = 0.0
     slow: int = 0
     failed: int = 0
     spread: dict[str, HistogramValue] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class PointTimings:
 
     def __init__(self) -> None:
         self._spreads: dict[tuple[str, str], HistogramValue] = {}
-        self._look_ups = {True: HistogramValue(LOOK_UP_BUCKETS), False: HistogramValue(LOOK_UP_BUCKETS)}
+        self._look_ups = {True: HistogramValue(CLASS_LOOKUP_BUCKETS), False: HistogramValue(CLASS_LOOKUP_BUCKETS)}
         self.asked: dict[tuple[str, str], int] = {}
         """By plugin and point: how often it was asked, about each node where it answers for nodes."""
 
-    def took(self, point: str, seconds: float, status: str = _GOOD) -> None:
+    def observe(self, point: str, seconds: float, status: str = _SUCCESS) -> None:
         """All plugins of a point together lasted so long, and that was the outcome."""
         spread = self._spreads.get((point, status))
         if spread is None:
@@ -51,17 +51,17 @@ class PointTimings:
         spread.counts[bisect_left(POINT_BUCKETS, seconds)] += 1  # as `observe` does: several times a decision
         spread.total += seconds
 
-    def passed(self, point: str) -> None:
+    def observe_skipped(self, point: str) -> None:
         """There was nothing to do at a point."""
-        spread = self._spreads.get((point, _GOOD))
+        spread = self._spreads.get((point, _SUCCESS))
         if spread is None:
-            spread = self._spreads[point, _GOOD] = HistogramValue(POINT_BUCKETS)
+            spread = self._spreads[point, _SUCCESS] = HistogramValue(POINT_BUCKETS)
         spread.counts[0] += 1
 
-    def looked_up(self, seconds: float, *, found: bool) -> None:
+    def observe_class_lookup(self, seconds: float, *, found: bool) -> None:
         """It took so long to find out whether pods like this one were evaluated before, and found a node by that."""
         spread = self._look_ups[found]
-        spread.counts[bisect_left(LOOK_UP_BUCKETS, seconds)] += 1
+        spread.counts[bisect_left(CLASS_LOOKUP_BUCKETS, seconds)] += 1
         spread.total += seconds
 
     def count(self, plugin: str, point: str, times: int = 1) -> None:
@@ -73,12 +73,12 @@ class PointTimings:
         for (point, status), spread in self._spreads.items():
             yield point, status, spread
 
-    def look_ups(self, *, found: bool) -> HistogramValue:
+    def class_lookups(self, *, found: bool) -> HistogramValue:
         return self._look_ups[found]
 
     def reset(self) -> None:
         self._spreads.clear()
-        self._look_ups = {True: HistogramValue(LOOK_UP_BUCKETS), False: HistogramValue(LOOK_UP_BUCKETS)}
+        self._look_ups = {True: HistogramValue(CLASS_LOOKUP_BUCKETS), False: HistogramValue(CLASS_LOOKUP_BUCKETS)}
         self.asked = dict.fromkeys(self.asked, 0)
 
 
@@ -101,22 +101,22 @@ class PluginTimings:
     def profiles(self) -> Iterator[tuple[str, PointTimings]]:
         yield from self._profiles.items()
 
-    def took(self, plugin: str, point: str, seconds: float, status: str = "Success") -> None:
+    def observe(self, plugin: str, point: str, seconds: float, status: str = "Success") -> None:
         """A call lasted so long and answered with a status of this label."""
         stats = self._get(plugin, point)
         stats.calls += 1
         stats.seconds += seconds
-        if seconds > stats.longest_s:
-            stats.longest_s = seconds
+        if seconds > stats.max_s:
+            stats.max_s = seconds
         spread = stats.spread.get(status)
         if spread is None:
             spread = stats.spread[status] = HistogramValue(PLUGIN_BUCKETS)
         spread.observe(seconds)
 
-    def slow(self, plugin: str, point: str) -> None:
+    def count_slow(self, plugin: str, point: str) -> None:
         self._get(plugin, point).slow += 1
 
-    def failed(self, plugin: str, point: str) -> None:
+    def count_failed(self, plugin: str, point: str) -> None:
         self._get(plugin, point).failed += 1
 
     def of(self, plugin: str, point: str) -> CallStats:

@@ -19,34 +19,34 @@ from bayplan.objects.resources import (
     pod_limits,
     pod_requests,
 )
-from bayplan.telemetry.metrics import Gauge, Stability, label_text, pieces, sample
+from bayplan.telemetry.metrics import Gauge, Stability, in_chunks, label_text, sample_line
 
 _LABELS = ("namespace", "node", "pod", "priority", "resource", "scheduler", "unit")
-_WHAT = (
+_HELP_SUFFIX = (
     "broken down by pod. This shows the resource usage the scheduler and kubelet expect per pod for resources along "
 )
-_WHAT += "with the unit for the resource if any."
+_HELP_SUFFIX += "with the unit for the resource if any."
 _LIMIT = Gauge(
     "kube_pod_resource_limit",
-    f"Resources limit for workloads on the cluster, {_WHAT}",
+    f"Resources limit for workloads on the cluster, {_HELP_SUFFIX}",
     _LABELS,
     stability=Stability.STABLE,
 )
 _REQUEST = Gauge(
     "kube_pod_resource_request",
-    f"Resources requested by workloads on the cluster, {_WHAT}",
+    f"Resources requested by workloads on the cluster, {_HELP_SUFFIX}",
     _LABELS,
     stability=Stability.STABLE,
 )
 _BYTES = (MEMORY, EPHEMERAL_STORAGE, "storage")
-_OVER = ("Succeeded", "Failed")
+_TERMINAL_PHASES = ("Succeeded", "Failed")
 
 Amounts = Callable[[Pod], Mapping[str, Quantity]]
 
 
 def render_pod_resources(pods: Collection[Pod]) -> Iterator[bytes]:
     """The text in pieces, of the pods that are there now: they may change while it is written."""
-    return pieces(_lines(tuple(pods)))
+    return in_chunks(_lines(tuple(pods)))
 
 
 def _lines(pods: tuple[Pod, ...]) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _family(family: Gauge, pods: tuple[Pod, ...], amounts: Amounts) -> Iterator[
     """A family that has no value has no head either."""
     head = family.head()
     for pod in pods:
-        if pod.spec.node_name and pod.status.phase in _OVER:
+        if pod.spec.node_name and pod.status.phase in _TERMINAL_PHASES:
             continue
         for line in _of_pod(family.name, pod, amounts(pod)):
             yield from head
@@ -80,7 +80,7 @@ def _of_pod(name: str, pod: Pod, amounts: Mapping[str, Quantity]) -> Iterator[st
             pod.scheduler_name,
             unit_of(resource),
         )
-        yield sample(name, label_text(_LABELS, labels), amounts[resource].as_float())
+        yield sample_line(name, label_text(_LABELS, labels), amounts[resource].as_float())
 
 
 def unit_of(resource: str) -> str:

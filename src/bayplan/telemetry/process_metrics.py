@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from bayplan.telemetry.metrics import Counter, Gauge, Histogram, Registry, Stability
+from bayplan.telemetry.metrics import Counter, Gauge, Histogram, MetricsRegistry, Stability
 
 if sys.platform != "win32":
     import resource
@@ -27,7 +27,7 @@ _NETWORK_COUNTS = 8  # columns of /proc/net/dev that belong to what was received
 class ProcessMetrics:
     """`process_*`. `started_at` is for systems that do not tell when a process began."""
 
-    def __init__(self, registry: Registry, *, started_at: float, proc: Path = Path("/proc")) -> None:
+    def __init__(self, registry: MetricsRegistry, *, started_at: float, proc: Path = Path("/proc")) -> None:
         none = Stability.NONE
         self._proc = proc
         self._cpu = Counter(
@@ -47,7 +47,7 @@ class ProcessMetrics:
         """Seconds since 1970."""
         return self._start.labels().value
 
-    def _add_linux(self, registry: Registry) -> None:
+    def _add_linux(self, registry: MetricsRegistry) -> None:
         none = Stability.NONE
         self._resident = Gauge("process_resident_memory_bytes", "Resident memory size in bytes.", stability=none)
         self._virtual = Gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", stability=none)
@@ -111,7 +111,7 @@ def _network(proc: Path) -> tuple[int, int]:
     return received, sent
 
 
-def add_build_info(registry: Registry, *, version: str, emulated: str) -> None:
+def add_build_info(registry: MetricsRegistry, *, version: str, emulated: str) -> None:
     """`kubernetes_build_info` and `version_info`. `emulated` is the version of kube-scheduler that we behave as, as in
     1.36.4; what built and runs us stands where upstream names Go."""
     major, minor = emulated.split(".")[:2]
@@ -148,7 +148,7 @@ _BUILD_LABELS = (
 )
 
 
-def add_features(registry: Registry, features: Iterable[tuple[str, str, bool]]) -> None:
+def add_features(registry: MetricsRegistry, features: Iterable[tuple[str, str, bool]]) -> None:
     """`kubernetes_feature_enabled`: name, stage (ALPHA, BETA, DEPRECATED; none once general), whether it is on."""
     enabled = Gauge(
         "kubernetes_feature_enabled",
@@ -164,7 +164,7 @@ def add_features(registry: Registry, features: Iterable[tuple[str, str, bool]]) 
 class LeaderMetrics:
     """`leader_election_*`, by the name of the lease."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricsRegistry) -> None:
         self._status = Gauge(
             "leader_election_master_status",
             "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. "
@@ -173,14 +173,14 @@ class LeaderMetrics:
         )
         registry.add(self._status)
 
-    def leading(self, name: str, *, leads: bool) -> None:
+    def set_leading(self, name: str, *, leads: bool) -> None:
         self._status.labels(name).set(int(leads))
 
 
 class RequestMetrics:
     """`rest_client_*`: how our requests to the API server end. `observer` is what a client is given."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: MetricsRegistry) -> None:
         self._requests = Counter(
             "rest_client_requests_total",
             "Number of HTTP requests, partitioned by status code, method, and host.",
@@ -194,7 +194,7 @@ class RequestMetrics:
         )
         registry.add(self._requests, self._seconds)
 
-    def observed(self, host: str, method: str, status: int, seconds: float) -> None:
+    def observe_request(self, host: str, method: str, status: int, seconds: float) -> None:
         """An answer, or none (0). A watch is a request whose duration says nothing."""
         code = str(status) if status else "<error>"
         if method == "WATCH":
@@ -205,4 +205,4 @@ class RequestMetrics:
 
     def observer(self, host: str) -> Callable[[str, int, float], None]:
         """For one client: its host is known."""
-        return partial(self.observed, host)
+        return partial(self.observe_request, host)

@@ -14,12 +14,12 @@ from bayplan.telemetry.metrics import (
     Gauge,
     GaugeValue,
     Histogram,
-    Registry,
+    MetricsRegistry,
     Stability,
     exponential_buckets,
 )
 from bayplan.telemetry.plugin_timings import (
-    LOOK_UP_BUCKETS,
+    CLASS_LOOKUP_BUCKETS,
     PLUGIN_BUCKETS,
     POINT_BUCKETS,
     PluginTimings,
@@ -33,17 +33,17 @@ _LONG = exponential_buckets(0.01, 2, 20)
 SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
 """The results of an attempt."""
 
-_MANY_ATTEMPTS = 15
+_ATTEMPTS_BUCKETS = 15
 _EVALUATED = ("PreFilter", "Filter", "PreScore", "Score")
-_NOT_SHOWN = ("depends_on",)  # upstream has no such question
-_SHOWN_AS = {"signature": "Sign"}
+_HIDDEN_POINTS = ("depends_on",)  # upstream has no such question
+_METRIC_NAMES = {"signature": "Sign"}
 _PREEMPTION = ("DefaultPreemption", "PostFilter")
 
 
 class SchedulerMetrics:
     """Every `scheduler_*` metric. `gates` are the feature gates that are on: some metrics exist only with theirs."""
 
-    def __init__(self, registry: Registry, timings: PluginTimings, *, gates: Collection[str] = ()) -> None:
+    def __init__(self, registry: MetricsRegistry, timings: PluginTimings, *, gates: Collection[str] = ()) -> None:
         self._timings = timings
         self._attempts()
         self._pods()
@@ -262,13 +262,13 @@ class SchedulerMetrics:
             "scheduler_get_node_hint_duration_seconds",
             "Latency for getting a node hint.",
             ("hinted", "profile"),
-            buckets=LOOK_UP_BUCKETS,
+            buckets=CLASS_LOOKUP_BUCKETS,
         )
         self.store_results_seconds = Histogram(
             "scheduler_store_schedule_results_duration_seconds",
             "Latency for getting a no.",
             ("profile",),
-            buckets=LOOK_UP_BUCKETS,
+            buckets=CLASS_LOOKUP_BUCKETS,
         )
         self.group_attempts = Counter(
             "scheduler_podgroup_schedule_attempts_total",
@@ -308,20 +308,20 @@ class SchedulerMetrics:
 
     # What the pod engine calls.
 
-    def decided(self, seconds: float) -> None:
+    def observe_decision(self, seconds: float) -> None:
         """A node was looked for, whether one was found or not."""
         self.algorithm_seconds.observe(seconds)
 
-    def attempt(self, result: str, profile: str, seconds: float) -> None:
+    def observe_attempt(self, result: str, profile: str, seconds: float) -> None:
         """An attempt is over: after its binding, or when it failed."""
         self.attempts.labels(result, profile).value += 1
         self.attempt_seconds.labels(result, profile).observe(seconds)
 
-    def scheduled(self, attempts: int, since_first_s: float | None, *, after_flush: bool = False) -> None:
+    def observe_scheduled(self, attempts: int, since_first_s: float | None, *, after_flush: bool = False) -> None:
         """A pod is bound, after so many attempts and so long after it could first be tried."""
         self.pod_attempts.observe(attempts)
         if since_first_s is not None:
-            label = str(attempts) if attempts < _MANY_ATTEMPTS else f"{_MANY_ATTEMPTS}+"
+            label = str(attempts) if attempts < _ATTEMPTS_BUCKETS else f"{_ATTEMPTS_BUCKETS}+"
             self.sli_seconds.labels(label).observe(since_first_s)
         if after_flush:
             self.after_flush.inc()
@@ -354,44 +354,44 @@ class SchedulerMetrics:
         for kind, count in zip(("assumed_pods", "pods", "nodes"), (assumed_pods, pods, nodes), strict=True):
             self.cached.labels(kind).value = count
 
-    def handled(self, event: str, seconds: float) -> None:
+    def observe_event(self, event: str, seconds: float) -> None:
         """A watch event went to cache and queue."""
         self.event_seconds.labels(event).observe(seconds)
 
-    def working(self, operation: str) -> GaugeValue:
+    def goroutine_gauge(self, operation: str) -> GaugeValue:
         """How many tasks do this now: ours stand where upstream has goroutines. Whoever starts one calls `inc`."""
         return self.goroutines.labels(operation)
 
-    def waited_on_permit(self, result: str, seconds: float) -> None:
+    def observe_permit_wait(self, result: str, seconds: float) -> None:
         self.permit_seconds.labels(result).observe(seconds)
 
-    def preempted(self, victims: int) -> None:
+    def observe_victims(self, victims: int) -> None:
         """Preemption chose victims."""
         self.victims.observe(victims)
 
-    def preemption_ran(self, result: str, seconds: float) -> None:
+    def observe_preemption(self, result: str, seconds: float) -> None:
         """Victims were deleted, or that failed."""
         self.preemption_runs.labels(result).value += 1
         self.preemption_run_seconds.labels(result).observe(seconds)
 
-    def group_decided(self, seconds: float) -> None:
+    def observe_group_decision(self, seconds: float) -> None:
         self.group_algorithm_seconds.observe(seconds)
 
-    def group_attempt(self, result: str, profile: str, seconds: float) -> None:
+    def observe_group_attempt(self, result: str, profile: str, seconds: float) -> None:
         self.group_attempts.labels(result, profile).value += 1
         self.group_attempt_seconds.labels(result, profile).observe(seconds)
 
-    def volumes_failed(self, stage: str) -> None:
+    def observe_volume_failure(self, stage: str) -> None:
         self.volume_errors.labels(stage).value += 1
 
-    def claim_created(self, result: str) -> None:
+    def observe_claim_created(self, result: str) -> None:
         self.claims_created.labels(result).value += 1
 
     def api_call(self, kind: str, result: str, seconds: float) -> None:
         self.api_calls.labels(kind, result).value += 1
         self.api_call_seconds.labels(kind, result).observe(seconds)
 
-    def conditions_awaited(self, profile: str, driver: str, status: str, seconds: float) -> None:
+    def observe_device_wait(self, profile: str, driver: str, status: str, seconds: float) -> None:
         self.condition_allocations.labels(profile, driver, status).value += 1
         self.condition_seconds.labels(profile, driver, status).observe(seconds)
 
@@ -400,9 +400,9 @@ class SchedulerMetrics:
     def _gather(self) -> None:
         """What plugins and points took and how often they were asked is kept as it is measured, not as it is shown."""
         for plugin, point, status, spread in self._timings.spreads():
-            if point not in _NOT_SHOWN:
-                label = _SHOWN_AS.get(point) or f"{point[0].upper()}{point[1:]}"
-                self.plugin_seconds.labels(plugin, label, status).show(spread)
+            if point not in _HIDDEN_POINTS:
+                label = _METRIC_NAMES.get(point) or f"{point[0].upper()}{point[1:]}"
+                self.plugin_seconds.labels(plugin, label, status).set_from(spread)
         preempted = 0
         for profile, points in self._timings.profiles():
             self._gather_profile(profile, points)
@@ -411,12 +411,12 @@ class SchedulerMetrics:
 
     def _gather_profile(self, profile: str, points: PointTimings) -> None:
         for point, status, spread in points.spreads():
-            self.point_seconds.labels(point, status, profile).show(spread)
+            self.point_seconds.labels(point, status, profile).set_from(spread)
         for (plugin, point), times in points.asked.items():
             if point in _EVALUATED:
                 self.evaluations.labels(plugin, point, profile).value = times
         for found, label, result in ((True, "hint", "hint_used"), (False, "no_hint", "no_hint")):
-            spread = points.look_ups(found=found)
+            spread = points.class_lookups(found=found)
             if spread.count:
-                self.node_hint_seconds.labels(label, profile).show(spread)
+                self.node_hint_seconds.labels(label, profile).set_from(spread)
                 self.batches.labels(profile, result).value = spread.count

@@ -17,19 +17,19 @@ from contextlib import asynccontextmanager
 from types import FrameType
 from typing import NoReturn
 
-HELD = 70
+EXIT_LOOP_BLOCKED = 70
 """The exit code of a process whose loop was held: an error of software, in the words of sysexits.h."""
 
 _TICKS = 10
-_LAST_WORDS_S = 5.0
+_EXIT_LOG_TIMEOUT_S = 5.0
 _STDERR = 2
 
-Describe = Callable[[FrameType], str]
+DescribeFrame = Callable[[FrameType], str]
 """What the code of a frame is doing, for people; empty where that is not known."""
 
 
 @asynccontextmanager
-async def watched_loop(limit_s: float, describe: Describe) -> AsyncIterator[None]:
+async def watched_loop(limit_s: float, describe: DescribeFrame) -> AsyncIterator[None]:
     """While the block runs, the running loop has to turn at least once in `limit_s`; 0: it need not."""
     if limit_s <= 0:
         yield
@@ -47,7 +47,7 @@ async def watched_loop(limit_s: float, describe: Describe) -> AsyncIterator[None
 class Watchdog(threading.Thread):
     """Barks at `end` when nobody called `beat` for as many ticks as make the limit."""
 
-    def __init__(self, limit_s: float, describe: Describe, watched: int, end: Callable[[str], None]) -> None:
+    def __init__(self, limit_s: float, describe: DescribeFrame, watched: int, end: Callable[[str], None]) -> None:
         super().__init__(name="watchdog", daemon=True)
         self._limit_s = limit_s
         self._describe = describe
@@ -100,9 +100,9 @@ async def _beat(watchdog: Watchdog, every_s: float) -> None:
 def _end(sentence: str) -> NoReturn:
     """No clean-up: it would need the thread that is held. No logger either, since that thread may hold its lock; and
     if nobody reads the standard error, the process ends all the same."""
-    last_resort = threading.Timer(_LAST_WORDS_S, os._exit, (HELD,))
+    last_resort = threading.Timer(_EXIT_LOG_TIMEOUT_S, os._exit, (EXIT_LOOP_BLOCKED,))
     last_resort.daemon = True
     last_resort.start()
     os.write(_STDERR, f"{sentence}\n".encode())
     faulthandler.dump_traceback(file=_STDERR, all_threads=True)
-    os._exit(HELD)
+    os._exit(EXIT_LOOP_BLOCKED)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bayplan.testing.harness import Harness
     from bayplan.testing.recorded_writes import RecordedWrites
     from bayplan.testing.strategies import (
-        Cluster,
+        RandomCluster,
         check_forms_agree,
         check_sharing_agrees,
         clusters,
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchHarness",
     "BatchResult",
-    "Cluster",
     "Gang",
     "Harness",
+    "RandomCluster",
     "RecordedWrites",
     "check_forms_agree",
     "check_sharing_agrees",
@@ -79,12 +79,20 @@ _MODULES = {
     "batch_builders": ("Gang", "make_gang", "make_hyper_node", "make_option", "make_pod_group", "make_queue"),
     "harness": ("Harness",),
     "recorded_writes": ("RecordedWrites",),
-    "strategies": ("Cluster", "check_forms_agree", "check_sharing_agrees", "clusters", "label_sets", "nodes", "pods"),
+    "strategies": (
+        "RandomCluster",
+        "check_forms_agree",
+        "check_sharing_agrees",
+        "clusters",
+        "label_sets",
+        "nodes",
+        "pods",
+    ),
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF_NAME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'builders')}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF_NAME.get(name, 'builders')}"), name)

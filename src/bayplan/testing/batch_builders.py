@@ -26,8 +26,8 @@ from bayplan.objects.volcano.types import (
     Guarantee,
     HyperNode,
     HyperNodeSpec,
-    Member,
     MemberSelector,
+    MemberSpec,
     NetworkTopology,
     PodGroup,
     PodGroupCondition,
@@ -39,7 +39,7 @@ from bayplan.objects.volcano.types import (
     RegexMatch,
 )
 from bayplan.objects.workloads import PriorityClass
-from bayplan.testing.builders import LONG_AGO, Labels, listed, make_pod, sound
+from bayplan.testing.builders import CREATED, Labels, as_list, check_field_types, make_pod
 
 
 def make_pod_group(
@@ -54,7 +54,7 @@ def make_pod_group(
     conditions: Sequence[PodGroupCondition] = (),
     labels: Labels | None = None,
     annotations: Labels | None = None,
-    created: datetime = LONG_AGO,
+    created: datetime = CREATED,
     **spec: Any,
 ) -> PodGroup:
     """A pod group that waits to be let in. `topology` may be the highest tier that its pods may span.
@@ -63,7 +63,7 @@ def make_pod_group(
     """
     if isinstance(topology, int):
         topology = NetworkTopology(mode=HARD, highest_tier_allowed=topology)
-    return sound(
+    return check_field_types(
         PodGroup(
             metadata=ObjectMeta(
                 name=name,
@@ -120,7 +120,7 @@ def make_gang(
     """
     if not isinstance(size, int) or size < 0:
         raise UsageError(f"a gang has a number of pods; got {size!r}")
-    nodes = [on] * size if isinstance(on, str) and on else listed("on", on or (), str, "names of nodes")
+    nodes = [on] * size if isinstance(on, str) and on else as_list("on", on or (), str, "names of nodes")
     least = size if min_member is None else min_member
     priority_class = None if priority is None else _priority_class(priority)
     notes = {GROUP_NAME: name, **({TASK_SPEC: role} if role else {}), **(annotations or {})}
@@ -158,11 +158,11 @@ def make_queue(
     guarantee: ResourceList | None = None,
     state: str = "Open",
     annotations: Labels | None = None,
-    created: datetime = LONG_AGO,
+    created: datetime = CREATED,
     **spec: Any,
 ) -> Queue:
     """An open queue; `spec` are fields of `QueueSpec`: `reclaimable`, `priority`, `affinity`, …"""
-    return sound(
+    return check_field_types(
         Queue(
             metadata=ObjectMeta(name=name, annotations=dict(annotations or {}), creation_timestamp=created),
             spec=QueueSpec(
@@ -189,7 +189,7 @@ def make_hyper_node(
     tier_name: str = "",
 ) -> HyperNode:
     """Nodes by name, by a `pattern` of names or by labels; or hypernodes of a lower tier, by name."""
-    nodes, children = listed("nodes", nodes, str, "names of nodes"), listed("children", children, str, "names")
+    nodes, children = as_list("nodes", nodes, str, "names of nodes"), as_list("children", children, str, "names")
     selectors = [
         *(("Node", MemberSelector(exact_match=ExactMatch(each))) for each in nodes),
         *(("HyperNode", MemberSelector(exact_match=ExactMatch(each))) for each in children),
@@ -198,8 +198,8 @@ def make_hyper_node(
         selectors.append(("Node", MemberSelector(regex_match=RegexMatch(pattern))))
     if labels is not None:
         selectors.append(("Node", MemberSelector(label_match=LabelSelector(match_labels=dict(labels)))))
-    members = tuple(Member(type=kind, selector=selector) for kind, selector in selectors)
-    return sound(
+    members = tuple(MemberSpec(type=kind, selector=selector) for kind, selector in selectors)
+    return check_field_types(
         HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier=tier, tier_name=tier_name, members=members))
     )
 

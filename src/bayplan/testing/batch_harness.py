@@ -24,29 +24,29 @@ import numpy as np
 
 from bayplan.app.batch import build_batch_engine
 from bayplan.app.configuration import batch_configured, filled_cache
-from bayplan.batch.apply_outcome import Settling
-from bayplan.batch.handle import Post, no_post
+from bayplan.batch.apply_outcome import OutcomeApplier
+from bayplan.batch.handle import HttpPost, raise_no_network
 from bayplan.batch.model.nodes import NodeUsage
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.clock import ManualClock
 from bayplan.errors import UsageError
 from bayplan.framework.api.status import Status
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.defaults import DEFAULT_NAMESPACE, admitted
+from bayplan.objects.defaults import DEFAULT_NAMESPACE, with_all_defaults
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, Queue
 from bayplan.testing.batch_builders import Gang, make_queue
-from bayplan.testing.builders import LONG_AGO, listed
+from bayplan.testing.builders import CREATED, as_list
 from bayplan.testing.profile_config import registry_with
 from bayplan.testing.tier_config import (
-    Listed,
-    actions_with,
-    classes_in,
-    configuration_of,
-    plugins_with,
-    refuse_idle,
+    TierEntry,
+    action_set_with,
+    build_configuration,
+    check_plugins_listed,
+    plugin_classes,
+    plugin_set_with,
 )
 
 T = TypeVar("T")
@@ -74,17 +74,17 @@ class BatchResult:
     """By pod: why it waits."""
     faults: list[str]
     """What plugins and actions did wrong, a sentence each."""
-    outcome: Outcome
+    outcome: SessionResult
     """The same as the engine gives it, and the rest: queues, gauges, annotations."""
     members: dict[str, list[str]] = field(repr=False)
     """By group: its pods."""
 
     def __str__(self) -> str:
-        lines = [line for group in self.phases for line in self._told(group)]
+        lines = [line for group in self.phases for line in self._describe_group(group)]
         lines += [f"fault: {sentence}" for sentence in self.faults]
         return "\n".join(lines)
 
-    def _told(self, group: str) -> Iterator[str]:
+    def _describe_group(self, group: str) -> Iterator[str]:
         pods = self.members.get(group, [])
         done = [
             f"{pod} {word} {told[pod]}"
@@ -114,15 +114,15 @@ class BatchHarness:
         pods: Iterable[Pod] = (),
         objects: Iterable[KubeObject] = (),
         actions: Sequence[str | type[Any]] = ("enqueue", "allocate", "backfill"),
-        tiers: Sequence[Sequence[Listed]] | None = None,
+        tiers: Sequence[Sequence[TierEntry]] | None = None,
         config: str | None = None,
         args: Mapping[str, Mapping[str, Any]] | None = None,
         only: bool = False,
         usage: Mapping[str, NodeUsage] | None = None,
-        post: Post = no_post,
+        post: HttpPost = raise_no_network,
         mends: Iterable[str] = (),
         seed: int = 0,
-        now: datetime = LONG_AGO,
+        now: datetime = CREATED,
     ) -> None:
         """A cluster of nodes, gangs, queues (`default` is always there), single pods and other objects.
 
@@ -133,42 +133,42 @@ class BatchHarness:
         `post(url, body, timeout_s)` answers for the HTTP services that plugins ask; without it there are none. `mends`
         are quirks of Volcano's that are switched off.
         """
-        plugins = listed("plugins", plugins, type, "classes, as in [CostAware]")
-        nodes = listed("nodes", nodes, Node, "what make_node makes")
-        gangs = listed("gangs", gangs, Gang, "what make_gang makes")
-        queues = listed("queues", queues, Queue, "what make_queue makes")
-        pods = listed("pods", pods, Pod, "what make_pod makes")
-        objects = listed("objects", objects, KubeObject, "objects, as make_hyper_node and others make them")
+        plugins = as_list("plugins", plugins, type, "classes, as in [CostAware]")
+        nodes = as_list("nodes", nodes, Node, "what make_node makes")
+        gangs = as_list("gangs", gangs, Gang, "what make_gang makes")
+        queues = as_list("queues", queues, Queue, "what make_queue makes")
+        pods = as_list("pods", pods, Pod, "what make_pod makes")
+        objects = as_list("objects", objects, KubeObject, "objects, as make_hyper_node and others make them")
         if config is not None and (tiers is not None or args or only):
             raise UsageError("a configuration says everything itself; leave out tiers, args and only")
-        steps = actions_with(actions)
+        steps = action_set_with(actions)
         configuration = (
             batch_configured(config, steps)
             if config is not None
-            else configuration_of(plugins, actions=actions, tiers=tiers, args=args or {}, only=only)
+            else build_configuration(plugins, actions=actions, tiers=tiers, args=args or {}, only=only)
         )
-        refuse_idle(plugins, configuration)
+        check_plugins_listed(plugins, configuration)
         everything = [*queues, *(each for gang in gangs for each in gang.objects), *pods, *objects]
         if not any(isinstance(each, Queue) and each.name == DEFAULT_QUEUE for each in everything):
             everything.append(make_queue(DEFAULT_QUEUE))
         self.clock = ManualClock(now)
-        self._unsettled: list[Outcome] = []
-        cluster = list(admitted(_once([*nodes, *everything])))
+        self._unsettled: list[SessionResult] = []
+        cluster = list(with_all_defaults(_unique_objects([*nodes, *everything])))
         self.engine = build_batch_engine(
             configuration,
             filled_cache(cluster),
-            plugins=plugins_with([*plugins, *classes_in(tiers)]),
+            plugins=plugin_set_with([*plugins, *plugin_classes(tiers)]),
             actions=steps,
             framework_plugins=registry_with(()),
             clock=self.clock,
             chance=random.Random(seed),
             mends=mends,
         )
-        self.engine.handle.post_now = post
+        self.engine.handle.http_post = post
         self.engine.set_usage(usage or {})
-        self._cluster = Settling(self.engine)
+        self._cluster = OutcomeApplier(self.engine)
         for item in cluster:
-            self._cluster.see(item)
+            self._cluster.note_object(item)
 
     # questions --------------------------------------------------------------------------------------------------
 
@@ -183,8 +183,8 @@ class BatchHarness:
         key = pod.key if isinstance(pod, Pod) else _key(pod)
         tasks = {task.key: task for job in session.jobs.values() for task in job.tasks.values()}
         if key not in tasks:
-            known = ", ".join(map(short, tasks)) or "none"
-            raise UsageError(f"no group that has a queue has a pod {short(key)}; there are: {known}")
+            known = ", ".join(map(short_name, tasks)) or "none"
+            raise UsageError(f"no group that has a queue has a pod {short_name(key)}; there are: {known}")
         return tasks[key]
 
     def refusals(self, pod: Pod | str) -> dict[str, list[Status]]:
@@ -194,7 +194,7 @@ class BatchHarness:
             refused = session.pre_predicate(task)
             if refused is not None:
                 return {name: [refused] for name in session.nodes.names}
-            found = session.prospect(task).refusals(task, session.nodes.rows, with_room=True)
+            found = session.evaluate_class(task).rejections(task, session.nodes.rows, with_room=True)
             by_row = {int(row): list(each.statuses) for each in found for row in each.rows}
             return {name: by_row[row] for row, name in enumerate(session.nodes.names) if row in by_row}
 
@@ -202,7 +202,7 @@ class BatchHarness:
         """What all plugins together give each node that refuses nothing, but may lack room at the moment."""
         with self.engine.session() as session:
             task = self.task(session, pod)
-            candidates = session.prospect(task).allowed(task)
+            candidates = session.evaluate_class(task).rows_to_allocate(task)
             totals = session.scores(task, candidates) if candidates.any() else None
             if totals is None:
                 return {}
@@ -211,12 +211,12 @@ class BatchHarness:
     def job_order(self) -> list[str]:
         """Groups in the order in which a session that opens now would serve them within one queue."""
         with self.engine.session() as session:
-            return [short(job.uid) for job in _sorted(session.jobs.values(), session.job_order)]
+            return [short_name(job.uid) for job in _sort_by(session.jobs.values(), session.job_order)]
 
     def queue_order(self) -> list[str]:
         """Queues in the order in which a session that opens now would serve them."""
         with self.engine.session() as session:
-            return [queue.name for queue in _sorted(session.queues.values(), session.queue_order)]
+            return [queue.name for queue in _sort_by(session.queues.values(), session.queue_order)]
 
     # changes ----------------------------------------------------------------------------------------------------
 
@@ -226,9 +226,9 @@ class BatchHarness:
         for _ in range(sessions - 1):
             self.settle()
             outcome = self._session()
-        return self._told(outcome)
+        return self._build_result(outcome)
 
-    def _session(self) -> Outcome:
+    def _session(self) -> SessionResult:
         outcome = self.engine.run_session()
         self._unsettled.append(outcome)
         return outcome
@@ -236,7 +236,7 @@ class BatchHarness:
     def settle(self) -> None:
         """Let what sessions decided come true: bound pods run, evicted ones are gone, groups and queues know it."""
         for outcome in self._unsettled:
-            self._cluster.settle(outcome)
+            self._cluster.apply(outcome)
         self._unsettled = []
 
     def advance(self, seconds: float) -> None:
@@ -246,7 +246,7 @@ class BatchHarness:
     def add(self, *objects: KubeObject | Gang) -> None:
         """Objects that are new, or that have changed."""
         told = [each for item in objects for each in (item.objects if isinstance(item, Gang) else (item,))]
-        self._cluster.add(admitted(_once(told)))
+        self._cluster.add(with_all_defaults(_unique_objects(told)))
 
     def remove(self, *objects: KubeObject) -> None:
         """Objects that are gone."""
@@ -266,33 +266,33 @@ class BatchHarness:
 
     # the rest ---------------------------------------------------------------------------------------------------
 
-    def _told(self, outcome: Outcome) -> BatchResult:
-        groups = {short(uid): group for uid, group in outcome.groups.items()}
+    def _build_result(self, outcome: SessionResult) -> BatchResult:
+        groups = {short_name(uid): group for uid, group in outcome.groups.items()}
         events: dict[str, list[str]] = {}
         for event in outcome.events:
-            events.setdefault(short(event.group), []).append(f"{event.type} {event.reason}: {event.text}")
+            events.setdefault(short_name(event.group), []).append(f"{event.type} {event.reason}: {event.text}")
         members: dict[str, list[str]] = {}
         for pod in self._cluster.pods.values():
-            members.setdefault(short(Task(pod).job), []).append(short(pod.key))
+            members.setdefault(short_name(Task(pod).job), []).append(short_name(pod.key))
         return BatchResult(
-            bound=_short_keys(outcome.binds),
-            evicted=_short_keys(outcome.evicts),
-            pipelined=_short_keys(outcome.pipelined),
-            allocated=_short_keys(outcome.allocated),
+            bound=_shorten_keys(outcome.binds),
+            evicted=_shorten_keys(outcome.evicts),
+            pipelined=_shorten_keys(outcome.pipelined),
+            allocated=_shorten_keys(outcome.allocated),
             phases={name: group.status.phase for name, group in groups.items()},
             conditions={
                 name: {each.type: f"{each.reason}: {each.message}".rstrip(": ") for each in group.status.conditions}
                 for name, group in groups.items()
             },
             events=events,
-            messages={short(key): message.message for key, message in outcome.messages.items()},
+            messages={short_name(key): message.message for key, message in outcome.messages.items()},
             faults=list(outcome.faults),
             outcome=outcome,
             members=members,
         )
 
 
-def short(key: str) -> str:
+def short_name(key: str) -> str:
     """The name alone in the namespace `default`."""
     return key.removeprefix(f"{DEFAULT_NAMESPACE}/")
 
@@ -301,11 +301,11 @@ def _key(name: str) -> str:
     return name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
 
 
-def _short_keys(told: Mapping[str, str]) -> dict[str, str]:
-    return {short(key): value for key, value in told.items()}
+def _shorten_keys(told: Mapping[str, str]) -> dict[str, str]:
+    return {short_name(key): value for key, value in told.items()}
 
 
-def _once(objects: Iterable[KubeObject]) -> list[KubeObject]:
+def _unique_objects(objects: Iterable[KubeObject]) -> list[KubeObject]:
     """Gangs of one priority bring the same class each; two different objects of one name are a slip."""
     found: dict[tuple[type, str, str], KubeObject] = {}
     for item in objects:
@@ -314,7 +314,7 @@ def _once(objects: Iterable[KubeObject]) -> list[KubeObject]:
     return list(found.values())
 
 
-def _sorted(items: Iterable[T], less: Callable[[T, T], bool]) -> list[T]:
+def _sort_by(items: Iterable[T], less: Callable[[T, T], bool]) -> list[T]:
     def compare(left: T, right: T) -> int:
         return -1 if less(left, right) else 1
 

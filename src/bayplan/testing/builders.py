@@ -66,9 +66,9 @@ T = TypeVar("T")
 
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
-LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-ROOMY: ResourceList = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}
+DEFAULT_ALLOCATABLE: ResourceList = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 
 Labels = Mapping[str, str]
 Choices = Mapping[str, str | Sequence[str]]
@@ -120,33 +120,33 @@ def make_pod(
     """
     ports = tuple(
         port if isinstance(port, ContainerPort) else ContainerPort(host_port=port, container_port=port)
-        for port in listed("host_ports", host_ports, int | ContainerPort, "ports, as in [80]")
+        for port in as_list("host_ports", host_ports, int | ContainerPort, "ports, as in [80]")
     )
     spec.setdefault(
         "containers", (make_container(cpu=cpu, memory=memory, requests=requests, image=image, ports=ports),)
     )
-    spec.setdefault("volumes", tuple(map(_volume_of, listed("claims", claims, str, "names of claims"))))
-    spec.setdefault("scheduling_gates", tuple(map(PodSchedulingGate, listed("gates", gates, str, "names of gates"))))
-    spec.setdefault("topology_spread_constraints", _each_of("spread", spread, TopologySpreadConstraint))
-    spec["tolerations"] = _each_of("tolerations", tolerations, Toleration, make_toleration)
+    spec.setdefault("volumes", tuple(map(_volume_of, as_list("claims", claims, str, "names of claims"))))
+    spec.setdefault("scheduling_gates", tuple(map(PodSchedulingGate, as_list("gates", gates, str, "names of gates"))))
+    spec.setdefault("topology_spread_constraints", _make_each("spread", spread, TopologySpreadConstraint))
+    spec["tolerations"] = _make_each("tolerations", tolerations, Toleration, make_toleration)
     metadata = ObjectMeta(
         name=name,
         namespace=namespace,
         uid=f"uid-{namespace}-{name}" if uid is None else uid,
         labels=_labels(labels),
         annotations=_labels(annotations),
-        creation_timestamp=LONG_AGO,
-        deletion_timestamp=LONG_AGO if terminating else None,
+        creation_timestamp=CREATED,
+        deletion_timestamp=CREATED if terminating else None,
         owner_references=(owner,) if owner is not None else (),
     )
     if status is None:
         status = PodStatus(phase="Running" if node else "Pending", nominated_node_name=nominated)
-    return sound(Pod(metadata=metadata, spec=PodSpec(node_name=node, **spec), status=status))
+    return check_field_types(Pod(metadata=metadata, spec=PodSpec(node_name=node, **spec), status=status))
 
 
 def make_toleration(taint: str = "", **fields: Any) -> Toleration:
     """`make_toleration("gpu")` tolerates whatever the key says, `"gpu=a100:NoSchedule"` just that taint, "" all."""
-    key, value, effect = _parts(taint)
+    key, value, effect = _split_taint(taint)
     if effect and effect not in EFFECTS:
         raise UsageError(f"{taint!r} is no toleration: the effect is one of {', '.join(EFFECTS)}, or left out")
     known = {"key": key, "operator": "Equal" if value else "Exists", "value": value, "effect": effect}
@@ -162,7 +162,7 @@ def make_spread(
     **fields: Any,
 ) -> TopologySpreadConstraint:
     """Pods with these labels spread over a topology; where not `required`, as far as it goes."""
-    return sound(
+    return check_field_types(
         TopologySpreadConstraint(
             max_skew=max_skew,
             topology_key=topology_key,
@@ -182,7 +182,7 @@ def make_affinity(
     weight: int | None = None,
 ) -> Affinity:
     """Nodes with these labels; near pods with these labels; apart from pods with these. `weight`: preferred only."""
-    return sound(
+    return check_field_types(
         Affinity(
             node_affinity=None if nodes is None else _node_affinity(_term(nodes), weight),
             pod_affinity=None if near is None else _pod_affinity(near, topology_key, weight),
@@ -226,7 +226,7 @@ def _labels(labels: Labels | None) -> dict[str, str]:
     return dict(labels or {})
 
 
-def sound(item: T) -> T:
+def check_field_types(item: T) -> T:
     """The object, if every field of it has the type that it has there."""
     kind = type(item)
     try:
@@ -236,24 +236,24 @@ def sound(item: T) -> T:
     return item
 
 
-def listed(keyword: str, given: Any, kind: Any, what: str) -> list[Any]:
+def as_list(keyword: str, given: Any, kind: Any, what: str) -> list[Any]:
     """What was given for a keyword, as a list of what it takes. A text is a list of letters, and never meant so."""
     if isinstance(given, kind | str | Mapping) or not isinstance(given, Iterable):
-        raise UsageError(f"{keyword} takes a list of {what}; got {_named(given)}")
+        raise UsageError(f"{keyword} takes a list of {what}; got {_describe_value(given)}")
     items = list(given)
     for each in items:
         if not isinstance(each, kind):
-            raise UsageError(f"{keyword} takes a list of {what}; in it is {_named(each)}")
+            raise UsageError(f"{keyword} takes a list of {what}; in it is {_describe_value(each)}")
     return items
 
 
-def _named(thing: Any) -> str:
+def _describe_value(thing: Any) -> str:
     if isinstance(thing, str | int | float):
         return repr(thing)
     return f"the class {thing.__name__}" if isinstance(thing, type) else f"an object of type {type(thing).__name__}"
 
 
-def _each_of(
+def _make_each(
     keyword: str, given: Iterable[Any], kind: type[T], maker: Callable[[str], T] | None = None
 ) -> tuple[T, ...]:
     """Objects of one kind; where there is a short form, a text stands for one."""
@@ -296,13 +296,13 @@ def make_node(
     """
     if isinstance(images, Mapping):
         images = [ContainerImage(names=(image,), size_bytes=size) for image, size in images.items()]
-    room = _amounts({**(ROOMY if allocatable is None else allocatable), **(capacity or {})}, cpu, memory)
+    room = _amounts({**(DEFAULT_ALLOCATABLE if allocatable is None else allocatable), **(capacity or {})}, cpu, memory)
     known = {HOSTNAME: name, **({ZONE: zone} if zone else {})}
-    features = tuple(listed("features", features, str, "names of features"))
-    return sound(
+    features = tuple(as_list("features", features, str, "names of features"))
+    return check_field_types(
         Node(
             metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={**known, **_labels(labels)}),
-            spec=NodeSpec(unschedulable=unschedulable, taints=_each_of("taints", taints, Taint, make_taint)),
+            spec=NodeSpec(unschedulable=unschedulable, taints=_make_each("taints", taints, Taint, make_taint)),
             status=NodeStatus(
                 allocatable=room, capacity=room, images=tuple(images), declared_features=features, **status
             ),
@@ -312,13 +312,13 @@ def make_node(
 
 def make_taint(text: str, effect: str = "NoSchedule", value: str = "") -> Taint:
     """A taint as kubectl writes it, `key=value:Effect`; what the text leaves out comes from the arguments."""
-    key, told_value, told_effect = _parts(text)
+    key, told_value, told_effect = _split_taint(text)
     if (told_effect or effect) not in EFFECTS:
         raise UsageError(f"{text!r} is no taint: the effect is one of {', '.join(EFFECTS)}")
     return Taint(key=key, value=told_value or value, effect=told_effect or effect)
 
 
-def _parts(text: str) -> tuple[str, str, str]:
+def _split_taint(text: str) -> tuple[str, str, str]:
     """`key=value:Effect`, where value and effect may be missing."""
     rest, _, effect = text.partition(":")
     key, _, value = rest.partition("=")
@@ -357,7 +357,7 @@ def make_pvc(
             resource_version=version,
             annotations=notes,
             owner_references=owners,
-            deletion_timestamp=LONG_AGO if deleted else None,
+            deletion_timestamp=CREATED if deleted else None,
         ),
         PersistentVolumeClaimSpec(
             access_modes=tuple(modes),
@@ -396,7 +396,7 @@ def make_pv(
             labels=dict(labels or {}),
             annotations=dict(annotations or {}),
             resource_version=version,
-            deletion_timestamp=LONG_AGO if deleted else None,
+            deletion_timestamp=CREATED if deleted else None,
         ),
         PersistentVolumeSpec(
             capacity={} if size is None else {"storage": size},

@@ -21,18 +21,18 @@ from bayplan.framework.api.extension_points import (
     SCORE,
 )
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.runtime.filtering import Filtering
-from bayplan.framework.runtime.nominator import NominationLedger
-from bayplan.framework.runtime.plugin_call import Boundary
-from bayplan.framework.runtime.scoring import Scoring
+from bayplan.framework.runtime.filtering import FilterPoints
+from bayplan.framework.runtime.nominator import Nominator
+from bayplan.framework.runtime.plugin_call import PluginCaller
+from bayplan.framework.runtime.scoring import ScorePoints
 from bayplan.snapshot import NodeTable
 from bayplan.telemetry.plugin_timings import PluginTimings
 
-Begin = Callable[[], Cycle]
+CycleFactory = Callable[[], Cycle]
 """Starts an attempt; every question gets one of its own, because state stays in it."""
 
 
-class OneNodeForm:
+class SingleNodePlugin:
     """A plugin with both forms, of which only the one about one node is to be seen."""
 
     def __init__(self, plugin: Any) -> None:
@@ -42,23 +42,23 @@ class OneNodeForm:
                 setattr(self, method, getattr(plugin, method))
 
 
-def disagreements(plugin: Any, begin: Begin, rows: Sequence[int]) -> Iterator[str]:
+def form_disagreements(plugin: Any, begin: CycleFactory, rows: Sequence[int]) -> Iterator[str]:
     """Where a plugin contradicts itself about a cluster, each time as a sentence. `rows`: which to narrow to."""
-    whole = judged(plugin, begin())
-    yield from _broken(plugin, whole)
+    whole = filter_statuses(plugin, begin())
+    yield from _plugin_errors(plugin, whole)
     if FILTER.extended_by(plugin):
-        yield from _filters_differ(plugin, begin, whole, rows)
+        yield from _filter_disagreements(plugin, begin, whole, rows)
     fits = [row for row, status in enumerate(whole) if status.ok]
     if SCORE.extended_by(plugin) and fits:
-        yield from _scores_differ(plugin, begin, fits, [row for row in rows if row in fits])
+        yield from _score_disagreements(plugin, begin, fits, [row for row in rows if row in fits])
 
 
-def twins_differ(plugin: Any, begin: Begin, twin: Any, twin_begin: Begin) -> Iterator[str]:
+def twin_disagreements(plugin: Any, begin: CycleFactory, twin: Any, twin_begin: CycleFactory) -> Iterator[str]:
     """Where two plugins that shall be alike are not: statuses of all nodes, final scores of those that fit."""
     names = begin().snapshot.nodes.names
-    mine, theirs = judged(plugin, begin()), judged(twin, twin_begin())
+    mine, theirs = filter_statuses(plugin, begin()), filter_statuses(twin, twin_begin())
     for name, one, other in zip(names, mine, theirs, strict=True):
-        if _words(one) != _words(other):
+        if _comparable_status(one) != _comparable_status(other):
             yield f"of {name} {plugin.name} says {one}, but {twin.name} says {other}"
     fits = [row for row, status in enumerate(mine) if status.ok]
     if not fits or not SCORE.extended_by(plugin):
@@ -72,36 +72,40 @@ def twins_differ(plugin: Any, begin: Begin, twin: Any, twin_begin: Begin) -> Ite
 # filters
 
 
-def judged(plugin: Any, cycle: Cycle) -> list[Status]:
+def filter_statuses(plugin: Any, cycle: Cycle) -> list[Status]:
     """What PreFilter and Filter say of every row."""
     filtering = _filtering(plugin)
     outcome = filtering.pre_filter(cycle)
     if not outcome.status.ok and not outcome.status.rejected:
         return [outcome.status] * len(cycle.snapshot)
-    diagnosis = filtering.diagnose(cycle, outcome)
+    diagnosis = filtering.run_filters(cycle, outcome)
     return [diagnosis.status(row) for row in range(len(cycle.snapshot))]
 
 
-def _filters_differ(plugin: Any, begin: Begin, whole: Sequence[Status], rows: Sequence[int]) -> Iterator[str]:
+def _filter_disagreements(
+    plugin: Any, begin: CycleFactory, whole: Sequence[Status], rows: Sequence[int]
+) -> Iterator[str]:
     if has_form(plugin, "filter") and has_form(plugin, "filter_nodes"):
-        single = judged(OneNodeForm(plugin), begin())
-        yield from _told(plugin, begin, "filter", range(len(whole)), single, "filter_nodes", whole)
+        single = filter_statuses(SingleNodePlugin(plugin), begin())
+        yield from _status_disagreements(plugin, begin, "filter", range(len(whole)), single, "filter_nodes", whole)
     filtering, cycle = _filtering(plugin), begin()
     outcome = filtering.pre_filter(cycle)
     if not outcome.status.ok or outcome.names is not None:
         return
     columns = cycle.snapshot.nodes
-    narrowed = filtering.judge_table(cycle, NodeTable(columns, np.array(rows, dtype=np.intp)))
+    narrowed = filtering.filter_table(cycle, NodeTable(columns, np.array(rows, dtype=np.intp)))
     some = [narrowed.status(place) for place in range(len(rows))]
     everywhere = [whole[row] for row in rows]
-    yield from _told(plugin, begin, f"a table of rows {list(rows)}", rows, some, "the whole table", everywhere)
-    forks = [filtering.judge_table(cycle.clone(), NodeTable(columns.fork([row]))).status(0) for row in rows]
-    yield from _told(plugin, begin, "a fork of the row", rows, forks, "the whole table", everywhere)
+    yield from _status_disagreements(
+        plugin, begin, f"a table of rows {list(rows)}", rows, some, "the whole table", everywhere
+    )
+    forks = [filtering.filter_table(cycle.clone(), NodeTable(columns.fork([row]))).status(0) for row in rows]
+    yield from _status_disagreements(plugin, begin, "a fork of the row", rows, forks, "the whole table", everywhere)
 
 
-def _told(
+def _status_disagreements(
     plugin: Any,
-    begin: Begin,
+    begin: CycleFactory,
     one_way: str,
     rows: Sequence[int],
     one: Sequence[Status],
@@ -114,12 +118,12 @@ def _told(
             yield f"{plugin.name} says of {names[row]}, by {one_way}, {mine}, but by {other_way} {theirs}"
 
 
-def _broken(plugin: Any, statuses: Sequence[Status]) -> Iterator[str]:
+def _plugin_errors(plugin: Any, statuses: Sequence[Status]) -> Iterator[str]:
     for status in {status for status in statuses if status.code is Code.ERROR}:
         yield f"{plugin.name} fails: {status.message}"
 
 
-def _words(status: Status) -> tuple[Code, list[str]]:
+def _comparable_status(status: Status) -> tuple[Code, list[str]]:
     """What counts of a twin's status. The order of a node's reasons does not: a sentence counts them."""
     return status.code, sorted(status.reasons)
 
@@ -137,7 +141,7 @@ def final_scores(plugin: Any, cycle: Cycle, rows: Sequence[int]) -> list[int] | 
     return "nothing" if vector is None else [int(score) for score in vector]
 
 
-def _scores_differ(plugin: Any, begin: Begin, fits: Sequence[int], some: Sequence[int]) -> Iterator[str]:
+def _score_disagreements(plugin: Any, begin: CycleFactory, fits: Sequence[int], some: Sequence[int]) -> Iterator[str]:
     cycle = begin()
     final = final_scores(plugin, cycle, fits)
     if isinstance(final, str):
@@ -145,7 +149,7 @@ def _scores_differ(plugin: Any, begin: Begin, fits: Sequence[int], some: Sequenc
             yield f"{plugin.name} fails: {final}"
         return
     if has_form(plugin, "score") and has_form(plugin, "score_nodes"):
-        single = final_scores(OneNodeForm(plugin), begin(), fits)
+        single = final_scores(SingleNodePlugin(plugin), begin(), fits)
         if single != final:
             yield f"{plugin.name} gives {single} by score, but {final} by score_nodes"
     if has_form(plugin, "score_nodes") and some:
@@ -167,12 +171,12 @@ def _table(cycle: Cycle, rows: Sequence[int]) -> NodeTable:
     return NodeTable(cycle.snapshot.nodes, np.array(rows, dtype=np.intp))
 
 
-def _filtering(plugin: Any) -> Filtering:
+def _filtering(plugin: Any) -> FilterPoints:
     pre_filters = [plugin] if PRE_FILTER.extended_by(plugin) else []
     filters = [plugin] if FILTER.extended_by(plugin) else []
-    return Filtering(pre_filters, filters, Boundary(ManualClock(), PluginTimings()), NominationLedger())
+    return FilterPoints(pre_filters, filters, PluginCaller(ManualClock(), PluginTimings()), Nominator())
 
 
-def _scoring(plugin: Any) -> Scoring:
+def _scoring(plugin: Any) -> ScorePoints:
     pre_scores = [plugin] if PRE_SCORE.extended_by(plugin) else []
-    return Scoring(pre_scores, [plugin], {plugin.name: 1}, Boundary(ManualClock(), PluginTimings()))
+    return ScorePoints(pre_scores, [plugin], {plugin.name: 1}, PluginCaller(ManualClock(), PluginTimings()))

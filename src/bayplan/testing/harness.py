@@ -24,26 +24,26 @@ from bayplan.clock import ManualClock
 from bayplan.errors import PluginError, UsageError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.events import ClusterEvent, Cure, Hint
+from bayplan.framework.api.events import ClusterEvent, ClusterEventWithHint, QueueingHint
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.runtime.binding_points import Committing
+from bayplan.framework.runtime.binding_points import BindingPoints
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.defaults import admitted, with_identity, with_priority
+from bayplan.objects.defaults import with_all_defaults, with_identity, with_priority
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
-from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from bayplan.snapshot import NodeTable
-from bayplan.telemetry.decision_text import why
-from bayplan.testing.builders import LONG_AGO, listed
+from bayplan.telemetry.decision_text import decision_sentence
+from bayplan.testing.builders import CREATED, as_list
 from bayplan.testing.profile_config import (
-    Config,
+    ConfigInput,
+    config_text,
+    config_text_for,
     registry_with,
-    text_for,
-    text_of,
 )
-from bayplan.testing.recorded_writes import RecordedWrites, writing_to
+from bayplan.testing.recorded_writes import RecordedWrites, with_recorded_writes
 
 OK: Literal["ok"] = "ok"
 
@@ -61,9 +61,9 @@ class Harness:
         args: Mapping[str, Any] | None = None,
         weights: Mapping[str, int] | None = None,
         only: bool = False,
-        config: Config | None = None,
+        config: ConfigInput | None = None,
         seed: int = 0,
-        now: datetime = LONG_AGO,
+        now: datetime = CREATED,
         share: bool = True,
     ) -> None:
         """A cluster of nodes, pods (running on their `node`, or pending) and other objects.
@@ -73,30 +73,30 @@ class Harness:
         itself instead: it names the plugins wherever they shall run. Without `share` every pod is evaluated in full,
         whatever the plugins' signatures say.
         """
-        plugins = listed("plugins", plugins, type, "classes, as in [RackAware]")
-        nodes = listed("nodes", nodes, Node, "what make_node makes")
-        pods = listed("pods", pods, Pod, "what make_pod makes")
-        objects = listed("objects", objects, KubeObject, "objects, as make_pvc and others make them")
+        plugins = as_list("plugins", plugins, type, "classes, as in [RackAware]")
+        nodes = as_list("nodes", nodes, Node, "what make_node makes")
+        pods = as_list("pods", pods, Pod, "what make_pod makes")
+        objects = as_list("objects", objects, KubeObject, "objects, as make_pvc and others make them")
         registry = registry_with(plugins)
         entries = [entry for entry in registry if entry.plugin in plugins]
         if config is None:
-            text = text_for(entries, args=args or {}, weights=weights or {}, only=only)
+            text = config_text_for(entries, args=args or {}, weights=weights or {}, only=only)
         elif args or weights or only:
             raise UsageError("a configuration says everything itself; leave out args, weights and only")
         else:
-            text = text_of(config)
-        known = list(admitted([*nodes, *pods, *objects]))
+            text = config_text(config)
+        known = list(with_all_defaults([*nodes, *pods, *objects]))
         self.clock = ManualClock(now)
         self.writes = RecordedWrites()
-        self.engine = _Engine(
+        self.engine = _CycleKeepingEngine(
             configured(text, registry),
-            writing_to(self.writes, registry),
+            with_recorded_writes(self.writes, registry),
             filled_cache(known),
             clock=self.clock,
             chance=random.Random(seed),
             share=share,
         )
-        self._refuse_idle([entry.name for entry in entries])
+        self._check_plugins_extend_points([entry.name for entry in entries])
         self._told: dict[str, str] = {}
         self._is_closed = False
         self.engine.pending.update({pod.uid: pod for pod in known if isinstance(pod, Pod) and not pod.spec.node_name})
@@ -109,23 +109,23 @@ class Harness:
 
     def pre_enqueue(self, pod: Pod) -> Status:
         """May the pod be tried at all yet?"""
-        known = self._known(pod)
+        known = self._stored_pod(pod)
         return self._framework(known).pre_enqueue(known)
 
     def order(self, pods: Iterable[Pod]) -> list[str]:
         """The names of pods that arrived in this order, as the queue would try them."""
-        pods = listed("order", pods, Pod, "what make_pod makes")
-        return [pod.name for pod in self.engine.in_queue_order([self._known(pod) for pod in pods])]
+        pods = as_list("order", pods, Pod, "what make_pod makes")
+        return [pod.name for pod in self.engine.in_queue_order([self._stored_pod(pod) for pod in pods])]
 
     def filter(self, pod: Pod) -> dict[str, Literal["ok"] | Status]:
         """For each node "ok", or the status with which it is refused."""
-        _, diagnosis = self._diagnosed(pod)
+        _, diagnosis = self._diagnose(pod)
         statuses = {name: diagnosis.status(row) for row, name in enumerate(diagnosis.names)}
         return {name: OK if status.ok else status for name, status in statuses.items()}
 
     def status(self, pod: Pod, node: str) -> Status:
         """What the filters say of one node."""
-        _, diagnosis = self._diagnosed(pod)
+        _, diagnosis = self._diagnose(pod)
         if node not in diagnosis.names:
             raise UsageError(f'there is no node "{node}"; the cluster has: {", ".join(diagnosis.names)}')
         return diagnosis.status(diagnosis.names.index(node))
@@ -135,11 +135,11 @@ class Harness:
 
         Unlike an attempt, which has nothing to choose then, this scores a single node too.
         """
-        cycle, diagnosis = self._diagnosed(pod)
+        cycle, diagnosis = self._diagnose(pod)
         nodes = NodeTable(cycle.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
         if not len(nodes):
             return {}
-        scores = self._framework(pod).scoring.score(cycle, nodes)
+        scores = self._framework(pod).score_points.score(cycle, nodes)
         if not scores.status.ok:
             raise PluginError(scores.status.message)
         return {
@@ -147,13 +147,13 @@ class Harness:
             for place, name in enumerate(nodes.names)
         }
 
-    def decide(self, pod: Pod) -> Decision:
+    def decide(self, pod: Pod) -> SchedulingDecision:
         """A whole attempt, with nothing changed: the node, or the status, the diagnosis and the victims."""
-        return self.engine.try_pod(self._known(pod))
+        return self.engine.try_pod(self._stored_pod(pod))
 
     def why(self, pod: Pod) -> str:
         """Why the pod went where it is, or why it cannot go anywhere; one that was never placed is tried first."""
-        known = self._known(pod)
+        known = self._stored_pod(pod)
         self._settle()
         if known.key in self._told:
             return self._told[known.key]
@@ -161,45 +161,45 @@ class Harness:
         if not gate.ok:
             return gate.message
         self.decide(known)
-        return self._recorded(known)
+        return self._decision_text(known)
 
     def wakes(
         self, pod: Pod, event: ClusterEvent, *, old: KubeObject | None = None, new: KubeObject | None = None
     ) -> set[str]:
         """Of the plugins that refuse the pod now, those that want it tried again after such an event."""
-        known = self._known(pod)
-        cures = self._framework(pod).profile.cures
+        known = self._stored_pod(pod)
+        cures = self._framework(pod).profile.registered_events
         return {
             name
             for name in self._refusing(known)
             for cure in cures.get(name, ())
-            if cure.matches(event) and _hinted(name, cure, known, old, new)
+            if cure.matches(event) and _evaluate_hint(name, cure, known, old, new)
         }
 
     def node_of(self, pod: Pod) -> str | None:
         """Where the pod is, if anywhere."""
         self._settle()
-        found = self.engine.cache.pod(self._known(pod).uid)
+        found = self.engine.cache.pod(self._stored_pod(pod).uid)
         return None if found is None else found.spec.node_name
 
     @property
     def waiting(self) -> dict[str, list[str]]:
         """Pods that Permit holds back, by name, each with the plugins it waits for."""
         self._settle()
-        return {each.pod.name: list(each.pending_plugins()) for each in self.engine.waiting.all()}
+        return {each.pod.name: list(each.pending_plugins()) for each in self.engine.waiting_pods.all()}
 
     # changes ----------------------------------------------------------------------------------------------------
 
     def place(self, pod: Pod) -> str:
         """Place the pod, as far as Permit: the name of its node, or the reason why it has none yet."""
-        known = self._known(pod)
+        known = self._stored_pod(pod)
         gate = self.pre_enqueue(known)
         if not gate.ok:
-            return self._tell(known, gate.message)
+            return self._describe_result(known, gate.message)
         placed = self.engine.place(known)
         if placed.waiting:
-            return self._tell(known, f"waiting on {placed.node} for {', '.join(placed.waits_s)}")
-        self._tell(known, self._recorded(known))
+            return self._describe_result(known, f"waiting on {placed.node} for {', '.join(placed.permit_timeouts_s)}")
+        self._describe_result(known, self._decision_text(known))
         if placed.node is None:
             return placed.status.message
         self.engine.pending.pop(known.uid, None)
@@ -211,7 +211,7 @@ class Harness:
 
     def bind(self, pod: Pod) -> str:
         """Place the pod and run PreBind, Bind and PostBind; what they write is in `writes`."""
-        known = self._known(pod)
+        known = self._stored_pod(pod)
         said = self.node_of(known) or self.place(known)
         node = self.node_of(known)
         if node is None or known.name in self.waiting:
@@ -219,10 +219,10 @@ class Harness:
         cycle = self.engine.cycles.get(known.uid)
         if cycle is None:
             raise UsageError(f"pod {known.key} runs on {node} already; only a pod that was placed here can be bound")
-        status = asyncio.run(_bound(self._framework(known).committing, cycle, node))
+        status = asyncio.run(_run_binding_points(self._framework(known).binding_points, cycle, node))
         if not status.ok:
-            self._give_back(known)
-            return self._tell(known, status.message or "no plugin wants to bind the pod")
+            self._unreserve_and_forget(known)
+            return self._describe_result(known, status.message or "no plugin wants to bind the pod")
         del self.engine.cycles[known.uid]
         self.engine.cache.add_pod(known.bound_to(node))
         return node
@@ -240,9 +240,9 @@ class Harness:
             if isinstance(item, Node):
                 cache.add_node(item)
             elif isinstance(item, Pod):
-                self._add_pod(self._known(item))
+                self._add_pod(self._stored_pod(item))
             else:
-                cache.put(item)
+                cache.upsert(item)
 
     def remove(self, *objects: KubeObject) -> None:
         """Objects that are gone."""
@@ -251,7 +251,7 @@ class Harness:
             if isinstance(item, Node):
                 self.engine.cache.remove_node(item.name)
             elif not isinstance(item, Pod):
-                self.engine.cache.drop(item)
+                self.engine.cache.delete(item)
             elif self.engine.pending.pop(item.uid, None) is None:
                 self.engine.cache.remove_pod(item)
 
@@ -270,7 +270,7 @@ class Harness:
 
     # the rest ---------------------------------------------------------------------------------------------------
 
-    def _known(self, pod: Pod) -> Pod:
+    def _stored_pod(self, pod: Pod) -> Pod:
         """The pod as an API server would have stored it."""
         if self._is_closed:
             raise UsageError("this cluster was closed, and its plugins have released what they held; make another one")
@@ -290,19 +290,19 @@ class Harness:
         else:
             cache.update_pod(pod)
 
-    def _refuse_idle(self, names: Sequence[str]) -> None:
+    def _check_plugins_extend_points(self, names: Sequence[str]) -> None:
         profiles = [self.profile(name) for name in self.engine.scheduler_names]
         for name in names:
             if not any(name in profile.instances for profile in profiles):
                 raise UsageError(f'the configuration runs "{name}" nowhere; name it, at multiPoint for example')
 
-    def _diagnosed(self, pod: Pod) -> tuple[Cycle, Diagnosis]:
-        known = self._known(pod)
-        filtering = self._framework(known).filtering
+    def _diagnose(self, pod: Pod) -> tuple[Cycle, Diagnosis]:
+        known = self._stored_pod(pod)
+        filtering = self._framework(known).filter_points
         cycle = self.engine.begin(known)
         outcome = filtering.pre_filter(cycle)
         if outcome.status.ok or outcome.status.rejected:
-            return cycle, filtering.diagnose(cycle, outcome)
+            return cycle, filtering.run_filters(cycle, outcome)
         diagnosis = Diagnosis(cycle.snapshot.nodes.names)
         diagnosis.absent = outcome.status
         return cycle, diagnosis
@@ -314,61 +314,63 @@ class Harness:
         diagnosis = self.decide(pod).diagnosis
         return set() if diagnosis is None else diagnosis.unschedulable_plugins
 
-    def _recorded(self, pod: Pod) -> str:
+    def _decision_text(self, pod: Pod) -> str:
         record = self.engine.records.latest(pod.key)
-        return "" if record is None else why(record)
+        return "" if record is None else decision_sentence(record)
 
-    def _tell(self, pod: Pod, text: str) -> str:
+    def _describe_result(self, pod: Pod, text: str) -> str:
         self._told[pod.key] = text
         return text
 
     def _settle(self) -> None:
         """Notice what became of the pods that waited: somebody let them go, or turned them away, or time was up."""
-        for pod, status in self.engine.settle():
+        for pod, status in self.engine.settle_waiting_pods():
             if status.ok:
-                self._tell(pod, self._recorded(pod))
+                self._describe_result(pod, self._decision_text(pod))
                 self.engine.pending.pop(pod.uid, None)
             else:
-                self._tell(pod, status.message)
+                self._describe_result(pod, status.message)
 
-    def _give_back(self, pod: Pod) -> None:
+    def _unreserve_and_forget(self, pod: Pod) -> None:
         """Undo Reserve and the assumption."""
         node = self.node_of(pod)
         assert node is not None
-        self._framework(pod).committing.unreserve(self.engine.cycles.pop(pod.uid), node)
+        self._framework(pod).binding_points.unreserve(self.engine.cycles.pop(pod.uid), node)
         self.engine.cache.forget(pod.bound_to(node))
 
 
-def _hinted(plugin: str, cure: Cure, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> bool:
+def _evaluate_hint(
+    plugin: str, cure: ClusterEventWithHint, pod: Pod, old: KubeObject | None, new: KubeObject | None
+) -> bool:
     """What a hint says. The queue takes whatever is no SKIP for a yes; in a test it is a slip to be told of."""
-    answer = Hint.QUEUE if cure.hint is None else cure.hint(pod, old, new)
-    if not isinstance(answer, Hint):
+    answer = QueueingHint.QUEUE if cure.hint is None else cure.hint(pod, old, new)
+    if not isinstance(answer, QueueingHint):
         raise PluginError(f'a hint of plugin "{plugin}" answers Hint.QUEUE or Hint.SKIP; got {answer!r}')
-    return answer is Hint.QUEUE
+    return answer is QueueingHint.QUEUE
 
 
-class _Engine(PodEngine):
+class _CycleKeepingEngine(PodEngine):
     """An engine that keeps the cycles of the pods it has placed: whoever gives a node back needs them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.cycles: dict[str, Cycle] = {}
 
-    def commit(self, framework: Framework, cycle: Cycle, decision: Decision) -> Placed:
+    def commit(self, framework: Framework, cycle: Cycle, decision: SchedulingDecision) -> ScheduleResult:
         self.cycles[cycle.pod.uid] = cycle
         return super().commit(framework, cycle, decision)
 
 
-async def _side_by_side(calls: Sequence[Awaitable[Status]]) -> Sequence[Status]:
+async def _run_concurrently(calls: Sequence[Awaitable[Status]]) -> Sequence[Status]:
     return await asyncio.gather(*calls)
 
 
-async def _bound(committing: Committing, cycle: Cycle, node: str) -> Status:
+async def _run_binding_points(committing: BindingPoints, cycle: Cycle, node: str) -> Status:
     """The points of the binding cycle, one after the other, until one fails."""
     plan = committing.plan_pre_bind(cycle, node)
     status = plan.status
     if status.ok:
-        status = await committing.pre_bind(cycle, node, plan, _side_by_side)
+        status = await committing.pre_bind(cycle, node, plan, _run_concurrently)
     if status.ok:
         status = await committing.bind(cycle, node)
     if status.ok:

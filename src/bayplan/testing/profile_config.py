@@ -14,36 +14,36 @@ from typing import Any
 
 from bayplan.config.model import API_VERSION, KIND
 from bayplan.errors import UsageError
-from bayplan.framework.api.extension_points import BIND, QUEUE_SORT, Point
-from bayplan.framework.runtime.registry import Entry, Registry
+from bayplan.framework.api.extension_points import BIND, QUEUE_SORT, ExtensionPoint
+from bayplan.framework.runtime.registry import RegisteredPlugin, Registry
 from bayplan.plugins import default_plugins
 
-Config = str | Mapping[str, Any]
+ConfigInput = str | Mapping[str, Any]
 
-_SORTER, _BINDER = {"name": "PrioritySort"}, {"name": "DefaultBinder"}
+_QUEUE_SORT_PLUGIN, _BIND_PLUGIN = {"name": "PrioritySort"}, {"name": "DefaultBinder"}
 """Who serves the points that a profile cannot do without."""
 
 
 def registry_with(plugins: Sequence[type[Any]]) -> Registry:
     """The shipped plugins and these; a shipped one may be among them."""
-    registry = _shipped()
+    registry = _default_registry()
     known = {entry.plugin for entry in registry}
     return registry.with_plugins(*(plugin for plugin in plugins if plugin not in known))
 
 
 @cache
-def _shipped() -> Registry:
+def _default_registry() -> Registry:
     """A registry never changes, and a property builds a hundred harnesses."""
     return default_plugins()
 
 
-def text_of(config: Config) -> str:
+def config_text(config: ConfigInput) -> str:
     """A configuration as the text of a file; a mapping need not say what kind it is."""
     return config if isinstance(config, str) else json.dumps({"apiVersion": API_VERSION, "kind": KIND, **config})
 
 
-def text_for(
-    entries: Sequence[Entry], *, args: Mapping[str, Any], weights: Mapping[str, int], only: bool = False
+def config_text_for(
+    entries: Sequence[RegisteredPlugin], *, args: Mapping[str, Any], weights: Mapping[str, int], only: bool = False
 ) -> str:
     """The text of a configuration that runs these plugins."""
     names = [entry.name for entry in entries]
@@ -53,26 +53,26 @@ def text_for(
             raise UsageError(f"{what} name {strangers[0]}, which is not among the plugins ({', '.join(names)})")
     enabled = [{"name": name, **({"weight": weights[name]} if name in weights else {})} for name in names]
     profile = {
-        "plugins": _alone(entries, enabled) if only else _beside_the_shipped(entries, enabled),
+        "plugins": _only_plugins(entries, enabled) if only else _with_default_plugins(entries, enabled),
         "pluginConfig": [{"name": name, "args": value} for name, value in args.items()],
     }
-    return text_of({"profiles": [profile]})
+    return config_text({"profiles": [profile]})
 
 
-def _alone(entries: Sequence[Entry], enabled: Sequence[Any]) -> dict[str, Any]:
-    sorters = [] if _serving(QUEUE_SORT, entries) else [_SORTER]
-    return {"multiPoint": {"disabled": [{"name": "*"}], "enabled": [*sorters, *enabled, _BINDER]}}
+def _only_plugins(entries: Sequence[RegisteredPlugin], enabled: Sequence[Any]) -> dict[str, Any]:
+    sorters = [] if _plugins_at(QUEUE_SORT, entries) else [_QUEUE_SORT_PLUGIN]
+    return {"multiPoint": {"disabled": [{"name": "*"}], "enabled": [*sorters, *enabled, _BIND_PLUGIN]}}
 
 
-def _beside_the_shipped(entries: Sequence[Entry], enabled: Sequence[Any]) -> dict[str, Any]:
+def _with_default_plugins(entries: Sequence[RegisteredPlugin], enabled: Sequence[Any]) -> dict[str, Any]:
     points: dict[str, Any] = {"multiPoint": {"enabled": list(enabled)}}
-    if _serving(QUEUE_SORT, entries):
-        points[QUEUE_SORT.key] = {"disabled": [_SORTER]}
-    binders = _serving(BIND, entries)
+    if _plugins_at(QUEUE_SORT, entries):
+        points[QUEUE_SORT.key] = {"disabled": [_QUEUE_SORT_PLUGIN]}
+    binders = _plugins_at(BIND, entries)
     if binders:
-        points[BIND.key] = {"disabled": [_BINDER], "enabled": [*binders, _BINDER]}
+        points[BIND.key] = {"disabled": [_BIND_PLUGIN], "enabled": [*binders, _BIND_PLUGIN]}
     return points
 
 
-def _serving(point: Point, entries: Sequence[Entry]) -> list[dict[str, str]]:
+def _plugins_at(point: ExtensionPoint, entries: Sequence[RegisteredPlugin]) -> list[dict[str, str]]:
     return [{"name": entry.name} for entry in entries if entry.extends(point)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.runtime.registry import Entry, Registry
+from bayplan.framework.runtime.registry import RegisteredPlugin, Registry
 from bayplan.scheduler.plugin_handle import EngineHandle, NoWrites
 
 
@@ -31,7 +31,7 @@ class RecordedWrites(NoWrites):
 
 
 @dataclass(frozen=True, slots=True)
-class _WritingEntry(Entry):
+class _RecordingEntry(RegisteredPlugin):
     """Builds its plugin with a handle whose writes are recorded; plugins may take them from the handle while built."""
 
     writes: RecordedWrites | None = None
@@ -39,12 +39,12 @@ class _WritingEntry(Entry):
     def build(self, args: Any, handle: Handle) -> Any:
         if isinstance(handle, EngineHandle) and self.writes is not None:
             handle.writes = self.writes
-        return Entry.build(self, args, handle)
+        return RegisteredPlugin.build(self, args, handle)
 
 
-def writing_to(writes: RecordedWrites, registry: Registry) -> Registry:
+def with_recorded_writes(writes: RecordedWrites, registry: Registry) -> Registry:
     """The same plugins, writing to `writes`."""
-    entries: Mapping[str, Entry] = {
-        entry.name: _WritingEntry(entry.name, entry.plugin, entry.args, writes) for entry in registry
+    entries: Mapping[str, RegisteredPlugin] = {
+        entry.name: _RecordingEntry(entry.name, entry.plugin, entry.args, writes) for entry in registry
     }
     return Registry(entries)

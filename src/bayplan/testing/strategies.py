@@ -18,16 +18,16 @@ from msgspec.structs import replace
 from bayplan.errors import BayplanError, UsageError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import FILTER, SCORE
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import IntVector, NodeTable
 from bayplan.testing.builders import HOSTNAME, make_node, make_pod
-from bayplan.testing.form_checks import disagreements, twins_differ
+from bayplan.testing.form_checks import form_disagreements, twin_disagreements
 from bayplan.testing.harness import Harness
 
 
-class ExtraMissing(BayplanError, ImportError):
+class MissingExtraError(BayplanError, ImportError):
     """A part of the kit needs a package that only the extra brings."""
 
 
@@ -35,7 +35,7 @@ try:
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 except ImportError as fault:
-    raise ExtraMissing(
+    raise MissingExtraError(
         "bayplan.testing.strategies needs hypothesis, which is not installed: pip install bayplan[testing]"
     ) from fault
 
@@ -43,7 +43,7 @@ K = TypeVar("K", bound=KubeObject)
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class RandomCluster:
     """Nodes n0, n1, …, pods p0, p1, … that run on them, and everything else."""
 
     nodes: tuple[Node, ...]
@@ -79,7 +79,7 @@ def pods(**fields: Any) -> st.SearchStrategy[Pod]:
         "node_selector": st.one_of(st.just({}), label_sets({"disk": _LABELS["disk"]})),
         "tolerations": st.lists(taints, max_size=2),
     }
-    return _drawn(known, fields).map(lambda drawn: make_pod(**drawn))
+    return _resolve_fields(known, fields).map(lambda drawn: make_pod(**drawn))
 
 
 def nodes(**fields: Any) -> st.SearchStrategy[Node]:
@@ -94,7 +94,7 @@ def nodes(**fields: Any) -> st.SearchStrategy[Node]:
         "taints": st.lists(taints, max_size=2, unique=True),
         "unschedulable": st.booleans(),
     }
-    return _drawn(known, fields).map(lambda drawn: make_node(**drawn))
+    return _resolve_fields(known, fields).map(lambda drawn: make_node(**drawn))
 
 
 @st.composite
@@ -105,14 +105,14 @@ def clusters(
     *,
     max_nodes: int = 4,
     max_pods: int = 4,
-) -> Cluster:
+) -> RandomCluster:
     """At least one node, and pods that run on them."""
     drawn = draw(st.lists(_NODES if nodes is None else nodes, min_size=1, max_size=max_nodes))
-    named = tuple(_renamed(node, f"n{number}") for number, node in enumerate(drawn))
+    named = tuple(_rename_object(node, f"n{number}") for number, node in enumerate(drawn))
     homes = st.sampled_from([node.name for node in named])
     running = draw(st.lists(st.tuples(_PODS if pods is None else pods, homes), max_size=max_pods))
-    placed = tuple(_renamed(pod, f"p{number}").bound_to(home) for number, (pod, home) in enumerate(running))
-    return Cluster(named, placed)
+    placed = tuple(_rename_object(pod, f"p{number}").bound_to(home) for number, (pod, home) in enumerate(running))
+    return RandomCluster(named, placed)
 
 
 def check_forms_agree(
@@ -120,7 +120,7 @@ def check_forms_agree(
     *,
     twin: type[Any] | None = None,
     pods: st.SearchStrategy[Pod] | None = None,
-    clusters: st.SearchStrategy[Cluster] | None = None,
+    clusters: st.SearchStrategy[RandomCluster] | None = None,
     args: Any = None,
     max_examples: int = 50,
 ) -> None:
@@ -137,10 +137,10 @@ def check_forms_agree(
 
     @settings(max_examples=max_examples, deadline=None, phases=_PHASES, suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data(), pod=some_pods, cluster=some_clusters)
-    def agree(data: st.DataObject, pod: Pod, cluster: Cluster) -> None:
+    def agree(data: st.DataObject, pod: Pod, cluster: RandomCluster) -> None:
         order = data.draw(st.permutations(range(len(cluster.nodes))), label="order of rows")
         rows = order[: data.draw(st.integers(1, len(order)), label="rows")]
-        found = list(_found(plugin, twin, pod, cluster, args, rows))
+        found = list(_find_disagreements(plugin, twin, pod, cluster, args, rows))
         assert not found, "\n".join(found)
 
     agree()
@@ -150,7 +150,7 @@ def check_sharing_agrees(
     plugin: type[Any],
     *,
     pods: st.SearchStrategy[Pod] | None = None,
-    clusters: st.SearchStrategy[Cluster] | None = None,
+    clusters: st.SearchStrategy[RandomCluster] | None = None,
     args: Any = None,
     max_examples: int = 50,
 ) -> None:
@@ -163,64 +163,66 @@ def check_sharing_agrees(
 
     @settings(max_examples=max_examples, deadline=None, phases=_PHASES, suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data(), kinds=kinds, cluster=some_clusters)
-    def agree(data: st.DataObject, kinds: list[Pod], cluster: Cluster) -> None:
+    def agree(data: st.DataObject, kinds: list[Pod], cluster: RandomCluster) -> None:
         series = data.draw(st.lists(st.sampled_from(kinds), min_size=3, max_size=8), label="series")
-        together = (_Company,)
+        together = (_SharingTrigger,)
         with (
-            _alone(plugin, cluster, args, together) as sharing,
-            _alone(plugin, cluster, args, together, share=False) as plain,
+            _harness_for(plugin, cluster, args, together) as sharing,
+            _harness_for(plugin, cluster, args, together, share=False) as plain,
         ):
             for number, kind in enumerate(series):
-                pod = _renamed(kind, f"new{number}")
-                shared, alone = _told(sharing, pod), _told(plain, pod)
+                pod = _rename_object(kind, f"new{number}")
+                shared, alone = _describe_example(sharing, pod), _describe_example(plain, pod)
                 assert shared == alone, f"{pod.name} gets {shared} where answers are shared, but alone {alone}"
-            classes = sharing.engine.classes(sharing.profile().scheduler_name)
-            long_ways = classes.long_ways if classes is not None else {}
+            classes = sharing.engine.equivalence_classes(sharing.profile().scheduler_name)
+            long_ways = classes.full_evaluations if classes is not None else {}
             faults = {name: times for name, times in long_ways.items() if name != "CannotShare"}
             assert not faults, f"answers could not be shared: {faults}; the log says more"
 
     agree()
 
 
-_CROWD = 2
+_CROWD_SIZE = 2
 
 
-class _Company:
+class _SharingTrigger:
     """With it a profile looks at all nodes, and shares what it finds. It prefers nobody and leaves crowded nodes out:
     there are fewer candidates from pod to pod."""
 
     name = "Company"
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return ()
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
-        yield Rejection(nodes.pod_count >= _CROWD, "node(s) were crowded")
+        yield Rejection(nodes.pod_count >= _CROWD_SIZE, "node(s) were crowded")
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
         return np.zeros(len(nodes), dtype=np.int64)
 
 
-def _told(cluster: Harness, pod: Pod) -> tuple[str, str]:
+def _describe_example(cluster: Harness, pod: Pod) -> tuple[str, str]:
     return cluster.place(pod), cluster.why(pod)
 
 
-def _found(
-    plugin: type[Any], twin: type[Any] | None, pod: Pod, cluster: Cluster, args: Any, rows: Sequence[int]
+def _find_disagreements(
+    plugin: type[Any], twin: type[Any] | None, pod: Pod, cluster: RandomCluster, args: Any, rows: Sequence[int]
 ) -> list[str]:
-    with _alone(plugin, cluster, args) as one:
+    with _harness_for(plugin, cluster, args) as one:
         built = one.profile().instances[plugin.name]
-        found = list(disagreements(built, lambda: one.engine.begin(pod), rows))
+        found = list(form_disagreements(built, lambda: one.engine.begin(pod), rows))
         if twin is not None:
-            with _alone(twin, cluster, args) as other:
+            with _harness_for(twin, cluster, args) as other:
                 plain = other.profile().instances[twin.name]
-                found += twins_differ(built, lambda: one.engine.begin(pod), plain, lambda: other.engine.begin(pod))
+                found += twin_disagreements(
+                    built, lambda: one.engine.begin(pod), plain, lambda: other.engine.begin(pod)
+                )
     return found
 
 
-def _alone(
-    plugin: type[Any], cluster: Cluster, args: Any, together: Sequence[type[Any]] = (), *, share: bool = True
+def _harness_for(
+    plugin: type[Any], cluster: RandomCluster, args: Any, together: Sequence[type[Any]] = (), *, share: bool = True
 ) -> Harness:
     return Harness(
         [plugin, *together],
@@ -233,14 +235,14 @@ def _alone(
     )
 
 
-def _drawn(known: Mapping[str, Any], given: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+def _resolve_fields(known: Mapping[str, Any], given: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     fields = {**known, **given}
     return st.fixed_dictionaries(
         {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fields.items()}
     )
 
 
-def _renamed(item: K, name: str) -> K:
+def _rename_object(item: K, name: str) -> K:
     """The same object under another name, with the uid and host name that go with it."""
     meta = item.metadata
     labels = {**meta.labels, HOSTNAME: name} if meta.labels.get(HOSTNAME) == meta.name else meta.labels

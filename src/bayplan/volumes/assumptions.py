@@ -14,14 +14,14 @@ from typing import Generic, TypeVar
 
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
-from bayplan.volumes.claims import class_of_volume
+from bayplan.volumes.claims import storage_class_of_volume
 from bayplan.volumes.errors import VolumeError
-from bayplan.volumes.lookup import Derived, VolumeLookup
+from bayplan.volumes.lookup import RevisionCache, VolumeLookup
 
 T = TypeVar("T", bound=KubeObject)
 
 
-class Stage(StrEnum):
+class VolumeBindingStage(StrEnum):
     """Where dealing with a pod's volumes can break, by the names that metrics have."""
 
     FIND = "predicate"
@@ -29,10 +29,10 @@ class Stage(StrEnum):
     BIND = "bind"
 
 
-def _nobody_counts(stage: Stage) -> None: ...
+def _ignore_failure(stage: VolumeBindingStage) -> None: ...
 
 
-class Assumed(Generic[T]):
+class AssumeCache(Generic[T]):
     """Objects of one kind: the stored ones, with the assumed ones in front."""
 
     __slots__ = ("_assumed", "_resource", "_stored", "listener")
@@ -51,9 +51,9 @@ class Assumed(Generic[T]):
     def get(self, key: str) -> T | None:
         """The object as it is assumed to be, else as it is stored; None where nothing is stored."""
         stored = self._stored().get(key)
-        return None if stored is None else self.seen(stored)
+        return None if stored is None else self.latest_of(stored)
 
-    def seen(self, stored: T) -> T:
+    def latest_of(self, stored: T) -> T:
         """What to take a stored object for."""
         assumed = self._assumed.get(stored.key)
         return assumed if assumed is not None and _version(assumed) == _version(stored) else stored
@@ -95,7 +95,7 @@ class Assumed(Generic[T]):
             del self._assumed[key]
 
 
-class AssumedVolumes(Assumed[PersistentVolume]):
+class AssumedVolumes(AssumeCache[PersistentVolume]):
     """Volumes, assumed to be promised to claims. A claim that gets another volume, or goes, ends the assumption.
 
     The binder chooses volumes by itself: the API server then never shows the volume that this scheduler has assumed.
@@ -136,16 +136,16 @@ class VolumeAssumptions:
 
     def __init__(self, lookup: VolumeLookup) -> None:
         self.volumes = AssumedVolumes(lambda: lookup.persistent_volumes, "persistentvolumes")
-        self.claims: Assumed[PersistentVolumeClaim] = Assumed(
+        self.claims: AssumeCache[PersistentVolumeClaim] = AssumeCache(
             lambda: lookup.persistent_volume_claims, "persistentvolumeclaims"
         )
-        self.on_failure: Callable[[Stage], None] = _nobody_counts
+        self.on_failure: Callable[[VolumeBindingStage], None] = _ignore_failure
         """Told of what breaks while volumes are looked for, assumed or bound."""
-        self._by_class = Derived(lookup, PersistentVolume, _volumes_by_class)
+        self._by_class = RevisionCache(lookup, PersistentVolume, _volumes_by_class)
 
     def volumes_of_class(self, name: str) -> list[PersistentVolume]:
         """The volumes of a storage class as assumed, in the order of their names."""
-        return [self.volumes.seen(volume) for volume in self._by_class.get().get(name, ())]
+        return [self.volumes.latest_of(volume) for volume in self._by_class.get().get(name, ())]
 
     def listen(self, listener: Callable[[KubeObject, KubeObject], None]) -> None:
         """Have assumptions reported that are taken back: a waiting pod may use the volume then."""
@@ -173,7 +173,7 @@ class VolumeAssumptions:
 def _volumes_by_class(lookup: VolumeLookup) -> dict[str, list[PersistentVolume]]:
     by_class: dict[str, list[PersistentVolume]] = {}
     for volume in sorted(lookup.persistent_volumes.values(), key=lambda volume: volume.name):
-        by_class.setdefault(class_of_volume(volume), []).append(volume)
+        by_class.setdefault(storage_class_of_volume(volume), []).append(volume)
     return by_class
 
 

@@ -14,24 +14,24 @@ from bayplan.errors import BayplanError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.storage import CsiNode
 from bayplan.volumes.assumptions import VolumeAssumptions
-from bayplan.volumes.binding import BindingInfo
+from bayplan.volumes.binding import PodVolumes
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.volume_intents import (
-    AwaitVolumes,
-    PromiseVolume,
-    SelectNode,
+    SetSelectedNode,
+    SetVolumeClaimRef,
+    WaitForVolumes,
     bindings_complete,
-    revert,
+    revert_assumed_pod_volumes,
 )
 
-Perform = Callable[[object], Awaitable[Any]]
-Look = Callable[[], tuple[Node | None, CsiNode | None]]
+PerformIntent = Callable[[object], Awaitable[Any]]
+ReadNode = Callable[[], tuple[Node | None, CsiNode | None]]
 """The node of the pod, and what it says of drivers, at this moment."""
 
 
-async def write_assumed(
-    info: BindingInfo, perform: Perform, assumptions: VolumeAssumptions, noted: Callable[[BindingInfo], None]
-) -> BindingInfo:
+async def bind_api_update(
+    info: PodVolumes, perform: PerformIntent, assumptions: VolumeAssumptions, noted: Callable[[PodVolumes], None]
+) -> PodVolumes:
     """Write what was assumed; returns the objects as written. What could not be written is no longer assumed.
 
     `noted` is told after each volume what is assumed then: whoever takes it back needs the newest versions."""
@@ -39,25 +39,25 @@ async def write_assumed(
     volumes_done = claims_done = 0
     try:
         for number, binding in enumerate(bindings):
-            bindings[number] = replace(binding, volume=await perform(PromiseVolume(binding.volume)))
+            bindings[number] = replace(binding, volume=await perform(SetVolumeClaimRef(binding.volume)))
             volumes_done += 1
-            noted(BindingInfo(tuple(bindings), info.provisions))
+            noted(PodVolumes(tuple(bindings), info.provisions))
         for number, claim in enumerate(claims):
-            claims[number] = await perform(SelectNode(claim))
+            claims[number] = await perform(SetSelectedNode(claim))
             claims_done += 1
     finally:
-        revert(BindingInfo(tuple(bindings[volumes_done:]), tuple(claims[claims_done:])), assumptions)
-    return BindingInfo(tuple(bindings), tuple(claims))
+        revert_assumed_pod_volumes(PodVolumes(tuple(bindings[volumes_done:]), tuple(claims[claims_done:])), assumptions)
+    return PodVolumes(tuple(bindings), tuple(claims))
 
 
-async def await_bound(
+async def wait_until_bound(
     pod: Pod,
     node_name: str,
-    written: BindingInfo,
-    perform: Perform,
+    written: PodVolumes,
+    perform: PerformIntent,
     assumptions: VolumeAssumptions,
     *,
-    look: Look,
+    look: ReadNode,
     timeout_s: float,
 ) -> None:
     """Wait until the volume controller and the provisioners have done their part."""
@@ -67,7 +67,7 @@ async def await_bound(
         return bindings_complete(written, node_name, node, csi_node, assumptions)
 
     try:
-        await perform(AwaitVolumes(pod, done, timeout_s))
+        await perform(WaitForVolumes(pod, done, timeout_s))
     except TimeoutError:
         raise VolumeError("binding volumes: context deadline exceeded") from None
     except BayplanError as fault:

@@ -1,6 +1,6 @@
 """What would have to be bound or made for a pod on this node, and is that possible?
 
-VolumeBinding asks `VolumeDecider` about nodes; what follows from the chosen decision is in `promises`.
+VolumeBinding asks `VolumeFinder` about nodes; what follows from the chosen decision is in `promises`.
 Cost: what does not depend on the node is worked out once a pod; a node costs a few selectors.
 """
 
@@ -13,14 +13,14 @@ from typing import Protocol
 from bayplan.objects.selectors.node_selectors import NodeSelectorMatcher
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.volumes.assumptions import VolumeAssumptions
-from bayplan.volumes.claims import SELECTED_NODE, PodClaims, class_of_claim
+from bayplan.volumes.claims import SELECTED_NODE, PodClaims, storage_class_of_claim
 from bayplan.volumes.csi import translated_affinity, volume_plugin
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.lookup import VolumeLookup
 from bayplan.volumes.volume_matcher import (
-    Candidates,
+    CandidateVolumes,
     Labels,
-    Provisioning,
+    ProvisioningCheck,
     requested_size,
     required_nodes,
 )
@@ -32,7 +32,7 @@ VOLUME_MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-exi
 
 
 @dataclass(frozen=True, slots=True)
-class StaticBinding:
+class StaticVolumeBinding:
     """A claim and the existing volume that it gets."""
 
     claim: PersistentVolumeClaim
@@ -40,10 +40,10 @@ class StaticBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class BindingInfo:
+class PodVolumes:
     """What is to be done for a pod on one node: bind volumes that exist, have others made."""
 
-    bindings: tuple[StaticBinding, ...] = ()
+    bindings: tuple[StaticVolumeBinding, ...] = ()
     provisions: tuple[PersistentVolumeClaim, ...] = ()
 
 
@@ -51,13 +51,12 @@ class _LabelReader(Protocol):
     def label_keys(self) -> Iterable[str]: ...
 
 
-class VolumeDecider:
+class VolumeFinder:
     """Decides for one pod, node after node. Reads the assumptions as they were when it was made.
 
-    A node is out if a volume of a bound claim is missing or cannot be reached from it (`bound`, of which the first
-    that fails decides), or if a claim that waits for a node cannot be served there (`decide`). Both are always looked
-    at, so that both reasons are told.
-    """
+    A node is out if a volume of a bound claim is missing or cannot be reached from it (`bound`, of which the first that
+    fails decides), or if a claim that waits for a node cannot be served there (`find_pod_volumes`). Both are always
+    looked at, so that both reasons are told."""
 
     def __init__(self, claims: PodClaims, assumptions: VolumeAssumptions, lookup: VolumeLookup) -> None:
         self.bound = tuple(BoundVolume(assumptions.volumes.get(claim.spec.volume_name)) for claim in claims.bound)
@@ -65,15 +64,17 @@ class VolumeDecider:
         self._selected = tuple(claim for claim in claims.delayed if SELECTED_NODE in claim.metadata.annotations)
         waiting = [claim for claim in claims.delayed if SELECTED_NODE not in claim.metadata.annotations]
         self._candidates = tuple(
-            Candidates(claim, assumptions.volumes_of_class(class_of_claim(claim)))
+            CandidateVolumes(claim, assumptions.volumes_of_class(storage_class_of_claim(claim)))
             for claim in sorted(waiting, key=requested_size)  # the smallest claim takes the smallest volume
         )
-        self._provisioning = {claim.key: Provisioning(claim, class_of_claim(claim), lookup) for claim in claims.delayed}
+        self._provisioning = {
+            claim.key: ProvisioningCheck(claim, storage_class_of_claim(claim), lookup) for claim in claims.delayed
+        }
         self.selected_nodes = frozenset(claim.metadata.annotations[SELECTED_NODE] for claim in self._selected)
         """The nodes that claims have been given to already: no other node will do."""
 
     @property
-    def only_waiting(self) -> tuple[Candidates, Provisioning] | None:
+    def only_delayed_claims(self) -> tuple[CandidateVolumes, ProvisioningCheck] | None:
         """The claim that waits, if it is just one and no node was selected for it: it can be judged on columns."""
         if self._selected or len(self._candidates) != 1:
             return None
@@ -81,15 +82,15 @@ class VolumeDecider:
         return candidates, self._provisioning[candidates.claim.key]
 
     def label_keys(self) -> frozenset[str]:
-        """The node labels that `decide` looks at: nodes that agree in them get the same answer."""
+        """The node labels that `find_pod_volumes` looks at: nodes that agree in them get the same answer."""
         parts: tuple[_LabelReader, ...] = (*self._candidates, *self._provisioning.values())
         return frozenset(key for part in parts for key in part.label_keys())
 
-    def decide(self, node_name: str, labels: Labels) -> tuple[str | None, BindingInfo]:
+    def find_pod_volumes(self, node_name: str, labels: Labels) -> tuple[str | None, PodVolumes]:
         """Why the waiting claims cannot be served on a node (None: they can), and what is to be done for them."""
         if any(name != node_name for name in self.selected_nodes):
-            return BIND_CONFLICT, BindingInfo()
-        bindings: list[StaticBinding] = []
+            return BIND_CONFLICT, PodVolumes()
+        bindings: list[StaticVolumeBinding] = []
         to_make = list(self._selected)
         taken: set[str] = set()
         for candidates in self._candidates:
@@ -98,8 +99,8 @@ class VolumeDecider:
                 to_make.append(candidates.claim)
             else:
                 taken.add(volume.name)
-                bindings.append(StaticBinding(candidates.claim, volume))
-        return self._conflict(to_make, labels), BindingInfo(tuple(bindings), tuple(to_make))
+                bindings.append(StaticVolumeBinding(candidates.claim, volume))
+        return self._conflict(to_make, labels), PodVolumes(tuple(bindings), tuple(to_make))
 
     def _conflict(self, to_make: list[PersistentVolumeClaim], labels: Labels) -> str | None:
         for claim in to_make:

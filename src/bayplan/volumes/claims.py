@@ -28,7 +28,7 @@ class ClaimUse(NamedTuple):
     ephemeral: bool
 
 
-class ClaimView(Protocol):
+class ClaimReader(Protocol):
     """Claims with what is assumed about them."""
 
     def get(self, key: str) -> PersistentVolumeClaim | None: ...
@@ -77,13 +77,13 @@ def claims_by_name(pod: Pod) -> ClaimNames:
     return ClaimNames(pod.namespace, frozenset(named_claims(pod)))
 
 
-def class_of_claim(claim: PersistentVolumeClaim) -> str:
+def storage_class_of_claim(claim: PersistentVolumeClaim) -> str:
     """The storage class by name; the annotation counts first, even an empty one."""
     annotated = claim.metadata.annotations.get(CLASS_ANNOTATION)
     return annotated if annotated is not None else claim.spec.storage_class_name or ""
 
 
-def class_of_volume(volume: PersistentVolume) -> str:
+def storage_class_of_volume(volume: PersistentVolume) -> str:
     """The storage class by name; the annotation counts first, even an empty one."""
     annotated = volume.metadata.annotations.get(CLASS_ANNOTATION)
     return annotated if annotated is not None else volume.spec.storage_class_name
@@ -94,7 +94,7 @@ def fully_bound(claim: PersistentVolumeClaim) -> bool:
     return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
 
-def not_owner(pod: Pod, claim: PersistentVolumeClaim) -> str | None:
+def ownership_error(pod: Pod, claim: PersistentVolumeClaim) -> str | None:
     """What is wrong where an ephemeral volume's claim was made by somebody else for something else."""
     owner = claim.metadata.controller
     if claim.namespace == pod.namespace and owner is not None and owner.uid == pod.uid:
@@ -109,12 +109,12 @@ def waits_for_consumer(storage_class: StorageClass) -> bool:
     return storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
 
-def refusal(pod: Pod, lookup: VolumeLookup) -> str | None:
+def claims_error(pod: Pod, lookup: VolumeLookup) -> str | None:
     """Why a pod cannot be placed anywhere as its claims are now; None where they do not stand in the way."""
-    return next((reason for use in claim_uses(pod) if (reason := _fault_of(pod, use, lookup)) is not None), None)
+    return next((reason for use in claim_uses(pod) if (reason := _claim_error(pod, use, lookup)) is not None), None)
 
 
-def _fault_of(pod: Pod, use: ClaimUse, lookup: VolumeLookup) -> str | None:
+def _claim_error(pod: Pod, use: ClaimUse, lookup: VolumeLookup) -> str | None:
     claim = lookup.persistent_volume_claims.get(claim_key(pod.namespace, use.name))
     if claim is None:
         if use.ephemeral:
@@ -125,48 +125,48 @@ def _fault_of(pod: Pod, use: ClaimUse, lookup: VolumeLookup) -> str | None:
         return f'persistentvolumeclaim "{claim.name}" bound to non-existent persistentvolume "{volume}"'
     if claim.metadata.deletion_timestamp is not None:
         return f'persistentvolumeclaim "{claim.name}" is being deleted'
-    return not_owner(pod, claim) if use.ephemeral else None
+    return ownership_error(pod, claim) if use.ephemeral else None
 
 
-def classify(pod: Pod, claims: ClaimView, lookup: VolumeLookup) -> PodClaims:
-    """The claims of a pod that `refusal` let through. Raises where a class does not say when it binds."""
+def classify_claims(pod: Pod, claims: ClaimReader, lookup: VolumeLookup) -> PodClaims:
+    """The claims of a pod that `claims_error` let through. Raises where a class does not say when it binds."""
     bound: list[PersistentVolumeClaim] = []
     delayed: list[PersistentVolumeClaim] = []
     immediate: list[PersistentVolumeClaim] = []
     for claim in _claims_of(pod, claims):
         if fully_bound(claim):
             bound.append(claim)
-        elif _delays(claim, lookup) and not claim.spec.volume_name:
+        elif _is_delayed(claim, lookup) and not claim.spec.volume_name:
             delayed.append(claim)
         else:  # also a claim that names its volume but is not bound to it yet: the controller is about to
             immediate.append(claim)
     return PodClaims(tuple(bound), tuple(delayed), tuple(immediate))
 
 
-def all_bound(pod: Pod, claims: ClaimView) -> bool:
+def all_bound(pod: Pod, claims: ClaimReader) -> bool:
     """Whether nothing is left to bind for this pod."""
     return all(claim is not None and fully_bound(claim) for claim in _found(pod, claims))
 
 
-def _claims_of(pod: Pod, claims: ClaimView) -> Iterator[PersistentVolumeClaim]:
+def _claims_of(pod: Pod, claims: ClaimReader) -> Iterator[PersistentVolumeClaim]:
     for use in claim_uses(pod):
         key = claim_key(pod.namespace, use.name)
         claim = claims.get(key)
         if claim is None:
             raise VolumeError(f'error getting PVC "{key}": persistentvolumeclaims "{key}" not found')
-        if use.ephemeral and (reason := not_owner(pod, claim)) is not None:
+        if use.ephemeral and (reason := ownership_error(pod, claim)) is not None:
             raise VolumeError(reason)
         yield claim
 
 
-def _found(pod: Pod, claims: ClaimView) -> Iterator[PersistentVolumeClaim | None]:
+def _found(pod: Pod, claims: ClaimReader) -> Iterator[PersistentVolumeClaim | None]:
     for use in claim_uses(pod):
         claim = claims.get(claim_key(pod.namespace, use.name))
-        if claim is not None and use.ephemeral and not_owner(pod, claim) is not None:
+        if claim is not None and use.ephemeral and ownership_error(pod, claim) is not None:
             claim = None
         yield claim
 
 
-def _delays(claim: PersistentVolumeClaim, lookup: VolumeLookup) -> bool:
-    storage_class = lookup.storage_classes.get(class_of_claim(claim))
+def _is_delayed(claim: PersistentVolumeClaim, lookup: VolumeLookup) -> bool:
+    storage_class = lookup.storage_classes.get(storage_class_of_claim(claim))
     return storage_class is not None and waits_for_consumer(storage_class)

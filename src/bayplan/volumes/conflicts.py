@@ -1,7 +1,7 @@
 """May two pods use these disks on one node?
 
-Asked by VolumeRestrictions for the few volume types that kube-scheduler guards itself. Cost: the pod's disks times
-the volumes of the pods on one node; pods without such a disk (nearly all) are sorted out by `has_guarded_disk`.
+Asked by VolumeRestrictions for the few volume types that kube-scheduler guards itself. Cost: the pod's disks times the
+volumes of the pods on one node; pods without such a disk (nearly all) are sorted out by `has_conflicting_disk_type`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.volumes import AwsElasticBlockStore, GcePersistentDisk, IscsiVolume, RbdVolume, Volume
 
 
-def is_guarded(volume: Volume) -> bool:
+def can_conflict(volume: Volume) -> bool:
     """Whether sharing this volume's disk can be a conflict."""
     return (
         volume.gce_persistent_disk is not None
@@ -22,13 +22,13 @@ def is_guarded(volume: Volume) -> bool:
     )
 
 
-def has_guarded_disk(pod: Pod) -> bool:
-    return any(is_guarded(volume) for volume in pod.spec.volumes)
+def has_conflicting_disk_type(pod: Pod) -> bool:
+    return any(can_conflict(volume) for volume in pod.spec.volumes)
 
 
 def conflicts_with(pod: Pod, others: Iterable[Pod]) -> bool:
     """Whether some disk of `pod` may not be on a node together with the disks of `others`."""
-    guarded = [volume for volume in pod.spec.volumes if is_guarded(volume)]
+    guarded = [volume for volume in pod.spec.volumes if can_conflict(volume)]
     return any(_conflict(mine, theirs) for other in others for theirs in other.spec.volumes for mine in guarded)
 
 

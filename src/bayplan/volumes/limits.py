@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bayplan.objects.core import Pod
 from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttachment
 from bayplan.objects.volumes import Volume
-from bayplan.volumes.claims import class_of_claim, not_owner
+from bayplan.volumes.claims import ownership_error, storage_class_of_claim
 from bayplan.volumes.csi import PLUGINS, csi_source, inline_handle, inline_plugin, volume_plugin
 from bayplan.volumes.errors import VolumeError, claim_not_found
 from bayplan.volumes.lookup import VolumeLookup, claim_key
@@ -21,17 +21,17 @@ from bayplan.volumes.lookup import VolumeLookup, claim_key
 Attached = dict[str, str]
 """Volumes by `driver/handle`, each with its driver."""
 
-_NOT_YET = "\0"  # no driver can have given this out, so a volume to be made never equals one that exists
+_UNPROVISIONED = "\0"  # no driver can have given this out, so a volume to be made never equals one that exists
 
 
-class Attachable(NamedTuple):
+class AttachableVolume(NamedTuple):
     """A volume that may take one of a node's attachments, and the pod that uses it."""
 
     pod: Pod
     volume: Volume
 
     @property
-    def may_break(self) -> bool:
+    def may_raise(self) -> bool:
         """Whether counting it can fail, so that a node that has it must be asked even if there is room enough."""
         claim = self.volume.persistent_volume_claim
         return claim is None or not claim.claim_name
@@ -41,7 +41,7 @@ class MissingClaimError(VolumeError):
     """The pod to be placed names a claim that does not exist: a rejection, not an error."""
 
 
-def counts(volume: Volume) -> bool:
+def is_attachable(volume: Volume) -> bool:
     """Whether a volume may take one of a node's attachments."""
     return (
         volume.persistent_volume_claim is not None or volume.ephemeral is not None or inline_plugin(volume) is not None
@@ -68,15 +68,15 @@ def new_volumes(pod: Pod, lookup: VolumeLookup, *, migrated: bool) -> Attached:
     return found
 
 
-def attachable(pods: Iterable[Pod]) -> Iterator[Attachable]:
+def attachable_volumes(pods: Iterable[Pod]) -> Iterator[AttachableVolume]:
     """The volumes of pods that may take an attachment, each with its pod."""
     for pod in pods:
         for volume in pod.spec.volumes:
-            if counts(volume):
-                yield Attachable(pod, volume)
+            if is_attachable(volume):
+                yield AttachableVolume(pod, volume)
 
 
-def attached_volumes(volumes: Iterable[Attachable], lookup: VolumeLookup) -> Attached:
+def attached_volumes(volumes: Iterable[AttachableVolume], lookup: VolumeLookup) -> Attached:
     """What volumes of pods on a node with a CSINode are attached there; raises where one cannot be judged."""
     found: Attached = {}
     for pod, volume in volumes:
@@ -127,7 +127,7 @@ def exceeds(new: Attached, limits: dict[str, int], by_pods: Attached, by_objects
 
 def _count(pod: Pod, volume: Volume, lookup: VolumeLookup, found: Attached, *, migrated: bool, new: bool) -> None:
     if volume.persistent_volume_claim is None and volume.ephemeral is None:
-        driver_and_handle = _inline(volume) if migrated else None
+        driver_and_handle = _inline_volume(volume) if migrated else None
     else:
         claim = _claim(pod, volume, lookup, new=new)
         driver_and_handle = _of_claim(claim, lookup, migrated=migrated) if claim is not None else None
@@ -136,7 +136,7 @@ def _count(pod: Pod, volume: Volume, lookup: VolumeLookup, found: Attached, *, m
         found[f"{driver}/{handle}"] = driver
 
 
-def _inline(volume: Volume) -> tuple[str, str] | None:
+def _inline_volume(volume: Volume) -> tuple[str, str] | None:
     plugin = inline_plugin(volume)
     if plugin is None or not plugin.migrated:
         return None
@@ -156,7 +156,7 @@ def _claim(pod: Pod, volume: Volume, lookup: VolumeLookup, *, new: bool) -> Pers
         if new:
             raise MissingClaimError(f"looking up PVC {pod.namespace}/{name}: {claim_not_found(name)}")
         return None  # nobody can say whether the volume is attached
-    if named is None and (reason := not_owner(pod, claim)) is not None:
+    if named is None and (reason := ownership_error(pod, claim)) is not None:
         raise VolumeError(reason)
     return claim
 
@@ -164,7 +164,7 @@ def _claim(pod: Pod, volume: Volume, lookup: VolumeLookup, *, new: bool) -> Pers
 def _of_claim(claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: bool) -> tuple[str, str] | None:
     volume = lookup.persistent_volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
     if volume is None:
-        return _to_be_made(claim, lookup, migrated=migrated)
+        return _unprovisioned_volume(claim, lookup, migrated=migrated)
     if volume.spec.csi is None and not (migrated and volume_plugin(volume) is not None):
         return None
     try:
@@ -176,11 +176,13 @@ def _of_claim(claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: b
     return source.driver, source.volume_handle
 
 
-def _to_be_made(claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: bool) -> tuple[str, str] | None:
-    storage_class = lookup.storage_classes.get(class_of_claim(claim))
+def _unprovisioned_volume(
+    claim: PersistentVolumeClaim, lookup: VolumeLookup, *, migrated: bool
+) -> tuple[str, str] | None:
+    storage_class = lookup.storage_classes.get(storage_class_of_claim(claim))
     if storage_class is None or not storage_class.provisioner:
         return None
-    handle = f"{_NOT_YET}-{claim.namespace}/{claim.name}"
+    handle = f"{_UNPROVISIONED}-{claim.namespace}/{claim.name}"
     plugin = PLUGINS.get(storage_class.provisioner)
     if plugin is None:
         return storage_class.provisioner, handle

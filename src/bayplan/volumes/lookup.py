@@ -1,8 +1,7 @@
 """Where the objects about storage are found. The cache's catalog fits `VolumeLookup` by its shape.
 
-`Derived` keeps what is computed from all objects of one kind (volumes by class, attachments by node) until an object
-of the kind changes, so a question costs a dictionary lookup however many objects there are.
-"""
+`RevisionCache` keeps what is computed from all objects of one kind (volumes by class, attachments by node) until an
+object of the kind changes, so a question costs a dictionary lookup however many objects there are."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class VolumeLookup(Protocol):
     def revision(self, kind: type[KubeObject]) -> int: ...
 
 
-class Derived(Generic[V]):
+class RevisionCache(Generic[V]):
     """A value built from all objects of a kind, built again when one of them has changed."""
 
     __slots__ = ("_build", "_kind", "_lookup", "_revision", "_value")

@@ -19,22 +19,22 @@ T = TypeVar("T")
 _HOSTNAME = "kubernetes.io/hostname"
 
 
-class Anchor(NamedTuple):
+class RequiredLabel(NamedTuple):
     """A selector that has this anchor matches no node whose label `key` is missing or not among the values."""
 
     key: str
     values: frozenset[str]
 
 
-_NOWHERE = Anchor(_HOSTNAME, frozenset())  # the anchor of a selector that no node can match
+_NO_NODE = RequiredLabel(_HOSTNAME, frozenset())  # the anchor of a selector that no node can match
 
 
-class AnchoredList(Generic[T]):
+class SelectorIndex(Generic[T]):
     """Items, each with an anchor or None."""
 
     __slots__ = ("_anywhere", "_by_key")
 
-    def __init__(self, items: Iterable[tuple[T, Anchor | None]]) -> None:
+    def __init__(self, items: Iterable[tuple[T, RequiredLabel | None]]) -> None:
         self._anywhere: list[T] = []
         self._by_key: dict[str, dict[str, list[T]]] = {}
         for item, anchor in items:
@@ -45,7 +45,7 @@ class AnchoredList(Generic[T]):
             for value in anchor.values:
                 by_value.setdefault(value, []).append(item)
 
-    def shown_to(self, labels: Mapping[str, str]) -> Iterator[T]:
+    def candidates_for(self, labels: Mapping[str, str]) -> Iterator[T]:
         """The items that may match a node with these labels."""
         yield from self._anywhere
         for key, by_value in self._by_key.items():
@@ -55,30 +55,30 @@ class AnchoredList(Generic[T]):
 
 
 @lru_cache(maxsize=16_384)
-def anchor_of_terms(selector: NodeSelectorMatcher) -> Anchor | None:
+def required_label_of_terms(selector: NodeSelectorMatcher) -> RequiredLabel | None:
     """What every term of a node selector demands, if there is such a thing."""
-    demands = [_demands(term.requirements) for term in selector.terms if not term.errors]
+    demands = [_values_by_key(term.requirements) for term in selector.terms if not term.errors]
     if not demands:
-        return _NOWHERE
+        return _NO_NODE
     shared = set(demands[0]).intersection(*demands[1:])
-    key = _chosen(shared)
-    return Anchor(key, frozenset().union(*(demand[key] for demand in demands))) if key else None
+    key = _most_selective_key(shared)
+    return RequiredLabel(key, frozenset().union(*(demand[key] for demand in demands))) if key else None
 
 
 @lru_cache(maxsize=16_384)
-def anchor_of_labels(selector: LabelMatcher) -> Anchor | None:
+def required_label_of_selector(selector: LabelMatcher) -> RequiredLabel | None:
     """What a label selector demands of one label."""
     if selector.nothing:
-        return _NOWHERE
-    demands = _demands(selector.requirements)
-    key = _chosen(demands)
-    return Anchor(key, demands[key]) if key else None
+        return _NO_NODE
+    demands = _values_by_key(selector.requirements)
+    key = _most_selective_key(demands)
+    return RequiredLabel(key, demands[key]) if key else None
 
 
-def _chosen(keys: Collection[str]) -> str:
+def _most_selective_key(keys: Collection[str]) -> str:
     """The key that tells nodes apart best, as far as one can know."""
     return _HOSTNAME if _HOSTNAME in keys else min(keys, default="")
 
 
-def _demands(requirements: Iterable[Requirement]) -> dict[str, frozenset[str]]:
+def _values_by_key(requirements: Iterable[Requirement]) -> dict[str, frozenset[str]]:
     return {requirement.key: requirement.values for requirement in requirements if requirement.operator == "In"}

@@ -28,10 +28,10 @@ from bayplan.objects.storage import (
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.lookup import VolumeLookup
 from bayplan.volumes.selector_index import (
-    Anchor,
-    AnchoredList,
-    anchor_of_labels,
-    anchor_of_terms,
+    RequiredLabel,
+    SelectorIndex,
+    required_label_of_selector,
+    required_label_of_terms,
 )
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -83,7 +83,7 @@ def _compiled(selector: NodeSelector) -> NodeSelectorMatcher:
 # volumes that exist -----------------------------------------------------------------------------------------------
 
 
-def is_promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+def is_reserved_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     """Whether a volume is set aside for this claim; one that was set aside by name alone is for any of that name."""
     ref = volume.spec.claim_ref
     if ref is None or ref.name != claim.name or ref.namespace != claim.namespace:
@@ -91,7 +91,7 @@ def is_promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     return not ref.uid or ref.uid == claim.metadata.uid
 
 
-class Candidates:
+class CandidateVolumes:
     """The volumes that could serve one claim, whatever the node."""
 
     __slots__ = ("_asked", "_fault", "_index", "_offered", "_promised", "claim")
@@ -100,11 +100,11 @@ class Candidates:
         self.claim = claim
         self._fault: VolumeError | None = None
         self._asked = False
-        self._index: AnchoredList[PersistentVolume] | None = None
+        self._index: SelectorIndex[PersistentVolume] | None = None
         size = requested_size(claim)
-        suitable = [volume for volume in volumes if _suits(volume, claim, size)]
-        self._promised = [volume for volume in suitable if is_promised(volume, claim)]
-        self._offered = self._choose_offered(suitable)
+        suitable = [volume for volume in volumes if _matches_claim(volume, claim, size)]
+        self._promised = [volume for volume in suitable if is_reserved_for(volume, claim)]
+        self._offered = self._smallest_match(suitable)
 
     def find(self, labels: Labels, taken: Collection[str] = ()) -> PersistentVolume | None:
         """The volume for this claim on a node with these labels; raises where the claim's selector is malformed.
@@ -118,12 +118,12 @@ class Candidates:
                 return volume if reachable(volume.spec.node_affinity, labels) else None
         fitting = (
             volume
-            for volume in self._shown_to(labels)
+            for volume in self._candidates_for(labels)
             if volume.name not in taken and reachable(volume.spec.node_affinity, labels)
         )
         return min(fitting, key=volume_size, default=None)
 
-    def anywhere(self) -> PersistentVolume | None:
+    def matches_any_node(self) -> PersistentVolume | None:
         """The volume for this claim whichever node its pods will go to: one that is promised, else the smallest."""
         self.check()
         return self._promised[0] if self._promised else min(self._offered, key=volume_size, default=None)
@@ -143,14 +143,14 @@ class Candidates:
         for volume in (*self._promised, *self._offered):
             yield from selector_keys(required_nodes(volume.spec.node_affinity))
 
-    def _shown_to(self, labels: Labels) -> Iterable[PersistentVolume]:
+    def _candidates_for(self, labels: Labels) -> Iterable[PersistentVolume]:
         """One node is answered by looking at every volume; an index pays from the second on."""
         if self._index is None and self._asked:
-            self._index = AnchoredList((volume, _anchor(volume)) for volume in self._offered)
+            self._index = SelectorIndex((volume, _required_label(volume)) for volume in self._offered)
         self._asked = True
-        return self._offered if self._index is None else self._index.shown_to(labels)
+        return self._offered if self._index is None else self._index.candidates_for(labels)
 
-    def _choose_offered(self, volumes: Iterable[PersistentVolume]) -> list[PersistentVolume]:
+    def _smallest_match(self, volumes: Iterable[PersistentVolume]) -> list[PersistentVolume]:
         try:
             selector = _selector_of(self.claim)
         except VolumeError as fault:
@@ -174,7 +174,7 @@ def selector_keys(selector: NodeSelectorMatcher | None) -> Iterator[str]:
             yield requirement.key
 
 
-def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim, size: Quantity) -> bool:
+def _matches_claim(volume: PersistentVolume, claim: PersistentVolumeClaim, size: Quantity) -> bool:
     spec = volume.spec
     return (
         not volume_size(volume) < size
@@ -184,9 +184,9 @@ def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim, size: Quantit
     )
 
 
-def _anchor(volume: PersistentVolume) -> Anchor | None:
+def _required_label(volume: PersistentVolume) -> RequiredLabel | None:
     matcher = required_nodes(volume.spec.node_affinity)
-    return anchor_of_terms(matcher) if matcher is not None else None
+    return required_label_of_terms(matcher) if matcher is not None else None
 
 
 def _selector_of(claim: PersistentVolumeClaim) -> LabelMatcher | None:
@@ -203,7 +203,7 @@ def _selector_of(claim: PersistentVolumeClaim) -> LabelMatcher | None:
 # volumes to be made -----------------------------------------------------------------------------------------------
 
 
-class Provisioning:
+class ProvisioningCheck:
     """Whether a volume for one claim can be made, node by node."""
 
     __slots__ = ("_index", "claim", "pools", "topology")
@@ -215,8 +215,8 @@ class Provisioning:
         storage_class = lookup.storage_classes.get(class_name)
         if storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER):
             self.topology = compile_topology_terms(storage_class.allowed_topologies)
-            self.pools = _pools(claim, storage_class, lookup)
-        self._index: AnchoredList[LabelMatcher] | None = None
+            self.pools = _capacity_selectors(claim, storage_class, lookup)
+        self._index: SelectorIndex[LabelMatcher] | None = None
 
     def allowed(self, labels: Labels) -> bool:
         """Whether the class makes volumes that a node with these labels can reach."""
@@ -227,8 +227,8 @@ class Provisioning:
         if self.pools is None:
             return True
         if self._index is None:
-            self._index = AnchoredList((selector, anchor_of_labels(selector)) for selector in self.pools)
-        return any(selector.matches(labels) for selector in self._index.shown_to(labels))
+            self._index = SelectorIndex((selector, required_label_of_selector(selector)) for selector in self.pools)
+        return any(selector.matches(labels) for selector in self._index.candidates_for(labels))
 
     def label_keys(self) -> Iterator[str]:
         """The node labels that the answers depend on."""
@@ -238,7 +238,7 @@ class Provisioning:
                 yield requirement.key
 
 
-def _pools(
+def _capacity_selectors(
     claim: PersistentVolumeClaim, storage_class: StorageClass, lookup: VolumeLookup
 ) -> tuple[LabelMatcher, ...] | None:
     """Which nodes can use storage that is large enough for a claim; None where nobody keeps track of that."""
@@ -247,19 +247,19 @@ def _pools(
         return None
     size = requested_size(claim).value()
     selectors = (
-        _reach(capacity)
+        _capacity_nodes(capacity)
         for capacity in lookup.csi_storage_capacities.values()
-        if capacity.storage_class_name == storage_class.name and _holds(capacity, size)
+        if capacity.storage_class_name == storage_class.name and _is_large_enough(capacity, size)
     )
     return tuple(dict.fromkeys(selector for selector in selectors if selector is not None))
 
 
-def _holds(capacity: CsiStorageCapacity, size: int) -> bool:
+def _is_large_enough(capacity: CsiStorageCapacity, size: int) -> bool:
     limit = largest_volume(capacity)
     return limit is not None and limit.value() >= size
 
 
-def _reach(capacity: CsiStorageCapacity) -> LabelMatcher | None:
+def _capacity_nodes(capacity: CsiStorageCapacity) -> LabelMatcher | None:
     """The nodes that can use a pool; None where it names none, or names them in a way that cannot be read."""
     try:
         return compile_label_selector(capacity.node_topology) if capacity.node_topology is not None else None

@@ -19,21 +19,21 @@ SUCCESSOR = {BETA_ZONE: ZONE, BETA_REGION: REGION}
 DELIMITER = "__"
 
 
-class ZoneDemand(NamedTuple):
+class ZoneRequirement(NamedTuple):
     """A node that has any topology label must have one of these values under this key (or its successor)."""
 
     key: str
     values: frozenset[str]
 
 
-def zone_demands(volume: PersistentVolume) -> tuple[ZoneDemand, ...]:
+def zone_requirements(volume: PersistentVolume) -> tuple[ZoneRequirement, ...]:
     """What a volume's labels ask of a node. A label with an empty part says nothing that can be relied on."""
     labels = volume.metadata.labels
-    demands = (ZoneDemand(key, zone_set(labels[key])) for key in TOPOLOGY_LABELS if key in labels)
+    demands = (ZoneRequirement(key, zones_of_label(labels[key])) for key in TOPOLOGY_LABELS if key in labels)
     return tuple(demand for demand in demands if demand.values)
 
 
-def zone_set(value: str) -> frozenset[str]:
+def zones_of_label(value: str) -> frozenset[str]:
     """The zones in a label's value; none where one of them is empty."""
     zones = frozenset(zone.strip() for zone in value.split(DELIMITER))
     return zones if "" not in zones else frozenset()

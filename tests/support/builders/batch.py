@@ -15,7 +15,7 @@ from typing import Any
 from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.tasks import GROUP_NAME, Task
-from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.batch.session.session import Session
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
@@ -33,7 +33,7 @@ from bayplan.objects.volcano.types import (
 from bayplan.testing.builders import make_container
 
 NOW = datetime(2024, 6, 1, 12, 0, tzinfo=UTC)
-BORN = datetime(2024, 1, 1, tzinfo=UTC)
+CREATED = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def make_queue(name: str = "q", **spec: Any) -> Queue:
@@ -45,7 +45,7 @@ def make_group(
     *,
     namespace: str = "default",
     phase: str = "Pending",
-    created: datetime = BORN,
+    created: datetime = CREATED,
     annotations: Mapping[str, str] | None = None,
     min_resources: ResourceList | None = None,
     **spec: Any,
@@ -108,12 +108,12 @@ def make_engine(
     for node in nodes:
         cache.add_node(node)
     for item in (make_queue(), *objects):
-        cache.put(item)
-    tier = tuple(PluginOption(each.name, arguments=arguments or {}).defaulted() for each in plugins)
+        cache.upsert(item)
+    tier = tuple(PluginOption(each.name, arguments=arguments or {}).with_default_flags() for each in plugins)
     engine = BatchEngine(
         cache,
         BatchConfiguration(tiers=(tier,)),
-        plugins=PluginSet(plugins),
+        plugins=BatchPluginSet(plugins),
         actions=ActionSet(),
         framework_plugins=Registry.of(),
         clock=ManualClock(now),
@@ -122,12 +122,12 @@ def make_engine(
     for pod in pods:
         if pod.spec.node_name:
             cache.add_pod(pod)
-        engine.observe(pod)
+        engine.handle_update(pod)
     return engine
 
 
 @contextmanager
-def opened(*plugins: type[Any], **world: Any) -> Iterator[Session]:
+def open_session(*plugins: type[Any], **world: Any) -> Iterator[Session]:
     """An open session of `make_engine`; a plugin that broke while it opened is an error."""
     with make_engine(*plugins, **world).session() as session:
         broken = [fault for fault in session.faults if "on_session_open" in fault]
@@ -141,10 +141,10 @@ def tasks_of(session: Session, *names: str) -> list[Task]:
     return [found[name] for name in names]
 
 
-def named(tasks: Iterable[Task]) -> list[str]:
+def task_names(tasks: Iterable[Task]) -> list[str]:
     return [task.name for task in tasks]
 
 
-def events(session: Session) -> list[str]:
+def pod_group_messages(session: Session) -> list[str]:
     """What pod groups are told, as `group: text`."""
     return [f"{group.partition('/')[2]}: {text}" for group, _, _, text in session.events]

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from bayplan.app import build_batch_engine
-from bayplan.batch.config.scheduler_conf import load
+from bayplan.batch.config.scheduler_conf import load_conf
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.registry import PluginSet
+from bayplan.batch.registry import BatchPluginSet
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Node, Pod
@@ -29,13 +29,13 @@ tiers:
 """Gangs on nodes that fit, the least used first."""
 
 
-def engine_of(
+def build_engine(
     *,
     conf: str = GANGS,
     nodes: Iterable[Node] = (),
     pods: Iterable[Pod] = (),
     objects: Iterable[KubeObject] = (),
-    plugins: PluginSet | None = None,
+    plugins: BatchPluginSet | None = None,
     seed: int = 0,
     cache: Cache | None = None,
 ) -> BatchEngine:
@@ -44,20 +44,22 @@ def engine_of(
     for node in nodes:
         cache.add_node(node)
     for item in (make_queue(), *objects):
-        cache.put(item)
-    engine = build_batch_engine(load(conf), cache, plugins=plugins, clock=ManualClock(NOW), chance=random.Random(seed))
+        cache.upsert(item)
+    engine = build_batch_engine(
+        load_conf(conf), cache, plugins=plugins, clock=ManualClock(NOW), chance=random.Random(seed)
+    )
     for pod in pods:
-        enter(engine, pod)
+        add_pod(engine, pod)
     return engine
 
 
-def enter(engine: BatchEngine, pod: Pod) -> None:
+def add_pod(engine: BatchEngine, pod: Pod) -> None:
     """The API server shows a new pod."""
     if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
         engine.cache.add_pod(pod)
-    engine.observe(pod)
+    engine.handle_update(pod)
 
 
-def accounts(room: Any) -> dict[str, list[list[float]]]:
+def account_rows(room: Any) -> dict[str, list[list[float]]]:
     """The accounts of all rows as plain numbers."""
     return {name: getattr(room, name).tolist() for name in ("idle", "used", "releasing", "pipelined")}

@@ -19,7 +19,7 @@ def scores(session: Session, name: str) -> dict[str, float]:
     return dict(zip(session.nodes.names, totals.tolist(), strict=True))
 
 
-def objections(session: Session, name: str) -> Mapping[str, tuple[Code, str]]:
+def predicate_rejections(session: Session, name: str) -> Mapping[str, tuple[Code, str]]:
     """The nodes that a predicate rejects for the pod of this name, and how."""
     (task,) = tasks_of(session, name)
     found = {}

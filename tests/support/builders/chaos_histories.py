@@ -14,7 +14,7 @@ from chaos.workload import shapes
 POOL = "p"
 
 
-class Story:
+class EventHistory:
     """A world that is told event by event, with the checkers of one kind or all of them."""
 
     def __init__(self, *checkers: type[Checker]) -> None:
@@ -52,12 +52,12 @@ class Story:
         self.invariants.tick(at_s)
         return [each.invariant for each in self.found]
 
-    def calm(self, at_s: float) -> list[str]:
+    def violations_at_rest(self, at_s: float) -> list[str]:
         self.invariants.tick(at_s)
         self.invariants.calm(at_s)
         return [each.invariant for each in self.found]
 
-    def empty(self, at_s: float) -> list[str]:
+    def violations_when_empty(self, at_s: float) -> list[str]:
         self.invariants.tick(at_s)
         self.invariants.empty(at_s)
         return [each.invariant for each in self.found]

@@ -1,7 +1,7 @@
 """Slices, classes, claims and allocators for tests about devices.
 
 `device("a", model="x")` is a device with attributes; `make_slice(device("a"), node="n")` publishes it; `exactly(2)` is
-a request, `first_of(...)` one with alternatives; `make_claim(...)` takes requests in order and names them r0, r1, …
+a request, `first_row(...)` one with alternatives; `make_claim(...)` takes requests in order and names them r0, r1, …
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from bayplan.devices.allocator import Allocation, Allocator, Refusal
-from bayplan.devices.assumptions import InUse
+from bayplan.devices.allocator import Allocation, Allocator, NotAllocatable
+from bayplan.devices.assumptions import AllocatedDevices
 from bayplan.devices.claims import FINALIZER
 from bayplan.devices.pools import PoolIndex
 from bayplan.devices.selectors import DeviceSelectors
@@ -97,7 +97,7 @@ def selectors(*expressions: str) -> tuple[DeviceSelector, ...]:
     return tuple(msgspec.convert({"cel": {"expression": text}}, DeviceSelector) for text in expressions)
 
 
-def wanting(count: int | str = 1, *expressions: str, of: str = "gpu", **fields: Any) -> dict[str, Any]:
+def subrequest(count: int | str = 1, *expressions: str, of: str = "gpu", **fields: Any) -> dict[str, Any]:
     """The part that plain requests and alternatives have in common; the count may be "all"."""
     wanted: dict[str, Any] = {"deviceClassName": of, **fields}
     wanted["selectors"] = [{"cel": {"expression": text}} for text in expressions]
@@ -107,7 +107,7 @@ def wanting(count: int | str = 1, *expressions: str, of: str = "gpu", **fields: 
 
 def exactly(count: int | str = 1, *expressions: str, of: str = "gpu", **fields: Any) -> DeviceRequest:
     """A request for some devices of a class."""
-    return DeviceRequest(exactly=msgspec.convert(wanting(count, *expressions, of=of, **fields), ExactDeviceRequest))
+    return DeviceRequest(exactly=msgspec.convert(subrequest(count, *expressions, of=of, **fields), ExactDeviceRequest))
 
 
 def first_of(*alternatives: Mapping[str, Any]) -> DeviceRequest:
@@ -145,7 +145,7 @@ def make_allocation(*results: Mapping[str, Any], **fields: Any) -> AllocationRes
     return msgspec.convert({"devices": {"results": listed}, **fields}, AllocationResult)
 
 
-def tolerating(**fields: str) -> DeviceToleration:
+def make_toleration(**fields: str) -> DeviceToleration:
     return DeviceToleration(**fields)
 
 
@@ -153,19 +153,19 @@ def allocate(
     slices: Iterable[ResourceSlice],
     *claims: ResourceClaim,
     classes: Iterable[DeviceClass] | None = None,
-    in_use: InUse | None = None,
+    in_use: AllocatedDevices | None = None,
     node: Node | None = None,
     **options: Any,
-) -> Allocation | Refusal:
+) -> Allocation | NotAllocatable:
     """Allocate the claims on a node called "n", with one class "gpu" that takes every device unless told otherwise."""
     known = {item.name: item for item in (classes if classes is not None else [make_class()])}
-    allocator = Allocator(PoolIndex(slices), known, in_use if in_use is not None else InUse(), SELECTORS)
+    allocator = Allocator(PoolIndex(slices), known, in_use if in_use is not None else AllocatedDevices(), SELECTORS)
     return allocator.allocate(node or make_node("n"), claims, **options)
 
 
-def granted(outcome: Allocation | Refusal) -> list[str] | str:
+def allocated_devices(outcome: Allocation | NotAllocatable) -> list[str] | str:
     """What was given, as "request=device" in order, claims after one another; or why nothing was."""
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, NotAllocatable):
         return outcome.reason
     return [f"{pick.ask.name}={pick.device.id.device}" for picks in outcome.picks for pick in picks]
 

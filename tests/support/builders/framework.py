@@ -27,37 +27,36 @@ from bayplan.framework.api.extension_points import (
     SCORE,
 )
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
-from bayplan.framework.runtime.filtering import Filtering
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
+from bayplan.framework.runtime.filtering import FilterPoints
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.framework.runtime.registry import Registry
-from bayplan.framework.runtime.scoring import Scores, Scoring
-from bayplan.framework.runtime.waiting_pods import WaitingPods
+from bayplan.framework.runtime.scoring import ScorePoints, TotalScores
+from bayplan.framework.runtime.waiting_pods import WaitingPodsMap
 from bayplan.objects.core import Node, Pod, Taint
 from bayplan.objects.meta import KubeObject
-from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
+from bayplan.snapshot import Catalog, ImageState, InternTables, NodeColumns, NodeTable, PodInfo, Snapshot
 from bayplan.telemetry.plugin_timings import PluginTimings
 from bayplan.testing import builders as kit
-from bayplan.testing.builders import LONG_AGO, ROOMY, make_container, make_pod, make_taint
+from bayplan.testing.builders import CREATED, DEFAULT_ALLOCATABLE, make_container, make_pod, make_taint
 from bayplan.testing.recorded_writes import RecordedWrites
 from bayplan.volumes import VolumeAssumptions
 
 K = TypeVar("K", bound=KubeObject)
 
 __all__ = [
-    "FITS",
-    "LONG_AGO",
-    "ROOMY",
-    "Answer",
+    "CREATED",
+    "DEFAULT_ALLOCATABLE",
+    "FEASIBLE",
     "FakeHandle",
     "FakeNominations",
+    "FilterResult",
     "RecordedWrites",
-    "answer",
-    "changed",
     "diagnose",
-    "failed",
+    "errored",
+    "evaluate_hints",
+    "filter_result",
     "from_api",
-    "hints",
     "make_container",
     "make_cycle",
     "make_filtering",
@@ -67,6 +66,7 @@ __all__ = [
     "make_scoring",
     "make_snapshot",
     "rejected",
+    "replace_fields",
     "run_filter",
     "run_score",
     "score",
@@ -74,7 +74,7 @@ __all__ = [
     "unresolvable",
 ]
 
-Answer = tuple[str, tuple[str, ...]]
+FilterResult = tuple[str, tuple[str, ...]]
 """What a filter says of a node: the code's label and the reasons."""
 
 
@@ -89,14 +89,14 @@ def from_api(kind: type[K], manifest: Mapping[str, Any]) -> K:
 def make_node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Node:
     """The kit's node with these labels and no others: tests of the parts count them."""
     node = kit.make_node(name, **fields)
-    return changed(node, metadata={"labels": dict(labels or {})})
+    return replace_fields(node, metadata={"labels": dict(labels or {})})
 
 
 def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Taint:
     return make_taint(key, effect, value)
 
 
-def changed(item: K, **fields: Any) -> K:
+def replace_fields(item: K, **fields: Any) -> K:
     """The same object with some fields replaced: `changed(pod, spec={"priority": 3}, status={...})`."""
     parts = {
         name: msgspec.structs.replace(getattr(item, name), **value) if isinstance(value, dict) else value
@@ -111,7 +111,7 @@ def changed(item: K, **fields: Any) -> K:
 def make_snapshot(nodes: Iterable[Node] = (), pods: Iterable[Pod] = (), objects: Iterable[KubeObject] = ()) -> Snapshot:
     """A snapshot of these nodes in this order. Pods are counted on the node that they name; others are left out."""
     nodes = list(nodes)
-    vocabulary = Vocabulary()
+    vocabulary = InternTables()
     snapshot = Snapshot(vocabulary, Catalog(objects))
     columns = NodeColumns(vocabulary)
     for node in nodes:
@@ -130,9 +130,9 @@ def make_snapshot(nodes: Iterable[Node] = (), pods: Iterable[Pod] = (), objects:
 
 def _place(snapshot: Snapshot, columns: NodeColumns, row: int, info: PodInfo) -> None:
     vocabulary = snapshot.vocabulary
-    kind = vocabulary.kinds.acquire(info.kind)
+    kind = vocabulary.kinds.acquire(info.namespaced_labels)
     affinity = -1 if info.affinity is None else vocabulary.affinities.acquire(info.affinity)
-    snapshot.pods.put(snapshot.pods.slots, info, row, kind, affinity)
+    snapshot.pods.set_slot(snapshot.pods.slots, info, row, kind, affinity)
     columns.add_pod(row, info)
 
 
@@ -171,7 +171,7 @@ class FakeNominations:
     def node_of(self, uid: str) -> str | None:
         return next((node for node, infos in self.waiting.items() if any(info.uid == uid for info in infos)), None)
 
-    def leaving_from(self, node_name: str) -> Mapping[str, object]:
+    def terminating_victims_on(self, node_name: str) -> Mapping[str, object]:
         return self.leaving.get(node_name, {})
 
     def refused_on(self, node_name: str) -> Sequence[str]:  # noqa: ARG002
@@ -187,16 +187,16 @@ class FakeHandle:
     def __init__(self, catalog: Catalog | None = None, *, group_pods: Iterable[Pod] = ()) -> None:
         self.catalog = Catalog() if catalog is None else catalog
         self.clock = ManualClock()
-        self.chance = random.Random(0)
+        self.random = random.Random(0)
         self.volumes = VolumeAssumptions(self.catalog)
         self.devices = DeviceAssumptions()
-        self.nominations = FakeNominations()
-        self.waiting = WaitingPods()
+        self.nominator = FakeNominations()
+        self.waiting_pods = WaitingPodsMap()
         self.writes = RecordedWrites()
-        self.filters: Any = None
+        self.filter_runner: Any = None
         self.activated: dict[str, Pod] = {}
         self.known_pods = list(group_pods)
-        self.bind_requests: Any = SimpleNamespace(desk=BindRequestDesk(self.clock))
+        self.bind_requests: Any = SimpleNamespace(desk=BindRequestFactory(self.clock))
 
     def activate(self, pods: Mapping[str, Pod]) -> None:
         self.activated.update(pods)
@@ -226,23 +226,23 @@ def make_plugin(plugin: Any, *, args: Any = None, handle: FakeHandle | None = No
 # questions
 
 
-def make_filtering(*plugins: Any) -> Filtering:
+def make_filtering(*plugins: Any) -> FilterPoints:
     """PreFilter and Filter of a profile that has only these plugins."""
-    return Filtering(
+    return FilterPoints(
         [plugin for plugin in plugins if PRE_FILTER.extended_by(plugin)],
         [plugin for plugin in plugins if FILTER.extended_by(plugin)],
-        Boundary(ManualClock(), PluginTimings()),
+        PluginCaller(ManualClock(), PluginTimings()),
         FakeNominations(),
     )
 
 
-def make_scoring(*plugins: Any) -> Scoring:
+def make_scoring(*plugins: Any) -> ScorePoints:
     """PreScore and Score of a profile that has only these plugins, each with weight 1."""
-    return Scoring(
+    return ScorePoints(
         [plugin for plugin in plugins if PRE_SCORE.extended_by(plugin)],
         [plugin for plugin in plugins if SCORE.extended_by(plugin)],
         {plugin.name: 1 for plugin in plugins},
-        Boundary(ManualClock(), PluginTimings()),
+        PluginCaller(ManualClock(), PluginTimings()),
     )
 
 
@@ -253,18 +253,18 @@ def run_filter(
     pods: Iterable[Pod] = (),
     objects: Iterable[KubeObject] = (),
     args: Any = None,
-) -> dict[str, Answer]:
+) -> dict[str, FilterResult]:
     """PreFilter and Filter of one plugin: each node's code and reasons."""
     snapshot = make_snapshot(nodes, pods, objects)
     diagnosis = diagnose(plugin, pod, snapshot, args=args)
-    return {name: answer(diagnosis.status(row)) for row, name in enumerate(snapshot.nodes.names)}
+    return {name: filter_result(diagnosis.status(row)) for row, name in enumerate(snapshot.nodes.names)}
 
 
 def diagnose(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None) -> Diagnosis:
     """The same as a diagnosis, for tests that look at more than the nodes."""
     built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
     filtering, cycle = make_filtering(built), make_cycle(pod, snapshot)
-    return filtering.diagnose(cycle, filtering.pre_filter(cycle))
+    return filtering.run_filters(cycle, filtering.pre_filter(cycle))
 
 
 def run_score(
@@ -283,36 +283,38 @@ def run_score(
     return {} if vector is None else dict(zip(snapshot.nodes.names, vector.tolist(), strict=True))
 
 
-def score(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None, nodes: NodeTable | None = None) -> Scores:
+def score(
+    plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None, nodes: NodeTable | None = None
+) -> TotalScores:
     """The same as the framework keeps it, for tests that look at the status or at part of the nodes."""
     built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
     return make_scoring(built).score(make_cycle(pod, snapshot), snapshot.table if nodes is None else nodes)
 
 
-def answer(status: Status) -> Answer:
+def filter_result(status: Status) -> FilterResult:
     """A status as tests write it down."""
     return status.code.label, status.reasons
 
 
-FITS: Answer = (Code.SUCCESS.label, ())
+FEASIBLE: FilterResult = (Code.SUCCESS.label, ())
 
 
-def rejected(*reasons: str) -> Answer:
+def rejected(*reasons: str) -> FilterResult:
     """The node is refused; removing pods could help."""
     return Code.UNSCHEDULABLE.label, reasons
 
 
-def unresolvable(*reasons: str) -> Answer:
+def unresolvable(*reasons: str) -> FilterResult:
     """The node is refused, whoever is removed."""
     return Code.UNRESOLVABLE.label, reasons
 
 
-def failed(*reasons: str) -> Answer:
+def errored(*reasons: str) -> FilterResult:
     """Something broke."""
     return Code.ERROR.label, reasons
 
 
-def hints(plugin: Any, resource: str, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> list[str]:
+def evaluate_hints(plugin: Any, resource: str, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> list[str]:
     """What each of the plugin's cures about a kind of object says of an event; "Queue" where it has no hint."""
     cures = [cure for cure in plugin.cured_by if cure.resource == resource]
     return [cure.hint(pod, old, new).value if cure.hint is not None else "Queue" for cure in cures]

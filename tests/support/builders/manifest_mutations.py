@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 Path = tuple[str | int, ...]
-SPOILT = "Bad_Value!"
-LONG = "x" * 70
-GONE = "-"
+INVALID_VALUE = "Bad_Value!"
+LONG_VALUE = "x" * 70
+DELETE = "-"
 _NEAR = 4
 """How deep texts are made long, too; most are held to one rule whatever their length."""
 MAPS = ("labels", "annotations", "matchLabels", "selector", "nodeSelector", "data", "parameters", "volumeAttributes")
 NAMES = (("metadata", "name"), ("metadata", "namespace"), ("metadata", "generateName"))
 
 
-def changes(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def mutations(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Where to put which value; `GONE` takes the field away, and at the end of a list a new value comes in."""
     if path[:1] in (("kind",), ("apiVersion",), ("status",)) or path in NAMES:
         return
@@ -29,44 +29,44 @@ def changes(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         return
     if isinstance(tree, dict):
         if path and path != ("metadata",):
-            yield path, GONE
+            yield path, DELETE
         if path and path[-1] in MAPS and tree:
             yield (*path, "bad key!"), "v"
         for key, value in tree.items():
             if key not in ("managedFields", "uid", "resourceVersion", "creationTimestamp", "generation"):
-                yield from changes(value, (*path, key))
+                yield from mutations(value, (*path, key))
     elif isinstance(tree, list):
-        yield path, GONE
+        yield path, DELETE
         if tree:
             yield path, [*tree, tree[0]]
         for index, value in enumerate(tree):
-            yield from changes(value, (*path, index))
+            yield from mutations(value, (*path, index))
     else:
-        yield from ((path, value) for value in _others(tree) if value != LONG or len(path) <= _NEAR)
+        yield from ((path, value) for value in _others(tree) if value != LONG_VALUE or len(path) <= _NEAR)
 
 
 def _others(value: Any) -> list[Any]:
     if isinstance(value, bool):
-        return [GONE, not value]
+        return [DELETE, not value]
     if isinstance(value, int):
-        return [GONE, -1, 0, 70000]
+        return [DELETE, -1, 0, 70000]
     if isinstance(value, str) and value[:1].isdigit():
-        return [GONE, SPOILT, "-1", "0"]
-    return [GONE, SPOILT, LONG] if isinstance(value, str) else [GONE]
+        return [DELETE, INVALID_VALUE, "-1", "0"]
+    return [DELETE, INVALID_VALUE, LONG_VALUE] if isinstance(value, str) else [DELETE]
 
 
-def fresh(tree: Any) -> Any:
+def copy_tree(tree: Any) -> Any:
     """A copy of a tree of plain values; `deepcopy` would take ten times as long."""
     return msgspec.json.decode(msgspec.json.encode(tree))
 
 
-def changed(tree: Any, path: Path, value: Any) -> Any:
+def apply_mutation(tree: Any, path: Path, value: Any) -> Any:
     """A copy with the value there."""
-    copy = fresh(tree)
+    copy = copy_tree(tree)
     place = copy
     for step in path[:-1]:
         place = place[step]
-    if value != GONE:
+    if value != DELETE:
         place[path[-1]] = value
     elif isinstance(place, list):
         del place[int(path[-1])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from bayplan.sim.sweeps.openb_experiment import Workload
+from bayplan.sim.sweeps.openb_experiment import OpenbWorkload
 from bayplan.sim.traces.trace_files import read_nodes, read_openb_pods
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "openb"
@@ -17,5 +17,5 @@ def pods_file(workload: str) -> Path:
 
 
 @cache
-def openb(workload: str) -> Workload:
-    return Workload(f"openb_pod_list_{workload}", read_nodes(), read_openb_pods(pods_file(workload)))
+def load_openb_workload(workload: str) -> OpenbWorkload:
+    return OpenbWorkload(f"openb_pod_list_{workload}", read_nodes(), read_openb_pods(pods_file(workload)))

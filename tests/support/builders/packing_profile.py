@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PACKING = """
+PACKING_CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:

@@ -11,16 +11,16 @@ from bayplan.objects.meta import Condition, LabelSelector, ObjectMeta
 from bayplan.objects.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from bayplan.snapshot import Snapshot
 from support.builders.framework import (
-    LONG_AGO,
+    CREATED,
     make_node,
     make_pod,
     make_snapshot,
 )
 
-NOW = LONG_AGO + timedelta(hours=1)
+NOW = CREATED + timedelta(hours=1)
 
 
-def weak(
+def running_pod(
     name: str,
     *,
     node: str = "a",
@@ -31,7 +31,7 @@ def weak(
     **more: Any,
 ) -> Pod:
     """A pod on a node; `started`: seconds after the beginning, None: not yet."""
-    start_time = None if started is None else LONG_AGO + timedelta(seconds=started)
+    start_time = None if started is None else CREATED + timedelta(seconds=started)
     status = PodStatus(phase="Running", start_time=start_time, conditions=(told,) if told else ())
     return make_pod(name, node=node, requests={"cpu": cpu}, priority=priority, status=status, **more)
 
@@ -42,17 +42,15 @@ def budget(
     return PodDisruptionBudget(
         metadata=ObjectMeta(name=name, namespace="default"),
         spec=PodDisruptionBudgetSpec(selector=selector),
-        status=PodDisruptionBudgetStatus(
-            disruptions_allowed=allowed, disrupted_pods=dict.fromkeys(disrupted, LONG_AGO)
-        ),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed, disrupted_pods=dict.fromkeys(disrupted, CREATED)),
     )
 
 
-def app(name: str) -> LabelSelector:
+def app_selector(name: str) -> LabelSelector:
     return LabelSelector(match_labels={"app": name})
 
 
-def vip(cpu: str = "2", priority: int = 100, **more: Any) -> Pod:
+def high_priority_pod(cpu: str = "2", priority: int = 100, **more: Any) -> Pod:
     return make_pod("vip", requests={"cpu": cpu}, priority=priority, **more)
 
 
@@ -60,7 +58,7 @@ def node(name: str = "a", cpu: str = "4") -> Node:
     return make_node(name, allocatable={"cpu": cpu, "pods": "110"})
 
 
-def row_of_nodes(*loads: Pod | None) -> Snapshot:
+def nodes_with_pods(*loads: Pod | None) -> Snapshot:
     """Nodes a, b, c … each with one pod or none."""
     nodes = [node(letter, cpu="2") for letter in "abcdefgh"[: len(loads)]]
     return make_snapshot(nodes, [pod for pod in loads if pod is not None])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.builders.manifest_mutations import changed
+from support.builders.manifest_mutations import apply_mutation
 from support.builders.recorded_objects import create, identity_of, recorded
 
 Row = tuple[Any, ...]
@@ -34,7 +34,7 @@ def faults(name: str, path: str, value: Any) -> list[tuple[str, str]]:
     items = [each["item"] for each in recorded()]
     item = next(each for each in items if f"{each['kind']}/{each['metadata'].get('name')}" == name)
     steps = tuple(int(each) if each.isdigit() else each for each in path.split("."))
-    answer = create(changed(item, steps, value), identity_of(()))
+    answer = create(apply_mutation(item, steps, value), identity_of(()))
     return [] if isinstance(answer, dict) else [(field, message) for field, _, message in answer]
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from bayplan.apiserver.admission.plugins import admit, check
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.defaulting.kind_defaults import fill
-from bayplan.apiserver.resources.kinds import BUILT_IN, Resource
-from bayplan.apiserver.schema.decoder import Expected, decode
+from bayplan.apiserver.admission.plugins import admit, validate
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.defaulting.kind_defaults import set_defaults
+from bayplan.apiserver.resources.kinds import BUILT_IN, ServedResource
+from bayplan.apiserver.schema.decoder import ExpectedKind, decode
 from bayplan.apiserver.schema.types import built_in_types
-from bayplan.apiserver.validation.kind_validators import on_create, on_update
+from bayplan.apiserver.validation.kind_validators import validate_create, validate_update
 from bayplan.apiserver.writes.strategies import prepare_create, prepare_update
 
 Tree = dict[str, Any]
@@ -34,7 +34,7 @@ def recorded() -> list[Tree]:
     return found
 
 
-def resource_of(item: Tree) -> Resource:
+def resource_of(item: Tree) -> ServedResource:
     group, _, version = item["apiVersion"].rpartition("/")
     return next(r for r in BUILT_IN if (r.group, r.version, r.kind) == (group, version, item["kind"]))
 
@@ -51,19 +51,19 @@ class World:
             }
         ]
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Tree | None:  # noqa: ARG002
+    def get(self, resource: ServedResource, namespace: str, name: str) -> Tree | None:  # noqa: ARG002
         if resource.kind == "Namespace":
             return {"metadata": {"name": name}, "status": {"phase": "Active"}}
         return next((each for each in self.list(resource) if each["metadata"]["name"] == name), None)
 
-    def list(self, resource: Resource, namespace: str = "") -> list[Tree]:  # noqa: ARG002
+    def list(self, resource: ServedResource, namespace: str = "") -> list[Tree]:  # noqa: ARG002
         return self._priorities if resource.kind == "PriorityClass" else []
 
 
-def read(resource: Resource, item: Tree) -> Tree:
+def read(resource: ServedResource, item: Tree) -> Tree:
     type_ = built_in_types().of(resource.group, resource.version, resource.kind)
     assert type_ is not None
-    expected = Expected(resource.group, resource.version, resource.kind)
+    expected = ExpectedKind(resource.group, resource.version, resource.kind)
     return decode(type_, msgspec.json.encode(item), "Ignore", expected=expected).object
 
 
@@ -77,14 +77,14 @@ def create(item: Tree, identity: Tree) -> Any:
         metadata["name"] = f"{metadata['generateName']}x1y2z"
     if resource.namespaced:
         metadata.setdefault("namespace", "default")
-    fill(resource, tree)
+    set_defaults(resource, tree)
     try:
         admit(resource, tree, None, "create", World())
         prepare_create(resource, tree, lookup=World())
-        if faults := on_create(resource, tree):
+        if faults := validate_create(resource, tree):
             return messages(faults)
-        check(resource, tree, None, "create", World())
-    except Refusal as refused:
+        validate(resource, tree, None, "create", World())
+    except StatusError as refused:
         return refused_text(refused)
     return tree
 
@@ -95,14 +95,14 @@ def update(item: Tree, old: Tree) -> Any:
     for name in ("creationTimestamp", "uid", "resourceVersion", "name", "namespace"):
         if name in old["metadata"]:
             tree["metadata"].setdefault(name, old["metadata"][name])
-    fill(resource, tree)
+    set_defaults(resource, tree)
     try:
         admit(resource, tree, old, "update", World())
         prepare_update(resource, tree, old, lookup=World())
-        if faults := on_update(resource, tree, old):
+        if faults := validate_update(resource, tree, old):
             return messages(faults)
-        check(resource, tree, old, "update", World())
-    except Refusal as refused:
+        validate(resource, tree, old, "update", World())
+    except StatusError as refused:
         return refused_text(refused)
     return tree
 
@@ -122,7 +122,7 @@ _UID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _EMPTY = re.compile(r"\{\}|\[\]")
 
 
-def refused_text(refused: Refusal) -> Any:
+def refused_text(refused: StatusError) -> Any:
     causes = (refused.details or {}).get("causes")
     if refused.reason == "Invalid" and causes:
         return plain([each["field"], each["reason"], each["message"]] for each in causes)

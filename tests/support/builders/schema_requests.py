@@ -31,7 +31,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLIED_MAP = "/api/v1/namespaces/default/configmaps/applied"
 
 
-class Question(NamedTuple):
+class SchemaRequest(NamedTuple):
     topic: str
     method: str
     path: str
@@ -44,25 +44,25 @@ def _text(body: Any) -> str:
     return body if isinstance(body, str) else json.dumps(body)
 
 
-def questions() -> Iterator[Question]:
+def schema_requests() -> Iterator[SchemaRequest]:
     """Everything that is asked once, of a server on which only the pod and the definition are there."""
     for path, key in ((PODS, "pod_bodies"), (SECRETS, "secret_bodies"), (LEASES, "lease_bodies")):
-        yield from (Question("decoding", "POST", path, body) for body in CASES[key])
-    yield from (Question("decoding", "POST", PODS, body, YAML) for body in CASES["pod_yaml"])
-    yield Question("decoding", "POST", SECRETS, CASES["warned_secret"], validation="Warn")
+        yield from (SchemaRequest("decoding", "POST", path, body) for body in CASES[key])
+    yield from (SchemaRequest("decoding", "POST", PODS, body, YAML) for body in CASES["pod_yaml"])
+    yield SchemaRequest("decoding", "POST", SECRETS, CASES["warned_secret"], validation="Warn")
     for media in (MERGE, STRATEGIC):
         for body, validation in CASES["merge_patches"]:
-            yield Question("patching", "PATCH", f"{PODS}/pp", _text(body), media, validation)
+            yield SchemaRequest("patching", "PATCH", f"{PODS}/pp", _text(body), media, validation)
     for media, key in ((JSON_PATCH, "json_patches"), (STRATEGIC, "strategic_patches")):
-        yield from (Question("patching", "PATCH", f"{PODS}/pp", _text(body), media) for body in CASES[key])
-    yield from (Question("applying", "PATCH", APPLIED_MAP, _text(body), APPLY) for body in CASES["applied"])
+        yield from (SchemaRequest("patching", "PATCH", f"{PODS}/pp", _text(body), media) for body in CASES[key])
+    yield from (SchemaRequest("applying", "PATCH", APPLIED_MAP, _text(body), APPLY) for body in CASES["applied"])
     header = {"apiVersion": "ex.io/v1", "kind": "Widget", "metadata": {"name": "w"}}
     for spec in CASES["custom_specs"]:
-        yield Question("custom", "POST", WIDGETS, json.dumps({**header, "spec": spec}))
+        yield SchemaRequest("custom", "POST", WIDGETS, json.dumps({**header, "spec": spec}))
     for body, validation in CASES["custom_bodies"]:
-        yield Question("custom", "POST", WIDGETS, body, validation=validation)
+        yield SchemaRequest("custom", "POST", WIDGETS, body, validation=validation)
     for change in CASES["definition_changes"]:
-        yield Question(
+        yield SchemaRequest(
             "definitions",
             "POST",
             DEFINITIONS,

@@ -37,10 +37,10 @@ from bayplan.testing import builders as kit
 from bayplan.testing.builders import make_pv, make_pvc, make_storage_class
 from bayplan.volumes.csi import MIGRATED_PLUGINS
 
-ZONE, HOST, GONE = kit.ZONE, kit.HOSTNAME, kit.LONG_AGO
+ZONE, HOST, CREATED = kit.ZONE, kit.HOSTNAME, kit.CREATED
 
 
-def on_claim(name: str, volume: str = "data") -> Volume:
+def claim_volume(name: str, volume: str = "data") -> Volume:
     """A volume that names a claim."""
     return Volume(name=volume, persistent_volume_claim=PersistentVolumeClaimVolume(name))
 
@@ -61,7 +61,7 @@ def volume_pod(
     )
 
 
-def owned_by(pod: Pod) -> tuple[OwnerReference, ...]:
+def owner_references(pod: Pod) -> tuple[OwnerReference, ...]:
     return (OwnerReference(kind="Pod", name=pod.name, uid=pod.uid, controller=True),)
 
 
@@ -89,7 +89,7 @@ def affinity(*terms: Mapping[str, Sequence[str]]) -> VolumeNodeAffinity:
     )
 
 
-def promise(claim: PersistentVolumeClaim, *, uid: str | None = None) -> ClaimReference:
+def claim_reference(claim: PersistentVolumeClaim, *, uid: str | None = None) -> ClaimReference:
     """A volume's reference to a claim."""
     return ClaimReference(
         kind="PersistentVolumeClaim",
@@ -117,7 +117,7 @@ def make_driver(name: str = "csi.example.com", *, capacity: bool | None = True) 
     return CsiDriver(ObjectMeta(name=name), CsiDriverSpec(storage_capacity=capacity))
 
 
-def make_pool(
+def make_storage_capacity(
     name: str = "pool",
     *,
     storage_class: str = "slow",

@@ -16,7 +16,7 @@ from cluster.run import Cluster
 
 KUSTOMIZE = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
 
-Right = tuple[str, str, str]
+AccessRight = tuple[str, str, str]
 """A group, a resource with its subresource, and a verb."""
 
 _POLICY = """
@@ -29,7 +29,7 @@ rules:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeployedFolder:
     """What a folder of `deploy/` brings: an account, and rules for it."""
 
     folder: str
@@ -48,7 +48,7 @@ class Deployed:
         paths = sorted(self.base.glob("*.yaml"))
         return [tree for path in paths for tree in yaml.safe_load_all(path.read_text()) if tree]
 
-    def rights(self) -> set[Right]:
+    def rights(self) -> set[AccessRight]:
         """Everything that our own rules allow."""
         found = set()
         for role in (tree for tree in self.objects() if tree["kind"] in ("Role", "ClusterRole")):
@@ -63,12 +63,12 @@ class Deployed:
 
     @contextmanager
     def audited(self, folder: Path) -> Iterator[Cluster]:
-        with audited(folder, self.base, self) as cluster:
+        with run_audited_cluster(folder, self.base, self) as cluster:
             yield cluster
 
 
 @contextmanager
-def audited(folder: Path, overlay: Path, *accounts: Deployed) -> Iterator[Cluster]:
+def run_audited_cluster(folder: Path, overlay: Path, *accounts: DeployedFolder) -> Iterator[Cluster]:
     """A server with all that an overlay brings, which keeps account of what these ask."""
     policy = folder / "policy.yaml"
     policy.write_text(_POLICY.format(accounts=json.dumps([each.account for each in accounts])))
@@ -85,7 +85,7 @@ def audited(folder: Path, overlay: Path, *accounts: Deployed) -> Iterator[Cluste
         yield cluster
 
 
-def used(entries: list[Tree]) -> set[Right]:
+def used_rights(entries: list[Tree]) -> set[AccessRight]:
     found = set()
     for entry in entries:
         if "objectRef" in entry:
@@ -95,7 +95,7 @@ def used(entries: list[Tree]) -> set[Right]:
     return found
 
 
-def denied(entries: list[Tree]) -> list[str]:
+def denied_requests(entries: list[Tree]) -> list[str]:
     return [
         f"{each['verb']} {each['requestURI']}"
         for each in entries

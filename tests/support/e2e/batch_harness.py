@@ -14,16 +14,16 @@ from typing import Any
 
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
-from support.e2e.scheduler_harness import Corner
+from support.e2e.scheduler_harness import SchedulerHarness
 from support.e2e.scheduler_process import (
     condition,
-    node_of,
-    running,
-    until,
+    node_name,
+    run_process,
+    wait_until,
 )
 from support.harness.deadlines import DEADLINE_S
 
-GROUP_NAME = "scheduling.k8s.io/group-name"
+GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 _OWN = {
     "PodGroup": "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
@@ -57,7 +57,7 @@ class BatchApi(Api):
         return super().path(kind, name, sub)
 
 
-class BatchCorner(Corner):
+class BatchSchedulerHarness(SchedulerHarness):
     """Nodes, queues and gangs of one test."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
@@ -65,7 +65,7 @@ class BatchCorner(Corner):
         self.api: BatchApi = BatchApi(cluster, namespace)
         self._queues: list[str] = []
         self._places: list[str] = []
-        install(cluster, self.api)
+        install_volcano_crds(cluster, self.api)
 
     # objects ----------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class BatchCorner(Corner):
         """A pod of a gang."""
         spec.setdefault("schedulerName", "volcano")
         found = self.pod(f"{group}-w-{number}", cpu=cpu, **spec)
-        found["metadata"]["annotations"] = {GROUP_NAME: group}
+        found["metadata"]["annotations"] = {GROUP_NAME_ANNOTATION: group}
         return found
 
     def gang(
@@ -113,7 +113,7 @@ class BatchCorner(Corner):
     # the process ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def scheduling(
+    def run_batch(
         self,
         *arguments: str,
         conf: str | None = GANGS,
@@ -133,15 +133,15 @@ class BatchCorner(Corner):
             given.append(f"--scheduler-conf={self.conf}")
         given.append("--schedule-period=100ms")
         log = self.folder / f"scheduler-{time.monotonic_ns()}.log"
-        with running([sys.executable, *program, *verb, *given], log, env=env) as process:
+        with run_process([sys.executable, *program, *verb, *given], log, env=env) as process:
             yield process
             assert process.poll() in (None, may_end_with), self.log()[-4000:]
 
-    def both(self, *arguments: str, conf: str | None = GANGS, **more: Any) -> Any:
+    def run_combined(self, *arguments: str, conf: str | None = GANGS, **more: Any) -> Any:
         """`bayplan run`: both engines in one process."""
         flags = ("--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=10000")
         given = [each for each in flags if not any(own.startswith(each.partition("=")[0]) for own in arguments)]
-        return self.scheduling(*arguments, *given, conf=conf, verb=("run",), **more)
+        return self.run_batch(*arguments, *given, conf=conf, verb=("run",), **more)
 
     @property
     def conf(self) -> Path:
@@ -153,11 +153,11 @@ class BatchCorner(Corner):
         fresh.write_text(text)
         fresh.replace(self.conf)
 
-    def believed(self, process: subprocess.Popen[bytes]) -> Tree:
+    def dumped_state(self, process: subprocess.Popen[bytes]) -> Tree:
         """What the process knows, by its own account."""
         before = self.log().count("batch: {")
         process.send_signal(signal.SIGUSR2)
-        until(lambda: self.log().count("batch: {") > before, "the process says what it knows")
+        wait_until(lambda: self.log().count("batch: {") > before, "the process says what it knows")
         line = [each for each in self.log().splitlines() if "batch: {" in each][-1]
         found: Tree = json.loads(line.partition("batch: ")[2])
         return found
@@ -167,8 +167,8 @@ class BatchCorner(Corner):
     def phase(self, group: str) -> str:
         return str(self.api.get("PodGroup", group).get("status", {}).get("phase", ""))
 
-    def reaches(self, group: str, phase: str) -> None:
-        until(lambda: self.phase(group) == phase, f"{group} is {phase}", why=lambda: self.phase(group))
+    def wait_for_phase(self, group: str, phase: str) -> None:
+        wait_until(lambda: self.phase(group) == phase, f"{group} is {phase}", why=lambda: self.phase(group))
 
     def group_condition(self, group: str, kind: str) -> Tree:
         found = self.api.get("PodGroup", group).get("status", {}).get("conditions", [])
@@ -176,14 +176,14 @@ class BatchCorner(Corner):
 
     def nodes_of(self, names: Iterable[str]) -> list[str]:
         pods = self.api.pods()
-        return [node_of(pods[name]) for name in names if name in pods]
+        return [node_name(pods[name]) for name in names if name in pods]
 
     def reasons(self, names: Iterable[str]) -> list[str]:
         """Why pods wait, as their conditions say."""
         pods = self.api.pods()
         return [condition(pods[name]).get("message", "") for name in names if name in pods]
 
-    def told(self, name: str) -> list[str]:
+    def event_notes(self, name: str) -> list[str]:
         """Notes of events about an object of this name."""
         return [each.get("note", "") for each in self.api.list("Event") if each["regarding"]["name"] == name]
 
@@ -198,7 +198,7 @@ class BatchCorner(Corner):
             self.api.delete_all(kind, names)
 
 
-def install(cluster: Cluster, api: Api) -> None:
+def install_volcano_crds(cluster: Cluster, api: Api) -> None:
     """Volcano's kinds, as users bring them; nothing where they are there."""
 
     def served() -> bool:
@@ -213,4 +213,4 @@ def install(cluster: Cluster, api: Api) -> None:
         return
     command = [sys.executable, "-m", "bayplan", "crds", "--install", "--kubeconfig", str(cluster.kubeconfig())]
     subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
-    until(served, "the new kinds are served")
+    wait_until(served, "the new kinds are served")

@@ -22,13 +22,13 @@ from urllib.parse import urlencode
 from cluster.api import Api, Refused, Tree
 from cluster.run import ADMIN, Cluster
 from support.e2e.batch_harness import BatchApi
-from support.e2e.binder_invariants import attempts, pod_uid
-from support.e2e.scheduler_process import node_of
+from support.e2e.binder_invariants import max_attempts, pod_uid
+from support.e2e.scheduler_process import node_name
 
 RESERVATIONS = "kai-resource-reservation"
 DEVICE = "run.ai/reserve_for_gpu_index"
-_PATIENCE_S = 60
-NOTING = '''
+_TIMEOUT_S = 60
+RECORDING_PLUGIN = '''
 import os, pathlib
 
 
@@ -44,7 +44,7 @@ class Attempts:
 '''
 
 
-class Watch(threading.Thread):
+class WatchThread(threading.Thread):
     """Everything that happens to one kind in one namespace, in order. Ends when told to."""
 
     def __init__(self, cluster: Cluster, path: str, since: str, hear: Callable[[str, Tree], None]) -> None:
@@ -64,8 +64,8 @@ class Watch(threading.Thread):
     def _listen(self) -> None:
         host, _, port = self._cluster.url.removeprefix("https://").partition(":")
         wanted = {"watch": "1", "resourceVersion": self._since, "allowWatchBookmarks": "true"}
-        self._connection = http.client.HTTPSConnection(host, int(port), context=self._tls, timeout=10 * _PATIENCE_S)
-        query = urlencode({**wanted, "timeoutSeconds": str(5 * _PATIENCE_S)})
+        self._connection = http.client.HTTPSConnection(host, int(port), context=self._tls, timeout=10 * _TIMEOUT_S)
+        query = urlencode({**wanted, "timeoutSeconds": str(5 * _TIMEOUT_S)})
         self._connection.request(
             "GET", f"{self._path}?{query}", headers={"Authorization": f"Bearer {self._cluster.tokens[ADMIN]}"}
         )
@@ -85,11 +85,11 @@ class Watch(threading.Thread):
         if made is not None and made.sock is not None:
             with suppress(OSError):
                 made.sock.shutdown(socket.SHUT_RDWR)
-        self.join(_PATIENCE_S)
+        self.join(_TIMEOUT_S)
 
 
 @dataclass
-class Asked:
+class SeenRequest:
     """One request, as it was made, and the most attempts that a binder ever spoke of."""
 
     tree: Tree
@@ -98,7 +98,7 @@ class Asked:
 
 
 @dataclass
-class Witness:
+class BindWatcher:
     """Looks on in one namespace, from `with` on."""
 
     cluster: Cluster
@@ -107,11 +107,11 @@ class Witness:
     nodes: dict[str, dict[str, int]] = field(
         default_factory=dict
     )  # by uid of the pod: since which version it was there
-    requests: dict[str, Asked] = field(default_factory=dict)  # by their own uid
+    requests: dict[str, SeenRequest] = field(default_factory=dict)  # by their own uid
     reserved: set[str] = field(default_factory=set)  # reservation pods that there ever were
     _faults: list[str] = field(default_factory=list)
 
-    def __enter__(self) -> Witness:
+    def __enter__(self) -> BindWatcher:
         mine, theirs = BatchApi(self.cluster, self.namespace), Api(self.cluster, RESERVATIONS)
         self._reservations = theirs
         self._watches = []
@@ -123,7 +123,7 @@ class Witness:
             found = api._ask("GET", api.path(kind))
             for each in found["items"]:
                 hear("ADDED", each)
-            watch = Watch(self.cluster, api.path(kind), found["metadata"]["resourceVersion"], hear)
+            watch = WatchThread(self.cluster, api.path(kind), found["metadata"]["resourceVersion"], hear)
             self._watches.append(watch)
             watch.start()
         return self
@@ -134,7 +134,7 @@ class Witness:
 
     def has_seen(self, pods: dict[str, Tree]) -> bool:
         """Whether it knows already of the nodes of these, and who asked for that."""
-        bound = {each["metadata"]["uid"]: node_of(each) for each in pods.values() if node_of(each)}
+        bound = {each["metadata"]["uid"]: node_name(each) for each in pods.values() if node_name(each)}
         asked = {pod_uid(each.tree) for each in [*self.requests.values()]}
         return all(uid in asked and node in self.nodes.get(uid, {}) for uid, node in bound.items())
 
@@ -151,7 +151,7 @@ class Witness:
                     found.append(f"pod {uid} came to {node}; the request of that time said {wanted}")
         tried = self.tried()
         for uid, each in self.requests.items():
-            name, most = each.tree["metadata"]["name"], attempts(each.tree)
+            name, most = each.tree["metadata"]["name"], max_attempts(each.tree)
             if tried[uid] > most or each.said > most:
                 found.append(f"request {name} was tried {tried[uid]} times, of {most}, and speaks of {each.said}")
         return found
@@ -165,13 +165,13 @@ class Witness:
     # what is told
 
     def _hear_pod(self, _: str, pod: Tree) -> None:
-        if node := node_of(pod):
+        if node := node_name(pod):
             version = int(pod["metadata"]["resourceVersion"])
             self.nodes.setdefault(pod["metadata"]["uid"], {}).setdefault(node, version)
 
     def _hear_request(self, _: str, request: Tree) -> None:
         meta = request["metadata"]
-        known = self.requests.setdefault(meta["uid"], Asked(request, int(meta["resourceVersion"])))
+        known = self.requests.setdefault(meta["uid"], SeenRequest(request, int(meta["resourceVersion"])))
         known.said = max(known.said, request.get("status", {}).get("failedAttempts", 0))
         before, now = (each["metadata"].get("annotations", {}) for each in (known.tree, request))
         if (known.tree["spec"], before) != (request["spec"], now):

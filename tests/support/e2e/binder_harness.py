@@ -12,25 +12,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from bayplan.api_writes.crash_points import VARIABLE
+from bayplan.api_writes.crash_points import ENVIRONMENT_VARIABLE
 from cluster.api import Api, Refused, Tree
 from cluster.run import Cluster
-from support.e2e.batch_harness import BatchCorner
-from support.e2e.bind_watcher import NOTING, RESERVATIONS, Witness
-from support.e2e.binder_invariants import Scene, pod_uid
-from support.e2e.scheduler_harness import quick
+from support.e2e.batch_harness import BatchSchedulerHarness
+from support.e2e.bind_watcher import RECORDING_PLUGIN, RESERVATIONS, BindWatcher
+from support.e2e.binder_invariants import ClusterState, pod_uid
+from support.e2e.scheduler_harness import short_backoff_config
 from support.e2e.scheduler_process import (
     condition,
-    node_of,
-    running,
-    until,
+    node_name,
+    run_process,
+    wait_until,
 )
 from support.e2e.volumes_and_devices import (
     claim,
     device_claim,
-    late_class,
+    pod_with_claim,
     volume,
-    with_claim,
+    wait_for_first_consumer_class,
 )
 
 REQUESTS = "scheduling.run.ai/v1alpha2"
@@ -50,13 +50,13 @@ bindRequests: true
 
 
 @contextmanager
-def armed(step: str) -> Iterator[None]:
+def crash_at(step: str) -> Iterator[None]:
     """Processes that are started in this block end themselves at a step: `bound`, or `requested:2`."""
-    os.environ[VARIABLE] = step
+    os.environ[ENVIRONMENT_VARIABLE] = step
     try:
         yield
     finally:
-        del os.environ[VARIABLE]
+        del os.environ[ENVIRONMENT_VARIABLE]
 
 
 def is_stopped(process: subprocess.Popen[bytes]) -> bool:
@@ -64,11 +64,11 @@ def is_stopped(process: subprocess.Popen[bytes]) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-class BinderCorner(BatchCorner):
+class BinderHarness(BatchSchedulerHarness):
     """Pods, requests and binders of one test."""
 
-    bound_by = "Bound"  # a pod whose request is lost is scheduled once more
-    folded: Callable[[Tree], Tree] = staticmethod(lambda request: {})  # noqa: ARG005
+    bound_event_reason = "Bound"  # a pod whose request is lost is scheduled once more
+    expected_annotations: Callable[[Tree], Tree] = staticmethod(lambda request: {})  # noqa: ARG005
     """What the plugins of a test's engine put on a request, all of them together."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
@@ -110,7 +110,7 @@ class BinderCorner(BatchCorner):
             },
         }
 
-    def requested(self, name: str, node: str, **more: Any) -> Tree:
+    def pod_with_request(self, name: str, node: str, **more: Any) -> Tree:
         """A pod that nobody schedules, and the request to bind it."""
         (pod,) = self.api.create(self.pod(name, schedulerName="nobody"))
         self.api.create(self.request(pod, node, **more))
@@ -131,9 +131,9 @@ class BinderCorner(BatchCorner):
                 raise
             return {}
 
-    def ends(self, name: str, phase: str) -> Tree:
+    def wait_for_end(self, name: str, phase: str) -> Tree:
         """Wait until a request has come to this end; the request."""
-        until(
+        wait_until(
             lambda: self.phase_of(name) == phase,
             f"{name} ends as {phase}",
             why=lambda: str(self.find("BindRequest", name)),
@@ -170,11 +170,11 @@ class BinderCorner(BatchCorner):
         """A pod whose claim waits for it, two volumes on the first node that fit, and the request to bind it.
 
         The names of the volumes: without a provisioner one of the two is promised, with one another is to be made."""
-        kind = late_class(self, name, provisioner)
+        kind = wait_for_first_consumer_class(self, name, provisioner)
         fits = kind if provisioner == "kubernetes.io/no-provisioner" else "another"
         made = [volume(self, f"{name}-{number}", self.nodes[0], fits) for number in range(2)]
         names = [each["metadata"]["name"] for each in made]
-        pod = with_claim(self, name, name)
+        pod = pod_with_claim(self, name, name)
         pod["spec"]["schedulerName"] = "nobody"
         *_, wanted = self.api.create(*made, claim(name, kind), pod)
         for each in names:
@@ -198,9 +198,9 @@ class BinderCorner(BatchCorner):
         found = Api(self.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
-    def say_which_device(self, group: str, device: str = "GPU-7") -> None:
+    def report_device(self, group: str, device: str = "GPU-7") -> None:
         """What the program of a reservation pod does once it runs."""
-        until(lambda: bool(self.reservations(group)), "the device is reserved")
+        wait_until(lambda: bool(self.reservations(group)), "the device is reserved")
         (pod,) = self.reservations(group)
         body = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": device}}}
         Api(self.cluster, RESERVATIONS).patch("Pod", pod["metadata"]["name"], body)
@@ -216,56 +216,58 @@ class BinderCorner(BatchCorner):
         if not any(each.startswith("--kubeconfig") for each in given):
             given.append(f"--kubeconfig={self.cluster.kubeconfig()}")
         command = [sys.executable, "-m", "bayplan", "binder", *given]
-        with running(command, self.folder / f"binder-{time.monotonic_ns()}.log") as process:
+        with run_process(command, self.folder / f"binder-{time.monotonic_ns()}.log") as process:
             yield process
             assert process.poll() in (None, -signal.SIGKILL), self.binder_log()[-4000:]
 
     @property
-    def patient(self) -> str:
+    def long_timeout_settings(self) -> str:
         """For a process that stands still for as long as it takes: nobody is to call that a fault."""
         settings = self.folder / "patient.yaml"
         settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nwatchdogSeconds: 0\n")
         return f"--settings={settings}"
 
-    def dies_at(self, step: str, *arguments: str) -> None:
+    def run_until_crash(self, step: str, *arguments: str) -> None:
         """A binder that ends itself, by SIGKILL, when it reaches a step."""
-        with armed(step), self.binder(*arguments) as process:
+        with crash_at(step), self.binder(*arguments) as process:
             assert process.wait(60) == -signal.SIGKILL, self.binder_log()
 
     def binder_log(self) -> str:
         return max(self.folder.glob("binder-*.log")).read_text(errors="replace")
 
-    def by_requests(self, *arguments: str, **more: Any) -> Any:
+    def run_scheduler_with_requests(self, *arguments: str, **more: Any) -> Any:
         """`bayplan scheduler` that hands its pods to the binder."""
-        return self.running(*arguments, config=quick(BY_BINDER), **more)
+        return self.run_scheduler(*arguments, config=short_backoff_config(BY_BINDER), **more)
 
-    def gangs_by_requests(self, *arguments: str, settings: str = SETTINGS, **more: Any) -> Any:
+    def run_batch_with_requests(self, *arguments: str, settings: str = SETTINGS, **more: Any) -> Any:
         """`bayplan batch run` that does."""
         path = self.folder / "settings.yaml"
         path.write_text(settings)
-        return self.scheduling(f"--settings={path}", *arguments, **more)
+        return self.run_batch(f"--settings={path}", *arguments, **more)
 
     # what must hold ---------------------------------------------------------------------------------------------
 
-    def witness(self, plugins: Path) -> Witness:
+    def watch_binds(self, plugins: Path) -> BindWatcher:
         """Somebody who looks on, and plays the part of nodes whose devices are reserved. `plugins`: a folder that the
         binders of the test are given; one is put there that notes attempts."""
-        (plugins / "attempts.py").write_text(NOTING)
-        return Witness(self.cluster, self.namespace, plugins / "attempts.noted")
+        (plugins / "attempts.py").write_text(RECORDING_PLUGIN)
+        return BindWatcher(self.cluster, self.namespace, plugins / "attempts.noted")
 
     def faults(self) -> list[str]:
         """What is not as it must be, once all is quiet: see `binder_invariants`."""
         reservations = Api(self.cluster, RESERVATIONS).list("Pod")
-        return Scene(
+        return ClusterState(
             nodes=[each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes],
             pods=self.api.list("Pod"),
             requests=self.api.list("BindRequest"),
-            reservations=[each for each in reservations if node_of(each) in self.nodes],
+            reservations=[each for each in reservations if node_name(each) in self.nodes],
             config_maps=self.api.list("ConfigMap"),
             claims=self.api.list("ResourceClaim"),
             volumes=self.volumes(),
             volume_claims=self.api.list("PersistentVolumeClaim"),
-            handed=lambda request: self._handed.get(pod_uid(request)) or self.folded(request),
+            expected_annotations=lambda request: (
+                self._handed.get(pod_uid(request)) or self.expected_annotations(request)
+            ),
         ).faults()
 
     def volumes(self) -> list[Tree]:
@@ -273,15 +275,15 @@ class BinderCorner(BatchCorner):
         found = self.api.list("PersistentVolume")
         return [each for each in found if each["spec"].get("claimRef", {}).get("namespace") == self.namespace]
 
-    def holds(self) -> None:
+    def check_invariants(self) -> None:
         """What must be true whoever died and when."""
         found = self.faults()
         assert not found, found
 
-    def asked_and_given(self, names: Iterable[str]) -> list[tuple[str, str]]:
+    def requested_and_bound_nodes(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """The node of each pod by its request, and by itself."""
         pods = self.api.pods()
-        return [(self.find("BindRequest", name)["spec"]["selectedNode"], node_of(pods[name])) for name in names]
+        return [(self.find("BindRequest", name)["spec"]["selectedNode"], node_name(pods[name])) for name in names]
 
     def bound_condition(self, name: str) -> Tree:
         return condition(self.api.pod(name), "PodBound")

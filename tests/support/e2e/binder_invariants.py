@@ -1,6 +1,6 @@
 """What must be true of pods, requests, reservations and claims once all is quiet, whoever died and when.
 
-Asked by `BinderCorner.holds` with what the API server has. Each fault is a sentence; none is what a test wants to see.
+Asked by `BinderHarness.holds` with what the API server has. Each fault is a sentence; none is what a test wants to see.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cluster.api import Tree
-from support.e2e.scheduler_harness import overfull
-from support.e2e.scheduler_process import node_of
+from support.e2e.scheduler_harness import overcommitted_resources
+from support.e2e.scheduler_process import node_name
 
 GROUP_LABEL = "runai-gpu-group"
 CONFIG_MAP_NAME = "runai/shared-gpu-configmap"
-_OVER = ("Succeeded", "Failed")
+_ENDED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Scene:
+class ClusterState:
     """All that a test has of the cluster. `handed`: the annotations that the request is to have."""
 
     nodes: list[Tree]
@@ -30,7 +30,7 @@ class Scene:
     claims: list[Tree] = field(default_factory=list)
     volumes: list[Tree] = field(default_factory=list)
     volume_claims: list[Tree] = field(default_factory=list)
-    handed: Callable[[Tree], Tree] = lambda request: {}  # noqa: ARG005
+    expected_annotations: Callable[[Tree], Tree] = lambda request: {}  # noqa: ARG005
 
     def faults(self) -> list[str]:
         checks = (self._requests, self._room, self._groups, self._config_maps, self._claims, self._volumes)
@@ -44,12 +44,16 @@ class Scene:
         yield from (f"pod {uid} has {count} live requests" for uid, count in live.items() if count > 1)
         for each in self.requests:
             name, status = each["metadata"]["name"], each.get("status", {})
-            if status.get("failedAttempts", 0) > attempts(each):
-                yield f"request {name} was tried {status['failedAttempts']} times, of {attempts(each)}"
+            if status.get("failedAttempts", 0) > max_attempts(each):
+                yield f"request {name} was tried {status['failedAttempts']} times, of {max_attempts(each)}"
             pod = living.get(pod_uid(each))
-            if pod is not None and status.get("phase") == "Succeeded" and node_of(pod) != each["spec"]["selectedNode"]:
-                yield f'pod {name} is on "{node_of(pod)}", not on the node of its request'
-            found, wanted = each["metadata"].get("annotations", {}), self.handed(each)
+            if (
+                pod is not None
+                and status.get("phase") == "Succeeded"
+                and node_name(pod) != each["spec"]["selectedNode"]
+            ):
+                yield f'pod {name} is on "{node_name(pod)}", not on the node of its request'
+            found, wanted = each["metadata"].get("annotations", {}), self.expected_annotations(each)
             if found != wanted:
                 yield f"request {name} says {found}, its plugins {wanted}"
 
@@ -62,9 +66,9 @@ class Scene:
         }
         for pod in self.pods:
             node = by_uid.get(pod["metadata"]["uid"])
-            if node is not None and not node_of(pod):
+            if node is not None and not node_name(pod):
                 placed.append({**pod, "spec": {**pod["spec"], "nodeName": node}})
-        yield from overfull(self.nodes, placed)
+        yield from overcommitted_resources(self.nodes, placed)
         shares: Counter[str] = Counter()
         for each in self._of_the_living():
             portion = each["spec"].get("receivedGPU", {}).get("portion", "0")
@@ -74,8 +78,13 @@ class Scene:
     # I4
 
     def _groups(self) -> Iterator[str]:
-        held = {(group, node_of(each)) for each in self.reservations if not _going(each) for group in groups_of(each)}
-        used = {(group, node_of(each)) for each in self._living().values() for group in groups_of(each)}
+        held = {
+            (group, node_name(each))
+            for each in self.reservations
+            if not _is_terminating(each)
+            for group in groups_of(each)
+        }
+        used = {(group, node_name(each)) for each in self._living().values() for group in groups_of(each)}
         awaited = {
             (group, each["spec"]["selectedNode"])
             for each in self._of_the_living()
@@ -91,7 +100,7 @@ class Scene:
         for each in self._of_the_living():
             wanted = set(each["spec"].get("selectedGPUGroups", []))
             pod = living[pod_uid(each)]
-            if node_of(pod) and each["spec"].get("receivedResourceType") == "Fraction" and groups_of(pod) != wanted:
+            if node_name(pod) and each["spec"].get("receivedResourceType") == "Fraction" and groups_of(pod) != wanted:
                 yield f"pod {pod['metadata']['name']} is of groups {groups_of(pod)}, its request says {wanted}"
 
     # what containers are told
@@ -100,7 +109,7 @@ class Scene:
         there = {each["metadata"]["name"] for each in self.config_maps}
         for pod in self._living().values():
             said = pod["metadata"].get("annotations", {})
-            if node_of(pod) and said.get("received-resource-type") == "Fraction" and CONFIG_MAP_NAME in said:
+            if node_name(pod) and said.get("received-resource-type") == "Fraction" and CONFIG_MAP_NAME in said:
                 named = {f"{said[CONFIG_MAP_NAME]}-0", f"{said[CONFIG_MAP_NAME]}-0-evar"}
                 for name in sorted(named - there):
                     yield f"pod {pod['metadata']['name']} is bound, and its ConfigMap {name} is not there"
@@ -128,10 +137,10 @@ class Scene:
         for uid, pod in living.items():
             for entry in pod["spec"].get("resourceClaims", []):
                 name = entry.get("resourceClaimName")
-                if node_of(pod) and name is not None and uid not in reserved.get(name, set()):
+                if node_name(pod) and name is not None and uid not in reserved.get(name, set()):
                     yield f"pod {pod['metadata']['name']} is bound, and claim {name} is not reserved for it"
-                if node_of(pod) in labels and not _selects(reach.get(name), node_of(pod), labels[node_of(pod)]):
-                    yield f"pod {pod['metadata']['name']} is on {node_of(pod)}, where claim {name} cannot be used"
+                if node_name(pod) in labels and not _selects(reach.get(name), node_name(pod), labels[node_name(pod)]):
+                    yield f"pod {pod['metadata']['name']} is on {node_name(pod)}, where claim {name} cannot be used"
 
     # volumes
 
@@ -143,18 +152,22 @@ class Scene:
             if (count := promised[each["metadata"]["uid"]]) > 1:
                 yield f"claim {name} is promised {count} volumes"
         for pod in self._living().values():
-            for name in volume_claims_of(pod) if node_of(pod) else ():
+            for name in volume_claims_of(pod) if node_name(pod) else ():
                 uid, bound_to = claims[name]["metadata"]["uid"], claims[name]["spec"].get("volumeName")
                 found = [each for each in self.volumes if each["metadata"]["name"] == bound_to]
                 if not found or found[0]["spec"]["claimRef"]["uid"] != uid:
                     yield f"pod {pod['metadata']['name']} is bound, and the volume of claim {name} is not"
-                elif not reaches(found[0], labels.get(node_of(pod), {})):
-                    yield f"pod {pod['metadata']['name']} is on {node_of(pod)}, where volume {bound_to} is not"
+                elif not is_volume_reachable(found[0], labels.get(node_name(pod), {})):
+                    yield f"pod {pod['metadata']['name']} is on {node_name(pod)}, where volume {bound_to} is not"
 
     # inside
 
     def _living(self) -> dict[str, Tree]:
-        return {each["metadata"]["uid"]: each for each in self.pods if each.get("status", {}).get("phase") not in _OVER}
+        return {
+            each["metadata"]["uid"]: each
+            for each in self.pods
+            if each.get("status", {}).get("phase") not in _ENDED_PHASES
+        }
 
     def _of_the_living(self) -> Iterable[Tree]:
         living = self._living()
@@ -166,7 +179,7 @@ def pod_uid(request: Tree) -> str:
     return str(request["spec"].get("podUID") or (owners[0]["uid"] if owners else ""))
 
 
-def attempts(request: Tree) -> int:
+def max_attempts(request: Tree) -> int:
     """How often a request may have been tried at most: a binder that starts tries what is there, limit or no limit."""
     return max(int(request["spec"].get("backoffLimit", 0)), 1) + 1
 
@@ -198,12 +211,12 @@ def volume_claims_of(pod: Tree) -> list[str]:
     return [name for name in named if name is not None]
 
 
-def reaches(volume: Tree, labels: Tree) -> bool:
+def is_volume_reachable(volume: Tree, labels: Tree) -> bool:
     """Whether a volume of which one label says where it is can be had on a node with these labels."""
     terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     (where,) = [each for term in terms for each in term["matchExpressions"]]
     return labels.get(where["key"]) in where["values"]
 
 
-def _going(pod: Tree) -> bool:
+def _is_terminating(pod: Tree) -> bool:
     return "deletionTimestamp" in pod["metadata"]

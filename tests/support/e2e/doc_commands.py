@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from docs.fences import Command, blocks, commands
-from support.harness.deadlines import WHOLE_TEST_S
+from support.harness.deadlines import TEST_TIMEOUT_S
 
 _ENDED = "trap 'kill $(jobs -p) 2>/dev/null || true; bayplan cluster down >/dev/null 2>&1 || true' EXIT"
 
 
-def prompts(page: Path, *, after: int = 0) -> list[Command]:
+def page_commands(page: Path, *, after: int = 0) -> list[Command]:
     """What a page has people type, in order; without the first blocks, where these set up the machine."""
     consoles = [block for block in blocks(page) if block.language == "console"]
     return [command for block in consoles[after:] for command in commands(block.text)]
@@ -29,7 +29,9 @@ def save_files(page: Path, folder: Path) -> None:
             path.chmod(0o644)
 
 
-def typed(scripts: list[str], folder: Path, *, tools: Path | None = None, within_s: float = WHOLE_TEST_S) -> list[str]:
+def run_typed_commands(
+    scripts: list[str], folder: Path, *, tools: Path | None = None, within_s: float = TEST_TIMEOUT_S
+) -> list[str]:
     """Type commands into one shell, at home in a folder, until one fails; what each of them has printed."""
     programs = [str(each) for each in (tools, Path(sys.executable).parent) if each is not None]
     env = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}

@@ -81,7 +81,7 @@ def _by_writer(managed: re.Match[str]) -> str:
     return "".join([f"{indent}managedFields:\n", *(f"{indent}- {item}" for item in items)])
 
 
-def settled(text: str) -> str:
+def normalise_output(text: str) -> str:
     """The output without what is chance, as is the order in which a real server finds faults in several fields."""
     text = _MANAGED.sub(_by_writer, text)
     for pattern, word in _REPLACED:
@@ -98,14 +98,14 @@ class Terminal:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._beside: _Beside | None = None
+        self._beside: _BackgroundCommand | None = None
 
     def run(self, step: Step) -> str:
         """What a step prints, its complaints and its exit code, settled."""
         step = Step(self._filled(step.line), self._filled(step.stdin))
         words = shlex.split(step.line)
         if words[0] == "&":
-            self._beside = _Beside(self._command(words[2:]), self._environment())
+            self._beside = _BackgroundCommand(self._command(words[2:]), self._environment())
             return self._beside.printed(int(words[1]))
         if words[0] == "fg":
             assert self._beside is not None, f"nothing runs beside: {step}"
@@ -117,7 +117,7 @@ class Terminal:
         if words[0] == "until":
             return self._until(words[1:], step.stdin)
         done = self._done(words, step.stdin)
-        return f"{settled(done.stdout)}\n-- {settled(done.stderr)}\n-- {done.returncode}"
+        return f"{normalise_output(done.stdout)}\n-- {normalise_output(done.stderr)}\n-- {done.returncode}"
 
     def _filled(self, text: str) -> str:
         return _ASKED.sub(lambda asked: self._done(shlex.split(asked[1]), "").stdout, text)
@@ -156,7 +156,7 @@ class Terminal:
         return {"KUBE_EDITOR": "true", "PATH": "/bin", "HOME": folder, "TMPDIR": folder}
 
 
-def difference(both: tuple[Terminal, Terminal], step: Step) -> str:
+def compare_output(both: tuple[Terminal, Terminal], step: Step) -> str:
     """Give a step to both; what the first prints otherwise than the second, if anything."""
     ours, real = both
     told, expected = ours.run(step), real.run(step)
@@ -166,7 +166,7 @@ def difference(both: tuple[Terminal, Terminal], step: Step) -> str:
     return "\n".join([f"$ {step}", *changed])
 
 
-class _Beside:
+class _BackgroundCommand:
     """A command that goes on while others are typed."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
@@ -190,7 +190,7 @@ class _Beside:
         with self._news:
             enough = self._news.wait_for(lambda: len(self._lines) >= count, DEADLINE_S)
             assert enough, f"not {count} lines within {DEADLINE_S:g} s: {self._lines}"
-            return settled("".join(self._lines[:count]))
+            return normalise_output("".join(self._lines[:count]))
 
     def end(self) -> None:
         self._process.kill()

@@ -22,14 +22,14 @@ from cluster.run import Cluster
 from support.e2e.scheduler_process import (
     condition,
     node,
-    node_of,
+    node_name,
     pod,
-    scheduler,
-    until,
+    run_scheduler,
+    wait_until,
 )
 from support.harness.deadlines import DEADLINE_S
 
-QUICK = """
+SHORT_BACKOFF_CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: KUBECONFIG, qps: 5000, burst: 10000}
@@ -40,9 +40,9 @@ PROFILES
 """
 
 
-def quick(profiles: str = "") -> str:
+def short_backoff_config(profiles: str = "") -> str:
     """A configuration whose pods do not back off for long."""
-    return QUICK.replace("PROFILES", profiles)
+    return SHORT_BACKOFF_CONFIG.replace("PROFILES", profiles)
 
 
 def plugin_folder(folder: Path, name: str, source: str) -> Path:
@@ -54,13 +54,13 @@ def plugin_folder(folder: Path, name: str, source: str) -> Path:
     return made
 
 
-def overfull(nodes: Iterable[Tree], pods: Iterable[Tree]) -> list[str]:
+def overcommitted_resources(nodes: Iterable[Tree], pods: Iterable[Tree]) -> list[str]:
     """Every resource of a node of which its pods want more than there is, in thousandths."""
     wanted: dict[str, Counter[str]] = {}
     for each in pods:
-        if node_of(each) and each.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
-            wanted.setdefault(node_of(each), Counter()).update({"pods": 1000, **_wants(each["spec"])})
-            wanted[node_of(each)].subtract(_given_as_devices(each))
+        if node_name(each) and each.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            wanted.setdefault(node_name(each), Counter()).update({"pods": 1000, **_pod_requests(each["spec"])})
+            wanted[node_name(each)].subtract(_extended_resource_requests(each))
     found = []
     for each in nodes:
         name, room = each["metadata"]["name"], _thousandths(each["status"]["allocatable"])
@@ -70,7 +70,7 @@ def overfull(nodes: Iterable[Tree], pods: Iterable[Tree]) -> list[str]:
     return found
 
 
-def _wants(spec: Tree) -> Counter[str]:
+def _pod_requests(spec: Tree) -> Counter[str]:
     """What a pod counts for on its node: what it may need while it starts or while it runs, and its overhead."""
     running, starting = Counter[str](), Counter[str]()
     for container in spec.get("initContainers", []):
@@ -85,11 +85,11 @@ def _wants(spec: Tree) -> Counter[str]:
     return whole + _thousandths(spec.get("overhead", {}))
 
 
-def _given_as_devices(pod: Tree) -> Counter[str]:
+def _extended_resource_requests(pod: Tree) -> Counter[str]:
     """What a pod wants by the name of a resource and gets by a claim, whatever its node has of that name."""
     claimed = pod.get("status", {}).get("extendedResourceClaimStatus", {}).get("requestMappings", [])
     names = {each["resourceName"] for each in claimed}
-    return Counter({name: amount for name, amount in _wants(pod["spec"]).items() if name in names})
+    return Counter({name: amount for name, amount in _pod_requests(pod["spec"]).items() if name in names})
 
 
 def _requests(holder: Tree) -> Counter[str]:
@@ -100,10 +100,10 @@ def _thousandths(amounts: dict[str, str]) -> Counter[str]:
     return Counter({resource: parse_quantity(amount).milli_value() for resource, amount in amounts.items()})
 
 
-class Corner:
+class SchedulerHarness:
     """Nodes and pods of one test."""
 
-    bound_by = "Scheduled"
+    bound_event_reason = "Scheduled"
     """The event of whoever binds."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
@@ -164,7 +164,7 @@ class Corner:
                 **fields,
             }
         )
-        until(lambda: self._is_known(full), f"pods of {full} are taken")
+        wait_until(lambda: self._is_known(full), f"pods of {full} are taken")
         return full
 
     def _is_known(self, priority: str) -> bool:
@@ -177,12 +177,12 @@ class Corner:
     # the process ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def running(
+    def run_scheduler(
         self, *arguments: str, config: str | None = None, may_end_with: int = -signal.SIGKILL, **more: Any
     ) -> Iterator[subprocess.Popen[bytes]]:
         """`more`: as `scheduling.scheduler` takes it."""
-        text = quick() if config is None else config
-        with scheduler(self.cluster, self.folder, *arguments, config=text, **more) as process:
+        text = short_backoff_config() if config is None else config
+        with run_scheduler(self.cluster, self.folder, *arguments, config=text, **more) as process:
             yield process
             assert process.poll() in (None, may_end_with), self.log()[-4000:]
 
@@ -190,21 +190,21 @@ class Corner:
         """What the latest process said."""
         return max(self.folder.glob("scheduler-*.log")).read_text(errors="replace")
 
-    def comparison(self, process: subprocess.Popen[bytes]) -> Tree:
+    def dump_comparison(self, process: subprocess.Popen[bytes]) -> Tree:
         """What the process believes, and what is wrong with it."""
         before = self.log().count("comparison: {")
         process.send_signal(signal.SIGUSR2)
-        until(lambda: self.log().count("comparison: {") > before, "the process compares")
+        wait_until(lambda: self.log().count("comparison: {") > before, "the process compares")
         line = [each for each in self.log().splitlines() if "comparison: {" in each][-1]
         found: Tree = json.loads(line.partition("comparison: ")[2])
         return found
 
     # what must hold ---------------------------------------------------------------------------------------------
 
-    def bound(self, names: Iterable[str] | None = None, *, within_s: float = DEADLINE_S) -> None:
+    def wait_bound(self, names: Iterable[str] | None = None, *, within_s: float = DEADLINE_S) -> None:
         """Wait until pods, all unless some are named, have a node."""
         wanted = None if names is None else set(names)
-        until(lambda: not self._unbound(wanted), "the pods have nodes", within_s=within_s, why=self._reasons)
+        wait_until(lambda: not self._unbound(wanted), "the pods have nodes", within_s=within_s, why=self._reasons)
 
     def _unbound(self, names: set[str] | None) -> list[str]:
         waiting = {each["metadata"]["name"] for each in self.api.list("Pod", fieldSelector="spec.nodeName=")}
@@ -213,46 +213,50 @@ class Corner:
             return sorted(left)  # all pods, which may be thousands, are read only when it seems that nobody waits
         found = self.api.pods()
         wanted = found.keys() if names is None else names
-        return [name for name in wanted if name not in found or not node_of(found[name])]
+        return [name for name in wanted if name not in found or not node_name(found[name])]
 
     def _reasons(self) -> str:
         found = self.api.pods()
         waiting = {name: condition(each).get("message", "nothing said") for name, each in found.items()}
-        return json.dumps({name: text for name, text in waiting.items() if not node_of(found[name])})[:2000]
+        return json.dumps({name: text for name, text in waiting.items() if not node_name(found[name])})[:2000]
 
-    def settles(self, process: subprocess.Popen[bytes], *, waiting: Iterable[str] = ()) -> dict[str, str]:
+    def check_settled(self, process: subprocess.Popen[bytes], *, waiting: Iterable[str] = ()) -> dict[str, str]:
         """All of it: pods bound or honestly `waiting`, nodes not over their room, and the process knows the truth.
 
         Returns the nodes of those that have one."""
         waits = set(waiting)
-        self.bound(self.api.pods().keys() - waits)
+        self.wait_bound(self.api.pods().keys() - waits)
         for name in waits:
-            until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
-        self.fits()
-        until(lambda: self._agrees(process), "the process believes what the server says", why=lambda: str(self._last))
-        self.bound_once()
-        return {name: node_of(each) for name, each in self.api.pods().items() if node_of(each)}
+            wait_until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
+        self.check_no_overcommit()
+        wait_until(
+            lambda: self._agrees(process), "the process believes what the server says", why=lambda: str(self._last)
+        )
+        self.check_bound_once()
+        return {name: node_name(each) for name, each in self.api.pods().items() if node_name(each)}
 
     _last: Tree = {}
 
     def _agrees(self, process: subprocess.Popen[bytes]) -> bool:
-        self._last = self.comparison(process)
+        self._last = self.dump_comparison(process)
         on_nodes: dict[str, list[str]] = {name: [] for name in self.nodes if name in self._last["nodes"]}
         for name, each in self.api.pods().items():
-            if node_of(each) in on_nodes:
-                on_nodes[node_of(each)].append(f"{self.namespace}/{name}")
+            if node_name(each) in on_nodes:
+                on_nodes[node_name(each)].append(f"{self.namespace}/{name}")
         believed = {name: self._last["nodes"][name]["pods"] for name in on_nodes}
         same = believed == {name: sorted(pods) for name, pods in on_nodes.items()}
         return not self._last["faults"] and not self._last["assumed"] and same
 
-    def fits(self) -> None:
+    def check_no_overcommit(self) -> None:
         """No node holds more than it has."""
         mine = [each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes]
-        assert overfull(mine, self.api.pods().values()) == []
+        assert overcommitted_resources(mine, self.api.pods().values()) == []
 
-    def bound_once(self) -> None:
+    def check_bound_once(self) -> None:
         """Nobody was told twice that it has a node."""
-        told = Counter(each["regarding"]["uid"] for each in self.api.list("Event") if each["reason"] == self.bound_by)
+        told = Counter(
+            each["regarding"]["uid"] for each in self.api.list("Event") if each["reason"] == self.bound_event_reason
+        )
         assert all(times == 1 for times in told.values()), told
 
     def close(self) -> None:
@@ -265,18 +269,18 @@ class Corner:
             time.sleep(0.1)
 
 
-def an_ordinary_day(corner: Corner) -> dict[str, str]:
+def run_basic_scenario(corner: SchedulerHarness) -> dict[str, str]:
     """On two nodes that are empty: pods are placed, one is refused, and one that is strong takes a weak one's room.
 
     Returns the nodes of those that have one in the end."""
     corner.add_nodes(2)
     strong = corner.priority("strong", 1000)
-    with corner.running() as process:
+    with corner.run_scheduler() as process:
         corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
-        corner.bound()
+        corner.wait_bound()
         corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
-        corner.bound(["strong"])
-        settled = corner.settles(process, waiting=["large"])
+        corner.wait_bound(["strong"])
+        settled = corner.check_settled(process, waiting=["large"])
         assert "strong" in settled
         assert len(settled) == 4  # one of the weak ones had to go
         assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"

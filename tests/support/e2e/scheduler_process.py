@@ -17,8 +17,8 @@ from typing import Any
 from cluster.run import Cluster, die_with_parent
 from support.harness.deadlines import DEADLINE_S
 
-_LAST_WORDS_S = 10.0
-_LAST_WORDS = 12_000
+_DUMP_TIMEOUT_S = 10.0
+_LOG_TAIL_CHARS = 12_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Endpoint:
 
 
 @contextmanager
-def scheduler(
+def run_scheduler(
     cluster: Cluster,
     folder: Path,
     *arguments: str,
@@ -52,12 +52,12 @@ def scheduler(
     else:
         given += ["--kubeconfig", way, "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
     log = folder / f"scheduler-{time.monotonic_ns()}.log"
-    with running([sys.executable, *program, "scheduler", *given], log) as process:
+    with run_process([sys.executable, *program, "scheduler", *given], log) as process:
         yield process
 
 
 @contextmanager
-def running(
+def run_process(
     command: Sequence[str], log: Path, *, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process whose words go into a file, ended by its own id; what fails meanwhile says how it was with it."""
@@ -85,14 +85,14 @@ def _state_of(process: subprocess.Popen[bytes], log: Path) -> str:
     if ended is None:
         said = log.stat().st_size
         process.send_signal(signal.SIGUSR2)
-        end_s = time.monotonic() + _LAST_WORDS_S
+        end_s = time.monotonic() + _DUMP_TIMEOUT_S
         while log.stat().st_size == said and time.monotonic() < end_s:
             time.sleep(0.05)
         process.send_signal(signal.SIGABRT)  # where it stands in its code
         with suppress(subprocess.TimeoutExpired):  # one that was stopped says nothing
-            process.wait(_LAST_WORDS_S)
+            process.wait(_DUMP_TIMEOUT_S)
     how = "was running" if ended is None else f"had ended with {ended}"
-    return f"the process {how}; the end of {log}:\n{log.read_text(errors='replace')[-_LAST_WORDS:]}"
+    return f"the process {how}; the end of {log}:\n{log.read_text(errors='replace')[-_LOG_TAIL_CHARS:]}"
 
 
 def node(name: str, *, cpu: str = "4", labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def pods(cluster: Cluster, namespace: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in found["items"]}
 
 
-def node_of(found: dict[str, Any]) -> str:
+def node_name(found: dict[str, Any]) -> str:
     return str(found["spec"].get("nodeName", ""))
 
 
@@ -141,7 +141,7 @@ def events(cluster: Cluster, namespace: str, reason: str) -> list[str]:
     return [each["note"] for each in found["items"] if each["reason"] == reason]
 
 
-def until(
+def wait_until(
     holds: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S, why: Callable[[], str] = lambda: ""
 ) -> None:
     """Wait for something to hold; a deadline, not a pause. `why`: what to say beyond, where it does not."""

@@ -72,19 +72,19 @@ SAID_BY_THE_SERVER = tuple(name for name in MISSING if not name.endswith(("rbac.
 """Of these the API server itself says that it does not know them."""
 
 
-def known() -> set[str]:
+def classified_files() -> set[str]:
     """Every file that somebody has thought about."""
     return {*JOBS, *HIERARCHY, *FLOW, *CRON, *DEPLOYMENT, *REPLICA_SETS, *REFUSED, *MISSING}
 
 
 @cache
-def module(version: str) -> Path:
+def module_folder(version: str) -> Path:
     """Where Go keeps a version of Volcano."""
     command = ["go", "mod", "download", "-json", f"volcano.sh/volcano@{version}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     return Path(json.loads(done.stdout)["Dir"])
 
 
-def folder() -> Path:
+def examples_folder() -> Path:
     """Where the files are."""
-    return module(VERSION) / "example"
+    return module_folder(VERSION) / "example"

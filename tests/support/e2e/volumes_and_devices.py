@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cluster.api import Tree
-from support.e2e.scheduler_harness import Corner
+from support.e2e.scheduler_harness import SchedulerHarness
 
 
-def volume(corner: Corner, name: str, node_name: str, storage_class: str, *others: str) -> Tree:
+def volume(corner: SchedulerHarness, name: str, node_name: str, storage_class: str, *others: str) -> Tree:
     """One that can be had on a node, and on others if there are any."""
     fits = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node_name, *others]}]}
     return {
@@ -36,7 +36,7 @@ def claim(name: str, storage_class: str) -> Tree:
     }
 
 
-def late_class(corner: Corner, name: str, provisioner: str) -> str:
+def wait_for_first_consumer_class(corner: SchedulerHarness, name: str, provisioner: str) -> str:
     full = f"{corner.label[:40]}-{name}"
     corner.api.create(
         {
@@ -50,12 +50,12 @@ def late_class(corner: Corner, name: str, provisioner: str) -> str:
     return full
 
 
-def with_claim(corner: Corner, name: str, claim_name: str) -> Tree:
+def pod_with_claim(corner: SchedulerHarness, name: str, claim_name: str) -> Tree:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}]
     return corner.pod(name, volumes=volumes)
 
 
-def bind_claim(corner: Corner, claim_name: str, volume_name: str) -> None:
+def bind_claim(corner: SchedulerHarness, claim_name: str, volume_name: str) -> None:
     """What the volume controller does once it has a pair."""
     done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
     corner.api.patch("PersistentVolumeClaim", claim_name, {"metadata": done, "spec": {"volumeName": volume_name}})
@@ -73,7 +73,9 @@ def device_claim(name: str, device_class: str) -> Tree:
     }
 
 
-def devices(corner: Corner, node_name: str, kind: str, *, count: int = 1, **spec: object) -> tuple[Tree, Tree]:
+def devices(
+    corner: SchedulerHarness, node_name: str, kind: str, *, count: int = 1, **spec: object
+) -> tuple[Tree, Tree]:
     """Devices on a node, and their class."""
     slice_ = {
         "apiVersion": "resource.k8s.io/v1",

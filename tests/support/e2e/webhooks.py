@@ -17,7 +17,7 @@ KINDS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 
 @contextmanager
-def webhooks(cluster: Cluster, folder: Path, doors: str, *flags: str) -> Iterator[None]:
+def run_webhooks(cluster: Cluster, folder: Path, doors: str, *flags: str) -> Iterator[None]:
     """Registered, and served where that is needed; `flags` are for who serves them."""
     command = [sys.executable, "-m", "bayplan", "admission"]
     if isinstance(cluster, Embedded):

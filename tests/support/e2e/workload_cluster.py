@@ -13,20 +13,20 @@ from typing import Any
 
 from cluster.build import program
 from cluster.run import Cluster
-from support.e2e.scheduler_process import running, scheduler, until
+from support.e2e.scheduler_process import run_process, run_scheduler, wait_until
 from support.harness.deadlines import DEADLINE_S
 
 Tree = dict[str, Any]
-PATIENCE = f"--timeout={DEADLINE_S - 5:.0f}s"
+WAIT_FLAG = f"--timeout={DEADLINE_S - 5:.0f}s"
 NODE_LABEL = "for=workload_cluster"
 
 
 @contextmanager
-def verb(folder: Path, *arguments: str, says: str) -> Iterator[subprocess.Popen[bytes]]:
+def running_command(folder: Path, *arguments: str, says: str) -> Iterator[subprocess.Popen[bytes]]:
     """A command of ours that runs until it is stopped, once it has said this."""
     path = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
-    with running([sys.executable, "-m", "bayplan", *arguments], path) as process:
-        until(
+    with run_process([sys.executable, "-m", "bayplan", *arguments], path) as process:
+        wait_until(
             lambda: says in path.read_text(errors="replace") or process.poll() is not None,
             f"{arguments[0]} says {says!r}",
         )
@@ -41,26 +41,26 @@ def nodes(cluster: Cluster, folder: Path, name: str, *arguments: str) -> Any:
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"for": "workload_cluster"}}}
     template.write_text(json.dumps(body))
     way = ("--kubeconfig", str(cluster.kubeconfig()), "--node-template", str(template), "--remove-nodes")
-    return verb(folder, "kubelet", *way, *arguments, says="are ready on")
+    return running_command(folder, "kubelet", *way, *arguments, says="are ready on")
 
 
 def controllers(folder: Path, kubeconfig: Path, *arguments: str) -> Any:
     """The controllers until the block is left."""
-    return verb(folder, "controllers", "--kubeconfig", str(kubeconfig), *arguments, says="are running on")
+    return running_command(folder, "controllers", "--kubeconfig", str(kubeconfig), *arguments, says="are running on")
 
 
 @contextmanager
-def living(cluster: Cluster, folder: Path, *, kubeconfig: Path | None = None) -> Iterator[None]:
+def run_cluster(cluster: Cluster, folder: Path, *, kubeconfig: Path | None = None) -> Iterator[None]:
     """All of it; `kubeconfig`: the way of the controllers, if not the cluster's own."""
     with ExitStack() as stack:
         way = kubeconfig or cluster.kubeconfig()
         stack.enter_context(controllers(folder, way, "--default-storage-class"))
         stack.enter_context(nodes(cluster, folder, "workload_cluster", "--nodes", "3"))
-        stack.enter_context(scheduler(cluster, folder))
+        stack.enter_context(run_scheduler(cluster, folder))
         yield
 
 
-class Hands:
+class NamespaceKubectl:
     """kubectl in one namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
@@ -69,7 +69,7 @@ class Hands:
     def __call__(self, *arguments: str, stdin: str | None = None) -> str:
         return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
 
-    def refused(self, *arguments: str) -> str:
+    def expect_error(self, *arguments: str) -> str:
         """What kubectl complains of when it fails, which it must."""
         command = [str(program("kubectl")), f"--kubeconfig={self.cluster.kubeconfig()}", "-n", self.namespace]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=DEADLINE_S)
@@ -91,7 +91,7 @@ class Hands:
         return sorted(each["metadata"]["name"] for each in self.items(*what))
 
     def until(self, so: Callable[[], Any], what: str) -> None:
-        until(
+        wait_until(
             lambda: bool(so()),
             what,
             why=lambda: self("get", "all,pvc,events", "-o", "wide")[-4000:],

@@ -10,9 +10,9 @@ import os
 
 from numpy._core._multiarray_umath import __cpu_dispatch__ as OPTIONAL_FEATURES  # noqa: N812
 
-HERE = {**os.environ, "PYTHONHASHSEED": "1"}
+LOCAL_ENVIRONMENT = {**os.environ, "PYTHONHASHSEED": "1"}
 
-ELSEWHERE = {
+OTHER_CPU_ENVIRONMENT = {
     **os.environ,
     "PYTHONHASHSEED": "4321",
     "NPY_DISABLE_CPU_FEATURES": " ".join(OPTIONAL_FEATURES),

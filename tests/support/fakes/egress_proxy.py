@@ -29,13 +29,13 @@ class _Dialling(socketserver.StreamRequestHandler):
         assert words[0] == b"CONNECT", words
         with socket.create_connection(("127.0.0.1", int(words[1].rpartition(b":")[2])), timeout=DEADLINE_S) as there:
             self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            back = threading.Thread(target=_pump, args=(there, self.connection), daemon=True)
+            back = threading.Thread(target=_copy_bytes, args=(there, self.connection), daemon=True)
             back.start()
-            _pump(self.connection, there)
+            _copy_bytes(self.connection, there)
             back.join(60)
 
 
-def _pump(one: socket.socket, other: socket.socket) -> None:
+def _copy_bytes(one: socket.socket, other: socket.socket) -> None:
     with suppress(OSError):
         while data := one.recv(_LARGEST):
             other.sendall(data)
@@ -51,7 +51,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
 
 @contextmanager
-def pod_network() -> Iterator[str]:
+def run_egress_proxy() -> Iterator[str]:
     """The flag that makes a kube-apiserver use it."""
     folder = Path(tempfile.mkdtemp(prefix="pods-"))  # names of sockets must be short
     name = folder / "network"

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ProxiedRequest:
     """A request as it passes by."""
 
     method: str
@@ -40,24 +40,24 @@ class Ask:
 
 
 @dataclass(eq=False)
-class Fault:
+class ProxyFault:
     """What happens to requests that `hits` says yes to, `times` of them.
 
     `refuse`: an answer in the server's place. `hold`: nothing, until `release` lets it pass or the connection is cut;
     with `after` the request passes and its answer is held. `lose`: the request passes, and the connection is cut.
-    `answer`: the request passes, and the client gets this instead of the server's answer. `late_s`: the connection is
+    `answer`: the request passes, and the client gets this instead of the server's answer. `delay_s`: the connection is
     cut, and the server gets the request so many seconds later.
     """
 
-    hits: Callable[[Ask], bool]
+    matches: Callable[[ProxiedRequest], bool]
     times: int = 1_000_000
     refuse: bytes = b""
     hold: bool = False
     after: bool = False
-    lose: bool = False
+    drop_answer: bool = False
     answer: bytes = b""
-    late_s: float = 0.0
-    seen: list[Ask] = field(default_factory=list)
+    delay_s: float = 0.0
+    seen: list[ProxiedRequest] = field(default_factory=list)
     delivered: int = 0
     """Requests that the server got late."""
     _released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,8 +78,8 @@ class FaultProxy:
         self._asking = ssl.create_default_context(cafile=str(cluster.ca_file))
         self._asking.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
         self._folder = folder
-        self._faults: list[Fault] = []
-        self._links: dict[asyncio.StreamWriter, Ask | None] = {}
+        self._faults: list[ProxyFault] = []
+        self._links: dict[asyncio.StreamWriter, ProxiedRequest | None] = {}
         self._late: set[asyncio.Task[None]] = set()
         self._swallowed: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -95,11 +95,11 @@ class FaultProxy:
         path.write_text(text.replace(self._cluster.url, f"https://127.0.0.1:{self.port}"))
         return path
 
-    def add(self, fault: Fault) -> Fault:
+    def add(self, fault: ProxyFault) -> ProxyFault:
         self._soon(lambda: self._faults.append(fault))
         return fault
 
-    def remove(self, fault: Fault) -> None:
+    def remove(self, fault: ProxyFault) -> None:
         """Let what it held go on, and the next ones pass."""
 
         def off() -> None:
@@ -109,7 +109,7 @@ class FaultProxy:
 
         self._soon(off)
 
-    def cut(self, hits: Callable[[Ask], bool] = lambda _: True) -> int:
+    def cut(self, hits: Callable[[ProxiedRequest], bool] = lambda _: True) -> int:
         """Cut every connection whose request is one of these; how many that were."""
 
         def now() -> int:
@@ -120,7 +120,7 @@ class FaultProxy:
 
         return self._soon(now)
 
-    def swallow(self, hits: Callable[[Ask | None], bool] = lambda _: True) -> int:
+    def blackhole(self, hits: Callable[[ProxiedRequest | None], bool] = lambda _: True) -> int:
         """Keep the connections whose request is one of these open, and deliver nothing on them any more, in either
         direction; idle connections have no request. Returns how many they are. New connections work."""
 
@@ -131,7 +131,7 @@ class FaultProxy:
 
         return self._soon(now)
 
-    def swallowed_watches(self) -> int:
+    def blackholed_watches(self) -> int:
         """How many swallowed watches the client has not given up yet."""
 
         def now() -> int:
@@ -199,7 +199,7 @@ class FaultProxy:
             await reader.read()
             return False
         method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
-        ask = Ask(method, path)
+        ask = ProxiedRequest(method, path)
         body = await reader.readexactly(_length(head))
         self._links[writer] = ask
         fault = self._fault(ask)
@@ -207,7 +207,7 @@ class FaultProxy:
             writer.write(fault.refuse)
             await writer.drain()
             return True
-        if fault is not None and fault.late_s:
+        if fault is not None and fault.delay_s:
             self._late.add(asyncio.ensure_future(self._deliver_late(head + body, fault)))
             return False
         if fault is not None and fault.hold and not fault.after:
@@ -219,7 +219,7 @@ class FaultProxy:
             writer.write(fault.answer)
             await writer.drain()
             return True
-        if fault is not None and fault.lose:
+        if fault is not None and fault.drop_answer:
             await up_reader.readuntil(b"\r\n\r\n")
             return False
         if fault is not None and fault.hold and fault.after:
@@ -229,8 +229,8 @@ class FaultProxy:
         await _relay(up_reader, partial(self._deliver, writer))
         return True
 
-    async def _deliver_late(self, request: bytes, fault: Fault) -> None:
-        await asyncio.sleep(fault.late_s)
+    async def _deliver_late(self, request: bytes, fault: ProxyFault) -> None:
+        await asyncio.sleep(fault.delay_s)
         upstream = _Upstream(self._cluster.url, self._asking)
         reader = await upstream.send(request)
         await reader.readuntil(b"\r\n\r\n")
@@ -242,9 +242,9 @@ class FaultProxy:
             writer.write(data)
             await writer.drain()
 
-    def _fault(self, ask: Ask) -> Fault | None:
+    def _fault(self, ask: ProxiedRequest) -> ProxyFault | None:
         for fault in self._faults:
-            if fault.hits(ask):
+            if fault.matches(ask):
                 fault.seen.append(ask)
                 fault.times -= 1
                 if fault.times <= 0:
@@ -252,7 +252,7 @@ class FaultProxy:
                 return fault
         return None
 
-    async def _held(self, fault: Fault, reader: asyncio.StreamReader) -> None:
+    async def _held(self, fault: ProxyFault, reader: asyncio.StreamReader) -> None:
         """Until it is released; who asks may lose patience before."""
         released, gone = asyncio.ensure_future(fault._released.wait()), asyncio.ensure_future(reader.read(1))
         await asyncio.wait((released, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -309,7 +309,7 @@ async def _relay(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitabl
 
 
 @contextmanager
-def faulty(cluster: Cluster, folder: Path) -> Iterator[FaultProxy]:
+def run_fault_proxy(cluster: Cluster, folder: Path) -> Iterator[FaultProxy]:
     proxy = FaultProxy(cluster, folder)
     proxy.start()
     try:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver import embedded
-from bayplan.apiserver.http.in_process import InsideDoor
+from bayplan.apiserver.http.in_process import InProcessServer
 from bayplan.apiserver.storage import store as store_module
-from bayplan.apiserver.storage.sqlite_backend import DataSync, JournalError, SqliteJournal
+from bayplan.apiserver.storage.sqlite_backend import DataSync, SqliteBackend, StorageBackendError
 from bayplan.apiserver.storage.store import Changes
-from support.harness.async_tests import until
-from support.harness.embedded_cluster import Answer, Served, served
+from support.harness.async_tests import wait_until
+from support.harness.embedded_cluster import EmbeddedClusterClient, ServerResponse, run_embedded_cluster
 
 Tree = dict[str, Any]
 
@@ -25,10 +25,10 @@ CORE = "/api/v1/namespaces/default"
 CONFIG_MAPS = f"{CORE}/configmaps"
 JSON = "application/json"
 
-FULL = "cannot write objects.db: database or disk is full"
+DISK_FULL_ERROR = "cannot write objects.db: database or disk is full"
 
 
-class HeldJournal(SqliteJournal):
+class ManualCommitJournal(SqliteBackend):
     """The journal of the product; from `hold` on, each commit waits for `commit_next` or `fail_next`."""
 
     def __init__(self, path: Path, sync: DataSync = "full") -> None:
@@ -57,14 +57,14 @@ class HeldJournal(SqliteJournal):
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.groups.append([change.version for _, change in changes])
         if self._failing:
-            done.set_exception(JournalError(FULL))
+            done.set_exception(StorageBackendError(DISK_FULL_ERROR))
         else:
             self._waiting.append((version, changes, done))
         return done
 
     async def asked(self) -> None:
         """Return when a commit waits."""
-        await until(lambda: self._waiting)
+        await wait_until(lambda: self._waiting)
 
     async def commit_next(self) -> None:
         await self.asked()
@@ -72,38 +72,38 @@ class HeldJournal(SqliteJournal):
 
     async def fail_next(self) -> None:
         await self.asked()
-        self._waiting.pop(0)[2].set_exception(JournalError(FULL))
+        self._waiting.pop(0)[2].set_exception(StorageBackendError(DISK_FULL_ERROR))
 
     def _pass_on(self, version: int, changes: Changes, done: asyncio.Future[None]) -> None:
         super().commit(version, changes).add_done_callback(lambda written: done.set_result(written.result()))
 
 
-def use_held_journal(monkeypatch: pytest.MonkeyPatch) -> list[HeldJournal]:
+def use_held_journal(monkeypatch: pytest.MonkeyPatch) -> list[ManualCommitJournal]:
     """Have embedded clusters use held journals; those that were made."""
-    made: list[HeldJournal] = []
+    made: list[ManualCommitJournal] = []
 
-    def make(path: Path, sync: DataSync = "full") -> HeldJournal:
-        made.append(HeldJournal(path, sync))
+    def make(path: Path, sync: DataSync = "full") -> ManualCommitJournal:
+        made.append(ManualCommitJournal(path, sync))
         return made[-1]
 
-    monkeypatch.setattr(embedded, "SqliteJournal", make)
+    monkeypatch.setattr(embedded, "SqliteBackend", make)
     return made
 
 
-class Asked(Served):
+class HeldCluster(EmbeddedClusterClient):
     """A cluster that can also be asked without a socket."""
 
-    def __init__(self, cluster: Served) -> None:
+    def __init__(self, cluster: EmbeddedClusterClient) -> None:
         super().__init__(cluster.cluster, cluster.session)
-        self._door = InsideDoor(cluster.cluster.gateway(), lambda: 0)
+        self._door = InProcessServer(cluster.cluster.gateway(), lambda: 0)
 
-    async def begin(self, method: str, path: str, body: Tree, media: str = JSON) -> asyncio.Task[Answer]:
+    async def begin(self, method: str, path: str, body: Tree, media: str = JSON) -> asyncio.Task[ServerResponse]:
         """Ask; when this returns, the server has decided and waits for the commit, if it waits at all."""
         lines = f"Authorization: Bearer {self.cluster.credentials.token}\r\nContent-Type: {media}".encode()
 
-        async def ask() -> Answer:
-            code, _, text = await self._door.ask(method, path, lines, json.dumps(body).encode())
-            return Answer(code, {}, text.decode())
+        async def ask() -> ServerResponse:
+            code, _, text = await self._door.request(method, path, lines, json.dumps(body).encode())
+            return ServerResponse(code, {}, text.decode())
 
         asking = asyncio.create_task(ask())
         await asyncio.sleep(0)
@@ -111,33 +111,33 @@ class Asked(Served):
 
 
 @asynccontextmanager
-async def held(
+async def run_held_cluster(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, sync: DataSync = "full", housekeeping: bool = False
-) -> AsyncIterator[tuple[Asked, HeldJournal]]:
+) -> AsyncIterator[tuple[HeldCluster, ManualCommitJournal]]:
     """A cluster whose commits the test holds, lets through or fails."""
     made = use_held_journal(monkeypatch)
     monkeypatch.setattr(store_module, "RETRY_S", 0.0)
     data = folder / "objects.db"
-    async with served(folder, data=data, data_sync=sync, housekeeping=housekeeping) as cluster:
+    async with run_embedded_cluster(folder, data=data, data_sync=sync, housekeeping=housekeeping) as cluster:
         try:
-            yield Asked(cluster), made[0]
+            yield HeldCluster(cluster), made[0]
         finally:
             made[0].work_again()
 
 
-def post(cluster: Served, path: str, body: Tree) -> asyncio.Task[Answer]:
-    return asyncio.create_task(cluster.ask("POST", path, body, Content_Type=JSON))
+def post(cluster: EmbeddedClusterClient, path: str, body: Tree) -> asyncio.Task[ServerResponse]:
+    return asyncio.create_task(cluster.request("POST", path, body, Content_Type=JSON))
 
 
-async def listed(cluster: Served, path: str = CONFIG_MAPS) -> tuple[dict[str, str], str]:
+async def listed(cluster: EmbeddedClusterClient, path: str = CONFIG_MAPS) -> tuple[dict[str, str], str]:
     """Names and versions of a list, and its own version."""
-    found = (await cluster.ask("GET", path)).json
+    found = (await cluster.request("GET", path)).json
     items = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in found["items"]}
     return items, found["metadata"]["resourceVersion"]
 
 
 @asynccontextmanager
-async def watched(cluster: Served, path: str, version: str) -> AsyncIterator[list[tuple[str, str]]]:
+async def watched(cluster: EmbeddedClusterClient, path: str, version: str) -> AsyncIterator[list[tuple[str, str]]]:
     """The events of a watch so far: their types and the names of the objects."""
     events: list[tuple[str, str]] = []
     async with cluster.session.get(f"{path}?watch=true&resourceVersion={version}") as answer:

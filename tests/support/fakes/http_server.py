@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from bayplan.client import Client, Target
+from bayplan.client import Client, ConnectionConfig
 from bayplan.clock import LoopClock, ManualClock
 
 
@@ -55,7 +55,7 @@ class Reply:
         return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
-class Feed:
+class WatchStream:
     """An answer that goes on: a watch. Its lines are chunks."""
 
     def __init__(self, *events: dict[str, Any]) -> None:
@@ -90,22 +90,22 @@ class Feed:
         return last == b"0\r\n\r\n"
 
 
-class Hang:
+class NoAnswer:
     """No answer at all, until the other side gives up."""
 
 
-Answer = Reply | Feed | Hang
-Route = Callable[[Request], Answer | Awaitable[Answer]]
+ServerAnswer = Reply | WatchStream | NoAnswer
+Route = Callable[[Request], ServerAnswer | Awaitable[ServerAnswer]]
 
 
-class WireServer:
+class FakeHttpServer:
     """Answers by `route`, or one after another from `script`; remembers what was asked."""
 
     def __init__(
-        self, route: Route | None = None, script: Iterable[Answer] = (), tls: ssl.SSLContext | None = None
+        self, route: Route | None = None, script: Iterable[ServerAnswer] = (), tls: ssl.SSLContext | None = None
     ) -> None:
         self.route = route
-        self.script: deque[Answer] = deque(script)
+        self.script: deque[ServerAnswer] = deque(script)
         self.requests: list[Request] = []
         self.connections = 0
         self._tls = tls
@@ -113,7 +113,7 @@ class WireServer:
         self._server: asyncio.Server | None = None
         self.port = 0
 
-    async def __aenter__(self) -> WireServer:
+    async def __aenter__(self) -> FakeHttpServer:
         await self.start()
         return self
 
@@ -141,15 +141,15 @@ class WireServer:
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
-    def target(self, **more: Any) -> Target:
-        return Target(server=self.url, **more)
+    def target(self, **more: Any) -> ConnectionConfig:
+        return ConnectionConfig(server=self.url, **more)
 
     def client(self, clock: LoopClock | None = None, **more: Any) -> Client:
         target = more.pop("target", None) or self.target()
         more.setdefault("qps", -1.0)
         return Client(target, clock=clock or ManualClock(), chance=random.Random(0), env={}, **more)
 
-    def asked(self) -> list[str]:
+    def request_lines(self) -> list[str]:
         return [f"{request.method} {request.path}" for request in self.requests]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,16 +168,16 @@ class WireServer:
 
     async def _answer(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         answer = await self._chosen(request)
-        if isinstance(answer, Hang):
+        if isinstance(answer, NoAnswer):
             await reader.read()
             return False
-        if isinstance(answer, Feed):
+        if isinstance(answer, WatchStream):
             return await answer.serve(writer)
         writer.write(answer.encoded())
         await writer.drain()
         return not answer.close
 
-    async def _chosen(self, request: Request) -> Answer:
+    async def _chosen(self, request: Request) -> ServerAnswer:
         if self.script:
             return self.script.popleft()
         if self.route is None:

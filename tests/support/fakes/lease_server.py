@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from support.fakes.http_server import (
-    Answer,
     Reply,
     Request,
+    ServerAnswer,
     status,
 )
 
@@ -21,12 +21,12 @@ class LeaseServer:
         self.name = name
         self.lease: dict[str, Any] | None = None
         self.version = 100
-        self.fails: Answer | None = None
+        self.fails: ServerAnswer | None = None
         self.writes: list[str] = []
         self.asked: list[str] = []
         self.renewals = 0
 
-    def __call__(self, request: Request) -> Answer:
+    def __call__(self, request: Request) -> ServerAnswer:
         self.asked.append(request.method)
         if self.fails is not None:
             return self.fails
@@ -56,13 +56,13 @@ class LeaseServer:
 
     def steal(self, who: str) -> None:
         """Another candidate takes or renews the lease, rightly or not."""
-        before = self.lease or taken(who, name=self.name)
+        before = self.lease or lease_held_by(who, name=self.name)
         self.renewals += 1
         spec = {**before["spec"], "holderIdentity": who, "renewTime": f"{self.renewals} by {who}"}
         self._store({**before, "spec": spec})
 
 
-def taken(by: str, renewed: str = "x", name: str = "kube-scheduler") -> dict[str, Any]:
+def lease_held_by(by: str, renewed: str = "x", name: str = "kube-scheduler") -> dict[str, Any]:
     spec = {
         "holderIdentity": by,
         "leaseDurationSeconds": 15,

@@ -11,7 +11,7 @@ from typing import Any
 from support.harness.deadlines import DEADLINE_S
 
 
-class Pipe:
+class TcpProxy:
     """Listens on loopback and leads to a port."""
 
     def __init__(self, to_port: int) -> None:
@@ -20,7 +20,7 @@ class Pipe:
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
 
-    async def __aenter__(self) -> Pipe:
+    async def __aenter__(self) -> TcpProxy:
         await self.open()
         return self
 
@@ -43,12 +43,12 @@ class Pipe:
         there_reader, there = await asyncio.open_connection("127.0.0.1", self._to_port)
         self._writers |= {writer, there}
         try:
-            await asyncio.gather(_pump(reader, there), _pump(there_reader, writer), return_exceptions=True)
+            await asyncio.gather(_copy_bytes(reader, there), _copy_bytes(there_reader, writer), return_exceptions=True)
         finally:
             self._writers -= {writer, there}
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(1 << 16):
             writer.write(data)
@@ -57,11 +57,11 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-class ThreadedPipe:
+class ThreadedTcpProxy:
     """The same for a test that has no loop of its own."""
 
     def __init__(self, to_port: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._pipe = Pipe(to_port)
+        self._pipe = TcpProxy(to_port)
         self._loop = loop
 
     @property
@@ -76,13 +76,13 @@ class ThreadedPipe:
 
     def close(self) -> None:
         self.cut()
-        self._run(_all_ended())
+        self._run(_cancel_all_tasks())
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
 
-async def _all_ended() -> None:
+async def _cancel_all_tasks() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -90,12 +90,12 @@ async def _all_ended() -> None:
 
 
 @contextmanager
-def piped(to_port: int) -> Iterator[ThreadedPipe]:
+def run_tcp_proxy(to_port: int) -> Iterator[ThreadedTcpProxy]:
     """A pipe that is open, on a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
     thread.start()
-    pipe = ThreadedPipe(to_port, loop)
+    pipe = ThreadedTcpProxy(to_port, loop)
     try:
         pipe.open()
         yield pipe

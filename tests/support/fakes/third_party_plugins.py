@@ -13,15 +13,15 @@ import numpy as np
 from bayplan.framework import (
     SKIP,
     Cycle,
-    Key,
-    NarrowTo,
+    NodeInfo,
     NodeTable,
-    NodeView,
+    PreFilterResult,
     Rejection,
+    StateKey,
     Status,
     default_normalize,
     pending,
-    row_alone,
+    row_local,
     unresolvable,
     unschedulable,
 )
@@ -29,7 +29,7 @@ from bayplan.objects.core import Pod
 from bayplan.snapshot import IntVector
 
 
-def number_of(pod: Pod) -> int:
+def pod_number(pod: Pod) -> int:
     """Pods are called p1, p2 …: what nobody else looks at."""
     return int(pod.name[1:])
 
@@ -37,25 +37,25 @@ def number_of(pod: Pod) -> int:
 # who signs nothing
 
 
-class Picky:
+class FilterByPodName:
     """One node at a time, and by the name of the pod, which nobody else looks at."""
 
     name = "Picky"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         if (len(cycle.pod.name) + len(node.pods)) % 3 == 0 and node.name.endswith("1"):
             return unschedulable("not today")
         return None
 
 
-class Moody:
+class PreFilterByPodName:
     """All nodes at once, with something to say before and after, and again by the name of the pod."""
 
     name = "Moody"
-    MOOD: Key[int] = Key("Mood")
+    MOOD: StateKey[int] = StateKey("Mood")
 
     def pre_filter(self, cycle: Cycle) -> None:
-        cycle.put(self.MOOD, number_of(cycle.pod) % 5)
+        cycle.put(self.MOOD, pod_number(cycle.pod) % 5)
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         yield Rejection(nodes.pod_count % 5 == cycle.get(self.MOOD), "bad mood", resolvable=False)
@@ -73,7 +73,7 @@ class Moody:
 # who signs, and says little or much
 
 
-class Plain:
+class SignatureOnly:
     """Signs, and says nothing else: it is asked about every row each time."""
 
     name = "Plain"
@@ -81,7 +81,7 @@ class Plain:
     def signature(self, pod: Pod) -> Hashable:
         return pod.namespace
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         crowded = cycle.pod.namespace == "ml" and len(cycle.snapshot.nodes.pods[0]) > 3 and node.row == 1
         return unschedulable("the first node is full") if crowded else None
 
@@ -89,16 +89,16 @@ class Plain:
         return np.full(len(nodes), len(cycle.snapshot.nodes.pods[0]) % 100)
 
 
-class Wordy:
+class ManyReasons:
     """One node at a time; its reasons, their order and their number follow from the pods there."""
 
     name = "Wordy"
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:
-        return None if number_of(pod) % 7 == 0 else pod.labels.get("app")
+        return None if pod_number(pod) % 7 == 0 else pod.labels.get("app")
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         count = len(node.pods) + (cycle.pod.labels.get("app") == "a1")
         if count % 4 == 3:
             return unschedulable("crowded", f"has {count}")
@@ -107,11 +107,11 @@ class Wordy:
         return pending("threes wait") if count == 9 else None
 
 
-class InPlace:
+class InPlaceNormalize:
     """Both forms, and a normalize that works in place."""
 
     name = "InPlace"
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.labels.get("app")
@@ -122,14 +122,14 @@ class InPlace:
             if mask.any():
                 yield Rejection(mask, f"{count} is no good number")
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         count = len(node.pods)
         return unschedulable(f"{count} is no good number") if count in (5, 6) else None
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
         return (nodes.pod_count * 13) % 301
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:  # noqa: ARG002
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:  # noqa: ARG002
         return (len(node.pods) * 13) % 301
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
@@ -138,7 +138,7 @@ class InPlace:
         return scores
 
 
-class Compares:
+class ComparesCandidates:
     """Looks at who the candidates are, and has no opinion about few."""
 
     name = "Compares"
@@ -161,11 +161,11 @@ class Compares:
         return default_normalize(scores, reverse=True)
 
 
-class Reticent:
+class ScoresSomeCandidates:
     """Compares candidates, and speaks of some sets of them only: of an odd number, and where one has two pods."""
 
     name = "Reticent"
-    depends_on = row_alone
+    depends_on = row_local
     compares_candidates = True
 
     def signature(self, pod: Pod) -> Hashable:
@@ -178,26 +178,26 @@ class Reticent:
         return np.where(nodes.where_label_in("disk", ["ssd"]), 100, nodes.pod_count % 100)
 
 
-class Narrows:
+class NarrowsNodes:
     """Sends every ninth pod to three nodes, and refuses some outright."""
 
     name = "Narrows"
 
-    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None:
-        number = number_of(cycle.pod)
+    def pre_filter(self, cycle: Cycle) -> PreFilterResult | Status | None:
+        number = pod_number(cycle.pod)
         if number % 31 == 0:
             return unresolvable("unlucky number")
         names = cycle.snapshot.nodes.names
-        return NarrowTo(frozenset(names[number % len(names) :][:3])) if number % 9 == 0 else None
+        return PreFilterResult(frozenset(names[number % len(names) :][:3])) if number % 9 == 0 else None
 
 
-class Refuses:
+class FailsReserve:
     """Takes a node back after it was chosen, now and then."""
 
     name = "Refuses"
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
-        return unschedulable(f"{node_name} is taken") if number_of(cycle.pod) % 6 == 0 else None
+        return unschedulable(f"{node_name} is taken") if pod_number(cycle.pod) % 6 == 0 else None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:
         pass
@@ -206,13 +206,13 @@ class Refuses:
 # who breaks
 
 
-class Brittle:
+class FailsForSomePods:
     """Fails for some pods at some nodes, at every point in turn: only who is really asked about them may notice."""
 
     name = "Brittle"
 
     def signature(self, pod: Pod) -> Hashable:
-        if number_of(pod) % 29 == 0:
+        if pod_number(pod) % 29 == 0:
             raise KeyError("no signature")
         return pod.labels.get("app")
 
@@ -240,4 +240,15 @@ class Brittle:
         return np.minimum(scores, 101)
 
 
-OUTSIDERS = (Picky, Moody, Plain, Wordy, InPlace, Compares, Reticent, Narrows, Refuses, Brittle)
+THIRD_PARTY_PLUGINS = (
+    FilterByPodName,
+    PreFilterByPodName,
+    SignatureOnly,
+    ManyReasons,
+    InPlaceNormalize,
+    ComparesCandidates,
+    ScoresSomeCandidates,
+    NarrowsNodes,
+    FailsReserve,
+    FailsForSomePods,
+)

@@ -7,57 +7,57 @@ from copy import deepcopy
 from typing import Any
 
 from bayplan.apiserver.requests import (
-    MASTERS,
-    User,
+    MASTERS_GROUP,
+    RequestUser,
     WriteOptions,
-    Writing,
+    WriteRequest,
 )
-from bayplan.apiserver.resources.kinds import Resource, Resources
-from bayplan.apiserver.storage.selection_predicate import extractor
-from bayplan.apiserver.storage.store import Place, Store
+from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource
+from bayplan.apiserver.storage.selection_predicate import field_extractor
+from bayplan.apiserver.storage.store import CommittedObjects, Store
 from bayplan.apiserver.storage.store_lookup import StoreLookup
 from bayplan.apiserver.writes.deletion import DeleteOptions
-from bayplan.apiserver.writes.write_pipeline import Rulebook
-from bayplan.apiserver.writes.writer import Revision, Writer, Written
+from bayplan.apiserver.writes.write_pipeline import WritePipeline
+from bayplan.apiserver.writes.writer import ObjectWriter, UpdateFunction, WriteResult
 from bayplan.clock import ManualClock
 
 Tree = dict[str, Any]
-ADMIN = User("admin", (MASTERS,))
+ADMIN = RequestUser("admin", (MASTERS_GROUP,))
 
 
-class World:
+class ApiserverStore:
     """A store with a writer, and shorthands for what tests do with it."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.clock = ManualClock()
-        self.resources = Resources()
+        self.resources = ResourceRegistry()
         self.store = store or Store()
         for resource in self.resources:
-            self.store.place(resource.storage).extract = extractor(resource)
-        self.writer = Writer(
-            self.store, Rulebook(StoreLookup(self.store.uncommitted), self.clock), self.clock, random.Random(0)
+            self.store.committed(resource.storage).extract = field_extractor(resource)
+        self.writer = ObjectWriter(
+            self.store, WritePipeline(StoreLookup(self.store.uncommitted), self.clock), self.clock, random.Random(0)
         )
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
 
-    def kind(self, kind: str, group: str = "") -> Resource:
+    def kind(self, kind: str, group: str = "") -> ServedResource:
         return self.resources.built_in(kind, group)
 
-    def place(self, kind: str, group: str = "") -> Place:
-        return self.store.place(self.kind(kind, group).storage)
+    def place(self, kind: str, group: str = "") -> CommittedObjects:
+        return self.store.committed(self.kind(kind, group).storage)
 
-    def write(self, kind: str, group: str = "", *, namespace: str | None = None, **options: Any) -> Writing:
+    def write(self, kind: str, group: str = "", *, namespace: str | None = None, **options: Any) -> WriteRequest:
         resource = self.kind(kind, group)
         where = ("default" if resource.namespaced else "") if namespace is None else namespace
-        return Writing(resource, where, ADMIN, WriteOptions(**options), "tests")
+        return WriteRequest(resource, where, ADMIN, WriteOptions(**options), "tests")
 
-    def create(self, body: Tree) -> Written:
+    def create(self, body: Tree) -> WriteResult:
         group = body["apiVersion"].rpartition("/")[0]
         return self.writer.create(self.write(body["kind"], group), deepcopy(body))
 
-    def revise(self, kind: str, name: str, revision: Revision, *, group: str = "") -> Written:
-        return self.writer.revise(self.write(kind, group), name, revision)
+    def update(self, kind: str, name: str, revision: UpdateFunction, *, group: str = "") -> WriteResult:
+        return self.writer.update(self.write(kind, group), name, revision)
 
-    def delete(self, kind: str, name: str, *, group: str = "", **options: Any) -> Written:
+    def delete(self, kind: str, name: str, *, group: str = "", **options: Any) -> WriteResult:
         return self.writer.delete(self.write(kind, group), name, DeleteOptions(**options))
 
 

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
-from support.harness.deadlines import WHOLE_TEST_S
+from support.harness.deadlines import TEST_TIMEOUT_S
 
 P = ParamSpec("P")
 
 
-def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def async_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Run an async test."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(WHOLE_TEST_S):
+            async with asyncio.timeout(TEST_TIMEOUT_S):
                 await test(*args, **kwargs)
 
         asyncio.run(limited())
@@ -28,7 +28,7 @@ def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 @asynccontextmanager
-async def turns_of_others(pause_s: float = 0.0) -> AsyncIterator[Callable[[], int]]:
+async def count_loop_turns(pause_s: float = 0.0) -> AsyncIterator[Callable[[], int]]:
     """How often somebody else on the loop has had its turn so far."""
     turns = 0
 
@@ -45,7 +45,7 @@ async def turns_of_others(pause_s: float = 0.0) -> AsyncIterator[Callable[[], in
         beside.cancel()
 
 
-async def until(condition: Callable[[], object], *, tick: Callable[[], None] | None = None) -> None:
+async def wait_until(condition: Callable[[], object], *, tick: Callable[[], None] | None = None) -> None:
     """Give the loop turns until something is so; `tick` may move a manual clock on between two turns."""
     while not condition():
         await asyncio.sleep(0.001)

@@ -13,26 +13,26 @@ from bayplan import Cluster
 from bayplan.cli import main
 
 
-class Ended(NamedTuple):
+class CommandOutput(NamedTuple):
     code: int
     out: str
     err: str
 
 
-class CommandLine:
+class InProcessCommandLine:
     """Runs verbs in this process; what they print and their exit codes."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
-    def __call__(self, *arguments: object) -> Ended:
+    def __call__(self, *arguments: object) -> CommandOutput:
         code = 0
         self._capsys.readouterr()
         try:
             main([str(argument) for argument in arguments])
         except SystemExit as done:
             code = int(done.code or 0)
-        return Ended(code, *self._capsys.readouterr())
+        return CommandOutput(code, *self._capsys.readouterr())
 
     def lines(self, *arguments: object) -> list[str]:
         """The lines of a command that goes well."""

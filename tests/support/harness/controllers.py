@@ -16,51 +16,51 @@ from typing import Any
 import msgspec
 
 from bayplan.app import configured, known_plugins, scheduler_process
-from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.clock import LoopClock, ManualClock
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import Controllers, FakeKubelet, NodePool, PodHabits, nodes_of
+from bayplan.controllers import ControllerManager, FakeKubelet, NodePool, PodBehavior, nodes_of
 from bayplan.controllers.core.api_types import PODS, Tree
-from bayplan.controllers.core.shared_informers import Feed
+from bayplan.controllers.core.shared_informers import SharedIndexInformer
 from bayplan.errors import NotFound
 from support.harness.deadlines import DEADLINE_S
-from support.harness.embedded_cluster import Served, served
+from support.harness.embedded_cluster import EmbeddedClusterClient, run_embedded_cluster
 
-QUICK = """
+SHORT_BACKOFF_CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: false}
 clientConnection: {qps: 5000, burst: 10000}
 """
 
-UNSEEN = ProcessOptions(settings=OwnSettings(watchdog_seconds=0), serving=ServingFlags(secure_port=0))
+NO_SERVING = ProcessOptions(settings=BayplanSettings(watchdog_seconds=0), serving=ServingFlags(secure_port=0))
 """Nobody looks at it, and many of them share this machine."""
 
 
-class Controlled:
+class ControllersHarness:
     """What a test asks of the cluster."""
 
-    def __init__(self, served: Served, client: Client, within_s: float = DEADLINE_S) -> None:
+    def __init__(self, served: EmbeddedClusterClient, client: Client, within_s: float = DEADLINE_S) -> None:
         self.served, self.client, self._within_s = served, client, within_s
 
-    async def make(self, resource: Resource, body: Tree, *, namespace: str = "default") -> Tree:
+    async def make(self, resource: GroupVersionResource, body: Tree, *, namespace: str = "default") -> Tree:
         assert resource.kind is not None
         whole = {"apiVersion": resource.api_version, "kind": resource.kind.name, **body}
         answer = await self.client.create(resource, whole, namespace=namespace if resource.namespaced else "")
         found: Tree = msgspec.json.decode(answer)
         return found
 
-    async def get(self, resource: Resource, name: str, *, namespace: str = "default") -> Tree:
+    async def get(self, resource: GroupVersionResource, name: str, *, namespace: str = "default") -> Tree:
         return await self.client.get_raw(resource, namespace if resource.namespaced else "", name)
 
-    async def list(self, resource: Resource, *, namespace: str = "default", labels: str = "") -> list[Tree]:
+    async def list(self, resource: GroupVersionResource, *, namespace: str = "default", labels: str = "") -> list[Tree]:
         path = resource.path(namespace if resource.namespaced else "")
         answer = await self.client.transport.request("GET", f"{path}?labelSelector={labels}" if labels else path)
         found: list[Tree] = msgspec.json.decode(answer.body)["items"]
         return found
 
-    async def patch(self, resource: Resource, name: str, body: Tree, *, sub: str = "") -> None:
+    async def patch(self, resource: GroupVersionResource, name: str, body: Tree, *, sub: str = "") -> None:
         namespace = "default" if resource.namespaced else ""
         await self.client.patch(resource, body, namespace=namespace, name=name, subresource=sub, kind=MERGE_PATCH)
 
@@ -68,7 +68,7 @@ class Controlled:
         """What a kubelet would tell of a pod."""
         await self.patch(PODS, name, body, sub="status")
 
-    async def delete(self, resource: Resource, name: str, *, propagation: str = "") -> None:
+    async def delete(self, resource: GroupVersionResource, name: str, *, propagation: str = "") -> None:
         namespace = "default" if resource.namespaced else ""
         await self.client.delete(resource, namespace=namespace, name=name, propagation=propagation)
 
@@ -87,7 +87,7 @@ class Controlled:
             pods = [(each["metadata"]["name"], each.get("status")) for each in await self.list(PODS)]
             raise AssertionError(f"not within {self._within_s:g} s: {what}; last {last!r}; pods {pods}") from None
 
-    async def when(self, resource: Resource, name: str, so: Callable[[Tree], Any]) -> Tree:
+    async def when(self, resource: GroupVersionResource, name: str, so: Callable[[Tree], Any]) -> Tree:
         """The object once it is so."""
 
         async def look() -> Tree | None:
@@ -106,7 +106,7 @@ class Controlled:
     async def pods(self, labels: str = "") -> list[Tree]:
         return await self.list(PODS, labels=labels)
 
-    async def gone(self, resource: Resource, name: str) -> None:
+    async def gone(self, resource: GroupVersionResource, name: str) -> None:
         async def look() -> bool:
             try:
                 await self.get(resource, name)
@@ -118,39 +118,41 @@ class Controlled:
 
 
 @contextlib.asynccontextmanager
-async def controlled(
+async def run_controllers(
     folder: Path,
     *,
     nodes: int = 2,
     only: Collection[str] | None = None,
     scheduling: bool = True,
-    habits: PodHabits | None = None,
+    habits: PodBehavior | None = None,
     housekeeping: bool = True,
     clock: LoopClock | None = None,
     within_s: float = DEADLINE_S,
-) -> AsyncIterator[Controlled]:
+) -> AsyncIterator[ControllersHarness]:
     """Everything in this process; `only`: these controllers. `housekeeping`: by the API server itself. `clock`: what
     controllers and nodes go by. `within_s`: how long one thing may take to happen."""
     async with (
-        served(folder, housekeeping=housekeeping) as cluster,
+        run_embedded_cluster(folder, housekeeping=housekeeping) as cluster,
         cluster.client() as client,
         contextlib.AsyncExitStack() as stack,
     ):
         timed = client
         if clock is not None:
             timed = await stack.enter_async_context(Client(client.target, clock=clock, chance=client.chance, qps=-1.0))
-        controllers = Controllers(timed, only=only)
-        kubelet = FakeKubelet(timed, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodHabits())
+        controllers = ControllerManager(timed, only=only)
+        kubelet = FakeKubelet(timed, nodes=nodes_of([NodePool("node", nodes)]), habits=habits or PodBehavior())
         work = [controllers.run(), kubelet.run()]
         if scheduling:
             registry = known_plugins()
-            process = scheduler_process(configured(QUICK, registry), registry, client.target, options=UNSEEN)
+            process = scheduler_process(
+                configured(SHORT_BACKOFF_CONFIG, registry), registry, client.target, options=NO_SERVING
+            )
             work.append((await stack.enter_async_context(process)).run())
         tasks = [asyncio.create_task(each) for each in work]
         try:
             await kubelet.ready()
             await controllers.synced()
-            yield Controlled(cluster, client, within_s)
+            yield ControllersHarness(cluster, client, within_s)
             assert not [task for task in tasks if task.done()], "a part of the cluster has ended"
         finally:
             for task in tasks:
@@ -158,7 +160,7 @@ async def controlled(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def passing(clock: ManualClock, so: Callable[[], Awaitable[Any]], *, step_s: float = 1.0) -> Any:
+async def advance_until(clock: ManualClock, so: Callable[[], Awaitable[Any]], *, step_s: float = 1.0) -> Any:
     """Let time pass in small steps until it is so."""
     while not (found := await so()):
         clock.advance(step_s)
@@ -166,7 +168,7 @@ async def passing(clock: ManualClock, so: Callable[[], Awaitable[Any]], *, step_
     return found
 
 
-def tell(feed: Feed[Any], old: Any, new: Any) -> None:
+def deliver_event(feed: SharedIndexInformer[Any], old: Any, new: Any) -> None:
     """What a watch would tell a controller that has none."""
     item, store = new if new is not None else old, feed._informer._store
     if new is None:

@@ -6,5 +6,5 @@ Generous, because a machine that is shared may stand still for a minute, and tha
 DEADLINE_S = 240.0
 """For one thing to happen, or one command to end."""
 
-WHOLE_TEST_S = 2 * DEADLINE_S
+TEST_TIMEOUT_S = 2 * DEADLINE_S
 """For one test: those that take longer hang."""

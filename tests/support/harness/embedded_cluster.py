@@ -15,16 +15,16 @@ from typing import Any
 import aiohttp
 
 from bayplan.apiserver.embedded import EmbeddedCluster, credentials_for
-from bayplan.apiserver.requests import User
-from bayplan.client import Client, Secret, Target
+from bayplan.apiserver.requests import RequestUser
+from bayplan.client import Client, ConnectionConfig, Secret
 from bayplan.clock import SystemClock
 
 Tree = dict[str, Any]
-STRANGER = "token-of-a-stranger"
+UNKNOWN_TOKEN = "token-of-a-stranger"
 
 
 @dataclass(slots=True)
-class Answer:
+class ServerResponse:
     code: int
     headers: Any
     text: str
@@ -35,28 +35,28 @@ class Answer:
         return found
 
 
-class Served:
+class EmbeddedClusterClient:
     """The cluster, and a session of its administrator."""
 
     def __init__(self, cluster: EmbeddedCluster, session: aiohttp.ClientSession) -> None:
         self.cluster = cluster
         self.session = session
 
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    async def request(self, method: str, path: str, body: Any = None, **headers: str) -> ServerResponse:
         """Any request; names of headers with underscores, bodies that are no text as JSON."""
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         data = body if isinstance(body, str | bytes | None) else json.dumps(body)
         async with self.session.request(method, path, data=data, headers=named) as answer:
-            return Answer(answer.status, answer.headers, await answer.text())
+            return ServerResponse(answer.status, answer.headers, await answer.text())
 
-    async def make(self, path: str, body: Tree) -> Tree:
-        answer = await self.ask("POST", path, body, Content_Type="application/json")
+    async def create(self, path: str, body: Tree) -> Tree:
+        answer = await self.request("POST", path, body, Content_Type="application/json")
         assert answer.code == 201, answer.text
         return answer.json
 
-    def target(self, token: str = "") -> Target:
+    def target(self, token: str = "") -> ConnectionConfig:
         credentials = self.cluster.credentials
-        return Target(
+        return ConnectionConfig(
             server=self.cluster.url, ca_file=str(credentials.authority), token=Secret(token or credentials.token)
         )
 
@@ -75,9 +75,9 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(folder: Path, **options: Any) -> AsyncIterator[Served]:
+async def run_embedded_cluster(folder: Path, **options: Any) -> AsyncIterator[EmbeddedClusterClient]:
     credentials = credentials_for(folder, "127.0.0.1")
-    users = {STRANGER: User("stranger", ("strangers",))}
+    users = {UNKNOWN_TOKEN: RequestUser("stranger", ("strangers",))}
     async with EmbeddedCluster(credentials, users=users, **options) as cluster:
         trust = ssl.create_default_context(cafile=str(credentials.authority))
         headers = {"Authorization": f"Bearer {credentials.token}"}
@@ -85,4 +85,4 @@ async def served(folder: Path, **options: Any) -> AsyncIterator[Served]:
         async with aiohttp.ClientSession(
             cluster.url, connector=connector, headers=headers, skip_auto_headers=("Content-Type",)
         ) as session:
-            yield Served(cluster, session)
+            yield EmbeddedClusterClient(cluster, session)

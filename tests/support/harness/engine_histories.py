@@ -21,11 +21,11 @@ from bayplan.clock import ManualClock
 from bayplan.objects.core import Namespace, Node, Pod, Service
 from bayplan.objects.kinds import convert
 from bayplan.objects.workloads import ReplicaSet
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
-from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
+from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from bayplan.snapshot import PodInfo
 from bayplan.testing.conformance.scenario_cluster import first_by_name
-from support.fakes.third_party_plugins import OUTSIDERS
+from support.fakes.third_party_plugins import THIRD_PARTY_PLUGINS
 
 ZONE, HOST, RACK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "rack"
 REQUIRED, PREFERRED = (
@@ -50,7 +50,7 @@ class History:
     ) -> None:
         self.chance = chance
         self.large = large
-        registry = known_plugins().with_plugins(*OUTSIDERS)
+        registry = known_plugins().with_plugins(*THIRD_PARTY_PLUGINS)
         self.engines = [
             PodEngine(
                 configured(profiles, registry),
@@ -211,16 +211,16 @@ class History:
         pod = self.pod()
         self.decided(pod)
         for engine in self.engines:  # a nomination would take both engines off the shared way
-            engine.nominations.withdraw(pod.uid)
+            engine.nominator.delete_nomination(pod.uid)
 
-    def decided(self, pod: Pod, infos: Sequence[PodInfo] = ()) -> list[Placed]:
+    def decided(self, pod: Pod, infos: Sequence[PodInfo] = ()) -> list[ScheduleResult]:
         """What becomes of a pod with either engine: the same. `infos`: the pod as each engine knows it already."""
         known: Sequence[Pod | PodInfo] = infos or [pod for _ in self.engines]
         both = [engine.place(each) for engine, each in zip(self.engines, known, strict=True)]
         shared, alone = both
-        self.shared += shared.decision.standing is not None
+        self.shared += shared.decision.class_evaluation is not None
         assert (shared.node, shared.status) == (alone.node, alone.status)
-        assert told(shared.decision.in_detail()) == told(alone.decision)
+        assert decision_fields(shared.decision.with_details()) == decision_fields(alone.decision)
         records = [engine.records.latest(pod.key) for engine in self.engines]
         assert records[0] == records[1]
         if shared.node is not None:
@@ -228,10 +228,10 @@ class History:
         return both
 
 
-def told(decision: Decision) -> dict[str, Any]:
+def decision_fields(decision: SchedulingDecision) -> dict[str, Any]:
     """Everything that a decision says."""
     answer: dict[str, Any] = {"node": decision.node, "message": decision.message}
-    answer |= {"victims": decision.victims, "nominate": decision.nominate, "writes": decision.writes}
+    answer |= {"victims": decision.victims, "nominate": decision.nominated_node_name, "writes": decision.writes}
     if decision.diagnosis is not None:
         answer["statuses"] = dict(decision.diagnosis.by_node())
         answer["rejectors"] = decision.diagnosis.unschedulable_plugins
@@ -245,7 +245,7 @@ def told(decision: Decision) -> dict[str, Any]:
     return answer
 
 
-def live(history: History, *, at_least_shared: float = 0.5) -> Counter[str]:
+def run_history(history: History, *, at_least_shared: float = 0.5) -> Counter[str]:
     """Live through it; what kept pods from being helped."""
     for _ in range(STEPS):
         history.step()
@@ -253,8 +253,8 @@ def live(history: History, *, at_least_shared: float = 0.5) -> Counter[str]:
     engine = history.engines[0]
     long_ways: Counter[str] = Counter()
     for name in engine.scheduler_names:
-        classes = engine.classes(name)
+        classes = engine.equivalence_classes(name)
         assert classes is not None
-        long_ways += classes.long_ways
+        long_ways += classes.full_evaluations
     assert sum(long_ways.values()) < (1 - at_least_shared) * history.count, "sharing is what is tested here"
     return long_ways

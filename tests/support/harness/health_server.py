@@ -11,12 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from bayplan.client import TOKEN_REVIEWS, Resource
+from bayplan.client import TOKEN_REVIEWS, GroupVersionResource
 from bayplan.clock import LoopClock, ManualClock
 from bayplan.errors import ServerError
-from bayplan.server import Access, Authenticator, Authorizer, Server, Serving, TlsOptions, Views
+from bayplan.server import (
+    AccessControl,
+    Authenticator,
+    Authorizer,
+    SecureServingOptions,
+    Server,
+    ServerViews,
+    TlsOptions,
+)
 from bayplan.telemetry.access_metrics import AccessMetrics
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from support.fakes.certificates import Pair
 
 
@@ -36,7 +44,7 @@ class Reply:
 
 
 @dataclass(slots=True)
-class Judge:
+class FakeReviews:
     """Stands for the API server: who has which token, and who may have which path or object."""
 
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -47,7 +55,7 @@ class Judge:
     broken: bool = False
     gate: asyncio.Event | None = None
 
-    async def create(self, resource: Resource, body: Mapping[str, Any]) -> bytes:
+    async def create(self, resource: GroupVersionResource, body: Mapping[str, Any]) -> bytes:
         self.asked.append(dict(body["spec"]))
         if self.gate is not None:
             await self.gate.wait()
@@ -67,23 +75,23 @@ class Judge:
 
 
 @asynccontextmanager
-async def served(
-    views: Views | None = None,
+async def run_server(
+    views: ServerViews | None = None,
     *,
     clock: LoopClock | None = None,
-    judge: Judge | None = None,
+    judge: FakeReviews | None = None,
     open_paths: tuple[str, ...] = ("*",),
     tls: TlsOptions | None = None,
-    metrics: Registry | None = None,
+    metrics: MetricsRegistry | None = None,
     **serving: Any,
 ) -> AsyncIterator[Server]:
     """A running server; every path is open to everybody unless `open_paths` says otherwise."""
     clock = clock or ManualClock()
-    counted = AccessMetrics(metrics or Registry(), clock.monotonic_s)
-    access = Access(Authenticator(judge, clock), Authorizer(judge, clock, always_allowed=open_paths), counted)
+    counted = AccessMetrics(metrics or MetricsRegistry(), clock.monotonic_s)
+    access = AccessControl(Authenticator(judge, clock), Authorizer(judge, clock, always_allowed=open_paths), counted)
     server = Server(
-        views or Views(metrics=Registry()),
-        Serving(address="127.0.0.1", port=0, tls=tls or TlsOptions(), **serving),
+        views or ServerViews(metrics=MetricsRegistry()),
+        SecureServingOptions(address="127.0.0.1", port=0, tls=tls or TlsOptions(), **serving),
         access,
         clock=clock,
     )
@@ -94,7 +102,7 @@ async def served(
         await server.close(0.0)
 
 
-def trusting(folder: Path | None = None, pair: Pair | None = None, *, ca: str = "") -> ssl.SSLContext:
+def client_tls_context(folder: Path | None = None, pair: Pair | None = None, *, ca: str = "") -> ssl.SSLContext:
     """The client's side of TLS: it believes `ca`, or anybody, and may have a certificate itself."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca:
@@ -110,7 +118,7 @@ def trusting(folder: Path | None = None, pair: Pair | None = None, *, ca: str = 
     return context
 
 
-class Listening(Protocol):
+class HasPort(Protocol):
     """Anything on a port of loopback."""
 
     @property
@@ -119,9 +127,9 @@ class Listening(Protocol):
 
 @asynccontextmanager
 async def connected(
-    server: Listening, context: ssl.SSLContext | None = None
+    server: HasPort, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context or trusting())
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context or client_tls_context())
     try:
         yield reader, writer
     finally:
@@ -129,7 +137,7 @@ async def connected(
 
 
 async def get(
-    server: Listening,
+    server: HasPort,
     path: str,
     *,
     method: str = "GET",
@@ -142,26 +150,26 @@ async def get(
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     lines += [f"Content-Length: {len(body)}"] if body else []
     raw = await exchange(server, ("\r\n".join(lines) + "\r\n\r\n").encode() + body, context=context)
-    return reply_of(raw, no_body=method == "HEAD")
+    return parse_reply(raw, no_body=method == "HEAD")
 
 
-async def exchange(server: Listening, data: bytes, *, context: ssl.SSLContext | None = None) -> bytes:
+async def exchange(server: HasPort, data: bytes, *, context: ssl.SSLContext | None = None) -> bytes:
     """Everything that is answered to some bytes until the server closes."""
     async with connected(server, context) as (reader, writer):
         writer.write(data)
         return await reader.read()
 
 
-def reply_of(raw: bytes, *, no_body: bool = False) -> Reply:
+def parse_reply(raw: bytes, *, no_body: bool = False) -> Reply:
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     if headers.get("transfer-encoding") == "chunked" and not no_body:
-        body = _unchunked(body)
+        body = _join_chunks(body)
     return Reply(int(first.split()[1]), headers, body)
 
 
-def _unchunked(body: bytes) -> bytes:
+def _join_chunks(body: bytes) -> bytes:
     out = b""
     while True:
         size, _, body = body.partition(b"\r\n")

@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.cli import main
 
-NOWHERE = """
+UNREACHABLE_KUBECONFIG = """
 apiVersion: v1
 kind: Config
 clusters: [{name: x, cluster: {server: "http://127.0.0.1:9"}}]
@@ -19,7 +19,7 @@ current-context: x
 """A kubeconfig of a cluster that nobody serves."""
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -30,14 +30,14 @@ class Ended(NamedTuple):
         return self.out + self.err
 
 
-Run = Callable[..., Ended]
+CommandRunner = Callable[..., CommandResult]
 
 
-def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> Ended:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: object) -> CommandResult:
     """Run a command; wherever it prints, it is read."""
     code = 0
     try:
         main([str(argument) for argument in arguments])
     except SystemExit as done:
         code = int(done.code or 0)
-    return Ended(code, *capsys.readouterr())
+    return CommandResult(code, *capsys.readouterr())

@@ -14,11 +14,11 @@ from typing import Any
 from bayplan.api_writes.pod_statuses import PodStatuses
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.app import build_batch_engine
-from bayplan.batch.config.scheduler_conf import load
+from bayplan.batch.config.scheduler_conf import load_conf
 from bayplan.batch.live.options import BatchOptions
-from bayplan.batch.live.run_loop import LiveBatch
-from bayplan.batch.live.run_loop_factory import Ways, followed, live_batch
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.live.run_loop import BatchRunLoop
+from bayplan.batch.live.run_loop_factory import ApiWriters, build_event_handlers, build_run_loop
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.cache import Cache
 from bayplan.client.resources import resource_of
 from bayplan.clock import LoopClock, ManualClock
@@ -28,22 +28,22 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import types as volcano
 from support.builders.batch_engines import GANGS
-from support.fakes.http_server import WireServer
-from support.harness.async_tests import until
-from support.harness.live_engine import PlayedServer
+from support.fakes.http_server import FakeHttpServer
+from support.harness.async_tests import wait_until
+from support.harness.live_engine import LiveEngineHarness
 
 
 @dataclass
-class Heard:
+class RecordedBatchEvents:
     """What people were told: (object, type, reason, note)."""
 
     told: list[tuple[str, str, str, str]] = field(default_factory=list)
 
-    def tell(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None:
+    def record_core_event(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None:
         self.told.append((regarding.key, kind, reason, note))
 
     def record(self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Any = None) -> None:  # noqa: ARG002
-        self.tell(regarding, kind, reason, note)
+        self.record_core_event(regarding, kind, reason, note)
 
     def about(self, reason: str) -> list[tuple[str, str]]:
         """Objects and notes of events with a reason."""
@@ -51,15 +51,17 @@ class Heard:
 
 
 @dataclass
-class BatchRig(PlayedServer[LiveBatch]):
-    events: Heard
+class LiveBatchHarness(LiveEngineHarness[BatchRunLoop]):
+    events: RecordedBatchEvents
 
-    async def session(self) -> Outcome:
+    async def session(self) -> SessionResult:
         """One session on all that was told, and everything written that follows from it."""
-        await self.live.catch_up()
-        outcome = await self.live.session()
-        await until(lambda: not self.live.binds.under_way and not self._writes.busy, tick=lambda: self.clock.advance(1))
-        await self.live.catch_up()
+        await self.live.handle_pending_events()
+        outcome = await self.live.run_session()
+        await wait_until(
+            lambda: not self.live.binds.in_flight and not self._writes.busy, tick=lambda: self.clock.advance(1)
+        )
+        await self.live.handle_pending_events()
         return outcome
 
     @property
@@ -69,23 +71,23 @@ class BatchRig(PlayedServer[LiveBatch]):
 
 
 @asynccontextmanager
-async def batch_running(
+async def run_live_batch(
     *objects: KubeObject, conf: str = GANGS, options: BatchOptions | None = None, real_clock: LoopClock | None = None
-) -> AsyncIterator[BatchRig]:
+) -> AsyncIterator[LiveBatchHarness]:
     """A live engine that knows these objects. `real_clock`: by which its slices are measured, where they are."""
-    manual, options, events = ManualClock(), options or BatchOptions(), Heard()
+    manual, options, events = ManualClock(), options or BatchOptions(), RecordedBatchEvents()
     clock = real_clock or manual
-    async with WireServer() as server, server.client(clock) as client:
-        engine = build_batch_engine(load(conf), Cache(), clock=clock, chance=random.Random(0))
-        following = followed(engine, options)
+    async with FakeHttpServer() as server, server.client(clock) as client:
+        engine = build_batch_engine(load_conf(conf), Cache(), clock=clock, chance=random.Random(0))
+        following = build_event_handlers(engine, options)
         claims = resource_of(kind_of(ResourceClaim))
         writes = ApiWrites(client, events, clock=clock, claims=claims)
         statuses = PodStatuses(client, writes, following.waiting, clock=clock, chance=random.Random(0))
         groups, queues = (resource_of(kind_of(kind)) for kind in (volcano.PodGroup, volcano.Queue))
-        live = live_batch(following, Ways(client, writes, statuses, events, groups, queues), options, clock)
-        rig = BatchRig(server, client, manual, live, events)
+        live = build_run_loop(following, ApiWriters(client, writes, statuses, events, groups, queues), options, clock)
+        rig = LiveBatchHarness(server, client, manual, live, events)
         server.route = rig.answer
-        rig.hear(*sorted(objects, key=lambda item: not isinstance(item, Node)))
+        rig.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
         try:
             yield rig
         finally:

@@ -8,58 +8,58 @@ from typing import Any, Generic, Protocol, TypeVar
 from bayplan.client import Client
 from bayplan.clock import ManualClock
 from bayplan.objects.meta import KubeObject
-from support.builders.framework import changed
+from support.builders.framework import replace_fields
 from support.fakes.http_server import (
-    Answer,
+    FakeHttpServer,
     Reply,
     Request,
-    WireServer,
+    ServerAnswer,
 )
 
 
-class Hears(Protocol):
+class EventConsumer(Protocol):
     """An engine that follows what it is told."""
 
-    def hear(self, old: KubeObject | None, new: KubeObject | None) -> None: ...
+    def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None: ...
 
 
-L = TypeVar("L", bound=Hears)
+L = TypeVar("L", bound=EventConsumer)
 
 
 @dataclass
-class PlayedServer(Generic[L]):
+class LiveEngineHarness(Generic[L]):
     """The server keeps nothing up to date by itself, and accepts everything that no refusal stands in the way of."""
 
-    server: WireServer
+    server: FakeHttpServer
     client: Client
     clock: ManualClock
     live: L
-    refusals: list[tuple[str, str, Answer]] = field(default_factory=list, kw_only=True)
+    refusals: list[tuple[str, str, ServerAnswer]] = field(default_factory=list, kw_only=True)
     _known: dict[str, KubeObject] = field(default_factory=dict, kw_only=True)
     _versions: int = field(default=0, kw_only=True)
 
-    def hear(self, *items: KubeObject) -> None:
+    def deliver(self, *items: KubeObject) -> None:
         """The watch tells of objects: new ones, or new versions of those that it told of before."""
         for item in items:
             self._versions += 1
-            newest = changed(item, metadata={"resource_version": str(self._versions)})
+            newest = replace_fields(item, metadata={"resource_version": str(self._versions)})
             key = f"{type(item).__name__} {item.key}"
-            self.live.hear(self._known.get(key), newest)
+            self.live.handle_event(self._known.get(key), newest)
             self._known[key] = newest
 
-    def hear_gone(self, *items: KubeObject) -> None:
+    def deliver_deletion(self, *items: KubeObject) -> None:
         for item in items:
-            self.live.hear(self._known.pop(f"{type(item).__name__} {item.key}"), None)
+            self.live.handle_event(self._known.pop(f"{type(item).__name__} {item.key}"), None)
 
-    def refuse(self, method: str, ending: str, *answers: Answer) -> None:
+    def fail_next(self, method: str, ending: str, *answers: ServerAnswer) -> None:
         """Answer the next requests of this kind so, one after another."""
         self.refusals += [(method, ending, answer) for answer in answers]
 
-    def refuses(self, request: Request) -> bool:
+    def fails(self, request: Request) -> bool:
         """Whether something stands in its way."""
         return any(_meant(request, refusal) for refusal in self.refusals)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> ServerAnswer:
         for refusal in self.refusals:
             if _meant(request, refusal):
                 self.refusals.remove(refusal)
@@ -75,6 +75,6 @@ class PlayedServer(Generic[L]):
         return [each.json for each in self.server.requests if each.method == method and each.path.endswith(ending)]
 
 
-def _meant(request: Request, refusal: tuple[str, str, Answer]) -> bool:
+def _meant(request: Request, refusal: tuple[str, str, ServerAnswer]) -> bool:
     method, ending, _ = refusal
     return request.method == method and request.path.endswith(ending)

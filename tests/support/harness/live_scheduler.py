@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api_writes.observer import Observer
+from bayplan.api_writes.observer import SchedulerObserver
 from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
 from bayplan.client.resources import resource_of
 from bayplan.clock import ManualClock
-from bayplan.config.bayplan_settings import OwnSettings
-from bayplan.config.feature_gates import features_of
+from bayplan.config.bayplan_settings import BayplanSettings
+from bayplan.config.feature_gates import parse_feature_gates
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Node, Pod
@@ -32,20 +32,20 @@ from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.workloads import PodGroup
-from bayplan.queue.queued_pod import Pool
-from bayplan.scheduler.live.bind_request_handlers import follow_requests
+from bayplan.queue.queued_pod import SubQueue
+from bayplan.scheduler.live.bind_request_handlers import track_bind_requests
 from bayplan.scheduler.live.run_loop import LiveScheduler
-from bayplan.scheduler.live.scheduler_factory import live_scheduler
-from support.fakes.http_server import Answer, Reply, Request, WireServer
-from support.harness.async_tests import until
-from support.harness.live_engine import PlayedServer
+from bayplan.scheduler.live.scheduler_factory import new_live_scheduler
+from support.fakes.http_server import FakeHttpServer, Reply, Request, ServerAnswer
+from support.harness.async_tests import wait_until
+from support.harness.live_engine import LiveEngineHarness
 
 CLAIMS = resource_of(kind_of(ResourceClaim))
 GROUPS = resource_of(kind_of(PodGroup))
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RecordedEvent:
     """An event that was recorded."""
 
     about: str
@@ -58,16 +58,16 @@ class Told:
 
 @dataclass
 class RecordedEvents:
-    told: list[Told] = field(default_factory=list)
+    told: list[RecordedEvent] = field(default_factory=list)
 
     def record(
         self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
     ) -> None:
-        self.told.append(Told(regarding.name, kind, reason, action, note, related.name if related else ""))
+        self.told.append(RecordedEvent(regarding.name, kind, reason, action, note, related.name if related else ""))
 
 
 @dataclass
-class Rig(PlayedServer[LiveScheduler]):
+class LiveSchedulerHarness(LiveEngineHarness[LiveScheduler]):
     events: RecordedEvents
     objects: dict[str, KubeObject] = field(default_factory=dict)
     """What the server answers to GET, by path."""
@@ -78,9 +78,9 @@ class Rig(PlayedServer[LiveScheduler]):
         assert isinstance(found, Pod)
         return found
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> ServerAnswer:
         stored = self.objects.get(request.path)
-        if request.method == "GET" and stored is not None and not self.refuses(request):
+        if request.method == "GET" and stored is not None and not self.fails(request):
             return Reply(200, msgspec.json.encode(stored))
         return super().answer(request)
 
@@ -90,12 +90,12 @@ class Rig(PlayedServer[LiveScheduler]):
 
     async def idle(self) -> None:
         """Until all that was told is followed, all that can be tried was tried, and nothing is on its way."""
-        await until(lambda: self.live.is_idle and not self.live.writes.busy)
+        await wait_until(lambda: self.live.is_idle and not self.live.writes.busy)
 
     async def asked(self, method: str, ending: str, times: int = 1) -> None:
-        await until(lambda: len(self.sent(method, ending)) >= times)
+        await wait_until(lambda: len(self.sent(method, ending)) >= times)
 
-    def pool(self, pod: Pod) -> Pool | None:
+    def pool(self, pod: Pod) -> SubQueue | None:
         """Where a pod waits in the queue; None: nowhere."""
         queued = self.live.queue.get(pod.key)
         return None if queued is None else queued.pool
@@ -106,7 +106,7 @@ class Rig(PlayedServer[LiveScheduler]):
         return 0 if queued is None else queued.attempts
 
 
-def conditions(rig: Rig) -> list[dict[str, Any]]:
+def conditions(rig: LiveSchedulerHarness) -> list[dict[str, Any]]:
     """Every PodScheduled condition that was written."""
     patches = rig.sent("PATCH", "/status")
     told = [each for patch in patches for each in patch["status"].get("conditions", [])]
@@ -114,23 +114,23 @@ def conditions(rig: Rig) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def running(
+async def run_live_scheduler(
     *objects: KubeObject,
     config: str | None = None,
     registry: Registry | None = None,
     decide: bool = True,
     prepare: Callable[[LiveScheduler], None] | None = None,
     gates: Iterable[str] = (),
-    settings: OwnSettings | None = None,
-    observer: Observer | None = None,
-) -> AsyncIterator[Rig]:
+    settings: BayplanSettings | None = None,
+    observer: SchedulerObserver | None = None,
+) -> AsyncIterator[LiveSchedulerHarness]:
     """A live engine that knows these objects and decides."""
     clock = ManualClock()
     registry = registry or known_plugins()
-    features = features_of(f"{name}=true" for name in gates)
-    async with WireServer() as server, server.client(clock) as client:
+    features = parse_feature_gates(f"{name}=true" for name in gates)
+    async with FakeHttpServer() as server, server.client(clock) as client:
         events = RecordedEvents()
-        live = live_scheduler(
+        live = new_live_scheduler(
             configured(config, registry, features),
             registry,
             Cache(),
@@ -141,14 +141,14 @@ async def running(
             claims=CLAIMS,
             pod_groups=GROUPS,
             observer=observer,
-            options=ProcessOptions(serving=ServingFlags(features=features), settings=settings or OwnSettings()),
+            options=ProcessOptions(serving=ServingFlags(features=features), settings=settings or BayplanSettings()),
         )
-        rig = Rig(server, client, clock, live, events)
+        rig = LiveSchedulerHarness(server, client, clock, live, events)
         server.route = rig.answer
         if prepare is not None:
             prepare(live)
-        rig.hear(*sorted(objects, key=lambda item: not isinstance(item, Node)))
-        loop = asyncio.ensure_future(live.run() if decide else live.follow())
+        rig.deliver(*sorted(objects, key=lambda item: not isinstance(item, Node)))
+        loop = asyncio.ensure_future(live.run() if decide else live.handle_events())
         try:
             if decide:
                 await rig.idle()
@@ -160,7 +160,7 @@ async def running(
             await live.abandon()
 
 
-def by_requests(*plugins: str) -> str:
+def bind_request_config(*plugins: str) -> str:
     """A configuration whose pods are bound by the binder, with further plugins."""
     enabled = ", ".join(f"{{name: {each}}}" for each in (*plugins, "BindRequestBinder"))
     return f"""
@@ -175,21 +175,21 @@ profiles:
 """
 
 
-def asking_the_binder(*objects: Any, config: str, **options: Any) -> Any:
+def run_with_bind_requests(*objects: Any, config: str, **options: Any) -> Any:
     """A live scheduler that follows the requests of its pods."""
-    return running(
+    return run_live_scheduler(
         *objects,
         config=config,
-        prepare=lambda live: follow_requests(live, live.clock, stale_s=600.0),
+        prepare=lambda live: track_bind_requests(live, live.clock, stale_s=600.0),
         **options,
     )
 
 
-def as_server(rig: Rig) -> None:
+def store_bind_requests(rig: LiveSchedulerHarness) -> None:
     """Have the server answer with the request that it was sent, a new one each time."""
     numbers = itertools.count(1)
 
-    def route(request: Request) -> Answer:
+    def route(request: Request) -> ServerAnswer:
         if request.method == "POST" and request.path.endswith("/bindrequests") and not rig.refusals:
             sent = msgspec.convert(request.json, BindRequest)
             number = next(numbers)

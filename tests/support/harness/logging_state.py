@@ -17,7 +17,7 @@ _NEW: _State = (logging.NOTSET, False, True, [], [])
 
 
 @contextmanager
-def kept_logging() -> Iterator[None]:
+def restore_logging() -> Iterator[None]:
     """Every logger is afterwards what it was before; one that came meanwhile is as it comes."""
     manager = logging.root.manager
     disabled, before = manager.disable, {logger: _state(logger) for logger in _loggers()}

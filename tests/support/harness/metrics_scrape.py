@@ -9,7 +9,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass
-class Family:
+class MetricFamily:
     """A metric as it is seen in a scrape."""
 
     head: list[str]
@@ -23,18 +23,18 @@ class Family:
         wanted = set(labels.items())
         return sum(value for known, value in self.values.items() if wanted <= set(known))
 
-    def said(self, label: str) -> set[str]:
+    def label_values(self, label: str) -> set[str]:
         """Every value that a label has."""
         return {value for known in self.values for key, value in known if key == label}
 
 
-def families(text: str) -> dict[str, Family]:
-    found: dict[str, Family] = {}
+def parse_families(text: str) -> dict[str, MetricFamily]:
+    found: dict[str, MetricFamily] = {}
     name = ""
     for line in text.splitlines():
         if line.startswith("# HELP "):
             name = line.split()[2]
-            found[name] = Family([line])
+            found[name] = MetricFamily([line])
         elif line.startswith("# TYPE "):
             found[name].head.append(line)
         else:
@@ -42,7 +42,7 @@ def families(text: str) -> dict[str, Family]:
     return found
 
 
-def _read(family: Family, name: str, line: str) -> None:
+def _read(family: MetricFamily, name: str, line: str) -> None:
     labels = _LABEL.findall(line)
     family.labels |= {key for key, _ in labels} - {"le"}
     family.bounds += [v for k, v in labels if k == "le" and v not in family.bounds]

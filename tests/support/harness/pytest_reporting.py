@@ -10,7 +10,7 @@ import pytest
 _OUTPUT = "left_out"
 
 
-class FailuresAtOnce:
+class ImmediateFailures:
     """A run that is cut off has then said what it knew."""
 
     def __init__(self, terminal: Any) -> None:

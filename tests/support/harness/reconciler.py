@@ -15,16 +15,16 @@ import msgspec
 
 from bayplan.api_writes.pod_status_messages import ProfileEvents
 from bayplan.api_writes.writes import ApiWrites
-from bayplan.binder.binder import PLUGIN_LIMIT_S, CarryingOut
-from bayplan.binder.cancellable_waits import NOTICE_S, PatientWrites, Waits
-from bayplan.binder.controller import LiveBinder
+from bayplan.binder.binder import PLUGIN_TIMEOUT_S, Binder
+from bayplan.binder.cancellable_waits import WAIT_EVENT_AFTER_S, CancellableWaits, CancellableWrites
+from bayplan.binder.controller import BinderController
 from bayplan.binder.gpu.reservations import GpuReservations
-from bayplan.binder.informer_cache import View
+from bayplan.binder.informer_cache import InformerCache
 from bayplan.binder.plugin import BinderHandle
-from bayplan.binder.reconcile import Reconciler
-from bayplan.binder.status_updater import Reports
+from bayplan.binder.reconcile import BindRequestReconciler
+from bayplan.binder.status_updater import StatusUpdater
 from bayplan.cache import Cache
-from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource, Selection, resource_of
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import BayplanError, NotFound
 from bayplan.objects.core import Node, Pod
@@ -36,23 +36,23 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.telemetry.binder_metrics import BinderMetrics
 from bayplan.telemetry.events import Event, EventRecorder
-from bayplan.telemetry.metrics import Registry
-from support.harness.embedded_cluster import served
+from bayplan.telemetry.metrics import MetricsRegistry
+from support.harness.embedded_cluster import run_embedded_cluster
 
 Tree = dict[str, Any]
 REQUESTS = resource_of(kind_of(BindRequest))
 PODS = resource_of(kind_of(Pod))
 NODES = resource_of(kind_of(Node))
 CLAIMS = resource_of(kind_of(ResourceClaim))
-CONFIG_MAPS = Resource("", "v1", "configmaps")
-NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
-DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
-SPACE = "default"
+CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
+NAMESPACES = GroupVersionResource("", "v1", "namespaces", namespaced=False)
+DEFINITIONS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+NAMESPACE = "default"
 RESERVATIONS = "kai-resource-reservation"
 
 
 @dataclass
-class Steps:
+class CrashPointLog:
     """Which steps were reached, and what a test does at them."""
 
     reached: list[str] = field(default_factory=list)
@@ -63,29 +63,29 @@ class Steps:
         self.at.get(step, lambda: None)()
 
 
-class Counting(BinderMetrics):
+class RecordingMetrics(BinderMetrics):
     """The binder's own metrics; what came of attempts is noted in its order, too."""
 
     def __init__(self) -> None:
-        self.registry = Registry()
+        self.registry = MetricsRegistry()
         self.results: list[str] = []
         super().__init__(self.registry)
 
-    def attempted(self, result: str, seconds: float) -> None:
+    def observe_attempt(self, result: str, seconds: float) -> None:
         self.results.append(result)
-        super().attempted(result, seconds)
+        super().observe_attempt(result, seconds)
 
 
 @dataclass
-class BinderRig:
+class ReconcilerHarness:
     client: Client
-    view: View
-    reconciler: Reconciler
+    view: InformerCache
+    reconciler: BindRequestReconciler
     reservations: GpuReservations
-    waits: Waits
-    steps: Steps
-    told: list[Event]
-    metrics: Counting
+    waits: CancellableWaits
+    steps: CrashPointLog
+    events: list[Event]
+    metrics: RecordingMetrics
 
     @property
     def attempts(self) -> list[str]:
@@ -98,7 +98,7 @@ class BinderRig:
         found = (line.rpartition(" ") for line in lines if line.split("{")[0].split(" ")[0] == name)
         return {head.removeprefix(name).strip("{}"): float(value) for head, _, value in found}
 
-    async def make(self, resource: Resource, tree: Tree, namespace: str = SPACE) -> Tree:
+    async def make(self, resource: GroupVersionResource, tree: Tree, namespace: str = NAMESPACE) -> Tree:
         space = namespace if resource.namespaced else ""
         found: Tree = msgspec.json.decode(await self.client.create(resource, tree, namespace=space))
         return found
@@ -119,14 +119,14 @@ class BinderRig:
 
     async def sync(self, name: str = "web") -> float | None:
         """The watch tells of the request as it is, and one attempt is made."""
-        await self.hear(BindRequest, name)
-        return await self.reconciler.sync((SPACE, name))
+        await self.deliver_event(BindRequest, name)
+        return await self.reconciler.reconcile((NAMESPACE, name))
 
     @asynccontextmanager
-    async def at_work(self, *, workers: int = 1) -> AsyncIterator[LiveBinder]:
+    async def run_binder(self, *, workers: int = 1) -> AsyncIterator[BinderController]:
         """The whole binder, told of requests by a watch: a process of its own, that remembers nothing."""
         self.reconciler._reports._before.clear()
-        live = LiveBinder(
+        live = BinderController(
             self.view,
             self.reconciler,
             self.reservations,
@@ -135,9 +135,9 @@ class BinderRig:
             chance=random.Random(0),
             workers=workers,
         )
-        informer = self.client.informer(REQUESTS, live.hear, complaint=live.complain)
-        live.unreadable = informer.unreadable
-        members = self.client.informer(PODS, live.hear_member, selection=Selection(label_selector=GROUP_LABEL))
+        informer = self.client.informer(REQUESTS, live.handle_event, complaint=live.report_unreadable)
+        live.unreadable = informer.undecodable
+        members = self.client.informer(PODS, live.handle_gpu_pod_event, selection=Selection(label_selector=GROUP_LABEL))
         watching = asyncio.gather(informer.run(), members.run())
         working: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
@@ -156,15 +156,15 @@ class BinderRig:
             await asyncio.sleep(0.02)
         return found
 
-    async def hear(self, struct: type[KubeObject], name: str, namespace: str = SPACE) -> None:
+    async def deliver_event(self, struct: type[KubeObject], name: str, namespace: str = NAMESPACE) -> None:
         kind = kind_of(struct)
         space = namespace if kind.namespaced else ""
-        self.view.hear(None, await self.client.get(struct, space, name, resource=resource_of(kind)))
+        self.view.handle_event(None, await self.client.get(struct, space, name, resource=resource_of(kind)))
 
-    async def get(self, resource: Resource, name: str, namespace: str = SPACE) -> Tree:
+    async def get(self, resource: GroupVersionResource, name: str, namespace: str = NAMESPACE) -> Tree:
         return await self.client.get_raw(resource, namespace if resource.namespaced else "", name)
 
-    async def find(self, resource: Resource, name: str, namespace: str = SPACE) -> Tree | None:
+    async def find(self, resource: GroupVersionResource, name: str, namespace: str = NAMESPACE) -> Tree | None:
         try:
             return await self.get(resource, name, namespace)
         except NotFound:
@@ -177,14 +177,16 @@ class BinderRig:
     async def node_of(self, name: str = "web") -> str:
         return str((await self.get(PODS, name))["spec"].get("nodeName", ""))
 
-    async def patch(self, resource: Resource, name: str, body: Tree, *, sub: str = "", namespace: str = SPACE) -> None:
+    async def patch(
+        self, resource: GroupVersionResource, name: str, body: Tree, *, sub: str = "", namespace: str = NAMESPACE
+    ) -> None:
         space = namespace if resource.namespaced else ""
         await self.client.patch(resource, body, name=name, namespace=space, subresource=sub, kind=MERGE_PATCH)
 
     @property
     def reasons(self) -> list[str]:
         """Of the events that were told."""
-        return [each.reason for each in self.told]
+        return [each.reason for each in self.events]
 
 
 def pod_tree(name: str, **meta: Any) -> Tree:
@@ -203,62 +205,66 @@ def node_tree(name: str, **labels: str) -> Tree:
 
 
 @asynccontextmanager
-async def binder_rig(
+async def run_reconciler(
     folder: Path,
     *plugins: Any,
     nodes: Sequence[str] = ("n1", "n2"),
     definition: Tree | None = None,
-    limit_s: float = PLUGIN_LIMIT_S,
+    limit_s: float = PLUGIN_TIMEOUT_S,
     patience_s: float = 30.0,
     reserving: ReservationSettings | None = None,
     takes_all: bool = False,
-    claims: Resource | None = CLAIMS,
-    notice_s: float = NOTICE_S,
-) -> AsyncIterator[BinderRig]:
+    claims: GroupVersionResource | None = CLAIMS,
+    notice_s: float = WAIT_EVENT_AFTER_S,
+) -> AsyncIterator[ReconcilerHarness]:
     """A binder with these plugins, on a server that has these nodes, and device claims as `claims` says."""
-    async with served(folder) as cluster, cluster.client() as client:
+    async with run_embedded_cluster(folder) as cluster, cluster.client() as client:
         reserving = reserving or ReservationSettings(allocation_timeout=patience_s)
         await client.create(NAMESPACES, {"metadata": {"name": reserving.namespace}})
         await client.create(DEFINITIONS, definition or bind_request_definition())
-        view, steps, told = View(client, Cache()), Steps(), list[Event]()
+        view, steps, told = InformerCache(client, Cache()), CrashPointLog(), list[Event]()
         clock, chance = client.clock, random.Random(0)
         speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
-        writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
-        waits = Waits(view.is_there, notice_s=notice_s)
-        handle = BinderHandle(client, PatientWrites(writes, waits), clock, view.cache, claims, steps, waits)
+        writes = ApiWrites(
+            client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.has_pending_pod
+        )
+        waits = CancellableWaits(view.is_current, notice_s=notice_s)
+        handle = BinderHandle(client, CancellableWrites(writes, waits), clock, view.cache, claims, steps, waits)
         reservations = GpuReservations(client, view, reserving, takes_all=takes_all, waiting=waits, reached=steps)
-        observer = Counting()
-        carrying_out = CarryingOut(
+        observer = RecordingMetrics()
+        carrying_out = Binder(
             handle,
             plugins,
             reservations,
             observer=observer,
             waits=waits,
-            is_wanted=view.is_wanted,
+            is_wanted=view.is_still_current,
             limit_s=limit_s,
             reached=steps,
         )
-        reports = Reports(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
-        waits.noticed = reports.waits
-        reconciler = Reconciler(view, carrying_out, reports, clock)
-        rig = BinderRig(client, view, reconciler, reservations, waits, steps, told, observer)
+        reports = StatusUpdater(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
+        waits.noticed = reports.record_waiting
+        reconciler = BindRequestReconciler(view, carrying_out, reports, clock)
+        rig = ReconcilerHarness(client, view, reconciler, reservations, waits, steps, told, observer)
         for name in nodes:
             await rig.make(NODES, node_tree(name))
-            await rig.hear(Node, name)
+            await rig.deliver_event(Node, name)
         yield rig
 
 
-def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any, **options: Any) -> None:
+def run_with_reconciler(
+    folder: Path, test: Callable[[ReconcilerHarness], Awaitable[None]], *plugins: Any, **options: Any
+) -> None:
     """Run a test on one."""
 
     async def run() -> None:
-        async with binder_rig(folder, *plugins, **options) as rig:
+        async with run_reconciler(folder, *plugins, **options) as rig:
             await test(rig)
 
     asyncio.run(run())
 
 
-class Failing:
+class FailingPlugin:
     """A plugin that refuses."""
 
     name = "failing"
@@ -267,7 +273,7 @@ class Failing:
         raise BayplanError("not now")
 
 
-class Noting:
+class RecordingPlugin:
     """Notes its calls; raises what it is told to."""
 
     def __init__(self, name: str = "noting", *faults: Exception, calls: list[str] | None = None) -> None:
@@ -279,7 +285,7 @@ class Noting:
     async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
         self.calls.append(f"{self.name} pre_bind")
         self.seen.append(bind_request.metadata.annotations)
-        state.kept[self.name] = len(self.calls)
+        state.plugin_state[self.name] = len(self.calls)
         if self.faults:
             raise self.faults.pop(0)
 
@@ -288,5 +294,5 @@ class Noting:
         self.seen.append(bind_request.metadata.annotations)
 
     async def rollback(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
-        self.calls.append(f"{self.name} rollback {state.kept.get(self.name)}")
+        self.calls.append(f"{self.name} rollback {state.plugin_state.get(self.name)}")
         self.seen.append(bind_request.metadata.annotations)

@@ -17,14 +17,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bayplan.client import Client
-from bayplan.client.auth.connection_config import Target
-from bayplan.client.http.connection import Answer
-from bayplan.client.http.response_parser import Head
+from bayplan.client.auth.connection_config import ConnectionConfig
+from bayplan.client.http.connection import HttpResponse
+from bayplan.client.http.response_parser import ResponseHead
 from bayplan.clock import ManualClock
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Feed, Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedIndexInformer, SharedInformerFactory
 from bayplan.objects.meta import KubeObject
-from support.harness.controllers import tell
+from support.harness.controllers import deliver_event
 
 C = TypeVar("C", bound=Controller)
 Sent = tuple[str, Any]
@@ -38,7 +38,7 @@ class RecordingTransport:
         self.answers = dict(answers)
         self.requests: list[Sent] = []
 
-    async def request(self, method: str, path: str, body: bytes = b"", **_: Any) -> Answer:
+    async def request(self, method: str, path: str, body: bytes = b"", **_: Any) -> HttpResponse:
         line = f"{method} {path}"
         self.requests.append((line, msgspec.json.decode(body) if body else None))
         answer = self.answers.get(line, {})
@@ -46,7 +46,9 @@ class RecordingTransport:
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, BaseException):
             raise answer
-        return Answer(Head(200, b""), answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
+        return HttpResponse(
+            ResponseHead(200, b""), answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+        )
 
     async def close(self) -> None:
         """No connection is open."""
@@ -70,16 +72,16 @@ class ControllerRig(Generic[C]):
         """The same without reads."""
         return [each for each in self.requests if not each[0].startswith("GET ")]
 
-    def hear(self, feed: Feed[Any], *items: KubeObject) -> None:
+    def hear(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
         """The watch of a feed reports objects, or new versions of those that it reported before."""
         for item in items:
             key = f"{feed.resource} {item.key}"
-            tell(feed, self._known.get(key), item)
+            deliver_event(feed, self._known.get(key), item)
             self._known[key] = item
 
-    def hear_gone(self, feed: Feed[Any], *items: KubeObject) -> None:
+    def hear_gone(self, feed: SharedIndexInformer[Any], *items: KubeObject) -> None:
         for item in items:
-            tell(feed, self._known.pop(f"{feed.resource} {item.key}"), None)
+            deliver_event(feed, self._known.pop(f"{feed.resource} {item.key}"), None)
 
     def queued(self) -> dict[Key, float]:
         """The keys that want work and after how many seconds, taken out of the queue."""
@@ -93,11 +95,11 @@ class ControllerRig(Generic[C]):
 
 @contextlib.asynccontextmanager
 async def rig_of(
-    make: Callable[[World], C], answers: Mapping[str, Any] | None = None
+    make: Callable[[SharedInformerFactory], C], answers: Mapping[str, Any] | None = None
 ) -> AsyncIterator[ControllerRig[C]]:
     """A controller that has heard of nothing yet."""
     clock, transport = ManualClock(), RecordingTransport(answers or {})
-    async with Client(Target(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
+    async with Client(ConnectionConfig(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
         await client.transport.close()
         client.transport = transport  # type: ignore[assignment]
-        yield ControllerRig(make(World(client)), transport, clock)
+        yield ControllerRig(make(SharedInformerFactory(client)), transport, clock)

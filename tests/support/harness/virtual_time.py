@@ -61,7 +61,7 @@ class LoopTimeClock:
         await asyncio.sleep(seconds)
 
 
-def on_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def virtual_time_test(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Run an async test on virtual time."""
 
     @functools.wraps(test)

@@ -5,9 +5,8 @@
         await world.sleep(600)
         assert world.writes_since(60) == []
 
-The API server, `bayplan run --binder` with its leases, the controllers and fake nodes are clients of one `InsideDoor`.
-No request crosses a socket, so that ten minutes take as long as the work in them.
-"""
+The API server, `bayplan run --binder` with its leases, the controllers and fake nodes are clients of one
+`InProcessServer`. No request crosses a socket, so that ten minutes take as long as the work in them."""
 
 from __future__ import annotations
 
@@ -22,25 +21,25 @@ from typing import Any
 import msgspec
 
 from bayplan.apiserver.embedded import EmbeddedCluster, credentials_for
-from bayplan.apiserver.http.handler_chain import Gateway
-from bayplan.apiserver.http.in_process import InsideDoor
-from bayplan.apiserver.http.responses import Reply, Stream
-from bayplan.apiserver.http.server import Raw
+from bayplan.apiserver.http.handler_chain import HandlerChain
+from bayplan.apiserver.http.in_process import InProcessServer
+from bayplan.apiserver.http.responses import ApiResponse, WatchResponse
+from bayplan.apiserver.http.server import RawRequest
 from bayplan.app import configured, known_plugins
 from bayplan.app.batch import BatchSettings
 from bayplan.app.binder import BinderSettings, binder_lease
-from bayplan.app.combined import BothEngines, both_process
-from bayplan.batch.config.scheduler_conf import load
+from bayplan.app.combined import CombinedEngines, combined_process
+from bayplan.batch.config.scheduler_conf import load_conf
 from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
-from bayplan.batch.live.run_loop import LiveBatch
-from bayplan.client import Client, Resource, Secret, Target
-from bayplan.codec.go_duration import Duration
-from bayplan.config.bayplan_settings import OwnSettings
-from bayplan.config.feature_gates import features_of
+from bayplan.batch.live.run_loop import BatchRunLoop
+from bayplan.client import Client, ConnectionConfig, GroupVersionResource, Secret
+from bayplan.codec.go_duration import GoDuration
+from bayplan.config.bayplan_settings import BayplanSettings
+from bayplan.config.feature_gates import parse_feature_gates
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
-from bayplan.controllers import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, FakeKubelet, PodHabits
+from bayplan.controllers import CLEANUP_CONTROLLERS, CONTROLLER_NAMES, ControllerManager, FakeKubelet, PodBehavior
 from bayplan.controllers.core.api_types import NAMESPACES
-from bayplan.controllers.volcano.crds import create_definitions, lacking_definitions
+from bayplan.controllers.volcano.crds import create_crds, missing_crds
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from support.harness.virtual_time import LoopTimeClock
@@ -50,7 +49,7 @@ KUBELET, TEST = "kubelet", "test"
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class RecordedWrite:
     """One request that changes something, as the API server received it."""
 
     at_s: float
@@ -64,16 +63,18 @@ class Write:
 
 
 @dataclass(slots=True)
-class _Recorded:
+class _RecordingHandler:
     """A gateway that keeps a record of the writes."""
 
-    gateway: Gateway
-    writes: list[Write] = field(default_factory=list)
+    gateway: HandlerChain
+    writes: list[RecordedWrite] = field(default_factory=list)
 
-    async def __call__(self, raw: Raw) -> Reply | Stream:
+    async def __call__(self, raw: RawRequest) -> ApiResponse | WatchResponse:
         if raw.method not in ("GET", "HEAD"):
             now_s = asyncio.get_running_loop().time()
-            self.writes.append(Write(now_s, raw.headers.get("User-Agent", ""), raw.method, raw.path, await raw.body()))
+            self.writes.append(
+                RecordedWrite(now_s, raw.headers.get("User-Agent", ""), raw.method, raw.path, await raw.body())
+            )
         return await self.gateway(raw)
 
 
@@ -82,18 +83,18 @@ class VirtualCluster:
     """What a test asks of the cluster."""
 
     client: Client
-    engines: BothEngines
-    _recorded: _Recorded
+    engines: CombinedEngines
+    _recorded: _RecordingHandler
 
     @property
     def pods(self) -> LiveScheduler:
         return self.engines.pods
 
     @property
-    def batch(self) -> LiveBatch:
+    def batch(self) -> BatchRunLoop:
         return self.engines.batch
 
-    def writes_since(self, at_s: float) -> list[Write]:
+    def writes_since(self, at_s: float) -> list[RecordedWrite]:
         """Writes after this time, without leases and without what nodes and the test itself wrote."""
         return [
             each
@@ -101,7 +102,7 @@ class VirtualCluster:
             if each.at_s > at_s and each.agent not in (KUBELET, TEST) and "/leases" not in each.path
         ]
 
-    def lease_renewals_since(self, at_s: float) -> list[Write]:
+    def lease_renewals_since(self, at_s: float) -> list[RecordedWrite]:
         return [each for each in self._recorded.writes if each.at_s > at_s and "/leases" in each.path]
 
     @property
@@ -111,17 +112,17 @@ class VirtualCluster:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def create(self, resource: Resource, body: Tree, *, namespace: str = "default") -> Tree:
+    async def create(self, resource: GroupVersionResource, body: Tree, *, namespace: str = "default") -> Tree:
         assert resource.kind is not None
         whole = {"apiVersion": resource.api_version, "kind": resource.kind.name, **body}
         made = await self.client.create(resource, whole, namespace=namespace if resource.namespaced else "")
         found: Tree = msgspec.json.decode(made)
         return found
 
-    async def get(self, resource: Resource, name: str, *, namespace: str = "default") -> Tree:
+    async def get(self, resource: GroupVersionResource, name: str, *, namespace: str = "default") -> Tree:
         return await self.client.get_raw(resource, namespace if resource.namespaced else "", name)
 
-    async def list(self, resource: Resource, *, namespace: str = "default") -> list[Tree]:
+    async def list(self, resource: GroupVersionResource, *, namespace: str = "default") -> list[Tree]:
         path = resource.path(namespace if resource.namespaced else "")
         answer = await self.client.transport.request("GET", path)
         found: list[Tree] = msgspec.json.decode(answer.body)["items"]
@@ -145,29 +146,29 @@ async def virtual_cluster(
         server = await stack.enter_async_context(
             EmbeddedCluster(credentials_for(folder, "127.0.0.1"), clock=clock, chance=chance)
         )
-        recorded = _Recorded(server.gateway())
-        door = InsideDoor(recorded, lambda: server.store.version)  # type: ignore[arg-type]
+        recorded = _RecordingHandler(server.gateway())
+        door = InProcessServer(recorded, lambda: server.store.version)  # type: ignore[arg-type]
         stack.callback(door.close)
-        target = Target(server="http://inside", token=Secret(server.credentials.token), inside=door)
+        target = ConnectionConfig(server="http://inside", token=Secret(server.credentials.token), in_process=door)
 
         async def client(agent: str) -> Client:
             made = Client(target, clock=clock, chance=chance, user_agent=agent, qps=-1.0)
             return await stack.enter_async_context(made)
 
         own = await client(TEST)
-        await create_definitions(own, [*await lacking_definitions(own), bind_request_definition()])
+        await create_crds(own, [*await missing_crds(own), bind_request_definition()])
         await own.create(NAMESPACES, {"metadata": {"name": LOCK_NAMESPACE}})
-        kubelet = FakeKubelet(await client(KUBELET), nodes=nodes, habits=PodHabits(starts_after_s=0.0))
-        controllers = Controllers(await client("controllers"), only=set(CONTROLLER_NAMES) - HOUSEKEEPING)
-        registry, settings = known_plugins(), OwnSettings(watchdog_seconds=0, bind_requests=True)
-        features = features_of(f"{name}=true" for name in gates)
+        kubelet = FakeKubelet(await client(KUBELET), nodes=nodes, habits=PodBehavior(starts_after_s=0.0))
+        controllers = ControllerManager(await client("controllers"), only=set(CONTROLLER_NAMES) - CLEANUP_CONTROLLERS)
+        registry, settings = known_plugins(), BayplanSettings(watchdog_seconds=0, bind_requests=True)
+        features = parse_feature_gates(f"{name}=true" for name in gates)
         batch = BatchSettings(
-            own=settings,
-            conf=load(conf) if conf else None,
-            options=BatchOptions(schedule_period=Duration.of_seconds(period_s)),
+            bayplan_settings=settings,
+            conf=load_conf(conf) if conf else None,
+            options=BatchOptions(schedule_period=GoDuration.of_seconds(period_s)),
         )
         process = await stack.enter_async_context(
-            both_process(
+            combined_process(
                 configured(None, registry, features),
                 registry,
                 batch,
@@ -182,8 +183,8 @@ async def virtual_cluster(
         try:
             await kubelet.ready()
             await controllers.synced()
-            assert isinstance(process.live, BothEngines)
-            yield VirtualCluster(own, process.live, recorded)
+            assert isinstance(process.engine_loop, CombinedEngines)
+            yield VirtualCluster(own, process.engine_loop, recorded)
             for task in tasks:
                 assert not task.done(), task
         finally:

@@ -16,60 +16,60 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from bayplan.client import CORE_EVENTS, MERGE_PATCH, Client, Informer, Resource, Selection, Target
+from bayplan.client import CORE_EVENTS, MERGE_PATCH, Client, ConnectionConfig, GroupVersionResource, Informer, Selection
 from bayplan.clock import SystemClock
-from bayplan.controllers import Controllers, FakeKubelet, NodeTemplate
-from bayplan.controllers.core.api_types import PODS, SeenPod, Whole
-from bayplan.controllers.volcano import BATCH_CONTROLLER_NAMES, BatchControllers
+from bayplan.controllers import ControllerManager, FakeKubelet, NodeTemplate
+from bayplan.controllers.core.api_types import PODS, PodFields, UntypedObject
+from bayplan.controllers.volcano import VOLCANO_CONTROLLER_NAMES, VolcanoControllers
 from bayplan.controllers.volcano.resources import POD_GROUPS, QUEUES, VC_JOBS
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.constants import GROUP_NAME
-from bayplan.objects.volcano.definitions import missing_definitions, volcano_definitions
-from support.harness.deadlines import DEADLINE_S, WHOLE_TEST_S
+from bayplan.objects.volcano.definitions import definitions_to_install, volcano_definitions
+from support.harness.deadlines import DEADLINE_S, TEST_TIMEOUT_S
 
 Tree = dict[str, Any]
 P = ParamSpec("P")
 R = TypeVar("R")
-DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
-NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+DEFINITIONS = GroupVersionResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+NAMESPACES = GroupVersionResource("", "v1", "namespaces", namespaced=False)
 _CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
 
 
-def unhurried(test: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+def async_test(test: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
     """Run an async test."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        return asyncio.run(asyncio.wait_for(test(*args, **kwargs), WHOLE_TEST_S))
+        return asyncio.run(asyncio.wait_for(test(*args, **kwargs), TEST_TIMEOUT_S))
 
     return run
 
 
-class Rig:
+class VolcanoControllersHarness:
     """One namespace, seen by the administrator."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
 
-    async def make(self, resource: Resource, tree: Tree) -> Tree:
+    async def make(self, resource: GroupVersionResource, tree: Tree) -> Tree:
         space = self.namespace if resource.namespaced else ""
         kind = {"apiVersion": resource.api_version, "kind": resource.kind.name} if resource.kind is not None else {}
         found: Tree = msgspec.json.decode(await self.client.create(resource, {**kind, **tree}, namespace=space))
         return found
 
-    async def get(self, resource: Resource, name: str) -> Tree:
+    async def get(self, resource: GroupVersionResource, name: str) -> Tree:
         return await self.client.get_raw(resource, self.namespace if resource.namespaced else "", name)
 
-    async def list(self, resource: Resource) -> list[Tree]:
+    async def list(self, resource: GroupVersionResource) -> list[Tree]:
         answer = await self.client.transport.request(
             "GET", resource.path(self.namespace if resource.namespaced else "")
         )
         found: list[Tree] = msgspec.json.decode(answer.body)["items"]
         return found
 
-    async def until(self, resource: Resource, name: str, so: Callable[[Tree], object]) -> Tree:
+    async def until(self, resource: GroupVersionResource, name: str, so: Callable[[Tree], object]) -> Tree:
         """The object when it is so."""
         last: Tree = {}
         try:
@@ -85,7 +85,7 @@ class Rig:
             status = last.get("status")
             raise AssertionError(f"{resource} {name} did not become so: {status}; pods {pods}") from None
 
-    async def gone(self, resource: Resource, name: str) -> None:
+    async def gone(self, resource: GroupVersionResource, name: str) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
@@ -154,7 +154,7 @@ def _phase(pod: Tree | None) -> str:
     return str((pod or {}).get("status", {}).get("phase") or "")
 
 
-class StandIn:
+class FakeScheduler:
     """Lets groups in and binds pods of one namespace."""
 
     def __init__(self, client: Client, namespace: str, nodes: Collection[str]) -> None:
@@ -189,22 +189,22 @@ class StandIn:
                     await asyncio.sleep(0.05)
 
     async def _one(self, item: KubeObject) -> None:
-        if isinstance(item, SeenPod):
+        if isinstance(item, PodFields):
             waits = item.spec.scheduler_name == "volcano" and not item.spec.node_name and not item.terminating
             if waits and GROUP_NAME in item.metadata.annotations:
                 await self._client.bind(item.namespace, item.name, next(self._nodes), uid=item.uid)
-        elif isinstance(item, Whole) and (item.status.get("phase") or "Pending") == "Pending":
+        elif isinstance(item, UntypedObject) and (item.status.get("phase") or "Pending") == "Pending":
             patch = {"metadata": {"uid": item.uid}, "status": {"phase": "Inqueue"}}
             await self._client.patch(POD_GROUPS, patch, namespace=item.namespace, name=item.name, kind=MERGE_PATCH)
 
 
-async def install(client: Client) -> None:
+async def install_volcano_crds(client: Client) -> None:
     """Volcano's kinds, and wait until the server serves them."""
     installed = []
     for definition in volcano_definitions():
         with suppress(NotFound):
             installed.append(await client.get_raw(DEFINITIONS, "", definition["metadata"]["name"]))
-    for definition in missing_definitions(installed):
+    for definition in definitions_to_install(installed):
         with suppress(AlreadyExists):
             await client.create(DEFINITIONS, definition)
     async with asyncio.timeout(DEADLINE_S):
@@ -217,42 +217,42 @@ async def install(client: Client) -> None:
 
 
 @asynccontextmanager
-async def rig(
-    target: Target,
+async def run_controllers(
+    target: ConnectionConfig,
     namespace: str,
     *,
-    through: Target | None = None,
-    only: Collection[str] = BATCH_CONTROLLER_NAMES,
+    through: ConnectionConfig | None = None,
+    only: Collection[str] = VOLCANO_CONTROLLER_NAMES,
     nodes: int = 2,
     stand_in: bool = True,
     workloads: Collection[str] = (),
     labels: Mapping[str, str] | None = None,
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[VolcanoControllersHarness]:
     """`through`: how the controllers reach the server, where that differs. `workloads`: which of Kubernetes' own
     controllers run besides. `labels`: of the nodes."""
     options: Tree = {"clock": SystemClock(), "qps": -1.0}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(target, chance=random.Random(0), **options))
         working = await stack.enter_async_context(Client(through or target, chance=random.Random(0), **options))
-        await install(client)
+        await install_volcano_crds(client)
         with suppress(AlreadyExists):
             await client.create(NAMESPACES, {"metadata": {"name": namespace}})
-        controllers = BatchControllers(working, only=only)
+        controllers = VolcanoControllers(working, only=only)
         template = {"metadata": {"name": f"{namespace[:40]}-node", "labels": dict(labels or {})}}
         kubelet = FakeKubelet(
             client, count=nodes, template=NodeTemplate({**template, "status": {"capacity": _CAPACITY}})
         )
         jobs = [controllers.run(), kubelet.run()]
         if stand_in:
-            jobs.append(StandIn(client, namespace, list(kubelet.nodes.names)).run())
+            jobs.append(FakeScheduler(client, namespace, list(kubelet.nodes.names)).run())
         if workloads:
-            jobs.append(Controllers(working, only=workloads).run())
+            jobs.append(ControllerManager(working, only=workloads).run())
         tasks = [asyncio.create_task(each) for each in jobs]
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await controllers.synced()
                 await kubelet.ready()
-            here = Rig(client, namespace)
+            here = VolcanoControllersHarness(client, namespace)
             await here.until(QUEUES, "default", lambda queue: queue.get("status", {}).get("state") == "Open")
             yield here
         finally:

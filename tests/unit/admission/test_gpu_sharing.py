@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import yaml
 
-from bayplan.admission.gpu_sharing import match_conditions, random_letters, schedulers_told
+from bayplan.admission.gpu_sharing import match_conditions, random_suffix, registered_schedulers
 from bayplan.admission.webhooks import (
-    GPU_DOORS,
-    USUAL_DOORS,
+    DEFAULT_WEBHOOKS,
+    GPU_WEBHOOKS,
+    AdmissionRequest,
     AdmissionSettings,
-    Request,
-    doors_for,
-    passed,
+    run_webhook,
+    webhooks_for,
 )
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.gpu_sharing import config_map_names, sharing_container
 from bayplan.objects.kinds import convert
-from bayplan.objects.meta import SAFE_LETTERS
+from bayplan.objects.meta import NAME_SUFFIX_ALPHABET
 from bayplan.objects.name_validation import dns_label_problems, dns_subdomain_problems
 from docs.fences import ROOT, Block, blocks
 
@@ -50,9 +50,9 @@ def pod(said: Mapping[str, str] = HALF, *, metadata: Tree | None = None, **spec:
 
 
 def ask(path: str, item: Tree, **settings: Any) -> tuple[Tree, str]:
-    (door,) = doors_for([path])
+    (door,) = webhooks_for([path])
     given = AdmissionSettings(**{"draw": lambda: "abcdefg", **settings})
-    return passed(door, Request("CREATE", item, None, "web", Nowhere(), given))
+    return run_webhook(door, AdmissionRequest("CREATE", item, None, "web", Nowhere(), given))
 
 
 def mutated(item: Tree, **settings: Any) -> Tree:
@@ -237,10 +237,10 @@ def test_names_are_never_longer_than_allowed(length: int, container: str) -> Non
 
 
 def test_two_pods_of_one_template_have_names_of_their_own() -> None:
-    drawn = {mutated(pod(), draw=random_letters)["metadata"]["annotations"][NAME] for _ in range(100)}
+    drawn = {mutated(pod(), draw=random_suffix)["metadata"]["annotations"][NAME] for _ in range(100)}
     assert len(drawn) == 100
     letters = next(iter(drawn)).split("-")[1]
-    assert (len(letters), set(letters) - set(SAFE_LETTERS)) == (7, set())
+    assert (len(letters), set(letters) - set(NAME_SUFFIX_ALPHABET)) == (7, set())
 
 
 @pytest.mark.parametrize("said", [{}, {"team": "ml"}], ids=["no annotations", "others"])
@@ -257,11 +257,14 @@ def test_a_pod_that_cannot_be_read_is_told_so() -> None:
 
 
 def test_they_are_off_unless_they_are_named_and_need_nothing_of_the_cluster() -> None:
-    assert {door.path for door in GPU_DOORS}.isdisjoint(USUAL_DOORS)
-    assert not any(door.looks_around for door in GPU_DOORS)
-    assert any(door.looks_around for door in doors_for(USUAL_DOORS))
-    assert [door.registration("some-service") for door in GPU_DOORS] == ["bayplan-gpus-mutate", "bayplan-gpus-validate"]
-    assert doors_for(["/jobs/mutate"])[0].registration("some-service") == "some-service-jobs-mutate"
+    assert {door.path for door in GPU_WEBHOOKS}.isdisjoint(DEFAULT_WEBHOOKS)
+    assert not any(door.needs_context for door in GPU_WEBHOOKS)
+    assert any(door.needs_context for door in webhooks_for(DEFAULT_WEBHOOKS))
+    assert [door.registration("some-service") for door in GPU_WEBHOOKS] == [
+        "bayplan-gpus-mutate",
+        "bayplan-gpus-validate",
+    ]
+    assert webhooks_for(["/jobs/mutate"])[0].registration("some-service") == "some-service-jobs-mutate"
 
 
 def test_an_api_server_is_told_of_whose_pods_it_is_to_ask() -> None:
@@ -274,8 +277,8 @@ def test_an_api_server_is_told_of_whose_pods_it_is_to_ask() -> None:
 
 
 def test_a_registration_says_whose_pods_it_is_about() -> None:
-    assert schedulers_told({"metadata": {"annotations": {"bayplan.dev/scheduler-names": "a,b"}}}) == ("a", "b")
-    assert schedulers_told({"metadata": {}}) == ("default-scheduler",)
+    assert registered_schedulers({"metadata": {"annotations": {"bayplan.dev/scheduler-names": "a,b"}}}) == ("a", "b")
+    assert registered_schedulers({"metadata": {}}) == ("default-scheduler",)
 
 
 def test_the_page_shows_by_hand_what_the_webhook_would_put_in() -> None:

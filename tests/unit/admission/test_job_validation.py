@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bayplan.admission.job_validation import (
-    flag,
-    job_faults,
-    job_queue_fault,
-    job_update_fault,
+    argument_value,
+    job_errors,
+    job_queue_error,
+    job_update_error,
 )
 from bayplan.admission.volcano_defaults import with_job_defaults
 from support.builders.volcano_manifests import (
@@ -141,11 +141,11 @@ def numa(cpu: str) -> dict[str, Any]:
     ],
 )
 def test_faults(given: dict[str, Any], fault: str) -> None:
-    assert job_faults(given) == fault
+    assert job_errors(given) == fault
 
 
 def test_a_name_that_no_pod_can_have() -> None:
-    assert "create pod with name " in job_faults(job("a" * 60, task("worker")))
+    assert "create pod with name " in job_errors(job("a" * 60, task("worker")))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_name_that_no_pod_can_have() -> None:
 )
 def test_which_queue_takes_a_job(name: str, fault: str) -> None:
     queues = [queue("default"), queue("root"), queue("shut", state="Closed"), queue("dept"), queue("a", parent="dept")]
-    assert job_queue_fault(job("a", queue=name), {each["metadata"]["name"]: each for each in queues}) == fault
+    assert job_queue_error(job("a", queue=name), {each["metadata"]["name"]: each for each in queues}) == fault
 
 
 def test_defaults() -> None:
@@ -220,15 +220,15 @@ def test_defaults_leave_nonsense_to_the_schema(spec: Any) -> None:
 )
 def test_changes(change: dict[str, Any], fault: str) -> None:
     old = with_job_defaults(job("a", task("w", 2)))
-    assert job_update_fault(old, {**old, "spec": {**old["spec"], **change}}) == fault
+    assert job_update_error(old, {**old, "spec": {**old["spec"], **change}}) == fault
 
 
 def test_a_task_may_grow_but_none_may_come() -> None:
     old = with_job_defaults(job("a", task("w", 2)))
     grown = with_job_defaults(job("a", task("w", 5)))
-    assert job_update_fault(old, grown) == ""
+    assert job_update_error(old, grown) == ""
     more = with_job_defaults(job("a", task("w", 2), task("x")))
-    assert job_update_fault(old, more) == "job updates may not add or remove tasks"
+    assert job_update_error(old, more) == "job updates may not add or remove tasks"
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_a_task_may_grow_but_none_may_come() -> None:
     ],
 )
 def test_flags_of_plugins(arguments: list[str] | None, value: str) -> None:
-    assert flag(arguments, "port", "0") == value
+    assert argument_value(arguments, "port", "0") == value

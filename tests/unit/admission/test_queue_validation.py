@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bayplan.admission.queue_validation import QueueRules, queue_deletion_fault, queue_fault
+from bayplan.admission.queue_validation import QueueValidationRules, queue_deletion_error, queue_error
 from bayplan.admission.volcano_defaults import with_queue_defaults
 from support.builders.volcano_manifests import queue
 
-RULES = QueueRules()
+RULES = QueueValidationRules()
 OTHERS = {
     each["metadata"]["name"]: each
     for each in (
@@ -93,47 +93,47 @@ def paths(hierarchy: str, weights: str) -> dict[str, str]:
     ],
 )
 def test_new_queues(given: dict[str, Any], fault: str) -> None:
-    assert queue_fault(given, OTHERS, rules=RULES) == fault
+    assert queue_error(given, OTHERS, rules=RULES) == fault
 
 
 def test_queues_stand_only_so_deep() -> None:
     chain = {"q0": queue("q0", parent="root")} | {f"q{n}": queue(f"q{n}", parent=f"q{n - 1}") for n in range(1, 5)}
-    assert queue_fault(queue("q4", parent="q3"), chain, rules=RULES) == ""
+    assert queue_error(queue("q4", parent="q3"), chain, rules=RULES) == ""
     assert (
-        queue_fault(queue("q5", parent="q4"), chain, rules=RULES) == "queue q5 exceeds the maximum allowed depth of 5"
+        queue_error(queue("q5", parent="q4"), chain, rules=RULES) == "queue q5 exceeds the maximum allowed depth of 5"
     )
 
 
 def test_a_circle_of_queues_ends_the_walk_and_is_refused() -> None:
     circle = {"a": queue("a", parent="b"), "b": queue("b", parent="a")}
-    assert "maximum allowed depth" in queue_fault(queue("a", parent="b"), circle, rules=RULES)
+    assert "maximum allowed depth" in queue_error(queue("a", parent="b"), circle, rules=RULES)
 
 
 def test_a_queue_with_pods_does_not_become_a_parent() -> None:
     busy = queue("busy")
     busy["status"]["allocated"] = {"pods": "3"}
-    fault = queue_fault(queue("a", parent="busy"), {"busy": busy}, rules=RULES)
+    fault = queue_error(queue("a", parent="busy"), {"busy": busy}, rules=RULES)
     assert fault == "queue busy cannot be the parent queue of queue a because it has allocated Pods: 3"
 
 
 def test_a_parent_does_not_shrink_below_its_children() -> None:
     old = OTHERS["dept"]
     less = {**old, "spec": {**old["spec"], "capability": {"cpu": "5"}, "deserved": {"cpu": "3"}}}
-    fault = queue_fault(less, OTHERS, old=old, rules=RULES)
+    fault = queue_error(less, OTHERS, old=old, rules=RULES)
     assert fault == "queue dept capability[cpu]=5 is smaller than its descendants' max capability=6"
 
 
 def test_roots_shares_stay() -> None:
     old = OTHERS["root"]
-    fault = queue_fault({**old, "spec": {"capability": {"cpu": "1"}}}, OTHERS, old=old, rules=RULES)
+    fault = queue_error({**old, "spec": {"capability": {"cpu": "1"}}}, OTHERS, old=old, rules=RULES)
     assert fault == "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
-    free = QueueRules(protect_root=False)
-    assert queue_fault({**old, "spec": {"capability": {"cpu": "1"}}}, OTHERS, old=old, rules=free) == ""
+    free = QueueValidationRules(protect_root=False)
+    assert queue_error({**old, "spec": {"capability": {"cpu": "1"}}}, OTHERS, old=old, rules=free) == ""
 
 
 def test_a_queue_that_is_closing_can_be_changed_otherwise() -> None:
     old = queue("a", state="Closing", weight=1)
-    assert queue_fault({**old, "spec": {"weight": 2}}, OTHERS, old=old, rules=RULES) == ""
+    assert queue_error({**old, "spec": {"weight": 2}}, OTHERS, old=old, rules=RULES) == ""
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_a_queue_that_is_closing_can_be_changed_otherwise() -> None:
     ],
 )
 def test_deletions(name: str, fault: str) -> None:
-    assert queue_deletion_fault(name, OTHERS, rules=RULES) == fault
+    assert queue_deletion_error(name, OTHERS, rules=RULES) == fault
 
 
 def test_a_queue_with_pods_stays_if_that_is_wanted() -> None:
     busy = queue("busy")
     busy["status"]["allocated"] = {"pods": "3"}
-    strict = QueueRules(check_allocated_pods=True)
-    assert queue_deletion_fault("busy", {"busy": busy}, rules=RULES) == ""
-    fault = queue_deletion_fault("busy", {"busy": busy}, rules=strict)
+    strict = QueueValidationRules(check_allocated_pods=True)
+    assert queue_deletion_error("busy", {"busy": busy}, rules=RULES) == ""
+    fault = queue_deletion_error("busy", {"busy": busy}, rules=strict)
     assert fault == "queue busy cannot be deleted because it has allocated Pods: 3"
 
 

@@ -9,22 +9,22 @@ import pytest
 
 from bayplan.admission.volcano_defaults import with_pod_group_defaults
 from bayplan.admission.volcano_kinds_validation import (
-    cron_job_fault,
-    hyper_node_fault,
-    job_flow_fault,
-    pod_fault,
-    pod_group_fault,
+    cron_job_error,
+    hyper_node_error,
+    job_flow_error,
+    pod_error,
+    pod_group_error,
 )
 from bayplan.admission.webhooks import (
-    DOORS,
-    USUAL_DOORS,
+    DEFAULT_WEBHOOKS,
+    WEBHOOKS,
+    AdmissionRequest,
     AdmissionSettings,
-    Door,
-    Request,
+    AdmissionWebhook,
     ResourceGroup,
-    doors_for,
     json_patch,
-    passed,
+    run_webhook,
+    webhooks_for,
 )
 from support.builders.volcano_manifests import job, queue
 
@@ -46,9 +46,9 @@ class Around:
 def ask(
     path: str, item: Tree, *, old: Tree | None = None, settings: AdmissionSettings | None = None
 ) -> tuple[Tree, str]:
-    (door,) = doors_for([path])
+    (door,) = webhooks_for([path])
     operation = "CREATE" if old is None else "UPDATE"
-    return passed(door, Request(operation, item, old, "x", Around(), settings or AdmissionSettings()))
+    return run_webhook(door, AdmissionRequest(operation, item, old, "x", Around(), settings or AdmissionSettings()))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def ask(
     ],
 )
 def test_pod_groups(spec: Tree, fault: str) -> None:
-    assert pod_group_fault({"spec": spec}, QUEUES) == fault
+    assert pod_group_error({"spec": spec}, QUEUES) == fault
 
 
 def test_a_namespace_may_have_a_queue() -> None:
@@ -106,8 +106,8 @@ def test_a_namespace_may_have_a_queue() -> None:
 )
 def test_pods(annotations: Tree, fault: str) -> None:
     pod = {"metadata": {"annotations": annotations}, "spec": {"schedulerName": "volcano"}}
-    assert pod_fault(pod, ("volcano",)) == fault
-    assert pod_fault(pod, ("other",)) == ""
+    assert pod_error(pod, ("volcano",)) == fault
+    assert pod_error(pod, ("other",)) == ""
 
 
 def flow(**needs: list[str]) -> Tree:
@@ -126,7 +126,7 @@ def flow(**needs: list[str]) -> Tree:
     ],
 )
 def test_flows(given: Tree, fault: str) -> None:
-    assert job_flow_fault(given) == fault
+    assert job_flow_error(given) == fault
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,15 @@ def test_flows(given: Tree, fault: str) -> None:
     ],
 )
 def test_cron_jobs(name: str, spec: Tree, fault: str) -> None:
-    assert cron_job_fault({"metadata": {"name": name}, "spec": spec}) == fault
+    assert cron_job_error({"metadata": {"name": name}, "spec": spec}) == fault
 
 
 def test_hypernodes() -> None:
     members = [{"type": "Node", "selector": {"regexMatch": {"pattern": "a(b"}}}]
-    fault = hyper_node_fault({"spec": {"members": members}})
+    fault = hyper_node_error({"spec": {"members": members}})
     assert fault.startswith('spec.members.selector.regexMatch.pattern: Invalid value: "a(b": member regexMatch pattern')
-    assert hyper_node_fault({"spec": {}}) == "spec.members: Invalid value: []: member must have at least one member"
-    assert hyper_node_fault({"spec": {"members": [{"selector": {"exactMatch": {"name": "n"}}}]}}) == ""
+    assert hyper_node_error({"spec": {}}) == "spec.members: Invalid value: []: member must have at least one member"
+    assert hyper_node_error({"spec": {"members": [{"selector": {"exactMatch": {"name": "n"}}}]}}) == ""
 
 
 # Doors.
@@ -187,7 +187,7 @@ def test_a_pod_is_gated_and_put_into_its_resource_group() -> None:
     )
     annotations = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
     pod = {"metadata": {"namespace": "ml", "annotations": annotations}, "spec": {"nodeSelector": {"zone": "a"}}}
-    settings = AdmissionSettings(resource_groups=(group,), gates=True)
+    settings = AdmissionSettings(resource_groups=(group,), allocation_gates=True)
     spec = ask("/pods/mutate", pod, settings=settings)[0]["spec"]
     assert spec == {
         "nodeSelector": {"zone": "a", "pool": "gpu"},
@@ -207,9 +207,9 @@ def test_nobody_is_gated_unless_the_cluster_has_chosen_so() -> None:
 def test_resource_groups_by_annotation() -> None:
     named = ResourceGroup.parse({"resourceGroup": "gpu"})
     written = ResourceGroup.parse({"object": {"key": "annotation", "value": ['team: "ml"']}})
-    assert named.has({"metadata": {"annotations": {"volcano.sh/resource-group": "gpu"}}})
-    assert written.has({"metadata": {"annotations": {"team": "ml"}}})
-    assert not written.has({"metadata": {"annotations": {"team": "web"}}})
+    assert named.matches({"metadata": {"annotations": {"volcano.sh/resource-group": "gpu"}}})
+    assert written.matches({"metadata": {"annotations": {"team": "ml"}}})
+    assert not written.matches({"metadata": {"annotations": {"team": "web"}}})
 
 
 def test_a_pod_group_gets_the_queue_of_its_namespace() -> None:
@@ -217,20 +217,20 @@ def test_a_pod_group_gets_the_queue_of_its_namespace() -> None:
     assert ask("/podgroups/mutate", group)[0]["spec"]["queue"] == "of-ml"
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.path)
+@pytest.mark.parametrize("door", WEBHOOKS, ids=lambda door: door.path)
 @pytest.mark.parametrize(
     "item", [{"metadata": [], "spec": []}, {"spec": {"tasks": 3, "members": 3, "flows": 3}}], ids=repr
 )
-def test_nonsense_is_refused_or_left_and_never_a_traceback(door: Door, item: Tree) -> None:
-    left, fault = passed(door, Request("CREATE", item, None, "x", Around(), AdmissionSettings()))
+def test_nonsense_is_refused_or_left_and_never_a_traceback(door: AdmissionWebhook, item: Tree) -> None:
+    left, fault = run_webhook(door, AdmissionRequest("CREATE", item, None, "x", Around(), AdmissionSettings()))
     assert left is not None
     assert "Traceback" not in fault
 
 
 def test_the_usual_doors_are_doors() -> None:
-    assert {door.path for door in doors_for(USUAL_DOORS)} == set(USUAL_DOORS)
+    assert {door.path for door in webhooks_for(DEFAULT_WEBHOOKS)} == set(DEFAULT_WEBHOOKS)
     with pytest.raises(KeyError, match="/nowhere"):
-        doors_for(["/nowhere"])
+        webhooks_for(["/nowhere"])
 
 
 def test_a_patch_says_the_difference() -> None:

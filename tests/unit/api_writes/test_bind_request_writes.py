@@ -9,37 +9,37 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.api_writes.bind_request_writes import RequestWrites
+from bayplan.api_writes.bind_request_writes import BindRequestWrites
 from bayplan.errors import ApiError, Conflict, ObjectError
 from bayplan.intents.pod_intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import (
-    OURS,
-    TAKEN_BY,
+    HANDLED_BY_BAYPLAN,
+    HANDLED_BY_LABEL,
     BindRequest,
     new_request,
 )
 from support.harness.reconciler import (
     PODS,
     REQUESTS,
-    BinderRig,
-    on_rig,
+    ReconcilerHarness,
+    run_with_reconciler,
 )
 
 KEY = "noting.kai.scheduler/x"
 
 
-async def made(rig: BinderRig, value: str = "1") -> BindRequest:
+async def made(rig: ReconcilerHarness, value: str = "1") -> BindRequest:
     """Ask for the request of the pod, with what plugins say this time."""
     if await rig.find(PODS, "web") is None:
         await rig.pod()
     pod = await rig.client.get(Pod, "default", "web")
     request = new_request(pod, "n1", annotations={KEY: value}, backoff_limit=3)
-    return await RequestWrites(rig.client).create(CreateBindRequest(pod, request))
+    return await BindRequestWrites(rig.client).create(CreateBindRequest(pod, request))
 
 
 def test_what_plugins_say_is_written_when_a_request_is_made_and_never_later(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         first = await made(rig)
         again = await made(rig, "2")
         assert again.metadata.annotations == first.metadata.annotations == {KEY: "1"}
@@ -47,57 +47,59 @@ def test_what_plugins_say_is_written_when_a_request_is_made_and_never_later(tmp_
         assert there["annotations"] == {KEY: "1"}
         assert there["resourceVersion"] == first.metadata.resource_version == again.metadata.resource_version
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_decision_that_has_changed_is_a_request_made_anew(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         first = await made(rig)
         await rig.patch(REQUESTS, "web", {"status": {"phase": "Failed", "failedAttempts": 3}}, sub="status")
         second = await made(rig, "2")
         assert second.metadata.annotations == {KEY: "2"}
         assert second.metadata.uid != first.metadata.uid
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("unchanged", [True, False], ids=["as it was", "as it is"])
 def test_a_request_that_changed_is_deleted_unless_it_had_to_be_as_it_was(tmp_path: Path, unchanged: bool) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         request = await made(rig)
         await rig.patch(REQUESTS, "web", {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
-        writes, told = RequestWrites(rig.client), list[BindRequest | None]()
+        writes, told = BindRequestWrites(rig.client), list[BindRequest | None]()
         if unchanged:
             with pytest.raises(Conflict):
-                await writes.delete(DeleteBindRequest(request, unchanged=True))
-            await writes.delete(DeleteBindRequest(request, unchanged=True, then=told.append))
+                await writes.delete(DeleteBindRequest(request, only_if_unchanged=True))
+            await writes.delete(DeleteBindRequest(request, only_if_unchanged=True, on_deleted=told.append))
             assert [each and each.status.failed_attempts for each in told] == [1]
             assert (await rig.status())["phase"] == "Failed"
         else:
-            await writes.delete(DeleteBindRequest(request, then=told.append))
-            await writes.delete(DeleteBindRequest(request, then=told.append))  # it is gone, which was wanted
+            await writes.delete(DeleteBindRequest(request, on_deleted=told.append))
+            await writes.delete(DeleteBindRequest(request, on_deleted=told.append))  # it is gone, which was wanted
             assert await rig.find(REQUESTS, "web") is None
             assert told == [None, None]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_another_request_of_that_name_is_left_alone(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         request = await made(rig)
         earlier = replace(request, metadata=replace(request.metadata, uid="earlier"))
         with pytest.raises(Conflict):
-            await RequestWrites(rig.client).delete(DeleteBindRequest(earlier))
+            await BindRequestWrites(rig.client).delete(DeleteBindRequest(earlier))
         assert await rig.find(REQUESTS, "web") is not None
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
-async def handmade(rig: BinderRig, *, pod: str = "web", node: str = "n2", ours: bool = False, **status: object) -> None:
+async def handmade(
+    rig: ReconcilerHarness, *, pod: str = "web", node: str = "n2", ours: bool = False, **status: object
+) -> None:
     """A request that nobody owns and that does not say which pod of the name it means."""
     await rig.request(None, node, podName=pod)
     if ours:
-        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
     if status:
         await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
 
@@ -115,25 +117,25 @@ async def handmade(rig: BinderRig, *, pod: str = "web", node: str = "n2", ours: 
 def test_a_live_request_that_is_in_the_way_is_named_and_left_alone(
     tmp_path: Path, there: dict[str, Any], says: str
 ) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await handmade(rig, **there)
         before = await rig.get(REQUESTS, "web")
         with pytest.raises(ApiError, match=re.escape(says)):
             await made(rig)
         assert await rig.get(REQUESTS, "web") == before
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_live_request_of_an_earlier_pod_is_left_alone_unless_it_is_ours(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(None, "n2", podUID="earlier")
         with pytest.raises(ApiError, match="an earlier pod of that name, with uid earlier"):
             await made(rig)
-        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
         assert (await made(rig)).pod_uid != "earlier"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -144,26 +146,26 @@ def test_a_live_request_of_an_earlier_pod_is_left_alone_unless_it_is_ours(tmp_pa
     ],
 )
 def test_a_request_of_others_that_is_over_makes_room(tmp_path: Path, there: dict[str, Any]) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await handmade(rig, **there)
-        assert (await made(rig)).is_ours
+        assert (await made(rig)).is_handled_by_bayplan
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_live_request_of_others_to_the_same_node_is_what_was_wanted(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await handmade(rig, node="n1")
         before = await rig.get(REQUESTS, "web")
         assert (await made(rig)).metadata.uid == before["metadata"]["uid"]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_request_that_is_being_deleted_is_waited_for_and_not_taken_for_ours(tmp_path: Path) -> None:
     """It names the pod and the node that are wanted, and nobody carries it out any more."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         first = await made(rig)
         await rig.patch(REQUESTS, "web", {"metadata": {"finalizers": ["example.com/held"]}})
         await rig.client.delete(REQUESTS, name="web", namespace="default")
@@ -172,17 +174,17 @@ def test_a_request_that_is_being_deleted_is_waited_for_and_not_taken_for_ours(tm
         await rig.patch(REQUESTS, "web", {"metadata": {"finalizers": None}})
         assert (await made(rig)).metadata.uid != first.metadata.uid
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("status", [{}, {"phase": "Failed", "failedAttempts": 1}], ids=["new", "to be tried again"])
 def test_a_live_request_of_ours_that_cannot_be_read_is_left_to_the_binder(
     tmp_path: Path, status: dict[str, Any]
 ) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         garbled = {"resourceClaimAllocations": [{"name": "gpu", "allocation": {"devices": 3}}]}
         await rig.request(await rig.pod(), **garbled)
-        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
         if status:
             await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
         before = await rig.get(REQUESTS, "web")
@@ -190,4 +192,4 @@ def test_a_live_request_of_ours_that_cannot_be_read_is_left_to_the_binder(
             await made(rig)
         assert await rig.get(REQUESTS, "web") == before
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)

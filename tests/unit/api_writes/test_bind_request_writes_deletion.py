@@ -7,17 +7,17 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from bayplan.bind_requests.tracker import BindRequests
+from bayplan.bind_requests.tracker import BindRequestTracker
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus
 from bayplan.testing import make_node, make_pod
 from support.fakes.http_server import Reply
-from support.harness.async_tests import until
+from support.harness.async_tests import wait_until
 from support.harness.live_scheduler import (
-    Rig,
-    as_server,
-    asking_the_binder,
-    by_requests,
+    LiveSchedulerHarness,
+    bind_request_config,
+    run_with_bind_requests,
+    store_bind_requests,
 )
 
 POD = make_pod("web")
@@ -25,26 +25,26 @@ NODES = {name: make_node(name) for name in ("n1", "n2")}
 LOST = "the bind request was deleted before the pod was bound"
 
 
-async def handed_over(rig: Rig, pod: Pod) -> tuple[BindRequests, BindRequest]:
+async def handed_over(rig: LiveSchedulerHarness, pod: Pod) -> tuple[BindRequestTracker, BindRequest]:
     """A pod that the binder has. Of its request the watch would tell if it failed, and nothing else."""
-    requests = rig.live.requests
+    requests = rig.live.bind_requests
     assert requests is not None
     requests.only_failures = True
-    rig.hear(pod)
-    await until(lambda: rig.live.with_the_binder == 1)
-    return requests, requests.known[pod.key]
+    rig.deliver(pod)
+    await wait_until(lambda: rig.live.pods_at_binder == 1)
+    return requests, requests.requests[pod.key]
 
 
-async def made_anew(rig: Rig) -> str:
+async def made_anew(rig: LiveSchedulerHarness) -> str:
     """The node that the pod is to go to next, once the answer to the deletion is there."""
-    await until(lambda: rig.sent("DELETE", "/bindrequests/web") and not rig.live.writes.busy)
-    assert rig.live.requests is not None
-    assert rig.live.requests.known == {}, "the answer has told that it is gone"
-    assert rig.live.with_the_binder == 1, "the binder may have sent its binding"
+    await wait_until(lambda: rig.sent("DELETE", "/bindrequests/web") and not rig.live.writes.busy)
+    assert rig.live.bind_requests is not None
+    assert rig.live.bind_requests.requests == {}, "the answer has told that it is gone"
+    assert rig.live.pods_at_binder == 1, "the binder may have sent its binding"
     rig.clock.advance(60)
-    for uid, request in rig.live.requests.lost():
-        rig.live.requests.read_pod(uid, rig.live.engine.pending[request.pod_uid])
-    await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
+    for uid, request in rig.live.bind_requests.lost():
+        rig.live.bind_requests.read_pod(uid, rig.live.engine.pending[request.pod_uid])
+    await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
     second: str = rig.sent("POST", "/bindrequests")[1]["spec"]["selectedNode"]
     return second
 
@@ -53,18 +53,18 @@ async def made_anew(rig: Rig) -> str:
 @pytest.mark.parametrize("why", ["its node {node} is gone", "nobody has carried it out for 3601 s"])
 def test_a_pod_is_placed_anew_as_soon_as_its_request_is_deleted_and_told_why(why: str, there: bool) -> None:
     async def run() -> None:
-        async with asking_the_binder(*NODES.values(), config=by_requests()) as rig:
-            as_server(rig)
+        async with run_with_bind_requests(*NODES.values(), config=bind_request_config()) as rig:
+            store_bind_requests(rig)
             requests, first = await handed_over(rig, POD)
             node = first.spec.selected_node
             if "node" in why:
                 rig.hear_gone(NODES[node])
-                await rig.live.catch_up()
+                await rig.live.handle_pending_events()
             else:
                 rig.clock.advance(3601)
             if not there:
-                rig.refuse("DELETE", "/bindrequests/web", Reply(404, {"kind": "Status", "reason": "NotFound"}))
-            requests.tidy()
+                rig.fail_next("DELETE", "/bindrequests/web", Reply(404, {"kind": "Status", "reason": "NotFound"}))
+            requests.run_periodic_checks()
             second = await made_anew(rig)
             assert f"{LOST}: {why.format(node=node)}" in [each.note for each in rig.events.told]
             assert len(rig.sent("DELETE", "/bindrequests/web")) == 1
@@ -77,18 +77,18 @@ def test_what_the_watch_tells_late_of_a_request_that_was_deleted_is_not_told_of_
     """The binder has given it up just before it was deleted; when that is told there is another one."""
 
     async def run() -> None:
-        async with asking_the_binder(*NODES.values(), config=by_requests()) as rig:
-            as_server(rig)
+        async with run_with_bind_requests(*NODES.values(), config=bind_request_config()) as rig:
+            store_bind_requests(rig)
             requests, first = await handed_over(rig, POD)
             rig.hear_gone(NODES[first.spec.selected_node])
-            await rig.live.catch_up()
-            requests.tidy()
+            await rig.live.handle_pending_events()
+            requests.run_periodic_checks()
             second = await made_anew(rig)
-            await until(lambda: rig.live.with_the_binder == 1)
-            rig.live.hear(None, replace(first, status=BindRequestStatus("Failed", "no quota", 3)))
-            await rig.live.catch_up()
-            assert requests.known[POD.key].spec.selected_node == second
-            assert rig.live.with_the_binder == 1
-            assert not requests.failures.excluded(POD.uid)
+            await wait_until(lambda: rig.live.pods_at_binder == 1)
+            rig.live.handle_event(None, replace(first, status=BindRequestStatus("Failed", "no quota", 3)))
+            await rig.live.handle_pending_events()
+            assert requests.requests[POD.key].spec.selected_node == second
+            assert rig.live.pods_at_binder == 1
+            assert not requests.failures.excluded_nodes(POD.uid)
 
     asyncio.run(run())

@@ -8,12 +8,12 @@ import signal
 import pytest
 
 from bayplan.api_writes.crash_points import (
-    BOUND,
-    STEPS,
-    TAKEN,
-    VARIABLE,
-    armed,
-    unarmed,
+    ATTEMPT_STARTED,
+    BINDING_WRITTEN,
+    CRASH_POINTS,
+    ENVIRONMENT_VARIABLE,
+    crash_point_from_environment,
+    ignore_crash_point,
 )
 from bayplan.errors import UsageError
 
@@ -22,7 +22,7 @@ def dies_after(words: str, *reached: str) -> int:
     """The signal that ended a child which reached these steps one after another; 0 where it lived on."""
     child = os.fork()
     if not child:
-        step = armed({VARIABLE: words})
+        step = crash_point_from_environment({ENVIRONMENT_VARIABLE: words})
         for each in reached:
             step(each)
         os._exit(0)
@@ -31,19 +31,21 @@ def dies_after(words: str, *reached: str) -> int:
 
 
 def test_nobody_dies_unless_told_to() -> None:
-    assert armed({}) is unarmed
-    assert armed({VARIABLE: ""}) is unarmed
-    assert dies_after("", *STEPS) == 0
+    assert crash_point_from_environment({}) is ignore_crash_point
+    assert crash_point_from_environment({ENVIRONMENT_VARIABLE: ""}) is ignore_crash_point
+    assert dies_after("", *CRASH_POINTS) == 0
 
 
 @pytest.mark.parametrize(
     ("words", "reached", "ended_by"),
     [
-        pytest.param("bound", (TAKEN, BOUND), signal.SIGKILL, id="at its step"),
-        pytest.param("bound", (TAKEN, TAKEN), 0, id="not at another"),
-        pytest.param("bound:2", (BOUND,), 0, id="not the first time"),
-        pytest.param("bound:2", (BOUND, TAKEN, BOUND), signal.SIGKILL, id="the second time"),
-        pytest.param("any:3", (TAKEN, BOUND, TAKEN), signal.SIGKILL, id="whatever step"),
+        pytest.param("bound", (ATTEMPT_STARTED, BINDING_WRITTEN), signal.SIGKILL, id="at its step"),
+        pytest.param("bound", (ATTEMPT_STARTED, ATTEMPT_STARTED), 0, id="not at another"),
+        pytest.param("bound:2", (BINDING_WRITTEN,), 0, id="not the first time"),
+        pytest.param(
+            "bound:2", (BINDING_WRITTEN, ATTEMPT_STARTED, BINDING_WRITTEN), signal.SIGKILL, id="the second time"
+        ),
+        pytest.param("any:3", (ATTEMPT_STARTED, BINDING_WRITTEN, ATTEMPT_STARTED), signal.SIGKILL, id="whatever step"),
     ],
 )
 def test_a_process_dies_at_the_step_that_was_named(words: str, reached: tuple[str, ...], ended_by: int) -> None:
@@ -52,5 +54,5 @@ def test_a_process_dies_at_the_step_that_was_named(words: str, reached: tuple[st
 
 @pytest.mark.parametrize("words", ["bond", "bound:0", "bound:x", ":2"])
 def test_words_that_name_no_step_are_refused(words: str) -> None:
-    with pytest.raises(UsageError, match=f'{VARIABLE} is "{words}"; it takes a step'):
-        armed({VARIABLE: words})
+    with pytest.raises(UsageError, match=f'{ENVIRONMENT_VARIABLE} is "{words}"; it takes a step'):
+        crash_point_from_environment({ENVIRONMENT_VARIABLE: words})

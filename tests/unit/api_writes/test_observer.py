@@ -12,7 +12,7 @@ import pytest
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import Cycle, NodeTable, NodeView, Rejection, Status, error, row_alone, unschedulable
+from bayplan.framework import Cycle, NodeInfo, NodeTable, Rejection, Status, error, row_local, unschedulable
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
 from bayplan.scheduler.engine import PodEngine
@@ -37,14 +37,14 @@ class FailsHere:
     """Breaks about pods that are called so."""
 
     name = "FailsHere"
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.metadata.labels.get("breaks")
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         if cycle.pod.metadata.labels.get("breaks") == "filter":
-            yield Rejection.broken(nodes, "no")
+            yield Rejection.from_error(nodes, "no")
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         return error("no") if cycle.pod.metadata.labels.get("breaks") == "preFilter" else None
@@ -63,7 +63,7 @@ class Walks:
 
     name = "Walks"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return unschedulable("early") if int(node.name[1:]) < 300 else None
 
 
@@ -156,15 +156,15 @@ def test_a_hint_is_used_by_who_is_placed_by_what_others_found() -> None:
     on = engine(nodes=2)
     for number in range(5):
         assert on.place(pod(f"p{number}")).node is not None
-    assert points(on).look_ups(found=True).count == 3, "one on its own, one to be kept"
-    assert points(on).look_ups(found=False).count == 2
+    assert points(on).class_lookups(found=True).count == 3, "one on its own, one to be kept"
+    assert points(on).class_lookups(found=False).count == 2
 
 
 def test_nobody_is_hinted_at_a_node_where_none_fits_or_none_is_looked_for() -> None:
     on = engine()
     for number in range(4):
         assert on.place(pod(f"p{number}", cpu="99")).node is None
-    assert points(on).look_ups(found=True).count == 0
-    assert points(on).look_ups(found=False).count == 4
+    assert points(on).class_lookups(found=True).count == 0
+    assert points(on).class_lookups(found=False).count == 4
     on.place(pod("q", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]))
-    assert points(on).look_ups(found=False).count == 4, "PreFilter has rejected it"
+    assert points(on).class_lookups(found=False).count == 4, "PreFilter has rejected it"

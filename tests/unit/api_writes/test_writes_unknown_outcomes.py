@@ -22,26 +22,26 @@ import pytest
 from bayplan.api_writes.pod_statuses import PodStatuses
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.app import build_batch_engine
-from bayplan.batch.config.scheduler_conf import load
+from bayplan.batch.config.scheduler_conf import load_conf
 from bayplan.batch.evaluation.shard_filter import ShardStatus
-from bayplan.batch.live.default_queues import make_queues
-from bayplan.batch.live.eviction import PodEvictions
+from bayplan.batch.live.default_queues import ensure_default_queues
+from bayplan.batch.live.eviction import PodEvictor
 from bayplan.batch.live.gate_removal import FIRST_PAUSE_S, GateRemovals
-from bayplan.batch.live.node_shard import Sharding
+from bayplan.batch.live.node_shard import NodeShardSync
 from bayplan.batch.live.observer import NoBatchObserver
 from bayplan.batch.live.options import BatchOptions
-from bayplan.batch.live.run_loop_factory import followed
-from bayplan.batch.live.status_updater import Telling
+from bayplan.batch.live.run_loop_factory import build_event_handlers
+from bayplan.batch.live.status_updater import SessionStatusUpdater
 from bayplan.batch.model.tasks import QUEUE_ALLOCATION_GATE
 from bayplan.batch.session.outcome import GroupOutcome
-from bayplan.binder.gpu.reservations import NoDevice
+from bayplan.binder.gpu.reservations import DeviceNotReserved
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins import gpu_sharing
-from bayplan.binder.status_updater import NotBound
+from bayplan.binder.status_updater import BindFailed
 from bayplan.cache import Cache
-from bayplan.client import LEASES, REQUEST_TIMEOUT_S, Election
-from bayplan.client.http.connection import Answer
-from bayplan.client.http.response_parser import Head
+from bayplan.client import LEASES, REQUEST_TIMEOUT_S, LeaderElector
+from bayplan.client.http.connection import HttpResponse
+from bayplan.client.http.response_parser import ResponseHead
 from bayplan.clock import ManualClock
 from bayplan.codec.quantity import Quantity
 from bayplan.devices import claim_intents as devices
@@ -49,7 +49,7 @@ from bayplan.devices.claims import FINALIZER
 from bayplan.devices.extended_resources import find_special_claim, new_special_claim
 from bayplan.errors import ApiError, Forbidden, Invalid, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.api.status import SUCCESS, unschedulable
-from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
 from bayplan.intents.pod_intents import (
     AnnotatePod,
     BindPod,
@@ -59,12 +59,12 @@ from bayplan.intents.pod_intents import (
 )
 from bayplan.objects.core import ContainerExtendedResourceRequest, Node, Pod
 from bayplan.objects.kai.bind_request import (
-    OURS,
-    TAKEN_BY,
+    HANDLED_BY_BAYPLAN,
+    HANDLED_BY_LABEL,
     BindRequest,
     BindRequestStatus,
 )
-from bayplan.objects.kai.gpu_sharing import DEVICE as DEVICE_ID
+from bayplan.objects.kai.gpu_sharing import DEVICE_INDEX_ANNOTATION as DEVICE_ID
 from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import AllocationResult, ResourceClaim
@@ -75,13 +75,13 @@ from bayplan.objects.workloads import PodGroup
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
 from bayplan.volumes.claims import SELECTED_NODE
 from bayplan.volumes.volume_intents import (
-    AwaitVolumes,
-    PromiseVolume,
-    SelectNode,
-    promised_to,
+    SetSelectedNode,
+    SetVolumeClaimRef,
+    WaitForVolumes,
+    with_claim_ref,
 )
 from support.builders.batch_engines import GANGS
-from support.harness.live_batch import Heard
+from support.harness.live_batch import RecordedBatchEvents
 from support.harness.live_scheduler import RecordedEvents
 from support.harness.reconciler import (
     CLAIMS,
@@ -90,9 +90,9 @@ from support.harness.reconciler import (
     PODS,
     REQUESTS,
     RESERVATIONS,
-    BinderRig,
+    ReconcilerHarness,
     Tree,
-    on_rig,
+    run_with_reconciler,
 )
 from support.harness.write_sites import clients_of_other_names, write_sites
 
@@ -113,7 +113,7 @@ class SkippingClock(ManualClock):
 class Faults:
     """Spoils the answer to the first write whose method and path match `hits`."""
 
-    rig: BinderRig
+    rig: ReconcilerHarness
     kind: str
     hits: str
     late: list[Work] = field(default_factory=list)
@@ -121,14 +121,14 @@ class Faults:
     sends: int = 0
 
     async def __aenter__(self) -> Faults:
-        self._once = self.rig.client.transport._once
-        self.rig.client.transport._once = self._spoiled  # type: ignore[method-assign]
+        self._once = self.rig.client.transport._try_once
+        self.rig.client.transport._try_once = self._spoiled  # type: ignore[method-assign]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.rig.client.transport._once = self._once  # type: ignore[method-assign]
+        self.rig.client.transport._try_once = self._once  # type: ignore[method-assign]
 
-    async def _spoiled(self, asked: Any, timeout_s: float) -> Answer:
+    async def _spoiled(self, asked: Any, timeout_s: float) -> HttpResponse:
         if not re.fullmatch(self.hits, f"{asked.method} {asked.path.partition('?')[0]}"):
             return await self._once(asked, timeout_s)
         self.sends += 1
@@ -142,7 +142,7 @@ class Faults:
         if self.kind in ("write lands later", "answer lost"):
             raise Unreachable("the connection was cut", sent=True)
         retry_after = b"Retry-After: 1\r\n" if self.kind == "5xx with Retry-After" else b""
-        return Answer(Head(503, b"HTTP/1.1 503 Unavailable\r\n" + retry_after + b"\r\n"), b"")
+        return HttpResponse(ResponseHead(503, b"HTTP/1.1 503 Unavailable\r\n" + retry_after + b"\r\n"), b"")
 
     async def deliver(self) -> None:
         """The server gets the request now; a refusal of it reaches no client."""
@@ -154,7 +154,7 @@ class Faults:
 class World:
     """The parts that write, on one API server."""
 
-    rig: BinderRig
+    rig: ReconcilerHarness
     writes: ApiWrites
     clock: SkippingClock
 
@@ -220,7 +220,7 @@ async def _(world: World) -> Prepared:
 
     async def is_made() -> bool:
         found = await world.read(BindRequest, "web", resource=REQUESTS)
-        return bool(found.is_for(pod) and found.spec.selected_node == "n1" and found.is_live)
+        return bool(found.is_for(pod) and found.spec.selected_node == "n1" and found.is_active)
 
     return lambda: world.writes.perform(CreateBindRequest(pod, request)), is_made
 
@@ -232,9 +232,9 @@ async def _(world: World) -> Prepared:
     answers: list[object] = []
 
     async def delete() -> None:
-        for _ in range(2):  # `BindRequests.tidy` tries it again every five seconds
+        for _ in range(2):  # `BindRequestTracker.tidy` tries it again every five seconds
             try:
-                await world.writes.perform(DeleteBindRequest(request, then=answers.append))
+                await world.writes.perform(DeleteBindRequest(request, on_deleted=answers.append))
             except (ServerError, Unreachable):
                 assert answers == []  # until then the pod keeps its node
             else:
@@ -280,12 +280,12 @@ async def _(world: World) -> Prepared:
     local = {"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [_ON_N1]}}}
     await world.rig.make(_resource(PersistentVolume), {**_tree("PersistentVolume", "v"), "spec": {**capacity, **local}})
     claim = await _volume_claim(world)
-    volume = promised_to(await world.read(PersistentVolume, "v", ""), claim)
+    volume = with_claim_ref(await world.read(PersistentVolume, "v", ""), claim)
 
     async def is_promised() -> bool:
         return bool((await world.read(PersistentVolume, "v", "")).spec.claim_ref.uid == claim.metadata.uid)
 
-    return lambda: world.writes.perform(PromiseVolume(volume)), is_promised
+    return lambda: world.writes.perform(SetVolumeClaimRef(volume)), is_promised
 
 
 @row("PersistentVolumeClaim selected-node", r"PATCH .*/persistentvolumeclaims/c")
@@ -298,7 +298,7 @@ async def _(world: World) -> Prepared:
         found = await world.read(PersistentVolumeClaim, "c")
         return bool(found.metadata.annotations.get(SELECTED_NODE) == "n1")
 
-    return lambda: world.writes.perform(SelectNode(chosen)), is_chosen
+    return lambda: world.writes.perform(SetSelectedNode(chosen)), is_chosen
 
 
 @row("ResourceClaim finalizer", r"PATCH .*/resourceclaims/gpu")
@@ -387,7 +387,7 @@ async def _(world: World) -> Prepared:
     )
 
     async def say() -> None:
-        task = statuses.say(pod, "Unschedulable", "no node fits", "n1")
+        task = statuses.set_unschedulable(pod, "Unschedulable", "no node fits", "n1")
         assert task is not None
         await asyncio.wait([task])
 
@@ -427,9 +427,9 @@ async def _(world: World) -> Prepared:
     reports = world.rig.reconciler._reports
 
     async def is_given_up() -> bool:
-        return bool((await world.read(BindRequest, "web", resource=REQUESTS)).is_given_up)
+        return bool((await world.read(BindRequest, "web", resource=REQUESTS)).has_failed)
 
-    return lambda: reports.tell(request, NotBound("no"), 0.0), is_given_up
+    return lambda: reports.write_result(request, BindFailed("no"), 0.0), is_given_up
 
 
 @row("GPU reservation pod", rf"POST /api/v1/namespaces/{RESERVATIONS}/pods")
@@ -439,7 +439,7 @@ async def _(world: World) -> Prepared:
     made: list[Pod] = []
 
     async def reserve() -> None:
-        made.append(await world.rig.reservations._made(pod, node, "g"))
+        made.append(await world.rig.reservations._create_reservation(pod, node, "g"))
 
     async def is_only_one() -> bool:
         found = await world.rig.client.list(PODS)
@@ -454,18 +454,20 @@ async def _(world: World) -> Prepared:
 
     async def is_labelled() -> bool:
         labels = (await world.read(Pod, "web")).labels
-        return labels.get(GROUP_LABEL) == "g" and labels.get(TAKEN_BY) == OURS
+        return labels.get(GROUP_LABEL) == "g" and labels.get(HANDLED_BY_LABEL) == HANDLED_BY_BAYPLAN
 
-    return lambda: world.rig.reservations._label(pod, "g", several=False), is_labelled
+    return lambda: world.rig.reservations._add_group_label(pod, "g", several=False), is_labelled
 
 
 @row("removal of a GPU group label", r"PATCH .*/pods/web")
 async def _(world: World) -> Prepared:
-    pod = await world.pod(labels={GROUP_LABEL: "g", TAKEN_BY: OURS})
+    pod = await world.pod(labels={GROUP_LABEL: "g", HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN})
 
     async def unlabel() -> None:
-        await world.rig.reservations._unlabel(pod, ["g"])
-        await world.rig.reservations._label(await world.read(Pod, "web"), "g", several=False)  # the next attempt
+        await world.rig.reservations._remove_group_labels(pod, ["g"])
+        await world.rig.reservations._add_group_label(
+            await world.read(Pod, "web"), "g", several=False
+        )  # the next attempt
 
     async def is_labelled() -> bool:
         return (await world.read(Pod, "web")).labels.get(GROUP_LABEL) == "g"
@@ -477,11 +479,11 @@ async def _(world: World) -> Prepared:
 async def _(world: World) -> Prepared:
     pod = await world.pod()
     ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
-    await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})
+    await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
 
     async def write() -> None:
-        await gpu_sharing.upsert(ctx, pod, "m", {"device": "1"})
-        await gpu_sharing.upsert(ctx, pod, "m", {"device": "2"})  # the next attempt
+        await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "1"})
+        await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "2"})  # the next attempt
 
     async def is_latest() -> bool:
         return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
@@ -495,8 +497,8 @@ async def _(world: World) -> Prepared:
     ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
 
     async def write() -> None:
-        await gpu_sharing.upsert(ctx, pod, "m", {"device": "1"})
-        await gpu_sharing.upsert(ctx, pod, "m", {"device": "2"})  # the next attempt
+        await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "1"})
+        await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "2"})  # the next attempt
 
     async def is_latest() -> bool:
         return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
@@ -522,10 +524,10 @@ async def _(world: World) -> Prepared:
 @row("conditions of a victim", r"PATCH .*/pods/web/status")
 async def _(world: World) -> Prepared:
     pod = await world.pod(finalizers=["example.com/kept"])
-    engine = build_batch_engine(load(GANGS), Cache(), clock=world.clock, chance=world.rig.client.chance)
+    engine = build_batch_engine(load_conf(GANGS), Cache(), clock=world.clock, chance=world.rig.client.chance)
     statuses = PodStatuses(world.rig.client, world.writes, {}, clock=world.clock, chance=world.rig.client.chance)
-    following = followed(engine, BatchOptions())
-    evictions = PodEvictions(following, world.writes, statuses, Heard(), NoBatchObserver(), world.clock)
+    following = build_event_handlers(engine, BatchOptions())
+    evictions = PodEvictor(following, world.writes, statuses, RecordedBatchEvents(), NoBatchObserver(), world.clock)
 
     async def evict() -> None:
         evictions.start(pod, "preempt")
@@ -546,7 +548,7 @@ async def _(world: World) -> Prepared:
     async def write() -> None:
         for running in (1, 2):  # two sessions
             status = volcano.PodGroupStatus(phase="Running", running=running)
-            telling._write_group(await world.read(volcano.PodGroup, "g"), GroupOutcome(status, changed=True))
+            telling._update_group(await world.read(volcano.PodGroup, "g"), GroupOutcome(status, changed=True))
             await world.writes.drain()
 
     async def is_latest() -> bool:
@@ -562,7 +564,7 @@ async def _(world: World) -> Prepared:
 
     async def write() -> None:
         for amount in ("1", "2"):  # two sessions
-            telling._write_queue(await world.read(volcano.Queue, "q", ""), {"cpu": Quantity.parse(amount)})
+            telling._update_queue(await world.read(volcano.Queue, "q", ""), {"cpu": Quantity.parse(amount)})
             await world.writes.drain()
 
     async def is_latest() -> bool:
@@ -578,13 +580,13 @@ async def _(world: World) -> Prepared:
     await world.rig.make(
         shards, {**_tree("NodeShard", "s"), "apiVersion": shards.api_version, "spec": {"nodesDesired": []}}
     )
-    engine = build_batch_engine(load(GANGS), Cache(), clock=world.clock, chance=client.chance)
-    sharding = Sharding(engine, client, world.writes, shards, world.clock, "s", is_hard=True)
+    engine = build_batch_engine(load_conf(GANGS), Cache(), clock=world.clock, chance=client.chance)
+    sharding = NodeShardSync(engine, client, world.writes, shards, world.clock, "s", is_hard=True)
 
     async def write() -> None:
         for node in ("n1", "n2"):  # two sessions
             mine = await world.read(volcano.NodeShard, "s", "")
-            world.writes.start(sharding._tell(mine, ShardStatus(frozenset([node]))), "saying it")
+            world.writes.start(sharding._write_status(mine, ShardStatus(frozenset([node]))), "saying it")
             await world.writes.drain()
 
     async def is_latest() -> bool:
@@ -640,12 +642,12 @@ async def _(world: World) -> Prepared:
 async def _(world: World) -> Prepared:
     pod, reservations = await world.pod(), world.rig.reservations
     node = await world.read(Node, "n1", "")
-    made = await reservations._made(pod, node, "g")
+    made = await reservations._create_reservation(pod, node, "g")
     await world.rig.patch(PODS, made.name, {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}, namespace=RESERVATIONS)
 
     async def delete() -> None:
         await reservations.sync_group("g")  # it has no users
-        with pytest.raises(NoDevice, match="still going"):
+        with pytest.raises(DeviceNotReserved, match="still going"):
             await reservations.reserve(pod, node, "g", several=False)  # the next attempt
 
     async def is_going() -> bool:
@@ -656,7 +658,7 @@ async def _(world: World) -> Prepared:
 
 @row("deletion of a user of a GPU that is not reserved", r"DELETE .*/pods/web")
 async def _(world: World) -> Prepared:
-    await world.pod(labels={GROUP_LABEL: "g", TAKEN_BY: OURS}, spec={"nodeName": "n1"})
+    await world.pod(labels={GROUP_LABEL: "g", HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}, spec={"nodeName": "n1"})
     await world.rig.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
 
     async def is_gone() -> bool:
@@ -669,12 +671,12 @@ async def _(world: World) -> Prepared:
 async def _(world: World) -> Prepared:
     pod = await world.pod()
     ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
-    await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})
+    await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
 
     async def write() -> None:
         with contextlib.suppress(ServerError, Unreachable):
-            await gpu_sharing.delete(ctx, pod, ["m"])  # the attempt is taken back
-        await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})  # the next attempt, with the same device
+            await gpu_sharing.delete_config_maps(ctx, pod, ["m"])  # the attempt is taken back
+        await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})  # the next attempt, with the same device
 
     async def is_there() -> bool:
         return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "0"})
@@ -684,7 +686,7 @@ async def _(world: World) -> Prepared:
 
 @row("Lease", r"PUT .*/leases/kube-scheduler")
 async def _(world: World) -> Prepared:
-    election = Election(world.rig.client, identity="me", namespace="default")
+    election = LeaderElector(world.rig.client, identity="me", namespace="default")
     await election.acquire()
 
     async def renew() -> None:
@@ -726,15 +728,23 @@ async def _define_volcano(world: World) -> None:
             await world.rig.make(DEFINITIONS, each)
 
 
-async def _telling(world: World) -> Telling:
+async def _telling(world: World) -> SessionStatusUpdater:
     await _define_volcano(world)
     client, statuses = (
         world.rig.client,
         PodStatuses(world.rig.client, world.writes, {}, clock=world.clock, chance=world.rig.client.chance),
     )
-    engine = build_batch_engine(load(GANGS), Cache(), clock=world.clock, chance=client.chance)
+    engine = build_batch_engine(load_conf(GANGS), Cache(), clock=world.clock, chance=client.chance)
     groups, queues = _resource(volcano.PodGroup), _resource(volcano.Queue)
-    return Telling(followed(engine, BatchOptions()), client, world.writes, statuses, Heard(), groups, queues)
+    return SessionStatusUpdater(
+        build_event_handlers(engine, BatchOptions()),
+        client,
+        world.writes,
+        statuses,
+        RecordedBatchEvents(),
+        groups,
+        queues,
+    )
 
 
 async def _first_queues(world: World) -> Prepared:
@@ -742,7 +752,7 @@ async def _first_queues(world: World) -> Prepared:
     queues = _resource(volcano.Queue)
 
     async def make() -> None:
-        await make_queues(world.rig.client, queues, world.clock, known=lambda _: True)
+        await ensure_default_queues(world.rig.client, queues, world.clock, known=lambda _: True)
         # An administrator closes it: the first patch must not open it again.
         await world.rig.patch(queues, "root", {"status": {"state": "Closed"}}, sub="status")
 
@@ -774,12 +784,12 @@ async def _reservation(world: World) -> Prepared:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reservation_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = rig.reservations._confirmed.clock = SkippingClock()
         pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
         node = await rig.client.get(Node, "", "n1")
         async with Faults(rig, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
-            made = await rig.reservations._made(pod, node, "g")
+            made = await rig.reservations._create_reservation(pod, node, "g")
             await rig.reservations.sync_group("g")  # it has no users
             assert "deletionTimestamp" not in (await rig.get(PODS, made.name, RESERVATIONS))["metadata"]
             await faults.deliver()
@@ -788,29 +798,29 @@ def test_a_reservation_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Pa
         left = await rig.find(PODS, made.name, RESERVATIONS)
         assert left is None or "deletionTimestamp" in left["metadata"]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reservation_that_has_ended_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = rig.reservations._confirmed.clock = SkippingClock()
         pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
         node = await rig.client.get(Node, "", "n1")
         async with Faults(rig, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
-            made = await rig.reservations._made(pod, node, "g")
+            made = await rig.reservations._create_reservation(pod, node, "g")
             await rig.patch(PODS, made.name, {"status": {"phase": "Failed"}}, sub="status", namespace=RESERVATIONS)
             for _ in range(2):
-                with pytest.raises(NoDevice, match="it is made anew when it is gone"):
-                    await rig.reservations._made(pod, node, "g")
+                with pytest.raises(DeviceNotReserved, match="it is made anew when it is gone"):
+                    await rig.reservations._create_reservation(pod, node, "g")
                 await faults.deliver()
             assert (await rig.get(PODS, made.name, RESERVATIONS))["metadata"]["uid"] == made.uid
             clock.advance(REQUEST_TIMEOUT_S)
-            with pytest.raises(NoDevice, match="it is made anew when it is gone"):
-                await rig.reservations._made(pod, node, "g")
-            assert (await rig.reservations._made(pod, node, "g")).uid != made.uid
+            with pytest.raises(DeviceNotReserved, match="it is made anew when it is gone"):
+                await rig.reservations._create_reservation(pod, node, "g")
+            assert (await rig.reservations._create_reservation(pod, node, "g")).uid != made.uid
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -819,31 +829,31 @@ def test_a_silent_reservation_that_is_deleted_late_gives_no_device_to_the_next_a
 ) -> None:
     """It says its device after the patience has ended, and its DELETE has not reached the API server."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = rig.reservations._confirmed.clock = SkippingClock()
         pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
         node = await rig.client.get(Node, "", "n1")
         async with Faults(rig, kind, rf"DELETE /api/v1/namespaces/{RESERVATIONS}/pods/.*") as faults:
-            with pytest.raises(NoDevice, match="has not said"):
+            with pytest.raises(DeviceNotReserved, match="has not said"):
                 await rig.reservations.reserve(pod, node, "g", several=False)
             assert faults.hit == 1
             (made,) = [each for each in (await rig.client.list(PODS)).items if each.namespace == RESERVATIONS]
             said = {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}
             await rig.patch(PODS, made.name, said, namespace=RESERVATIONS)
-            with pytest.raises(NoDevice, match="still going"):
+            with pytest.raises(DeviceNotReserved, match="still going"):
                 await rig.reservations.reserve(pod, node, "g", several=False)
             await faults.deliver()
 
-    on_rig(tmp_path, test, patience_s=0.0)
+    run_with_reconciler(tmp_path, test, patience_s=0.0)
 
 
 def test_a_label_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_path: Path) -> None:
     """The next attempt writes the same label, which does not change the version that the removal names."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = rig.reservations._confirmed.clock = SkippingClock()
         world = World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock)
-        pod = await world.pod(labels={GROUP_LABEL: "g", TAKEN_BY: OURS})
+        pod = await world.pod(labels={GROUP_LABEL: "g", HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN})
         async with Faults(rig, "write lands later", r"PATCH .*/pods/web") as faults:
             get, failures = rig.client.get, [Unreachable("the server is away")]
 
@@ -854,12 +864,12 @@ def test_a_label_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_path: Pa
 
             rig.client.get = failing  # type: ignore[method-assign]
             with contextlib.suppress(Unreachable):
-                await rig.reservations._unlabel(pod, ["g"])
-            await rig.reservations._label(await world.read(Pod, "web"), "g", several=False)
+                await rig.reservations._remove_group_labels(pod, ["g"])
+            await rig.reservations._add_group_label(await world.read(Pod, "web"), "g", several=False)
             await faults.deliver()
         assert (await world.read(Pod, "web")).labels.get(GROUP_LABEL) == "g"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 async def refused_attempt(world: World, request: BindRequest, attempt: int) -> None:
@@ -871,54 +881,54 @@ async def refused_attempt(world: World, request: BindRequest, attempt: int) -> N
 def test_a_request_is_neither_deleted_nor_replaced_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
     """Its node is free when it is given up: the create would bring its pod there all the same."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
         world = World(rig, writes, clock)
-        pod, desk = await world.pod(), BindRequestDesk(clock, attempts=1)
+        pod, desk = await world.pod(), BindRequestFactory(clock, attempts=1)
         answers: list[object] = []
         async with Faults(rig, kind, r"POST .*/bindrequests") as faults:
             start_s = clock.monotonic_s()
             made = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
             await refused_attempt(world, made, 1)
-            await writes.perform(DeleteBindRequest(made, then=answers.append, postponed=answers.append))
+            await writes.perform(DeleteBindRequest(made, on_deleted=answers.append, postponed=answers.append))
             assert answers == [start_s + REQUEST_TIMEOUT_S]
             with pytest.raises(ApiError, match="an earlier create of it, whose outcome is unknown"):
                 await writes.perform(CreateBindRequest(pod, desk.request(pod, "n2", {})))
             await faults.deliver()
             found = await world.read(BindRequest, "web", resource=REQUESTS)
-            assert (found.metadata.uid, found.is_given_up) == (made.metadata.uid, True)
+            assert (found.metadata.uid, found.has_failed) == (made.metadata.uid, True)
         clock.advance(REQUEST_TIMEOUT_S)
         again = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n2", {})))
         assert again.spec.selected_node == "n2"
-        await writes.perform(DeleteBindRequest(again, then=answers.append, postponed=answers.append))
+        await writes.perform(DeleteBindRequest(again, on_deleted=answers.append, postponed=answers.append))
         assert answers[1:] == [None]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_request_whose_create_was_answered_is_replaced_at_once(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
         world = World(rig, writes, clock)
-        pod, desk = await world.pod(), BindRequestDesk(clock, attempts=1)
+        pod, desk = await world.pod(), BindRequestFactory(clock, attempts=1)
         made = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
         await refused_attempt(world, made, 1)
         again = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n2", {})))
         assert again.spec.selected_node == "n2"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_late_create_for_a_pod_that_is_gone_is_replaced_by_that_of_the_next_pod_of_its_name(tmp_path: Path) -> None:
     """The binder carries out no request for another uid, so that it need not be waited for."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
         world = World(rig, writes, clock)
-        pod, desk = await world.pod(), BindRequestDesk(clock, attempts=1)
+        pod, desk = await world.pod(), BindRequestFactory(clock, attempts=1)
         async with Faults(rig, "write lands later", r"POST .*/bindrequests") as faults:
             await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
             await rig.client.delete(PODS, name="web", namespace="default")
@@ -929,13 +939,13 @@ def test_a_late_create_for_a_pod_that_is_gone_is_replaced_by_that_of_the_next_po
         made = await writes.perform(CreateBindRequest(second, desk.request(second, "n2", {})))
         assert made.is_for(second)
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_late_status_of_a_request_undoes_no_later_one(tmp_path: Path) -> None:
     """The engine frees the node of a request that was given up, so that it must not become live again."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         rig.reconciler._reports._confirmed.clock = clock
         world = World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock)
@@ -944,35 +954,35 @@ def test_a_late_status_of_a_request_undoes_no_later_one(tmp_path: Path) -> None:
         async with Faults(rig, "write lands later", r"PATCH .*/bindrequests/web/status") as faults:
             for reason in ("first", "second"):
                 request = await world.read(BindRequest, "web", resource=REQUESTS)
-                await reports.tell(request, NotBound(reason), 0.1)
+                await reports.write_result(request, BindFailed(reason), 0.1)
             await faults.deliver()
         found = await world.read(BindRequest, "web", resource=REQUESTS)
         assert found.status == BindRequestStatus("Failed", "second", 2)
-        assert found.is_given_up
+        assert found.has_failed
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("is_given_up", [False, True], ids=["annotated", "given up"])
 def test_a_status_is_written_to_the_version_that_is_there(tmp_path: Path, is_given_up: bool) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod(), backoffLimit=2)
         known = await rig.client.get(BindRequest, "default", "web", resource=REQUESTS)
         await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
         if is_given_up:
             status = {"phase": "Failed", "reason": "by the next leader", "failedAttempts": 2}
             await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
-        await rig.reconciler._reports.tell(known, NotBound("first"), 0.1)
+        await rig.reconciler._reports.write_result(known, BindFailed("first"), 0.1)
         assert (await rig.status())["reason"] == ("by the next leader" if is_given_up else "first")
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reservation_waits_for_each_removal_of_its_claim(tmp_path: Path, kind: str) -> None:
     """The removal for another pod starts later and ends first."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
         world = World(rig, writes, clock)
@@ -1009,13 +1019,13 @@ def test_a_reservation_waits_for_each_removal_of_its_claim(tmp_path: Path, kind:
         found = await world.read(ResourceClaim, "gpu", resource=CLAIMS)
         assert [user.uid for user in found.status.reserved_for] == [pod.uid]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_claim_for_extended_resources_that_comes_back_late_has_no_devices(tmp_path: Path) -> None:
     """It goes with its pod; the next attempt may use it."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
         pod = await World(rig, writes, clock).pod()
@@ -1029,48 +1039,48 @@ def test_a_claim_for_extended_resources_that_comes_back_late_has_no_devices(tmp_
         assert found.status.allocation is None
         assert [each.uid for each in found.metadata.owner_references] == [pod.uid]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_config_map_that_comes_back_late_is_brought_up_to_date_by_the_next_attempt(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
         pod = await World(rig, writes, clock).pod()
         ctx = BinderHandle(rig.client, writes, clock, Cache())
         async with Faults(rig, "write lands later", r"POST .*/configmaps") as faults:
             with contextlib.suppress(Unreachable):
-                await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})
-            await gpu_sharing.delete(ctx, pod, ["m"])  # the attempt is taken back
+                await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "0"})
+            await gpu_sharing.delete_config_maps(ctx, pod, ["m"])  # the attempt is taken back
             await faults.deliver()
-            await gpu_sharing.upsert(ctx, pod, "m", {"device": "1"})
+            await gpu_sharing.upsert_config_map(ctx, pod, "m", {"device": "1"})
             await faults.deliver()
         assert (await rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "1"}
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_condition_that_lands_after_the_binding_changes_nothing(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
         world = World(rig, writes, clock)
         pod = await world.pod()
         statuses = PodStatuses(rig.client, writes, {pod.uid: pod}, clock=clock, chance=rig.client.chance)
         async with Faults(rig, "write lands later", r"PATCH .*/pods/web/status") as faults:
-            assert statuses.say(pod, "Unschedulable", "no node fits", None) is not None
+            assert statuses.set_unschedulable(pod, "Unschedulable", "no node fits", None) is not None
             await writes.drain()
             await writes.perform(BindPod(pod, "n1"))
             await faults.deliver()
         conditions = {each.type: each.status for each in (await world.read(Pod, "web")).status.conditions}
         assert conditions["PodScheduled"] == "True"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("code", [403, 422, 429])
 def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
         pod = await World(rig, writes, clock).pod()
@@ -1088,7 +1098,7 @@ def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int)
         else:
             assert await writes.perform(DeletePod(pod)) is True
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -1096,7 +1106,7 @@ def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int)
 def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, kind: str) -> None:
     hits, prepare = ROWS[name]
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
         rig.reservations._confirmed.clock = rig.reconciler._reports._confirmed.clock = clock
@@ -1109,7 +1119,7 @@ def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, 
             await faults.deliver()
         assert await is_done()  # a write that the server gets late changes nothing
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 SCANNED = (
@@ -1132,16 +1142,16 @@ ROWS_OF_INTENTS: dict[type, tuple[str, ...]] = {
     AnnotatePod: ("annotation of a pod", "annotation of a pod by a plugin of the binder"),
     CreateBindRequest: ("BindRequest",),
     DeleteBindRequest: ("deletion of a BindRequest",),
-    PromiseVolume: ("PersistentVolume claimRef",),
-    SelectNode: ("PersistentVolumeClaim selected-node",),
-    AwaitVolumes: (),
+    SetVolumeClaimRef: ("PersistentVolume claimRef",),
+    SetSelectedNode: ("PersistentVolumeClaim selected-node",),
+    WaitForVolumes: (),
     devices.ReserveClaim: ("ResourceClaim finalizer", "ResourceClaim allocation and reservation"),
     devices.CreateSpecialClaim: ("ResourceClaim for extended resources",),
     devices.RecordSpecialClaim: ("claim for extended resources in the pod's status",),
     devices.UnreserveClaim: ("removal of a reservation",),
     devices.DeallocateClaim: ("deallocation of a claim",),
     devices.DeleteClaim: ("deletion of a claim",),
-    devices.AwaitDevices: (),
+    devices.WaitForDevices: (),
 }
 
 ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
@@ -1156,8 +1166,8 @@ ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
     "scheduler/writing.py:_annotate patch": ROWS_OF_INTENTS[AnnotatePod],
     "scheduler/writing.py:_bind bind": ROWS_OF_INTENTS[BindPod],
     "scheduler/writing.py:_delete_pod delete": ROWS_OF_INTENTS[DeletePod],
-    "scheduler/writing.py:_promise_volume patch": ROWS_OF_INTENTS[PromiseVolume],
-    "scheduler/writing.py:_select_node patch": ROWS_OF_INTENTS[SelectNode],
+    "scheduler/writing.py:_promise_volume patch": ROWS_OF_INTENTS[SetVolumeClaimRef],
+    "scheduler/writing.py:_select_node patch": ROWS_OF_INTENTS[SetSelectedNode],
     # These send requests of their own.
     "batch/live/admitting.py:_carry_out patch": ("removal of a scheduling gate",),
     "batch/live/evicting.py:_tell patch": ("conditions of a victim",),
@@ -1204,11 +1214,11 @@ def test_every_place_that_writes_has_a_row() -> None:
 
 
 def test_every_intent_has_a_row(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         writes = ApiWrites(rig.client, RecordedEvents(), clock=rig.client.clock)
         assert set(writes._performers) == set(ROWS_OF_INTENTS)
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_every_row_is_of_a_write_that_is_sent() -> None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import yaml
 
-from bayplan.apiserver.resources.kinds import BUILT_IN, Resource
+from bayplan.apiserver.resources.kinds import BUILT_IN, ServedResource
 from cluster.api import Api, Refused
 from cluster.run import BENCHMARK_FLAGS, Cluster
-from support.builders.manifest_mutations import changed, changes
+from support.builders.manifest_mutations import apply_mutation, mutations
 
 HERE = Path(__file__).parent
 RECORDING = HERE / "rules.json.xz"
@@ -36,12 +36,12 @@ def manifests() -> list[Tree]:
     return list(yaml.safe_load_all((HERE / "manifests.yaml").read_text()))
 
 
-def resource_of(item: Tree) -> Resource:
+def resource_of(item: Tree) -> ServedResource:
     group, _, version = item["apiVersion"].rpartition("/")
     return next(r for r in BUILT_IN if (r.group, r.version, r.kind) == (group, version, item["kind"]))
 
 
-def path_of(resource: Resource) -> str:
+def path_of(resource: ServedResource) -> str:
     root = f"/apis/{resource.api_version}" if resource.group else "/api/v1"
     return f"{root}/namespaces/{NAMESPACE}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
 
@@ -79,8 +79,8 @@ def undecodable(answer: Any) -> bool:
 
 def creations(server: Server, item: Tree) -> Iterator[list[Any]]:
     path = f"{path_of(resource_of(item))}?dryRun=All"
-    for where, value in changes(item):
-        answer = told(server.ask("POST", path, changed(item, where, value)))
+    for where, value in mutations(item):
+        answer = told(server.ask("POST", path, apply_mutation(item, where, value)))
         if not undecodable(answer):
             yield [where, value, answer]
 
@@ -93,8 +93,8 @@ def updates(server: Server, item: Tree) -> Tree:
     stored["metadata"].pop("managedFields", None)
     path = f"{path_of(resource)}/{stored['metadata']['name']}"
     found = []
-    for where, value in changes(stored):
-        answer = told(server.ask("PUT", f"{path}?dryRun=All", changed(stored, where, value)))
+    for where, value in mutations(stored):
+        answer = told(server.ask("PUT", f"{path}?dryRun=All", apply_mutation(stored, where, value)))
         if not undecodable(answer):
             found.append([where, value, answer])
     server.ask("DELETE", path, {"gracePeriodSeconds": 0})

@@ -29,9 +29,9 @@ from support.builders.schema_requests import (
     RECORDING,
     History,
     Kind,
-    Question,
+    SchemaRequest,
     Write,
-    questions,
+    schema_requests,
 )
 
 Tree = dict[str, Any]
@@ -72,7 +72,7 @@ class Server:
         return code, json.loads(text), [each[7:-1].replace('\\"', '"') for each in warnings]
 
 
-def answer(server: Server, question: Question) -> Tree:
+def answer(server: Server, question: SchemaRequest) -> Tree:
     query = f"?dryRun=All&fieldManager=m1&fieldValidation={question.validation}"
     code, found, warnings = server.ask(question.method, question.path + query, question.body, question.media)
     if code >= 300:
@@ -128,7 +128,7 @@ def main() -> None:
         server.ask("POST", DEFINITIONS, CASES["definition"])
         server.ask("POST", PODS, CASES["live_pod"])
         time.sleep(2)
-        answers = [answer(server, question) for question in questions()]
+        answers = [answer(server, question) for question in schema_requests()]
         histories = {f"{plural} {seed}": history(server, plural, seed) for plural in KINDS for seed in SEEDS}
         recorded = {
             "live": server.ask("GET", f"{PODS}/pp")[1],

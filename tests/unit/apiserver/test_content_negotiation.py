@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from support.harness.apiserver_store import config_map
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
@@ -20,21 +20,21 @@ MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
 
-@on_loop
+@async_test
 async def test_a_list_of_metadata_without_items_has_null_and_all_others_an_empty_list(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         nobody = f"{CONFIG_MAPS}?labelSelector=a%3Db"
-        assert (await cluster.ask("GET", nobody, Accept=METADATA_LIST)).json["items"] is None
-        assert (await cluster.ask("GET", nobody)).json["items"] == []
+        assert (await cluster.request("GET", nobody, Accept=METADATA_LIST)).json["items"] is None
+        assert (await cluster.request("GET", nobody)).json["items"] == []
         table = "application/json;as=Table;g=meta.k8s.io;v=v1"
-        assert (await cluster.ask("GET", nobody, Accept=table)).json["rows"] == []
-        somebody = (await cluster.ask("GET", CONFIG_MAPS, Accept=METADATA_LIST)).json["items"]
+        assert (await cluster.request("GET", nobody, Accept=table)).json["rows"] == []
+        somebody = (await cluster.request("GET", CONFIG_MAPS, Accept=METADATA_LIST)).json["items"]
         assert [each["metadata"]["name"] for each in somebody] == ["kube-root-ca.crt"]
 
 
-@on_loop
+@async_test
 async def test_metadata_of_one_are_not_those_of_many(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         for path, accept, message in (
             (
                 CONFIG_MAPS,
@@ -47,23 +47,23 @@ async def test_metadata_of_one_are_not_those_of_many(tmp_path: Path) -> None:
                 "you requested PartialObjectMetadataList, but the requested object is not a list (*core.ConfigMap)",
             ),
         ):
-            answer = await cluster.ask("GET", path, Accept=accept)
+            answer = await cluster.request("GET", path, Accept=accept)
             assert (answer.code, answer.json["reason"], answer.json["message"]) == (406, "NotAcceptable", message)
 
 
-@on_loop
+@async_test
 async def test_yaml_quotes_what_another_reader_could_mistake(tmp_path: Path) -> None:
     texts = {"a": "yes", "b": "y", "c": "1e3", "d": "", "e": "two\nlines\n", "f": "plain", "g": "0x1f", "h": "a: b"}
-    async with served(tmp_path) as cluster:
-        await cluster.make(CONFIG_MAPS, {**config_map("texts"), "data": texts})
-        answer = await cluster.ask("GET", f"{CONFIG_MAPS}/texts", Accept="application/yaml")
+    async with run_embedded_cluster(tmp_path) as cluster:
+        await cluster.create(CONFIG_MAPS, {**config_map("texts"), "data": texts})
+        answer = await cluster.request("GET", f"{CONFIG_MAPS}/texts", Accept="application/yaml")
         assert yaml.safe_load(answer.text)["data"] == texts
         told = answer.text.partition("data:\n")[2].partition("kind:")[0]
         assert told == (
             '  a: "yes"\n  b: "y"\n  c: "1e3"\n  d: ""\n  e: |\n    two\n    lines\n  f: plain\n  g: "0x1f"\n'
             "  h: 'a: b'\n"
         )
-        missing = await cluster.ask("GET", f"{CONFIG_MAPS}/nope", Accept="application/yaml")
+        missing = await cluster.request("GET", f"{CONFIG_MAPS}/nope", Accept="application/yaml")
         assert yaml.safe_load(missing.text)["message"] == 'configmaps "nope" not found'
 
 
@@ -77,72 +77,72 @@ async def test_yaml_quotes_what_another_reader_could_mistake(tmp_path: Path) -> 
     ],
 )
 def test_answers_are_laid_out_for_people(tmp_path: Path, query: str, agent: str, laid_out: bool) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with served(tmp_path) as cluster:
+        async with run_embedded_cluster(tmp_path) as cluster:
             for path in (CONFIG_MAPS, f"{CONFIG_MAPS}/nope"):
-                answer = await cluster.ask("GET", f"{path}{query}", User_Agent=agent)
+                answer = await cluster.request("GET", f"{path}{query}", User_Agent=agent)
                 assert answer.text.startswith('{\n  "kind": "') == laid_out, answer.text
 
     run()
 
 
-@on_loop
+@async_test
 async def test_what_people_ask_a_server_first(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
-        paths = (await cluster.ask("GET", "/")).json["paths"]
+    async with run_embedded_cluster(tmp_path) as cluster:
+        paths = (await cluster.request("GET", "/")).json["paths"]
         assert {"/api/v1", "/apis/apps/v1", "/openapi/v3", "/readyz", "/version"} <= set(paths)
         for path in paths:
-            assert (await cluster.ask("GET", path)).code == 200, path
-        assert (await cluster.ask("GET", "/readyz?verbose")).text == "[+]ping ok\n[+]etcd ok\nreadyz check passed\n"
-        assert (await cluster.ask("GET", "/livez/etcd")).text == "ok"
-        assert (await cluster.ask("GET", "/livez/nonsense")).code == 404
-        assert (await cluster.ask("GET", "/version")).text.startswith('{\n  "major": "1",\n')
-        assert (await cluster.ask("GET", "/openapi/v2", Accept="application/json")).json["swagger"] == "2.0"
+            assert (await cluster.request("GET", path)).code == 200, path
+        assert (await cluster.request("GET", "/readyz?verbose")).text == "[+]ping ok\n[+]etcd ok\nreadyz check passed\n"
+        assert (await cluster.request("GET", "/livez/etcd")).text == "ok"
+        assert (await cluster.request("GET", "/livez/nonsense")).code == 404
+        assert (await cluster.request("GET", "/version")).text.startswith('{\n  "major": "1",\n')
+        assert (await cluster.request("GET", "/openapi/v2", Accept="application/json")).json["swagger"] == "2.0"
 
 
-@on_loop
+@async_test
 async def test_cluster_wide_objects_lose_the_namespace_that_a_manifest_gives_them(tmp_path: Path) -> None:
     role = {"metadata": {"name": "reader", "namespace": "somewhere"}, "rules": []}
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         for method, path in (("POST", ROLES), ("PUT", f"{ROLES}/reader")):
-            answer = await cluster.ask(method, path, role)
+            answer = await cluster.request(method, path, role)
             assert answer.code in (200, 201), answer.text
             assert "namespace" not in answer.json["metadata"]
 
 
-@on_loop
+@async_test
 async def test_what_was_there_once_is_applied_with_the_version_that_it_had(tmp_path: Path) -> None:
     saved = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "saved", "resourceVersion": "5"}}
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         path = f"{CONFIG_MAPS}/saved?fieldManager=tests"
-        assert (await cluster.ask("PATCH", path, saved, Content_Type=APPLY)).code == 201
-        assert (await cluster.ask("PATCH", path, saved, Content_Type=APPLY)).code == 409
+        assert (await cluster.request("PATCH", path, saved, Content_Type=APPLY)).code == 201
+        assert (await cluster.request("PATCH", path, saved, Content_Type=APPLY)).code == 409
 
 
-@on_loop
+@async_test
 async def test_a_dry_run_does_not_mind_a_version_that_the_store_would_refuse(tmp_path: Path) -> None:
     saved = config_map("saved")
     saved["metadata"]["resourceVersion"] = "5"
-    async with served(tmp_path) as cluster:
-        assert (await cluster.ask("POST", f"{CONFIG_MAPS}?dryRun=All", saved)).code == 201
-        refused = await cluster.ask("POST", CONFIG_MAPS, saved)
+    async with run_embedded_cluster(tmp_path) as cluster:
+        assert (await cluster.request("POST", f"{CONFIG_MAPS}?dryRun=All", saved)).code == 201
+        refused = await cluster.request("POST", CONFIG_MAPS, saved)
         assert (refused.code, refused.json["reason"]) == (500, "InternalError")
         wrong = {**saved, "metadata": {"name": "Not_A_Name", "resourceVersion": "5"}}
-        assert (await cluster.ask("POST", CONFIG_MAPS, wrong)).code == 422
+        assert (await cluster.request("POST", CONFIG_MAPS, wrong)).code == 422
 
 
-@on_loop
+@async_test
 async def test_what_was_another_object_once_is_not_applied_in_its_name(tmp_path: Path) -> None:
     saved = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "saved", "uid": "u-1"}}
-    async with served(tmp_path) as cluster:
-        answer = await cluster.ask("PATCH", f"{CONFIG_MAPS}/saved?fieldManager=tests", saved, Content_Type=APPLY)
+    async with run_embedded_cluster(tmp_path) as cluster:
+        answer = await cluster.request("PATCH", f"{CONFIG_MAPS}/saved?fieldManager=tests", saved, Content_Type=APPLY)
         why = "uid mismatch: the provided object specified uid u-1, and no existing object was found"
         assert (answer.code, answer.json["reason"]) == (409, "Conflict")
         assert answer.json["message"].endswith(why)
 
 
-@on_loop
+@async_test
 async def test_managed_fields_written_by_hand_that_are_none_are_forgotten(tmp_path: Path) -> None:
     entry = {
         "manager": "somebody",
@@ -153,13 +153,13 @@ async def test_managed_fields_written_by_hand_that_are_none_are_forgotten(tmp_pa
     }
     made = {**config_map("odd"), "data": {"key": "value"}}
     made["metadata"]["managedFields"] = [entry]
-    async with served(tmp_path) as cluster:
-        answer = await cluster.ask("POST", CONFIG_MAPS, made, User_Agent="tests/1")
+    async with run_embedded_cluster(tmp_path) as cluster:
+        answer = await cluster.request("POST", CONFIG_MAPS, made, User_Agent="tests/1")
         assert answer.code == 201, answer.text
         assert [each["manager"] for each in answer.json["metadata"]["managedFields"]] == ["tests"]
 
 
-@on_loop
+@async_test
 async def test_an_api_service_is_asked_at_the_port_of_https_and_an_id_of_old_is_warned_of(tmp_path: Path) -> None:
     spec = {"group": "metrics.k8s.io", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100}
     metrics = {
@@ -167,14 +167,14 @@ async def test_an_api_service_is_asked_at_the_port_of_https_and_an_id_of_old_is_
         "spec": {**spec, "service": {"name": "metrics", "namespace": "kube-system"}, "insecureSkipTLSVerify": True},
     }
     node = {"metadata": {"name": "old"}, "spec": {"externalID": "i-1"}}
-    async with served(tmp_path) as cluster:
-        made = await cluster.ask("POST", "/apis/apiregistration.k8s.io/v1/apiservices", metrics)
+    async with run_embedded_cluster(tmp_path) as cluster:
+        made = await cluster.request("POST", "/apis/apiregistration.k8s.io/v1/apiservices", metrics)
         assert made.json["spec"]["service"]["port"] == 443
-        warned = await cluster.ask("POST", "/api/v1/nodes", node)
+        warned = await cluster.request("POST", "/api/v1/nodes", node)
         assert "spec.externalID: this field is deprecated" in warned.headers["Warning"]
 
 
-@on_loop
+@async_test
 async def test_a_status_has_the_default_of_its_schema_whatever_its_maker_says(tmp_path: Path) -> None:
     status = {"type": "object", "default": {"phase": "Waiting"}, "properties": {"phase": {"type": "string"}}}
     version = {
@@ -190,14 +190,14 @@ async def test_a_status_has_the_default_of_its_schema_whatever_its_maker_says(tm
         "spec": {"group": "example.com", "scope": "Cluster", "names": names, "versions": [version]},
     }
     gate = {"apiVersion": "example.com/v1", "kind": "Gate", "metadata": {"name": "a"}, "status": {"phase": "Open"}}
-    async with served(tmp_path) as cluster:
-        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        made = await cluster.ask("POST", "/apis/example.com/v1/gates", gate)
+    async with run_embedded_cluster(tmp_path) as cluster:
+        await cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        made = await cluster.request("POST", "/apis/example.com/v1/gates", gate)
         assert (made.code, made.json["status"]) == (201, {"phase": "Waiting"})
-        assert (await cluster.ask("GET", "/apis/example.com/v1/gates/a")).json["status"] == {"phase": "Waiting"}
+        assert (await cluster.request("GET", "/apis/example.com/v1/gates/a")).json["status"] == {"phase": "Waiting"}
 
 
-@on_loop
+@async_test
 async def test_custom_resources_are_patched_in_every_form_but_the_strategic_one(tmp_path: Path) -> None:
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
@@ -212,13 +212,13 @@ async def test_custom_resources_are_patched_in_every_form_but_the_strategic_one(
         ("json-patch", [{"op": "add", "path": "/b", "value": 2}], 200),
         ("strategic-merge-patch", {"c": 3}, 415),
     ]
-    async with served(tmp_path) as cluster:
-        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-        await cluster.make("/apis/example.com/v1/gates", {**gate, "metadata": {"name": "a"}})
+    async with run_embedded_cluster(tmp_path) as cluster:
+        await cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        await cluster.create("/apis/example.com/v1/gates", {**gate, "metadata": {"name": "a"}})
         for form, patch, code in patches:
-            answer = await cluster.ask("PATCH", path, patch, Content_Type=f"application/{form}+json")
+            answer = await cluster.request("PATCH", path, patch, Content_Type=f"application/{form}+json")
             assert answer.code == code, form
-        found = (await cluster.ask("GET", path)).json
+        found = (await cluster.request("GET", path)).json
         assert {key: found[key] for key in ("a", "b", "c") if key in found} == {"a": 1, "b": 2}
         assert "application/merge-patch+json" in answer.json["message"]
 
@@ -273,18 +273,18 @@ _FUTURE = "9" * 18
     ],
 )
 def test_what_nobody_may_ask(tmp_path: Path, method: str, path: str, body: Any, code: int, message: str) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with served(tmp_path) as cluster:
+        async with run_embedded_cluster(tmp_path) as cluster:
             headers = {"Content_Type": MERGE} if method == "PATCH" else {}
-            answer = await cluster.ask(method, path, body, **headers)
+            answer = await cluster.request(method, path, body, **headers)
             assert (answer.code, answer.json["code"]) == (code, code)
             assert message in answer.json["message"]
 
     run()
 
 
-@on_loop
+@async_test
 async def test_a_limit_below_nothing_is_none(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
-        assert len((await cluster.ask("GET", "/api/v1/namespaces?limit=-1")).json["items"]) == 4
+    async with run_embedded_cluster(tmp_path) as cluster:
+        assert len((await cluster.request("GET", "/api/v1/namespaces?limit=-1")).json["items"]) == 4

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
+from bayplan.apiserver.api_errors import StatusError
 from bayplan.apiserver.auth import reviews
-from bayplan.apiserver.defaulting.kind_defaults import fill
+from bayplan.apiserver.defaulting.kind_defaults import set_defaults
 from bayplan.apiserver.resources.lookup import built_in
-from bayplan.apiserver.writes.ip_port_allocation import assign
+from bayplan.apiserver.writes.ip_port_allocation import allocate
 
 Tree = dict[str, Any]
 FLOW = "flowcontrol.apiserver.k8s.io"
@@ -22,7 +22,7 @@ PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failu
 
 def filled(kind: str, group: str, body: Tree) -> Tree:
     item = {"metadata": {"name": "a"}, "kind": kind, **body}
-    fill(built_in(kind, group), item)
+    set_defaults(built_in(kind, group), item)
     return item
 
 
@@ -319,7 +319,7 @@ def service(name: str = "s", **spec: Any) -> Tree:
 
 
 def assigned(item: Tree, *others: Tree, old: Tree | None = None) -> Tree:
-    assign(item, old, others)
+    allocate(item, old, others)
     found: Tree = item["spec"]
     return found
 
@@ -341,7 +341,7 @@ def test_a_node_port_is_free_and_in_its_range(number: int, words: str) -> None:
     if not words:
         assert assigned(item, other)["ports"][0]["nodePort"] == number
         return
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(StatusError, match=words):
         assigned(item, other)
 
 
@@ -360,14 +360,14 @@ def test_a_cluster_address_is_free_and_in_its_range(text: str, words: str) -> No
     if not words:
         assert assigned(item, other)["clusterIPs"] == [text]
         return
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(StatusError, match=words):
         assigned(item, other)
 
 
 def test_the_last_free_address_is_found_and_then_the_range_is_full() -> None:
     others = [service(f"o{number}", clusterIPs=[f"10.0.0.{number}"]) for number in range(16, 255) if number != 99]
     assert assigned(service(), *others)["clusterIP"] == "10.0.0.99"
-    with pytest.raises(Refusal, match="range is full"):
+    with pytest.raises(StatusError, match="range is full"):
         assigned(service(), *others, service("last", clusterIPs=["10.0.0.99"]))
 
 
@@ -375,7 +375,7 @@ def test_the_last_free_port_is_found_and_then_the_range_is_full() -> None:
     ports = [{"port": 1, "nodePort": number} for number in range(30000, 32768) if number != 31234]
     other = service("o", ports=ports)
     assert assigned(service(type="NodePort", ports=[{"port": 1}]), other)["ports"][0]["nodePort"] == 31234
-    with pytest.raises(Refusal, match="range is full"):
+    with pytest.raises(StatusError, match="range is full"):
         assigned(service(type="NodePort", ports=[{"port": 1}, {"port": 2}]), other)
 
 
@@ -433,15 +433,15 @@ def test_an_access_review_asks_for_one_thing(kind: str, spec: Tree, words: str) 
     review = {"kind": kind, "spec": spec}
     if not words:
         empty = {"group": "", "subresource": "", "name": ""}
-        assert reviews.access_asked(review, namespace="n") == {**OBJECTS, **empty}
+        assert reviews.review_attributes(review, namespace="n") == {**OBJECTS, **empty}
         return
-    with pytest.raises(Refusal, match=words):
-        reviews.access_asked(review, namespace="n")
+    with pytest.raises(StatusError, match=words):
+        reviews.review_attributes(review, namespace="n")
 
 
 def test_a_review_about_a_path_asks_for_the_path() -> None:
     review = {"kind": "SelfSubjectAccessReview", "spec": {"nonResourceAttributes": {"path": "/m", "verb": "get"}}}
-    assert reviews.access_asked(review) == {"verb": "get", "path": "/m"}
+    assert reviews.review_attributes(review) == {"verb": "get", "path": "/m"}
 
 
 def test_answers_of_reviews() -> None:
@@ -451,7 +451,7 @@ def test_answers_of_reviews() -> None:
     assert answer["status"] == {"allowed": True, "reason": "r"}
     assert reviews.access_review(review, allowed=False)["status"] == {"allowed": False}
     assert reviews.rules_namespace({"spec": {"namespace": "n"}}) == "n"
-    with pytest.raises(Refusal, match="no namespace on request"):
+    with pytest.raises(StatusError, match="no namespace on request"):
         reviews.rules_namespace({"spec": {}})
     token = reviews.token_review({"spec": {"token": "t"}}, {"username": "u"}, "issuer")
     assert token["status"] == {"authenticated": True, "user": {"username": "u"}, "audiences": ["issuer"]}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.schema.crd.definition_schemas import schema_faults
-from bayplan.apiserver.schema.crd.structural_schema import compile_defaults, fill
+from bayplan.apiserver.schema.crd.definition_schemas import validate_schema
+from bayplan.apiserver.schema.crd.structural_schema import apply_defaults, compile_defaults
 from bayplan.apiserver.schema.managed_fields import field_sets
 from bayplan.apiserver.schema.managed_fields.field_sets import FieldSet
 
@@ -165,7 +165,7 @@ def rule(**fields: str) -> Tree:
     ],
 )
 def test_a_schema_has_these_faults(schema: Tree, expected: list[str]) -> None:
-    found = list(map(str, schema_faults({"type": "object", "properties": {"f": schema}}, "s")))
+    found = list(map(str, validate_schema({"type": "object", "properties": {"f": schema}}, "s")))
     assert len(found) == len(expected), found
     assert all(words in each for each, words in zip(found, expected, strict=True)), found
 
@@ -198,7 +198,7 @@ def test_a_schema_has_these_faults(schema: Tree, expected: list[str]) -> None:
     ],
 )
 def test_the_root_of_a_schema_is_an_object(root: Tree, expected: list[str]) -> None:
-    found = list(map(str, schema_faults(root, "s")))
+    found = list(map(str, validate_schema(root, "s")))
     assert len(found) == len(expected), found
     assert all(words in each for each, words in zip(found, expected, strict=True)), found
 
@@ -229,7 +229,7 @@ WITH_DEFAULT: Tree = {"type": "object", "properties": {"a": {**TEXT, "default": 
 def test_defaults_of_a_schema_are_filled_in(schema: Tree, value: Any, filled: Any) -> None:
     compiled = compile_defaults(schema)
     assert compiled is not None
-    fill(value, compiled)
+    apply_defaults(value, compiled)
     assert value == filled
 
 
@@ -267,7 +267,7 @@ def test_operations_on_sets_of_fields_are_those_on_sets_of_paths(left: FieldSet,
     assert paths(field_sets.union(left, right)) == mine | theirs
     assert paths(field_sets.difference(left, right)) == mine - theirs
     assert paths(field_sets.intersection(left, right)) == mine & theirs
-    assert paths(field_sets.without(left, right)) == {each for each in mine if not below(each, theirs)}
+    assert paths(field_sets.remove_subtrees(left, right)) == {each for each in mine if not below(each, theirs)}
     assert all(field_sets.has(left, list(each)) == (each in mine) for each in mine | theirs)
 
 
@@ -284,7 +284,7 @@ def test_operations_on_sets_of_fields_are_those_on_sets_of_paths(left: FieldSet,
 )
 def test_a_pattern_keeps_what_its_paths_lead_to(pattern: FieldSet, kept: FieldSet) -> None:
     given = {"f:a": {'k:{"n":1}': {"f:x": {}}, "f:y": {}}, "f:b": {'v:"e"': {}}}
-    assert field_sets.only(given, pattern) == kept
+    assert field_sets.filter_by_pattern(given, pattern) == kept
 
 
 def test_members_are_sorted_by_sort_and_name() -> None:
@@ -294,4 +294,6 @@ def test_members_are_sorted_by_sort_and_name() -> None:
 
 
 def test_the_set_of_some_names() -> None:
-    assert field_sets.of(("metadata", "labels"), ("metadata", "name")) == {"f:metadata": {"f:labels": {}, "f:name": {}}}
+    assert field_sets.field_set(("metadata", "labels"), ("metadata", "name")) == {
+        "f:metadata": {"f:labels": {}, "f:name": {}}
+    }

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.admission.limit_ranger import claim_problems, fill_pod, pod_problems
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.resources.pod_resources import amounts, effective
-from support.harness.apiserver_store import Tree, World, pod
+from bayplan.apiserver.admission.limit_ranger import claim_violations, pod_violations, set_pod_defaults
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.resources.pod_resources import effective_resources, parse_quantities
+from support.harness.apiserver_store import ApiserverStore, Tree, pod
 
 
 def limit_range(kind: str, **fields: Any) -> Tree:
@@ -70,7 +70,7 @@ def test_the_amounts_of_a_pod_stay_within_a_limit_range(
     kind: str, field: str, bound: str, requests: str | None, limits: str | None, problem: str | None
 ) -> None:
     item = pod_with({"cpu": requests} if requests else None, {"cpu": limits} if limits else None)
-    found = pod_problems(item, [limit_range(kind, **{field: {"cpu": bound}})])
+    found = pod_violations(item, [limit_range(kind, **{field: {"cpu": bound}})])
     assert found == ([] if problem is None else [problem.format(kind)])
 
 
@@ -88,17 +88,17 @@ def test_the_amounts_of_a_pod_stay_within_a_limit_range(
 def test_the_size_of_a_claim_stays_within_a_limit_range(field: str, size: str | None, problem: str | None) -> None:
     claim = {"spec": {"resources": {"requests": {"storage": size}} if size else {}}}
     limit = limit_range("PersistentVolumeClaim", **{field: {"storage": "2Gi"}})
-    assert claim_problems(claim, [limit]) == ([] if problem is None else [problem])
-    assert claim_problems(claim, [limit_range("Pod", **{field: {"storage": "2Gi"}})]) == []
+    assert claim_violations(claim, [limit]) == ([] if problem is None else [problem])
+    assert claim_violations(claim, [limit_range("Pod", **{field: {"storage": "2Gi"}})]) == []
 
 
 def test_only_the_first_limit_range_with_a_problem_is_shown() -> None:
     ranges = [limit_range("Container", max={"cpu": each}) for each in ("4", "2", "1")]
-    assert pod_problems(pod_with({"cpu": "1"}, {"cpu": "3"}), ranges) == [
+    assert pod_violations(pod_with({"cpu": "1"}, {"cpu": "3"}), ranges) == [
         "maximum cpu usage per Container is 2, but limit is 3"
     ]
     claims = [limit_range("PersistentVolumeClaim", max={"storage": each}) for each in ("4", "2", "1")]
-    assert claim_problems({"spec": {"resources": {"requests": {"storage": "3"}}}}, claims) == [
+    assert claim_violations({"spec": {"resources": {"requests": {"storage": "3"}}}}, claims) == [
         "maximum storage usage per PersistentVolumeClaim is 2, but request is 3"
     ]
 
@@ -107,14 +107,14 @@ def test_init_containers_are_held_to_the_limit_of_a_container() -> None:
     item = pod_with({"cpu": "1"}, {"cpu": "1"})
     item["spec"]["initContainers"] = pod_with({"cpu": "3"}, {"cpu": "3"})["spec"]["containers"]
     problem = "maximum cpu usage per Container is 2, but limit is 3"
-    assert pod_problems(item, [limit_range("Container", max={"cpu": "2"})]) == [problem]
+    assert pod_violations(item, [limit_range("Container", max={"cpu": "2"})]) == [problem]
 
 
 def test_the_amounts_of_the_whole_pod_replace_the_sum_of_its_containers() -> None:
     item = pod_with({"cpu": "1"}, {"cpu": "1"})
     item["spec"]["resources"] = {"limits": {"cpu": "3"}, "requests": {"cpu": "1"}}
     problem = "maximum cpu usage per Pod is 2, but limit is 3"
-    assert pod_problems(item, [limit_range("Pod", max={"cpu": "2"})]) == [problem]
+    assert pod_violations(item, [limit_range("Pod", max={"cpu": "2"})]) == [problem]
 
 
 def test_a_container_gets_the_defaults_it_does_not_have() -> None:
@@ -122,7 +122,7 @@ def test_a_container_gets_the_defaults_it_does_not_have() -> None:
     item["spec"]["initContainers"] = [{"name": "i", "image": "i:1"}]
     item["metadata"]["annotations"] = {"a": "b"}
     defaults = {"defaultRequest": {"cpu": "2", "memory": "1Gi"}, "default": {"cpu": "4"}}
-    fill_pod(item, [limit_range("Pod", **defaults), limit_range("Container", **defaults)])
+    set_pod_defaults(item, [limit_range("Pod", **defaults), limit_range("Container", **defaults)])
     assert item["spec"]["containers"][0]["resources"] == {
         "requests": {"cpu": "1", "memory": "1Gi"},
         "limits": {"cpu": "4"},
@@ -142,7 +142,7 @@ def test_a_container_gets_the_defaults_it_does_not_have() -> None:
 
 def test_a_container_with_all_amounts_gets_no_note() -> None:
     item = pod_with({"cpu": "1"}, {"cpu": "1"})
-    fill_pod(item, [limit_range("Container", default={"cpu": "4"})])
+    set_pod_defaults(item, [limit_range("Container", default={"cpu": "4"})])
     assert "annotations" not in item["metadata"]
 
 
@@ -155,7 +155,7 @@ def test_a_container_with_all_amounts_gets_no_note() -> None:
     ],
 )
 def test_a_quota_admits_what_is_left_of_it(cpu: str | None, refused: str | None) -> None:
-    world = World()
+    world = ApiserverStore()
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}}
     world.create({**quota, "spec": {"hard": {"requests.cpu": "2"}}})
     first = pod_with({"cpu": "1"})
@@ -164,7 +164,7 @@ def test_a_quota_admits_what_is_left_of_it(cpu: str | None, refused: str | None)
     if refused is None:
         world.create(pod_with({"cpu": cpu}))
         return
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(StatusError) as raised:
         world.create(pod_with({"cpu": cpu} if cpu else None))
     assert raised.value.code == 403
     assert refused in raised.value.message
@@ -187,4 +187,4 @@ def test_what_a_pod_asks_for(containers: list[str], starting: list[str], expecte
         return {"name": "c", "resources": {"requests": {"cpu": text.rstrip("s")}}, **always}
 
     spec = {"containers": list(map(made, containers)), "initContainers": list(map(made, starting))}
-    assert effective(spec, "requests") == amounts({"cpu": expected})
+    assert effective_resources(spec, "requests") == parse_quantities({"cpu": expected})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver.validation.core_kinds import check_quota, check_quota_update
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 
 Tree = dict[str, Any]
 COMPUTE = (
@@ -36,7 +36,7 @@ def expression(scope: str, operator: str = "Exists", *values: str) -> Tree:
 
 def faults(item: Tree) -> list[tuple[str, str]]:
     """Each path that is refused, with the reason."""
-    found = Faults()
+    found = FieldErrorList()
     check_quota(found, item)
     return [(each.field, each.detail) for each in found]
 
@@ -145,7 +145,7 @@ def test_scopes(scopes: tuple[str, ...], expected: list[str]) -> None:
     ],
 )
 def test_scopes_stay_as_they_are(before: tuple[str, ...], after: tuple[str, ...], expected: list[str]) -> None:
-    found = Faults()
+    found = FieldErrorList()
     old, new = (quota("pods", scopes=each) for each in (before, after))
     for item in (old, new):
         item["metadata"]["resourceVersion"] = "1"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.defaulting.kind_defaults import fill
-from support.builders.manifest_mutations import changed, fresh
+from bayplan.apiserver.defaulting.kind_defaults import set_defaults
+from support.builders.manifest_mutations import apply_mutation, copy_tree
 from support.builders.recorded_objects import (
     create,
     identity_of,
@@ -32,7 +32,7 @@ def comparable(answer: Any) -> Any:
         return plain(answer)
     if isinstance(answer, str):
         return answer
-    answer = fresh(answer)
+    answer = copy_tree(answer)
     metadata = answer["metadata"]
     for name in MADE_UP:
         metadata.pop(name, None)
@@ -73,7 +73,7 @@ def test_a_changed_copy_is_stored_or_refused_as_upstream_does(number: int) -> No
     case = recorded()[number]
     for where, value, answer in case["creations"]:
         if not apart(case["item"]["kind"], where, value):
-            copy = changed(case["item"], tuple(where), value)
+            copy = apply_mutation(case["item"], tuple(where), value)
             assert comparable(create(copy, identity_of(answer))) == comparable(answer), (where, value)
 
 
@@ -83,7 +83,10 @@ def test_an_update_is_stored_or_refused_as_upstream_does(number: int) -> None:
     old = case["updates"]["stored"]
     for where, value, answer in case["updates"]["cases"]:
         if not apart(case["item"]["kind"], where, value):
-            assert comparable(update(changed(old, tuple(where), value), old)) == comparable(answer), (where, value)
+            assert comparable(update(apply_mutation(old, tuple(where), value), old)) == comparable(answer), (
+                where,
+                value,
+            )
 
 
 @pytest.mark.parametrize("number", cases("created"))
@@ -91,7 +94,7 @@ def test_defaults_are_filled_in_once_and_for_all(number: int) -> None:
     item = recorded()[number]["item"]
     resource = resource_of(item)
     tree = read(resource, item)
-    fill(resource, tree)
-    again = fresh(tree)
-    fill(resource, again)
+    set_defaults(resource, tree)
+    again = copy_tree(tree)
+    set_defaults(resource, again)
     assert again == tree

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 from unit.apiserver.record_scenes import (
     RECORDING,
     Step,
@@ -26,12 +26,12 @@ _RECORDED: dict[str, list[Any]] = json.loads(lzma.decompress(RECORDING.read_byte
 
 @pytest.mark.parametrize("scene", _RECORDED)
 def test_a_scene_ends_as_with_a_real_server(scene: str, tmp_path: Path) -> None:
-    @on_loop
+    @async_test
     async def play() -> None:
-        async with served(tmp_path) as cluster:
+        async with run_embedded_cluster(tmp_path) as cluster:
             for step, expected in zip(scenes()[scene], _RECORDED[scene], strict=True):
                 content = {"Content_Type": content_of(step)} if body_of(step) is not None else {}
-                answer = await cluster.ask(step[0], path_of(step), body_of(step), **content)
+                answer = await cluster.request(step[0], path_of(step), body_of(step), **content)
                 assert comparable(answer.text) == expected, _shown(step)
 
     play()

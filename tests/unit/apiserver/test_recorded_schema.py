@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal, invalid
+from bayplan.apiserver.api_errors import StatusError, invalid
 from bayplan.apiserver.schema.crd import definitions
-from bayplan.apiserver.schema.crd.custom_type import CustomType
+from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
 from bayplan.apiserver.schema.decoder import (
-    BuiltIn,
-    Decoded,
-    Expected,
+    BuiltInReader,
+    DecodedObject,
+    ExpectedKind,
     Validation,
     decode,
     decode_applied,
     normalize,
 )
 from bayplan.apiserver.schema.managed_fields.server_side_apply import apply, track
-from bayplan.apiserver.schema.patches import patched
+from bayplan.apiserver.schema.patches import patch_object
 from bayplan.apiserver.schema.protobuf import decode_protobuf
-from bayplan.apiserver.schema.types import Type, built_in_types
+from bayplan.apiserver.schema.types import StructType, built_in_types
 from support.builders.schema_requests import (
     APPLY,
     CASES,
@@ -35,27 +35,27 @@ from support.builders.schema_requests import (
     STRATEGIC,
     YAML,
     History,
-    Question,
+    SchemaRequest,
     Write,
-    questions,
+    schema_requests,
 )
 
 Tree = dict[str, Any]
 
 RECORDED: Tree = json.loads(lzma.decompress(RECORDING.read_bytes()))
-ASKED = list(zip(questions(), RECORDED["answers"], strict=True))
-WIDGET = CustomType("ex.io", "Widget", CASES["definition"]["spec"]["versions"][0])
+ASKED = list(zip(schema_requests(), RECORDED["answers"], strict=True))
+WIDGET = CustomResourceType("ex.io", "Widget", CASES["definition"]["spec"]["versions"][0])
 NOW = "2026-01-01T00:00:00Z"
 EXPECTED = {
-    "pods": Expected("", "v1", "Pod"),
-    "secrets": Expected("", "v1", "Secret"),
-    "leases": Expected("coordination.k8s.io", "v1", "Lease"),
-    "configmaps": Expected("", "v1", "ConfigMap"),
-    "customresourcedefinitions": Expected("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+    "pods": ExpectedKind("", "v1", "Pod"),
+    "secrets": ExpectedKind("", "v1", "Secret"),
+    "leases": ExpectedKind("coordination.k8s.io", "v1", "Lease"),
+    "configmaps": ExpectedKind("", "v1", "ConfigMap"),
+    "customresourcedefinitions": ExpectedKind("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
 }
 
 
-def type_of(expected: Expected) -> Type:
+def type_of(expected: ExpectedKind) -> StructType:
     found = built_in_types().of(expected.group, expected.version, expected.kind)
     assert found is not None
     return found
@@ -67,14 +67,14 @@ def told(topic: str) -> list[Any]:
     return [pytest.param(*case, id=f"{at}-{case[0].body[:60]}") for at, case in enumerate(cases)]
 
 
-def refusal(question: Question) -> tuple[Refusal | None, Decoded | None]:
+def refusal(question: SchemaRequest) -> tuple[StatusError | None, DecodedObject | None]:
     try:
         return None, ours(question)
-    except Refusal as refused:
+    except StatusError as refused:
         return refused, None
 
 
-def ours(question: Question) -> Decoded:
+def ours(question: SchemaRequest) -> DecodedObject:
     validation: Validation = question.validation  # type: ignore[assignment]
     body, plural = question.body.encode(), question.path.split("/")[-1 if question.method == "POST" else -2]
     if question.topic == "custom":
@@ -87,13 +87,13 @@ def ours(question: Question) -> Decoded:
         return decode_applied(body, validation, expected=expected)
     if question.method == "PATCH":
         strategic = type_ if question.media == STRATEGIC else None
-        reader = BuiltIn(type_, expected)
-        return patched(reader, RECORDED["live"], body, question.media, validation, strategic=strategic)
+        reader = BuiltInReader(type_, expected)
+        return patch_object(reader, RECORDED["live"], body, question.media, validation, strategic=strategic)
     found = decode(type_, body, validation, expected=expected, yaml=question.media == YAML)
     return definition(found) if question.topic == "definitions" else found
 
 
-def custom(body: bytes, validation: Validation) -> Decoded:
+def custom(body: bytes, validation: Validation) -> DecodedObject:
     found = WIDGET.decode(body, validation)
     found.object.pop("status", None)
     if faults := WIDGET.faults(found.object):
@@ -101,13 +101,13 @@ def custom(body: bytes, validation: Validation) -> Decoded:
     return found
 
 
-def definition(found: Decoded) -> Decoded:
+def definition(found: DecodedObject) -> DecodedObject:
     tree = found.object
-    definitions.prepare(tree)
+    definitions.set_crd_defaults(tree)
     tree["status"] = definitions.initial_status(tree)
-    if faults := definitions.faults(tree):
+    if faults := definitions.validate_crd(tree):
         raise invalid("CustomResourceDefinition", "apiextensions.k8s.io", tree["metadata"].get("name", ""), faults)
-    return Decoded(tree, found.warnings + definitions.warnings(tree))
+    return DecodedObject(tree, found.warnings + definitions.crd_warnings(tree))
 
 
 def parts(message: str) -> list[str]:
@@ -121,7 +121,7 @@ OTHERS_DECIDE = ("is invalid: ", "does not match the name", "was undeterminable"
 
 
 @pytest.mark.parametrize(("question", "answer"), told("decoding") + told("applying"))
-def test_bodies_are_taken_and_refused_as_upstream_does(question: Question, answer: Tree) -> None:
+def test_bodies_are_taken_and_refused_as_upstream_does(question: SchemaRequest, answer: Tree) -> None:
     refused, found = refusal(question)
     if answer["code"] >= 300 and refused is None:
         assert any(each in answer["message"] for each in OTHERS_DECIDE)
@@ -134,7 +134,7 @@ def test_bodies_are_taken_and_refused_as_upstream_does(question: Question, answe
 
 
 @pytest.mark.parametrize(("question", "answer"), told("patching"))
-def test_patches_give_what_upstream_gives(question: Question, answer: Tree) -> None:
+def test_patches_give_what_upstream_gives(question: SchemaRequest, answer: Tree) -> None:
     refused, found = refusal(question)
     if answer["code"] >= 300 and refused is None:
         assert answer["message"].startswith('Pod "pp" is invalid: ')
@@ -150,7 +150,7 @@ def test_patches_give_what_upstream_gives(question: Question, answer: Tree) -> N
 
 
 @pytest.mark.parametrize(("question", "answer"), told("custom") + told("definitions"))
-def test_custom_resources_and_definitions_are_judged_as_upstream_does(question: Question, answer: Tree) -> None:
+def test_custom_resources_and_definitions_are_judged_as_upstream_does(question: SchemaRequest, answer: Tree) -> None:
     refused, found = refusal(question)
     if answer["code"] >= 300:
         assert refused is not None
@@ -173,7 +173,7 @@ def without(tree: Tree, *names: str) -> Tree:
 def test_managers_of_random_histories_own_what_upstream_says(name: str) -> None:
     plural, seed = name.split()
     history, live = History(plural, int(seed)), None
-    type_ = WIDGET if plural == "widgets" else type_of(Expected(*KINDS[plural][:3]))
+    type_ = WIDGET if plural == "widgets" else type_of(ExpectedKind(*KINDS[plural][:3]))
     for recorded in RECORDED["histories"][name]:
         step = history.next_write(exists=live is not None)
         made = without(recorded, "code")
@@ -195,11 +195,13 @@ def test_managers_of_random_histories_own_what_upstream_says(name: str) -> None:
         live = made if recorded["code"] < 300 else live
 
 
-def compare_applied(live: Tree | None, step: Write, recorded: Tree, type_: Type | CustomType, api_version: str) -> None:
+def compare_applied(
+    live: Tree | None, step: Write, recorded: Tree, type_: StructType | CustomResourceType, api_version: str
+) -> None:
     force = step.verb == "force"
     body = deepcopy(step.body)
     if recorded["code"] == 409:
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(StatusError) as refused:
             apply(live, body, manager=step.manager, force=force, api_version=api_version, type=type_, now=NOW)
         assert refused.value.code == 409
         assert sorted(refused.value.message.splitlines()) == sorted(recorded["message"].splitlines())
@@ -210,7 +212,7 @@ def compare_applied(live: Tree | None, step: Write, recorded: Tree, type_: Type 
         return  # validation had something against the result
     assert recorded["code"] < 300
     assert timeless(made["metadata"]["managedFields"]) == timeless(recorded["metadata"].get("managedFields"))
-    read = WIDGET.read(made)[0] if isinstance(type_, CustomType) else normalize(type_, made)
+    read = WIDGET.read(made)[0] if isinstance(type_, CustomResourceType) else normalize(type_, made)
     assert_within(without(read, "metadata", "status"), without(recorded, "metadata", "status", "code"))
     for name in ("labels", "annotations"):
         assert read["metadata"].get(name) == recorded["metadata"].get(name)
@@ -241,11 +243,11 @@ def timeless(entries: Any) -> list[str]:
 def test_an_object_of_upstream_reads_as_itself(seen: Tree) -> None:
     tree = seen["json"]
     group, _, version = tree["apiVersion"].rpartition("/")
-    assert normalize(type_of(Expected(group, version, tree["kind"])), tree) == tree
+    assert normalize(type_of(ExpectedKind(group, version, tree["kind"])), tree) == tree
 
 
 @pytest.mark.parametrize("seen", RECORDED["seen"], ids=lambda seen: seen["json"]["kind"])
 def test_protobuf_says_what_json_says(seen: Tree) -> None:
     api_version, kind, tree = decode_protobuf(base64.b64decode(seen["protobuf"]), built_in_types())
     group, _, version = api_version.rpartition("/")
-    assert normalize(type_of(Expected(group, version, kind)), tree) == seen["json"]
+    assert normalize(type_of(ExpectedKind(group, version, kind)), tree) == seen["json"]

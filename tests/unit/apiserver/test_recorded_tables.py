@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.resources.kinds import BUILT_IN, Resource
+from bayplan.apiserver.resources.kinds import BUILT_IN, ServedResource
 from bayplan.apiserver.tables import cells, columns, row_conditions
 from unit.apiserver.record_tables import COLUMNS, definition
 
@@ -22,7 +22,7 @@ _NOW = datetime.fromisoformat(_RECORDING["now"])
 _YOUNG = re.compile(r"\d+s")
 
 
-def _resource(api_version: str, kind: str) -> Resource:
+def _resource(api_version: str, kind: str) -> ServedResource:
     if api_version == "example.com/v1":
         version = definition(kind, COLUMNS if kind == "Thing" else [])["spec"]["versions"][0]
         return replace(BUILT_IN[0], group="example.com", version="v1", kind=kind, definition=version)

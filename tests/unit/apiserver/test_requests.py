@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.content_negotiation import Wanted, wanted
-from bayplan.apiserver.requests import ResourcePath, resource_path, verb_of
-from bayplan.apiserver.resources.kinds import BUILT_IN, Resources, version_rank
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.content_negotiation import MediaTypeOptions, negotiate_media_type
+from bayplan.apiserver.requests import ResourcePath, parse_resource_path, request_verb
+from bayplan.apiserver.resources.kinds import BUILT_IN, ResourceRegistry, version_rank
 from bayplan.apiserver.storage import version_conversion
-from support.harness.apiserver_store import World
+from support.harness.apiserver_store import ApiserverStore
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from support.harness.apiserver_store import World
     ],
 )
 def test_paths(path: str, expected: ResourcePath | None) -> None:
-    assert resource_path(path) == expected
+    assert parse_resource_path(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_paths(path: str, expected: ResourcePath | None) -> None:
     ],
 )
 def test_verbs(method: str, name: str, query: dict[str, str], verb: str) -> None:
-    assert verb_of(method, ResourcePath("", "v1", "pods", "a", name), query) == verb
+    assert request_verb(method, ResourcePath("", "v1", "pods", "a", name), query) == verb
 
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -57,22 +57,26 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 @pytest.mark.parametrize(
     ("accept", "expected"),
     [
-        pytest.param("", Wanted(), id="nothing said"),
-        pytest.param("*/*", Wanted(), id="anything"),
-        pytest.param("application/vnd.kubernetes.protobuf,application/json", Wanted(), id="protobuf, or JSON"),
-        pytest.param("application/yaml", Wanted(yaml=True), id="YAML"),
-        pytest.param(f"{TABLE},application/json", Wanted(shape="Table"), id="a table"),
-        pytest.param("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Wanted(), id="a future table"),
-        pytest.param("application/yaml;q=0.1,application/json", Wanted(), id="weights"),
+        pytest.param("", MediaTypeOptions(), id="nothing said"),
+        pytest.param("*/*", MediaTypeOptions(), id="anything"),
+        pytest.param(
+            "application/vnd.kubernetes.protobuf,application/json", MediaTypeOptions(), id="protobuf, or JSON"
+        ),
+        pytest.param("application/yaml", MediaTypeOptions(yaml=True), id="YAML"),
+        pytest.param(f"{TABLE},application/json", MediaTypeOptions(shape="Table"), id="a table"),
+        pytest.param(
+            "application/json;as=Table;v=v9;g=meta.k8s.io,application/json", MediaTypeOptions(), id="a future table"
+        ),
+        pytest.param("application/yaml;q=0.1,application/json", MediaTypeOptions(), id="weights"),
     ],
 )
-def test_forms(accept: str, expected: Wanted) -> None:
-    assert wanted(accept) == expected
+def test_forms(accept: str, expected: MediaTypeOptions) -> None:
+    assert negotiate_media_type(accept) == expected
 
 
 def test_a_form_that_nobody_has() -> None:
-    with pytest.raises(Refusal) as caught:
-        wanted("application/vnd.kubernetes.protobuf")
+    with pytest.raises(StatusError) as caught:
+        negotiate_media_type("application/vnd.kubernetes.protobuf")
     assert caught.value.code == 406
 
 
@@ -83,20 +87,20 @@ def test_versions_are_ranked_as_kubernetes_ranks_them() -> None:
 
 
 def test_kinds_that_come_change_the_version_and_go_again() -> None:
-    resources = Resources()
+    resources = ResourceRegistry()
     before = resources.version
     mine = BUILT_IN[1].__class__("ex.io", "v1", "Thing", "things", "thing", definition={"name": "v1"})
-    resources.define("things.ex.io", [mine])
+    resources.add("things.ex.io", [mine])
     assert resources.version == before + 1
     assert resources.find("ex.io", "v1", "things") is mine
-    resources.define("things.ex.io", [mine])
+    resources.add("things.ex.io", [mine])
     assert resources.version == before + 1  # nothing new
-    resources.forget("things.ex.io")
+    resources.remove("things.ex.io")
     assert resources.find("ex.io", "v1", "things") is None
 
 
 def test_an_event_has_two_names_for_everything() -> None:
-    world = World()
+    world = ApiserverStore()
     event: dict[str, Any] = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -112,9 +116,9 @@ def test_an_event_has_two_names_for_everything() -> None:
     }
     entry = world.create(event).entry
     assert entry is not None
-    core = json.loads(version_conversion.whole(world.kind("Event"), entry))
+    core = json.loads(version_conversion.to_json(world.kind("Event"), entry))
     assert (core["message"], core["involvedObject"]["name"], core["reportingComponent"]) == ("hello", "p", "c")
     assert (core["source"], core["firstTimestamp"], core["apiVersion"]) == ({}, None, "v1")
-    other = json.loads(version_conversion.whole(world.kind("Event", "events.k8s.io"), entry))
+    other = json.loads(version_conversion.to_json(world.kind("Event", "events.k8s.io"), entry))
     assert (other["note"], other["regarding"]["name"], other["deprecatedSource"]) == ("hello", "p", {})
     assert "message" not in other

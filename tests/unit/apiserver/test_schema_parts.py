@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.resources.kinds import Resources
-from bayplan.apiserver.schema.crd.custom_type import CustomType
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.resources.kinds import ResourceRegistry
+from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
 from bayplan.apiserver.schema.crd.validation_rules import cel_value
-from bayplan.apiserver.schema.managed_fields.merge_rules import rule_of
+from bayplan.apiserver.schema.managed_fields.merge_rules import merge_rule
 from bayplan.apiserver.schema.managed_fields.typed_merge import merge, remove
 from bayplan.apiserver.schema.protobuf import decode_protobuf
-from bayplan.apiserver.schema.types import Type, built_in_types
-from bayplan.apiserver.storage.stored_objects import entry_of
-from bayplan.apiserver.writes.deletion import CLEANUP, DeleteOptions, begin_deletion
+from bayplan.apiserver.schema.types import StructType, built_in_types
+from bayplan.apiserver.storage.stored_objects import make_stored_object
+from bayplan.apiserver.writes.deletion import CRD_CLEANUP_FINALIZER, DeleteOptions, begin_deletion
 
 Tree = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def type_of(kind: str) -> Type:
+def type_of(kind: str) -> StructType:
     found = built_in_types().of("", "v1", kind)
     assert found is not None
     return found
@@ -127,12 +127,12 @@ def test_an_old_value_of_another_format_does_not_stop_a_rule(name: str, is_mende
     ]
 
 
-def ruled(rule: str, **field: str) -> CustomType:
+def ruled(rule: str, **field: str) -> CustomResourceType:
     """A custom resource with a text `t` and a number `n`, and a rule."""
     properties = {"t": {"type": "string", **field}, "n": {"type": "integer"}}
     spec = {"type": "object", "properties": properties, "x-kubernetes-validations": [{"rule": rule}]}
     root = {"type": "object", "properties": {"spec": spec}}
-    return CustomType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}})
+    return CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}})
 
 
 # Fields that are removed and merged.
@@ -174,7 +174,7 @@ def ruled(rule: str, **field: str) -> CustomType:
     ],
 )
 def test_what_is_left_without_a_set_of_fields(kind: str, value: Tree, gone: Tree, left: Tree | None) -> None:
-    assert remove(value, gone, rule_of(type_of(kind))) == left
+    assert remove(value, gone, merge_rule(type_of(kind))) == left
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_elements_of_an_applied_list_come_in_its_order(live: str, given: str, me
     def pod(names: str) -> Tree:
         return {"spec": {"containers": [{"name": each} for each in names.split()]}}
 
-    found = merge(pod(live), pod(given), rule_of(type_of("Pod")))
+    found = merge(pod(live), pod(given), merge_rule(type_of("Pod")))
     assert " ".join(each["name"] for each in found["spec"]["containers"]) == merged
 
 
@@ -202,9 +202,9 @@ def test_elements_of_an_applied_list_come_in_its_order(live: str, given: str, me
 
 @pytest.mark.parametrize(("size", "dots"), [(30, False), (31, True)])
 def test_a_body_without_a_kind_is_shown_by_its_start(size: int, dots: bool) -> None:
-    custom = CustomType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": {"type": "object"}}})
+    custom = CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": {"type": "object"}}})
     raw = b'{"apiVersion":"ex.io/v1"}'.ljust(size)
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(StatusError) as raised:
         custom.decode(raw, "Ignore")
     start = raw[:30].decode()
     assert raised.value.message.endswith(f"({start} ...)" if dots else f"({start})")
@@ -212,18 +212,18 @@ def test_a_body_without_a_kind_is_shown_by_its_start(size: int, dots: bool) -> N
 
 def test_entries_of_one_object_share_labels_that_stay() -> None:
     tree = {"metadata": {"name": "a", "uid": "u", "labels": {"a": "b"}}}
-    first = entry_of(tree, 1)
-    second = entry_of(tree, 2, None, first)
+    first = make_stored_object(tree, 1)
+    second = make_stored_object(tree, 2, None, first)
     assert second.labels is first.labels
-    third = entry_of({"metadata": {"name": "a", "uid": "u", "labels": {"a": "c"}}}, 3, None, second)
+    third = make_stored_object({"metadata": {"name": "a", "uid": "u", "labels": {"a": "c"}}}, 3, None, second)
     assert third.labels == {"a": "c"}
 
 
 def test_a_definition_waits_for_its_objects_from_the_first_deletion_on() -> None:
-    resource = Resources().built_in("CustomResourceDefinition", "apiextensions.k8s.io")
+    resource = ResourceRegistry().built_in("CustomResourceDefinition", "apiextensions.k8s.io")
     tree: Tree = {"metadata": {"name": "d", "uid": "u"}}
     assert begin_deletion(resource, tree, DeleteOptions(), NOW) == ("marked", True)
-    assert tree["metadata"]["finalizers"] == [CLEANUP]
+    assert tree["metadata"]["finalizers"] == [CRD_CLEANUP_FINALIZER]
     assert begin_deletion(resource, tree, DeleteOptions(), NOW) == ("unchanged", True)
     del tree["metadata"]["finalizers"]
     assert begin_deletion(resource, tree, DeleteOptions(), NOW) == ("removed", False)

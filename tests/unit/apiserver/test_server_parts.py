@@ -8,29 +8,29 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.auth.rbac import Attributes, Roles
-from bayplan.apiserver.requests import User
-from bayplan.apiserver.resources.kinds import BUILT_IN, Resource
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.auth.rbac import AuthorizationAttributes, RbacAuthorizer
+from bayplan.apiserver.requests import RequestUser
+from bayplan.apiserver.resources.kinds import BUILT_IN, ServedResource
 from bayplan.apiserver.resources.lookup import built_in
-from bayplan.apiserver.storage.reader import ListOptions, Reader
-from bayplan.apiserver.storage.selection_predicate import extractor, selection
+from bayplan.apiserver.storage.reader import ListOptions, ResourceReader
+from bayplan.apiserver.storage.selection_predicate import field_extractor, parse_selectors
 from bayplan.apiserver.storage.store import Store
-from bayplan.apiserver.storage.stored_objects import entry_of
-from bayplan.apiserver.storage.watch_cache import Change, Ring
+from bayplan.apiserver.storage.stored_objects import make_stored_object
+from bayplan.apiserver.storage.watch_cache import WatchCache, WatchCacheEvent
 from bayplan.apiserver.tables import ages, cell_text
-from bayplan.apiserver.tables.custom_resources import NOTHING, value_at
+from bayplan.apiserver.tables.custom_resources import MISSING, json_path_value
 from bayplan.apiserver.writes.deletion import DeleteOptions
 from bayplan.apiserver.writes.metadata import (
-    begin,
-    generated,
-    go_on,
+    generate_name,
     new_uid,
-    settle_name,
-    settle_namespace,
+    prepare_create_metadata,
+    prepare_update_metadata,
+    set_name,
+    set_namespace,
     timestamp,
 )
-from support.harness.apiserver_store import ADMIN, World, config_map
+from support.harness.apiserver_store import ADMIN, ApiserverStore, config_map
 
 Tree = dict[str, Any]
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -70,12 +70,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ],
 )
 def test_an_age_is_coarser_the_longer_it_is(seconds: int, text: str) -> None:
-    assert ages.age_of(timedelta(seconds=seconds)) == text
+    assert ages.format_age(timedelta(seconds=seconds)) == text
 
 
 def test_an_object_without_a_time_has_no_age() -> None:
-    assert ages.age(NOW, None) == "<unknown>"
-    assert ages.age(NOW, "2025-12-31T23:59:00Z") == "60s"
+    assert ages.age_cell(NOW, None) == "<unknown>"
+    assert ages.age_cell(NOW, "2025-12-31T23:59:00Z") == "60s"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_object_without_a_time_has_no_age() -> None:
     ],
 )
 def test_a_list_is_cut_at_its_limit(items: list[str], limit: int, total: int | None, text: str) -> None:
-    assert cell_text.listed(items, limit, total=total) == text
+    assert cell_text.list_text(items, limit, total=total) == text
 
 
 @pytest.mark.parametrize(
@@ -114,22 +114,22 @@ ITEM = {"spec": {"list": [{"n": "a", "v": 1}, {"n": "b", "v": 2}], "none": None,
     [
         (".spec.list[0].n", "a"),
         (".spec.list[1].n", "b"),
-        (".spec.list[2].n", NOTHING),
+        (".spec.list[2].n", MISSING),
         (".spec.list[-1].n", "b"),
         (".spec.list[-2].n", "a"),
-        (".spec.list[-3].n", NOTHING),
+        (".spec.list[-3].n", MISSING),
         (".spec.list[*].v", 1),
         (".spec.map[*]", 1),
         ('.spec.list[?(@.n=="b")].v', 2),
         ('.spec.list[?(@.n!="a")].v', 2),
-        ('.spec.list[?(@.n=="c")].v', NOTHING),
+        ('.spec.list[?(@.n=="c")].v', MISSING),
         (".spec.none", None),
-        (".spec.list.n", NOTHING),
+        (".spec.list.n", MISSING),
         (".spec['map'].x", 1),
     ],
 )
 def test_a_path_of_a_printer_column(path: str, value: Any) -> None:
-    assert value_at(path, ITEM) == value
+    assert json_path_value(path, ITEM) == value
 
 
 # Selection by field.
@@ -158,12 +158,12 @@ def test_an_object_is_selected_by_a_field_of_its_kind(
 ) -> None:
     resource = built_in(kind, group)
     tree = {"metadata": {"name": "a", "namespace": "n"}, **tree}
-    entry = entry_of(tree, 1, extractor(resource))
-    assert selection(resource, "", "", f"{field}={value}").matches(entry)
-    assert not selection(resource, "", "", f"{field}!={value}").matches(entry)
-    assert not selection(resource, "", "", f"{field}={value}x").matches(entry)
-    assert selection(resource, "n", "", "metadata.namespace=n").matches(entry)
-    assert not selection(resource, "m", "", "metadata.name=a").matches(entry)
+    entry = make_stored_object(tree, 1, field_extractor(resource))
+    assert parse_selectors(resource, "", "", f"{field}={value}").matches(entry)
+    assert not parse_selectors(resource, "", "", f"{field}!={value}").matches(entry)
+    assert not parse_selectors(resource, "", "", f"{field}={value}x").matches(entry)
+    assert parse_selectors(resource, "n", "", "metadata.namespace=n").matches(entry)
+    assert not parse_selectors(resource, "m", "", "metadata.name=a").matches(entry)
 
 
 @pytest.mark.parametrize(
@@ -181,16 +181,16 @@ def test_an_object_is_selected_by_a_field_of_its_kind(
     ],
 )
 def test_a_field_that_is_no_selector_is_refused_in_the_words_of_its_kind(kind: str, group: str, words: str) -> None:
-    with pytest.raises(Refusal) as raised:
-        selection(built_in(kind, group), "", "", "spec.x=1")
+    with pytest.raises(StatusError) as raised:
+        parse_selectors(built_in(kind, group), "", "", "spec.x=1")
     assert (raised.value.code, raised.value.message) == (400, words)
 
 
 def test_a_selection_of_one_name() -> None:
-    found = selection(built_in("Pod"), "n", "", "metadata.name=a")
-    assert (found.name, found.everything) == ("a", False)
-    assert selection(built_in("Pod"), "n", "", "metadata.name!=a").name is None
-    assert selection(built_in("Pod"), "n", "", "").everything
+    found = parse_selectors(built_in("Pod"), "n", "", "metadata.name=a")
+    assert (found.name, found.matches_all) == ("a", False)
+    assert parse_selectors(built_in("Pod"), "n", "", "metadata.name!=a").name is None
+    assert parse_selectors(built_in("Pod"), "n", "", "").matches_all
 
 
 # Lists.
@@ -200,10 +200,10 @@ def test_a_selection_of_one_name() -> None:
     ("limit", "names", "rest"), [(0, "abc", None), (2, "ab", 1), (3, "abc", None), (4, "abc", None)]
 )
 def test_a_page_tells_how_many_follow(limit: int, names: str, rest: int | None) -> None:
-    world = World()
+    world = ApiserverStore()
     for name in "abc":
         world.create(config_map(name))
-    reader = Reader(world.kind("ConfigMap"), world.place("ConfigMap"))
+    reader = ResourceReader(world.kind("ConfigMap"), world.place("ConfigMap"))
     found, metadata = reader.page("default", ListOptions.of({"limit": str(limit)}), world.store.version)
     assert "".join(each.name for each in found) == names
     assert metadata.get("remainingItemCount") == rest
@@ -212,7 +212,7 @@ def test_a_page_tells_how_many_follow(limit: int, names: str, rest: int | None) 
 
 @pytest.mark.parametrize("limit", [str(1 << 63), str(-(1 << 63) - 1)])
 def test_a_limit_of_more_than_64_bits_is_refused(limit: str) -> None:
-    with pytest.raises(Refusal, match="value out of range"):
+    with pytest.raises(StatusError, match="value out of range"):
         ListOptions.of({"limit": limit})
     assert ListOptions.of({"limit": str((1 << 63) - 1)}).limit == (1 << 63) - 1
     assert ListOptions.of({"limit": str(-(1 << 63))}).limit <= 0
@@ -230,7 +230,7 @@ def test_a_limit_of_more_than_64_bits_is_refused(limit: str) -> None:
 )
 def test_parameters_of_a_watch(query: dict[str, str], words: str) -> None:
     if words:
-        with pytest.raises(Refusal, match=words):
+        with pytest.raises(StatusError, match=words):
             ListOptions.of({"watch": "1", **query})
     else:
         assert ListOptions.of({"watch": "1", **query}).watch
@@ -261,29 +261,29 @@ def test_a_uid_is_a_random_one_of_version_4() -> None:
 
 @pytest.mark.parametrize(("length", "kept"), [(57, 57), (58, 58), (59, 58)])
 def test_a_generated_name_fits_a_label(length: int, kept: int) -> None:
-    name = generated("a" * length, random.Random(0))
+    name = generate_name("a" * length, random.Random(0))
     assert (len(name), name[:kept]) == (kept + 5, "a" * kept)
 
 
 def test_an_object_gets_the_namespace_and_the_name_of_its_path() -> None:
     tree: Tree = {"metadata": {"name": "a"}}
-    settle_namespace(built_in("Pod"), tree, "n")
-    settle_name(tree, "a")
+    set_namespace(built_in("Pod"), tree, "n")
+    set_name(tree, "a")
     assert tree == {"metadata": {"name": "a", "namespace": "n"}}
-    with pytest.raises(Refusal, match="namespace of the provided object does not match"):
-        settle_namespace(built_in("Pod"), tree, "m")
-    with pytest.raises(Refusal, match="does not match the name on the URL"):
-        settle_name(tree, "b")
-    with pytest.raises(Refusal, match="name must be provided"):
-        settle_name({}, "b")
-    settle_namespace(built_in("Node"), tree, "")
+    with pytest.raises(StatusError, match="namespace of the provided object does not match"):
+        set_namespace(built_in("Pod"), tree, "m")
+    with pytest.raises(StatusError, match="does not match the name on the URL"):
+        set_name(tree, "b")
+    with pytest.raises(StatusError, match="name must be provided"):
+        set_name({}, "b")
+    set_namespace(built_in("Node"), tree, "")
     assert tree == {"metadata": {"name": "a"}}
 
 
 def test_the_server_gives_a_new_object_its_identity() -> None:
     given = dict.fromkeys(("uid", "resourceVersion", "selfLink", "creationTimestamp", "deletionTimestamp"), "x")
     tree: Tree = {"metadata": {"name": "a", "generation": 3, "deletionGracePeriodSeconds": 5, **given}}
-    begin(built_in("Pod"), tree, NOW, random.Random(0))
+    prepare_create_metadata(built_in("Pod"), tree, NOW, random.Random(0))
     uid = tree["metadata"].pop("uid")
     assert tree == {"metadata": {"name": "a", "generation": 3, "creationTimestamp": "2026-01-01T00:00:00Z"}}
     assert uid != "x"
@@ -304,10 +304,10 @@ def test_what_identifies_an_object_stays(new: Tree, field: str) -> None:
     old = {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "t", "generation": 2}}
     tree: Tree = {"metadata": {"name": "a", "selfLink": "x", "generation": 7, "creationTimestamp": "c", **new}}
     if field:
-        with pytest.raises(Refusal, match=field):
-            go_on(built_in("Pod"), tree, old)
+        with pytest.raises(StatusError, match=field):
+            prepare_update_metadata(built_in("Pod"), tree, old)
     else:
-        go_on(built_in("Pod"), tree, old)
+        prepare_update_metadata(built_in("Pod"), tree, old)
         assert tree == old
 
 
@@ -323,7 +323,7 @@ def test_what_identifies_an_object_stays(new: Tree, field: str) -> None:
     ],
 )
 def test_options_of_a_deletion_that_are_refused(body: Tree, words: str) -> None:
-    with pytest.raises(Refusal, match=words):
+    with pytest.raises(StatusError, match=words):
         DeleteOptions.of(body)
 
 
@@ -367,19 +367,19 @@ def binding(kind: str, subject: Tree, role: str = "Role") -> Tree:
     ],
 )
 def test_a_role_binding_holds_in_its_namespace(subject: Tree, user: str, namespace: str, allowed: bool) -> None:
-    world = World()
+    world = ApiserverStore()
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
-    roles = Roles(world.store)
-    asked = Attributes("get", resource="pods", namespace=namespace)
-    assert not roles.allows(User(user), asked)
+    roles = RbacAuthorizer(world.store)
+    asked = AuthorizationAttributes("get", resource="pods", namespace=namespace)
+    assert not roles.allows(RequestUser(user), asked)
     world.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": rules})
     world.create(binding("RoleBinding", subject))
-    assert roles.allows(User(user), asked) == allowed
+    assert roles.allows(RequestUser(user), asked) == allowed
     assert roles.allows(ADMIN, asked)
 
 
 @pytest.mark.parametrize("resource", [each for each in BUILT_IN if each.subresources], ids=lambda each: each.qualified)
-def test_every_part_of_a_kind_has_a_kind_and_verbs(resource: Resource) -> None:
+def test_every_part_of_a_kind_has_a_kind_and_verbs(resource: ServedResource) -> None:
     for part in resource.subresources:
         assert part.kind
         assert part.verbs
@@ -387,9 +387,9 @@ def test_every_part_of_a_kind_has_a_kind_and_verbs(resource: Resource) -> None:
     assert resource.subresource("none") is None
 
 
-def changes(store: Store, count: int) -> list[Change]:
-    found: list[Change] = []
-    store.after_each(lambda _, change: found.append(change))
+def changes(store: Store, count: int) -> list[WatchCacheEvent]:
+    found: list[WatchCacheEvent] = []
+    store.add_commit_listener(lambda _, change: found.append(change))
     for number in range(count):
         store.put(("", "pods"), {"metadata": {"name": f"p{number}", "namespace": "n", "uid": "u"}})
     return found
@@ -398,25 +398,25 @@ def changes(store: Store, count: int) -> list[Change]:
 def test_a_history_forgets_the_oldest_change_above_its_limits() -> None:
     made = changes(Store(), 4)
     size = len(made[0].entry.raw)
-    for ring in (Ring(most_events=3), Ring(most_bytes=3 * size)):
+    for ring in (WatchCache(most_events=3), WatchCache(most_bytes=3 * size)):
         for change in made[:3]:
             ring.append(change)
-        assert ([each.version for each in ring.after(0)], ring.forgotten) == ([1, 2, 3], 0)
+        assert ([each.version for each in ring.events_after(0)], ring.compacted_version) == ([1, 2, 3], 0)
         ring.append(made[3])
-        assert ([each.version for each in ring.after(1)], ring.forgotten) == ([2, 3, 4], 1)
-        assert [each.version for each in ring.after(3)] == [4]
-        ring.forget(3)
-        assert ([each.version for each in ring.after(3)], ring.forgotten) == ([4], 3)
-        ring.forget(2)
-        assert ring.forgotten == 3
+        assert ([each.version for each in ring.events_after(1)], ring.compacted_version) == ([2, 3, 4], 1)
+        assert [each.version for each in ring.events_after(3)] == [4]
+        ring.compact(3)
+        assert ([each.version for each in ring.events_after(3)], ring.compacted_version) == ([4], 3)
+        ring.compact(2)
+        assert ring.compacted_version == 3
 
 
 def test_a_listener_hears_of_changes_until_it_leaves() -> None:
     first, second, *_ = changes(Store(), 2)
     heard: list[int] = []
-    ring, listener = Ring(), lambda change: heard.append(change.version)
-    ring.listen(listener)
+    ring, listener = WatchCache(), lambda change: heard.append(change.version)
+    ring.add_listener(listener)
     ring.append(first)
-    ring.leave(listener)
+    ring.remove_listener(listener)
     ring.append(second)
     assert heard == [1]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.resources.kinds import Resource
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.resources.kinds import ServedResource
 from bayplan.apiserver.writes import subresources
 
 Tree = dict[str, Any]
@@ -24,10 +24,10 @@ class Objects:
     def __init__(self, *items: Tree) -> None:
         self._items = items
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Tree | None:  # noqa: ARG002
+    def get(self, resource: ServedResource, namespace: str, name: str) -> Tree | None:  # noqa: ARG002
         return next((each for each in self._items if each["metadata"]["name"] == name), None)
 
-    def list(self, resource: Resource, namespace: str = "") -> Iterator[Tree]:  # noqa: ARG002
+    def list(self, resource: ServedResource, namespace: str = "") -> Iterator[Tree]:  # noqa: ARG002
         return iter(self._items)
 
 
@@ -87,7 +87,7 @@ def test_an_eviction_that_is_admitted(evicted: Tree, guard: Tree, pays: bool) ->
     ],
 )
 def test_an_eviction_that_is_refused(evicted: Tree, guard: Tree, code: int, words: str) -> None:
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(StatusError) as raised:
         subresources.evict(evicted, Objects(guard), NOW)
     causes = (raised.value.details or {}).get("causes", ())
     assert raised.value.code == code
@@ -104,7 +104,7 @@ def test_a_budget_pays_with_one_disruption(allowed: int, left: int, conditions: 
 
 
 def test_a_pod_of_two_budgets_is_not_evicted() -> None:
-    with pytest.raises(Refusal, match="more than one PodDisruptionBudget"):
+    with pytest.raises(StatusError, match="more than one PodDisruptionBudget"):
         subresources.evict(pod(READY), Objects(budget(), budget()), NOW)
 
 
@@ -133,7 +133,7 @@ def test_a_condition_keeps_its_time_while_its_status_stays(before: list[Tree], s
     ],
 )
 def test_a_binding_that_is_refused(metadata: Tree, binding: Tree, words: str) -> None:
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(StatusError) as raised:
         subresources.bind(pod(**metadata), {"target": {"kind": "Node", "name": "n"}, **binding}, NOW)
     assert words in raised.value.message
 
@@ -155,7 +155,7 @@ def test_a_token_lasts_ten_minutes_at_least(seconds: int | None, lasts: int | No
     request = {"spec": {} if seconds is None else {"expirationSeconds": seconds}}
     now = datetime(2026, 1, 1, tzinfo=UTC)
     if lasts is None:
-        with pytest.raises(Refusal, match="may not specify a duration"):
+        with pytest.raises(StatusError, match="may not specify a duration"):
             subresources.token_request(ACCOUNT, request, now, "issuer")
         return
     answer, claims = subresources.token_request(ACCOUNT, request, now, "issuer")
@@ -168,7 +168,7 @@ def test_a_token_lasts_ten_minutes_at_least(seconds: int | None, lasts: int | No
 def test_numbers_of_a_request_for_logs_have_a_least_value(field: str, least: int) -> None:
     subresources.check_log_options("p", {field: str(least)})
     subresources.check_log_options("p", {field: "no number"})
-    with pytest.raises(Refusal, match=field):
+    with pytest.raises(StatusError, match=field):
         subresources.check_log_options("p", {field: str(least - 1)})
 
 
@@ -196,7 +196,7 @@ def test_the_container_of_a_request(item: Tree, wanted: str, found: str) -> None
     if " " not in found:
         assert subresources.container_of(item, wanted) == found
         return
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(StatusError) as raised:
         subresources.container_of(item, wanted)
     assert found in raised.value.message
 
@@ -214,7 +214,7 @@ def test_no_kubelet_answers_a_stream(node: str, known: bool, upgrade: bool, code
     item = pod()
     item["spec"]["nodeName"] = node
     nodes = Objects({"metadata": {"name": "n"}}) if known else Objects()
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(StatusError) as raised:
         subresources.check_stream(item, "", nodes, upgrade=upgrade)
     assert raised.value.code == code
     if not node:
@@ -222,7 +222,7 @@ def test_no_kubelet_answers_a_stream(node: str, known: bool, upgrade: bool, code
 
 
 SCALE = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size", "labelSelectorPath": ".status.labels"}
-WIDGETS = Resource("ex.io", "v1", "Widget", "widgets", "widget", definition={"subresources": {"scale": SCALE}})
+WIDGETS = ServedResource("ex.io", "v1", "Widget", "widgets", "widget", definition={"subresources": {"scale": SCALE}})
 
 
 @pytest.mark.parametrize(
@@ -238,16 +238,16 @@ WIDGETS = Resource("ex.io", "v1", "Widget", "widgets", "widget", definition={"su
     ],
 )
 def test_the_scale_of_a_custom_object_is_where_its_definition_says(item: Tree, spec: Tree, status: Tree) -> None:
-    found = subresources.scale_of(WIDGETS, {"metadata": {"name": "w", "other": "x"}, **item})
+    found = subresources.to_scale(WIDGETS, {"metadata": {"name": "w", "other": "x"}, **item})
     assert (found["metadata"], found["spec"], found["status"]) == ({"name": "w"}, spec, status)
 
 
 def test_scaling_a_custom_object_changes_the_field_that_its_definition_names() -> None:
     item = {"metadata": {"name": "w"}, "spec": {"a": "b"}}
     scale = {"metadata": {"name": "w"}, "spec": {"replicas": 4}}
-    assert subresources.scaled(WIDGETS, item, scale)["spec"] == {"a": "b", "size": 4}
-    assert subresources.scaled(WIDGETS, item, {"metadata": {"name": "w"}})["spec"]["size"] == 0
-    with pytest.raises(Refusal, match="must be greater than or equal to 0"):
-        subresources.scaled(WIDGETS, item, {**scale, "spec": {"replicas": -1}})
-    with pytest.raises(Refusal, match="does not match the name on the URL"):
-        subresources.scaled(WIDGETS, item, {"metadata": {"name": "v"}})
+    assert subresources.apply_scale(WIDGETS, item, scale)["spec"] == {"a": "b", "size": 4}
+    assert subresources.apply_scale(WIDGETS, item, {"metadata": {"name": "w"}})["spec"]["size"] == 0
+    with pytest.raises(StatusError, match="must be greater than or equal to 0"):
+        subresources.apply_scale(WIDGETS, item, {**scale, "spec": {"replicas": -1}})
+    with pytest.raises(StatusError, match="does not match the name on the URL"):
+        subresources.apply_scale(WIDGETS, item, {"metadata": {"name": "v"}})

@@ -15,10 +15,10 @@ from bayplan.apiserver.validation import (
     storage,
     workloads,
 )
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.pods import pod_spec, pod_updates
 from bayplan.apiserver.warnings.pods import pod_warnings
-from support.builders.manifest_mutations import changed, fresh
+from support.builders.manifest_mutations import apply_mutation, copy_tree
 from support.builders.recorded_bounds import assert_faults
 from support.builders.recorded_objects import recorded
 from support.harness.apiserver_store import Tree
@@ -31,21 +31,21 @@ def stored(name: str) -> Tree:
         for each in recorded()
         if f"{each['item']['kind']}/{each['item']['metadata'].get('name')}" == name
     )
-    tree: Tree = fresh(found)
+    tree: Tree = copy_tree(found)
     tree["metadata"]["resourceVersion"] = "1"
     return tree
 
 
 def with_changes(item: Tree, changes: dict[str, Any]) -> Tree:
     for path, value in changes.items():
-        item = changed(item, tuple(int(each) if each.isdigit() else each for each in path.split(".")), value)
+        item = apply_mutation(item, tuple(int(each) if each.isdigit() else each for each in path.split(".")), value)
     return item
 
 
 CHECKS = {
     "Pod": pod_updates.check_pod_update,
     "Endpoints": services.check_endpoints_update,
-    "EndpointSlice": services.check_slice_update,
+    "EndpointSlice": services.check_endpoint_slice_update,
     "Job": jobs.check_job_update,
     "Service": services.check_service_update,
     "PersistentVolumeClaim": storage.check_claim_update,
@@ -165,7 +165,7 @@ def test_an_update_has_these_faults(
     name: str, before: dict[str, Any], after: dict[str, Any], expected: list[str]
 ) -> None:
     old = with_changes(stored(name), before)
-    out = Faults()
+    out = FieldErrorList()
     CHECKS[name.partition("/")[0]](out, with_changes(old, after), old)
     found = list(dict.fromkeys(f"{each.field}: {each.message}" for each in out))
     parts = [words.split(": ", 1) for words in expected]
@@ -204,7 +204,7 @@ def test_an_update_has_these_faults(
     ],
 )
 def test_an_update_of_metadata_has_faults_in_these_fields(new: Tree, old: Tree, fields: list[str]) -> None:
-    out = Faults()
+    out = FieldErrorList()
     metadata.check_metadata_update(out, {"resourceVersion": "1", **new}, old)
     assert [each.field for each in out] == fields
 
@@ -225,7 +225,7 @@ def test_an_update_of_metadata_has_faults_in_these_fields(new: Tree, old: Tree, 
     ],
 )
 def test_a_status_has_faults_in_these_fields(kind: str, status: Tree, old: Tree, fields: list[str]) -> None:
-    out = Faults()
+    out = FieldErrorList()
     group = "" if kind == "ConfigMap" else "apps"
     statuses.check_status(out, built_in(kind, group), {"status": status}, {"status": old})
     assert [each.field for each in out] == fields
@@ -282,7 +282,7 @@ def test_a_pod_of_one_system_has_nothing_of_the_other(spec: Tree, fields: list[s
         "containers": [{"name": "c", "image": "c:1", "terminationMessagePolicy": "File", "imagePullPolicy": "Always"}]
     }
     item["spec"] = {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst", **kept, **spec}
-    out = Faults()
+    out = FieldErrorList()
     pod_spec.check_pod(out, item)
     assert [each.field for each in out] == fields
 

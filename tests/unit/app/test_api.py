@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bayplan import Cluster
-from bayplan.app.api import NotSoFar
+from bayplan.app.api import WaitTimedOut
 from bayplan.errors import ObjectError, UsageError
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 
 def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def stateful_set(name: str, replicas: int) -> dict[str, Any]:
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
 
 
-@on_loop
+@async_test
 async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "pod.json"
     file.write_text(json.dumps(pod("of-a-file")))
@@ -47,28 +47,28 @@ async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
         assert [str(each) for each in applied] == [
             f"pod/{name} created" for name in ("small", "big", "of-a-file", "giant")
         ]
-        assert await cluster.placed("big") == "gpu-0"
+        assert await cluster.wait_placed("big") == "gpu-0"
         running = await cluster.wait_for(lambda each: each.status.phase == "Running", "big")
         assert running.spec.node_name == "gpu-0"
         assert "the only node that fits" in cluster.why("big")
-        assert (await cluster.refused("giant")).startswith("0/2 nodes are available: 2 Insufficient cpu.")
+        assert (await cluster.wait_unschedulable("giant")).startswith("0/2 nodes are available: 2 Insufficient cpu.")
         assert cluster.why("nobody") == "nothing was decided about it"
         assert [each.name for each in await cluster.pods()] == ["big", "giant", "of-a-file", "small"]
-        with pytest.raises(NotSoFar, match=r"default/giant did not have a node within 0\.01 s"):
-            await cluster.placed("giant", timeout_s=0.01)
-        with pytest.raises(NotSoFar, match=r"default/small did not get a refusal within 0\.01 s"):
-            await cluster.refused("small", timeout_s=0.01)
+        with pytest.raises(WaitTimedOut, match=r"default/giant did not have a node within 0\.01 s"):
+            await cluster.wait_placed("giant", timeout_s=0.01)
+        with pytest.raises(WaitTimedOut, match=r"default/small did not get a refusal within 0\.01 s"):
+            await cluster.wait_unschedulable("small", timeout_s=0.01)
 
 
-@on_loop
+@async_test
 async def test_controllers_make_pods() -> None:
     async with Cluster(nodes=2) as cluster:
         await cluster.apply(stateful_set("db", 2))
-        assert await cluster.placed("db-1", timeout_s=60) in ("node-0", "node-1")
+        assert await cluster.wait_placed("db-1", timeout_s=60) in ("node-0", "node-1")
         assert [each.name for each in await cluster.pods(selector="app=db")] == ["db-0", "db-1"]
 
 
-@on_loop
+@async_test
 async def test_a_claim_gets_a_volume_without_further_ado() -> None:
     storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": storage}
@@ -79,13 +79,13 @@ async def test_a_claim_gets_a_volume_without_further_ado() -> None:
         assert running.spec.node_name == "node-0"
 
 
-@on_loop
+@async_test
 async def test_without_a_scheduler_nothing_is_placed() -> None:
     async with Cluster(nodes=1, scheduler=False, controllers=False) as cluster:
         await cluster.apply(pod("lonely"))
         await cluster.wait_for(lambda each: each.status.phase == "Pending", "lonely")
-        with pytest.raises(NotSoFar, match="default/lonely did not have a node"):
-            await cluster.placed("lonely", timeout_s=0.05)
+        with pytest.raises(WaitTimedOut, match="default/lonely did not have a node"):
+            await cluster.wait_placed("lonely", timeout_s=0.05)
         with pytest.raises(UsageError, match="has no scheduler"):
             cluster.why("lonely")
 
@@ -95,8 +95,8 @@ def test_where_there_is_no_loop() -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "mine"}, "spec": {"taints": [taint]}}
     with Cluster(nodes=["web=1", node]) as cluster:
         cluster.run(cluster.apply(pod("web"), pod("guest", tolerations=[{"operator": "Exists"}], nodeName="mine")))
-        assert cluster.run(cluster.placed("web")) == "web-0"
-        assert cluster.run(cluster.placed("guest")) == "mine"
+        assert cluster.run(cluster.wait_placed("web")) == "web-0"
+        assert cluster.run(cluster.wait_placed("guest")) == "mine"
         told = json.loads(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
         assert told == cluster.url
         folder = cluster.kubeconfig.parent
@@ -105,7 +105,7 @@ def test_where_there_is_no_loop() -> None:
         _ = cluster.url
 
 
-@on_loop
+@async_test
 async def test_what_it_cannot_be_asked_for() -> None:
     cluster = Cluster(nodes=0)
     with pytest.raises(UsageError, match="is not up"):
@@ -155,13 +155,13 @@ tiers:
 
 
 @pytest.mark.parametrize("batch", [True, CONF], ids=["default", "text"])
-@on_loop
+@async_test
 async def test_gangs_start_whole_or_not_at_all(batch: bool | str) -> None:
     async with Cluster(nodes="node=2:cpu=4", batch=batch) as cluster:
         await cluster.apply(pod("single"), gang("large", 3), gang("small", 2))
-        assert await cluster.placed("single")
+        assert await cluster.wait_placed("single")
         assert cluster.why("single").startswith("best of 2")
-        nodes = {await cluster.placed(f"small-worker-{number}") for number in range(2)}
+        nodes = {await cluster.wait_placed(f"small-worker-{number}") for number in range(2)}
         assert nodes == {"node-0", "node-1"}
         assert [each.name for each in await cluster.pods() if each.spec.node_name] == [
             "single",

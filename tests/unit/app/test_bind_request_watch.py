@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from bayplan.api_writes.bind_request_writes import RequestWrites
-from bayplan.app.api_clients import Wiring
-from bayplan.app.bind_request_watch import RequestWatch
-from bayplan.bind_requests.tracker import BindRequests, Engine
+from bayplan.api_writes.bind_request_writes import BindRequestWrites
+from bayplan.app.api_clients import ApiClients
+from bayplan.app.bind_request_watch import BindRequestWatch
+from bayplan.bind_requests.tracker import BindRequestTracker, RequestOwner
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, Client, Selection
 from bayplan.client.informer.informer import Handler
@@ -24,26 +24,26 @@ from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.intents.pod_intents import DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import (
-    MADE_FOR,
-    OURS,
-    TAKEN_BY,
+    HANDLED_BY_BAYPLAN,
+    HANDLED_BY_LABEL,
+    SCHEDULER_LABEL,
     BindRequest,
     BindRequestSpec,
 )
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.live.bind_request_handlers import (
-    Asking,
-    look_for_orphans,
-    look_for_unread,
+    BindRequestReader,
+    check_unreadable_requests,
+    delete_orphaned_requests,
     read_lost_pods,
 )
 from bayplan.testing import make_node
 from support.harness.reconciler import (
     REQUESTS,
-    BinderRig,
-    binder_rig,
-    on_rig,
+    ReconcilerHarness,
+    run_reconciler,
+    run_with_reconciler,
 )
 
 NAMES = ("default-scheduler", "gpus")
@@ -53,14 +53,14 @@ FAILURES = Selection(
 OF_OTHERS = Selection(label_selector="bayplan.dev/scheduler notin (default-scheduler,gpus)")
 
 
-def wired(client: Client) -> Wiring:
-    return cast(Wiring, SimpleNamespace(client=client))
+def wired(client: Client) -> ApiClients:
+    return cast(ApiClients, SimpleNamespace(client=client))
 
 
-def book() -> BindRequests:
+def book() -> BindRequestTracker:
     clock = ManualClock()
-    nobody = cast(Engine, SimpleNamespace(waiting_pod=lambda _: None))
-    return BindRequests(Cache(), nobody, BindFailures(clock), clock, asyncio.get_running_loop().create_future)
+    nobody = cast(RequestOwner, SimpleNamespace(waiting_pod=lambda _: None))
+    return BindRequestTracker(Cache(), nobody, BindFailures(clock), clock, asyncio.get_running_loop().create_future)
 
 
 def older() -> dict[str, Any]:
@@ -72,61 +72,61 @@ def older() -> dict[str, Any]:
 @pytest.mark.parametrize("selects", [True, False], ids=["selects by phase", "does not"])
 def test_what_is_watched_follows_from_what_the_server_can_select(tmp_path: Path, selects: bool) -> None:
     async def run() -> None:
-        async with binder_rig(tmp_path, definition=bind_request_definition() if selects else older()) as rig:
+        async with run_reconciler(tmp_path, definition=bind_request_definition() if selects else older()) as rig:
             requests = book()
-            watch = await RequestWatch.of(requests, wired(rig.client), NAMES)
+            watch = await BindRequestWatch.create(requests, wired(rig.client), NAMES)
             assert watch.selections == ((FAILURES, OF_OTHERS) if selects else (EVERYTHING,))
             assert requests.only_failures is selects
-            assert len(watch.before_deciding(lambda *_: None)) == selects
-            assert len(watch.beside(rig.client.clock)) == 1
+            assert len(watch.startup_tasks(lambda *_: None)) == selects
+            assert len(watch.background_tasks(rig.client.clock)) == 1
 
     asyncio.run(run())
 
 
 def test_an_engine_that_binds_by_itself_asks_for_nothing() -> None:
-    async def run() -> RequestWatch:
-        return await RequestWatch.of(None, wired(cast(Client, None)), NAMES)
+    async def run() -> BindRequestWatch:
+        return await BindRequestWatch.create(None, wired(cast(Client, None)), NAMES)
 
     watch = asyncio.run(run())
     assert watch.selections == (EVERYTHING,)
-    assert watch.beside(cast(Any, None)) == watch.before_deciding(lambda *_: None) == ()
+    assert watch.background_tasks(cast(Any, None)) == watch.startup_tasks(lambda *_: None) == ()
 
 
 def test_where_several_schedulers_of_a_name_share_the_pods_all_requests_are_watched(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         requests = book()
-        watch = await RequestWatch.of(requests, wired(rig.client), ())
+        watch = await BindRequestWatch.create(requests, wired(rig.client), ())
         assert watch.selections == (EVERYTHING,)
         assert not requests.only_failures
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_requests_for_pods_of_others_are_told_whole_and_none_is_told_twice(tmp_path: Path) -> None:
     """A request without the label may be anybody's: KAI-Scheduler's, or one that was made by hand."""
 
-    async def test(rig: BinderRig) -> None:
-        labels = {"mine": {MADE_FOR: "default-scheduler"}, "theirs": {MADE_FOR: "volcano"}, "by-hand": {}}
+    async def test(rig: ReconcilerHarness) -> None:
+        labels = {"mine": {SCHEDULER_LABEL: "default-scheduler"}, "theirs": {SCHEDULER_LABEL: "volcano"}, "by-hand": {}}
         for name, more in labels.items():
             await rig.request(await rig.pod(name), name=name)
-            await rig.patch(REQUESTS, name, {"metadata": {"labels": {TAKEN_BY: OURS, **more}}})
+            await rig.patch(REQUESTS, name, {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN, **more}}})
             await rig.patch(REQUESTS, name, {"status": {"phase": "Failed", "failedAttempts": 1}}, sub="status")
-        watch = await RequestWatch.of(book(), wired(rig.client), NAMES)
+        watch = await BindRequestWatch.create(book(), wired(rig.client), NAMES)
         told = [[each.name for each in (await rig.client.list(REQUESTS, one)).items] for one in watch.selections]
         assert [sorted(each) for each in told] == [["mine"], ["by-hand", "theirs"]]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_path: Path) -> None:
     async def run() -> None:
-        async with binder_rig(tmp_path) as rig:
+        async with run_reconciler(tmp_path) as rig:
             for name in ("one", "two"):
                 await rig.request(await rig.pod(name), name=name)
-                await rig.patch(REQUESTS, name, {"metadata": {"labels": {MADE_FOR: "default-scheduler"}}})
-            watch = await RequestWatch.of(book(), wired(rig.client), NAMES)
+                await rig.patch(REQUESTS, name, {"metadata": {"labels": {SCHEDULER_LABEL: "default-scheduler"}}})
+            watch = await BindRequestWatch.create(book(), wired(rig.client), NAMES)
             told: list[str] = []
-            (first_look,) = watch.before_deciding(lambda _, new: told.append(new.metadata.name if new else ""))
+            (first_look,) = watch.startup_tasks(lambda _, new: told.append(new.metadata.name if new else ""))
             await first_look()
             assert sorted(told) == ["one", "two"]
             uids = {(await rig.get(REQUESTS, name))["metadata"]["uid"] for name in told}
@@ -139,7 +139,7 @@ def test_everything_is_told_before_the_first_decision_and_failures_after_it(tmp_
 class StillWaiting:
     """An engine whose only pod waits for the binder."""
 
-    def __init__(self, pod: Pod, writes: RequestWrites) -> None:
+    def __init__(self, pod: Pod, writes: BindRequestWrites) -> None:
         self._pod, self._writes = pod, writes
         self.writing: list[asyncio.Task[None]] = []
         self.done: list[str] = []
@@ -147,17 +147,17 @@ class StillWaiting:
     def waiting_pod(self, request: BindRequest) -> Pod | None:
         return self._pod if request.pod_key == self._pod.key else None
 
-    def taken(self, pod: Pod) -> None:
+    def on_assumed(self, pod: Pod) -> None:
         self.done.append(f"taken {pod.name}")
 
-    def released(self, pod: Pod, was: Pod) -> None:
+    def on_released(self, pod: Pod, was: Pod) -> None:
         self.done.append(f"released {pod.name} from {was.spec.node_name}")
 
     def submit(self, intent: object) -> None:
         assert isinstance(intent, DeleteBindRequest)
         self.writing.append(asyncio.ensure_future(self._writes.delete(intent)))
 
-    def complain(self, pod: Pod, reason: str, note: str) -> None:  # noqa: ARG002
+    def record_warning(self, pod: Pod, reason: str, note: str) -> None:  # noqa: ARG002
         self.done.append(reason)
 
     def wake(self, uid: str) -> None: ...
@@ -173,78 +173,78 @@ class SilentServer:
 def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_path: Path) -> None:
     """Watched are failures alone, so that the version we know is the one that was made."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod())
-        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
         pod = await rig.client.get(Pod, "default", "web")
         clock, cache = ManualClock(datetime.now(UTC)), Cache()
         cache.add_node(make_node("n1"))
-        engine = StillWaiting(pod, RequestWrites(rig.client))
-        requests = BindRequests(cache, engine, BindFailures(clock), clock, stale_s=1.0)
-        watch = await RequestWatch.of(requests, wired(rig.client), NAMES)
-        (first_look,) = watch.before_deciding(cast(Handler, requests.hear))
+        engine = StillWaiting(pod, BindRequestWrites(rig.client))
+        requests = BindRequestTracker(cache, engine, BindFailures(clock), clock, stale_s=1.0)
+        watch = await BindRequestWatch.create(requests, wired(rig.client), NAMES)
+        (first_look,) = watch.startup_tasks(cast(Handler, requests.handle_event))
         await first_look()
         await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
         clock.advance(60)
-        requests.tidy()
+        requests.run_periodic_checks()
         while engine.writing:
             await engine.writing.pop()
         assert await rig.find(REQUESTS, "web") is None
         assert engine.done == ["taken web", "BindRequestStale", "BindRequestDeleted"]
         clock.advance(60)
-        await read_lost_pods(requests, cast(Asking, SilentServer()))
+        await read_lost_pods(requests, cast(BindRequestReader, SilentServer()))
         assert engine.done[-1] == "BindRequestDeleted", "without an answer the pod keeps its node"
         await read_lost_pods(requests, watch)
         assert engine.done[-1] == "released web from n1"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 @pytest.mark.parametrize("selects", [True, False], ids=["selects by phase", "does not"])
 def test_requests_that_nobody_can_read_go_as_well_where_their_pods_never_were(tmp_path: Path, selects: bool) -> None:
     """A binder gives them up, and no watch tells an engine what they say."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.pod("there")
         garbled = {"resourceClaimAllocations": [{"name": "gpu", "allocation": {"devices": 3}}]}
         for name in ("never", "there"):
             await rig.request(None, name=name, **garbled)
-            await rig.patch(REQUESTS, name, {"metadata": {"labels": {TAKEN_BY: OURS}}})
-        async with rig.at_work():
+            await rig.patch(REQUESTS, name, {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
+        async with rig.run_binder():
             for name in ("never", "there"):
                 await rig.until_phase("Failed", name)
         clock = ManualClock(datetime.now(UTC))
-        engine = StillWaiting(await rig.client.get(Pod, "default", "there"), RequestWrites(rig.client))
-        requests = BindRequests(Cache(), engine, BindFailures(clock), clock)
-        watch = await RequestWatch.of(requests, wired(rig.client), NAMES)
+        engine = StillWaiting(await rig.client.get(Pod, "default", "there"), BindRequestWrites(rig.client))
+        requests = BindRequestTracker(Cache(), engine, BindFailures(clock), clock)
+        watch = await BindRequestWatch.create(requests, wired(rig.client), NAMES)
         for _ in range(2):
-            await look_for_unread(requests, watch)
+            await check_unreadable_requests(requests, watch)
             clock.advance(600)
-            await look_for_orphans(requests, watch)
+            await delete_orphaned_requests(requests, watch)
             while engine.writing:
                 await engine.writing.pop()
         assert await rig.find(REQUESTS, "there") is not None
         assert (await rig.find(REQUESTS, "never") is None) is selects
-        await look_for_unread(requests, watch)
+        await check_unreadable_requests(requests, watch)
         clock.advance(600)
-        await look_for_orphans(requests, watch)
+        await delete_orphaned_requests(requests, watch)
         assert engine.writing == [], "what has gone is not deleted again"
 
-    on_rig(tmp_path, test, definition=bind_request_definition() if selects else older())
+    run_with_reconciler(tmp_path, test, definition=bind_request_definition() if selects else older())
 
 
 @pytest.mark.parametrize("name", ["", "..", "%2e%2e"])
 def test_a_pod_that_cannot_be_is_not_asked_for(tmp_path: Path, name: str) -> None:
     """The server would answer neither that it is there nor that it is not, and the request would stay."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         request = BindRequest(spec=BindRequestSpec(pod_name=name))
-        assert await RequestWatch(book(), rig.client).pod_uid(request) == ""
+        assert await BindRequestWatch(book(), rig.client).pod_uid(request) == ""
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
-async def told_by_watch(rig: BinderRig, watch: RequestWatch) -> list[str]:
+async def told_by_watch(rig: ReconcilerHarness, watch: BindRequestWatch) -> list[str]:
     """Which requests the watch tells of when the second fails, and when the first succeeds before."""
     told: list[str] = []
     failed = asyncio.Event()
@@ -279,7 +279,7 @@ def test_a_list_of_uids_may_be_empty_or_unreadable(body: bytes, found: frozenset
         return SimpleNamespace(body=body)
 
     server = cast(Client, SimpleNamespace(transport=SimpleNamespace(request=answer)))
-    watch = RequestWatch(None, server)
+    watch = BindRequestWatch(None, server)
     if found is None:
         with pytest.raises(ObjectError, match="the list of bind requests cannot be read"):
             asyncio.run(watch.uids())

@@ -15,36 +15,36 @@ from bayplan.app.binder import (
     binder_lease,
     binder_process,
 )
-from bayplan.client import Target
+from bayplan.client import ConnectionConfig
 from bayplan.clock import SystemClock
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.process_metrics import LeaderMetrics
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 from support.harness.reconciler import DEFINITIONS
 
 STATUS = "leader_election_master_status"
 
 
-def told(registry: Registry) -> list[str]:
+def told(registry: MetricsRegistry) -> list[str]:
     text = b"".join(registry.render()).decode()
     return [line for line in text.splitlines() if line.startswith(STATUS)]
 
 
 @asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[Target]:
+async def cluster(folder: Path) -> AsyncIterator[ConnectionConfig]:
     """An API server that knows the kind."""
-    async with served(folder) as serving, serving.client() as client:
+    async with run_embedded_cluster(folder) as serving, serving.client() as client:
         await client.create(DEFINITIONS, bind_request_definition())
         yield serving.target()
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside engines"])
 def test_a_binder_tells_whether_it_holds_its_lease(tmp_path: Path, beside: bool) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        registry, clock = Registry(), SystemClock()
+        registry, clock = MetricsRegistry(), SystemClock()
         leader = LeaderMetrics(registry) if beside else None
         monitor = BinderMonitor(clock, registry, leader=leader)
         settings = BinderSettings(lease=binder_lease(leader_elect=True, namespace="default"))
@@ -63,7 +63,7 @@ def test_a_binder_tells_whether_it_holds_its_lease(tmp_path: Path, beside: bool)
     run()
 
 
-@on_loop
+@async_test
 async def test_a_binder_without_a_lease_leads_nobody(tmp_path: Path) -> None:
     monitor = BinderMonitor(SystemClock())
     settings = BinderSettings(lease=binder_lease(leader_elect=False))

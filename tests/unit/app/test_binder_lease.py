@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.explain.engine_dispatch import _as_held
+from bayplan.explain.engine_dispatch import _lease_status
 from bayplan.telemetry.answers import EXPIRED, FREE, HELD
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -48,7 +48,7 @@ def renewed(seconds_ago: float, *, lasts_s: int | None = 15) -> dict[str, Any]:
     ],
 )
 def test_the_lease_of_the_binder(spec: dict[str, Any], state: str, sentence: str) -> None:
-    found = _as_held(LEASE, spec, NOON)
+    found = _lease_status(LEASE, spec, NOON)
     assert (found.lease, found.state, found.sentence) == (LEASE, state, sentence)
     assert found.holder == spec.get("holderIdentity", "")
     assert (found.renewed_at is not None) is bool(spec.get("renewTime"))

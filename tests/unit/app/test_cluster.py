@@ -12,21 +12,21 @@ import pytest
 
 from bayplan.apiserver.embedded import credentials_for
 from bayplan.app.batch import BatchSettings
-from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
-from bayplan.app.combined import BothEngines
-from bayplan.binder.gpu.reservations import DEVICE
-from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.app.cluster import ClusterOptions, InProcessCluster, SchedulerSetup
+from bayplan.app.combined import CombinedEngines
+from bayplan.binder.gpu.reservations import DEVICE_INDEX_ANNOTATION
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource, Selection, resource_of
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.reservation_settings import ReservationSettings
-from bayplan.controllers import NodePool, PodHabits, nodes_of
+from bayplan.controllers import NodePool, PodBehavior, nodes_of
 from bayplan.controllers.core.api_types import PODS
 from bayplan.controllers.volcano.resources import VC_JOBS
 from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.testing import make_pod
-from support.builders.framework import changed
-from support.harness.async_tests import on_loop
+from support.builders.framework import replace_fields
+from support.harness.async_tests import async_test
 
 Tree = dict[str, Any]
 POD_SPEC: Tree = {"containers": [{"name": "main", "image": "main", "resources": {"requests": {"cpu": "1"}}}]}
@@ -53,11 +53,11 @@ REQUESTS = resource_of(kind_of(BindRequest))
 POD: Tree = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "single"}, "spec": POD_SPEC}
 
 
-def plan_with(folder: Path, scheduler: SchedulerSetup) -> ClusterPlan:
-    return ClusterPlan(
+def plan_with(folder: Path, scheduler: SchedulerSetup) -> ClusterOptions:
+    return ClusterOptions(
         credentials=credentials_for(folder, "127.0.0.1"),
         nodes=nodes_of([NodePool.parse("2:cpu=4")], 0),
-        habits=PodHabits(starts_after_s=0.0),
+        pod_lifecycle=PodBehavior(starts_after_s=0.0),
         scheduler=scheduler,
     )
 
@@ -77,10 +77,10 @@ async def all_run(client: Client, *names: str) -> list[Tree]:
     return [found[name] for name in names]
 
 
-@on_loop
+@async_test
 async def test_a_gang_and_a_single_pod_run(tmp_path: Path) -> None:
-    plan = plan_with(tmp_path, SchedulerSetup.of(batch=BatchSettings()))
-    async with WholeCluster(plan) as cluster, cluster.client() as client:
+    plan = plan_with(tmp_path, SchedulerSetup.from_text(batch=BatchSettings()))
+    async with InProcessCluster(plan) as cluster, cluster.client() as client:
         await cluster.ready()
         assert cluster.binder is None
         await client.create(VC_JOBS, JOB, namespace="default")
@@ -89,9 +89,12 @@ async def test_a_gang_and_a_single_pod_run(tmp_path: Path) -> None:
         assert [pod["spec"]["schedulerName"] for pod in pods] == ["default-scheduler", "volcano", "volcano"]
 
 
-@on_loop
+@async_test
 async def test_a_scheduler_that_asks_for_bindings_gets_the_kind_and_a_binder(tmp_path: Path) -> None:
-    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(BY_BINDER))) as cluster:
+    async with (
+        asyncio.timeout(60),
+        InProcessCluster(plan_with(tmp_path, SchedulerSetup.from_text(BY_BINDER))) as cluster,
+    ):
         await cluster.ready()
         async with cluster.client() as client:
             await client.create(PODS, POD, namespace="default")
@@ -104,23 +107,25 @@ SHARING = BY_BINDER.replace("{name: BindRequestBinder}", "{name: GpuSharing}, {n
 HOLDERS = "gpu-holders"
 
 
-@on_loop
+@async_test
 async def test_reservation_pods_live_where_the_settings_say_for_binder_and_scheduler_alike(tmp_path: Path) -> None:
-    own = OwnSettings(resource_reservation=ReservationSettings(namespace=HOLDERS))
+    own = BayplanSettings(resource_reservation=ReservationSettings(namespace=HOLDERS))
     (node,) = nodes_of([NodePool.parse("1:cpu=4,nvidia.com/gpu=2")], 0)
     node["metadata"]["labels"]["nvidia.com/gpu.memory"] = "16000"
-    plan = replace(plan_with(tmp_path, SchedulerSetup.of(SHARING, own=own)), nodes=[node])
+    plan = replace(plan_with(tmp_path, SchedulerSetup.from_text(SHARING, own=own)), nodes=[node])
     part = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "part-gpu"}
     asks = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
     whole = {"containers": [{"name": "main", "image": "main", "resources": asks}]}
-    async with asyncio.timeout(60), WholeCluster(plan) as cluster, cluster.client() as client:
+    async with asyncio.timeout(60), InProcessCluster(plan) as cluster, cluster.client() as client:
         await cluster.ready()
         with suppress(AlreadyExists):
-            await client.create(Resource("", "v1", "namespaces", namespaced=False), {"metadata": {"name": HOLDERS}})
+            await client.create(
+                GroupVersionResource("", "v1", "namespaces", namespaced=False), {"metadata": {"name": HOLDERS}}
+            )
         await client.create(PODS, {**POD, "metadata": {"name": "part", "annotations": part}}, namespace="default")
         while not (holders := (await client.list(PODS, Selection(namespace=HOLDERS))).items):
             await asyncio.sleep(0.01)
-        told = {"metadata": {"annotations": {DEVICE: "GPU-7"}}}
+        told = {"metadata": {"annotations": {DEVICE_INDEX_ANNOTATION: "GPU-7"}}}
         name = holders[0].metadata.name  # type: ignore[union-attr]
         await client.patch(PODS, told, name=name, namespace=HOLDERS, kind=MERGE_PATCH)
         await all_run(client, "part")
@@ -130,10 +135,13 @@ async def test_reservation_pods_live_where_the_settings_say_for_binder_and_sched
         assert whole_pod["spec"]["nodeName"] == node["metadata"]["name"]
 
 
-@on_loop
+@async_test
 async def test_sessions_that_ask_for_bindings_get_them_too(tmp_path: Path) -> None:
-    batch = BatchSettings(own=OwnSettings(bind_requests=True))
-    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(batch=batch))) as cluster:
+    batch = BatchSettings(bayplan_settings=BayplanSettings(bind_requests=True))
+    async with (
+        asyncio.timeout(60),
+        InProcessCluster(plan_with(tmp_path, SchedulerSetup.from_text(batch=batch))) as cluster,
+    ):
         await cluster.ready()
         async with cluster.client() as client:
             await client.create(VC_JOBS, JOB, namespace="default")
@@ -145,27 +153,36 @@ async def test_sessions_that_ask_for_bindings_get_them_too(tmp_path: Path) -> No
 def test_of_two_engines_on_one_cache_one_counts_pods_of_others_and_takes_neithers_for_theirs(
     tmp_path: Path, config: str | None
 ) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        setup = SchedulerSetup.of(config, batch=BatchSettings(own=OwnSettings(bind_requests=True)))
-        async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, setup)) as cluster:
+        setup = SchedulerSetup.from_text(
+            config, batch=BatchSettings(bayplan_settings=BayplanSettings(bind_requests=True))
+        )
+        async with asyncio.timeout(60), InProcessCluster(plan_with(tmp_path, setup)) as cluster:
             await cluster.ready()
             assert cluster.scheduler is not None
-            both = cluster.scheduler.live
-            assert isinstance(both, BothEngines)
-            counting = [each.others for each in (both.pods.requests, both.batch.following.requests) if each is not None]
+            both = cluster.scheduler.engine_loop
+            assert isinstance(both, CombinedEngines)
+            counting = [
+                each.foreign_requests
+                for each in (both.pods.bind_requests, both.batch.event_handlers.requests)
+                if each is not None
+            ]
             (others,) = filter(None, counting)
             names = ("default-scheduler", "volcano", "kai-scheduler")
-            pods = [changed(make_pod("web"), spec={"scheduler_name": name}) for name in names]
-            assert [others.serves(pod) for pod in pods] == [True, True, False]
+            pods = [replace_fields(make_pod("web"), spec={"scheduler_name": name}) for name in names]
+            assert [others.is_own_pod(pod) for pod in pods] == [True, True, False]
 
     run()
 
 
-@on_loop
+@async_test
 async def test_no_part_of_a_cluster_runs_after_its_end(tmp_path: Path) -> None:
     parts = {"scheduler", "binder", "controllers", "nodes"}
-    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(BY_BINDER))) as cluster:
+    async with (
+        asyncio.timeout(60),
+        InProcessCluster(plan_with(tmp_path, SchedulerSetup.from_text(BY_BINDER))) as cluster,
+    ):
         await cluster.ready()
         running = [task for task in asyncio.all_tasks() if task.get_name() in parts]
         assert {task.get_name() for task in running} == parts

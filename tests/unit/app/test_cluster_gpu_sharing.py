@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver.embedded import credentials_for
-from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
-from bayplan.client import Client, Resource, Selection
-from bayplan.controllers import NodePool, PodHabits, nodes_of
+from bayplan.app.cluster import ClusterOptions, InProcessCluster, SchedulerSetup
+from bayplan.client import Client, GroupVersionResource, Selection
+from bayplan.controllers import NodePool, PodBehavior, nodes_of
 from bayplan.controllers.core.api_types import (
-    ACCOUNTS,
     CONFIG_MAPS,
     NAMESPACES,
     PODS,
+    SERVICE_ACCOUNTS,
 )
 from bayplan.errors import ApiError, NotFound
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 Tree = dict[str, Any]
 SHARING = """
@@ -36,7 +36,7 @@ profiles:
       disabled: [{name: DefaultBinder}]
 """
 HOME = "kai-resource-reservation"
-DOORS = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False)
+DOORS = GroupVersionResource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False)
 
 
 @asynccontextmanager
@@ -46,14 +46,14 @@ async def sharing_cluster(
     """A cluster of one node with two GPUs, and a client of it."""
     nodes = nodes_of([NodePool.parse("1:nvidia.com/gpu=2")], 0)
     nodes[0]["metadata"]["labels"]["nvidia.com/gpu.memory"] = "16000"
-    plan = ClusterPlan(
+    plan = ClusterOptions(
         credentials=credentials_for(folder, "127.0.0.1"),
         nodes=nodes,
-        habits=PodHabits(starts_after_s=0.0, stops_after_s=0.0),
-        scheduler=SchedulerSetup.of(config),
+        pod_lifecycle=PodBehavior(starts_after_s=0.0, stops_after_s=0.0),
+        scheduler=SchedulerSetup.from_text(config),
         data=data,
     )
-    async with asyncio.timeout(60), WholeCluster(plan) as cluster, cluster.client() as client:
+    async with asyncio.timeout(60), InProcessCluster(plan) as cluster, cluster.client() as client:
         await cluster.ready()
         yield client
 
@@ -86,7 +86,7 @@ async def environment(client: Client, pod: Tree) -> dict[str, str]:
     return found
 
 
-@on_loop
+@async_test
 async def test_two_halves_are_one_device_and_free_it_when_they_go(tmp_path: Path) -> None:
     async with sharing_cluster(tmp_path) as client:
         for name in ("one", "two"):
@@ -103,7 +103,7 @@ async def test_two_halves_are_one_device_and_free_it_when_they_go(tmp_path: Path
             await asyncio.sleep(0.01)
 
 
-@on_loop
+@async_test
 async def test_pods_of_other_schedulers_are_left_as_they_are(tmp_path: Path) -> None:
     async with sharing_cluster(tmp_path) as client:
         await client.create(PODS, half("other", "default-scheduler", fraction="2"), namespace="default")
@@ -113,19 +113,19 @@ async def test_pods_of_other_schedulers_are_left_as_they_are(tmp_path: Path) -> 
             await client.create(PODS, half("bad", fraction="2"), namespace="default")
 
 
-@on_loop
+@async_test
 async def test_a_cluster_that_is_kept_in_a_file_shares_gpus_again(tmp_path: Path) -> None:
     """With another scheduler, of which the registrations then speak."""
     data = tmp_path / "cluster.db"
     async with sharing_cluster(tmp_path, data=data) as client:
-        assert await client.get_raw(ACCOUNTS, HOME, HOME)
+        assert await client.get_raw(SERVICE_ACCOUNTS, HOME, HOME)
     renamed = SHARING.replace("schedulerName: sharing", "schedulerName: renamed")
     async with sharing_cluster(tmp_path, renamed, data) as client:
         await client.create(PODS, half("one", "renamed"), namespace="default")
         assert (await environment(client, await running(client, "one")))["GPU_PORTION"] == "0.50"
 
 
-@on_loop
+@async_test
 async def test_nobody_stands_at_the_door_where_no_gpu_is_shared(tmp_path: Path) -> None:
     async with sharing_cluster(tmp_path, None) as client:
         for resource, name in ((DOORS, "bayplan-gpus-mutate"), (NAMESPACES, HOME)):

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from bayplan.client import CORE_EVENTS as EVENTS
-from bayplan.client import Resource, resource_of
+from bayplan.client import GroupVersionResource, resource_of
 from bayplan.client.http.transport import Transport
 from bayplan.controllers import NodePool, nodes_of
 from bayplan.controllers.core.api_types import (
-    BUDGETS,
-    CLAIMS,
     DEPLOYMENTS,
     JOBS,
+    PERSISTENT_VOLUME_CLAIMS,
+    POD_DISRUPTION_BUDGETS,
     PODS,
-    QUOTAS,
+    RESOURCE_QUOTAS,
     SERVICES,
     STATEFUL_SETS,
 )
@@ -34,12 +34,12 @@ from bayplan.controllers.volcano.resources import (
     VC_JOBS,
 )
 from bayplan.errors import Forbidden
-from bayplan.objects.kai.bind_request import OURS, TAKEN_BY, BindRequest
+from bayplan.objects.kai.bind_request import HANDLED_BY_BAYPLAN, HANDLED_BY_LABEL, BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.volcano.types import Numatopology
 from bayplan.objects.workloads import PodGroup
 from support.builders.volcano_manifests import container, job, queue
-from support.harness.virtual_time import on_virtual_time
+from support.harness.virtual_time import virtual_time_test
 from support.harness.virtual_time_cluster import VirtualCluster, virtual_cluster
 
 Tree = dict[str, Any]
@@ -103,7 +103,7 @@ def single_pods() -> Iterable[Tree]:
     yield pod("spread", topologySpreadConstraints=[{**spread, "labelSelector": {"matchLabels": {"app": "spread"}}}])
 
 
-def batch_objects() -> Iterable[tuple[Resource, Tree]]:
+def batch_objects() -> Iterable[tuple[GroupVersionResource, Tree]]:
     """Gangs that wait for all sorts of reasons, beside some that run."""
     yield QUEUES, queue("lent", weight=1, state="")
     yield QUEUES, queue("poor", weight=1, state="", reclaimable=False, capability={"cpu": "1"})
@@ -143,7 +143,7 @@ def batch_objects() -> Iterable[tuple[Resource, Tree]]:
     yield VC_CRON_JOBS, {"metadata": {"name": "nightly"}, "spec": often}
 
 
-def workloads() -> Iterable[tuple[Resource, Tree]]:
+def workloads() -> Iterable[tuple[GroupVersionResource, Tree]]:
     """Objects of other controllers whose pods wait."""
     labels = {"matchLabels": {"app": "web"}}
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container("99")]}}
@@ -163,12 +163,12 @@ def workloads() -> Iterable[tuple[Resource, Tree]]:
     )
     once = {"spec": {"containers": [container("99")], "restartPolicy": "Never"}}
     yield JOBS, {"metadata": {"name": "once"}, "spec": {"template": once}}
-    yield BUDGETS, {"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": labels}}
-    yield QUOTAS, {"metadata": {"name": "all"}, "spec": {"hard": {"pods": "500"}}}
+    yield POD_DISRUPTION_BUDGETS, {"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": labels}}
+    yield RESOURCE_QUOTAS, {"metadata": {"name": "all"}, "spec": {"hard": {"pods": "500"}}}
     yield SERVICES, {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
     size = {"requests": {"storage": "1Gi"}}
     yield (
-        CLAIMS,
+        PERSISTENT_VOLUME_CLAIMS,
         {
             "metadata": {"name": "unbound"},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": size, "storageClassName": "none"},
@@ -177,7 +177,7 @@ def workloads() -> Iterable[tuple[Resource, Tree]]:
 
 
 REFUSED_REQUEST = {
-    "metadata": {"name": "refused", "labels": {TAKEN_BY: OURS}},
+    "metadata": {"name": "refused", "labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}},
     "spec": {"podName": "too-large", "selectedNode": "absent", "backoffLimit": 3},
 }
 """The binder cannot carry it out, and gives it up after three attempts."""
@@ -217,17 +217,17 @@ def condition(tree: Tree) -> Tree:
     ("conf", "period_s"), [pytest.param(ADMITTING, 1.0, id="admitting"), pytest.param(EVICTING, 5.0, id="evicting")]
 )
 def test_what_waits_writes_nothing_until_its_reason_changes(conf: str, period_s: float, tmp_path: Path) -> None:
-    @on_virtual_time
+    @virtual_time_test
     async def run() -> None:
         async with virtual_cluster(tmp_path, nodes=NODES, conf=conf, period_s=period_s) as world:
             await fill(world)
             await world.sleep(SETTLED_S)
-            settled_s, tried, sessions = world.now_s, attempts(world), world.batch.sessions
+            settled_s, tried, sessions = world.now_s, attempts(world), world.batch.session_count
             check_waiting(*[await world.list(each) for each in (PODS, POD_GROUPS, QUEUES)])
             await world.sleep(QUIET_S)
             assert [str(each) for each in world.writes_since(settled_s)] == []
             assert len(world.lease_renewals_since(settled_s)) > QUIET_S / 2, "the processes were alive"
-            assert world.batch.sessions >= sessions + QUIET_S / period_s - 1
+            assert world.batch.session_count >= sessions + QUIET_S / period_s - 1
             again = attempts(world)
             assert [name for name in tried if again[name] < tried[name] + 2] == ["gated", "missing-device"]
             await changes_are_told(world)
@@ -256,7 +256,7 @@ def test_a_preemptor_whose_victims_cannot_be_deleted_sends_only_deletions(
             raise Forbidden("a webhook denied the request", code=403, reason="Forbidden")
         return await request(self, method, path, *args, **more)
 
-    @on_virtual_time
+    @virtual_time_test
     async def run() -> None:
         async with virtual_cluster(tmp_path, nodes=NODES, gates=gates) as world:
             for number in range(4 * int(3.5 // (3 if size == "3" else 1.7))):

@@ -10,16 +10,16 @@ from bayplan.app.controllers import LEASE_NAME, LEASE_NAMESPACE, controllers_pro
 from bayplan.client import LEASES
 from bayplan.controllers.core.api_types import PODS, REPLICA_SETS
 from bayplan.controllers.volcano.resources import POD_GROUPS
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
-from support.harness.volcano_controllers import Rig, install
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
+from support.harness.volcano_controllers import VolcanoControllersHarness, install_volcano_crds
 
 ONLY = ("serviceaccount-controller",)
 
 
-@on_loop
+@async_test
 async def test_the_lease_is_held_while_they_work_and_given_up_at_the_end(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster, cluster.client() as client:
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
         chance = random.Random(1)
         async with controllers_process(client.target, only=ONLY, leader_elect=True, chance=chance) as process:
             running = asyncio.create_task(process.run())
@@ -33,12 +33,12 @@ async def test_the_lease_is_held_while_they_work_and_given_up_at_the_end(tmp_pat
         assert given_up["spec"].get("holderIdentity", "") == ""
 
 
-@on_loop
+@async_test
 async def test_pods_of_every_scheduler_that_was_named_get_groups(tmp_path: Path) -> None:
     only, names = ("volcano-podgroup-controller",), ("night", "day")
-    async with served(tmp_path) as cluster, cluster.client() as client:
-        await install(client)
-        here = Rig(client, "default")
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
+        await install_volcano_crds(client)
+        here = VolcanoControllersHarness(client, "default")
         async with controllers_process(client.target, only=only, schedulers=names) as process:
             running = asyncio.create_task(process.run())
             made = {}
@@ -52,11 +52,11 @@ async def test_pods_of_every_scheduler_that_was_named_get_groups(tmp_path: Path)
             await asyncio.gather(running, return_exceptions=True)
 
 
-@on_loop
+@async_test
 async def test_what_owners_say_counts_for_groups_unless_told_otherwise(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster, cluster.client() as client:
-        await install(client)
-        here = Rig(client, "default")
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
+        await install_volcano_crds(client)
+        here = VolcanoControllersHarness(client, "default")
         container = {"name": "main", "image": "busybox"}
         labels = {"app": "web"}
         template = {"metadata": {"labels": labels}, "spec": {"schedulerName": "volcano", "containers": [container]}}

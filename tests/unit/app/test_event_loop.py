@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from bayplan.app.event_loop import fastest_loop
+from bayplan.app.event_loop import new_event_loop
 
 
 def module_of_the_loop() -> str:
     async def asked() -> str:
         return type(asyncio.get_running_loop()).__module__
 
-    with asyncio.Runner(loop_factory=fastest_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(asked())
 
 

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from bayplan.app.insecure_serving import OpenPages, served_openly
+from bayplan.app.insecure_serving import InsecureServingOptions, serve_insecure
 from bayplan.clock import ManualClock
-from bayplan.server import Views
-from bayplan.telemetry.metrics import Counter, Registry
+from bayplan.server import ServerViews
+from bayplan.telemetry.metrics import Counter, MetricsRegistry
 from cluster.run import free_ports
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 HEALTH, METRICS, PROFILES = "/livez", "/metrics", "/debug/pprof/"
 
@@ -38,25 +38,25 @@ async def status(port: int, path: str, method: str = "GET") -> int:
         pytest.param({"metrics": True, "profiling": True}, {}, {METRICS: 200, PROFILES: 200}, id="numbers"),
     ],
 )
-@on_loop
+@async_test
 async def test_what_was_asked_for_is_there_and_nothing_else(
     asked: dict[str, bool], health: dict[str, int], numbers: dict[str, int]
 ) -> None:
     first, second = free_ports(2)
-    pages = OpenPages(health_address=f"127.0.0.1:{first}", listen_address=f"127.0.0.1:{second}", **asked)
-    async with served_openly(Views(metrics=Registry()), pages, ManualClock()):
+    pages = InsecureServingOptions(health_address=f"127.0.0.1:{first}", listen_address=f"127.0.0.1:{second}", **asked)
+    async with serve_insecure(ServerViews(metrics=MetricsRegistry()), pages, ManualClock()):
         for port, expected in ((first, health), (second, numbers)):
             assert {path: await status(port, path) for path in expected or (HEALTH,)} == (expected or {HEALTH: 0})
 
 
-@on_loop
+@async_test
 async def test_counters_are_not_set_back_by_whoever_comes_along() -> None:
     counter = Counter("things_total", "Things.")
-    registry = Registry()
+    registry = MetricsRegistry()
     registry.add(counter)
     counter.inc()
     (port,) = free_ports(1)
-    pages = OpenPages(metrics=True, listen_address=f"127.0.0.1:{port}")
-    async with served_openly(Views(metrics=registry), pages, ManualClock()):
+    pages = InsecureServingOptions(metrics=True, listen_address=f"127.0.0.1:{port}")
+    async with serve_insecure(ServerViews(metrics=registry), pages, ManualClock()):
         assert await status(port, METRICS, "DELETE") == 405
     assert b"things_total 1" in b"".join(registry.render())

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.binder.controller import LiveBinder
+from bayplan.binder.controller import BinderController
 from bayplan.client import CORE_EVENTS, EventSink
 from bayplan.clock import ManualClock, SystemClock
 from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.telemetry.events import EventRecorder
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import Reply, WireServer
-from support.harness.async_tests import on_loop, until
-from support.harness.live_batch import batch_running
-from support.harness.live_scheduler import asking_the_binder, by_requests, running
+from support.fakes.http_server import FakeHttpServer, Reply
+from support.harness.async_tests import async_test, wait_until
+from support.harness.live_batch import run_live_batch
+from support.harness.live_scheduler import bind_request_config, run_live_scheduler, run_with_bind_requests
 from support.harness.lost_lease import StaleLease, complaints, unsent
-from support.harness.reconciler import BinderRig, on_rig
+from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 MANY = 15
 NODE = make_node("n", cpu="100")
@@ -42,15 +42,17 @@ def _everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_pod_engine(by_binder: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Bindings or BindRequests, statuses, and the farewell of a victim."""
 
-    @on_loop
+    @async_test
     async def test() -> None:
         known = (NODE, FULL, *WEAK)
-        world = asking_the_binder(*known, config=by_requests()) if by_binder else running(*known)
+        world = (
+            run_with_bind_requests(*known, config=bind_request_config()) if by_binder else run_live_scheduler(*known)
+        )
         async with world as rig:
             lease = StaleLease(rig.clock)
-            rig.client.guard(lease)
-            rig.hear(*FITTING, *TOO_BIG, STRONG)
-            await until(lambda: lease.refused >= 2 * MANY + 2)
+            rig.client.set_guard(lease)
+            rig.deliver(*FITTING, *TOO_BIG, STRONG)
+            await wait_until(lambda: lease.refused >= 2 * MANY + 2)
             assert all(each.method == "GET" for each in rig.server.requests)
         lease.report_unsent()
         assert complaints(caplog) == [unsent(lease.refused)]
@@ -58,20 +60,20 @@ def test_the_pod_engine(by_binder: bool, caplog: pytest.LogCaptureFixture) -> No
     test()
 
 
-@on_loop
+@async_test
 async def test_the_batch_engine(caplog: pytest.LogCaptureFixture) -> None:
     """Bindings, statuses of pods, groups and queues, and the farewell of a victim."""
     groups = [make_group(f"g{number}", min_member=1, queue="q") for number in range(MANY)]
     members = [make_member(f"m{number}", group=f"g{number}", requests={"cpu": "1"}) for number in range(MANY)]
     stuck = [make_group(f"s{number}", min_member=1, queue="q") for number in range(MANY)]
     big = [make_member(f"b{number}", group=f"s{number}", requests={"cpu": "1000"}) for number in range(MANY)]
-    async with batch_running(NODE, FULL, *WEAK, make_queue(), *groups, *members, *stuck, *big) as rig:
+    async with run_live_batch(NODE, FULL, *WEAK, make_queue(), *groups, *members, *stuck, *big) as rig:
         lease = StaleLease(rig.clock)
-        rig.client.guard(lease)
-        await rig.live.catch_up()
-        await rig.live.session()
+        rig.client.set_guard(lease)
+        await rig.live.handle_pending_events()
+        await rig.live.run_session()
         rig.live.evictions.start(WEAK[0], "reclaim")
-        await until(lambda: lease.refused >= 3 * MANY)
+        await wait_until(lambda: lease.refused >= 3 * MANY)
         assert rig.server.requests == []
     lease.report_unsent()
     assert complaints(caplog) == [unsent(lease.refused)]
@@ -80,35 +82,35 @@ async def test_the_batch_engine(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_binder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Statuses of BindRequests, which come before each binding, and their repetition."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         for number in range(MANY):
             await rig.request(await rig.pod(f"p{number}"), name=f"p{number}")
         lease = StaleLease(SystemClock())
-        rig.client.guard(lease)
+        rig.client.set_guard(lease)
         caplog.clear()
-        async with rig.at_work(workers=MANY) as live:
-            assert isinstance(live, LiveBinder)
+        async with rig.run_binder(workers=MANY) as live:
+            assert isinstance(live, BinderController)
             while lease.refused < MANY:
                 await asyncio.sleep(0)
         lease.report_unsent()
         assert complaints(caplog) == [unsent(lease.refused)]
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
-@on_loop
+@async_test
 async def test_events(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    async with WireServer(lambda _: Reply()) as server, server.client(clock) as client:
+    async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
         sink = EventSink(client, resource=CORE_EVENTS)
         sending = asyncio.ensure_future(sink.run())
         lease = StaleLease(clock)
-        client.guard(lease)
+        client.set_guard(lease)
         recorder = EventRecorder("s", host="h", clock=clock, chance=random.Random(0), post=sink.post)
         for number in range(MANY):
             meta = ObjectMeta(name=f"p{number}", namespace="team", uid=f"u{number}")
-            recorder.failed_scheduling(Pod(metadata=meta), "no room")
-        await until(lambda: lease.refused > 0)
+            recorder.record_failed_scheduling(Pod(metadata=meta), "no room")
+        await wait_until(lambda: lease.refused > 0)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         assert server.requests == []
@@ -116,13 +118,13 @@ async def test_events(caplog: pytest.LogCaptureFixture) -> None:
     assert complaints(caplog) == [unsent(lease.refused)]
 
 
-@on_loop
+@async_test
 async def test_what_is_a_bug_keeps_its_trace(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> None:
         raise ValueError("a bug")
 
-    async with running(NODE) as rig:
-        rig.client.guard(StaleLease(rig.clock))
+    async with run_live_scheduler(NODE) as rig:
+        rig.client.set_guard(StaleLease(rig.clock))
         rig.live.writes.start(broken(), "a write")
         await rig.idle()
     (record,) = [each for each in caplog.records if each.exc_info]

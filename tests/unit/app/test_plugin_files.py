@@ -7,20 +7,20 @@ from pathlib import Path
 
 from bayplan.app import configured, known_plugins, scheduler_process
 from bayplan.scheduler.live.plugin_reloader import PluginSource
-from support.harness.async_tests import on_loop
-from support.harness.controllers import QUICK, UNSEEN
+from support.harness.async_tests import async_test
+from support.harness.controllers import NO_SERVING, SHORT_BACKOFF_CONFIG
 from support.harness.deadlines import DEADLINE_S
-from support.harness.embedded_cluster import served
+from support.harness.embedded_cluster import run_embedded_cluster
 
 
-@on_loop
+@async_test
 async def test_a_process_looks_at_the_files_of_its_plugins(tmp_path: Path) -> None:
     registry, looked = known_plugins(), asyncio.Event()
-    configuration = configured(QUICK, registry)
+    configuration = configured(SHORT_BACKOFF_CONFIG, registry)
     source = PluginSource(looked.set, lambda: registry, lambda _: configuration)
     async with (
-        served(tmp_path) as cluster,
-        scheduler_process(configuration, registry, cluster.target(), options=UNSEEN, plugins=source) as process,
+        run_embedded_cluster(tmp_path) as cluster,
+        scheduler_process(configuration, registry, cluster.target(), options=NO_SERVING, plugins=source) as process,
     ):
         running = asyncio.create_task(process.run())
         try:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.app.process_lifecycle import LOST, STOPPED, SchedulerProcess
+from bayplan.app.process_lifecycle import LEASE_LOST_EXIT_CODE, STOPPED_EXIT_CODE, SchedulerProcess
 from bayplan.errors import LeaseLost
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
 
 class Live:
@@ -27,9 +27,9 @@ class Live:
             raise self.fault
         await self._for_ever("run")
 
-    async def catch_up(self) -> None: ...
+    async def handle_pending_events(self) -> None: ...
 
-    async def follow(self) -> None:
+    async def handle_events(self) -> None:
         self.log.append("follow")
         await self._for_ever("follow")
 
@@ -39,7 +39,7 @@ class Live:
         finally:
             self.log.append(f"end {what}")
 
-    def stop_deciding(self) -> None:
+    def stop_scheduling(self) -> None:
         self.log.append("stop deciding")
 
     async def drain(self) -> None:
@@ -117,121 +117,121 @@ class World:
     def __init__(self, *, elected: bool = True) -> None:
         self.live, self.watching, self.leading = Live(), Watching(), Leading()
         live: Any = self.live
-        self.process = SchedulerProcess(live, self.watching, self.leading if elected else None, patience_s=0.01)
+        self.process = SchedulerProcess(live, self.watching, self.leading if elected else None, drain_timeout_s=0.01)
         self.running = asyncio.ensure_future(self.process.run())
 
 
-@on_loop
+@async_test
 async def test_it_decides_when_it_knows_everything_and_leads() -> None:
     world = World()
-    await until(lambda: world.leading.observing)  # while the caches are filled: the lease may end meanwhile
+    await wait_until(lambda: world.leading.observing)  # while the caches are filled: the lease may end meanwhile
     assert not world.process.is_ready
     world.watching.told.set()
-    await until(lambda: world.live.log == ["follow"])
+    await wait_until(lambda: world.live.log == ["follow"])
     assert not world.leading.observing
     assert world.process.is_ready
     assert not world.process.is_leading
     world.leading.won.set()
-    await until(lambda: world.live.log == ["follow", "end follow", "run"])
+    await wait_until(lambda: world.live.log == ["follow", "end follow", "run"])
     assert world.process.is_leading
     world.process.stop()
-    assert await world.running == STOPPED
+    assert await world.running == STOPPED_EXIT_CODE
     assert world.live.log[3:] == ["stop deciding", "drain", "end run", "abandon"]
     assert world.leading.released
     assert world.watching.ended
     assert not world.process.is_ready
 
 
-@on_loop
+@async_test
 async def test_a_leader_decides_when_it_has_caught_up() -> None:
     world = World()
     world.watching.told.set()
     world.watching.caught_up.clear()
     world.leading.won.set()
-    await until(lambda: world.watching.asked_to_catch_up)
+    await wait_until(lambda: world.watching.asked_to_catch_up)
     assert "run" not in world.live.log
     world.watching.caught_up.set()
-    await until(lambda: "run" in world.live.log)
+    await wait_until(lambda: "run" in world.live.log)
     world.process.stop()
     await world.running
 
 
-@on_loop
+@async_test
 async def test_without_an_election_it_decides_at_once() -> None:
     world = World(elected=False)
     world.watching.told.set()
-    await until(lambda: world.live.log == ["run"])
+    await wait_until(lambda: world.live.log == ["run"])
     assert world.process.is_leading
     world.process.stop()
-    assert await world.running == STOPPED
+    assert await world.running == STOPPED_EXIT_CODE
 
 
 @pytest.mark.parametrize("synced", [False, True], ids=["while it learns", "while it waits for the lease"])
 def test_it_stops_before_it_decides(synced: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         world = World()
         if synced:
             world.watching.told.set()
-            await until(lambda: world.live.log == ["follow"])
+            await wait_until(lambda: world.live.log == ["follow"])
         world.process.stop()
-        assert await world.running == STOPPED
+        assert await world.running == STOPPED_EXIT_CODE
         assert "run" not in world.live.log
         assert world.watching.ended
 
     test()
 
 
-@on_loop
+@async_test
 async def test_what_does_not_end_in_time_is_left_alone() -> None:
     world = World(elected=False)
     world.live.stuck = True
     world.watching.told.set()
-    await until(lambda: world.live.log)
+    await wait_until(lambda: world.live.log)
     world.process.stop()
-    assert await world.running == STOPPED
+    assert await world.running == STOPPED_EXIT_CODE
     assert world.live.log[-1] == "abandon"
 
 
-@on_loop
+@async_test
 async def test_a_lost_lease_ends_it_without_finishing_anything() -> None:
     world = World()
     world.watching.told.set()
     world.leading.won.set()
-    await until(lambda: "run" in world.live.log)
+    await wait_until(lambda: "run" in world.live.log)
     world.leading.lost.set_exception(LeaseLost("somebody else leads"))
-    assert await world.running == LOST
+    assert await world.running == LEASE_LOST_EXIT_CODE
     assert "drain" not in world.live.log
     assert world.live.log[-2:] == ["end run", "abandon"]
     assert world.leading.reported
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_is_lost_while_writes_are_finished_ends_the_wait_for_them() -> None:
     world = World()
-    world.process.patience_s = 1e9
+    world.process.drain_timeout_s = 1e9
     world.live.stuck = True
     world.watching.told.set()
     world.leading.won.set()
-    await until(lambda: "run" in world.live.log)
+    await wait_until(lambda: "run" in world.live.log)
     world.process.stop()
-    await until(lambda: "drain" in world.live.log)
+    await wait_until(lambda: "drain" in world.live.log)
     world.leading.lost.set_exception(LeaseLost("somebody else leads"))
-    assert await world.running == LOST
+    assert await world.running == LEASE_LOST_EXIT_CODE
     assert world.live.log[-1] == "abandon"
 
 
 @pytest.mark.parametrize("moment", ["learning", "waiting", "deciding"])
 def test_a_broken_informer_ends_it(moment: str) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         world = World()
         if moment != "learning":
             world.watching.told.set()
-            await until(lambda: world.live.log)
+            await wait_until(lambda: world.live.log)
         if moment == "deciding":
             world.leading.won.set()
-            await until(lambda: "run" in world.live.log)
+            await wait_until(lambda: "run" in world.live.log)
         world.watching.broken.set_exception(ZeroDivisionError("of ours"))
         with pytest.raises(ZeroDivisionError):
             await world.running
@@ -240,7 +240,7 @@ def test_a_broken_informer_ends_it(moment: str) -> None:
     test()
 
 
-@on_loop
+@async_test
 async def test_a_broken_loop_ends_it() -> None:
     world = World(elected=False)
     world.live.fault = ZeroDivisionError("of ours")
@@ -250,7 +250,7 @@ async def test_a_broken_loop_ends_it() -> None:
     assert world.watching.ended
 
 
-@on_loop
+@async_test
 async def test_nothing_is_decided_before_what_it_needs_is_there() -> None:
     world = World()
     opened = asyncio.Event()
@@ -262,26 +262,26 @@ async def test_nothing_is_decided_before_what_it_needs_is_there() -> None:
     world.process.before_deciding = (opening,)
     world.watching.told.set()
     world.leading.won.set()
-    await until(lambda: world.live.log == ["follow", "end follow", "opening"])
+    await wait_until(lambda: world.live.log == ["follow", "end follow", "opening"])
     opened.set()
-    await until(lambda: world.live.log[-1] == "run")
+    await wait_until(lambda: world.live.log[-1] == "run")
     world.process.stop()
-    assert await world.running == STOPPED
+    assert await world.running == STOPPED_EXIT_CODE
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["all outcomes are known", "an outcome is unknown"])
 @pytest.mark.parametrize("how", ["stopped", "broken"])
 def test_the_lease_is_given_up_only_if_no_write_may_still_take_effect(how: str, is_open: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         world = World()
         world.watching.told.set()
         world.leading.won.set()
-        await until(lambda: "run" in world.live.log)
+        await wait_until(lambda: "run" in world.live.log)
         world.live.stuck = world.live.has_open_writes = is_open
         if how == "stopped":
             world.process.stop()
-            assert await world.running == STOPPED
+            assert await world.running == STOPPED_EXIT_CODE
         else:
             world.watching.broken.set_exception(ZeroDivisionError("of ours"))
             with pytest.raises(ZeroDivisionError):
@@ -291,7 +291,7 @@ def test_the_lease_is_given_up_only_if_no_write_may_still_take_effect(how: str, 
     test()
 
 
-@on_loop
+@async_test
 async def test_what_runs_beside_the_engines_is_drained_with_them() -> None:
     world, drained = World(elected=False), asyncio.Event()
 
@@ -300,7 +300,7 @@ async def test_what_runs_beside_the_engines_is_drained_with_them() -> None:
 
     world.process.drain_beside = (drain,)
     world.watching.told.set()
-    await until(lambda: world.live.log)
+    await wait_until(lambda: world.live.log)
     world.process.stop()
-    assert await world.running == STOPPED
+    assert await world.running == STOPPED_EXIT_CODE
     assert drained.is_set()

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from bayplan.app import _binding_goes_first, _leeway_s
-from bayplan.app.wakeup_batching import Pace, PacedSelector, paced_loop
+from bayplan.app.wakeup_batching import BatchingSelector, WakeupDelay, batching_loop_factory
 from bayplan.client import EventSink
 from bayplan.clock import ManualClock
 from bayplan.scheduler.live.run_loop import LiveScheduler
@@ -32,10 +32,10 @@ class Rested:
 
 
 @contextmanager
-def something_to_read(leeway_s: float) -> Iterator[tuple[PacedSelector, Rested]]:
-    pace, rested = Pace(), Rested()
-    pace.leeway_s = lambda: leeway_s
-    with PacedSelector(pace, now_s=rested.clock.monotonic_s, sleep=rested.sleep) as selector:
+def something_to_read(leeway_s: float) -> Iterator[tuple[BatchingSelector, Rested]]:
+    pace, rested = WakeupDelay(), Rested()
+    pace.max_delay_s = lambda: leeway_s
+    with BatchingSelector(pace, now_s=rested.clock.monotonic_s, sleep=rested.sleep) as selector:
         here, there = socket.socketpair()
         with here, there:
             selector.register(here, selectors.EVENT_READ)
@@ -126,8 +126,8 @@ def test_whoever_has_work_does_not_rest() -> None:
 
 def test_a_loop_of_its_own_pace_asks_before_it_rests() -> None:
     asked = []
-    pace = Pace()
-    pace.leeway_s = lambda: asked.append(True) or 0.0  # type: ignore[func-returns-value]
+    pace = WakeupDelay()
+    pace.max_delay_s = lambda: asked.append(True) or 0.0  # type: ignore[func-returns-value]
 
     async def wait_for_a_line() -> bytes:
         here, there = socket.socketpair()
@@ -138,20 +138,20 @@ def test_a_loop_of_its_own_pace_asks_before_it_rests() -> None:
             writer.close()
             return line
 
-    with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
+    with asyncio.Runner(loop_factory=batching_loop_factory(pace)) as runner:
         assert runner.run(wait_for_a_line()) == b"line\n"
     assert asked
 
 
 def test_threads_and_signals_are_heard_while_news_may_wait() -> None:
     """Both reach a loop by a socket of its own, which is looked at with all others."""
-    pace = Pace()
-    pace.leeway_s = lambda: 0.001
+    pace = WakeupDelay()
+    pace.max_delay_s = lambda: 0.001
 
     async def wait_for_a_thread() -> list[int]:
         return [await asyncio.to_thread(int, str(number)) for number in range(5)]
 
-    with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
+    with asyncio.Runner(loop_factory=batching_loop_factory(pace)) as runner:
         assert runner.run(wait_for_a_thread()) == [0, 1, 2, 3, 4]
 
 

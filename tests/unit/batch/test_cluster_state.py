@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from bayplan.batch import cluster_state as ledger_module
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.statuses import TaskStatus
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
 from bayplan.objects.workloads import PriorityClass
@@ -24,11 +24,11 @@ from support.builders.batch import (
     make_queue,
     tasks_of,
 )
-from support.builders.batch_engines import accounts, engine_of, enter
+from support.builders.batch_engines import account_rows, add_pod, build_engine
 
 
 def status_of(engine: BatchEngine, name: str) -> TaskStatus:
-    task = engine.ledger.task(f"pod-{name}")
+    task = engine.cluster_state.task(f"pod-{name}")
     assert task is not None
     return task.status
 
@@ -45,15 +45,15 @@ def going(pod: Pod) -> Pod:
 
 
 def test_a_bound_pod_is_binding_until_the_api_server_shows_it() -> None:
-    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
+    engine = build_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
     assert engine.run_session().binds == {"default/p": "a"}
     assert status_of(engine, "p") is TaskStatus.BINDING
     assert idle(engine, "a") == 1000
-    engine.observe(make_member("p"))  # a late version, still without a node
+    engine.handle_update(make_member("p"))  # a late version, still without a node
     assert status_of(engine, "p") is TaskStatus.BINDING
     running = make_member("p", node="a")
     engine.cache.add_pod(running)
-    engine.observe(running)
+    engine.handle_update(running)
     assert status_of(engine, "p") is TaskStatus.RUNNING
     assert idle(engine, "a") == 1000
     assert not engine.run_session().binds
@@ -62,12 +62,12 @@ def test_a_bound_pod_is_binding_until_the_api_server_shows_it() -> None:
 def test_a_pod_without_a_group_only_takes_room() -> None:
     engine = make_engine(nodes=[make_node("a", cpu=2)])
     stranger = make_pod("stranger", cpu=1, node="a")
-    enter(engine, stranger)
+    add_pod(engine, stranger)
     assert idle(engine, "a") == 1000
     with engine.session() as session:
         assert not session.jobs
     engine.cache.remove_pod(stranger)
-    engine.withdraw(stranger)
+    engine.handle_delete(stranger)
     assert idle(engine, "a") == 2000
 
 
@@ -76,7 +76,7 @@ def test_a_pod_that_goes_is_releasing_its_room() -> None:
     assert idle(engine, "a") == 1000
     leaving = going(make_member("p", node="a"))
     engine.cache.update_pod(leaving)
-    engine.observe(leaving)
+    engine.handle_update(leaving)
     with engine.session() as session:
         node = session.node("a")
         assert node is not None
@@ -91,18 +91,18 @@ def test_the_cache_may_be_told_before_or_after_the_ledger() -> None:
         if cache_first:
             engine.cache.update_pod(leaving)
             idle(engine, "a")
-            engine.observe(leaving)
+            engine.handle_update(leaving)
         else:
-            engine.observe(leaving)
+            engine.handle_update(leaving)
             idle(engine, "a")
             engine.cache.update_pod(leaving)
         with engine.session() as session:
-            assert session.nodes.room.releasing[0, 0] == 1000
+            assert session.nodes.accounts.releasing[0, 0] == 1000
 
 
 def test_nodes_come_change_and_go() -> None:
     engine = make_engine(nodes=[make_node("a", cpu=2), make_node("b", cpu=4)])
-    enter(engine, make_pod("p", cpu=1, node="b"))
+    add_pod(engine, make_pod("p", cpu=1, node="b"))
     assert idle(engine, "b") == 3000
     engine.cache.remove_node("a")  # the last row moves into its place
     assert idle(engine, "b") == 3000
@@ -124,11 +124,11 @@ def test_jobs_need_a_group_and_a_queue() -> None:
     engine = make_engine(pods=pods, objects=[make_group("known"), make_group("queueless", queue="nowhere")])
     with engine.session() as session:
         assert set(session.jobs) == {"default/known"}
-    engine.cache.put(make_queue("nowhere"))
-    engine.cache.put(make_group("unknown", queue=""))  # the default queue, which does not exist here
+    engine.cache.upsert(make_queue("nowhere"))
+    engine.cache.upsert(make_group("unknown", queue=""))  # the default queue, which does not exist here
     with engine.session() as session:
         assert set(session.jobs) == {"default/known", "default/queueless"}
-    engine.cache.drop(make_group("known"))
+    engine.cache.delete(make_group("known"))
     with engine.session() as session:
         assert set(session.jobs) == {"default/queueless"}
 
@@ -138,8 +138,10 @@ def test_the_priority_of_a_job_is_that_of_its_groups_class() -> None:
     engine = make_engine(objects=groups)
     with engine.session() as session:
         assert {job.name: job.priority for job in session.jobs.values()} == {"high": 0, "other": 0}
-    engine.cache.put(PriorityClass(metadata=groups[0].metadata.__class__(name="high"), value=10))
-    engine.cache.put(PriorityClass(metadata=groups[0].metadata.__class__(name="usual"), value=3, global_default=True))
+    engine.cache.upsert(PriorityClass(metadata=groups[0].metadata.__class__(name="high"), value=10))
+    engine.cache.upsert(
+        PriorityClass(metadata=groups[0].metadata.__class__(name="usual"), value=3, global_default=True)
+    )
     with engine.session() as session:
         assert {job.name: job.priority for job in session.jobs.values()} == {"high": 10, "other": 3}
 
@@ -154,16 +156,16 @@ def test_pods_of_other_schedulers_are_not_ours_before_they_have_a_node() -> None
 
 def test_a_session_that_does_nothing_changes_nothing() -> None:
     pods = [make_member("p"), make_member("r", node="a")]
-    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group()])
+    engine = build_engine(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group()])
     with engine.session() as session:
-        before = accounts(session.nodes.room)
+        before = account_rows(session.nodes.accounts)
     with engine.session() as session:
-        assert accounts(session.nodes.room) == before
+        assert account_rows(session.nodes.accounts) == before
 
 
 def test_what_others_take_meanwhile_is_not_given_away_twice() -> None:
     pods = [make_member(f"job-w-{number}") for number in range(2)]
-    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group(min_member=2)])
+    engine = build_engine(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group(min_member=2)])
     with engine.session() as session:
         job = session.jobs["default/job"]
         statement = session.statement()
@@ -180,7 +182,7 @@ def test_what_others_take_meanwhile_is_not_given_away_twice() -> None:
 
 def test_others_who_take_nothing_that_is_needed_do_not_matter() -> None:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
-    engine = engine_of(nodes=nodes, pods=[make_member("p")], objects=[make_group()])
+    engine = build_engine(nodes=nodes, pods=[make_member("p")], objects=[make_group()])
     with engine.session() as session:
         (task,) = session.jobs["default/job"].tasks.values()
         session.pre_predicate(task)
@@ -192,18 +194,18 @@ def test_others_who_take_nothing_that_is_needed_do_not_matter() -> None:
 
 
 def test_room_that_others_made_for_their_pods_is_theirs() -> None:
-    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
-    nominations = engine.handle.nominations
+    engine = build_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
+    nominations = engine.handle.nominator
     theirs = PodInfo(make_pod("theirs", cpu=2))
     nominations.nominate(theirs, "a")
     assert not engine.run_session().binds
-    nominations.withdraw(theirs.uid)
+    nominations.delete_nomination(theirs.uid)
     assert engine.run_session().binds == {"default/p": "a"}
 
 
 def future_idle_if(engine: BatchEngine, happens: Callable[[], None], turn: int) -> float:
     """What a session believes that the node will have where something happens in one of the turns in which it opens."""
-    opening = engine._opened(Outcome())
+    opening = engine._open_session(SessionResult())
     session: Session | None = None
     while session is None:
         if turn == 0:
@@ -225,28 +227,28 @@ def test_room_is_not_promised_without_somebody_who_leaves_it(turn: int) -> None:
     theirs, weak = PodInfo(make_pod("theirs", cpu=1)), make_pod("weak", cpu=1, node="a")
 
     def chosen(engine: BatchEngine) -> None:
-        engine.handle.nominations.nominate(theirs, "a")
-        engine.handle.nominations.leave(weak.uid, "a", theirs.key)
+        engine.handle.nominator.nominate(theirs, "a")
+        engine.handle.nominator.add_victim(weak.uid, "a", theirs.key)
 
     def gone(engine: BatchEngine) -> None:
-        engine.handle.nominations.stays(weak.uid)
+        engine.handle.nominator.remove_victim(weak.uid)
         engine.cache.remove_pod(weak)
 
-    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
+    engine = build_engine(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
     assert future_idle_if(engine, lambda: chosen(engine), turn) >= 0  # commits see that it is taken
-    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
+    engine = build_engine(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
     chosen(engine)
     assert future_idle_if(engine, lambda: gone(engine), turn) == 0
 
 
 def test_tasks_that_wait_for_room_are_nominated_until_they_are_placed() -> None:
     pods = [make_member("p"), going(make_member("old", "", node="a"))]
-    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=pods, objects=[make_group()])
+    engine = build_engine(nodes=[make_node("a", cpu=1)], pods=pods, objects=[make_group()])
     assert engine.run_session().pipelined == {"default/p": "a"}
-    assert [info.uid for info in engine.handle.nominations.on_node("a")] == ["pod-p"]
+    assert [info.uid for info in engine.handle.nominator.on_node("a")] == ["pod-p"]
     engine.cache.remove_pod(pods[1])
     assert engine.run_session().binds == {"default/p": "a"}
-    assert not engine.handle.nominations.nodes()
+    assert not engine.handle.nominator.nodes()
 
 
 def test_a_node_that_offers_cpu_and_memory_alone_counts_pods_only_from_the_first_that_goes() -> None:
@@ -271,7 +273,7 @@ def test_a_node_that_offers_cpu_and_memory_alone_counts_pods_only_from_the_first
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda engine: enter(engine, make_pod("late", cpu="1", node="a")), id="pod-comes"),
+        pytest.param(lambda engine: add_pod(engine, make_pod("late", cpu="1", node="a")), id="pod-comes"),
         pytest.param(lambda engine: engine.cache.remove_pod(make_pod("s0", node="a")), id="pod-goes"),
         pytest.param(lambda engine: engine.cache.add_node(make_node("d", cpu=1)), id="node-comes"),
         pytest.param(lambda engine: engine.cache.remove_node("a"), id="node-goes"),
@@ -284,14 +286,14 @@ def test_an_opening_that_is_interrupted_counts_what_one_of_a_new_engine_counts(
     """By a change after each of its turns; and then it goes on, or the session is given up."""
     cluster = [make_node(name, cpu=4) for name in "abc"]
     pods = [make_member("p"), make_member("q", node="c")]
-    engine = engine_of(nodes=cluster, pods=pods, objects=[make_group()])
+    engine = build_engine(nodes=cluster, pods=pods, objects=[make_group()])
     with mock.patch.multiple(ledger_module, _CHANGES_A_TURN=1, _ROWS_A_TURN=1):
         assert engine.run_session().binds
         with engine.session() as session:  # leaves a row behind that only it has changed
             session.statement().evict(*tasks_of(session, "q"), "test")
         for number, node in enumerate("ab"):
-            enter(engine, make_pod(f"s{number}", cpu="250m", node=node))
-        opening = engine.turns(Outcome())
+            add_pod(engine, make_pod(f"s{number}", cpu="250m", node=node))
+        opening = engine.run_session_steps(SessionResult())
         for _ in islice(opening, turns):
             pass
         change(engine)
@@ -299,7 +301,7 @@ def test_an_opening_that_is_interrupted_counts_what_one_of_a_new_engine_counts(
             opening.close()
         for _ in opening:
             pass
-    assert used(engine) == used(engine_of(cache=engine.cache))
+    assert used(engine) == used(build_engine(cache=engine.cache))
 
 
 def used(engine: BatchEngine) -> dict[str, tuple[str, str, int]]:

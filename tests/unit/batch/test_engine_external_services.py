@@ -15,12 +15,12 @@ import pytest
 
 from bayplan.app import build_batch_engine, filled_cache, usage_collector
 from bayplan.batch.engine import BatchEngine
-from bayplan.client import BlockingService, NotPosted
+from bayplan.client import BlockingHttpService, ServiceCallError
 from bayplan.clock import ManualClock
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.testing import make_gang, make_node, make_queue
-from support.fakes.http_server import Reply, Request, WireServer
-from support.harness.async_tests import on_loop
+from support.fakes.http_server import FakeHttpServer, Reply, Request
+from support.harness.async_tests import async_test
 
 ACTIONS = 'actions: "enqueue, allocate"\n'
 NODES = [make_node("idle", cpu=8), make_node("busy", cpu=8)]
@@ -29,10 +29,10 @@ NODES = [make_node("idle", cpu=8), make_node("busy", cpu=8)]
 def engine_with(file: Path, size: int = 1, **more: Any) -> BatchEngine:
     """One gang, two nodes, and the configuration of a file."""
     objects = [*NODES, make_queue("default"), *make_gang("train", size, cpu=1).objects]
-    cluster = list(admitted(objects))
+    cluster = list(with_all_defaults(objects))
     engine = build_batch_engine(file, filled_cache(cluster), **more)
     for item in cluster:
-        engine.observe(item)
+        engine.handle_update(item)
     return engine
 
 
@@ -58,10 +58,10 @@ def test_a_file_that_is_swapped_as_config_maps_are(tmp_path: Path, conf: Path) -
         os.utime(tmp_path / str(number), ns=(1, 1))  # the same size and age: only the link tells
     conf.symlink_to("0")
     engine = engine_with(conf)
-    assert engine.configured().actions == ("backfill",)
+    assert engine.load_configuration().actions == ("backfill",)
     (tmp_path / "new").symlink_to("1")
     (tmp_path / "new").replace(conf)
-    assert engine.configured().actions == ("enqueue", "allocate")
+    assert engine.load_configuration().actions == ("enqueue", "allocate")
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_an_extender_that_is_not_there_is_named(conf: Path, extender: ThreadingH
 
 
 def test_whoever_waits_for_an_answer_gets_no_more_than_its_time() -> None:
-    service = BlockingService(user_agent="bayplan", env={})
+    service = BlockingHttpService(user_agent="bayplan", env={})
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Extender)  # connects, and nobody serves
-    with pytest.raises(NotPosted, match="deadline exceeded"):
+    with pytest.raises(ServiceCallError, match="deadline exceeded"):
         service.post(f"http://127.0.0.1:{listening.server_port}/", b"{}", 0.01)
     listening.server_close()
     service.close()
@@ -239,15 +239,15 @@ def elasticsearch(request: Request) -> Reply:
     ],
 )
 def test_usage_is_collected_by_http(conf: Path, kind: str, route: Any, asked: str) -> None:
-    @on_loop
+    @async_test
     async def collecting() -> None:
-        async with WireServer(route) as server:
+        async with FakeHttpServer(route) as server:
             more = "  elasticsearch.username: me\n  elasticsearch.password: secret\n"
             measured(conf, kind, server.url, more if kind == "elasticsearch" else "")
             engine = engine_with(conf, size=2)
             async with usage_collector(engine) as collector:
-                assert await collector.round()
-            assert set(server.asked()) == {asked}
+                assert await collector.collect_once()
+            assert set(server.request_lines()) == {asked}
             if kind == "elasticsearch":
                 assert server.requests[0].headers["authorization"] == "Basic bWU6c2VjcmV0"
         outcome = engine.run_session()
@@ -257,22 +257,22 @@ def test_usage_is_collected_by_http(conf: Path, kind: str, route: Any, asked: st
     collecting()
 
 
-@on_loop
+@async_test
 async def test_the_custom_metrics_api_is_asked_through_the_client_of_the_api_server() -> None:
     def values(request: Request) -> Reply:
         share = "950m" if "cpu" in request.path else "50m"
         item = {"describedObject": {"name": "busy"}, "timestamp": "2026-01-01T00:00:00Z", "value": share}
         return Reply(200, {"items": [item]})
 
-    async with WireServer(values) as server:
+    async with FakeHttpServer(values) as server:
         clock = ManualClock()
         engine = build_batch_engine(_metrics_only("prometheus_adaptor"), filled_cache(NODES), clock=clock)
         async with server.client() as api, usage_collector(engine, api=api) as collector:
-            assert await collector.round()
+            assert await collector.collect_once()
         assert engine.handle.usage["busy"].cpu == {"10m": 95.0}
-        assert server.asked()[0] == "GET /apis/custom.metrics.k8s.io/v1beta2/nodes/*/node_cpu_usage_avg"
+        assert server.request_lines()[0] == "GET /apis/custom.metrics.k8s.io/v1beta2/nodes/*/node_cpu_usage_avg"
     async with usage_collector(engine) as alone:
-        assert not await alone.round()
+        assert not await alone.collect_once()
     assert "there is no client for one" in engine.handle.usage_fault
 
 
@@ -282,28 +282,28 @@ def _metrics_only(kind: str, address: str = "") -> Any:
     return BatchConfiguration(metrics={"type": kind, "address": address, "interval": "7s"})
 
 
-@on_loop
+@async_test
 async def test_a_round_that_fails_leaves_the_readings_and_sessions_say_so() -> None:
     clock = ManualClock()
-    async with WireServer(prometheus) as server:
+    async with FakeHttpServer(prometheus) as server:
         engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
         async with usage_collector(engine, clock=clock) as collector:
-            assert await collector.round()
+            assert await collector.collect_once()
             server.route = lambda _: Reply(503)
-            assert not await collector.round()
+            assert not await collector.collect_once()
             (fault,) = engine.run_session().faults
             assert "answered with HTTP status 503" in fault
             assert fault.endswith("; the readings of before count as long as they are fresh")
             assert engine.handle.usage["busy"].cpu == {"10m": 95.0}
             server.route = prometheus
-            assert await collector.round()
+            assert await collector.collect_once()
             assert engine.run_session().faults == []
 
 
-@on_loop
+@async_test
 async def test_rounds_follow_each_other_by_the_interval() -> None:
     clock = ManualClock()
-    async with WireServer(prometheus) as server:
+    async with FakeHttpServer(prometheus) as server:
         engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
         async with usage_collector(engine) as collector:  # the requests are on the real clock
             collector = type(collector)(engine, collector._fetch, clock)
@@ -320,7 +320,7 @@ async def test_rounds_follow_each_other_by_the_interval() -> None:
             running.cancel()
 
 
-@on_loop
+@async_test
 async def test_a_round_that_takes_too_long_is_given_up() -> None:
     clock = ManualClock()
 
@@ -328,11 +328,11 @@ async def test_a_round_that_takes_too_long_is_given_up() -> None:
         clock.advance(31)
         return prometheus(request)
 
-    async with WireServer(slow) as server:
+    async with FakeHttpServer(slow) as server:
         engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
         async with usage_collector(engine) as collector:
             collector = type(collector)(engine, collector._fetch, clock)
-            assert not await collector.round()
+            assert not await collector.collect_once()
         assert "60 s were not enough to ask about all nodes" in engine.handle.usage_fault
         assert len(server.requests) == 2
 
@@ -345,10 +345,10 @@ async def test_a_round_that_takes_too_long_is_given_up() -> None:
         pytest.param("", "", id="not-asked-for"),
     ],
 )
-@on_loop
+@async_test
 async def test_what_cannot_be_collected(kind: str, words: str) -> None:
     engine = build_batch_engine(_metrics_only(kind), filled_cache(NODES))
     async with usage_collector(engine) as collector:
-        assert not await collector.round()
+        assert not await collector.collect_once()
     assert words in engine.handle.usage_fault
     assert bool(words) == bool(engine.handle.usage_fault)

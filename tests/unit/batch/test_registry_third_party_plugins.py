@@ -13,11 +13,11 @@ import pytest
 
 from bayplan.app import batch_configured, known_actions, known_batch_plugins, known_plugins
 from bayplan.batch.actions import default_actions
-from bayplan.batch.config.scheduler_conf import BUILT_IN_ACTIONS, load_default
+from bayplan.batch.config.scheduler_conf import BUILT_IN_ACTIONS, load_default_conf
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.errors import ConfigError, PluginError
-from bayplan.framework.runtime.plugin_discovery import Kind, installed, kind_of
+from bayplan.framework.runtime.plugin_discovery import PluginKind, installed_plugins, plugin_kind
 
 POD = "class Pod:\n    name = 'Pod'\n    def filter(self, cycle, node):\n        return None\n"
 BATCH = "class Mine:\n    name = 'mine'\n    def on_session_open(self, session):\n        pass\n"
@@ -56,7 +56,7 @@ proportion rescheduling resource-strategy-fit resourcequota sla task-topology td
 
 def test_what_ships_is_what_volcano_has() -> None:
     assert sorted(default_batch_plugins()) == VOLCANO_S_PLUGINS.split()
-    assert {each.name for each in load_default().plugins} <= set(default_batch_plugins())
+    assert {each.name for each in load_default_conf().plugins} <= set(default_batch_plugins())
     assert tuple(default_actions()) == BUILT_IN_ACTIONS
 
 
@@ -98,16 +98,16 @@ def test_every_set_of_actions_has_its_own_objects(tmp_path: Path, write: Write) 
 @pytest.mark.parametrize(
     ("members", "kind"),
     [
-        pytest.param({"name": "x", "filter": print}, Kind.POD_PLUGIN, id="pod"),
-        pytest.param({"name": "x", "on_session_open": print}, Kind.BATCH_PLUGIN, id="batch"),
-        pytest.param({"name": "x", "on_session_open": print, "score": print}, Kind.BATCH_PLUGIN, id="own-score"),
-        pytest.param({"name": "x", "execute": print}, Kind.ACTION, id="action"),
+        pytest.param({"name": "x", "filter": print}, PluginKind.POD_PLUGIN, id="pod"),
+        pytest.param({"name": "x", "on_session_open": print}, PluginKind.BATCH_PLUGIN, id="batch"),
+        pytest.param({"name": "x", "on_session_open": print, "score": print}, PluginKind.BATCH_PLUGIN, id="own-score"),
+        pytest.param({"name": "x", "execute": print}, PluginKind.ACTION, id="action"),
         pytest.param({"name": "x"}, None, id="nothing"),
         pytest.param({"name": 1, "execute": print}, None, id="no-name"),
     ],
 )
-def test_what_a_class_is(members: dict[str, Any], kind: Kind | None) -> None:
-    assert kind_of(type("Made", (), members)) is kind
+def test_what_a_class_is(members: dict[str, Any], kind: PluginKind | None) -> None:
+    assert plugin_kind(type("Made", (), members)) is kind
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_an_action_that_cannot_be_taken_is_named(tmp_path: Path, write: Write, t
 
 def test_a_plugin_that_is_no_class() -> None:
     with pytest.raises(PluginError, match=r"has no `name`; batch plugin classes set one, as in name = 'costaware'"):
-        PluginSet([lambda _: None])  # type: ignore[list-item]
+        BatchPluginSet([lambda _: None])  # type: ignore[list-item]
     with pytest.raises(PluginError, match="Nameless has no `name`; action classes set one"):
         ActionSet().with_classes(type("Nameless", (), {}))
 
@@ -162,23 +162,23 @@ def test_a_plugin_that_is_no_class() -> None:
 # installed packages
 
 
-def entry_point(value: str, kind: Kind) -> EntryPoint:
+def entry_point(value: str, kind: PluginKind) -> EntryPoint:
     return EntryPoint(name="mine", value=value, group=kind.value)
 
 
 def test_groups_of_entry_points() -> None:
-    assert {kind: kind.value for kind in Kind} == {
-        Kind.POD_PLUGIN: "bayplan.plugins",
-        Kind.BATCH_PLUGIN: "bayplan.batch_plugins",
-        Kind.ACTION: "bayplan.actions",
-        Kind.BINDER_PLUGIN: "bayplan.binder_plugins",
+    assert {kind: kind.value for kind in PluginKind} == {
+        PluginKind.POD_PLUGIN: "bayplan.plugins",
+        PluginKind.BATCH_PLUGIN: "bayplan.batch_plugins",
+        PluginKind.ACTION: "bayplan.actions",
+        PluginKind.BINDER_PLUGIN: "bayplan.binder_plugins",
     }
 
 
 def test_installed_packages_bring_plugins_and_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     announced = {
-        Kind.BATCH_PLUGIN.value: [entry_point("batch_outsider:Mine", Kind.BATCH_PLUGIN)],
-        Kind.ACTION.value: [entry_point("batch_outsider:Tidy", Kind.ACTION)],
+        PluginKind.BATCH_PLUGIN.value: [entry_point("batch_outsider:Mine", PluginKind.BATCH_PLUGIN)],
+        PluginKind.ACTION.value: [entry_point("batch_outsider:Tidy", PluginKind.ACTION)],
     }
     module = ModuleType("batch_outsider")
     exec(BATCH + ACTION, module.__dict__)
@@ -191,8 +191,8 @@ def test_installed_packages_bring_plugins_and_actions(monkeypatch: pytest.Monkey
 
 
 def test_a_broken_package_is_named() -> None:
-    point = entry_point("bayplan.errors:Nobody", Kind.ACTION)
+    point = entry_point("bayplan.errors:Nobody", PluginKind.ACTION)
     with pytest.raises(
         PluginError, match=r'entry point "mine" \(bayplan.errors:Nobody\) cannot be loaded: AttributeError'
     ):
-        installed(Kind.ACTION, [point])
+        installed_plugins(PluginKind.ACTION, [point])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from bayplan.config.defaults import DEFAULT_PLUGINS
 from bayplan.config.model import MULTI_POINT
-from bayplan.framework.runtime.scoring import Scores
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
+from bayplan.framework.runtime.scoring import TotalScores
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.snapshot import NodeTable
 from naive import image_locality, inter_pod_affinity, pod_topology_spread
 from support.builders.framework import (
-    FITS,
+    FEASIBLE,
     make_node,
     make_pod,
     make_snapshot,
@@ -34,7 +34,7 @@ def test_spread_that_counts_first(data: st.DataObject) -> None:
     counted = CountedSpread(case)
     for node in case.cluster.nodes:
         assert counted.judge(node) == pod_topology_spread.judge(case, node)
-        assert not counted.is_idle or counted.judge(node) == FITS
+        assert not counted.is_idle or counted.judge(node) == FEASIBLE
 
 
 @given(data=st.data())
@@ -44,7 +44,7 @@ def test_affinity_that_counts_first(data: st.DataObject) -> None:
     counted = CountedAffinity(case)
     for node in case.cluster.nodes:
         assert counted.judge(node) == inter_pod_affinity.judge(case, node)
-        assert not counted.is_idle or counted.judge(node) == FITS
+        assert not counted.is_idle or counted.judge(node) == FEASIBLE
 
 
 @given(data=st.data())
@@ -65,10 +65,10 @@ def test_every_filter_and_score_of_the_profile_is_plain() -> None:
     )
 
 
-def decided(totals: list[int] | None, rows: list[int]) -> Decision:
+def decided(totals: list[int] | None, rows: list[int]) -> SchedulingDecision:
     columns = make_snapshot([make_node(f"n{number}") for number in range(4)]).nodes
-    scores = None if totals is None else Scores(np.array(totals), {"Some": np.array(totals)})
-    return Decision("n0", nodes=NodeTable(columns, np.array(rows)), scores=scores)
+    scores = None if totals is None else TotalScores(np.array(totals), {"Some": np.array(totals)})
+    return SchedulingDecision("n0", nodes=NodeTable(columns, np.array(rows)), scores=scores)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_disagreements_end_the_benchmark(one: Any, other: Any, words: str) -> No
         agree(decided(*one), decided(*other), make_pod())
 
 
-def said_of(one: Decision, other: Decision) -> str:
+def said_of(one: SchedulingDecision, other: SchedulingDecision) -> str:
     """How they disagree; nothing where they do not."""
     try:
         agree(one, other, make_pod())
@@ -100,4 +100,4 @@ def test_the_same_totals_agree() -> None:
 
 def test_a_pod_that_only_one_can_place_is_told() -> None:
     with pytest.raises(Disagreement, match="or n0"):
-        agree(Decision(), decided([1], [0]), make_pod())
+        agree(SchedulingDecision(), decided([1], [0]), make_pod())

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import CsiNode
-from support.builders.framework import changed
+from support.builders.framework import replace_fields
 
 FILES = {
     "node.yaml": """
@@ -481,7 +481,7 @@ def test_without_nodes_an_attempt_is_an_error(folder: Path) -> None:
 def test_pods_change_without_losing_their_node(folder: Path) -> None:
     found = run(folder, [NODES, pods(1, "ungated.yaml", namespace="n")])
     (pod,) = placed(found, "n")
-    found.world.update(changed(pod, metadata={"labels": {"new": "label"}}, spec={"node_name": ""}))
+    found.world.update(replace_fields(pod, metadata={"labels": {"new": "label"}}, spec={"node_name": ""}))
     (now,) = placed(found, "n")
     assert (now.labels, now.spec.node_name) == ({"new": "label"}, pod.spec.node_name)
     known = found.world.cache.pod(pod.uid)

@@ -8,11 +8,11 @@ from benchmarks.perf.background import Background
 from benchmarks.perf.waiting import WaitingLine
 
 from bayplan.framework.api.events import (
-    Action,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Resource,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
 )
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
@@ -43,11 +43,14 @@ def test_skipping_goes_no_further_than_asked() -> None:
 
 
 def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
-    def only_green(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
-        return Hint.QUEUE if pod.labels == {"color": "green"} else Hint.SKIP
+    def only_green(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+        return QueueingHint.QUEUE if pod.labels == {"color": "green"} else QueueingHint.SKIP
 
     line = WaitingLine(
-        {"P": (Cure(Resource.NODE, Action.ADD, only_green),), "Q": (Cure(Resource.NODE, Action.DELETE),)}
+        {
+            "P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, only_green),),
+            "Q": (ClusterEventWithHint(EventResource.NODE, ActionType.DELETE),),
+        }
     )
     low, high, green = (
         PodInfo(pod) for pod in (make_pod("a"), make_pod("b", priority=5), make_pod("c", labels={"color": "green"}))
@@ -58,8 +61,8 @@ def test_a_line_hands_out_by_priority_and_wakes_by_hints() -> None:
     assert [line.next(), line.next(), line.next()] == [high, low, None]
     for info, plugins in ((low, {"P"}), (green, {"P"}), (high, {"Q"})):
         line.park(info, frozenset(plugins))
-    assert line.woken(ClusterEvent(Resource.NODE, Action.ADD), None, make_node()) == [green]
-    assert line.woken(ClusterEvent(Resource.NODE, Action.DELETE), make_node(), None) == [high]
+    assert line.woken(ClusterEvent(EventResource.NODE, ActionType.ADD), None, make_node()) == [green]
+    assert line.woken(ClusterEvent(EventResource.NODE, ActionType.DELETE), make_node(), None) == [high]
     assert (line.parked, line.is_parked(low.uid)) == (1, True)
     line.drop(low.uid)
     assert line.parked == 0

@@ -48,7 +48,7 @@ def test_a_plugin_that_answers_for_one_node_is_asked_about_every_node_that_is_le
     assert len(latencies.took_us) == PODS
     assert cost.asked == 120 + 120 - unlucky
     assert cost.own_us > 0
-    assert engine.looks_at("default-scheduler").percentage == 100
+    assert engine.sample_size("default-scheduler").percentage == 100
     decided = decide_plainly(engine, pods_of(WORKLOADS["one_node_plugin"], 1, first=PODS), Simple)
     assert len(decided.took_us) == 1
 
@@ -56,7 +56,7 @@ def test_a_plugin_that_answers_for_one_node_is_asked_about_every_node_that_is_le
 def test_a_preempting_pod_leaves_the_cluster_as_it_was() -> None:
     _, engine = run(WORKLOADS["preemption"], NODES, PODS)
     assert engine.cache.pod_count == NODES * 6
-    assert not engine.nominations.nodes()
+    assert not engine.nominator.nodes()
 
 
 def test_every_pod_of_filling_up_fills_its_node() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.bind_requests.tracker import BindRequests
+from bayplan.bind_requests.tracker import BindRequestTracker
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.errors import Forbidden
@@ -15,9 +15,9 @@ from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.intents.pod_intents import DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
-from bayplan.scheduler.live.bind_request_handlers import look_for_orphans
+from bayplan.scheduler.live.bind_request_handlers import delete_orphaned_requests
 from bayplan.testing import make_node, make_pod
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 WEB = make_pod("web", uid="u1")
 WATCHED = pytest.mark.parametrize("only_failures", [True, False], ids=["failures are watched", "all are watched"])
@@ -37,11 +37,11 @@ class Engine:
         assert isinstance(intent, DeleteBindRequest)
         self.deleted.append(intent.request.metadata.uid)
 
-    def taken(self, pod: Pod) -> None: ...
+    def on_assumed(self, pod: Pod) -> None: ...
 
-    def released(self, pod: Pod, was: Pod) -> None: ...
+    def on_released(self, pod: Pod, was: Pod) -> None: ...
 
-    def complain(self, pod: Pod, reason: str, note: str) -> None: ...
+    def record_warning(self, pod: Pod, reason: str, note: str) -> None: ...
 
     def wake(self, uid: str) -> None: ...
 
@@ -50,7 +50,7 @@ class World:
     def __init__(self, *waiting: Pod, only_failures: bool = True) -> None:
         self.clock, self.engine, cache = ManualClock(), Engine(*waiting), Cache()
         cache.add_node(make_node("n1"))
-        self.book = BindRequests(cache, self.engine, BindFailures(self.clock), self.clock)
+        self.book = BindRequestTracker(cache, self.engine, BindFailures(self.clock), self.clock)
         self.book.only_failures = only_failures
         self.there: dict[str, str] = {}
         """The uids of the server's pods, by name."""
@@ -71,8 +71,8 @@ class World:
     async def after(self, seconds: float) -> list[str]:
         """What has been deleted by then."""
         self.clock.advance(seconds)
-        self.book.tidy()
-        await look_for_orphans(self.book, self)
+        self.book.run_periodic_checks()
+        await delete_orphaned_requests(self.book, self)
         return self.engine.deleted
 
 
@@ -84,20 +84,20 @@ def failed(pod: Pod = WEB, version: int = 1, **status: Any) -> BindRequest:
 
 
 @WATCHED
-@on_loop
+@async_test
 async def test_one_whose_pod_never_was_goes_when_it_could_be_read_for_a_while(only_failures: bool) -> None:
     world = World(only_failures=only_failures)
-    world.book.hear(None, failed())
+    world.book.handle_event(None, failed())
     assert await world.after(599) == []
     assert world.asked == []
     assert await world.after(2) == ["request-web"]
-    world.book.hear(failed(), None)
+    world.book.handle_event(failed(), None)
     assert await world.after(6000) == ["request-web"]
     assert world.asked == ["web"]
 
 
 @WATCHED
-@on_loop
+@async_test
 async def test_one_of_an_earlier_pod_of_the_name_goes_and_one_of_the_pod_that_is_there_stays(
     only_failures: bool,
 ) -> None:
@@ -106,17 +106,17 @@ async def test_one_of_an_earlier_pod_of_the_name_goes_and_one_of_the_pod_that_is
     by_hand = replace(failed(make_pod("by-hand", uid="")), spec=replace(failed().spec, pod_name="by-hand", pod_uid=""))
     world.there = {"web": "another", "mine": "u2", "by-hand": "u3"}
     for each in (failed(), failed(mine), by_hand):
-        world.book.hear(None, each)
+        world.book.handle_event(None, each)
     assert await world.after(601) == ["request-web"]
     assert sorted(world.asked) == ["by-hand", "mine", "web"]
-    world.book.hear(failed(), None)
+    world.book.handle_event(failed(), None)
     world.there = {}  # their pods go, too: where nobody owns a request nobody collects it
     assert await world.after(599) == ["request-web"]
     assert sorted(await world.after(2)) == ["request-by-hand", "request-mine", "request-web"]
 
 
 @WATCHED
-@on_loop
+@async_test
 async def test_what_may_be_tried_again_what_others_made_and_what_is_on_its_way_out_is_left_alone(
     only_failures: bool,
 ) -> None:
@@ -126,36 +126,36 @@ async def test_what_may_be_tried_again_what_others_made_and_what_is_on_its_way_o
     going = failed(make_pod("going", uid="u5"))
     going = replace(going, metadata=replace(going.metadata, deletion_timestamp=world.clock.now()))
     for each in (failed(failed_attempts=1), theirs, going):
-        world.book.hear(None, each)
+        world.book.handle_event(None, each)
     assert await world.after(6000) == []
     assert world.asked == []
 
 
 @WATCHED
-@on_loop
+@async_test
 async def test_one_that_somebody_has_tried_again_is_no_orphan_any_more(only_failures: bool) -> None:
     world = World(only_failures=only_failures)
-    world.book.hear(None, failed())
+    world.book.handle_event(None, failed())
     again = failed(version=2, phase="Failed", failed_attempts=0)
-    world.book.hear(failed(), again)
+    world.book.handle_event(failed(), again)
     assert await world.after(6000) == []
 
 
 @WATCHED
-@on_loop
+@async_test
 async def test_the_request_of_a_pod_that_waits_goes_at_once_and_nobody_asks(only_failures: bool) -> None:
     world = World(WEB, only_failures=only_failures)
-    world.book.hear(None, failed())
+    world.book.handle_event(None, failed())
     assert world.engine.deleted == ["request-web"]
     assert world.book.orphans() == []
 
 
-@on_loop
+@async_test
 async def test_one_that_cannot_be_asked_about_or_deleted_is_no_loop() -> None:
     world = World()
     world.there = {"web": "secret"}
-    world.book.hear(None, failed())
-    world.book.hear(None, failed(make_pod("stuck", uid="u6")))
+    world.book.handle_event(None, failed())
+    world.book.handle_event(None, failed(make_pod("stuck", uid="u6")))
     for _ in range(10):
         await world.after(100)
     assert (world.asked, world.engine.deleted) == (["web", "stuck"], ["request-stuck"])
@@ -164,11 +164,11 @@ async def test_one_that_cannot_be_asked_about_or_deleted_is_no_loop() -> None:
     assert world.asked == ["web", "stuck"] * 2
 
 
-@on_loop
+@async_test
 async def test_many_of_them_are_asked_about_in_turns() -> None:
     world = World()
     for number in range(120):
-        world.book.hear(None, failed(make_pod(f"p{number}", uid=f"u{number}")))
+        world.book.handle_event(None, failed(make_pod(f"p{number}", uid=f"u{number}")))
     await world.after(601)
     assert len(world.asked) == 50
     await world.after(5)

@@ -14,24 +14,24 @@ from bayplan.errors import Conflict, Unreachable
 from bayplan.objects.core import Pod
 from support.harness.live_scheduler import RecordedEvents
 from support.harness.reconciler import (
+    NAMESPACE,
     PODS,
-    SPACE,
-    BinderRig,
-    on_rig,
+    ReconcilerHarness,
+    run_with_reconciler,
 )
 
 
-def handle(rig: BinderRig) -> BinderHandle:
+def handle(rig: ReconcilerHarness) -> BinderHandle:
     clock = rig.client.clock
     return BinderHandle(rig.client, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock, Cache())
 
 
-async def read(rig: BinderRig) -> Pod:
-    return await rig.client.get(Pod, SPACE, "web")
+async def read(rig: ReconcilerHarness) -> Pod:
+    return await rig.client.get(Pod, NAMESPACE, "web")
 
 
 def test_an_annotation_is_written_replaced_and_removed(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.pod(annotations={"kept": "yes"})
         known = await read(rig)
         for value in ("1", "2", None):  # the second and third time the known version is an old one
@@ -39,26 +39,26 @@ def test_an_annotation_is_written_replaced_and_removed(tmp_path: Path) -> None:
             assert (await read(rig)).metadata.annotations.get("gpu") == value
         assert (await read(rig)).metadata.annotations == {"kept": "yes"}
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_pod_that_is_gone_needs_no_annotation_and_another_of_its_name_gets_none(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.pod()
         gone = await read(rig)
-        await rig.client.delete(PODS, name="web", namespace=SPACE)
+        await rig.client.delete(PODS, name="web", namespace=NAMESPACE)
         await handle(rig).annotate(gone, {"gpu": "1"})
         await rig.pod()
         await handle(rig).annotate(gone, {"gpu": "1"})
         assert "gpu" not in (await read(rig)).metadata.annotations
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_an_annotation_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_path: Path) -> None:
     """The next attempt writes the same annotation, which does not change the version that the removal names."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.pod(annotations={"gpu": "1"})
         request, failures = rig.client.transport.request, [Unreachable("the server is away")]
         late: list[Callable[[], Awaitable[object]]] = []
@@ -80,4 +80,4 @@ def test_an_annotation_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_pa
             await late[0]()
         assert (await read(rig)).metadata.annotations == {"gpu": "1"}
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)

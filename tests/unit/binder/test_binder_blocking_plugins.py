@@ -13,9 +13,9 @@ import pytest
 
 from bayplan.binder.plugin import BinderHandle
 from bayplan.clock import ManualClock
-from bayplan.framework.runtime.plugin_call import call_under_way
-from bayplan.telemetry.await_timing import Resumed
-from support.harness.reconciler import BinderRig, on_rig
+from bayplan.framework.runtime.plugin_call import plugin_call_of_frame
+from bayplan.telemetry.await_timing import TimedAwait
+from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 
 class OnClock:
@@ -42,7 +42,7 @@ class Blocking:
     async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: Any, state: Any) -> None:
         await asyncio.sleep(0)
         self._clock.advance(2.5)
-        self.named = call_under_way(sys._getframe())
+        self.named = plugin_call_of_frame(sys._getframe())
 
 
 def test_a_plugin_that_blocks_is_named_with_its_method_and_the_seconds(
@@ -51,13 +51,13 @@ def test_a_plugin_that_blocks_is_named_with_its_method_and_the_seconds(
     first = OnClock()
     plugin = Blocking(first.clock)
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod())
         await rig.sync()
         assert (await rig.status())["phase"] == "Succeeded"
 
     caplog.set_level(logging.WARNING)
-    on_rig(tmp_path, test, first, plugin)
+    run_with_reconciler(tmp_path, test, first, plugin)
     (told,) = [each.getMessage() for each in caplog.records if "held the loop" in each.getMessage()]
     assert told.startswith("binder plugin blocking at pre_bind has held the loop for 2.5 s, and nothing else was done")
     assert "asyncio.to_thread" in told
@@ -68,7 +68,7 @@ def told_of(caplog: pytest.LogCaptureFixture, clock: ManualClock, work: Any) -> 
     """What is said of some work while it is awaited."""
 
     async def run() -> None:
-        await Resumed(work, "it", clock.monotonic_s)
+        await TimedAwait(work, "it", clock.monotonic_s)
 
     caplog.set_level(logging.WARNING)
     asyncio.run(run())
@@ -130,7 +130,7 @@ def test_an_end_that_is_asked_for_reaches_what_is_awaited() -> None:
 
     async def run() -> None:
         async def waiting() -> None:
-            await Resumed(work(), "it", ManualClock().monotonic_s)
+            await TimedAwait(work(), "it", ManualClock().monotonic_s)
 
         task = asyncio.create_task(waiting())
         await asyncio.sleep(0)

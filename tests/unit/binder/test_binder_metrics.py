@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from bayplan.errors import BayplanError
-from bayplan.telemetry.binder_metrics import show_stale
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.binder_metrics import register_stale_requests
+from bayplan.telemetry.metrics import MetricsRegistry
 from support.harness.reconciler import (
     REQUESTS,
-    BinderRig,
-    Failing,
-    Noting,
-    on_rig,
+    FailingPlugin,
+    ReconcilerHarness,
+    RecordingPlugin,
+    run_with_reconciler,
 )
 
 
 def test_attempts_are_counted_by_what_came_of_them(tmp_path: Path) -> None:
-    plugin = Noting("moody", BayplanError("not now"), BayplanError("not now"), BayplanError("not now"))
+    plugin = RecordingPlugin("moody", BayplanError("not now"), BayplanError("not now"), BayplanError("not now"))
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         for name in ("web", "api"):
             await rig.request(await rig.pod(name), name=name, backoffLimit=2)
         assert await rig.sync() is not None
@@ -36,10 +36,10 @@ def test_attempts_are_counted_by_what_came_of_them(tmp_path: Path) -> None:
         assert rig.scraped("kai_binder_bind_attempt_seconds_count") == counts
         assert rig.scraped("kai_binder_bind_request_wait_seconds_count") == {"": 1.0}
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
 
 
-class Stuck(Failing):
+class Stuck(FailingPlugin):
     """Takes nothing back, either."""
 
     async def rollback(self, *_: Any) -> None:
@@ -47,7 +47,7 @@ class Stuck(Failing):
 
 
 def test_plugins_are_timed_and_their_failures_counted_those_to_take_things_back_once_more(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod(), backoffLimit=1)
         await rig.sync()
         good, stuck = 'plugin="good",stage=', 'plugin="failing",stage='
@@ -60,27 +60,27 @@ def test_plugins_are_timed_and_their_failures_counted_those_to_take_things_back_
         assert rig.scraped("kai_binder_plugin_failures_total") == {f'{stuck}"pre_bind"': 1.0, f'{stuck}"rollback"': 1.0}
         assert rig.scraped("kai_binder_rollback_failures_total") == {'plugin="failing"': 1.0}
 
-    on_rig(tmp_path, test, Noting("good"), Stuck())
+    run_with_reconciler(tmp_path, test, RecordingPlugin("good"), Stuck())
 
 
 def test_devices_that_could_not_be_given_back_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def release(*_: Any) -> None:
         raise BayplanError("nobody answers")
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         part = {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g"]}
         await rig.request(None, **part)  # for a pod that is not there
         monkeypatch.setattr(rig.reservations, "release", release)
         assert await rig.sync() is None
         assert rig.scraped("kai_binder_rollback_failures_total") == {'plugin="reservations"': 1.0}
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_requests_are_counted_by_phase_as_they_are_when_somebody_asks(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work() as live:
-            rig.metrics.show(live.phases)
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder() as live:
+            rig.metrics.set_phases(live.phases)
             await rig.request(await rig.pod())
             await rig.until_phase("Succeeded")
             await rig.request(None, name="gone")
@@ -95,12 +95,12 @@ def test_requests_are_counted_by_phase_as_they_are_when_somebody_asks(tmp_path: 
                 await asyncio.sleep(0.02)
             assert rig.scraped("kai_binder_bind_requests") == {**counts, 'phase="Failed"': 1.0}
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_stale_requests_are_counted_as_they_are_when_somebody_asks() -> None:
-    registry, stale = Registry(), {"a"}
-    show_stale(registry, lambda: len(stale))
+    registry, stale = MetricsRegistry(), {"a"}
+    register_stale_requests(registry, lambda: len(stale))
 
     def shown() -> list[str]:
         lines = b"".join(registry.render()).decode().splitlines()

@@ -12,7 +12,7 @@ import pytest
 
 from bayplan.binder.plugin import POST_BIND, PRE_BIND, ROLLBACK
 from bayplan.errors import BayplanError
-from support.harness.reconciler import BinderRig, on_rig
+from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 
 class Bad:
@@ -70,8 +70,8 @@ def test_a_plugin_that_hangs_or_waits_for_what_was_cancelled_costs_no_worker(
 ) -> None:
     plugin = kind(stage)
 
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=2):
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=2):
             for name in ("bad-1", "bad-2"):
                 await rig.request(await rig.pod(name), name=name, backoffLimit=1)
             ends = "Succeeded" if stage == POST_BIND else "Failed"
@@ -82,7 +82,7 @@ def test_a_plugin_that_hangs_or_waits_for_what_was_cancelled_costs_no_worker(
             assert said == [f'plugin "bad" at pre_bind: {_words(plugin)}'] * 2
 
     caplog.set_level(logging.WARNING)
-    on_rig(tmp_path, test, plugin, limit_s=0.2)
+    run_with_reconciler(tmp_path, test, plugin, limit_s=0.2)
     rolled_back = [] if stage == POST_BIND else [ROLLBACK]
     wanted = [PRE_BIND, *([POST_BIND] if stage == POST_BIND else []), *rolled_back]
     assert sorted(plugin.calls) == sorted(wanted * 2)
@@ -93,14 +93,14 @@ def test_a_worker_that_is_told_to_end_ends_inside_a_plugin(tmp_path: Path) -> No
     """The difference to the above: it is the worker itself that was cancelled."""
     plugin = Hanging(PRE_BIND)
 
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work():
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder():
             await rig.request(await rig.pod("bad"), name="bad")
             while not plugin.calls:
                 await asyncio.sleep(0.01)
         assert "phase" not in await rig.status("bad")
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls == [PRE_BIND]
 
 
@@ -109,9 +109,9 @@ def test_a_timeout_of_the_plugins_own_is_told_as_such(tmp_path: Path) -> None:
         async def harm(self) -> None:
             raise TimeoutError("its own")
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod("bad"), name="bad", backoffLimit=1)
         assert await rig.sync("bad") is None
         assert (await rig.status("bad"))["reason"] == 'plugin "bad" at pre_bind: TimeoutError: its own'
 
-    on_rig(tmp_path, test, Impatient(PRE_BIND))
+    run_with_reconciler(tmp_path, test, Impatient(PRE_BIND))

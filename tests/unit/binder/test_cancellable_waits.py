@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.binder.cancellable_waits import Cancelled, Waits
-from bayplan.binder.gpu.reservations import DEVICE, reservation_name
-from bayplan.binder.plugins.volume_binding import VolumeBinding
+from bayplan.binder.cancellable_waits import BindingCancelled, CancellableWaits
+from bayplan.binder.gpu.reservations import DEVICE_INDEX_ANNOTATION, reservation_name
+from bayplan.binder.plugins.volume_binding import VolumeBindingBinderPlugin
 from bayplan.client import resource_of
 from bayplan.errors import BayplanError
 from bayplan.objects.core import Pod
@@ -19,14 +19,14 @@ from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from support.e2e.volumes_and_devices import claim
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 from support.harness.reconciler import (
     PODS,
     REQUESTS,
     RESERVATIONS,
-    BinderRig,
-    Noting,
-    on_rig,
+    ReconcilerHarness,
+    RecordingPlugin,
+    run_with_reconciler,
 )
 
 VOLUMES, VOLUME_CLAIMS, CLASSES = (
@@ -35,7 +35,7 @@ VOLUMES, VOLUME_CLAIMS, CLASSES = (
 CHOSEN = "volume.kubernetes.io/selected-node"
 
 
-class Patient(Noting):
+class Patient(RecordingPlugin):
     """Waits on n1 until it is told that it may go on."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Patient(Noting):
                 await self.go_on.wait()
 
 
-async def with_slow_volume(rig: BinderRig) -> None:
+async def with_slow_volume(rig: ReconcilerHarness) -> None:
     """A pod whose claim somebody has to make a volume for, and the request; both are at work when it returns."""
     late = {
         "metadata": {"name": "late"},
@@ -58,17 +58,17 @@ async def with_slow_volume(rig: BinderRig) -> None:
     }
     await rig.make(CLASSES, late)
     await rig.make(VOLUME_CLAIMS, claim("data", "late"))
-    await rig.hear(StorageClass, "late")
-    await rig.hear(PersistentVolumeClaim, "data")
+    await rig.deliver_event(StorageClass, "late")
+    await rig.deliver_event(PersistentVolumeClaim, "data")
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     pod = await rig.pod(spec={"volumes": volumes})
-    await rig.hear(Pod, "web")
+    await rig.deliver_event(Pod, "web")
     await rig.request(pod)
     while CHOSEN not in (await rig.get(VOLUME_CLAIMS, "data"))["metadata"].get("annotations", {}):
         await asyncio.sleep(0.01)
 
 
-async def provision(rig: BinderRig) -> None:
+async def provision(rig: ReconcilerHarness) -> None:
     """What a provisioner and the volume controller do, seen by the watch."""
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "late"}
     host_path = {"hostPath": {"path": "/none"}}
@@ -76,13 +76,13 @@ async def provision(rig: BinderRig) -> None:
     done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
     await rig.patch(VOLUME_CLAIMS, "data", {"metadata": done, "spec": {"volumeName": "v"}})
     await rig.patch(VOLUME_CLAIMS, "data", {"status": {"phase": "Bound"}}, sub="status")
-    await rig.hear(PersistentVolume, "v")
-    await rig.hear(PersistentVolumeClaim, "data")
+    await rig.deliver_event(PersistentVolume, "v")
+    await rig.deliver_event(PersistentVolumeClaim, "data")
 
 
 def test_a_pod_whose_volume_is_awaited_takes_no_place_from_another(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=1):
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=1):
             await with_slow_volume(rig)
             await rig.request(await rig.pod("plain"), name="plain")
             await rig.until_phase("Succeeded", "plain")
@@ -91,7 +91,7 @@ def test_a_pod_whose_volume_is_awaited_takes_no_place_from_another(tmp_path: Pat
             await rig.until_phase("Succeeded")
             assert await rig.node_of() == "n1"
 
-    on_rig(tmp_path, test, VolumeBinding())
+    run_with_reconciler(tmp_path, test, VolumeBindingBinderPlugin())
 
 
 def test_pods_whose_device_is_awaited_take_no_place_from_another(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_pods_whose_device_is_awaited_take_no_place_from_another(tmp_path: Path)
     name = reservation_name("n1", "g")
     kind = {"receivedResourceType": "Fraction", "selectedGPUGroups": ["g"]}
 
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=1):
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=1):
             for each in ("web", "second"):
                 await rig.request(await rig.pod(each), name=each, **kind)
             while await rig.find(PODS, name, RESERVATIONS) is None or rig.steps.reached.count("taken") < 2:
@@ -108,18 +108,20 @@ def test_pods_whose_device_is_awaited_take_no_place_from_another(tmp_path: Path)
             await rig.request(await rig.pod("plain"), name="plain")
             await rig.until_phase("Succeeded", "plain")
             assert [await rig.node_of(each) for each in ("web", "second")] == ["", ""]
-            await rig.patch(PODS, name, {"metadata": {"annotations": {DEVICE: "GPU-7"}}}, namespace=RESERVATIONS)
+            await rig.patch(
+                PODS, name, {"metadata": {"annotations": {DEVICE_INDEX_ANNOTATION: "GPU-7"}}}, namespace=RESERVATIONS
+            )
             for each in ("web", "second"):
                 await rig.until_phase("Succeeded", each)
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_volume_is_not_awaited_for_a_request_that_is_gone(tmp_path: Path) -> None:
-    plugin = Noting()
+    plugin = RecordingPlugin()
 
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=1):
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=1):
             await with_slow_volume(rig)
             await rig.client.delete(REQUESTS, name="web", namespace="default")
             while "rolled-back" not in rig.steps.reached:
@@ -129,14 +131,14 @@ def test_a_volume_is_not_awaited_for_a_request_that_is_gone(tmp_path: Path) -> N
         assert known.metadata.annotations == {}  # what was assumed for the pod is not any more
         assert (rig.attempts, rig.reasons) == ([], [])
 
-    on_rig(tmp_path, test, VolumeBinding(), plugin)
+    run_with_reconciler(tmp_path, test, VolumeBindingBinderPlugin(), plugin)
     assert plugin.calls == ["noting rollback None"]
 
 
 @pytest.mark.parametrize("how", ["replaced", "changed"])
 def test_a_request_for_another_node_does_not_wait_for_what_the_first_one_wanted(tmp_path: Path, how: str) -> None:
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=1):
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=1):
             pod = await rig.pod()
             await rig.request(pod)
             while not plugin.calls:
@@ -150,13 +152,13 @@ def test_a_request_for_another_node_does_not_wait_for_what_the_first_one_wanted(
             assert await rig.node_of() == "n2"
 
     plugin = Patient()
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls == ["patient pre_bind", "patient rollback 1", "patient pre_bind", "patient post_bind"]
 
 
 def test_what_is_told_of_others_cuts_no_wait(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=1):
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=1):
             await rig.request(await rig.pod())
             while not plugin.calls:
                 await asyncio.sleep(0.01)
@@ -168,16 +170,16 @@ def test_what_is_told_of_others_cuts_no_wait(tmp_path: Path) -> None:
             await rig.until_phase("Succeeded")
 
     plugin = Patient()
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
 
 
 def test_a_pod_that_waits_for_long_is_told_so(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=1):
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=1):
             await rig.request(await rig.pod())
-            while not rig.told:
+            while not rig.events:
                 await asyncio.sleep(0.01)
-            (said,) = rig.told
+            (said,) = rig.events
             assert (said.reason, said.type, said.regarding.name) == ("BindingWaits", "Normal", "web")
             assert said.note == (
                 "Pod default/web is on its way to node n1: the binder waits for a volume, a device or a plugin"
@@ -187,7 +189,7 @@ def test_a_pod_that_waits_for_long_is_told_so(tmp_path: Path) -> None:
         assert rig.reasons == ["BindingWaits", "Bound"]
 
     plugin = Patient()
-    on_rig(tmp_path, test, plugin, notice_s=0.0)
+    run_with_reconciler(tmp_path, test, plugin, notice_s=0.0)
 
 
 # by themselves
@@ -197,45 +199,45 @@ REQUEST = BindRequest(metadata=ObjectMeta(name="web", namespace="default", uid="
 KEY = ("default", "web")
 
 
-@on_loop
+@async_test
 async def test_what_is_awaited_to_take_things_back_is_not_cut() -> None:
-    waits = Waits(lambda _: False)
-    with pytest.raises(Cancelled), waits.preparing(REQUEST):
+    waits = CancellableWaits(lambda _: False)
+    with pytest.raises(BindingCancelled), waits.for_request(REQUEST):
         async with waits():
             raise AssertionError("nobody wants it any more")
     async with waits():
-        waits.look_at(KEY)
+        waits.cancel_if_outdated(KEY)
         await asyncio.sleep(0)
 
 
-@on_loop
+@async_test
 async def test_faults_of_what_is_awaited_are_its_own() -> None:
-    waits = Waits(lambda _: True)
+    waits = CancellableWaits(lambda _: True)
     for fault in (TimeoutError("its own"), BayplanError("no"), asyncio.CancelledError()):
-        with pytest.raises(type(fault)), waits.preparing(REQUEST):
+        with pytest.raises(type(fault)), waits.for_request(REQUEST):
             async with waits():
                 raise fault
 
 
-@on_loop
+@async_test
 async def test_a_wait_that_is_over_cannot_be_cut_any_more() -> None:
     there = True
-    waits = Waits(lambda _: there)
-    with waits.preparing(REQUEST):
+    waits = CancellableWaits(lambda _: there)
+    with waits.for_request(REQUEST):
         async with waits():
             pass
         there = False
-        waits.look_at(KEY)
+        waits.cancel_if_outdated(KEY)
         await asyncio.sleep(0)
-        with pytest.raises(Cancelled, match="default/web"):
-            waits.demand(REQUEST)
+        with pytest.raises(BindingCancelled, match="default/web"):
+            waits.require_current(REQUEST)
 
 
-@on_loop
+@async_test
 async def test_a_wait_that_ends_in_time_is_nothing_to_tell() -> None:
-    waits, told = Waits(lambda _: True, notice_s=0.0), list[BindRequest]()
+    waits, told = CancellableWaits(lambda _: True, notice_s=0.0), list[BindRequest]()
     waits.noticed = told.append
-    with waits.preparing(REQUEST):
+    with waits.for_request(REQUEST):
         async with waits():
             pass
         await asyncio.sleep(0.01)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.binder.cancellable_waits import Waits
-from bayplan.binder.controller import LiveBinder
-from bayplan.binder.informer_cache import Key, View
+from bayplan.binder.cancellable_waits import CancellableWaits
+from bayplan.binder.controller import BinderController
+from bayplan.binder.informer_cache import InformerCache, RequestKey
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError
@@ -21,12 +21,12 @@ from bayplan.objects.meta import ObjectMeta
 from support.harness.reconciler import (
     PODS,
     REQUESTS,
-    BinderRig,
-    Noting,
-    on_rig,
+    ReconcilerHarness,
+    RecordingPlugin,
+    run_with_reconciler,
 )
 
-KEY: Key = ("default", "web")
+KEY: RequestKey = ("default", "web")
 HELD = {"finalizers": ["example.com/held"]}
 
 
@@ -39,9 +39,9 @@ def request_of(uid: str = "u", version: int = 1) -> BindRequest:
 
 
 def test_a_request_that_is_being_deleted_is_done(tmp_path: Path) -> None:
-    plugin = Noting()
+    plugin = RecordingPlugin()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod())
         await rig.patch(REQUESTS, "web", {"metadata": HELD})
         await rig.client.delete(REQUESTS, name="web", namespace="default")
@@ -49,14 +49,14 @@ def test_a_request_that_is_being_deleted_is_done(tmp_path: Path) -> None:
         assert await rig.status() == {}
         assert await rig.node_of() == ""
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls == []
 
 
 def test_a_fault_of_our_own_costs_one_attempt_and_not_the_process(tmp_path: Path) -> None:
-    plugin = Noting()
+    plugin = RecordingPlugin()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         def broken() -> None:
             raise KeyError("nobody thought of that")
 
@@ -70,13 +70,13 @@ def test_a_fault_of_our_own_costs_one_attempt_and_not_the_process(tmp_path: Path
         assert await rig.sync() is None
         assert await rig.node_of() == "n1"
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls[:2] == ["noting pre_bind", "noting rollback 1"]
 
 
 def test_a_pod_that_is_told_to_go_while_it_is_prepared_is_not_tried_again(tmp_path: Path) -> None:
-    class Deleting(Noting):
-        rig: BinderRig
+    class Deleting(RecordingPlugin):
+        rig: ReconcilerHarness
 
         async def pre_bind(self, *args: Any) -> None:
             await self.rig.client.delete(PODS, name="web", namespace="default", grace_s=0)
@@ -84,53 +84,53 @@ def test_a_pod_that_is_told_to_go_while_it_is_prepared_is_not_tried_again(tmp_pa
 
     plugin = Deleting("noting", BayplanError("not now"))
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         plugin.rig = rig
         await rig.request(await rig.pod(**HELD))
         assert await rig.sync() is None
         assert await rig.status() == {"phase": "Failed", "reason": "the pod is gone", "failedAttempts": 3}
         assert rig.reasons == []
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
     assert plugin.calls == ["noting pre_bind", "noting rollback 1"]
 
 
 @pytest.mark.parametrize("status", [{"phase": "Pending"}, {"phase": "Failed", "failedAttempts": 1}])
 def test_a_success_that_somebody_sets_back_is_looked_at_again(tmp_path: Path, status: dict[str, Any]) -> None:
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work():
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder():
             await rig.request(await rig.pod())
             await rig.until_phase("Succeeded")
             await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
             await rig.until_phase("Succeeded")
         assert await rig.node_of() == "n1"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_an_attempt_that_nobody_wants_any_more_is_counted_no_longer(tmp_path: Path) -> None:
     """By a binder that starts, which counts it before."""
 
-    class Changing(Noting):
-        rig: BinderRig
+    class Changing(RecordingPlugin):
+        rig: ReconcilerHarness
 
         async def pre_bind(self, *args: Any) -> None:
             assert (await self.rig.status())["failedAttempts"] == 1
             await self.rig.patch(REQUESTS, "web", {"spec": {"backoffLimit": 5}})
-            await self.rig.hear(BindRequest, "web")
+            await self.rig.deliver_event(BindRequest, "web")
             await super().pre_bind(*args)
 
     plugin = Changing()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         plugin.rig = rig
         await rig.request(await rig.pod())
-        await rig.hear(BindRequest, "web")
-        assert await rig.reconciler.sync(KEY, inherited=True) is None
+        await rig.deliver_event(BindRequest, "web")
+        assert await rig.reconciler.reconcile(KEY, inherited=True) is None
         assert await rig.status() == {"phase": "", "reason": "", "failedAttempts": 0}
         assert await rig.node_of() == ""
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
 
 
 # what the watch tells
@@ -138,39 +138,41 @@ def test_an_attempt_that_nobody_wants_any_more_is_counted_no_longer(tmp_path: Pa
 
 def test_groups_of_a_request_that_goes_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody: Any = None
-    view, groups = View(nobody, Cache()), list[str]()
-    live = LiveBinder(view, nobody, nobody, waits=Waits(view.is_there), clock=ManualClock(), chance=random.Random(0))
+    view, groups = InformerCache(nobody, Cache()), list[str]()
+    live = BinderController(
+        view, nobody, nobody, waits=CancellableWaits(view.is_current), clock=ManualClock(), chance=random.Random(0)
+    )
     monkeypatch.setattr(live.groups, "add", groups.append)
     request = request_of()
-    live.hear(None, request)
-    live.hear(request, replace(request, status=BindRequestStatus("Succeeded")))
+    live.handle_event(None, request)
+    live.handle_event(request, replace(request, status=BindRequestStatus("Succeeded")))
     assert groups == []
-    live.hear(request, None)
+    live.handle_event(request, None)
     assert groups == ["g-1", "g-2"]
 
 
 def test_a_request_in_the_place_of_one_that_was_there_is_nothing_anybody_died_of(tmp_path: Path) -> None:
     """A list after a watch that broke tells of the other uid alone: no word that the first is gone."""
-    asked: asyncio.Queue[tuple[Key, bool]] = asyncio.Queue()
+    asked: asyncio.Queue[tuple[RequestKey, bool]] = asyncio.Queue()
 
     class Asking:
-        async def sync(self, key: Key, *, inherited: bool) -> float:
+        async def sync(self, key: RequestKey, *, inherited: bool) -> float:
             asked.put_nowait((key, inherited))
             return 3600.0
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         curious: Any = Asking()
-        live = LiveBinder(
+        live = BinderController(
             rig.view, curious, rig.reservations, waits=rig.waits, clock=rig.client.clock, chance=random.Random(0)
         )
         first, second = request_of("u"), request_of("v", 2)
-        live.hear(None, first)
+        live.handle_event(None, first)
         working = asyncio.ensure_future(live.run())
         async with asyncio.timeout(60):
             assert await asked.get() == (KEY, True)
-            live.hear(first, second)
+            live.handle_event(first, second)
             assert await asked.get() == (KEY, False)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)

@@ -29,7 +29,7 @@ class ForThePodEngine:
 
 
 def order(**configured: dict[str, Any]) -> list[str]:
-    return [name for name, _ in default_binder_plugins().chosen(read_choices(configured, "s.yaml"))]
+    return [name for name, _ in default_binder_plugins().choices(read_choices(configured, "s.yaml"))]
 
 
 def test_higher_priority_comes_first_and_hamicore_only_when_asked_for() -> None:
@@ -46,7 +46,7 @@ def test_equal_priorities_are_ordered_by_name() -> None:
     assert equal == ["volumebinding", "dynamicresources", "gpusharing"]
 
 
-SHIPPED = dict(default_binder_plugins().chosen())
+SHIPPED = dict(default_binder_plugins().choices())
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ SHIPPED = dict(default_binder_plugins().chosen())
     ],
 )
 def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wanted: PluginChoice) -> None:
-    assert dict(default_binder_plugins().chosen(read_choices({name: given}, "s.yaml")))[name] == wanted
+    assert dict(default_binder_plugins().choices(read_choices({name: given}, "s.yaml")))[name] == wanted
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_what_is_not_named_is_as_shipped(name: str, given: dict[str, Any], wante
 )
 def test_what_is_refused_at_start(configured: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
-        default_binder_plugins().chosen(read_choices(configured, "s.yaml"))
+        default_binder_plugins().choices(read_choices(configured, "s.yaml"))
 
 
 def test_what_cannot_run_is_told_when_the_configuration_is_read() -> None:
     alone = {"hamicore": {"enabled": True}, "gpusharing": {"enabled": False}}
     with pytest.raises(ConfigError, match='"hamicore" builds on "gpusharing"'):
-        BinderSettings.read(alone, "s.yaml", default_binder_plugins())
+        BinderSettings.from_tree(alone, "s.yaml", default_binder_plugins())
     neither = {"hamicore": {"enabled": False}, "gpusharing": {"enabled": False}}
-    assert BinderSettings.read(neither, "s.yaml", default_binder_plugins()).choices.keys() == neither.keys()
+    assert BinderSettings.from_tree(neither, "s.yaml", default_binder_plugins()).plugin_changes.keys() == neither.keys()
 
 
 def test_arguments_that_make_no_sense_name_the_plugin() -> None:
@@ -136,7 +136,7 @@ def test_plugins_of_a_folder_are_told_from_those_of_the_pod_engine(tmp_path: Pat
     found = known_binder_plugins([tmp_path], trust_writable=True)
     assert found.classes["own"].__name__ == "Own"
     assert "ForThePodEngine" not in found.classes
-    assert [name for name, _ in found.chosen()][-1] == "own"  # priority 0
+    assert [name for name, _ in found.choices()][-1] == "own"  # priority 0
 
 
 class Plain:

@@ -22,7 +22,7 @@ def refusal(settings: dict[str, Any], **members: Any) -> str:
     """What is said of a good plugin that has these besides, when a configuration with it is read."""
     plugin = type("Mine", (Good,), members)
     with pytest.raises(BayplanError) as told:
-        BinderSettings.read(settings, "s.yaml", default_binder_plugins().with_plugins(plugin))
+        BinderSettings.from_tree(settings, "s.yaml", default_binder_plugins().with_plugins(plugin))
     return str(told.value)
 
 
@@ -70,5 +70,5 @@ def test_arguments_are_for_who_takes_them() -> None:
         return cls()
 
     taking = type("Mine", (Good,), {"factory": classmethod(factory)})
-    BinderSettings.read(given, "s.yaml", default_binder_plugins().with_plugins(taking))
+    BinderSettings.from_tree(given, "s.yaml", default_binder_plugins().with_plugins(taking))
     assert taken == [{"limit": 3}]

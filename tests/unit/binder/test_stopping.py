@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from bayplan.app.binder import BinderProcess
-from bayplan.devices.claim_intents import AwaitDevices
+from bayplan.devices.claim_intents import WaitForDevices
 from bayplan.intents.pod_intents import AnnotatePod
 from bayplan.objects.core import Pod
-from support.harness.async_tests import on_loop, until
-from support.harness.reconciler import PODS, BinderRig, on_rig
+from support.harness.async_tests import async_test, wait_until
+from support.harness.reconciler import PODS, ReconcilerHarness, run_with_reconciler
 
 
 class Gate:
     """Holds back the answers to requests until the test opens it."""
 
-    def __init__(self, rig: BinderRig, ending: str) -> None:
+    def __init__(self, rig: ReconcilerHarness, ending: str) -> None:
         self.opened, self.asked = asyncio.Event(), 0
         request = rig.client.transport.request
 
@@ -41,7 +41,7 @@ class Awaits:
 
     async def pre_bind(self, ctx: Any, pod: Pod, *_: Any) -> None:
         self.is_waiting = True
-        await ctx.writes.perform(AwaitDevices(pod, "waiting", lambda: False, 600.0))
+        await ctx.writes.perform(WaitForDevices(pod, "waiting", lambda: False, 600.0))
 
     async def rollback(self, *_: Any) -> None:
         self.is_rolled_back = True
@@ -64,11 +64,11 @@ class Annotates:
 
 
 def test_draining_waits_for_a_binding_and_begins_no_other(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         gate = Gate(rig, "/binding")
-        async with rig.at_work(workers=1) as live:
+        async with rig.run_binder(workers=1) as live:
             await rig.request(await rig.pod("first"), name="first")
-            await until(lambda: gate.asked)
+            await wait_until(lambda: gate.asked)
             await rig.request(await rig.pod("second"), name="second")
             draining = asyncio.ensure_future(live.drain())
             await asyncio.sleep(0.05)
@@ -80,45 +80,45 @@ def test_draining_waits_for_a_binding_and_begins_no_other(tmp_path: Path) -> Non
             assert await rig.node_of("first") == "n1"
             assert await rig.node_of("second") == ""
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_draining_ends_a_wait_and_takes_nothing_back(tmp_path: Path) -> None:
     plugin = Awaits()
 
-    async def test(rig: BinderRig) -> None:
-        async with rig.at_work(workers=1) as live:
+    async def test(rig: ReconcilerHarness) -> None:
+        async with rig.run_binder(workers=1) as live:
             await rig.request(await rig.pod())
-            await until(lambda: plugin.is_waiting)
+            await wait_until(lambda: plugin.is_waiting)
             await asyncio.wait_for(live.drain(), 10.0)
             assert not live.has_open_writes
             assert not plugin.is_rolled_back
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
 
 
 def test_an_attempt_that_comes_to_a_wait_while_the_binder_drains_ends_there(tmp_path: Path) -> None:
     plugin = Awaits()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         rig.waits.end()
-        async with rig.at_work(workers=1) as live:
+        async with rig.run_binder(workers=1) as live:
             await rig.request(await rig.pod())
-            await until(lambda: plugin.is_waiting)
+            await wait_until(lambda: plugin.is_waiting)
             await asyncio.wait_for(live.drain(), 10.0)
             assert not live.has_open_writes
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
 
 
 def test_the_limit_of_a_plugin_cancels_no_write(tmp_path: Path) -> None:
     plugin = Annotates()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         gate = Gate(rig, "/pods/web")
-        async with rig.at_work(workers=1):
+        async with rig.run_binder(workers=1):
             await rig.request(await rig.pod(), backoffLimit=1)
-            await until(lambda: gate.asked)
+            await wait_until(lambda: gate.asked)
             await asyncio.sleep(0.3)
             gate.opened.set()
             failed = await rig.until_phase("Failed")
@@ -126,7 +126,7 @@ def test_the_limit_of_a_plugin_cancels_no_write(tmp_path: Path) -> None:
         assert plugin.is_written_at_rollback
         assert (await rig.get(PODS, "web"))["metadata"]["annotations"] == {"example.com/a": "b"}
 
-    on_rig(tmp_path, test, plugin, limit_s=0.1)
+    run_with_reconciler(tmp_path, test, plugin, limit_s=0.1)
 
 
 class Informed:
@@ -178,7 +178,7 @@ class Lease:
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "outcome unknown"])
 def test_the_lease_is_given_up_only_if_no_write_is_left(answered: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         binder: Any = Binder()
         informers: Any = Informed()

@@ -10,15 +10,15 @@ from msgspec import convert
 
 from bayplan.binder.plugin import InvalidRequest
 from bayplan.binder.plugins.gpu_sharing import portion_of
-from bayplan.binder.validation import fault_of
+from bayplan.binder.validation import request_error
 from bayplan.errors import ApiError
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec
 from support.harness.reconciler import (
     PODS,
     REQUESTS,
-    BinderRig,
-    Noting,
-    on_rig,
+    ReconcilerHarness,
+    RecordingPlugin,
+    run_with_reconciler,
 )
 
 NAMES = [".", "..", "%2e%2e", "web%", "a b", "WEB", "web/log", "a" * 254]
@@ -28,7 +28,7 @@ def why_refused(folder: Path, spec: dict[str, Any]) -> str:
     """What is said of a request that one attempt ends, with no process the worse for it."""
     said: list[str] = []
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod(), **spec)
         assert await rig.sync() is None
         status = await rig.status()
@@ -39,7 +39,7 @@ def why_refused(folder: Path, spec: dict[str, Any]) -> str:
         told = "BindingError" if spec.get("podName", "web") == "web" else ""
         assert rig.reasons == [told] * bool(told)
 
-    on_rig(folder, test)
+    run_with_reconciler(folder, test)
     return said[0]
 
 
@@ -106,7 +106,7 @@ def test_a_fraction_that_cannot_be_is_refused(tmp_path: Path, spec: dict[str, An
 )
 def test_what_is_well_formed_is_tried(spec: dict[str, Any]) -> None:
     made = convert({"podName": "web", "selectedNode": "n1", **spec}, BindRequestSpec)
-    assert fault_of(BindRequest(spec=made)) == ""
+    assert request_error(BindRequest(spec=made)) == ""
 
 
 def test_a_plugin_that_needs_a_share_says_that_none_is_told() -> None:
@@ -129,46 +129,46 @@ def test_zones_are_counted_with_what_the_pod_says_already(
     tmp_path: Path, size: int, phase: str, *, inherited: bool
 ) -> None:
     """And with that what earlier attempts, when it said less, have left goes."""
-    plugin = Noting()
+    plugin = RecordingPlugin()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod(annotations={"example.com/notes": "x" * 150_000}), **zones(size))
-        await rig.hear(BindRequest, "web")
-        assert await rig.reconciler.sync(("default", "web"), inherited=inherited) is None
+        await rig.deliver_event(BindRequest, "web")
+        assert await rig.reconciler.reconcile(("default", "web"), inherited=inherited) is None
         assert (await rig.status())["phase"] == phase
         assert await rig.node_of() == ("n1" if phase == "Succeeded" else "")
         await rig.patch(PODS, "web", {"metadata": {"labels": {"tier": "front"}}})  # whoever wants to, still can
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
     assert ("noting rollback None" in plugin.calls) is (phase == "Failed")
 
 
 def test_a_request_that_cannot_be_read_may_name_a_pod_that_cannot_be(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         made = await rig.request(None, podName="..")
-        await rig.reconciler.refuse(("default", "web"), made["metadata"]["uid"], "it cannot be read")
+        await rig.reconciler.fail_unreadable(("default", "web"), made["metadata"]["uid"], "it cannot be read")
         assert (await rig.status())["reason"] == "it cannot be read"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_the_server_does_not_look_for_such_a_name_either(tmp_path: Path) -> None:
     """Otherwise none of this could be seen without a server of the other kind."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         for name, problem in (("..", "may not be '..'"), ("%2e%2e", "may not contain '%'")):
             with pytest.raises(ApiError, match=f'Name parameter invalid: "{name}": {problem}') as found:
                 await rig.get(PODS, name)
             assert found.value.code == 400
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_what_can_be_called_so_is_bound(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.request(await rig.pod("web-0.example"), name="web-0.example")
-        await rig.hear(BindRequest, "web-0.example")
+        await rig.deliver_event(BindRequest, "web-0.example")
         assert await rig.sync("web-0.example") is None
         assert (await rig.get(REQUESTS, "web-0.example"))["status"]["phase"] == "Succeeded"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)

@@ -12,7 +12,7 @@ from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import StorageClass
 from bayplan.snapshot import Snapshot
-from bayplan.snapshot.journal import Journal
+from bayplan.snapshot.journal import ChangeJournal
 from support.builders.framework import make_node, make_pod, taint
 
 REGION, ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
@@ -186,28 +186,28 @@ def test_an_update_of_one_of_two_holders_does_not() -> None:
 
 
 def test_a_journal_tells_what_was_noted_since() -> None:
-    journal = Journal()
-    journal.note(1)
+    journal = ChangeJournal()
+    journal.append(1)
     cursor = journal.end
     assert journal.since(cursor) == set()
-    journal.note(2)
-    journal.note(3)
-    journal.note(2)
+    journal.append(2)
+    journal.append(3)
+    journal.append(2)
     assert journal.since(cursor) == {2, 3}
     assert journal.since(0) == {1, 2, 3}
 
 
 def test_a_journal_that_forgot_says_so() -> None:
-    journal = Journal(limit=4)
+    journal = ChangeJournal(limit=4)
     for number in range(10):
-        journal.note(number)
+        journal.append(number)
     assert journal.since(0) is None
     assert journal.since(journal.end) == set()
     assert journal.since(journal.end - 1) == {9}
 
 
 def test_a_snapshot_that_was_away_for_too_long_copies_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayplan.cache.cache.Journal", lambda: Journal(limit=8))
+    monkeypatch.setattr("bayplan.cache.cache.ChangeJournal", lambda: ChangeJournal(limit=8))
     cache = Cache()
     for name in ("a", "b", "c"):
         cache.add_node(make_node(name, labels={"old": "yes"}, images={"app:1": 10}))
@@ -308,12 +308,12 @@ def test_other_objects_are_catalogued_and_claims_watched() -> None:
     claim = ResourceClaim(metadata=ObjectMeta(name="gpu", namespace="default", uid="u"))
     quick = StorageClass(metadata=ObjectMeta(name="quick"))
     for item in (claim, quick):
-        cache.put(item)
+        cache.upsert(item)
     assert set(cache.catalog.resource_claims) == {"default/gpu"}
     assert set(cache.catalog.storage_classes) == {"quick"}
     for item in (claim, quick):
-        cache.drop(item)
-        cache.drop(item)  # told twice is no matter
+        cache.delete(item)
+        cache.delete(item)  # told twice is no matter
     assert not cache.catalog.resource_claims
     assert not cache.catalog.storage_classes
 
@@ -321,5 +321,5 @@ def test_other_objects_are_catalogued_and_claims_watched() -> None:
 def test_a_snapshot_reads_the_living_catalog() -> None:
     cache = Cache()
     snapshot = cache.snapshot()
-    cache.put(StorageClass(metadata=ObjectMeta(name="quick")))
+    cache.upsert(StorageClass(metadata=ObjectMeta(name="quick")))
     assert "quick" in snapshot.catalog.storage_classes

@@ -12,7 +12,7 @@ from bayplan.errors import CacheError
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.snapshot import PodInfo
-from support.builders.framework import changed, make_node, make_pod
+from support.builders.framework import make_node, make_pod, replace_fields
 
 POD = make_pod("web", uid="u1", node="a", requests={"cpu": "1"})
 ELSEWHERE = make_pod("web", uid="u1", node="b", requests={"cpu": "2"})
@@ -240,7 +240,9 @@ def _order(cache: Cache) -> list[str]:
     return [info.pod.name for info in node.pods]
 
 
-CONFIRMED = changed(POD, metadata={"resource_version": "2"}, status={"conditions": (Condition(type="PodScheduled"),)})
+CONFIRMED = replace_fields(
+    POD, metadata={"resource_version": "2"}, status={"conditions": (Condition(type="PodScheduled"),)}
+)
 
 
 def test_a_confirmation_that_changes_nothing_leaves_nothing_to_read() -> None:
@@ -257,9 +259,9 @@ def test_a_confirmation_that_changes_nothing_leaves_nothing_to_read() -> None:
 @pytest.mark.parametrize(
     "pod",
     [
-        pytest.param(changed(CONFIRMED, metadata={"labels": {"app": "new"}}), id="labels"),
-        pytest.param(changed(CONFIRMED, spec={"priority": 7}), id="spec"),
-        pytest.param(changed(CONFIRMED, status={"phase": "Unknown"}), id="phase"),
+        pytest.param(replace_fields(CONFIRMED, metadata={"labels": {"app": "new"}}), id="labels"),
+        pytest.param(replace_fields(CONFIRMED, spec={"priority": 7}), id="spec"),
+        pytest.param(replace_fields(CONFIRMED, status={"phase": "Unknown"}), id="phase"),
     ],
 )
 def test_a_confirmation_that_changes_the_pod_is_counted_anew(pod: Pod) -> None:
@@ -293,7 +295,7 @@ def test_another_version_comes_last_on_its_node_and_among_all_pods(event: Event,
     if event is Cache.update_pod:
         cache.add_pod(POD)
     _others(cache, "second", "third")
-    told = changed(POD, **fields)
+    told = replace_fields(POD, **fields)
     event(cache, told)
     assert _order(cache) == ["first", "third", "second", "web"]
     assert [pod.name for pod in cache.pods()] == ["first", "second", "third", "web"]
@@ -304,12 +306,12 @@ def test_another_version_comes_last_on_its_node_and_among_all_pods(event: Event,
 def test_another_version_of_a_pod_shares_what_columns_show_and_nothing_that_plugins_computed() -> None:
     cache = confirmed()
     (before,) = (info for info in cache.snapshot().pods.infos if info is not None)
-    before.once(_annotations)
-    cache.update_pod(changed(POD, metadata={"annotations": {"a": "b"}}))
+    before.cached(_annotations)
+    cache.update_pod(replace_fields(POD, metadata={"annotations": {"a": "b"}}))
     (after,) = (info for info in cache.snapshot().pods.infos if info is not None)
     assert after is not before
-    assert after.weight(cache.vocabulary) is before.weight(cache.vocabulary)
-    assert after.once(_annotations) == {"a": "b"}
+    assert after.row_amounts(cache.vocabulary) is before.row_amounts(cache.vocabulary)
+    assert after.cached(_annotations) == {"a": "b"}
 
 
 def _annotations(pod: Pod) -> dict[str, str]:
@@ -337,7 +339,7 @@ def test_assumptions_are_counted_until_they_are_confirmed_or_taken_back() -> Non
         cache.assume(PodInfo(pod))
     assert cache.assumed_count == 3
     cache.add_pod(pods[0])
-    cache.add_pod(changed(pods[1], metadata={"labels": {"a": "b"}}))
+    cache.add_pod(replace_fields(pods[1], metadata={"labels": {"a": "b"}}))
     assert cache.assumed_count == 1
     cache.forget(pods[2])
     cache.add_pod(make_pod("stranger", node="n"))

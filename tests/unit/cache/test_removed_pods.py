@@ -7,7 +7,7 @@ import pytest
 from bayplan.cache import Cache
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
-from support.builders.framework import changed, make_node, make_pod
+from support.builders.framework import make_node, make_pod, replace_fields
 
 PODS = [
     make_pod(name, node="n", requests={"cpu": "1"}, labels={"of": name}, host_ports=(80 + at,))
@@ -35,7 +35,7 @@ def shown(cache: Cache, node: str = "n") -> tuple[list[str], int, int]:
 
 def test_who_is_aside_is_not_counted_and_still_known(cache: Cache) -> None:
     before, snapshot = shown(cache), cache.snapshot()
-    cache.set_aside([UIDS[0], UIDS[2], "unknown"])
+    cache.remove_temporarily([UIDS[0], UIDS[2], "unknown"])
     cache.refresh(snapshot)
     names, wanted, ports = shown(cache)
     assert (sorted(names), wanted, ports) == (["b", "d"], before[1] // 2, 2)
@@ -45,61 +45,61 @@ def test_who_is_aside_is_not_counted_and_still_known(cache: Cache) -> None:
 
 def test_all_come_back_to_where_they_were(cache: Cache) -> None:
     before, snapshot = shown(cache), cache.snapshot()
-    cache.set_aside(UIDS[:3])
+    cache.remove_temporarily(UIDS[:3])
     cache.refresh(snapshot)
-    cache.put_back(UIDS[1:2])
+    cache.restore_removed(UIDS[1:2])
     cache.refresh(snapshot)
-    cache.set_aside(UIDS[1:2])
-    cache.put_back(UIDS)
+    cache.remove_temporarily(UIDS[1:2])
+    cache.restore_removed(UIDS)
     cache.refresh(snapshot)
     assert shown(cache) == before
     assert [info.pod.name for info in snapshot.nodes.pods[snapshot.nodes.index["n"]]] == ["a", "b", "c", "d"]
-    cache.put_back(UIDS)  # nobody is aside any more
+    cache.restore_removed(UIDS)  # nobody is aside any more
     assert shown(cache) == before
 
 
 def test_a_snapshot_that_saw_all_but_the_last_come_back_has_their_order(cache: Cache) -> None:
     snapshot = cache.snapshot()
-    cache.set_aside(UIDS[:1])
+    cache.remove_temporarily(UIDS[:1])
     cache.refresh(snapshot)
-    cache.put_back(UIDS[:1])
+    cache.restore_removed(UIDS[:1])
     cache.refresh(snapshot)
     assert [info.pod.name for info in snapshot.nodes.pods[snapshot.nodes.index["n"]]] == ["a", "b", "c", "d"]
 
 
 def test_who_goes_meanwhile_does_not_come_back(cache: Cache) -> None:
-    cache.set_aside(UIDS)
+    cache.remove_temporarily(UIDS)
     cache.remove_pod(PODS[0])
-    cache.put_back(UIDS)
+    cache.restore_removed(UIDS)
     assert shown(cache)[0] == ["b", "c", "d"]
     assert cache.pod(UIDS[0]) is None
 
 
 def test_who_changes_meanwhile_is_counted_at_once_and_once(cache: Cache) -> None:
-    cache.set_aside(UIDS)
-    cache.update_pod(changed(PODS[0], metadata={"labels": {"of": "another"}}))
+    cache.remove_temporarily(UIDS)
+    cache.update_pod(replace_fields(PODS[0], metadata={"labels": {"of": "another"}}))
     assert shown(cache)[0] == ["a"]
-    cache.put_back(UIDS)
+    cache.restore_removed(UIDS)
     assert shown(cache)[0] == ["a", "b", "c", "d"]
 
 
 def test_who_comes_meanwhile_comes_last(cache: Cache) -> None:
-    cache.set_aside(UIDS)
+    cache.remove_temporarily(UIDS)
     cache.assume(PodInfo(late := make_pod("late", node="n")))
-    cache.put_back(UIDS)
+    cache.restore_removed(UIDS)
     assert shown(cache)[0] == ["a", "b", "c", "d", "late"]
     cache.forget(late)
 
 
 @pytest.mark.parametrize("returns", ["before", "after"])
 def test_a_node_that_goes_meanwhile(cache: Cache, returns: str) -> None:
-    cache.set_aside(UIDS[:2])
+    cache.remove_temporarily(UIDS[:2])
     cache.remove_node("n")
     if returns == "before":
         cache.add_node(make_node("n"))
-    cache.put_back(UIDS)
+    cache.restore_removed(UIDS)
     if returns == "after":
-        cache.set_aside(UIDS)  # on an unknown node nobody counts them anyway
+        cache.remove_temporarily(UIDS)  # on an unknown node nobody counts them anyway
         cache.add_node(make_node("n"))
     assert sorted(shown(cache)[0]) == ["a", "b", "c", "d"]
     for pod in PODS:
@@ -110,8 +110,8 @@ def test_a_node_that_goes_meanwhile(cache: Cache, returns: str) -> None:
 def test_an_assumption_that_is_aside_can_be_taken_back(cache: Cache) -> None:
     assumed: Pod = make_pod("assumed", node="n")
     cache.assume(PodInfo(assumed))
-    cache.set_aside([assumed.uid])
+    cache.remove_temporarily([assumed.uid])
     cache.forget(assumed)
-    cache.put_back([assumed.uid])
+    cache.restore_removed([assumed.uid])
     assert cache.assumed_count == 0
     assert shown(cache)[0] == ["a", "b", "c", "d"]

@@ -9,7 +9,7 @@ import pytest
 from bayplan import cel
 from bayplan.cel import CompileError, DeviceEnvironment, DeviceView, EvaluationError, Semver
 from bayplan.cel.parser.parser import parse
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.source import ExpressionSource
 from bayplan.codec.quantity import Quantity
 from bayplan.errors import ExpressionError
 
@@ -128,9 +128,9 @@ SUM, RELATION = " + ".join(["1"] * 200), " == ".join(["1"] * 200)
 def test_the_depth_of_a_chain_is_limited(expression: str, is_too_deep: bool) -> None:
     if is_too_deep:
         with pytest.raises(CompileError, match="expression recursion limit exceeded: 250"):
-            parse(Source(expression))
+            parse(ExpressionSource(expression))
     else:
-        assert parse(Source(expression))
+        assert parse(ExpressionSource(expression))
 
 
 def test_public_names() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bayplan.cel import CompileError
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.source import ExpressionSource
 
 Ask = Callable[[str], "bool | str"]
 
@@ -126,7 +126,7 @@ def test_refused_with_upstreams_words(ask: Ask, expression: str, text: str) -> N
 
 
 def test_all_errors_are_shown_with_their_place() -> None:
-    source = Source("日本 + x\n  y")
+    source = ExpressionSource("日本 + x\n  y")
     source.error_at(9, "second")
     source.error_at(5, "first")
     with pytest.raises(CompileError) as caught:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from bayplan.cel import CompileError
-from bayplan.cel.errors import Abort
+from bayplan.cel.errors import EvaluationAborted
 from bayplan.cel.libraries import strings
 from bayplan.cel.libraries.lists import numbers
-from bayplan.cel.parser.source import MAX_ERRORS, Source
+from bayplan.cel.parser.source import MAX_ERRORS, ExpressionSource
 from bayplan.cel.values.cost import LIMIT
 
 Ask = Callable[[str], "bool | str"]
@@ -146,19 +146,19 @@ def test_texts_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch, text: st
     if fits:
         assert strings.replace(text, "x", new) == text
     else:
-        with pytest.raises(Abort):
+        with pytest.raises(EvaluationAborted):
             strings.replace(text, "x", new)
 
 
 def test_a_range_is_as_long_as_the_limit_of_costs() -> None:
     assert len(numbers(LIMIT)) == LIMIT
-    with pytest.raises(Abort):
+    with pytest.raises(EvaluationAborted):
         numbers(LIMIT + 1)
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
 def test_only_the_first_errors_are_shown(more: int) -> None:
-    source = Source("x")
+    source = ExpressionSource("x")
     for number in range(MAX_ERRORS + more):
         source.error_at(0, f"error {number}")
     with pytest.raises(CompileError) as caught:

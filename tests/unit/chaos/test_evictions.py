@@ -6,12 +6,12 @@ import pytest
 
 from chaos.invariants.evictions import PREEMPTOR_LABEL, UNIFORM_LABEL, Evictions
 from chaos.objects import Tree
-from support.builders.chaos_histories import Story, node, pod
+from support.builders.chaos_histories import EventHistory, node, pod
 
 
-def _scenario(victims: int, preemptor_node: str = "n", *, outage: bool = False) -> tuple[Story, list[str]]:
+def _scenario(victims: int, preemptor_node: str = "n", *, outage: bool = False) -> tuple[EventHistory, list[str]]:
     """Three equal pods on a node, some of which are evicted for one preemptor that runs somewhere."""
-    story = Story(Evictions)
+    story = EventHistory(Evictions)
     low = [pod(f"low-{number}", labels={UNIFORM_LABEL: "s"}) for number in range(3)]
     urgent = pod("urgent", labels={PREEMPTOR_LABEL: "s"}, priority=1000)
     story.add(0, node(), *low)
@@ -27,7 +27,7 @@ def _scenario(victims: int, preemptor_node: str = "n", *, outage: bool = False) 
     return story, _judged(story)
 
 
-def _judged(story: Story) -> list[str]:
+def _judged(story: EventHistory) -> list[str]:
     (checker,) = story.invariants.checkers
     assert isinstance(checker, Evictions)
     return [*story.names(), *(each.invariant for each in checker.judge_scenario("s", 1.0, 6.0))]
@@ -53,12 +53,12 @@ def test_a_surplus_after_an_outage_is_counted_and_allowed() -> None:
     assert checker.allowed == 1
 
 
-def _leave(story: Story, tree: Tree) -> None:
+def _leave(story: EventHistory, tree: Tree) -> None:
     story.change(20, tree, metadata={"deletionTimestamp": "now"})
 
 
 def test_only_uniform_pods_may_be_evicted() -> None:
-    story = Story(Evictions)
+    story = EventHistory(Evictions)
     one = pod("one")
     story.add(0, node(), one)
     story.bind(1, one, "n")
@@ -67,7 +67,7 @@ def test_only_uniform_pods_may_be_evicted() -> None:
 
 
 def test_deletions_by_the_driver_are_no_evictions() -> None:
-    story = Story(Evictions)
+    story = EventHistory(Evictions)
     one = pod("one")
     story.add(0, node(), one)
     story.bind(1, one, "n")
@@ -77,7 +77,7 @@ def test_deletions_by_the_driver_are_no_evictions() -> None:
 
 
 def test_a_waiting_pod_that_vanishes_is_found() -> None:
-    story = Story(Evictions)
+    story = EventHistory(Evictions)
     one = pod("one")
     story.add(0, one)
     story.delete(1, one)

@@ -12,7 +12,7 @@ from chaos.objects import Tree, uid
 from chaos.workload import shapes
 from support.builders.chaos_histories import (
     POOL,
-    Story,
+    EventHistory,
     claim,
     node,
     pod,
@@ -29,13 +29,13 @@ SPREAD = [
 ]
 
 
-def _fits(story: Story, wanted: Tree) -> bool:
+def _fits(story: EventHistory, wanted: Tree) -> bool:
     return uid(wanted) in fitting_pods(story.world.record)
 
 
 def _beside(wanted: Tree, there: Tree | None = None, **room: Any) -> bool:
     """Whether a pod fits on a node on which another one is."""
-    story = Story()
+    story = EventHistory()
     story.add(0, node(**room), wanted)
     if there is not None:
         story.add(0, there)
@@ -59,7 +59,7 @@ def test_resources_ports_and_labels(wanted: Tree, there: Tree | None, fits: bool
 
 
 def test_spread_counts_zones() -> None:
-    story = Story()
+    story = EventHistory()
     one, two = (pod(name, labels={"app": "a"}, topologySpreadConstraints=SPREAD) for name in ("one", "two"))
     full = node("m", zone="zone-1", cpu="1m")
     story.add(0, node("n", zone="zone-0"), full, one, two)
@@ -70,7 +70,7 @@ def test_spread_counts_zones() -> None:
 
 
 def test_devices() -> None:
-    story = Story()
+    story = EventHistory()
     one = shapes.with_claim(pod("one"), "mine")
     story.add(0, node(), shapes.resource_slice("n", 1), claim("mine"), one)
     assert _fits(story, one)
@@ -79,7 +79,7 @@ def test_devices() -> None:
 
 
 def test_late_volumes_and_exclusive_claims() -> None:
-    story = Story()
+    story = EventHistory()
     late = shapes.with_volume(pod("late"), "c")
     volume = shapes.local_volume("v", "n")
     story.add(0, node(), shapes.volume_claim("c", POOL, late=True), volume, late)
@@ -95,7 +95,7 @@ def test_late_volumes_and_exclusive_claims() -> None:
 
 
 def test_shares_of_gpus() -> None:
-    story = Story()
+    story = EventHistory()
     half = {"gpu-fraction": "0.5"}
     pods = [pod(f"pod-{number}", annotations=half, labels={"runai-gpu-group": "g"}) for number in range(2)]
     reservation = pod("r", requests={GPU: "1"}, labels={"runai-gpu-group": "g"})
@@ -119,7 +119,7 @@ def test_shares_of_gpus() -> None:
     ],
 )
 def test_gangs_fit_as_a_whole(cpu: str, capability: str, fits: bool) -> None:
-    story = Story()
+    story = EventHistory()
     story.add(0, node(), shapes.queue("q", 1, capability), shapes.pod_group("g", POOL, 2, "q"))
     members = [shapes.of_batch(pod(f"g-{number}", cpu=cpu), "g") for number in range(2)]
     story.add(0, *members)

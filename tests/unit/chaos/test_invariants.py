@@ -18,7 +18,7 @@ from chaos.objects import Tree, uid
 from chaos.workload import shapes
 from support.builders.chaos_histories import (
     POOL,
-    Story,
+    EventHistory,
     allocate,
     bind_request,
     claim,
@@ -42,11 +42,13 @@ SPREAD = [
         "labelSelector": {"matchLabels": {"app": "a"}},
     }
 ]
-VIOLATIONS: dict[type, tuple[str, Callable[[Story], list[str]]]] = {}
+VIOLATIONS: dict[type, tuple[str, Callable[[EventHistory], list[str]]]] = {}
 
 
-def violates(checker: type, name: str) -> Callable[[Callable[[Story], list[str]]], Callable[[Story], list[str]]]:
-    def register(story: Callable[[Story], list[str]]) -> Callable[[Story], list[str]]:
+def violates(
+    checker: type, name: str
+) -> Callable[[Callable[[EventHistory], list[str]]], Callable[[EventHistory], list[str]]]:
+    def register(story: Callable[[EventHistory], list[str]]) -> Callable[[EventHistory], list[str]]:
         VIOLATIONS[checker] = (name, story)
         return story
 
@@ -54,7 +56,7 @@ def violates(checker: type, name: str) -> Callable[[Callable[[Story], list[str]]
 
 
 @violates(BoundOnce, "bound-once")
-def _bound_twice(story: Story) -> list[str]:
+def _bound_twice(story: EventHistory) -> list[str]:
     one = pod("one")
     story.add(0, one)
     story.bind(1, one, "n")
@@ -63,7 +65,7 @@ def _bound_twice(story: Story) -> list[str]:
 
 
 @violates(Capacity, "over-commitment")
-def _two_whole_pods(story: Story) -> list[str]:
+def _two_whole_pods(story: EventHistory) -> list[str]:
     one, two = pod("one", cpu="8"), pod("two", cpu="8")
     story.add(0, node(), one, two)
     story.bind(1, one, "n")
@@ -72,7 +74,7 @@ def _two_whole_pods(story: Story) -> list[str]:
 
 
 @violates(HostPorts, "host-ports")
-def _same_port(story: Story) -> list[str]:
+def _same_port(story: EventHistory) -> list[str]:
     one, two = pod("one", ports=(80,)), pod("two", ports=(80,))
     story.add(0, node(), one, two)
     story.bind(1, one, "n")
@@ -81,7 +83,7 @@ def _same_port(story: Story) -> list[str]:
 
 
 @violates(NodeConstraints, "node-constraints")
-def _cordoned(story: Story) -> list[str]:
+def _cordoned(story: EventHistory) -> list[str]:
     cordoned, one = node(), pod("one")
     cordoned["spec"]["unschedulable"] = True
     story.add(0, cordoned, one)
@@ -90,7 +92,7 @@ def _cordoned(story: Story) -> list[str]:
 
 
 @violates(AntiAffinity, "anti-affinity")
-def _repelled(story: Story) -> list[str]:
+def _repelled(story: EventHistory) -> list[str]:
     one, two = pod("one", labels={"app": "a"}, affinity=ANTI), pod("two", labels={"app": "a"})
     story.add(0, node(), one, two)
     story.bind(1, one, "n")
@@ -99,7 +101,7 @@ def _repelled(story: Story) -> list[str]:
 
 
 @violates(Spread, "topology-spread")
-def _all_in_one_zone(story: Story) -> list[str]:
+def _all_in_one_zone(story: EventHistory) -> list[str]:
     pods = [pod(f"pod-{number}", labels={"app": "a"}, topologySpreadConstraints=SPREAD) for number in range(2)]
     story.add(0, node("n", zone="zone-0"), node("m", zone="zone-1"), *pods)
     for number, each in enumerate(pods):
@@ -108,13 +110,13 @@ def _all_in_one_zone(story: Story) -> list[str]:
 
 
 @violates(DevicesOnce, "device-twice")
-def _device_of_two_claims(story: Story) -> list[str]:
+def _device_of_two_claims(story: EventHistory) -> list[str]:
     story.add(0, claim("one", "gpu-0"), claim("two", "gpu-0"))
     return story.names()
 
 
 @violates(Reservations, "claim-of-bound-pod")
-def _reservation_lost(story: Story) -> list[str]:
+def _reservation_lost(story: EventHistory) -> list[str]:
     one = shapes.with_claim(pod("one"), "c")
     story.add(0, node(), one)
     held = claim("c", "gpu-0", [one])
@@ -126,7 +128,7 @@ def _reservation_lost(story: Story) -> list[str]:
 
 
 @violates(GpuShares, "gpu-shares")
-def _gpu_given_out_beyond_one(story: Story) -> list[str]:
+def _gpu_given_out_beyond_one(story: EventHistory) -> list[str]:
     pods = [
         pod(f"pod-{number}", annotations={"gpu-fraction": "0.5"}, labels={"runai-gpu-group": "g"})
         for number in range(3)
@@ -138,16 +140,16 @@ def _gpu_given_out_beyond_one(story: Story) -> list[str]:
 
 
 @violates(DeviceLeftovers, "left-over")
-def _request_left(story: Story) -> list[str]:
+def _request_left(story: EventHistory) -> list[str]:
     one = pod("one")
     story.add(0, one)
     story.add(1, bind_request(one, "n"))
     story.delete(2, one)
-    return story.empty(100)
+    return story.violations_when_empty(100)
 
 
 @violates(VolumesOnce, "volume-twice")
-def _volume_taken(story: Story) -> list[str]:
+def _volume_taken(story: EventHistory) -> list[str]:
     volume, claims = shapes.local_volume("v", "n"), [_volume_claim(f"c-{number}") for number in range(2)]
     story.add(0, volume, *claims)
     for number, each in enumerate(claims):
@@ -156,7 +158,7 @@ def _volume_taken(story: Story) -> list[str]:
 
 
 @violates(ExclusiveClaims, "volume-limits")
-def _two_users_of_an_exclusive_claim(story: Story) -> list[str]:
+def _two_users_of_an_exclusive_claim(story: EventHistory) -> list[str]:
     only = shapes.volume_claim("only", POOL, late=False, mode="ReadWriteOncePod")
     pods = [shapes.with_volume(pod(f"pod-{number}"), "only") for number in range(2)]
     story.add(0, node("n"), node("m"), only, *pods)
@@ -166,7 +168,7 @@ def _two_users_of_an_exclusive_claim(story: Story) -> list[str]:
 
 
 @violates(VolumesOfBoundPods, "volume-of-bound-pod")
-def _bound_where_the_volume_is_not(story: Story) -> list[str]:
+def _bound_where_the_volume_is_not(story: EventHistory) -> list[str]:
     volume, wanted, one = shapes.local_volume("v", "m"), _volume_claim("c"), shapes.with_volume(pod("one"), "c")
     story.add(0, node("n"), node("m"), wanted, volume, one)
     story.change(1, volume, spec={"claimRef": {"uid": uid(wanted)}})
@@ -176,14 +178,14 @@ def _bound_where_the_volume_is_not(story: Story) -> list[str]:
 
 
 @violates(WholeGangs, "partial-gang")
-def _half_a_gang(story: Story) -> list[str]:
+def _half_a_gang(story: EventHistory) -> list[str]:
     pods = _gang(story)
     story.bind(1, pods[0], "n")
     return story.names(2 * GRACE_S)
 
 
 @violates(QueueCapability, "queue-capability")
-def _queue_beyond_its_capability(story: Story) -> list[str]:
+def _queue_beyond_its_capability(story: EventHistory) -> list[str]:
     pods = _gang(story, capability="3")
     for each in pods:
         story.bind(20, each, "n")
@@ -191,7 +193,7 @@ def _queue_beyond_its_capability(story: Story) -> list[str]:
 
 
 @violates(Evictions, "needless-eviction")
-def _evicted_without_need(story: Story) -> list[str]:
+def _evicted_without_need(story: EventHistory) -> list[str]:
     low = pod("low", labels={UNIFORM_LABEL: "s"})
     story.add(0, node(), low)
     story.bind(1, low, "n")
@@ -200,7 +202,7 @@ def _evicted_without_need(story: Story) -> list[str]:
 
 
 @violates(Durability, "lost-write")
-def _version_gone_after_restart(story: Story) -> list[str]:
+def _version_gone_after_restart(story: EventHistory) -> list[str]:
     one = pod("one")
     story.add(0, one)
     older = {**one, "metadata": dict(one["metadata"])}
@@ -210,7 +212,7 @@ def _version_gone_after_restart(story: Story) -> list[str]:
 
 
 @violates(Requests, "bind-requests")
-def _two_live_requests(story: Story) -> list[str]:
+def _two_live_requests(story: EventHistory) -> list[str]:
     one = pod("one")
     story.add(0, one)
     story.add(1, bind_request(one, "n"), bind_request(one, "m", "another"))
@@ -221,7 +223,7 @@ def _volume_claim(name: str) -> Tree:
     return shapes.volume_claim(name, POOL, late=True)
 
 
-def _gang(story: Story, capability: str = "") -> list[Tree]:
+def _gang(story: EventHistory, capability: str = "") -> list[Tree]:
     """Two members of 2 CPUs each, in a queue."""
     story.add(0, node(), shapes.queue("q", 1, capability), shapes.pod_group("g", POOL, 2, "q"))
     pods = [shapes.of_batch(pod(f"g-{number}", cpu="2"), "g") for number in range(2)]
@@ -232,11 +234,11 @@ def _gang(story: Story, capability: str = "") -> list[Tree]:
 @pytest.mark.parametrize("checker", CHECKERS, ids=lambda each: each.__name__)
 def test_each_invariant_can_fail(checker: type) -> None:
     name, tell = VIOLATIONS[checker]
-    assert name in tell(Story(checker))
+    assert name in tell(EventHistory(checker))
 
 
 def test_a_whole_life_in_order_violates_nothing() -> None:
-    story = Story()
+    story = EventHistory()
     held, late = claim("c"), _volume_claim("v")
     one = shapes.with_volume(shapes.with_claim(pod("one", cpu="8", ports=(80,)), "c"), "v")
     volume = shapes.local_volume("v-0", "n")
@@ -248,7 +250,7 @@ def test_a_whole_life_in_order_violates_nothing() -> None:
     story.add(2, bind_request(one, "n"))
     story.bind(3, one, "n")
     story.change(4, one, status={"phase": "Running"})
-    assert story.calm(30) == []
+    assert story.violations_at_rest(30) == []
     story.world.acts.deleted[uid(one)] = 31
     story.change(31, one, metadata={"deletionTimestamp": "now"})
     story.delete(32, one)
@@ -263,7 +265,7 @@ def test_a_whole_life_in_order_violates_nothing() -> None:
 
 
 def test_a_pod_that_finished_makes_room() -> None:
-    story = Story(Capacity)
+    story = EventHistory(Capacity)
     one, two = pod("one", cpu="8"), pod("two", cpu="8")
     story.add(0, node(), one, two)
     story.bind(1, one, "n")
@@ -281,7 +283,7 @@ def test_a_pod_that_finished_makes_room() -> None:
     ],
 )
 def test_every_resource_counts(more: dict[str, object], resource: str) -> None:
-    story = Story(Capacity)
+    story = EventHistory(Capacity)
     one, two = pod("one", **more), pod("two", **more)
     story.add(0, node(pods=1 if resource == "pods" else 9, room={GPU: "1"}), one, two)
     story.bind(1, one, "n")
@@ -296,7 +298,7 @@ def test_every_resource_counts(more: dict[str, object], resource: str) -> None:
     [pytest.param(18.0, [], id="just before"), pytest.param(2.0, ["over-commitment"], id="long before")],
 )
 def test_a_node_that_shrank_is_judged_by_what_could_be_known(shrunk_s: float, violated: list[str]) -> None:
-    story = Story(Capacity)
+    story = EventHistory(Capacity)
     shrinking, one = node(), pod("one", cpu="8")
     story.add(0, shrinking, one)
     story.change(shrunk_s, shrinking, status={"allocatable": {"cpu": "4", "memory": "64Gi", "pods": "20"}})
@@ -305,7 +307,7 @@ def test_a_node_that_shrank_is_judged_by_what_could_be_known(shrunk_s: float, vi
 
 
 def test_a_silent_watch_makes_old_states_possible() -> None:
-    story = Story(NodeConstraints)
+    story = EventHistory(NodeConstraints)
     changing, one = node(), pod("one")
     story.add(0, changing, one)
     story.world.knowledge.cut_off(1.0)
@@ -315,7 +317,7 @@ def test_a_silent_watch_makes_old_states_possible() -> None:
 
 
 def test_a_reservation_may_go_before_the_pod_is_bound_and_after_it_ended() -> None:
-    story = Story(Reservations)
+    story = EventHistory(Reservations)
     one = shapes.with_claim(pod("one"), "c")
     story.add(0, node(), one)
     held = claim("c", "gpu-0", [one])
@@ -332,7 +334,7 @@ def test_a_reservation_may_go_before_the_pod_is_bound_and_after_it_ended() -> No
 
 
 def test_a_pod_on_another_node_than_its_devices_is_found() -> None:
-    story = Story(Reservations)
+    story = EventHistory(Reservations)
     one = shapes.with_claim(pod("one"), "c")
     story.add(0, node(), node("m"), one)
     story.add(0, claim("c", "gpu-0", [one], pool="m"))
@@ -341,7 +343,7 @@ def test_a_pod_on_another_node_than_its_devices_is_found() -> None:
 
 
 def test_csi_limits_count_volumes_of_a_node() -> None:
-    story = Story(ExclusiveClaims)
+    story = EventHistory(ExclusiveClaims)
     story.add(0, node(), shapes.csi_node("n", 1))
     for number in range(2):
         volume = shapes.csi_volume(f"v-{number}", "ReadWriteOnce")
@@ -353,23 +355,23 @@ def test_csi_limits_count_volumes_of_a_node() -> None:
 
 
 def test_a_share_without_reservation_is_found_in_calm() -> None:
-    story = Story(GpuShares)
+    story = EventHistory(GpuShares)
     one = pod("one", annotations={"gpu-fraction": "0.5"}, labels={"runai-gpu-group": "g"})
     story.add(0, node(), one)
     story.bind(1, one, "n")
-    assert story.calm(10) == ["gpu-shares"]
+    assert story.violations_at_rest(10) == ["gpu-shares"]
 
 
 def test_a_reservation_that_is_left_is_found_in_the_end() -> None:
-    story = Story(DeviceLeftovers)
+    story = EventHistory(DeviceLeftovers)
     left = pod("r", labels={"runai-gpu-group": "g"})
     left["metadata"]["namespace"] = RESERVATIONS
     story.add(0, left)
-    assert story.empty(10) == ["left-over"]
+    assert story.violations_when_empty(10) == ["left-over"]
 
 
 def test_a_gang_that_becomes_whole_in_time_is_in_order() -> None:
-    story = Story(WholeGangs)
+    story = EventHistory(WholeGangs)
     pods = _gang(story)
     story.bind(1, pods[0], "n")
     story.bind(GRACE_S / 2, pods[1], "n")
@@ -377,7 +379,7 @@ def test_a_gang_that_becomes_whole_in_time_is_in_order() -> None:
 
 
 def test_a_bound_pod_on_another_node_than_its_request_is_found() -> None:
-    story = Story(Requests)
+    story = EventHistory(Requests)
     one = pod("one")
     story.add(0, one)
     story.add(1, bind_request(one, "m"))

@@ -17,7 +17,7 @@ from chaos.proxy.server import WriteLine, WriteLog
 from chaos.recovery import Recovery
 from chaos.report import as_text, summarize
 from chaos.violations import describe
-from support.builders.chaos_histories import Story, pod
+from support.builders.chaos_histories import EventHistory, pod
 
 TOTALS: dict[str, Any] = {
     "created": 5,
@@ -115,7 +115,7 @@ def test_recovery_is_the_first_other_binding_after_the_fault() -> None:
 
 
 def test_a_violation_has_histories_writes_and_faults_of_its_objects() -> None:
-    story = Story()
+    story = EventHistory()
     one = pod("one")
     story.add(0, one)
     story.bind(1, one, "n")

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from support.harness.in_process_commands import Run, ran
+from support.harness.in_process_commands import CommandRunner, run_command
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return partial(ran, capsys)
+def run(capsys: pytest.CaptureFixture[str]) -> CommandRunner:
+    return partial(run_command, capsys)

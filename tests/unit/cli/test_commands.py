@@ -18,7 +18,7 @@ import yaml
 
 from bayplan.cli import cli, main
 from bayplan.errors import ConfigError
-from support.harness.in_process_commands import Ended, Run
+from support.harness.in_process_commands import CommandResult, CommandRunner
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 NODE = {
@@ -51,7 +51,7 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers, **spec}}
 
 
-def one_sentence(ended: Ended) -> str:
+def one_sentence(ended: CommandResult) -> str:
     """What was said on standard error, which must be one line that is no traceback."""
     assert ended.out == ""
     assert ended.err.count("\n") == 1, ended.err
@@ -73,20 +73,20 @@ def verbs(group: click.Group = cli, before: tuple[str, ...] = ()) -> Iterator[tu
 
 
 @pytest.mark.parametrize("verb", [*verbs()], ids=" ".join)
-def test_help_has_examples(run: Run, verb: tuple[str, ...]) -> None:
+def test_help_has_examples(run: CommandRunner, verb: tuple[str, ...]) -> None:
     _, found, examples = run(*verb, "--help").out.partition("Examples:\n")
     assert found
     assert f"bayplan {' '.join(verb)}" in examples.partition("Options:")[0]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["place", "--help"], ["config", "show", "-h"]], ids=" ".join)
-def test_help_is_no_mistake(run: Run, arguments: list[str]) -> None:
+def test_help_is_no_mistake(run: CommandRunner, arguments: list[str]) -> None:
     ended = run(*arguments)
     assert ended.code == 0
     assert ended.out.startswith("Usage: ")
 
 
-def test_the_verbs_are_listed(run: Run) -> None:
+def test_the_verbs_are_listed(run: CommandRunner) -> None:
     out = run("--help").out
     assert [verb for verb in ("config", "conformance", "place") if f"\n  {verb} " in out] == [
         "config",
@@ -100,14 +100,14 @@ def test_the_verbs_are_listed(run: Run) -> None:
     [["nonsense"], ["place"], ["config", "check"], ["place", "-f", "x", "-o", "xml"], ["config", "show", "--nope"]],
     ids=" ".join,
 )
-def test_a_wrong_call_is_a_usage_error(run: Run, arguments: list[str]) -> None:
+def test_a_wrong_call_is_a_usage_error(run: CommandRunner, arguments: list[str]) -> None:
     ended = run(*arguments)
     assert ended.code == 2
     assert "Usage: " in ended.err
     assert "Traceback" not in ended.err
 
 
-def test_the_version(run: Run) -> None:
+def test_the_version(run: CommandRunner) -> None:
     ended = run("--version")
     assert ended.code == 0
     assert ended.out.startswith("bayplan, version ")
@@ -116,7 +116,7 @@ def test_the_version(run: Run) -> None:
 # config
 
 
-def test_a_sound_configuration(run: Run, write: Write) -> None:
+def test_a_sound_configuration(run: CommandRunner, write: Write) -> None:
     path = write("ok.yaml", HEAD + "profiles: [{schedulerName: one}, {schedulerName: two}]\n")
     ended = run("config", "check", path)
     assert ended == (0, f"{path} is valid: 2 profile(s) for one, two\n", "")
@@ -156,7 +156,7 @@ TWO_SORTS = "class Mine:\n    name = 'Mine'\n    def less(self, a, b):\n        
         ),
     ],
 )
-def test_what_is_wrong_with_a_configuration(run: Run, write: Write, text: str, code: int, words: str) -> None:
+def test_what_is_wrong_with_a_configuration(run: CommandRunner, write: Write, text: str, code: int, words: str) -> None:
     path, cluster = write("bad.yaml", text), write("all.yaml", [NODE, pod("p")])
     for call in (["config", "check", path], ["config", "show", path], ["place", "-f", cluster, "--config", path]):
         ended = run(*call)
@@ -166,7 +166,7 @@ def test_what_is_wrong_with_a_configuration(run: Run, write: Write, text: str, c
         assert len(ended.err) < 2000
 
 
-def test_a_fault_without_a_file_names_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_without_a_file_names_none(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise ConfigError("odd", stage="profile")
 
@@ -175,7 +175,7 @@ def test_a_fault_without_a_file_names_none(run: Run, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["done", "broken"])
-def test_plugins_release_what_they_hold(run: Run, write: Write, tmp_path: Path, broken: bool) -> None:
+def test_plugins_release_what_they_hold(run: CommandRunner, write: Write, tmp_path: Path, broken: bool) -> None:
     (tmp_path / "plugins").mkdir()
     write("plugins/mine.py", CLOSING.format(flag=str(tmp_path / "closed"), answer="7" if broken else "None"))
     config = write("c.yaml", HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Closing}]}}}]\n")
@@ -200,7 +200,7 @@ class Closing:
 """
 
 
-def test_two_queue_sorts(run: Run, write: Write, tmp_path: Path) -> None:
+def test_two_queue_sorts(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     write("plugins/mine.py", TWO_SORTS)
     path = write("two.yaml", HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}]}}}]\n")
@@ -210,14 +210,14 @@ def test_two_queue_sorts(run: Run, write: Write, tmp_path: Path) -> None:
     assert "but got 2" in ended.err
 
 
-def test_a_missing_file(run: Run, tmp_path: Path) -> None:
+def test_a_missing_file(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "nowhere.yaml"
     ended = run("config", "check", path)
     assert ended.code == 2
     assert one_sentence(ended) == f"{path} cannot be read: No such file or directory"
 
 
-def test_a_file_that_is_no_text(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_no_text(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe\x00")
     assert one_sentence(run("config", "check", path)) == f"{path} is not text"
@@ -231,7 +231,7 @@ def test_a_file_that_is_no_text(run: Run, tmp_path: Path) -> None:
         pytest.param("x = 1\n", "mine.py defines no plugin", id="no-plugin"),
     ],
 )
-def test_a_broken_plugin_file(run: Run, write: Write, tmp_path: Path, text: str, words: str) -> None:
+def test_a_broken_plugin_file(run: CommandRunner, write: Write, tmp_path: Path, text: str, words: str) -> None:
     write("mine.py", text)
     for arguments in (["config", "show"], ["place", "-f", "x"]):
         ended = run(*arguments, "--plugins-dir", tmp_path)
@@ -239,13 +239,13 @@ def test_a_broken_plugin_file(run: Run, write: Write, tmp_path: Path, text: str,
         assert words in one_sentence(ended)
 
 
-def test_a_plugin_file_that_others_may_write(run: Run, write: Write, tmp_path: Path) -> None:
+def test_a_plugin_file_that_others_may_write(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     write("mine.py", TWO_SORTS).chmod(0o666)
     assert "can be written by others (mode 666)" in one_sentence(run("config", "show", "--plugins-dir", tmp_path))
     assert run("config", "show", "--plugins-dir", tmp_path, "--trust-writable-plugins").code == 0
 
 
-def test_the_default_configuration_is_shown(run: Run) -> None:
+def test_the_default_configuration_is_shown(run: CommandRunner) -> None:
     ended = run("config", "show")
     assert ended.code == 0
     assert "profile default-scheduler" in ended.out
@@ -254,7 +254,7 @@ def test_the_default_configuration_is_shown(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)], ids=["json", "yaml"])
-def test_output_for_programs(run: Run, form: str, read: Callable[[str], Any]) -> None:
+def test_output_for_programs(run: CommandRunner, form: str, read: Callable[[str], Any]) -> None:
     ended = run("config", "show", "-o", form)
     assert ended.code == 0
     shown = read(ended.out)
@@ -279,11 +279,11 @@ def test_output_for_programs(run: Run, form: str, read: Callable[[str], Any]) ->
         ),
     ],
 )
-def test_how_many_nodes_are_looked_at(run: Run, write: Write, text: str, shown: str) -> None:
+def test_how_many_nodes_are_looked_at(run: CommandRunner, write: Write, text: str, shown: str) -> None:
     assert f"nodes looked at: {shown}" in run("config", "show", write("c.yaml", HEAD + text)).out
 
 
-def test_whose_fault_a_sample_is(run: Run) -> None:
+def test_whose_fault_a_sample_is(run: CommandRunner) -> None:
     ended = run("config", "show", "examples/config/fast-disks.yaml", "--plugins-dir", "examples/plugins", "-o", "json")
     effective = json.loads(ended.out)["effective"]["default-scheduler"]
     assert effective["nodesLookedAt"] == "adaptive sample"
@@ -293,7 +293,7 @@ def test_whose_fault_a_sample_is(run: Run) -> None:
 # place
 
 
-def test_a_cluster_in_files(run: Run, write: Write) -> None:
+def test_a_cluster_in_files(run: CommandRunner, write: Write) -> None:
     path = write("all.yaml", [NODE, pod("p"), pod("big", "9")])
     ended = run("place", "-f", path)
     assert ended.code == 0
@@ -302,7 +302,7 @@ def test_a_cluster_in_files(run: Run, write: Write) -> None:
     assert ended.err == ""
 
 
-def test_placements_for_programs(run: Run, write: Write) -> None:
+def test_placements_for_programs(run: CommandRunner, write: Write) -> None:
     path = write("all.yaml", [NODE, pod("p"), pod("big", "9"), pod("elsewhere", schedulerName="volcano")])
     placed = {each["pod"]: each for each in json.loads(run("place", "-f", path, "-o", "json").out)}
     assert placed["default/p"]["node"] == "a"
@@ -313,7 +313,7 @@ def test_placements_for_programs(run: Run, write: Write) -> None:
     assert yaml.safe_load(run("place", "-f", path, "-o", "yaml").out) == list(placed.values())
 
 
-def test_higher_priority_goes_first_and_may_evict(run: Run, write: Write) -> None:
+def test_higher_priority_goes_first_and_may_evict(run: CommandRunner, write: Write) -> None:
     urgent = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -327,21 +327,21 @@ def test_higher_priority_goes_first_and_may_evict(run: Run, write: Write) -> Non
     assert placed[1]["node"] is None
 
 
-def test_gated_pods_stay(run: Run, write: Write) -> None:
+def test_gated_pods_stay(run: CommandRunner, write: Write) -> None:
     path = write("all.yaml", [NODE, pod("p", schedulingGates=[{"name": "wait"}])])
     (placed,) = json.loads(run("place", "-f", path, "-o", "json").out)
     assert placed["node"] is None
     assert "wait" in placed["why"]
 
 
-def test_the_same_seed_places_the_same_way(run: Run, write: Write) -> None:
+def test_the_same_seed_places_the_same_way(run: CommandRunner, write: Write) -> None:
     nodes = [{**NODE, "metadata": {"name": f"n{number}"}} for number in range(6)]
     path = write("all.yaml", [*nodes, *(pod(f"p{number}", "100m") for number in range(4))])
     outs = [run("place", "-f", path, "-o", "json", "--seed", seed).out for seed in (7, 7)]
     assert outs[0] == outs[1]
 
 
-def test_wide_output_has_the_scores(run: Run, write: Write) -> None:
+def test_wide_output_has_the_scores(run: CommandRunner, write: Write) -> None:
     nodes = [{**NODE, "metadata": {"name": name}} for name in ("a", "b")]
     out = run("place", "-f", write("all.yaml", [*nodes, pod("p")]), "-o", "wide").out
     assert "SCORES" in out
@@ -350,7 +350,7 @@ def test_wide_output_has_the_scores(run: Run, write: Write) -> None:
 
 
 @pytest.mark.parametrize("columns", ["20", "80"])
-def test_names_are_never_cut(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+def test_names_are_never_cut(run: CommandRunner, write: Write, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     names = [f"{'a-node-of-a-long-name-' * 3}{number}" for number in range(2)]
     owner = "a-pod-of-a-long-name-" * 3 + "0"
@@ -361,14 +361,14 @@ def test_names_are_never_cut(run: Run, write: Write, monkeypatch: pytest.MonkeyP
     assert all(out.count(f"{name} ") >= 2 for name in names)
 
 
-def test_wide_output_fits_a_terminal(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_output_fits_a_terminal(run: CommandRunner, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     nodes = [{**NODE, "metadata": {"name": f"worker-{number}"}} for number in range(6)]
     out = run("place", "-f", write("all.yaml", [*nodes, pod("p"), pod("q", "9")]), "-o", "wide").out
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_several_victims_are_listed_as_people_do(run: Run, write: Write) -> None:
+def test_several_victims_are_listed_as_people_do(run: CommandRunner, write: Write) -> None:
     there = [pod(name, "1", nodeName="a") for name in ("x", "z")]
     objects = [NODE, *there, pod("vip", "2", priority=9)]
     (placed,) = json.loads(run("place", "-f", write("all.yaml", objects), "-o", "json").out)
@@ -376,7 +376,7 @@ def test_several_victims_are_listed_as_people_do(run: Run, write: Write) -> None
     assert sorted(placed["evicted"]) == ["default/x", "default/z"]
 
 
-def test_what_is_not_looked_at_is_said(run: Run, write: Write) -> None:
+def test_what_is_not_looked_at_is_said(run: CommandRunner, write: Write) -> None:
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
     path = write("all.yaml", [NODE, pod("p"), config_map])
     assert run("place", "-f", path).err == f"not looked at: ConfigMap c in {path}\n"
@@ -403,20 +403,20 @@ def test_what_is_not_looked_at_is_said(run: Run, write: Write) -> None:
         pytest.param([NODE], 2, "there is no pending pod in these files", id="no-pending-pod"),
     ],
 )
-def test_what_is_wrong_with_a_cluster(run: Run, write: Write, objects: Any, code: int, words: str) -> None:
+def test_what_is_wrong_with_a_cluster(run: CommandRunner, write: Write, objects: Any, code: int, words: str) -> None:
     ended = run("place", "-f", write("all.yaml", objects))
     assert ended.code == code
     assert words in one_sentence(ended)
 
 
-def test_files_that_are_not_there(run: Run, tmp_path: Path) -> None:
+def test_files_that_are_not_there(run: CommandRunner, tmp_path: Path) -> None:
     ended = run("place", "-f", tmp_path / "nowhere.yaml")
     words = f"{tmp_path / 'nowhere.yaml'} does not exist; name a file or a folder of manifests"
     assert (ended.code, one_sentence(ended)) == (1, words)
     assert "has no .yaml, .yml or .json file" in one_sentence(run("place", "-f", tmp_path))
 
 
-def test_a_configuration_that_is_not_there(run: Run, write: Write, tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_there(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     ended = run("place", "-f", write("all.yaml", [NODE, pod("p")]), "--config", tmp_path / "nowhere.yaml")
     assert ended.code == 2
     assert "cannot be read" in one_sentence(ended)
@@ -453,14 +453,14 @@ def lines(*items: Any) -> str:
     return "".join(json.dumps(item) + "\n" for item in items)
 
 
-def test_agreement(run: Run, write: Write) -> None:
+def test_agreement(run: CommandRunner, write: Write) -> None:
     path = write("ok.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED)) + "\n")
     ended = run("conformance", path)
     assert ended.code == 0
     assert ended.out.splitlines()[-1] == "AGREE 1 of 1"
 
 
-def test_disagreement_is_shown_as_expected_against_got(run: Run, write: Write) -> None:
+def test_disagreement_is_shown_as_expected_against_got(run: CommandRunner, write: Write) -> None:
     wrong = json.loads(json.dumps(REFUSED).replace("Insufficient cpu.", "Insufficient gpu."))
     path = write("bad.jsonl", lines(line("fit 1", TOO_BIG, expected=wrong), line("fit 2", TOO_BIG, expected=REFUSED)))
     ended = run("conformance", path)
@@ -472,7 +472,7 @@ def test_disagreement_is_shown_as_expected_against_got(run: Run, write: Write) -
     assert ended.out.splitlines()[-1] == "AGREE 1 of 2"
 
 
-def test_agreement_for_programs(run: Run, write: Write) -> None:
+def test_agreement_for_programs(run: CommandRunner, write: Write) -> None:
     path = write("both.jsonl", lines(line("fit 1", TOO_BIG, expected={"verdicts": []}), line("new-1", NAMED)))
     ended = run("conformance", path, "-o", "json")
     assert ended.code == 1
@@ -483,7 +483,7 @@ def test_agreement_for_programs(run: Run, write: Write) -> None:
     assert (difference["scenario"], difference["line"], difference["where"]) == ("fit 1", 1, "verdicts")
 
 
-def test_answers_are_written(run: Run, write: Write, tmp_path: Path) -> None:
+def test_answers_are_written(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     said = tmp_path / "said.jsonl"
     path = write("new.jsonl", lines(line("new 1", NAMED), line("new 2", TOO_BIG)))
     assert run("conformance", path, "--answers", said).code == 0
@@ -492,14 +492,14 @@ def test_answers_are_written(run: Run, write: Write, tmp_path: Path) -> None:
     assert second["verdicts"] == REFUSED["verdicts"]
 
 
-def test_one_family(run: Run, write: Write) -> None:
+def test_one_family(run: CommandRunner, write: Write) -> None:
     path = write("two.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED), line("other-1", NAMED, expected={})))
     assert run("conformance", path, "--family", "fit").code == 0
     ended = run("conformance", path, "--family", "nobody")
     assert (ended.code, one_sentence(ended)) == (2, f"{path} has no lines of family nobody")
 
 
-def test_packed_files_are_read(run: Run, tmp_path: Path) -> None:
+def test_packed_files_are_read(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "packed"
     path.write_bytes(gzip.compress(lines(line("fit 1", TOO_BIG, expected=REFUSED)).encode()))
     assert run("conformance", path).code == 0
@@ -509,7 +509,7 @@ def test_packed_files_are_read(run: Run, tmp_path: Path) -> None:
     assert f"{path} cannot be read: " in one_sentence(ended)
 
 
-def test_a_scenario_that_cannot_be_read_disagrees(run: Run, write: Write) -> None:
+def test_a_scenario_that_cannot_be_read_disagrees(run: CommandRunner, write: Write) -> None:
     broken = line("fit 1", TOO_BIG, expected=REFUSED)
     broken["scenario"]["nodes"] = [{"metadata": 7}]
     ended = run("conformance", write("bad.jsonl", lines(broken)), "-o", "json")
@@ -517,7 +517,7 @@ def test_a_scenario_that_cannot_be_read_disagrees(run: Run, write: Write) -> Non
     assert any(each["where"] == "failure" for each in json.loads(ended.out)["disagreements"])
 
 
-def test_a_recording_without_lines(run: Run, write: Write) -> None:
+def test_a_recording_without_lines(run: CommandRunner, write: Write) -> None:
     ended = run("conformance", write("bad.jsonl", ""))
     assert ended.code == 2
     assert "has no lines" in one_sentence(ended)
@@ -572,7 +572,7 @@ def scenario(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_line_that_cannot_be_answered(
-    run: Run, write: Write, tmp_path: Path, text: str, name: str, words: str
+    run: CommandRunner, write: Write, tmp_path: Path, text: str, name: str, words: str
 ) -> None:
     good = lines(line("fit 1", TOO_BIG, expected=REFUSED))
     path, said = write("bad.jsonl", text + good), tmp_path / "said.jsonl"
@@ -587,7 +587,7 @@ def test_a_line_that_cannot_be_answered(
     assert second["verdicts"] == REFUSED["verdicts"]
 
 
-def test_failures_for_programs(run: Run, write: Write) -> None:
+def test_failures_for_programs(run: CommandRunner, write: Write) -> None:
     ended = run("conformance", write("bad.jsonl", lines(scenario(nodes=5))), "-o", "json")
     assert ended.code == 1
     told = json.loads(ended.out)
@@ -597,7 +597,7 @@ def test_failures_for_programs(run: Run, write: Write) -> None:
     assert failure["failure"].startswith("nodes is not a list; ")
 
 
-def test_failures_are_counted_by_family(run: Run, write: Write) -> None:
+def test_failures_are_counted_by_family(run: CommandRunner, write: Write) -> None:
     out = run("conformance", write("bad.jsonl", lines(scenario(nodes=5), line("fit 1", NAMED)))).out
     assert [row.split() for row in out.splitlines()[-4:-1]] == [
         ["family", "scenarios", "compared", "agree", "failed"],
@@ -606,7 +606,7 @@ def test_failures_are_counted_by_family(run: Run, write: Write) -> None:
     ]
 
 
-def test_pods_without_nodes_are_an_attempt(run: Run, write: Write, tmp_path: Path) -> None:
+def test_pods_without_nodes_are_an_attempt(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     said = tmp_path / "said.jsonl"
     path = write("new.jsonl", lines(scenario(pending=[NAMED]), scenario(), {"scenario": {"name": "", "pods": []}}))
     assert run("conformance", path, "--answers", said).code == 0
@@ -616,7 +616,7 @@ def test_pods_without_nodes_are_an_attempt(run: Run, write: Write, tmp_path: Pat
     assert third["verdicts"] == []
 
 
-def test_a_refusal_that_names_no_stage(run: Run, write: Write) -> None:
+def test_a_refusal_that_names_no_stage(run: CommandRunner, write: Write) -> None:
     ended = run("conformance", write("odd.jsonl", lines({**scenario(config="a: ["), "expected": {"error": "odd"}})))
     assert ended.code == 1
     assert ended.out.splitlines()[-1] == "AGREE 0 of 1"
@@ -624,7 +624,7 @@ def test_a_refusal_that_names_no_stage(run: Run, write: Write) -> None:
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_a_recording_from_standard_input(
-    run: Run, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+    run: CommandRunner, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:
     data = pack(lines(line("fit 1", TOO_BIG, expected=REFUSED)).encode())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -632,13 +632,13 @@ def test_a_recording_from_standard_input(
     assert (ended.code, ended.out.splitlines()[-1]) == (0, "AGREE 1 of 1")
 
 
-def test_a_recording_that_is_not_there(run: Run, tmp_path: Path) -> None:
+def test_a_recording_that_is_not_there(run: CommandRunner, tmp_path: Path) -> None:
     ended = run("conformance", tmp_path / "nowhere.jsonl")
     assert ended.code == 1
     assert "nowhere.jsonl cannot be read" in one_sentence(ended)
 
 
-def test_answers_that_cannot_be_written(run: Run, write: Write, tmp_path: Path) -> None:
+def test_answers_that_cannot_be_written(run: CommandRunner, write: Write, tmp_path: Path) -> None:
     path = write("ok.jsonl", lines(line("fit 1", TOO_BIG, expected=REFUSED)))
     ended = run("conformance", path, "--answers", tmp_path / "no" / "folder.jsonl")
     assert ended.code == 2
@@ -648,7 +648,7 @@ def test_answers_that_cannot_be_written(run: Run, write: Write, tmp_path: Path) 
 # streams
 
 
-def test_a_configuration_from_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_from_standard_input(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(HEAD))
     assert run("config", "check", "-") == (0, "- is valid: 1 profile(s) for default-scheduler\n", "")
 
@@ -664,7 +664,7 @@ def test_a_reader_that_goes_away_is_no_traceback(monkeypatch: pytest.MonkeyPatch
     assert ended.value.code == 141
 
 
-def test_an_interrupted_command_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command_says_so(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(**_: object) -> None:
         raise click.Abort
 
@@ -682,7 +682,7 @@ def test_a_full_device_is_one_sentence(arguments: list[str]) -> None:
     assert ended.stderr == "error: cannot write the output: No space left on device; send it where there is room\n"
 
 
-def test_a_file_that_the_system_refuses_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_system_refuses_is_named(run: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/var/lib/thing")
 

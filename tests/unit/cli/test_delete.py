@@ -10,28 +10,41 @@ import pytest
 from bayplan.cli.commands.objects.delete import (
     _delete,
     _delete_one,
-    _Doomed,
-    _gone,
-    _How,
-    _meant,
+    _DeleteOptions,
+    _DeletionTarget,
+    _find_targets,
+    _wait_until_deleted,
 )
-from bayplan.client import NamedKind, resource_of
+from bayplan.client import KindMapping, resource_of
 from bayplan.errors import Conflict, NotFound, UsageError
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of
-from support.fakes.http_server import Answer, Feed, Reply, WireServer, deleted, error, listed, modified, node, status
-from support.harness.async_tests import on_loop
-from support.harness.in_process_commands import NOWHERE, Run
+from support.fakes.http_server import (
+    FakeHttpServer,
+    Reply,
+    ServerAnswer,
+    WatchStream,
+    deleted,
+    error,
+    listed,
+    modified,
+    node,
+    status,
+)
+from support.harness.async_tests import async_test
+from support.harness.in_process_commands import UNREACHABLE_KUBECONFIG, CommandRunner
 
-NODES = NamedKind(resource=resource_of(kind_of(Node)), kind="Node")
-A = _Doomed(NODES, "", "a")
+NODES = KindMapping(resource=resource_of(kind_of(Node)), kind="Node")
+A = _DeletionTarget(NODES, "", "a")
 PATH = "/api/v1/nodes/a"
 THERE, DONE = Reply(200, node("a", 10, uid="one")), Reply(200, {"kind": "Status"})
 MISSING, REPLACED = status(404, "NotFound"), status(409, "Conflict", "the UID in the precondition is another one")
 
 
-def how(**fields: Any) -> _How:
-    return _How(**{"grace_s": None, "propagation": "Background", "wait": False, "ignore_missing": False, **fields})
+def how(**fields: Any) -> _DeleteOptions:
+    return _DeleteOptions(
+        **{"grace_s": None, "propagation": "Background", "wait": False, "ignore_missing": False, **fields}
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,19 +56,19 @@ def how(**fields: Any) -> _How:
         pytest.param(how(propagation="Orphan"), {"propagationPolicy": "Orphan"}, id="alone"),
     ],
 )
-def test_what_the_server_is_asked(options: _How, body: dict[str, Any]) -> None:
-    @on_loop
+def test_what_the_server_is_asked(options: _DeleteOptions, body: dict[str, Any]) -> None:
+    @async_test
     async def run() -> None:
-        async with WireServer(script=[THERE, DONE]) as server, server.client() as client:
+        async with FakeHttpServer(script=[THERE, DONE]) as server, server.client() as client:
             assert await _delete_one(client, A, options) == "one"
-            assert server.asked() == [f"GET {PATH}", f"DELETE {PATH}"]
+            assert server.request_lines() == [f"GET {PATH}", f"DELETE {PATH}"]
             head = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "one"}}
             assert server.requests[1].json == head | body
 
     run()
 
 
-KNOWN = _Doomed(NODES, "", "a", uid="zero")
+KNOWN = _DeletionTarget(NODES, "", "a", uid="zero")
 
 
 @pytest.mark.parametrize(
@@ -70,10 +83,12 @@ KNOWN = _Doomed(NODES, "", "a", uid="zero")
         pytest.param(KNOWN, False, [THERE, DONE], "zero", id="the one that was found"),
     ],
 )
-def test_objects_that_go_by_themselves(doomed: _Doomed, ignore_missing: bool, answers: list[Answer], ends: Any) -> None:
-    @on_loop
+def test_objects_that_go_by_themselves(
+    doomed: _DeletionTarget, ignore_missing: bool, answers: list[ServerAnswer], ends: Any
+) -> None:
+    @async_test
     async def run() -> None:
-        async with WireServer(script=answers) as server, server.client() as client:
+        async with FakeHttpServer(script=answers) as server, server.client() as client:
             work = _delete_one(client, doomed, how(ignore_missing=ignore_missing))
             if isinstance(ends, type):
                 with pytest.raises(ends):
@@ -91,16 +106,16 @@ def test_objects_that_go_by_themselves(doomed: _Doomed, ignore_missing: bool, an
         pytest.param([MISSING], id="not there any more"),
         pytest.param([Reply(200, node("a", 12, uid="two"))], id="another one of the name"),
         pytest.param(
-            [THERE, Feed(modified(node("a", 11, uid="one")), deleted(node("a", 12, uid="one")))], id="watched"
+            [THERE, WatchStream(modified(node("a", 11, uid="one")), deleted(node("a", 12, uid="one")))], id="watched"
         ),
-        pytest.param([THERE, Feed(error(410, "Expired")), MISSING], id="the watch is too old"),
+        pytest.param([THERE, WatchStream(error(410, "Expired")), MISSING], id="the watch is too old"),
     ],
 )
-def test_a_deletion_is_over_when_the_object_is_gone(answers: list[Answer]) -> None:
-    @on_loop
+def test_a_deletion_is_over_when_the_object_is_gone(answers: list[ServerAnswer]) -> None:
+    @async_test
     async def run() -> None:
-        async with WireServer(script=answers) as server, server.client() as client:
-            await _gone(client, A, "one")
+        async with FakeHttpServer(script=answers) as server, server.client() as client:
+            await _wait_until_deleted(client, A, "one")
             assert not server.script
 
     run()
@@ -108,9 +123,9 @@ def test_a_deletion_is_over_when_the_object_is_gone(answers: list[Answer]) -> No
 
 @pytest.mark.parametrize(("wait", "requests"), [(True, 3), (False, 2)], ids=["waits", "returns at once"])
 def test_a_deletion_is_told_and_waited_for(capsys: pytest.CaptureFixture[str], wait: bool, requests: int) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with WireServer(script=[THERE, DONE, MISSING]) as server, server.client() as client:
+        async with FakeHttpServer(script=[THERE, DONE, MISSING]) as server, server.client() as client:
             await _delete(client, [A], how(wait=wait))
             assert len(server.requests) == requests
 
@@ -119,9 +134,9 @@ def test_a_deletion_is_told_and_waited_for(capsys: pytest.CaptureFixture[str], w
 
 
 def test_an_object_that_went_by_itself_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with WireServer(script=[MISSING]) as server, server.client() as client:
+        async with FakeHttpServer(script=[MISSING]) as server, server.client() as client:
             await _delete(client, [KNOWN], how(wait=True))
             assert len(server.requests) == 1
 
@@ -129,7 +144,7 @@ def test_an_object_that_went_by_itself_is_not_told(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def offered(*resources: tuple[str, str, bool]) -> list[Answer]:
+def offered(*resources: tuple[str, str, bool]) -> list[ServerAnswer]:
     """The answers of discovery."""
     kinds = [
         {
@@ -161,11 +176,11 @@ CATALOGUE = (("nodes", "Node", False), ("pods", "Pod", True))
 def test_which_objects_are_meant(
     what: Sequence[str], labels: str, every: bool, found: list[tuple[str, str, str]]
 ) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
         item = {"metadata": {"name": "x", "namespace": "team", "uid": "u1"}}
-        async with WireServer(script=[*offered(*CATALOGUE), listed(5, item)]) as server, server.client() as client:
-            doomed = await _meant(client, what, "team", labels, every=every)
+        async with FakeHttpServer(script=[*offered(*CATALOGUE), listed(5, item)]) as server, server.client() as client:
+            doomed = await _find_targets(client, what, "team", labels, every=every)
             assert [(each.namespace, each.name, each.uid) for each in doomed] == found
             lists = [request for request in server.requests if request.path == "/api/v1/namespaces/team/pods"]
             assert [request.options.get("labelSelector", "") for request in lists] == (
@@ -185,30 +200,30 @@ def test_which_objects_are_meant(
     ids=["name and labels", "name and all", "a kind alone"],
 )
 def test_what_is_meant_is_said_once(what: Sequence[str], labels: str, every: bool, words: str) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with WireServer(script=offered(*CATALOGUE)) as server, server.client() as client:
+        async with FakeHttpServer(script=offered(*CATALOGUE)) as server, server.client() as client:
             with pytest.raises(UsageError) as caught:
-                await _meant(client, what, "team", labels, every=every)
+                await _find_targets(client, what, "team", labels, every=every)
             assert str(caught.value) == words
 
     run()
 
 
 def test_no_object_of_these_labels_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with WireServer(script=[*offered(*CATALOGUE), listed(5)]) as server, server.client() as client:
-            assert await _meant(client, ["pods"], "team", "app=web", every=False) == []
+        async with FakeHttpServer(script=[*offered(*CATALOGUE), listed(5)]) as server, server.client() as client:
+            assert await _find_targets(client, ["pods"], "team", "app=web", every=False) == []
 
     run()
     assert capsys.readouterr().err == "there is nothing to delete\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["pod", "a", "-f", "x.yaml"]], ids=["neither", "both"])
-def test_names_or_files(run: Run, tmp_path: Any, arguments: list[str]) -> None:
+def test_names_or_files(run: CommandRunner, tmp_path: Any, arguments: list[str]) -> None:
     kubeconfig = tmp_path / "config"
-    kubeconfig.write_text(NOWHERE)
+    kubeconfig.write_text(UNREACHABLE_KUBECONFIG)
     ended = run("delete", *arguments, "--kubeconfig", kubeconfig)
     assert ended.code == 2
     assert ended.err.startswith("error: name what to delete, or files with -f, and not both")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.harness.in_process_commands import Run
+from support.harness.in_process_commands import CommandRunner
 
 Tree = dict[str, Any]
 Files = Callable[..., Path]
@@ -41,13 +41,13 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def lines(run: Run, *arguments: object) -> list[str]:
+def lines(run: CommandRunner, *arguments: object) -> list[str]:
     ended = run("place", *arguments)
     assert (ended.code, ended.err) == (0, "")
     return [line.rstrip() for line in ended.out.splitlines()]
 
 
-def test_pods_with_their_reasons_and_nodes_with_what_is_used(run: Run, files: Files) -> None:
+def test_pods_with_their_reasons_and_nodes_with_what_is_used(run: CommandRunner, files: Files) -> None:
     path = files(
         node("b", cpu="4", memory="0"), node("a"), pod("there", "1500m", "1Gi", nodeName="a"), pod("p", "4", priority=7)
     )
@@ -63,7 +63,7 @@ def test_pods_with_their_reasons_and_nodes_with_what_is_used(run: Run, files: Fi
     ]
 
 
-def test_pods_that_fit_nowhere_are_pending(run: Run, files: Files) -> None:
+def test_pods_that_fit_nowhere_are_pending(run: CommandRunner, files: Files) -> None:
     found = lines(run, "-f", files(node("a"), pod("p"), pod("big", "9")))
     assert [line.split()[:3] for line in found[1:3]] == [
         ["default/p", "0", "a"],
@@ -76,13 +76,13 @@ def test_pods_that_fit_nowhere_are_pending(run: Run, files: Files) -> None:
     ("requests", "share", "filled"),
     [("0", "0%", 0), ("40m", "2%", 0), ("60m", "3%", 1), ("1", "50%", 10), ("2", "100%", 20), ("3", "150%", 20)],
 )
-def test_a_gauge_has_twenty_parts(run: Run, files: Files, requests: str, share: str, filled: int) -> None:
+def test_a_gauge_has_twenty_parts(run: CommandRunner, files: Files, requests: str, share: str, filled: int) -> None:
     there = pod("there", requests, nodeName="a")
     row = lines(run, "-f", files(node("a"), there, pod("p", "9")))[-1].split()
     assert row[2:4] == ["█" * filled + "░" * (20 - filled), share]
 
 
-def test_scores_are_those_of_the_best_nodes_with_their_pod_once(run: Run, files: Files) -> None:
+def test_scores_are_those_of_the_best_nodes_with_their_pod_once(run: CommandRunner, files: Files) -> None:
     found = lines(run, "-f", files(node("a"), node("b", cpu="4"), pod("p"), pod("big", "9")), "-o", "wide")
     begin = next(number for number, line in enumerate(found) if "SCORES (best five)" in line)
     assert found[begin].split()[:3] == ["POD", "NODE", "TOTAL"]
@@ -97,13 +97,13 @@ def test_scores_are_those_of_the_best_nodes_with_their_pod_once(run: Run, files:
         assert 0 not in given
 
 
-def test_without_a_score_there_is_no_table_of_them(run: Run, files: Files) -> None:
+def test_without_a_score_there_is_no_table_of_them(run: CommandRunner, files: Files) -> None:
     found = lines(run, "-f", files(node("a"), pod("big", "9")), "-o", "wide")
     assert not any("SCORES" in line for line in found)
     assert [number for number, line in enumerate(found) if line == ""] == [2, 4]
 
 
-def test_data_has_every_score(run: Run, files: Files) -> None:
+def test_data_has_every_score(run: CommandRunner, files: Files) -> None:
     path = files(node("a"), node("b", cpu="4"), pod("p", priority=3), pod("big", "9"))
     placed, big = json.loads(run("place", "-f", path, "-o", "json").out)
     assert (placed["pod"], placed["priority"], placed["node"], placed["evicted"]) == ("default/p", 3, "b", [])
@@ -113,7 +113,7 @@ def test_data_has_every_score(run: Run, files: Files) -> None:
     assert (big["node"], big["scores"]) == (None, {})
 
 
-def test_the_seed_chooses_among_equally_good_nodes(run: Run, files: Files) -> None:
+def test_the_seed_chooses_among_equally_good_nodes(run: CommandRunner, files: Files) -> None:
     path = files(*(node(f"n{number}") for number in range(8)), pod("p"))
     chosen = {
         seed: json.loads(run("place", "-f", path, "-o", "json", f"--seed={seed}").out)[0]["node"] for seed in range(6)

@@ -8,38 +8,40 @@ from typing import Any
 
 import pytest
 
-from bayplan.cli.commands.simulation.cluster_source import Source
+from bayplan.cli.commands.simulation.cluster_source import ClusterSource
 from bayplan.cli.commands.simulation.record import (
     _seconds,
-    _told,
-    recorded,
-    without_names,
+    _summary,
+    anonymise_recording,
+    record_snapshot,
 )
 from bayplan.errors import UsageError
 from bayplan.objects.core import PodStatus
 from bayplan.objects.meta import Condition, KubeObject
-from bayplan.sim.offline.offline_cluster import Setup
+from bayplan.sim.offline.offline_cluster import EngineSetup
 from bayplan.sim.recordings.recording_file import (
     DECIDED,
     OBSERVED,
-    Change,
-    Header,
+    RecordedChange,
+    RecordedDecision,
     Recording,
-    Verdict,
+    RecordingHeader,
     read_recording,
 )
 from bayplan.testing import make_node, make_pod, make_storage_class
 from docs.fences import ROOT
-from support.harness.in_process_commands import Run
+from support.harness.in_process_commands import CommandRunner
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-SETUP = Setup(batch_schedulers=("gangs",))
+SETUP = EngineSetup(batch_schedulers=("gangs",))
 OBJECTS: tuple[KubeObject, ...] = (make_node("node-a"), make_pod("web"), make_pod("db", node="node-a"))
 
 
-def recording(*objects: KubeObject, until: datetime | None = None, changes: tuple[Change, ...] = ()) -> Recording:
-    header = Header(recording=1, at=NOON, decisions=OBSERVED, until=until)
-    return Recording(header, objects, (Verdict(pod="default/web", node="node-a"),), changes)
+def recording(
+    *objects: KubeObject, until: datetime | None = None, changes: tuple[RecordedChange, ...] = ()
+) -> Recording:
+    header = RecordingHeader(recording=1, at=NOON, decisions=OBSERVED, until=until)
+    return Recording(header, objects, (RecordedDecision(pod="default/web", node="node-a"),), changes)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +72,17 @@ def test_texts_that_are_no_duration(text: str) -> None:
     ],
 )
 def test_what_was_recorded_is_told(made: Recording, words: str) -> None:
-    assert _told(made) == words
+    assert _summary(made) == words
 
 
 def test_names_are_replaced_in_objects_decisions_and_changes() -> None:
-    change = Change(make_pod("late"), at=NOON, after=1)
-    found = without_names(recording(*OBJECTS, until=NOON, changes=(change,)))
+    change = RecordedChange(make_pod("late"), at=NOON, after=1)
+    found = anonymise_recording(recording(*OBJECTS, until=NOON, changes=(change,)))
     assert found.header.anonymous
     assert (found.header.decisions, found.header.until) == (OBSERVED, NOON)
     names = {item.name for item in found.objects}
     assert {"node-a", "web", "db", "late"} & {*names, found.changes[0].item.name} == set()
-    (verdict,) = found.verdicts
+    (verdict,) = found.decisions
     assert verdict.node in names
     assert verdict.pod.partition("/")[2] in names
     assert (found.changes[0].after, found.changes[0].at is None) == (1, False)
@@ -88,11 +90,11 @@ def test_names_are_replaced_in_objects_decisions_and_changes() -> None:
 
 @pytest.mark.parametrize("is_anonymous", [False, True], ids=["named", "anonymous"])
 def test_a_cluster_in_files_is_decided_about(is_anonymous: bool) -> None:
-    found = recorded(Source(OBJECTS, NOON), SETUP, 7, is_anonymous=is_anonymous)
+    found = record_snapshot(ClusterSource(OBJECTS, NOON), SETUP, 7, is_anonymous=is_anonymous)
     header = found.header
     assert (header.at, header.decisions, header.seed, header.until) == (NOON, DECIDED, 7, None)
     assert (header.anonymous, header.batch_schedulers) == (is_anonymous, ("gangs",))
-    (verdict,) = found.verdicts
+    (verdict,) = found.decisions
     assert bool(verdict.node)
     assert (verdict.node == "node-a") is not is_anonymous
 
@@ -105,28 +107,28 @@ def seen(name: str, scheduler: str) -> KubeObject:
 @pytest.mark.parametrize("is_anonymous", [False, True], ids=["named", "anonymous"])
 def test_decisions_of_a_live_cluster_are_read_off_it(is_anonymous: bool) -> None:
     pods = (seen("one", "default-scheduler"), seen("gang", "gangs"), seen("alien", "elsewhere"))
-    source = Source((make_node("node-a"), *pods), NOON, is_observed=True)
-    found = recorded(source, SETUP, 3, is_anonymous=is_anonymous)
+    source = ClusterSource((make_node("node-a"), *pods), NOON, is_observed=True)
+    found = record_snapshot(source, SETUP, 3, is_anonymous=is_anonymous)
     assert (found.header.decisions, found.header.seed, found.header.anonymous) == (OBSERVED, 3, is_anonymous)
-    assert sorted((each.engine, each.session) for each in found.verdicts) == [("batch", 1), ("pods", 0)]
-    assert any("one" in each.pod for each in found.verdicts) is not is_anonymous
+    assert sorted((each.engine, each.session) for each in found.decisions) == [("batch", 1), ("pods", 0)]
+    assert any("one" in each.pod for each in found.decisions) is not is_anonymous
 
 
 def test_a_recording_of_a_live_cluster_keeps_its_decisions() -> None:
     until = NOON + timedelta(hours=1)
     known = recording(*OBJECTS, until=until)
-    source = Source(OBJECTS, until, is_observed=True, recording=known)
-    found = recorded(source, SETUP, 5)
-    assert (found.verdicts, found.objects) == (known.verdicts, known.objects)
+    source = ClusterSource(OBJECTS, until, is_observed=True, recording=known)
+    found = record_snapshot(source, SETUP, 5)
+    assert (found.decisions, found.objects) == (known.decisions, known.objects)
     assert (found.header.at, found.header.until, found.header.seed) == (NOON, until, 5)
     assert (found.header.decisions, found.header.anonymous) == (OBSERVED, False)
 
 
-def test_the_command_says_what_it_wrote(run: Run, tmp_path: Path) -> None:
+def test_the_command_says_what_it_wrote(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     options: list[Any] = ["--from", ROOT / "examples" / "cluster", "--seed", 4, "--batch-scheduler-name", "gangs"]
     ended = run("record", path, *options)
     assert (ended.code, ended.err) == (0, "")
     found = read_recording(path)
-    assert ended.out == f"{path}: {_told(found)}\n"
+    assert ended.out == f"{path}: {_summary(found)}\n"
     assert (found.header.seed, found.header.batch_schedulers, found.header.until) == (4, ("gangs",), None)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from bayplan import __main__ as entry
-from bayplan.app.process_lifecycle import STOPPED, SchedulerProcess
+from bayplan.app.process_lifecycle import STOPPED_EXIT_CODE, SchedulerProcess
 from bayplan.cli.commands.processes.process_runner import run_process
-from support.harness.in_process_commands import NOWHERE, Run
+from support.harness.in_process_commands import UNREACHABLE_KUBECONFIG, CommandRunner
 
 _SLOW_IMPORT = """
 import signal, sys
@@ -214,12 +214,12 @@ def test_dump_signals_keep_a_handler_when_the_loop_is_closed() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_process_that_is_stopped_while_it_starts_ends_with_0(number: signal.Signals) -> None:
-    assert _run(_Process(synced=False), starting=(number,)) == STOPPED
+    assert _run(_Process(synced=False), starting=(number,)) == STOPPED_EXIT_CODE
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_webhooks_that_wait_for_the_API_server_can_be_stopped(  # noqa: N802
-    number: signal.Signals, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, run: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @asynccontextmanager
     async def never_begun(*_: object) -> AsyncIterator[None]:
@@ -227,7 +227,7 @@ def test_webhooks_that_wait_for_the_API_server_can_be_stopped(  # noqa: N802
         await asyncio.Event().wait()
         yield
 
-    monkeypatch.setattr("bayplan.cli.commands.processes.admission.admission_process", never_begun)
-    (tmp_path / "kubeconfig").write_text(NOWHERE)
+    monkeypatch.setattr("bayplan.cli.commands.processes.admission.webhook_manager_process", never_begun)
+    (tmp_path / "kubeconfig").write_text(UNREACHABLE_KUBECONFIG)
     ended = run("admission", "--cert-dir", tmp_path, "--kubeconfig", tmp_path / "kubeconfig")
     assert (ended.code, ended.out, ended.err) == (0, "stopped\n", "")

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bayplan.cli.cluster_monitor import WINDOW_S, ClusterView, NodeUse
+from bayplan.cli.cluster_monitor import WINDOW_S, ClusterMonitor, NodeRequests
 from bayplan.cli.commands.objects.top import (
-    devices_of,
-    gauge,
-    ordered,
-    picture,
-    state_of,
-    told,
+    as_data,
+    device_resources,
+    node_status,
+    render_screen,
+    sort_nodes,
+    usage_bar,
 )
-from bayplan.client import Client, Target
+from bayplan.client import Client, ConnectionConfig
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Node, Pod, PodStatus
 from bayplan.objects.meta import Condition
@@ -42,9 +42,9 @@ class Seen:
 
     def __init__(self, *objects: Node | Pod, synced: bool = True) -> None:
         self.clock = ManualClock()
-        client = Client(Target(server="http://127.0.0.1:9"), clock=self.clock, chance=random.Random(0))
+        client = Client(ConnectionConfig(server="http://127.0.0.1:9"), clock=self.clock, chance=random.Random(0))
         self.changes = 0
-        self.view = ClusterView(client, changed=self._count)
+        self.view = ClusterMonitor(client, changed=self._count)
         self.view._synced = synced
         self.add(*objects)
 
@@ -63,12 +63,12 @@ class Seen:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        waiting = self.view.waiting()
+        waiting = self.view.pending_counts()
         return waiting.active, waiting.unschedulable, waiting.gated
 
     def shown(self, width: int = 120, *, sort: str = "name", rows: int | None = None) -> list[str]:
         console = Console(width=width, file=io.StringIO(), color_system=None)
-        console.print(picture(self.view, sort, console, rows=rows), crop=False)
+        console.print(render_screen(self.view, sort, console, rows=rows), crop=False)
         assert isinstance(console.file, io.StringIO)
         return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -79,8 +79,8 @@ class Seen:
 def test_a_node_has_what_it_offers_and_what_its_pods_ask_for() -> None:
     seen = Seen(made("a", zone="z1", cpu=4, unschedulable=True), make_pod("p", cpu=1, node="a"))
     node = seen.view.nodes["a"]
-    assert (node.zone, node.ready, node.unschedulable, node.known) == ("z1", True, True, True)
-    assert (node.pods, node.used["cpu"], node.offered["cpu"], node.share("cpu")) == (1, 1000, 4000, 0.25)
+    assert (node.zone, node.ready, node.unschedulable, node.has_object) == ("z1", True, True, True)
+    assert (node.pods, node.requested["cpu"], node.allocatable["cpu"], node.share("cpu")) == (1, 1000, 4000, 0.25)
     assert (node.share(GPU), seen.changes) == (0.0, 2)
 
 
@@ -101,8 +101,8 @@ def test_a_node_that_is_deleted_is_not_shown_but_its_pods_still_count() -> None:
     seen = Seen(made("a"), make_pod("p", cpu=1, node="a"))
     seen.change(made("a"), None)
     node = seen.view.nodes["a"]
-    assert (node.known, node.ready, node.pods) == (False, False, 1)
-    assert told(seen.view, "name")["nodes"] == []
+    assert (node.has_object, node.ready, node.pods) == (False, False, 1)
+    assert as_data(seen.view, "name")["nodes"] == []
     assert not any(line.startswith("a ") for line in seen.shown())
     seen.add(made("a"))
     assert seen.shown()[-1].startswith("a ")
@@ -119,9 +119,11 @@ def test_a_node_that_is_deleted_is_not_shown_but_its_pods_still_count() -> None:
 )
 def test_pods_that_take_room(pod: Pod, counts: bool) -> None:
     seen = Seen(made("a"), pod)
-    assert (seen.view.nodes["a"].pods, seen.view.nodes["a"].used.get("cpu", 0)) == ((1, 1000) if counts else (0, 0))
+    assert (seen.view.nodes["a"].pods, seen.view.nodes["a"].requested.get("cpu", 0)) == (
+        (1, 1000) if counts else (0, 0)
+    )
     seen.change(pod, None)
-    assert (seen.view.nodes["a"].pods, seen.view.nodes["a"].used.get("cpu", 0)) == (0, 0)
+    assert (seen.view.nodes["a"].pods, seen.view.nodes["a"].requested.get("cpu", 0)) == (0, 0)
     assert (seen.view.pods, seen.changes) == ({}, 3)
 
 
@@ -164,33 +166,33 @@ def test_decisions(old: Pod | None, new: Pod | None, placements: int, refusals: 
     seen.change(old, new)
     assert (seen.view.placements, seen.view.refusals) == (placements, refusals)
     assert len(seen.view.placed) == placements
-    assert seen.view.decisions_a_second() == (placements + refusals) / WINDOW_S
+    assert seen.view.decisions_per_second() == (placements + refusals) / WINDOW_S
 
 
 def test_pods_of_the_first_list_are_no_decisions() -> None:
-    assert Seen(BOUND, refused("q"), synced=False).view.decisions_a_second() == 0.0
+    assert Seen(BOUND, refused("q"), synced=False).view.decisions_per_second() == 0.0
 
 
 def test_decisions_count_for_as_long_as_the_window() -> None:
     seen = Seen(BOUND)
     seen.clock.advance(WINDOW_S)
-    assert seen.view.decisions_a_second() == 1 / WINDOW_S
+    assert seen.view.decisions_per_second() == 1 / WINDOW_S
     seen.clock.advance(0.1)
-    assert seen.view.decisions_a_second() == 0.0
+    assert seen.view.decisions_per_second() == 0.0
 
 
 def test_pods_are_found_by_the_beginning_of_their_names() -> None:
     seen = Seen(make_pod("web-1"), make_pod("db-0"), make_pod("web-0"))
-    assert [pod.name for pod in seen.view.named("web-")] == ["web-0", "web-1"]
+    assert [pod.name for pod in seen.view.pods_with_prefix("web-")] == ["web-0", "web-1"]
 
 
 # order and marks
 
 
-def use(name: str, *, cpu: int = 0, memory: int = 0, pods: int = 0, **fields: bool) -> NodeUse:
+def use(name: str, *, cpu: int = 0, memory: int = 0, pods: int = 0, **fields: bool) -> NodeRequests:
     known: dict[str, Any] = {"ready": True, "known": True, **fields}
     known |= {"offered": {"cpu": 100, "memory": 100}, "used": {"cpu": cpu, "memory": memory}}
-    return NodeUse(name, pods=pods, **known)
+    return NodeRequests(name, pods=pods, **known)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +200,11 @@ def use(name: str, *, cpu: int = 0, memory: int = 0, pods: int = 0, **fields: bo
 )
 def test_the_fullest_node_comes_first(sort: str, names: str) -> None:
     nodes = [use("c", cpu=2, memory=3, pods=2), use("b", cpu=3, memory=1, pods=1), use("a", cpu=1, memory=2, pods=3)]
-    assert "".join(node.name for node in ordered(nodes, sort)) == names
+    assert "".join(node.name for node in sort_nodes(nodes, sort)) == names
 
 
 def test_equally_full_nodes_come_by_name() -> None:
-    assert [node.name for node in ordered([use("b", cpu=5), use("c", cpu=9), use("a", cpu=5)], "cpu")] == [
+    assert [node.name for node in sort_nodes([use("b", cpu=5), use("c", cpu=9), use("a", cpu=5)], "cpu")] == [
         "c",
         "a",
         "b",
@@ -219,8 +221,8 @@ def test_equally_full_nodes_come_by_name() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )
-def test_the_state_of_a_node_is_kubectl_s(node: NodeUse, state: str) -> None:
-    assert state_of(node) == state
+def test_the_state_of_a_node_is_kubectl_s(node: NodeRequests, state: str) -> None:
+    assert node_status(node) == state
 
 
 @pytest.mark.parametrize(
@@ -236,14 +238,14 @@ def test_the_state_of_a_node_is_kubectl_s(node: NodeUse, state: str) -> None:
     ],
 )
 def test_a_gauge(share: float, bar: str, style: str) -> None:
-    text = gauge(share, 4)
+    text = usage_bar(share, 4)
     assert text.plain == bar
     assert next((str(span.style) for span in text.spans if span.style != "dim"), style) == style
 
 
 def test_devices_are_what_others_than_kubernetes_offer() -> None:
     seen = Seen(made("a", capacity={GPU: "2", "hugepages-2Mi": "1Gi"}), made("b", capacity={NIC: "1"}))
-    assert devices_of(seen.view.nodes.values()) == [NIC, GPU]
+    assert device_resources(seen.view.nodes.values()) == [NIC, GPU]
 
 
 # the picture
@@ -338,7 +340,7 @@ def test_everything_for_programs() -> None:
         make_pod("p", cpu="250m", memory="1Mi", node="a"),
         make_pod("q"),
     )
-    data = told(seen.view, "cpu")
+    data = as_data(seen.view, "cpu")
     (node,) = data["nodes"]
     assert {key: node[key] for key in ("name", "zone", "ready", "unschedulable")} == {
         "name": "a",

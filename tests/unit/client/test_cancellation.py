@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bayplan.client.cancellation import Cancellation, finish_write, leave_cancellation, start_cancellable
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 
 class Write:
@@ -27,7 +27,7 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-@on_loop
+@async_test
 async def test_a_wait_ends_at_once() -> None:
     task, cancellation = start_cancellable(asyncio.Event().wait())
     await turns()
@@ -36,7 +36,7 @@ async def test_a_wait_ends_at_once() -> None:
     assert task.cancelled()
 
 
-@on_loop
+@async_test
 async def test_a_write_returns_its_result_before_the_work_is_cancelled() -> None:
     write, seen = Write(), []
 
@@ -55,7 +55,7 @@ async def test_a_write_returns_its_result_before_the_work_is_cancelled() -> None
     assert task.cancelled()
 
 
-@on_loop
+@async_test
 async def test_no_write_is_sent_after_the_one_that_was_under_way() -> None:
     first, second = Write(), Write()
 
@@ -72,7 +72,7 @@ async def test_no_write_is_sent_after_the_one_that_was_under_way() -> None:
     assert not second.is_sent
 
 
-@on_loop
+@async_test
 async def test_work_beside_a_write_waits_for_it_and_sends_nothing() -> None:
     first, second, begun = Write(), Write(), asyncio.Event()
 
@@ -95,7 +95,7 @@ async def test_work_beside_a_write_waits_for_it_and_sends_nothing() -> None:
     assert not second.is_sent
 
 
-@on_loop
+@async_test
 async def test_a_part_that_is_cancelled_leaves_the_rest_alone() -> None:
     inner, outer = Write(), Write()
 
@@ -113,7 +113,7 @@ async def test_a_part_that_is_cancelled_leaves_the_rest_alone() -> None:
     assert await task == "outer"
 
 
-@on_loop
+@async_test
 async def test_a_write_of_a_part_delays_the_whole() -> None:
     write = Write()
 
@@ -131,7 +131,7 @@ async def test_a_write_of_a_part_delays_the_whole() -> None:
     assert task.cancelled()
 
 
-@on_loop
+@async_test
 async def test_what_is_taken_back_after_the_cancellation_is_written() -> None:
     write = Write()
 
@@ -151,7 +151,7 @@ async def test_what_is_taken_back_after_the_cancellation_is_written() -> None:
     assert task.cancelled()
 
 
-@on_loop
+@async_test
 async def test_a_task_that_left_the_work_writes_after_its_cancellation() -> None:
     write, tasks, begun = Write(), [], asyncio.Event()
 
@@ -172,7 +172,7 @@ async def test_a_task_that_left_the_work_writes_after_its_cancellation() -> None
     assert await tasks[0] == "written"
 
 
-@on_loop
+@async_test
 async def test_a_task_that_stayed_does_not_write_after_the_cancellation() -> None:
     write, tasks, begun = Write(), [], asyncio.Event()
 
@@ -193,7 +193,7 @@ async def test_a_task_that_stayed_does_not_write_after_the_cancellation() -> Non
     assert not write.is_sent
 
 
-@on_loop
+@async_test
 async def test_cancelling_the_task_itself_waits_for_no_write() -> None:
     write = Write()
     task, _ = start_cancellable(finish_write(write.send()))
@@ -203,7 +203,7 @@ async def test_cancelling_the_task_itself_waits_for_no_write() -> None:
     assert task.cancelled()
 
 
-@on_loop
+@async_test
 async def test_a_timeout_expires_after_the_write() -> None:
     loop, write, never = asyncio.get_running_loop(), Write(), Write()
 

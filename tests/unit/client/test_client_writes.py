@@ -10,8 +10,8 @@ from bayplan.client import EVENTS, JSON_PATCH, MERGE_PATCH, PODS, STRATEGIC_PATC
 from bayplan.errors import ApiError, Conflict, ObjectError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
-from support.fakes.http_server import Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop
+from support.fakes.http_server import FakeHttpServer, Reply, Request, status
+from support.harness.async_tests import async_test
 
 NODES = resource_of(kind_of(Node))
 
@@ -22,13 +22,13 @@ def echo(request: Request) -> Reply:
 
 async def sent(write: Any) -> tuple[Request, Any]:
     """The one request that a write makes, and what it gave back."""
-    async with WireServer(echo) as server, server.client() as client:
+    async with FakeHttpServer(echo) as server, server.client() as client:
         result = await write(client)
         [request] = server.requests
         return request, result
 
 
-@on_loop
+@async_test
 async def test_a_binding() -> None:
     request, _ = await sent(lambda client: client.bind("ns", "pod", "node-1", uid="u"))
     assert (request.method, request.path) == ("POST", "/api/v1/namespaces/ns/pods/pod/binding")
@@ -41,13 +41,13 @@ async def test_a_binding() -> None:
     }
 
 
-@on_loop
+@async_test
 async def test_a_binding_without_uid_has_none() -> None:
     request, _ = await sent(lambda client: client.bind("ns", "pod", "node-1"))
     assert request.json["metadata"] == {"namespace": "ns", "name": "pod"}
 
 
-@on_loop
+@async_test
 async def test_creating() -> None:
     request, body = await sent(lambda client: client.create(EVENTS, {"reason": "Scheduled"}, namespace="ns"))
     assert (request.method, request.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/ns/events")
@@ -55,7 +55,7 @@ async def test_creating() -> None:
 
 
 @pytest.mark.parametrize("kind", [MERGE_PATCH, STRATEGIC_PATCH, JSON_PATCH])
-@on_loop
+@async_test
 async def test_patching(kind: str) -> None:
     request, _ = await sent(
         lambda client: client.patch(
@@ -67,7 +67,7 @@ async def test_patching(kind: str) -> None:
     assert request.options == {"fieldManager": "me"}
 
 
-@on_loop
+@async_test
 async def test_deleting_the_one_that_is_meant() -> None:
     request, _ = await sent(
         lambda client: client.delete(PODS, namespace="ns", name="p", uid="u", resource_version="5", grace_s=0)
@@ -81,14 +81,14 @@ async def test_deleting_the_one_that_is_meant() -> None:
     }
 
 
-@on_loop
+@async_test
 async def test_deleting_whatever_has_the_name() -> None:
     request, _ = await sent(lambda client: client.delete(NODES, name="n", propagation="Background"))
     assert request.path == "/api/v1/nodes/n"
     assert request.json == {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
 
 
-@on_loop
+@async_test
 async def test_updating_names_the_version() -> None:
     tree = {"metadata": {"name": "p", "namespace": "ns", "resourceVersion": "5"}, "spec": {"unknownToUs": 1}}
     request, back = await sent(lambda client: client.update(PODS, tree, subresource="status"))
@@ -96,48 +96,48 @@ async def test_updating_names_the_version() -> None:
     assert request.json == back == tree
 
 
-@on_loop
+@async_test
 async def test_updating_blindly_is_refused() -> None:
-    async with WireServer(echo) as server, server.client() as client:
+    async with FakeHttpServer(echo) as server, server.client() as client:
         with pytest.raises(ApiError, match="names no resourceVersion"):
             await client.update(PODS, {"metadata": {"name": "p", "namespace": "ns"}})
         assert server.requests == []
 
 
-@on_loop
+@async_test
 async def test_somebody_was_quicker() -> None:
     refusal = status(409, "Conflict", "the object has been modified")
-    async with WireServer(lambda _: refusal) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: refusal) as server, server.client() as client:
         with pytest.raises(Conflict):
             await client.bind("ns", "p", "n")
 
 
-@on_loop
+@async_test
 async def test_reading_one_object() -> None:
     reply = Reply(200, {"metadata": {"name": "p"}, "spec": {"x": 1}})
-    async with WireServer(lambda _: reply) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: reply) as server, server.client() as client:
         pod = await client.get(Pod, "ns", "p")
         assert pod.name == "p"
         assert (await client.get_raw(PODS, "ns", "p"))["spec"] == {"x": 1}
 
 
-@on_loop
+@async_test
 async def test_reading_an_object_that_cannot_be_read() -> None:
     reply = Reply(200, {"metadata": {"name": "p"}, "spec": 5})
-    async with WireServer(lambda _: reply) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: reply) as server, server.client() as client:
         with pytest.raises(ObjectError, match='Pod "p" cannot be read: spec is'):
             await client.get(Pod, "ns", "p")
 
 
-@on_loop
+@async_test
 async def test_names_from_elsewhere_do_not_become_paths() -> None:
     request, _ = await sent(lambda client: client.bind("ns", "../../secrets?x=y", "n"))
     assert request.path == "/api/v1/namespaces/ns/pods/..%2F..%2Fsecrets%3Fx%3Dy/binding"
 
 
-@on_loop
+@async_test
 async def test_a_server_below_a_path() -> None:
-    async with WireServer(echo) as server:
+    async with FakeHttpServer(echo) as server:
         target = server.target()
         below = type(target)(server=f"{target.server}/clusters/one")
         client: Client = server.client(target=below)
@@ -146,7 +146,7 @@ async def test_a_server_below_a_path() -> None:
         assert server.requests[0].path == "/clusters/one/api/v1/namespaces/ns/pods/p/binding"
 
 
-@on_loop
+@async_test
 async def test_answers_are_observed() -> None:
     seen: list[tuple[str, int]] = []
 
@@ -154,7 +154,7 @@ async def test_answers_are_observed() -> None:
         seen.append((method, code))
 
     script = [Reply(201), status(404, "NotFound")]
-    async with WireServer(script=script) as server, server.client(observer=observe) as client:
+    async with FakeHttpServer(script=script) as server, server.client(observer=observe) as client:
         await client.bind("ns", "p", "n")
         with pytest.raises(ApiError):
             await client.get_raw(PODS, "ns", "p")

@@ -10,10 +10,18 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import REQUEST_TIMEOUT_S, ConfirmedWrites, Found, LateCreates, Missing, Written, worker_slot
+from bayplan.client import (
+    REQUEST_TIMEOUT_S,
+    ConfirmedWrite,
+    ConfirmedWrites,
+    LateCreates,
+    NotWritten,
+    WriteState,
+    worker_slot,
+)
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, Conflict, Forbidden, NotFound, ServerError, TooManyRequests, Unreachable
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
 LOST = Unreachable("the connection was cut", sent=True)
 NOT_SENT = Unreachable("connection refused")
@@ -29,7 +37,7 @@ class Server:
 
     answers: list[ApiError | str]
     lands_s: float = float("inf")
-    looks: list[ApiError | Missing] = field(default_factory=list)
+    looks: list[ApiError | NotWritten] = field(default_factory=list)
     clock: ManualClock = field(default_factory=ManualClock)
     sent_s: list[float] = field(default_factory=list)
     look_takes_s: list[float] = field(default_factory=list)
@@ -42,14 +50,14 @@ class Server:
             raise answer
         return answer
 
-    async def find(self) -> Found[str]:
+    async def find(self) -> WriteState[str]:
         self.looked_s.append(self.clock.monotonic_s())
         if self.looks:
             look = self.looks.pop(0)
             if isinstance(look, ApiError):
                 raise look
             return look
-        found = Written("found") if self.clock.monotonic_s() >= self.lands_s else Missing.SO_FAR
+        found = ConfirmedWrite("found") if self.clock.monotonic_s() >= self.lands_s else NotWritten.SO_FAR
         if self.look_takes_s:
             await self.clock.sleep(self.look_takes_s.pop(0))
         return found
@@ -57,12 +65,12 @@ class Server:
     async def write(self, **how: Any) -> str:
         confirmed = ConfirmedWrites(self.clock)
         work = asyncio.ensure_future(confirmed.write(self.send, self.find, what="a write", **how))
-        await until(work.done, tick=lambda: self.clock.advance(0.05))
+        await wait_until(work.done, tick=lambda: self.clock.advance(0.05))
         return work.result()
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    on_loop(test)()
+    async_test(test)()
 
 
 @pytest.mark.parametrize("lost", [LOST, FAILED, RETRIED_THEN_REFUSED], ids=["lost", "5xx", "4xx after a retried 5xx"])
@@ -95,7 +103,7 @@ def test_a_write_that_takes_effect_late_is_found(lands_s: float) -> None:
     run(test)
 
 
-@on_loop
+@async_test
 async def test_the_refusal_comes_when_the_request_timeout_has_passed() -> None:
     server = Server([FAILED])
     with pytest.raises(ServerError, match="it failed"):
@@ -113,7 +121,7 @@ async def test_the_refusal_comes_when_the_request_timeout_has_passed() -> None:
         pytest.param([FAILED], id="after-the-last-send"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_read_before_the_request_timeout_is_no_proof_when_its_answer_comes_after_it(
     answers: list[ApiError | str],
 ) -> None:
@@ -123,15 +131,15 @@ async def test_a_read_before_the_request_timeout_is_no_proof_when_its_answer_com
     assert await server.write() == "found"
 
 
-@on_loop
+@async_test
 async def test_a_write_that_cannot_take_effect_any_more_is_refused_at_once() -> None:
-    server = Server([LOST], looks=[Missing.FOR_EVER])
+    server = Server([LOST], looks=[NotWritten.FOR_EVER])
     with pytest.raises(Unreachable):
         await server.write()
     assert (len(server.sent_s), server.clock.monotonic_s()) == (1, pytest.approx(0.0, abs=0.2))
 
 
-@on_loop
+@async_test
 async def test_a_refusal_is_looked_up_once_and_raised() -> None:
     server = Server([REFUSED])
     with pytest.raises(Forbidden):
@@ -139,12 +147,12 @@ async def test_a_refusal_is_looked_up_once_and_raised() -> None:
     assert (len(server.sent_s), len(server.looked_s)) == (1, 1)
 
 
-@on_loop
+@async_test
 async def test_a_refusal_of_a_write_that_took_effect_is_none() -> None:
     assert await Server([REFUSED], lands_s=0.0).write() == "found"
 
 
-@on_loop
+@async_test
 async def test_a_trusted_refusal_is_raised_without_a_look() -> None:
     server = Server([REFUSED], lands_s=0.0)
     with pytest.raises(Forbidden):
@@ -152,7 +160,7 @@ async def test_a_trusted_refusal_is_raised_without_a_look() -> None:
     assert server.looked_s == []
 
 
-@on_loop
+@async_test
 async def test_only_some_refusals_are_trusted() -> None:
     server = Server([Conflict("changed", code=409)], lands_s=0.0)
     with pytest.raises(Conflict):
@@ -161,13 +169,13 @@ async def test_only_some_refusals_are_trusted() -> None:
     assert await Server([REFUSED], lands_s=0.0).write(trusted=(Conflict, NotFound)) == "found"
 
 
-@on_loop
+@async_test
 async def test_a_refusal_after_an_unknown_outcome_waits_for_that_outcome() -> None:
     server = Server([LOST, REFUSED], lands_s=30.0)
     assert await server.write(trust_refusal=True) == "found"
 
 
-@on_loop
+@async_test
 async def test_a_request_that_was_not_sent_has_no_outcome() -> None:
     server = Server([NOT_SENT])
     with pytest.raises(Unreachable):
@@ -187,7 +195,7 @@ def test_what_the_server_did_not_take_is_repeated_on_demand(refusal: ApiError) -
     run(test)
 
 
-@on_loop
+@async_test
 async def test_a_write_with_an_unknown_outcome_is_sent_until_the_server_gets_it() -> None:
     """Sends that the server did not get do not count: no webhook is called for them."""
     server = Server([LOST, *[NOT_SENT] * 5, "done"])
@@ -210,20 +218,20 @@ def test_a_create_is_remembered_until_it_cannot_take_effect() -> None:
     assert late._until_s.keys() == {"second", "third"}, "the others are forgotten"
 
 
-@on_loop
+@async_test
 async def test_a_server_that_is_away_is_asked_until_it_answers() -> None:
-    server = Server([LOST, "done"], looks=[NOT_SENT, FAILED, TooManyRequests("later", code=429), Missing.SO_FAR])
+    server = Server([LOST, "done"], looks=[NOT_SENT, FAILED, TooManyRequests("later", code=429), NotWritten.SO_FAR])
     assert await server.write() == "done"
     assert len(server.looked_s) == 4
 
 
-@on_loop
+@async_test
 async def test_a_look_that_is_refused_proves_nothing() -> None:
     server = Server([LOST, "done"], looks=[NotFound("no such kind", code=404)])
     assert await server.write() == "done"
 
 
-@on_loop
+@async_test
 async def test_a_worker_leaves_its_slot_while_it_waits_and_has_it_while_it_sends() -> None:
     free = 0
     server = Server([LOST, "done"])
@@ -247,6 +255,6 @@ async def test_a_worker_leaves_its_slot_while_it_waits_and_has_it_while_it_sends
         return await ConfirmedWrites(server.clock).write(sending, server.find, what="a write")
 
     work = asyncio.ensure_future(write())
-    await until(lambda: free == 1)
-    await until(work.done, tick=lambda: server.clock.advance(0.05))
+    await wait_until(lambda: free == 1)
+    await wait_until(work.done, tick=lambda: server.clock.advance(0.05))
     assert (work.result(), seen, free) == ("done", [0, 0], 0)

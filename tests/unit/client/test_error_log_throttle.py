@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bayplan.client.error_log_throttle import AGAIN_S, SERVER, LastingFaults
+from bayplan.client.error_log_throttle import REPEAT_S, SERVER_TOPIC, ErrorLogThrottle
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, Forbidden, TimedOut, Unauthorized, Unreachable
 
@@ -16,7 +16,7 @@ class Told:
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.clock = ManualClock()
-        self.faults = LastingFaults(logging.getLogger("told"), self.clock)
+        self.faults = ErrorLogThrottle(logging.getLogger("told"), self.clock)
         self._caplog = caplog
 
     def lines(self) -> list[str]:
@@ -33,33 +33,33 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 
 def test_once_and_again_after_minutes_or_another_text_or_a_cure(told: Told) -> None:
     for _ in range(3):
-        told.faults.tell("pods", "bad")
+        told.faults.log_error("pods", "bad")
     assert told.lines() == ["bad"]
-    told.faults.tell("pods", "worse")
-    told.faults.tell("pods", "bad")
+    told.faults.log_error("pods", "worse")
+    told.faults.log_error("pods", "bad")
     assert told.lines() == ["worse"]
-    told.clock.advance(AGAIN_S)
-    told.faults.tell("pods", "bad")
-    told.faults.tell("pods", "bad")
+    told.clock.advance(REPEAT_S)
+    told.faults.log_error("pods", "bad")
+    told.faults.log_error("pods", "bad")
     assert told.lines() == ["bad"]
-    told.faults.cured("nodes")
-    told.faults.tell("pods", "bad")
+    told.faults.clear("nodes")
+    told.faults.log_error("pods", "bad")
     assert told.lines() == []
-    told.faults.cured("pods")
-    told.faults.tell("pods", "bad")
+    told.faults.clear("pods")
+    told.faults.log_error("pods", "bad")
     assert told.lines() == ["bad"]
 
 
 def test_a_server_that_is_away_is_one_fault_of_all(told: Told) -> None:
-    told.faults.tell_of("pods", "pods: cannot list", Unreachable("cannot connect to https://a; is it running?"))
-    told.faults.tell_of("nodes", "nodes: cannot list", Unreachable("cannot connect to https://a; is it running?"))
-    told.faults.tell_of("nodes", "nodes: cannot list", TimedOut("no answer within 5 s"))
+    told.faults.log_api_error("pods", "pods: cannot list", Unreachable("cannot connect to https://a; is it running?"))
+    told.faults.log_api_error("nodes", "nodes: cannot list", Unreachable("cannot connect to https://a; is it running?"))
+    told.faults.log_api_error("nodes", "nodes: cannot list", TimedOut("no answer within 5 s"))
     assert told.lines() == [
         "pods: cannot list: cannot connect to https://a; is it running? Trying again until it answers",
         "nodes: cannot list: no answer within 5 s; trying again until it answers",
     ]
-    told.faults.cured(SERVER)
-    told.faults.tell_of("pods", "pods: cannot list", Unreachable("cannot connect to https://a; is it running?"))
+    told.faults.clear(SERVER_TOPIC)
+    told.faults.log_api_error("pods", "pods: cannot list", Unreachable("cannot connect to https://a; is it running?"))
     assert len(told.lines()) == 1
 
 
@@ -69,7 +69,7 @@ def test_a_right_that_lacks_is_told_once_for_all_objects(told: Told) -> None:
             f'nodes "{name}" is forbidden: User "me" cannot patch resource "nodes" in API group "" at the cluster scope'
         )
         fault = Forbidden(f"PATCH /api/v1/nodes/{name}: 403 Forbidden: {words}", code=403, details=words)
-        told.faults.tell_of(name, f"node {name}", fault)
+        told.faults.log_api_error(name, f"node {name}", fault)
     (line,) = told.lines()
     assert line.startswith('node a: nodes "a" is forbidden: User "me" cannot patch')
     assert line.endswith("; let this user do that, or use a kubeconfig of one who may; trying again")
@@ -77,9 +77,9 @@ def test_a_right_that_lacks_is_told_once_for_all_objects(told: Told) -> None:
 
 
 def test_every_other_fault_is_its_topics_own(told: Told) -> None:
-    told.faults.tell_of("a", "node a", ApiError("odd", code=500))
-    told.faults.tell_of("b", "node b", ApiError("odd", code=500))
-    told.faults.tell_of("b", "node b", Unauthorized("GET /x: 401", code=401, details="Unauthorized"))
+    told.faults.log_api_error("a", "node a", ApiError("odd", code=500))
+    told.faults.log_api_error("b", "node b", ApiError("odd", code=500))
+    told.faults.log_api_error("b", "node b", Unauthorized("GET /x: 401", code=401, details="Unauthorized"))
     assert told.lines() == [
         "node a: odd; trying again",
         "node b: odd; trying again",
@@ -89,6 +89,6 @@ def test_every_other_fault_is_its_topics_own(told: Told) -> None:
 
 def test_what_was_told_does_not_grow_for_ever(told: Told) -> None:
     for number in range(5000):
-        told.faults.tell(number, "bad")
-        told.faults.tell("one", f"bad {number}")
+        told.faults.log_error(number, "bad")
+        told.faults.log_error("one", f"bad {number}")
     assert sum(len(texts) for texts in told.faults._told.values()) < 9000

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import CORE_EVENTS, EVENTS, EventSink, Offered, Resource, event_resource
-from bayplan.client.event_sink import EVENTS_A_HELPER, HELPERS, SENDERS, TRIES
+from bayplan.client import CORE_EVENTS, EVENTS, EventSink, GroupVersionResource, ServedResources, event_resource
+from bayplan.client.event_sink import EVENTS_PER_EXTRA_SENDER, MAX_EXTRA_SENDERS, MAX_TRIES, SENDERS
 from bayplan.clock import ManualClock
 from bayplan.errors import LeaseLost
 from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.telemetry.events import EventRecorder
-from support.fakes.http_server import Answer, Hang, Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop, until
+from support.fakes.http_server import FakeHttpServer, NoAnswer, Reply, Request, ServerAnswer, status
+from support.harness.async_tests import async_test, wait_until
 
 UNSCHEDULABLE = {"type": "Warning", "reason": "Unschedulable", "action": "", "note": "no room"}
 PATH = "/apis/events.k8s.io/v1/namespaces/team/events"
@@ -28,9 +28,9 @@ class EventServer:
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
-        self.fails: list[Answer] = []
+        self.fails: list[ServerAnswer] = []
 
-    def route(self, request: Request) -> Answer:
+    def route(self, request: Request) -> ServerAnswer:
         if self.fails:
             return self.fails.pop(0)
         name = request.path.rpartition("/")[2]
@@ -52,7 +52,7 @@ class EventServer:
 
 
 class World:
-    def __init__(self, server: WireServer, store: EventServer, sink: EventSink, clock: ManualClock) -> None:
+    def __init__(self, server: FakeHttpServer, store: EventServer, sink: EventSink, clock: ManualClock) -> None:
         self.server = server
         self.store = store
         self.sink = sink
@@ -61,17 +61,17 @@ class World:
 
     def failed(self, name: str = "p", version: str = "1") -> None:
         meta = ObjectMeta(name=name, namespace="team", uid=name, resource_version=version)
-        self.recorder.failed_scheduling(Pod(metadata=meta), "no room")
+        self.recorder.record_failed_scheduling(Pod(metadata=meta), "no room")
 
     async def drained(self, *, tick_s: float = 0.0) -> None:
         done = asyncio.ensure_future(self.sink.drained())
-        await until(done.done, tick=lambda: self.clock.advance(tick_s))
+        await wait_until(done.done, tick=lambda: self.clock.advance(tick_s))
 
 
 @asynccontextmanager
-async def world(*, sending: bool = True, resource: Resource = EVENTS, **more: Any) -> AsyncIterator[World]:
+async def world(*, sending: bool = True, resource: GroupVersionResource = EVENTS, **more: Any) -> AsyncIterator[World]:
     store, clock = EventServer(), ManualClock()
-    async with WireServer(store.route) as server, server.client(clock) as client:
+    async with FakeHttpServer(store.route) as server, server.client(clock) as client:
         sink = EventSink(client, resource=resource, **more)
         running = asyncio.ensure_future(sink.run()) if sending else None
         try:
@@ -83,31 +83,31 @@ async def world(*, sending: bool = True, resource: Resource = EVENTS, **more: An
                     await running
 
 
-@on_loop
+@async_test
 async def test_events_are_created() -> None:
     async with world() as w:
         for name in ("a", "b", "c"):
             w.failed(name)
         await w.drained()
         assert sorted(event["regarding"]["name"] for event in w.store.events.values()) == ["a", "b", "c"]
-        assert set(w.server.asked()) == {f"POST {PATH}"}
+        assert set(w.server.request_lines()) == {f"POST {PATH}"}
         assert (w.sink.stored, w.sink.refused, w.sink.dropped, w.sink.waiting) == (3, 0, 0, 0)
 
 
-@on_loop
+@async_test
 async def test_a_series_is_told_after_its_first_event_even_when_both_wait() -> None:
     async with world() as w:
         for _ in range(5):
             w.failed()
         await w.drained()
         assert w.store.series == [2]
-        assert [each.split()[0] for each in w.server.asked()] == ["POST", "PATCH"]
+        assert [each.split()[0] for each in w.server.request_lines()] == ["POST", "PATCH"]
 
 
-@on_loop
+@async_test
 async def test_a_series_that_goes_on_is_written_every_half_an_hour_and_ends_without_a_write() -> None:
     async with world() as w:
-        await until(lambda: w.clock.sleepers)  # the first sweep is over
+        await wait_until(lambda: w.clock.sleepers)  # the first sweep is over
 
         async def five_minutes(*, failing: bool) -> None:
             if failing:
@@ -132,15 +132,15 @@ async def test_a_series_that_goes_on_is_written_every_half_an_hour_and_ends_with
         assert w.store.series == [written, 1]
 
 
-@on_loop
+@async_test
 async def test_recorders_of_both_groups_share_a_sink() -> None:
     async with world() as w:
         core = EventRecorder("b", host="h", clock=w.clock, chance=random.Random(0), post=w.sink.post_core)
         w.failed("p")
         for _ in range(3):
-            core.event(Pod(metadata=ObjectMeta(name="q", namespace="team", uid="q")), **UNSCHEDULABLE)
+            core.record(Pod(metadata=ObjectMeta(name="q", namespace="team", uid="q")), **UNSCHEDULABLE)
             await w.drained()
-        assert [each.partition("/team/")[0] for each in w.server.asked()] == [
+        assert [each.partition("/team/")[0] for each in w.server.request_lines()] == [
             "POST /apis/events.k8s.io/v1/namespaces",
             "POST /api/v1/namespaces",
             *["PATCH /api/v1/namespaces"] * 2,
@@ -148,7 +148,7 @@ async def test_recorders_of_both_groups_share_a_sink() -> None:
         assert [each.get("count") for each in w.store.events.values()] == [None, 3]
 
 
-@on_loop
+@async_test
 async def test_a_series_whose_event_was_removed_is_created_anew() -> None:
     async with world() as w:
         w.failed()
@@ -157,10 +157,10 @@ async def test_a_series_whose_event_was_removed_is_created_anew() -> None:
         w.failed()
         await w.drained()
         assert w.store.series == [2]
-        assert [each.split()[0] for each in w.server.asked()] == ["POST", "PATCH", "POST"]
+        assert [each.split()[0] for each in w.server.request_lines()] == ["POST", "PATCH", "POST"]
 
 
-@on_loop
+@async_test
 async def test_an_event_that_is_there_when_its_series_is_made_anew_is_patched_later() -> None:
     async with world() as w:
         w.failed()
@@ -171,13 +171,13 @@ async def test_an_event_that_is_there_when_its_series_is_made_anew_is_patched_la
         assert w.store.series == [2]
 
 
-@on_loop
+@async_test
 async def test_what_does_not_reach_the_server_is_tried_again_some_ten_seconds_later() -> None:
     async with world() as w:
         w.store.fails = [Reply(raw=b"", close=True), Reply(raw=b"", close=True)]
         w.failed()
-        await until(lambda: len(w.server.requests) == 1)
-        await until(lambda: w.clock.sleepers > 1)
+        await wait_until(lambda: len(w.server.requests) == 1)
+        await wait_until(lambda: w.clock.sleepers > 1)
         w.clock.advance(9.9)
         await asyncio.sleep(0.01)
         assert len(w.server.requests) == 1
@@ -187,13 +187,13 @@ async def test_what_does_not_reach_the_server_is_tried_again_some_ten_seconds_la
         assert w.store.series == [1]
 
 
-@on_loop
+@async_test
 async def test_twelve_tries_are_enough() -> None:
     async with world() as w:
         w.store.fails = [Reply(raw=b"", close=True) for _ in range(100)]
         w.failed()
         await w.drained(tick_s=1.0)
-        assert len(w.server.requests) == TRIES
+        assert len(w.server.requests) == MAX_TRIES
         assert (w.sink.stored, w.sink.refused) == (0, 1)
 
 
@@ -207,7 +207,7 @@ async def test_twelve_tries_are_enough() -> None:
     ],
     ids=lambda answer: str(answer.status),
 )
-@on_loop
+@async_test
 async def test_what_the_server_refuses_is_given_up(answer: Reply) -> None:
     async with world() as w:
         w.store.fails = [answer]
@@ -220,7 +220,7 @@ async def test_what_the_server_refuses_is_given_up(answer: Reply) -> None:
         assert w.sink.stored == 1, "and the next one goes"
 
 
-@on_loop
+@async_test
 async def test_without_the_lease_nothing_is_written() -> None:
     class Lost:
         def check(self) -> None:
@@ -230,19 +230,19 @@ async def test_without_the_lease_nothing_is_written() -> None:
             self.check()
 
     async with world() as w:
-        w.sink.client.guard(Lost())
+        w.sink.client.set_guard(Lost())
         w.failed()
         await w.drained()
         assert w.server.requests == []
 
 
-@on_loop
+@async_test
 async def test_a_hung_server_holds_no_more_than_the_queue_and_the_newest_are_dropped() -> None:
     async with world(senders=2, most_waiting=3) as w:
-        w.store.fails = [Hang(), Hang()]
+        w.store.fails = [NoAnswer(), NoAnswer()]
         for number in range(2):
             w.failed(f"p{number}")
-        await until(lambda: len(w.server.requests) == 2)
+        await wait_until(lambda: len(w.server.requests) == 2)
         for number in range(2, 10):
             w.failed(f"p{number}")
         assert (w.sink.dropped, w.sink.waiting) == (5, 5)
@@ -252,9 +252,13 @@ async def test_a_hung_server_holds_no_more_than_the_queue_and_the_newest_are_dro
 
 @pytest.mark.parametrize(
     ("gives_way", "many", "at_once"),
-    [(True, 1000, SENDERS), (False, 1000, SENDERS + HELPERS), (False, SENDERS + EVENTS_A_HELPER - 1, SENDERS)],
+    [
+        (True, 1000, SENDERS),
+        (False, 1000, SENDERS + MAX_EXTRA_SENDERS),
+        (False, SENDERS + EVENTS_PER_EXTRA_SENDER - 1, SENDERS),
+    ],
 )
-@on_loop
+@async_test
 async def test_what_has_heaped_up_is_sent_by_many_unless_others_come_first(
     gives_way: bool, many: int, at_once: int
 ) -> None:
@@ -262,20 +266,20 @@ async def test_what_has_heaped_up_is_sent_by_many_unless_others_come_first(
     store, clock, gate = EventServer(), ManualClock(), asyncio.Event()
     asked = held = 0
 
-    async def answer(request: Request) -> Answer:
+    async def answer(request: Request) -> ServerAnswer:
         nonlocal asked, held
         asked += 1
-        if asked > (2 * HELPERS if many > 2 * HELPERS else SENDERS):
+        if asked > (2 * MAX_EXTRA_SENDERS if many > 2 * MAX_EXTRA_SENDERS else SENDERS):
             held += 1
             await gate.wait()
         return store.route(request)
 
-    async with WireServer(answer) as server, server.client(clock) as client:
+    async with FakeHttpServer(answer) as server, server.client(clock) as client:
         sink = EventSink(client, gives_way=lambda: gives_way)
         running, events = asyncio.ensure_future(sink.run()), World(server, store, sink, clock)
         for number in range(many):
             events.failed(f"p{number}")
-        await until(lambda: held == at_once)
+        await wait_until(lambda: held == at_once)
         for _ in range(100):
             await asyncio.sleep(0)
         assert held == at_once
@@ -285,7 +289,7 @@ async def test_what_has_heaped_up_is_sent_by_many_unless_others_come_first(
         running.cancel()
 
 
-@on_loop
+@async_test
 async def test_a_bug_in_sending_costs_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         sent = w.sink.client.create
@@ -298,7 +302,7 @@ async def test_a_bug_in_sending_costs_one_event(monkeypatch: pytest.MonkeyPatch)
         assert (w.sink.stored, w.sink.refused) == (1, 1)
 
 
-@on_loop
+@async_test
 async def test_a_server_without_the_group_gets_core_events() -> None:
     async with world(resource=CORE_EVENTS) as w:
         for _ in range(3):
@@ -306,7 +310,7 @@ async def test_a_server_without_the_group_gets_core_events() -> None:
         await w.drained()
         (event,) = w.store.events.values()
         assert event["count"] == 3
-        assert set(w.server.asked()) == {
+        assert set(w.server.request_lines()) == {
             "POST /api/v1/namespaces/team/events",
             f"PATCH /api/v1/namespaces/team/events/{event['metadata']['name']}",
         }
@@ -317,5 +321,5 @@ async def test_a_server_without_the_group_gets_core_events() -> None:
     [(frozenset({("events.k8s.io/v1", "events")}), EVENTS), (frozenset({("v1", "events")}), CORE_EVENTS)],
     ids=["offered", "missing"],
 )
-def test_where_events_go(writable: frozenset[tuple[str, str]], resource: Resource) -> None:
-    assert event_resource(Offered("v1.36.4", {}, (), writable)) == resource
+def test_where_events_go(writable: frozenset[tuple[str, str]], resource: GroupVersionResource) -> None:
+    assert event_resource(ServedResources("v1.36.4", {}, (), writable)) == resource

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.client.auth.connection_config import Target, find_target
-from support.fakes.http_server import Reply, WireServer
-from support.harness.async_tests import on_loop
+from bayplan.client.auth.connection_config import ConnectionConfig, load_connection_config
+from support.fakes.http_server import FakeHttpServer, Reply
+from support.harness.async_tests import async_test
 
 SECRET = "s3cr3t-t0k3n"
 _EXEC_VERSION = "client.authentication.k8s.io/v1"
@@ -47,7 +47,7 @@ def _kubeconfig(folder: Path, server: str, user: dict[str, Any], **cluster: Any)
     return path
 
 
-def _has_credentials(target: Target) -> bool:
+def _has_credentials(target: ConnectionConfig) -> bool:
     given = (target.token, target.token_file, target.username, target.password, target.exec)
     return any((*given, target.cert_file, target.cert_data, target.key_file, target.key_data))
 
@@ -57,12 +57,12 @@ def _has_credentials(target: Target) -> bool:
 def test_a_server_without_tls_gets_no_credentials(
     user: str, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
-        async with WireServer(lambda _: Reply()) as server:
+        async with FakeHttpServer(lambda _: Reply()) as server:
             named = server.url if way == "the-file" else "https://10.0.0.1:6443"
             path = _kubeconfig(tmp_path, named, _users(tmp_path)[user])
-            target = find_target(path, env={}, server="" if way == "the-file" else server.url)
+            target = load_connection_config(path, env={}, server="" if way == "the-file" else server.url)
             async with server.client(target=target) as client:
                 await client.transport.request("GET", "/x")
                 assert await client.transport.own_token() == ""
@@ -80,7 +80,7 @@ def test_a_server_without_tls_gets_no_credentials(
 
 @pytest.mark.parametrize("user", USERS)
 def test_a_server_with_tls_gets_them(user: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    target = find_target(_kubeconfig(tmp_path, "https://10.0.0.1:6443", _users(tmp_path)[user]), env={})
+    target = load_connection_config(_kubeconfig(tmp_path, "https://10.0.0.1:6443", _users(tmp_path)[user]), env={})
     assert _has_credentials(target)
     assert caplog.messages == []
 
@@ -89,13 +89,13 @@ def test_a_server_with_tls_gets_them(user: str, tmp_path: Path, caplog: pytest.L
 def test_a_service_account_stays_at_home(server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "token").write_text(SECRET)
     env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-    assert _has_credentials(find_target(env=env, service_account=tmp_path))
-    assert not _has_credentials(find_target(env=env, service_account=tmp_path, server=server))
+    assert _has_credentials(load_connection_config(env=env, service_account=tmp_path))
+    assert not _has_credentials(load_connection_config(env=env, service_account=tmp_path, server=server))
     assert len(caplog.messages) == 1
 
 
 def test_a_user_without_credentials_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    target = find_target(_kubeconfig(tmp_path, "http://127.0.0.1:8001", {"as": "other"}), env={})
+    target = load_connection_config(_kubeconfig(tmp_path, "http://127.0.0.1:8001", {"as": "other"}), env={})
     assert target.impersonate == (("Impersonate-User", "other"),)  # who is meant is no secret
     assert caplog.messages == []
 
@@ -109,15 +109,15 @@ def test_a_user_without_credentials_is_no_warning(tmp_path: Path, caplog: pytest
     ],
 )
 def test_an_address_without_a_scheme(cluster: dict[str, Any], scheme: str, tmp_path: Path) -> None:
-    target = find_target(_kubeconfig(tmp_path, "kube.example:6443", {"token": SECRET}, **cluster), env={})
+    target = load_connection_config(_kubeconfig(tmp_path, "kube.example:6443", {"token": SECRET}, **cluster), env={})
     assert target.server == f"{scheme}://kube.example:6443"
     assert bool(target.token) == (scheme == "https")
 
 
-@on_loop
+@async_test
 async def test_a_redirect_is_not_followed() -> None:
-    async with WireServer(lambda _: Reply()) as other:
+    async with FakeHttpServer(lambda _: Reply()) as other:
         answer = Reply(302, {}, headers={"Location": f"{other.url}/x"})
-        async with WireServer(lambda _: answer) as server, server.client() as client:
+        async with FakeHttpServer(lambda _: answer) as server, server.client() as client:
             await client.transport.request("GET", "/x")
         assert other.requests == []

@@ -8,36 +8,36 @@ from typing import NoReturn
 
 import pytest
 
-from bayplan.client.step_thread import Aside
+from bayplan.client.step_thread import StepThread
 from bayplan.objects.core import PodStatus
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.batch_engines import GANGS
-from support.builders.framework import changed
-from support.fakes.http_server import Answer, Reply, Request, WireServer
-from support.harness.async_tests import on_loop
-from support.harness.live_batch import batch_running
+from support.builders.framework import replace_fields
+from support.fakes.http_server import FakeHttpServer, Reply, Request, ServerAnswer
+from support.harness.async_tests import async_test
+from support.harness.live_batch import run_live_batch
 
 
 def refuse() -> NoReturn:
     raise ValueError("no")
 
 
-@on_loop
+@async_test
 async def test_a_step_returns_what_it_returns_and_raises_what_it_raises() -> None:
-    aside = Aside()
-    assert [await aside.step(lambda n=n: n + 1) for n in range(3)] == [1, 2, 3]  # type: ignore[misc]
+    aside = StepThread()
+    assert [await aside.run_step(lambda n=n: n + 1) for n in range(3)] == [1, 2, 3]  # type: ignore[misc]
     with pytest.raises(ValueError, match="no"):
-        await aside.step(refuse)
-    assert await aside.step(lambda: 4) == 4
+        await aside.run_step(refuse)
+    assert await aside.run_step(lambda: 4) == 4
     aside.close()
-    assert await aside.step(lambda: 5) == 5
+    assert await aside.run_step(lambda: 5) == 5
     aside.close()
 
 
-@on_loop
+@async_test
 async def test_the_loop_turns_while_a_step_waits_and_only_then() -> None:
-    aside, answered, turns = Aside(), threading.Event(), list[str]()
+    aside, answered, turns = StepThread(), threading.Event(), list[str]()
     begun: list[asyncio.Future[None]] = []
 
     async def others() -> None:
@@ -48,18 +48,18 @@ async def test_the_loop_turns_while_a_step_waits_and_only_then() -> None:
         turns.append("before")
         begun.append(asyncio.ensure_future(others()))  # goes on when the loop does
         turns.append("still us")
-        aside.waiting(answered.wait)
+        aside.wait_outside(answered.wait)
         turns.append("after")
         return "done"
 
-    assert await aside.step(work) == "done"
+    assert await aside.run_step(work) == "done"
     assert turns == ["before", "still us", "others", "after"]
     aside.close()
 
 
-@on_loop
+@async_test
 async def test_who_is_cancelled_sees_the_step_end() -> None:
-    aside, waits, answered, ends = Aside(), asyncio.Event(), threading.Event(), list[str]()
+    aside, waits, answered, ends = StepThread(), asyncio.Event(), threading.Event(), list[str]()
     loop = asyncio.get_running_loop()
 
     def wait() -> None:
@@ -67,11 +67,11 @@ async def test_who_is_cancelled_sees_the_step_end() -> None:
         answered.wait()
 
     def work() -> None:
-        aside.waiting(wait)
-        aside.waiting(lambda: None)
+        aside.wait_outside(wait)
+        aside.wait_outside(lambda: None)
         ends.append("ended")
 
-    stepping = asyncio.ensure_future(aside.step(work))
+    stepping = asyncio.ensure_future(aside.run_step(work))
     await waits.wait()
     stepping.cancel()
     answered.set()
@@ -82,18 +82,18 @@ async def test_who_is_cancelled_sees_the_step_end() -> None:
 
 
 def test_whoever_is_no_step_just_waits() -> None:
-    assert Aside().waiting(lambda: 7) == 7
+    assert StepThread().wait_outside(lambda: 7) == 7
 
 
-@on_loop
+@async_test
 async def test_an_extender_on_the_sessions_own_loop_is_heard() -> None:
     """It could never answer if the session held the loop while it waits."""
 
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> ServerAnswer:
         task = request.json["task"]["Name"]
         return Reply(200, {"status": "", "code": 0} if task == "w-0" else {"status": "not this one", "code": 2})
 
-    async with WireServer(answer) as outside:
+    async with FakeHttpServer(answer) as outside:
         extender = f"""
 - plugins:
   - name: extender
@@ -103,15 +103,18 @@ async def test_an_extender_on_the_sessions_own_loop_is_heard() -> None:
       extender.predicateVerb: predicate
 """
         pods = [make_member(f"w-{number}", "job", requests={"cpu": "1"}) for number in range(2)]
-        async with batch_running(
+        async with run_live_batch(
             make_node("n", cpu=4),
             make_queue(),
             make_group("job", min_member=1),
-            *(changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods),
+            *(
+                replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+                for pod in pods
+            ),
             conf=GANGS + extender.lstrip("\n"),
         ) as rig:
             outcome = await rig.session()
             assert rig.bound() == {"w-0": "n"}
             assert "not this one" in outcome.waiting["default/w-1"].message
             assert {each.path for each in outside.requests} == {"/predicate"}
-            rig.live.aside.close()
+            rig.live.blocking_thread.close()

@@ -14,7 +14,7 @@ import pytest
 from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
 
 class Work:
@@ -67,7 +67,7 @@ async def working() -> AsyncIterator[Work]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-@on_loop
+@async_test
 async def test_keys_are_worked_on_once_however_often_they_are_added() -> None:
     async with working() as w:
         for key in ("a", "b", "a", "a"):
@@ -76,7 +76,7 @@ async def test_keys_are_worked_on_once_however_often_they_are_added() -> None:
         assert w.calls == [(0, "a"), (0, "b")]
 
 
-@on_loop
+@async_test
 async def test_a_key_is_in_one_workers_hands_and_goes_on_when_it_was_added_meanwhile() -> None:
     async with working() as w:
         w.hold = asyncio.Event()
@@ -92,7 +92,7 @@ async def test_a_key_is_in_one_workers_hands_and_goes_on_when_it_was_added_meanw
         assert w.most_at_once == 1
 
 
-@on_loop
+@async_test
 async def test_no_more_are_worked_on_at_once_than_there_are_workers() -> None:
     async with working() as w:
         w.hold = asyncio.Event()
@@ -106,7 +106,7 @@ async def test_no_more_are_worked_on_at_once_than_there_are_workers() -> None:
         assert w.most_at_once == 3
 
 
-@on_loop
+@async_test
 async def test_moments_are_kept_and_the_earlier_of_two_counts() -> None:
     async with working() as w:
         w.queue.add("a", after_s=5)
@@ -118,7 +118,7 @@ async def test_moments_are_kept_and_the_earlier_of_two_counts() -> None:
         assert w.calls == [(1, "b"), (2, "a")]
 
 
-@on_loop
+@async_test
 async def test_what_is_due_in_one_slot_is_done_in_one_go() -> None:
     async with working() as w:
         for number in range(1, 90):
@@ -126,10 +126,10 @@ async def test_what_is_due_in_one_slot_is_done_in_one_go() -> None:
         await w.advance(1.05)
         assert w.calls == []
         await w.advance(0.05)
-        await until(lambda: len(w.calls) == 89)
+        await wait_until(lambda: len(w.calls) == 89)
 
 
-@on_loop
+@async_test
 async def test_work_that_waited_for_something_cancelled_is_tried_again_and_costs_no_worker() -> None:
     async with working() as w:
         w.answers = [asyncio.CancelledError() for _ in range(5)]  # more than there are workers
@@ -140,7 +140,7 @@ async def test_work_that_waited_for_something_cancelled_is_tried_again_and_costs
         assert sorted(key for _, key in w.calls) == sorted("0123401234")
 
 
-@on_loop
+@async_test
 async def test_a_handler_says_when_it_wants_to_be_called_again() -> None:
     async with working() as w:
         w.answers = [10.0, 10.0, None]
@@ -151,7 +151,7 @@ async def test_a_handler_says_when_it_wants_to_be_called_again() -> None:
 
 
 @pytest.mark.parametrize("fault", [BayplanError("no"), ValueError("bug")], ids=["a refusal", "a bug"])
-@on_loop
+@async_test
 async def test_what_fails_is_tried_again_ever_later_and_the_others_go_on(fault: Exception) -> None:
     async with working() as w:
         w.answers = [fault] * 12
@@ -169,7 +169,7 @@ async def test_what_fails_is_tried_again_ever_later_and_the_others_go_on(fault: 
         assert w.calls[-1][1] == "b"
 
 
-@on_loop
+@async_test
 async def test_success_makes_the_next_failure_a_first_one() -> None:
     async with working() as w:
         w.answers = [BayplanError("no"), BayplanError("no"), None, BayplanError("no")]
@@ -183,7 +183,7 @@ async def test_success_makes_the_next_failure_a_first_one() -> None:
         assert len(w.calls) == before + 2
 
 
-@on_loop
+@async_test
 async def test_what_is_forgotten_is_not_worked_on() -> None:
     async with working() as w:
         w.queue.add("a", after_s=1)
@@ -197,13 +197,13 @@ async def test_what_is_forgotten_is_not_worked_on() -> None:
         assert w.calls == [(2, "b")]
 
 
-@on_loop
+@async_test
 async def test_added_now_it_does_not_wait_for_its_moment() -> None:
     async with working() as w:
         w.queue.add("a", after_s=5)
         w.queue.add("a")
         await w.turns()
-        await until(lambda: w.calls == [(0, "a")])
+        await wait_until(lambda: w.calls == [(0, "a")])
         await w.advance(6)
         assert w.calls == [(0, "a")]
 
@@ -227,7 +227,7 @@ class Aside(Work):
         if key.startswith("slow"):
             self.waiting.append(key)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None) as self.limit, self.queue.aside():
+                async with asyncio.timeout(None) as self.limit, self.queue.released_worker():
                     await self.back.setdefault(key, asyncio.Event()).wait()
             self.waiting.remove(key)
         return await self.handle(key)
@@ -248,7 +248,7 @@ async def waiting_aside(keys: int, **how: int) -> AsyncIterator[Aside]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-@on_loop
+@async_test
 async def test_who_waits_aside_takes_no_place_from_others() -> None:
     async with waiting_aside(3) as w:
         assert len(w.waiting) == 3  # of two workers
@@ -258,7 +258,7 @@ async def test_who_waits_aside_takes_no_place_from_others() -> None:
         assert [key for _, key in w.calls] == list("abcd")
 
 
-@on_loop
+@async_test
 async def test_who_comes_back_takes_a_place_before_it_goes_on() -> None:
     async with waiting_aside(3) as w:
         w.hold = asyncio.Event()
@@ -275,7 +275,7 @@ async def test_who_comes_back_takes_a_place_before_it_goes_on() -> None:
         assert w.most_at_once == 2
 
 
-@on_loop
+@async_test
 async def test_a_key_that_waits_aside_is_still_in_nobody_elses_hands() -> None:
     async with waiting_aside(1) as w:
         w.queue.add("slow-0")
@@ -286,7 +286,7 @@ async def test_a_key_that_waits_aside_is_still_in_nobody_elses_hands() -> None:
         assert [key for _, key in w.calls] == ["slow-0", "slow-0"]
 
 
-@on_loop
+@async_test
 async def test_nothing_new_is_begun_while_as_many_as_may_wait_and_the_workers_besides_wait() -> None:
     async with waiting_aside(8) as w:
         assert w.waiting == [f"slow-{number}" for number in range(5)]
@@ -300,7 +300,7 @@ async def test_nothing_new_is_begun_while_as_many_as_may_wait_and_the_workers_be
         assert w.calls[-1][1] == "a"
 
 
-@on_loop
+@async_test
 async def test_who_is_stopped_on_its_way_back_has_no_place_to_give_back() -> None:
     async with waiting_aside(1, workers=1) as w:
         w.hold = asyncio.Event()
@@ -325,7 +325,7 @@ async def test_who_is_stopped_on_its_way_back_has_no_place_to_give_back() -> Non
 
 @pytest.mark.parametrize("fault", [BayplanError("not now"), RuntimeError("broken")], ids=["told", "a bug"])
 def test_keys_are_told_as_people_write_them(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
         async def fail(_: tuple[str, str]) -> None:
             raise fault
@@ -334,7 +334,7 @@ def test_keys_are_told_as_people_write_them(fault: Exception, caplog: pytest.Log
         working = asyncio.ensure_future(queue.run())
         queue.add(("default", "web"))
         queue.add(("", "node-1"))
-        await until(lambda: len(caplog.records) == 2)
+        await wait_until(lambda: len(caplog.records) == 2)
         working.cancel()
         await asyncio.wait([working])
 
@@ -345,7 +345,7 @@ def test_keys_are_told_as_people_write_them(fault: Exception, caplog: pytest.Log
     ]
 
 
-@on_loop
+@async_test
 async def test_draining_waits_for_what_is_under_way_and_begins_nothing() -> None:
     async with working() as w:
         w.hold = asyncio.Event()

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bayplan.codec.cron import parse_schedule, schedule_problem
+from bayplan.codec.cron import parse_cron_schedule, schedule_error
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ from bayplan.codec.cron import parse_schedule, schedule_problem
     ],
 )
 def test_the_next_moment(text: str, after: str, expected: str) -> None:
-    found = parse_schedule(text).next(datetime.fromisoformat(after).replace(tzinfo=UTC))
+    found = parse_cron_schedule(text).next(datetime.fromisoformat(after).replace(tzinfo=UTC))
     assert found == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
 def test_there_may_be_none() -> None:
-    assert parse_schedule("0 0 31 2 *").next(datetime(2026, 1, 1, tzinfo=UTC)) is None
+    assert parse_cron_schedule("0 0 31 2 *").next(datetime(2026, 1, 1, tzinfo=UTC)) is None
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_there_may_be_none() -> None:
     ],
 )
 def test_clocks_of_a_zone(text: str, after: str, expected: str) -> None:
-    found = parse_schedule(text).next(datetime.fromisoformat(after), ZoneInfo("Europe/Berlin"))
+    found = parse_cron_schedule(text).next(datetime.fromisoformat(after), ZoneInfo("Europe/Berlin"))
     assert found == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "@often"])
 def test_what_is_no_schedule(text: str) -> None:
-    assert schedule_problem(text)
+    assert schedule_error(text)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.codec.go_duration import Duration, DurationError, parse_duration
+from bayplan.codec.go_duration import DurationError, GoDuration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_what_is_no_duration(text: str, message: str) -> None:
 
 
 def test_durations_compare_and_convert() -> None:
-    assert Duration.of_seconds(2) > parse_duration("1999ms")
+    assert GoDuration.of_seconds(2) > parse_duration("1999ms")
     assert parse_duration("1.5s").seconds == 1.5
-    assert not Duration()
+    assert not GoDuration()

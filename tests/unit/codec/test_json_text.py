@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from bayplan.codec.json_text import (
+    JsonNumber,
     JsonObject,
     JsonSyntaxError,
-    Number,
     parse,
-    plain,
+    to_plain,
 )
 
 
@@ -26,7 +26,7 @@ from bayplan.codec.json_text import (
     ],
 )
 def test_values(text: str, value: Any) -> None:
-    assert plain(parse(text)) == value
+    assert to_plain(parse(text)) == value
 
 
 def test_the_tree_keeps_what_a_strict_reader_needs() -> None:
@@ -34,7 +34,7 @@ def test_the_tree_keeps_what_a_strict_reader_needs() -> None:
     tree = parse(text)
     assert isinstance(tree, JsonObject)
     assert [(member.key, member.value) for member in tree.members] == [
-        ("b", Number("1.50")),
+        ("b", JsonNumber("1.50")),
         ("a", JsonObject(())),
         ("b", None),
     ]

@@ -8,17 +8,17 @@ import operator
 import pytest
 
 from bayplan.codec.quantity import (
-    FORMAT_WRONG,
-    NUMBER_WRONG,
-    SUFFIX_WRONG,
-    Format,
+    FORMAT_ERROR,
+    NUMBER_ERROR,
+    SUFFIX_ERROR,
     Quantity,
     QuantityError,
+    QuantityFormat,
     parse_quantity,
 )
 from bayplan.errors import ObjectError
 
-SI, BI, EXP = Format.DECIMAL_SI, Format.BINARY_SI, Format.DECIMAL_EXPONENT
+SI, BI, EXP = QuantityFormat.DECIMAL_SI, QuantityFormat.BINARY_SI, QuantityFormat.DECIMAL_EXPONENT
 MAX = 2**63 - 1
 
 
@@ -65,7 +65,7 @@ MAX = 2**63 - 1
         (".", "0", SI, 0, 0, 0),
     ],
 )
-def test_reading(text: str, written: str, unit: Format, value: int, milli: int, integer: int | None) -> None:
+def test_reading(text: str, written: str, unit: QuantityFormat, value: int, milli: int, integer: int | None) -> None:
     quantity = Quantity.parse(text)
     assert (str(quantity), quantity.format) == (written, unit)
     assert (quantity.value(), quantity.milli_value(), quantity.as_integer()) == (value, milli, integer)
@@ -95,9 +95,9 @@ def test_out_of_bounds(text: str, written: str, value: int, milli: int) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        *((text, FORMAT_WRONG) for text in ("", " 1", "1 ", "1.2.3", "abc", "1Kib", "1e3.5", "١", "1\n")),
+        *((text, FORMAT_ERROR) for text in ("", " 1", "1 ", "1.2.3", "abc", "1Kib", "1e3.5", "١", "1\n")),
         *(
-            (text, SUFFIX_WRONG)
+            (text, SUFFIX_ERROR)
             for text in (
                 "1ki",
                 "1K",
@@ -110,7 +110,7 @@ def test_out_of_bounds(text: str, written: str, value: int, milli: int) -> None:
                 "1e9223372036854775808",
             )
         ),
-        *((text, NUMBER_WRONG) for text in ("e-20", ".e-20", "+e-20", "9" * 5000, f"{'9' * 19}e9999")),
+        *((text, NUMBER_ERROR) for text in ("e-20", ".e-20", "+e-20", "9" * 5000, f"{'9' * 19}e9999")),
     ],
 )
 def test_refused(text: str, reason: str) -> None:
@@ -228,8 +228,8 @@ def test_floats_are_rounded_twice() -> None:
 
 
 def test_made_from_numbers() -> None:
-    assert str(Quantity.of(2048, Format.BINARY_SI)) == "2Ki"
-    assert str(Quantity.of(1000, Format.BINARY_SI)) == "1k"
+    assert str(Quantity.of(2048, QuantityFormat.BINARY_SI)) == "2Ki"
+    assert str(Quantity.of(1000, QuantityFormat.BINARY_SI)) == "1k"
     assert str(Quantity.of_milli(100)) == "100m"
 
 

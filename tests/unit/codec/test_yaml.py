@@ -123,7 +123,7 @@ def test_faults_are_told_in_go_words(text: str, message: str) -> None:
 def test_conversion_to_json_sorts_keys_takes_the_last_and_reports_the_repeated() -> None:
     conversion = to_json("b: <x>\na: 1\nb: 1.50\n---\n@@@\n")
     assert conversion.text == '{"a":1,"b":1.5}'
-    assert conversion.fault == 'yaml: unmarshal errors:\n  line 3: key "b" already set in map'
+    assert conversion.duplicate_key_error == 'yaml: unmarshal errors:\n  line 3: key "b" already set in map'
 
 
 def test_html_is_escaped_in_json() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.config.bayplan_settings import OwnSettings, load_settings
+from bayplan.config.bayplan_settings import BayplanSettings, load_settings
 from bayplan.config.reservation_settings import PodResources, ReservationSettings
 from bayplan.errors import ConfigError
 
@@ -12,8 +12,8 @@ HEAD = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
 
 
 def test_what_is_not_said_has_its_default() -> None:
-    assert load_settings(HEAD, "s.yaml") == OwnSettings()
-    defaults = OwnSettings()
+    assert load_settings(HEAD, "s.yaml") == BayplanSettings()
+    defaults = BayplanSettings()
     assert (defaults.writes_at_once, defaults.slice_milliseconds, defaults.watchdog_seconds) == (64, 4, 30)
 
 
@@ -38,11 +38,11 @@ def test_every_key_can_be_set() -> None:
         "mends: [tdm-midnight]\nresourceReservation: {namespace: gpu-holders, podResources: {limits: {cpu: 1}}}\n"
     )
     found = load_settings(text + rest, "s.yaml")
-    names = dict(zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True))
+    names = dict(zip(BayplanSettings.__struct_encode_fields__, BayplanSettings.__struct_fields__, strict=True))
     assert [getattr(found, names[key]) for key in keys] == list(range(1, 12))
     assert found.binder_lease_namespace == "ours"
     assert (found.bind_requests, found.binder_plugins) == (True, {"gpusharing": {"enabled": False}})
-    assert (found.page_address, found.ties, found.mends) == ("localhost:1", "inOrder", ("tdm-midnight",))
+    assert (found.page_address, found.ties, found.volcano_quirk_fixes) == ("localhost:1", "inOrder", ("tdm-midnight",))
     resources = PodResources(limits={"cpu": 1})
     assert found.resource_reservation == ReservationSettings(namespace="gpu-holders", pod_resources=resources)
     others = {

@@ -10,7 +10,7 @@ import pytest
 
 from bayplan.config.defaults import DEFAULT_MULTIPOINT, merge_plugin_set
 from bayplan.config.load import load
-from bayplan.config.model import EXTENSION_POINTS, PluginRef, PluginSet, Profile
+from bayplan.config.model import EXTENSION_POINTS, PluginRef, PluginSet, ProfileConfig
 from bayplan.plugins.args_kinds import ARGS_KINDS
 from bayplan.plugins.inter_pod_affinity.args import InterPodAffinityArgs
 
@@ -18,7 +18,7 @@ Refusal = Callable[..., str]
 DEFAULT_NAMES = [plugin.name for plugin in DEFAULT_MULTIPOINT]
 
 
-def profiles_of(*profiles: dict[str, Any]) -> tuple[Profile, ...]:
+def profiles_of(*profiles: dict[str, Any]) -> tuple[ProfileConfig, ...]:
     header = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     return load(json.dumps(header | {"profiles": list(profiles)}), ARGS_KINDS).profiles
 

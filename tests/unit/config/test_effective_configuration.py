@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bayplan.config.effective_configuration import as_built, in_force
+from bayplan.config.effective_configuration import built_configuration, effective_configuration
 from bayplan.config.load import dump, load
 from bayplan.config.model import Configuration
 from bayplan.plugins.args_kinds import ARGS_KINDS
@@ -34,13 +34,13 @@ def test_what_extenders_want_ignored_is_shown_in_place_of_what_was_given() -> No
         extenders=({"urlPrefix": "u", "managedResources": list(managed)},),
     )
     assert ignored(given) == [("x.com/other",), ()]
-    for found in (in_force(given), as_built(given)):
+    for found in (effective_configuration(given), built_configuration(given)):
         assert ignored(found) == [("x.com/gpu",), ("x.com/gpu",)]
 
 
 def test_extenders_stand_as_they_were_given_with_the_time_they_have() -> None:
     extenders = ({"urlPrefix": "first", "ignorable": True}, {"urlPrefix": "second", "httpTimeout": "1s"})
-    found = dump(in_force(configuration({}, extenders=extenders)))["extenders"]
+    found = dump(effective_configuration(configuration({}, extenders=extenders)))["extenders"]
     assert [(each["urlPrefix"], each["httpTimeout"]) for each in found] == [("first", "5s"), ("second", "1s")]
 
 
@@ -49,12 +49,15 @@ def test_arguments_are_written_by_name_and_only_where_they_are_read() -> None:
     given = configuration({"pluginConfig": [*entries, gives("NodePorts", b=1)]})
     names = {"DefaultPreemption", "DynamicResources", "InterPodAffinity", "NodeAffinity", "NodePorts"}
     names |= {"NodeResourcesBalancedAllocation", "NodeResourcesFit", "PodTopologySpread", "VolumeBinding"}
-    (shown,), (written,) = dump(in_force(given))["profiles"], dump(as_built(given))["profiles"]
+    (shown,), (written,) = (
+        dump(effective_configuration(given))["profiles"],
+        dump(built_configuration(given))["profiles"],
+    )
     assert [each["name"] for each in shown["pluginConfig"][:3]] == ["VolumeBinding", "NoSuch", "NodeName"]
     assert [each["name"] for each in written["pluginConfig"]] == sorted(names)
     assert written["pluginConfig"][-1]["args"]["bindTimeoutSeconds"] == 5
 
 
 def test_a_profile_without_arguments_has_no_list_of_them() -> None:
-    (profile,) = dump(as_built(configuration({"plugins": BARE})))["profiles"]
+    (profile,) = dump(built_configuration(configuration({"plugins": BARE})))["profiles"]
     assert "pluginConfig" not in profile

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.codec.go_duration import Duration
+from bayplan.codec.go_duration import GoDuration
 from bayplan.config.extenders import apply_extenders
 from bayplan.config.load import load
 from bayplan.config.model import Configuration
@@ -75,10 +75,14 @@ def test_fields_and_the_timeout_that_zero_means() -> None:
         {"urlPrefix": "http://a", "enableHTTPS": True, "tlsConfig": {"caData": "aGk="}, "httpTimeout": "3s"},
         {"urlPrefix": "http://b"},
     ).extenders
-    assert (found[0].url_prefix, found[0].enable_https, found[0].timeout) == ("http://a", True, Duration.of_seconds(3))
+    assert (found[0].url_prefix, found[0].enable_https, found[0].timeout) == (
+        "http://a",
+        True,
+        GoDuration.of_seconds(3),
+    )
     assert found[0].tls_config is not None
     assert found[0].tls_config.ca_data == b"hi"
-    assert found[1].timeout == Duration.of_seconds(5)
+    assert found[1].timeout == GoDuration.of_seconds(5)
 
 
 def test_ignorable_extenders_are_asked_last() -> None:

@@ -6,17 +6,17 @@ import pytest
 
 from bayplan.config.defaults import default_plugins
 from bayplan.config.feature_gates import (
-    LOCKED_ON,
-    OFF,
-    ON,
-    TURNABLE,
-    features_of,
+    CONFIGURABLE_GATES,
+    DISABLED_GATES,
+    ENABLED_GATES,
+    LOCKED_GATES,
+    parse_feature_gates,
 )
 from bayplan.errors import ConfigError
 
 
 def test_defaults_hold_without_flags() -> None:
-    features = features_of(())
+    features = parse_feature_gates(())
     assert features.enabled("SchedulerPopFromBackoffQ")
     assert features.enabled("DynamicResourceAllocation")
     assert not features.enabled("GangScheduling")
@@ -24,32 +24,36 @@ def test_defaults_hold_without_flags() -> None:
 
 
 def test_no_gate_is_of_two_kinds() -> None:
-    assert len(ON | OFF | LOCKED_ON) == len(ON) + len(OFF) + len(LOCKED_ON)
-    assert TURNABLE <= ON | OFF
+    assert len(ENABLED_GATES | DISABLED_GATES | LOCKED_GATES) == len(ENABLED_GATES) + len(DISABLED_GATES) + len(
+        LOCKED_GATES
+    )
+    assert CONFIGURABLE_GATES <= ENABLED_GATES | DISABLED_GATES
 
 
 def test_the_last_word_counts_and_spaces_do_not() -> None:
-    features = features_of(["SchedulerPopFromBackoffQ=true", " kube: SchedulerPopFromBackoffQ = false", ""])
+    features = parse_feature_gates(["SchedulerPopFromBackoffQ=true", " kube: SchedulerPopFromBackoffQ = false", ""])
     assert not features.enabled("SchedulerPopFromBackoffQ")
 
 
 def test_gates_that_change_nothing_here_are_named() -> None:
-    features = features_of(
+    features = parse_feature_gates(
         ["StorageCapacityScoring=true", "SchedulerAsyncPreemption=true", "KubeletThing=true", "OpportunisticBatching=0"]
     )
-    assert features.without_effect() == ["StorageCapacityScoring"]
+    assert features.ineffective_gates() == ["StorageCapacityScoring"]
 
 
 def test_gates_that_nobody_knows_are_named_with_the_nearest_that_is_known() -> None:
     gates = ["GangSchedulling=true", "genericworkload=true", "Nope=false", "OpportunisticBatching=false"]
     nearest = [("GangSchedulling", "GangScheduling"), ("Nope", ""), ("genericworkload", "GenericWorkload")]
-    assert list(features_of(gates).unknown()) == nearest
+    assert list(parse_feature_gates(gates).unknown()) == nearest
 
 
 def test_the_gates_of_pod_groups_can_be_turned() -> None:
-    features = features_of(["GenericWorkload=true", "GangScheduling=true", "TopologyAwareWorkloadScheduling=true"])
-    assert features.without_effect() == []
-    assert all(map(features.in_force, features.given))
+    features = parse_feature_gates(
+        ["GenericWorkload=true", "GangScheduling=true", "TopologyAwareWorkloadScheduling=true"]
+    )
+    assert features.ineffective_gates() == []
+    assert all(map(features.is_effective, features.set_gates))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_gates_bring_plugins(gates: list[str], added: list[str]) -> None:
 
 
 def test_an_older_version_can_be_emulated() -> None:
-    assert features_of((), ["kube=1.34"], ["1.33"]).emulated_version == "1.34"
+    assert parse_feature_gates((), ["kube=1.34"], ["1.33"]).emulated_version == "1.34"
 
 
 @pytest.mark.parametrize(
@@ -95,5 +99,5 @@ def test_an_older_version_can_be_emulated() -> None:
 )
 def test_what_is_refused(gates: list[str], emulated: list[str], compatible: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as told:
-        features_of(gates, emulated, compatible)
+        parse_feature_gates(gates, emulated, compatible)
     assert words in str(told.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.codec.go_duration import Duration
+from bayplan.codec.go_duration import GoDuration
 from bayplan.config.load import load, load_default
 from bayplan.config.model import ClientConnection, Configuration, LeaderElection
 from bayplan.plugins.args_kinds import ARGS_KINDS
@@ -67,7 +67,7 @@ def test_given_values_are_kept() -> None:
     )
     assert found.parallelism == 4
     assert found.leader_election.leader_elect is False
-    assert found.leader_election.lease_duration == Duration.of_seconds(60)
+    assert found.leader_election.lease_duration == GoDuration.of_seconds(60)
     assert (found.client_connection.qps, found.client_connection.kubeconfig) == (2.5, "/k")
     assert found.delay_cache_until_active is True
 

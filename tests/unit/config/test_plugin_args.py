@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.codec.go_duration import Duration
+from bayplan.codec.go_duration import GoDuration
 from bayplan.config.field_errors import FieldPath
 from bayplan.objects import core
 from bayplan.plugins.args_kinds import ARGS_KINDS
@@ -65,8 +65,8 @@ def test_defaults() -> None:
     assert ARGS_KINDS["NodeResourcesBalancedAllocation"].default().resources == CPU_AND_MEMORY
     assert ARGS_KINDS["PodTopologySpread"].default().defaulting_type == "System"
     assert ARGS_KINDS["VolumeBinding"].default().bind_timeout_seconds == 600
-    assert ARGS_KINDS["DynamicResources"].default().filter_timeout == Duration.of_seconds(10)
-    assert ARGS_KINDS["DynamicResources"].default().binding_timeout == Duration.of_seconds(600)
+    assert ARGS_KINDS["DynamicResources"].default().filter_timeout == GoDuration.of_seconds(10)
+    assert ARGS_KINDS["DynamicResources"].default().binding_timeout == GoDuration.of_seconds(600)
 
 
 def test_a_strategy_without_type_stays_without_type() -> None:
@@ -81,8 +81,8 @@ def test_a_weight_of_zero_is_one() -> None:
 
 
 def test_a_filter_timeout_of_zero_is_no_limit() -> None:
-    given = dynamic_resources_args.DynamicResourcesArgs(filter_timeout=Duration())
-    assert dynamic_resources_args.apply_defaults(given).filter_timeout == Duration()
+    given = dynamic_resources_args.DynamicResourcesArgs(filter_timeout=GoDuration())
+    assert dynamic_resources_args.apply_defaults(given).filter_timeout == GoDuration()
 
 
 REQUIRED = "addedAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]"

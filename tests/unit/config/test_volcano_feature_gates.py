@@ -6,19 +6,21 @@ import re
 
 import pytest
 
-from bayplan.config.feature_gates import LOCKED_ON, OFF, ON
+from bayplan.config.feature_gates import DISABLED_GATES, ENABLED_GATES, LOCKED_GATES
 from bayplan.config.volcano_feature_gates import (
-    QUEUE_ADMISSION,
-    gates_without_effect,
-    go_volcano_gates,
-    queues_admit,
+    QUEUE_ADMISSION_GATE,
+    ignored_gate_messages,
+    is_queue_admission_enabled,
+    parse_volcano_gates,
 )
 
 
 def test_queues_admit_no_pods_unless_they_are_told_to() -> None:
-    assert not queues_admit(())
-    assert queues_admit(go_volcano_gates(f"VolcanoJobSupport=true, {QUEUE_ADMISSION}=true"))
-    assert not queues_admit(go_volcano_gates(f"{QUEUE_ADMISSION}=true,{QUEUE_ADMISSION}=false"))
+    assert not is_queue_admission_enabled(())
+    assert is_queue_admission_enabled(parse_volcano_gates(f"VolcanoJobSupport=true, {QUEUE_ADMISSION_GATE}=true"))
+    assert not is_queue_admission_enabled(
+        parse_volcano_gates(f"{QUEUE_ADMISSION_GATE}=true,{QUEUE_ADMISSION_GATE}=false")
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,17 +42,20 @@ def test_queues_admit_no_pods_unless_they_are_told_to() -> None:
 )
 def test_what_cannot_be_meant_is_refused_in_volcanos_words(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)) as fault:
-        go_volcano_gates(text)
+        parse_volcano_gates(text)
     assert str(fault.value) == said
 
 
 def test_the_gates_of_kubernetes_are_known() -> None:
-    names = ON | OFF | LOCKED_ON
-    assert {name for name, _ in go_volcano_gates(",".join(f"{name}=true" for name in sorted(names)))} == names
+    names = ENABLED_GATES | DISABLED_GATES | LOCKED_GATES
+    assert {name for name, _ in parse_volcano_gates(",".join(f"{name}=true" for name in sorted(names)))} == names
 
 
 def test_gates_that_turn_nothing_are_told_when_they_are_turned() -> None:
-    given = go_volcano_gates(f"CSIStorage=true,WorkLoadSupport=true,PriorityClass=false,{QUEUE_ADMISSION}=true")
+    given = parse_volcano_gates(f"CSIStorage=true,WorkLoadSupport=true,PriorityClass=false,{QUEUE_ADMISSION_GATE}=true")
     told = ["feature gate CSIStorage has no effect here", "feature gate PriorityClass has no effect here"]
-    assert list(gates_without_effect(given)) == told
-    assert list(gates_without_effect(given, none=True)) == [*told, f"feature gate {QUEUE_ADMISSION} has no effect here"]
+    assert list(ignored_gate_messages(given)) == told
+    assert list(ignored_gate_messages(given, none=True)) == [
+        *told,
+        f"feature gate {QUEUE_ADMISSION_GATE} has no effect here",
+    ]

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.clock import ManualClock
-from bayplan.controllers import CONTROLLER_NAMES, Controllers, chosen
-from bayplan.controllers.core.controller import slowly
-from bayplan.controllers.core.expectations import FORGOTTEN_S, Expectations
-from bayplan.controllers.core.shared_informers import changes, supervised
+from bayplan.controllers import CONTROLLER_NAMES, ControllerManager, select_controllers
+from bayplan.controllers.core.controller import slow_start_batch
+from bayplan.controllers.core.expectations import EXPECTATIONS_TIMEOUT_S, Expectations
+from bayplan.controllers.core.shared_informers import merge_patch, run_supervised
 from bayplan.errors import UsageError
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 
 
 @pytest.mark.parametrize(
@@ -34,24 +34,24 @@ from support.harness.embedded_cluster import served
     ],
 )
 def test_choosing(patterns: list[str], missing: set[str]) -> None:
-    assert set(CONTROLLER_NAMES) - set(chosen(patterns)) == missing
+    assert set(CONTROLLER_NAMES) - set(select_controllers(patterns)) == missing
 
 
 def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="'deployment' is no controller; there are cronjob-controller, daemonset"):
-        chosen(["deployment"])
+        select_controllers(["deployment"])
 
 
-@on_loop
+@async_test
 async def test_only_what_is_named_runs(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster, cluster.client() as client:
-        assert Controllers(client, only=["job-controller"]).names == ["job-controller"]
-        assert Controllers(client).names == list(CONTROLLER_NAMES)
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
+        assert ControllerManager(client, only=["job-controller"]).names == ["job-controller"]
+        assert ControllerManager(client).names == list(CONTROLLER_NAMES)
         with pytest.raises(UsageError, match="there is no controller 'foo'"):
-            Controllers(client, only=["foo"])
+            ControllerManager(client, only=["foo"])
 
 
-@on_loop
+@async_test
 async def test_what_fails_is_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     begun = 0
@@ -64,7 +64,7 @@ async def test_what_fails_is_begun_anew(caplog: pytest.LogCaptureFixture) -> Non
         await asyncio.Event().wait()
 
     with caplog.at_level(logging.CRITICAL, logger="bayplan"):
-        running = asyncio.create_task(supervised("it", work, clock.sleep))
+        running = asyncio.create_task(run_supervised("it", work, clock.sleep))
         while begun < 3:
             await asyncio.sleep(0)
             clock.advance(1.0)
@@ -79,21 +79,21 @@ async def test_what_fails_is_begun_anew(caplog: pytest.LogCaptureFixture) -> Non
 def test_what_was_done_is_waited_for_and_forgotten_in_the_end() -> None:
     clock = ManualClock()
     expected = Expectations(clock)
-    expected.creating("owner", 2)
-    expected.deleting("owner", "a")
-    assert not expected.settled("owner")
-    assert expected.settled("other")
-    expected.saw_new("owner")
-    expected.not_created("owner")
-    assert not expected.settled("owner")
-    expected.saw_end("owner", "a")
-    assert expected.settled("owner")
-    expected.creating("owner", 1)
-    clock.advance(FORGOTTEN_S)
-    assert expected.settled("owner")
+    expected.expect_creations("owner", 2)
+    expected.expect_deletion("owner", "a")
+    assert not expected.satisfied("owner")
+    assert expected.satisfied("other")
+    expected.creation_observed("owner")
+    expected.lower_creations("owner")
+    assert not expected.satisfied("owner")
+    expected.deletion_observed("owner", "a")
+    assert expected.satisfied("owner")
+    expected.expect_creations("owner", 1)
+    clock.advance(EXPECTATIONS_TIMEOUT_S)
+    assert expected.satisfied("owner")
 
 
-@on_loop
+@async_test
 async def test_a_refusal_costs_one_request_and_not_five_hundred() -> None:
     asked = []
 
@@ -101,14 +101,14 @@ async def test_a_refusal_costs_one_request_and_not_five_hundred() -> None:
         asked.append(index)
         raise RuntimeError("no")
 
-    tried, faults = await slowly(500, refuse)
+    tried, faults = await slow_start_batch(500, refuse)
     assert (tried, len(faults), asked) == (1, 1, [0])
     made = []
 
     async def work(index: int) -> None:
         made.append(index)
 
-    assert await slowly(500, work) == (500, [])
+    assert await slow_start_batch(500, work) == (500, [])
     assert sorted(made) == list(range(500))
 
 
@@ -147,5 +147,5 @@ def plain(tree: Any) -> Any:
 )
 def test_a_patch_makes_one_of_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
     old, new = plain(old), plain(new)
-    assert merged(old, changes(old, new)) == new
-    assert changes(new, new) == {}
+    assert merged(old, merge_patch(old, new)) == new
+    assert merge_patch(new, new) == {}

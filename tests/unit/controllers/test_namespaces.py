@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bayplan.client.discovery.preferred_resources import KindsThere, kinds_there
-from bayplan.controllers.cleanup.namespaces import LOOK_AGAIN_S, Namespaces, conditions
-from bayplan.controllers.core.api_types import NAMESPACES, Tree, Whole
+from bayplan.client.discovery.preferred_resources import PreferredResources, server_preferred_resources
+from bayplan.controllers.cleanup.namespaces import RECHECK_S, NamespaceController, conditions
+from bayplan.controllers.core.api_types import NAMESPACES, Tree, UntypedObject
 from bayplan.errors import ApiError as Refused
 from bayplan.errors import Conflict, Forbidden, NotFound
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 from support.harness.single_controller import ControllerRig, rig_of
 
 KEY = ("", "team")
@@ -25,10 +25,10 @@ GOING = {"items": [{"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T0
 NONE: Tree = {"items": []}
 
 
-def namespace(**changes: Any) -> Whole:
+def namespace(**changes: Any) -> UntypedObject:
     meta = {"name": "team", "uid": "u1", "resourceVersion": "7", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     tree = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Terminating"}}
-    return convert({**tree, **changes}, Whole)
+    return convert({**tree, **changes}, UntypedObject)
 
 
 LIVING = namespace(metadata={"name": "team", "uid": "u1"})
@@ -45,7 +45,7 @@ def server(*kinds: Tree, uid: str = "u1", finalizers: list[str] | None = None) -
     return {"GET /apis": {}, "GET /api/v1": core, "GET /api/v1/namespaces/team": whole}
 
 
-async def sync(rig: ControllerRig[Namespaces], item: Whole | None = None) -> float | None:
+async def sync(rig: ControllerRig[NamespaceController], item: UntypedObject | None = None) -> float | None:
     rig.hear(rig.controller.namespaces, namespace() if item is None else item)
     return await rig.controller.sync(KEY)
 
@@ -59,9 +59,9 @@ def messages(body: Tree) -> dict[str, str]:
     ("item", "queued"),
     [pytest.param(namespace(), {KEY: 0.0}, id="terminating"), pytest.param(LIVING, {}, id="not-deleted")],
 )
-@on_loop
-async def test_which_namespaces_are_queued(item: Whole, queued: dict[Any, float]) -> None:
-    async with rig_of(Namespaces) as rig:
+@async_test
+async def test_which_namespaces_are_queued(item: UntypedObject, queued: dict[Any, float]) -> None:
+    async with rig_of(NamespaceController) as rig:
         rig.hear(rig.controller.namespaces, item)
         assert rig.queued() == queued
         rig.hear_gone(rig.controller.namespaces, item)
@@ -76,15 +76,15 @@ async def test_which_namespaces_are_queued(item: Whole, queued: dict[Any, float]
         pytest.param(namespace(spec={"finalizers": ["example.com/other"]}), id="finalizer-of-others"),
     ],
 )
-@on_loop
-async def test_namespaces_that_are_left_alone(item: Whole) -> None:
-    async with rig_of(Namespaces, server()) as rig:
+@async_test
+async def test_namespaces_that_are_left_alone(item: UntypedObject) -> None:
+    async with rig_of(NamespaceController, server()) as rig:
         assert await rig.controller.sync(KEY) is None
         assert await sync(rig, item) is None
         assert rig.requests == []
 
 
-@on_loop
+@async_test
 async def test_an_empty_namespace_loses_the_finalizer() -> None:
     kinds = [
         kind("configmaps", "ConfigMap"),
@@ -94,7 +94,7 @@ async def test_an_empty_namespace_loses_the_finalizer() -> None:
         kind("bindings", "Binding", verbs=["create"]),
         kind("onlylisted", "OnlyListed", verbs=["list", "watch"]),
     ]
-    async with rig_of(Namespaces, server(*kinds, finalizers=["example.com/other", "kubernetes"])) as rig:
+    async with rig_of(NamespaceController, server(*kinds, finalizers=["example.com/other", "kubernetes"])) as rig:
         assert await sync(rig) is None
         *reads, (line, body) = rig.requests
         assert [each for each, _ in reads] == [
@@ -109,28 +109,28 @@ async def test_an_empty_namespace_loses_the_finalizer() -> None:
         assert body["spec"] == {"finalizers": ["example.com/other"]}
 
 
-@on_loop
+@async_test
 async def test_a_namespace_that_was_made_again_keeps_its_finalizer() -> None:
-    async with rig_of(Namespaces, server(uid="another")) as rig:
+    async with rig_of(NamespaceController, server(uid="another")) as rig:
         assert await sync(rig) is None
         assert rig.writes == []
 
 
 @pytest.mark.parametrize("refusal", [Conflict("changed", code=409), NotFound("gone", code=404)])
-@on_loop
+@async_test
 async def test_a_refused_finalizer_is_tried_again(refusal: Refused) -> None:
-    async with rig_of(Namespaces, {**server(), "PUT /api/v1/namespaces/team/finalize": refusal}) as rig:
+    async with rig_of(NamespaceController, {**server(), "PUT /api/v1/namespaces/team/finalize": refusal}) as rig:
         rig.hear(rig.controller.namespaces, namespace())
         rig.queued()
         assert await rig.controller.sync(KEY) is None
         assert rig.queued() == {KEY: 0.0}
 
 
-@on_loop
+@async_test
 async def test_pods_are_deleted_before_everything_else() -> None:
     answers = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": [TWO, GOING]}
-    async with rig_of(Namespaces, answers) as rig:
-        assert await sync(rig) == LOOK_AGAIN_S == 0.5
+    async with rig_of(NamespaceController, answers) as rig:
+        assert await sync(rig) == RECHECK_S == 0.5
         deletion, (line, body) = rig.writes
         assert deletion == (f"DELETE {CORE}/pods", BACKGROUND)
         assert line == "PATCH /api/v1/namespaces/team/status"
@@ -159,71 +159,71 @@ async def test_pods_are_deleted_before_everything_else() -> None:
         pytest.param(ALL, [Refused("method not allowed", code=405)], [], id="cannot-be-listed"),
     ],
 )
-@on_loop
+@async_test
 async def test_how_a_kind_is_emptied(verbs: list[str], answers: list[Any], deletions: list[Any]) -> None:
     table = server(kind("configmaps", "ConfigMap", verbs=verbs)) | {f"GET {CORE}/configmaps": answers}
-    async with rig_of(Namespaces, table) as rig:
+    async with rig_of(NamespaceController, table) as rig:
         assert await sync(rig) is None
         *found, (last, _) = rig.writes
         assert found == deletions
         assert last == "PUT /api/v1/namespaces/team/finalize"
 
 
-@on_loop
+@async_test
 async def test_what_is_going_already_is_not_deleted_again() -> None:
     table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/configmaps": GOING}
-    async with rig_of(Namespaces, table) as rig:
-        assert await sync(rig) == LOOK_AGAIN_S
+    async with rig_of(NamespaceController, table) as rig:
+        assert await sync(rig) == RECHECK_S
         assert [line for line, _ in rig.writes] == ["PATCH /api/v1/namespaces/team/status"]
 
 
-@on_loop
+@async_test
 async def test_a_refused_list_is_a_condition_and_keeps_the_namespace() -> None:
     table = server(kind("configmaps", "ConfigMap"), kind("secrets", "Secret"))
     table |= {f"GET {CORE}/configmaps": Forbidden("not allowed", code=403), f"GET {CORE}/secrets": [TWO, NONE]}
-    async with rig_of(Namespaces, table) as rig:
-        assert await sync(rig) == LOOK_AGAIN_S
+    async with rig_of(NamespaceController, table) as rig:
+        assert await sync(rig) == RECHECK_S
         assert [line for line, _ in rig.requests if line.startswith("DELETE")] == [f"DELETE {CORE}/secrets"]
-        assert await rig.controller.sync(KEY) == LOOK_AGAIN_S
+        assert await rig.controller.sync(KEY) == RECHECK_S
         (_, body), *_ = rig.writes
         assert messages(body) == {"NamespaceDeletionContentFailure": "Failed to delete all resource types: not allowed"}
 
 
-@on_loop
+@async_test
 async def test_a_refused_list_of_pods_keeps_everything_else() -> None:
     table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": Forbidden("not allowed", code=403)}
-    async with rig_of(Namespaces, table) as rig:
-        assert await sync(rig) == LOOK_AGAIN_S
+    async with rig_of(NamespaceController, table) as rig:
+        assert await sync(rig) == RECHECK_S
         assert f"GET {CORE}/configmaps" not in [line for line, _ in rig.requests]
 
 
-@on_loop
+@async_test
 async def test_a_bug_in_a_deletion_is_raised() -> None:
-    async with rig_of(Namespaces, server() | {f"GET {CORE}/pods": ZeroDivisionError()}) as rig:
+    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": ZeroDivisionError()}) as rig:
         with pytest.raises(ZeroDivisionError):
             await sync(rig)
 
 
-@on_loop
+@async_test
 async def test_a_group_that_does_not_answer_keeps_the_namespace() -> None:
     version = {"version": "v1"}
     groups = {"groups": [{"name": "metrics.k8s.io", "versions": [version], "preferredVersion": version}]}
     failing = {"GET /apis": groups, "GET /apis/metrics.k8s.io/v1": Refused("unavailable", code=503)}
-    async with rig_of(Namespaces, server() | failing) as rig:
-        assert await sync(rig) == LOOK_AGAIN_S
+    async with rig_of(NamespaceController, server() | failing) as rig:
+        assert await sync(rig) == RECHECK_S
         ((_, body),) = rig.writes
         discovery = "Discovery failed for some groups: metrics.k8s.io/v1"
         assert messages(body) == {"NamespaceDeletionDiscoveryFailure": discovery}
 
 
-@on_loop
+@async_test
 async def test_conditions_that_stay_are_not_written_again() -> None:
-    async with rig_of(Namespaces, server() | {f"GET {CORE}/pods": GOING}) as rig:
-        assert await sync(rig) == LOOK_AGAIN_S
+    async with rig_of(NamespaceController, server() | {f"GET {CORE}/pods": GOING}) as rig:
+        assert await sync(rig) == RECHECK_S
         ((_, body),) = rig.writes
         told = namespace(status={"phase": "Terminating", **body["status"]})
         rig.clock.advance(60.0)
-        assert await sync(rig, told) == LOOK_AGAIN_S
+        assert await sync(rig, told) == RECHECK_S
         assert rig.writes == []
 
 
@@ -237,7 +237,7 @@ def test_conditions_count_every_kind_and_finalizer() -> None:
     found = namespace(status={"conditions": [then, since]})
     now = namespace().metadata.deletion_timestamp
     assert now is not None
-    made = conditions(found, KindsThere(failed=("a/v1", "b/v1")), left, [], now)
+    made = conditions(found, PreferredResources(failed=("a/v1", "b/v1")), left, [], now)
     finalizers = "a/a in 1 resource instances, b/b in 2 resource instances"
     assert [(each["type"], each["status"], each["reason"], each["message"]) for each in made] == [
         (
@@ -277,7 +277,7 @@ def test_conditions_count_every_kind_and_finalizer() -> None:
 # Which kinds a server has
 
 
-@on_loop
+@async_test
 async def test_kinds_come_in_the_preferred_version_without_subresources_and_events() -> None:
     groups = [
         {
@@ -298,16 +298,16 @@ async def test_kinds_come_in_the_preferred_version_without_subresources_and_even
         "GET /apis/events.k8s.io/v1": {"resources": [kind("events", "Event")]},
         "GET /apis/broken/v1": b"<html>",
     }
-    async with rig_of(Namespaces, table) as rig:
-        there = await kinds_there(rig.controller.client)
-    offered = [f"{each.resource} {each.resource.version}" for each in there.offers]
+    async with rig_of(NamespaceController, table) as rig:
+        there = await server_preferred_resources(rig.controller.client)
+    offered = [f"{each.resource} {each.resource.version}" for each in there.resources]
     assert offered == ["pods v1", "deployments.apps v2", "sets.apps v2", "old.apps v1"]
     assert there.failed == ("apps/v3", "broken/v1")
     assert [each.plural for each in there.watchable()] == ["pods", "deployments", "old"]
     found = there.find("apps/v1", "Deployment")
     assert found is not None
     assert found.path("team") == "/apis/apps/v2/namespaces/team/deployments"
-    assert there.find("v1", "Pod") == there.offers[0].resource
+    assert there.find("v1", "Pod") == there.resources[0].resource
     assert there.find("v1", "Deployment") is None
     assert there.find("apps/v2", "Pod") is None
     assert NAMESPACES not in there.watchable()

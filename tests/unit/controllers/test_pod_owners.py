@@ -9,25 +9,25 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.controllers.core.api_types import (
     REPLICA_SETS,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.controller import first_fault, slowly
-from bayplan.controllers.core.expectations import FORGOTTEN_S, Expectations
+from bayplan.controllers.core.controller import raise_first_error, slow_start_batch
+from bayplan.controllers.core.expectations import EXPECTATIONS_TIMEOUT_S, Expectations
 from bayplan.controllers.core.owner_refs import (
-    count_of,
+    count_where,
     generated_prefix,
     owner_reference,
-    pod_of,
+    pod_from_template,
     selector_of,
 )
-from bayplan.controllers.workloads.owned_pods import BREATH_S, FEW
-from bayplan.controllers.workloads.replica_sets import ReplicaSets
+from bayplan.controllers.workloads.owned_pods import BATCH_PERIOD_S, BATCH_THRESHOLD
+from bayplan.controllers.workloads.replica_sets import ReplicaSetController
 from bayplan.errors import ApiError as Refused
 from bayplan.errors import Conflict, Forbidden, NotFound
 from bayplan.objects.kinds import convert
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 from support.harness.single_controller import ControllerRig, rig_of
 
 WEB = ("default", "web")
@@ -37,27 +37,27 @@ GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 SELECTS = {"matchLabels": {"app": "web"}}
 
 
-class Sets(ReplicaSets):
+class Sets(ReplicaSetController):
     """Keeps what events would say."""
 
     said: list[tuple[str, str, bool]]
 
-    def say(self, resource: Any, item: Any, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
+    def record_event(self, resource: Any, item: Any, reason: str, note: str, *, warning: bool = False) -> None:  # noqa: ARG002
         self.said = [*getattr(self, "said", []), (reason, note, warning)]
 
 
-def owner(name: str = "web", *, selector: Tree | None = SELECTS, **meta: Any) -> Whole:
+def owner(name: str = "web", *, selector: Tree | None = SELECTS, **meta: Any) -> UntypedObject:
     whole = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
-    return convert({"metadata": whole, "spec": {"selector": selector}}, Whole)
+    return convert({"metadata": whole, "spec": {"selector": selector}}, UntypedObject)
 
 
 def pod(
     name: str = "p", *, of: str = "", app: str = "web", kind: str = "ReplicaSet", phase: str = "Running", **meta: Any
-) -> SeenPod:
+) -> PodFields:
     references = [{"apiVersion": "apps/v1", "kind": kind, "name": of, "uid": f"uid-{of}", "controller": True}]
     whole = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": {"app": app}, **meta}
     whole["ownerReferences"] = references if of else []
-    return convert({"metadata": whole, "status": {"phase": phase}}, SeenPod)
+    return convert({"metadata": whole, "status": {"phase": phase}}, PodFields)
 
 
 # Who is woken
@@ -80,11 +80,11 @@ def pod(
         pytest.param(pod(of="db", kind="Job"), pod(of="web"), {"web"}, id="comes-from-another-kind"),
     ],
 )
-@on_loop
-async def test_whom_a_pod_wakes(old: SeenPod | None, new: SeenPod | None, woken: set[str]) -> None:
+@async_test
+async def test_whom_a_pod_wakes(old: PodFields | None, new: PodFields | None, woken: set[str]) -> None:
     async with rig_of(Sets) as rig:
         other = owner("db", selector={"matchLabels": {"app": "db"}})
-        far = convert({"metadata": {"name": "far", "namespace": "far"}, "spec": {"selector": SELECTS}}, Whole)
+        far = convert({"metadata": {"name": "far", "namespace": "far"}, "spec": {"selector": SELECTS}}, UntypedObject)
         rig.hear(rig.controller.owners, owner(), other, far)
         if old is not None:
             rig.hear(rig.controller.pods, old)
@@ -96,41 +96,41 @@ async def test_whom_a_pod_wakes(old: SeenPod | None, new: SeenPod | None, woken:
         assert rig.queued() == {("default", name): 0.0 for name in woken}
 
 
-@on_loop
+@async_test
 async def test_an_owner_of_many_pods_waits_a_moment() -> None:
     async with rig_of(Sets) as rig:
-        for number in range(FEW):
+        for number in range(BATCH_THRESHOLD):
             rig.hear(rig.controller.pods, pod(f"p{number}", of="web"))
             assert rig.queued() == {WEB: 0.0}
         rig.hear(rig.controller.pods, pod("last", of="web"))
-        assert rig.queued() == {WEB: pytest.approx(BREATH_S, abs=0.06)}
+        assert rig.queued() == {WEB: pytest.approx(BATCH_PERIOD_S, abs=0.06)}
 
 
-@on_loop
+@async_test
 async def test_pods_that_come_and_go_are_expected() -> None:
     async with rig_of(Sets) as rig:
-        expected, pods = rig.controller.expected, rig.controller.pods
-        expected.creating("uid-web", 1)
+        expected, pods = rig.controller.expectations, rig.controller.pods
+        expected.expect_creations("uid-web", 1)
         rig.hear(pods, pod("other", of="db"))
-        assert not expected.settled("uid-web")
+        assert not expected.satisfied("uid-web")
         rig.hear(pods, pod(of="web"))
-        assert expected.settled("uid-web")
-        expected.creating("uid-web", 1)
-        expected.deleting("uid-web", "uid-p")
+        assert expected.satisfied("uid-web")
+        expected.expect_creations("uid-web", 1)
+        expected.expect_deletion("uid-web", "uid-p")
         rig.hear(pods, pod(of="web", phase="Failed"))
-        assert not expected.settled("uid-web")
+        assert not expected.satisfied("uid-web")
         rig.hear(pods, pod("second", of="web"))
-        assert not expected.settled("uid-web")
+        assert not expected.satisfied("uid-web")
         rig.hear(pods, pod(of="web", **GOING))
-        assert expected.settled("uid-web")
-        expected.deleting("uid-web", "uid-second")
+        assert expected.satisfied("uid-web")
+        expected.expect_deletion("uid-web", "uid-second")
         rig.hear_gone(pods, pod("second", of="web"))
-        assert expected.settled("uid-web")
-        expected.creating("uid-web", 1)
+        assert expected.satisfied("uid-web")
+        expected.expect_creations("uid-web", 1)
         rig.hear(rig.controller.owners, owner(), owner())
-        assert not expected.settled("uid-web")
+        assert not expected.satisfied("uid-web")
         rig.hear_gone(rig.controller.owners, owner())
-        assert expected.settled("uid-web")
+        assert expected.satisfied("uid-web")
 
 
 # Adoption
@@ -139,10 +139,10 @@ async def test_pods_that_come_and_go_are_expected() -> None:
 LIVES = {"metadata": {"name": "web", "uid": "uid-web"}}
 
 
-async def own(rig: ControllerRig[Sets], item: Whole, *pods: SeenPod) -> list[str]:
+async def own(rig: ControllerRig[Sets], item: UntypedObject, *pods: PodFields) -> list[str]:
     rig.hear(rig.controller.owners, item)
     rig.hear(rig.controller.pods, *pods)
-    return [each.name for each in await rig.controller.own_pods(item)]
+    return [each.name for each in await rig.controller.claim_pods(item)]
 
 
 @pytest.mark.parametrize(
@@ -158,15 +158,15 @@ async def own(rig: ControllerRig[Sets], item: Whole, *pods: SeenPod) -> list[str
         pytest.param(pod(), NotFound("gone", code=404), False, id="owner-is-gone"),
     ],
 )
-@on_loop
-async def test_which_orphans_are_adopted(found: SeenPod, server: Any, adopted: bool) -> None:
+@async_test
+async def test_which_orphans_are_adopted(found: PodFields, server: Any, adopted: bool) -> None:
     async with rig_of(Sets, {f"GET {WEB_PATH}": server}) as rig:
         assert await own(rig, owner(), found) == (["p"] if adopted else [])
         body = {"metadata": {"uid": "uid-p", "ownerReferences": [owner_reference(REPLICA_SETS, owner())]}}
         assert rig.writes == ([(f"PATCH {PODS_PATH}/p", body)] if adopted else [])
 
 
-@on_loop
+@async_test
 async def test_an_orphan_that_went_meanwhile_is_not_counted() -> None:
     answers = {f"GET {WEB_PATH}": LIVES, f"PATCH {PODS_PATH}/p": NotFound("gone", code=404)}
     async with rig_of(Sets, answers) as rig:
@@ -184,8 +184,8 @@ async def test_an_orphan_that_went_meanwhile_is_not_counted() -> None:
         ),
     ],
 )
-@on_loop
-async def test_which_pods_are_let_go(item: Whole, found: SeenPod, let_go: bool) -> None:
+@async_test
+async def test_which_pods_are_let_go(item: UntypedObject, found: PodFields, let_go: bool) -> None:
     answers = {f"PATCH {PODS_PATH}/p": NotFound("gone", code=404)}
     async with rig_of(Sets, answers) as rig:
         assert await own(rig, item, found) == []
@@ -196,8 +196,8 @@ async def test_which_pods_are_let_go(item: Whole, found: SeenPod, let_go: bool) 
 @pytest.mark.parametrize(
     "item", [pytest.param(owner(**GOING), id="terminating"), pytest.param(owner(selector={}), id="selects-everything")]
 )
-@on_loop
-async def test_owners_that_adopt_nothing(item: Whole) -> None:
+@async_test
+async def test_owners_that_adopt_nothing(item: UntypedObject) -> None:
     async with rig_of(Sets, {f"GET {WEB_PATH}": LIVES}) as rig:
         assert await own(rig, item, pod("mine", of="web"), pod("stray")) == ["mine"]
         assert rig.requests == []
@@ -213,7 +213,7 @@ def test_the_reference_of_an_owner_is_that_of_its_controller() -> None:
         "blockOwnerDeletion": True,
     }
     assert generated_prefix("web") == "web-"
-    assert count_of([pod(), pod(app="db"), pod(of="web")], lambda each: each.labels["app"] == "web") == 2
+    assert count_where([pod(), pod(app="db"), pod(of="web")], lambda each: each.labels["app"] == "web") == 2
 
 
 def test_an_object_without_a_selector_selects_nothing() -> None:
@@ -228,10 +228,10 @@ def test_a_pod_of_a_template(name: str, generate: str, expected: Tree) -> None:
     reference = {"uid": "u"}
     whole = {"apiVersion": "v1", "kind": "Pod"}
     meta = {"labels": {"a": "b"}, **expected, "ownerReferences": [reference]}
-    made = pod_of(template, reference, name=name, generate=generate)
+    made = pod_from_template(template, reference, name=name, generate=generate)
     assert made == {**whole, "metadata": meta, "spec": {"hostname": "h"}}
     bare = {**whole, "metadata": {**expected, "ownerReferences": [reference]}, "spec": {}}
-    assert pod_of({}, reference, name=name, generate=generate) == bare
+    assert pod_from_template({}, reference, name=name, generate=generate) == bare
 
 
 # Creations and deletions
@@ -240,16 +240,16 @@ def test_a_pod_of_a_template(name: str, generate: str, expected: Tree) -> None:
 MADE = {"metadata": {"name": "web-x", "namespace": "default"}}
 
 
-@on_loop
+@async_test
 async def test_created_pods_are_expected_and_reported() -> None:
     async with rig_of(Sets, {f"POST {PODS_PATH}": MADE}) as rig:
         await rig.controller.create_pods(owner(), [{"n": 0}, {"n": 1}])
         assert rig.requests == [(f"POST {PODS_PATH}", {"n": number}) for number in range(2)]
         assert rig.controller.said == [("SuccessfulCreate", "Created pod: web-x", False)] * 2
         for left in (1, 0):
-            assert not rig.controller.expected.settled("uid-web")
+            assert not rig.controller.expectations.satisfied("uid-web")
             rig.hear(rig.controller.pods, pod(f"p{left}", of="web"))
-        assert rig.controller.expected.settled("uid-web")
+        assert rig.controller.expectations.satisfied("uid-web")
         await rig.controller.create_pods(owner(), [{}], tell_each=False)
         assert len(rig.controller.said) == 2
 
@@ -270,7 +270,7 @@ ENDING = "namespace default is being terminated"
         pytest.param(ZeroDivisionError(), True, [], id="bug"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_refused_pod_stops_the_rest_and_is_not_expected(fault: Exception, raised: bool, said: Any) -> None:
     async with rig_of(Sets, {f"POST {PODS_PATH}": fault}) as rig:
         try:
@@ -280,10 +280,10 @@ async def test_a_refused_pod_stops_the_rest_and_is_not_expected(fault: Exception
             assert raised
         assert len(rig.requests) == 1
         assert getattr(rig.controller, "said", []) == said
-        assert rig.controller.expected.settled("uid-web")
+        assert rig.controller.expectations.satisfied("uid-web")
 
 
-@on_loop
+@async_test
 async def test_deleted_pods_are_expected_and_reported() -> None:
     answers = {f"DELETE {PODS_PATH}/gone": NotFound("gone", code=404)}
     async with rig_of(Sets, answers) as rig:
@@ -294,12 +294,12 @@ async def test_deleted_pods_are_expected_and_reported() -> None:
             (f"DELETE {PODS_PATH}/gone", {"uid": "uid-gone"}),
         ]
         assert rig.controller.said == [("SuccessfulDelete", "Deleted pod: p", False)]
-        assert not rig.controller.expected.settled("uid-web")
+        assert not rig.controller.expectations.satisfied("uid-web")
         rig.hear_gone(rig.controller.pods, pod(of="web"))
-        assert rig.controller.expected.settled("uid-web")
+        assert rig.controller.expectations.satisfied("uid-web")
 
 
-@on_loop
+@async_test
 async def test_a_refused_deletion_is_raised_and_nothing_is_expected() -> None:
     pods = [pod(f"p{number}", of="web") for number in range(20)]
     answers = {f"DELETE {PODS_PATH}/{each.name}": Conflict("changed", code=409) for each in pods}
@@ -308,7 +308,7 @@ async def test_a_refused_deletion_is_raised_and_nothing_is_expected() -> None:
             await rig.controller.delete_pods(owner(), pods)
         assert len(rig.requests) == 16
         assert rig.controller.said == [("FailedDelete", "Error deleting: changed", True)] * 16
-        assert rig.controller.expected.settled("uid-web")
+        assert rig.controller.expectations.satisfied("uid-web")
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ async def test_a_refused_deletion_is_raised_and_nothing_is_expected() -> None:
         pytest.param(10, 4, 0, 4, id="a-larger-first-batch"),
     ],
 )
-@on_loop
+@async_test
 async def test_work_in_growing_batches(count: int, first: int, failing: int | None, tried: int) -> None:
     done = []
 
@@ -332,14 +332,14 @@ async def test_work_in_growing_batches(count: int, first: int, failing: int | No
         if index == failing:
             raise Conflict("no", code=409)
 
-    found, faults = await slowly(count, work, first=first)
+    found, faults = await slow_start_batch(count, work, first=first)
     assert (found, len(faults), done) == (tried, failing is not None, list(range(tried)))
 
 
 def test_a_bug_is_raised_before_a_refusal() -> None:
-    first_fault([])
+    raise_first_error([])
     with pytest.raises(ZeroDivisionError):
-        first_fault([Conflict("no", code=409), ZeroDivisionError()])
+        raise_first_error([Conflict("no", code=409), ZeroDivisionError()])
 
 
 # Expectations
@@ -347,36 +347,36 @@ def test_a_bug_is_raised_before_a_refusal() -> None:
 
 def test_expectations_end_with_the_last_creation_and_deletion() -> None:
     expected = Expectations(ManualClock())
-    assert expected.settled("u")
-    expected.creating("u", 3)
-    expected.creating("u", 1)
-    expected.not_created("u", 2)
-    expected.saw_new("u")
-    assert not expected.settled("u")
-    expected.deleting("u", "a")
-    expected.saw_new("u")
-    expected.saw_new("u")
-    assert not expected.settled("u")
-    expected.saw_end("u", "b")
-    assert not expected.settled("u")
-    expected.saw_end("u", "a")
-    assert expected.settled("u")
-    expected.saw_new("u")
-    expected.not_created("u")
-    expected.saw_end("u", "a")
-    assert expected.settled("u")
+    assert expected.satisfied("u")
+    expected.expect_creations("u", 3)
+    expected.expect_creations("u", 1)
+    expected.lower_creations("u", 2)
+    expected.creation_observed("u")
+    assert not expected.satisfied("u")
+    expected.expect_deletion("u", "a")
+    expected.creation_observed("u")
+    expected.creation_observed("u")
+    assert not expected.satisfied("u")
+    expected.deletion_observed("u", "b")
+    assert not expected.satisfied("u")
+    expected.deletion_observed("u", "a")
+    assert expected.satisfied("u")
+    expected.creation_observed("u")
+    expected.lower_creations("u")
+    expected.deletion_observed("u", "a")
+    assert expected.satisfied("u")
 
 
 def test_expectations_are_forgotten_after_five_minutes() -> None:
     clock = ManualClock()
     expected = Expectations(clock)
-    expected.creating("u", 1)
-    clock.advance(FORGOTTEN_S - 1)
-    assert not expected.settled("u")
+    expected.expect_creations("u", 1)
+    clock.advance(EXPECTATIONS_TIMEOUT_S - 1)
+    assert not expected.satisfied("u")
     clock.advance(1)
-    assert expected.settled("u")
-    expected.deleting("u", "a")
+    assert expected.satisfied("u")
+    expected.expect_deletion("u", "a")
     clock.advance(299)
-    expected.deleting("u", "b")
+    expected.expect_deletion("u", "b")
     clock.advance(299)
-    assert not expected.settled("u")
+    assert not expected.satisfied("u")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import bayplan
-from bayplan.admission.webhooks import GPU_DOORS
+from bayplan.admission.webhooks import GPU_WEBHOOKS
 from bayplan.app import (
     batch_configured,
     build_engine,
@@ -20,18 +20,18 @@ from bayplan.app import (
     known_plugins,
     sharing_schedulers,
 )
-from bayplan.app.batch import WATCHED
+from bayplan.app.batch import WATCHED_KINDS
 from bayplan.app.binder import binder_lease
 from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
 from bayplan.cache import Cache
 from bayplan.cli.commands.processes.admission import command as admission_command
 from bayplan.cli.commands.processes.binder import command as binder_command
 from bayplan.cli.commands.processes.controllers import command as controllers_command
-from bayplan.cli.flags.vc_scheduler_flags import BATCH_FLAGS
+from bayplan.cli.flags.vc_scheduler_flags import VC_SCHEDULER_FLAGS
 from bayplan.config.bayplan_settings import load_settings
 from bayplan.config.reservation_settings import ReservationSettings
-from bayplan.controllers import chosen
-from bayplan.controllers.volcano import BATCH_CONTROLLER_NAMES
+from bayplan.controllers import select_controllers
+from bayplan.controllers.volcano import VOLCANO_CONTROLLER_NAMES
 from bayplan.objects.kinds import KINDS, Kind
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -209,7 +209,7 @@ def test_every_file_of_the_batch_engine_is_used_and_of_this_version(name: str) -
     assert versions == {bayplan.__version__}
 
 
-@pytest.mark.parametrize("kind", WATCHED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", WATCHED_KINDS, ids=lambda kind: kind.name)
 def test_what_the_batch_engine_reads_may_be_read(kind: Kind) -> None:
     verbs = {
         verb
@@ -234,7 +234,7 @@ def test_the_batch_engines_configuration_and_flags_are_taken() -> None:
     assert {each.name for each in batch_configured(text).plugins} <= set(known_batch_plugins())
     (container,) = batch_manifests()["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["args"][:2] == ["batch", "run"]
-    known = {flag.name for flag in BATCH_FLAGS} | {"secure-port"}
+    known = {flag.name for flag in VC_SCHEDULER_FLAGS} | {"secure-port"}
     assert {each.lstrip("-").partition("=")[0] for each in container["args"][2:]} <= known
     (port,) = [each["containerPort"] for each in container["ports"] if each["name"] == "why"]
     assert f"--secure-port={port}" in container["args"]
@@ -287,13 +287,13 @@ def test_the_webhooks_for_shared_gpus_are_about_the_scheduler_that_gives_them_ou
     taken = admission_command.make_context(verb, flags).params
     (service,) = [tree["metadata"] for tree in binder_trees("gpu-admission") if tree["kind"] == "Service"]
     assert (verb, taken["webhook_service"]) == ("admission", f"{service['namespace']}/{service['name']}")
-    assert taken["enabled_admission"] == ",".join(door.path for door in GPU_DOORS)
+    assert taken["enabled_admission"] == ",".join(door.path for door in GPU_WEBHOOKS)
     (given,) = [tree["data"] for tree in binder_trees("binder-gpu-sharing") if "config.yaml" in tree.get("data", ())]
     configuration = configured(given["config.yaml"], known_plugins())
     assert sharing_schedulers(configuration) == list(taken["gpu_scheduler_name"])
     (role,) = [tree for tree in binder_trees("gpu-admission") if tree["kind"] == "ClusterRole"]
     named = [name for rule in role["rules"] for name in rule.get("resourceNames", ())]
-    assert named == [door.registration(service["name"]) for door in GPU_DOORS]
+    assert named == [door.registration(service["name"]) for door in GPU_WEBHOOKS]
 
 
 def test_prometheus_finds_the_binders_port() -> None:
@@ -382,7 +382,7 @@ def test_the_flags_of_controllers_and_webhooks_are_taken(name: str, command: cli
             each for rule in lease["rules"] if "leases" in rule["resources"] for each in rule.get("resourceNames", ())
         ]
         assert (lease["metadata"]["namespace"], named) == (taken["lease_namespace"], [taken["lease_name"]])
-        assert chosen([taken["patterns"]]) == list(BATCH_CONTROLLER_NAMES)
+        assert select_controllers([taken["patterns"]]) == list(VOLCANO_CONTROLLER_NAMES)
     else:
         service = batch_manifests(DEPLOY / "kustomize" / name)["Service"]["metadata"]
         assert taken["webhook_service"] == f"{service['namespace']}/{service['name']}"

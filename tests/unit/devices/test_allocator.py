@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.devices.allocator import CANNOT_ALLOCATE, INVALID_POOLS, AllocationMemo, Allocator
-from bayplan.devices.assumptions import InUse
+from bayplan.devices.assumptions import AllocatedDevices
 from bayplan.devices.errors import AllocationError, AllocationTimeout
 from bayplan.devices.pools import PoolIndex
 from bayplan.objects.core import NodeSelectorTerm
@@ -16,15 +16,15 @@ from support.builders.devices import (
     DRIVER,
     SELECTORS,
     allocate,
+    allocated_devices,
     device,
     exactly,
     first_of,
-    granted,
     make_allocation,
     make_claim,
     make_class,
     make_slice,
-    wanting,
+    subrequest,
 )
 from support.builders.framework import make_node
 
@@ -58,23 +58,23 @@ ABC = here(device("a"), device("b"), device("c"))
     ],
 )
 def test_counts(requests: list[DeviceRequest], given: list[str] | str) -> None:
-    assert granted(allocate(ABC, make_claim(*requests))) == given
+    assert allocated_devices(allocate(ABC, make_claim(*requests))) == given
 
 
 def test_claims_share_the_devices_of_a_node() -> None:
     one, two = make_claim(exactly(2), name="one"), make_claim(exactly(1), name="two")
-    assert granted(allocate(ABC, one, two)) == ["r0=a", "r0=b", "r0=c"]
-    assert granted(allocate(ABC, one, make_claim(exactly(2), name="two"))) == CANNOT_ALLOCATE
+    assert allocated_devices(allocate(ABC, one, two)) == ["r0=a", "r0=b", "r0=c"]
+    assert allocated_devices(allocate(ABC, one, make_claim(exactly(2), name="two"))) == CANNOT_ALLOCATE
 
 
 def test_a_claim_named_twice_is_allocated_twice() -> None:
     claim = make_claim(exactly())
-    assert granted(allocate(ABC, claim, claim)) == ["r0=a", "r0=b"]
+    assert allocated_devices(allocate(ABC, claim, claim)) == ["r0=a", "r0=b"]
 
 
 def test_the_search_turns_around_to_leave_a_device_for_the_next_request() -> None:
     slices = here(device("a", model="x"), device("b", model="y"))
-    assert granted(allocate(slices, make_claim(exactly(), exactly(1, IS_X)))) == ["r0=b", "r1=a"]
+    assert allocated_devices(allocate(slices, make_claim(exactly(), exactly(1, IS_X)))) == ["r0=b", "r1=a"]
 
 
 @pytest.mark.parametrize("count", [33, 40])
@@ -86,13 +86,15 @@ def test_a_claim_that_must_hold_too_many_devices_is_an_error(count: int) -> None
 
 def test_a_claim_that_would_hold_too_many_devices_takes_another_alternative() -> None:
     many = here(*(device(f"d{number:02}") for number in range(40)))
-    claim = make_claim(first_of(wanting(30), wanting(1)), exactly(3))
-    assert granted(allocate(many, claim)) == ["r0/s1=d00", "r1=d01", "r1=d02", "r1=d03"]
+    claim = make_claim(first_of(subrequest(30), subrequest(1)), exactly(3))
+    assert allocated_devices(allocate(many, claim)) == ["r0/s1=d00", "r1=d01", "r1=d02", "r1=d03"]
 
 
 def test_the_limit_is_that_of_each_claim() -> None:
     many = here(*(device(f"d{number:02}") for number in range(64)))
-    outcome = granted(allocate(many, make_claim(exactly(32), name="one"), make_claim(exactly(32), name="two")))
+    outcome = allocated_devices(
+        allocate(many, make_claim(exactly(32), name="one"), make_claim(exactly(32), name="two"))
+    )
     assert len(outcome) == 64
 
 
@@ -102,7 +104,7 @@ def test_the_limit_is_that_of_each_claim() -> None:
 def test_class_and_request_both_select() -> None:
     slices = here(device("a", model="x"), device("b", model="y", big=True), device("c", model="x", big=True))
     classes = [make_class("gpu", f'has(device.attributes["{DRIVER}"].big)')]
-    assert granted(allocate(slices, make_claim(exactly(1, IS_X)), classes=classes)) == ["r0=c"]
+    assert allocated_devices(allocate(slices, make_claim(exactly(1, IS_X)), classes=classes)) == ["r0=c"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_errors_come_only_from_devices_that_are_looked_at(slices: list[ResourceS
         ):
             allocate(slices, claim)
     else:
-        assert granted(allocate(slices, claim)) == given
+        assert allocated_devices(allocate(slices, claim)) == given
 
 
 def test_an_error_of_a_class_says_so() -> None:
@@ -128,7 +130,7 @@ def test_an_error_of_a_class_says_so() -> None:
         allocate(ABC, make_claim(exactly()), classes=[make_class("gpu", "true", "device.nonsense")])
 
 
-SOME = first_of({**wanting(1), "allocationMode": "Some"})
+SOME = first_of({**subrequest(1), "allocationMode": "Some"})
 
 
 @pytest.mark.parametrize(
@@ -155,24 +157,24 @@ def test_an_unknown_constraint_is_an_error() -> None:
 
 def test_the_first_alternative_that_can_be_met_is_taken() -> None:
     slices = here(device("a", model="x"), device("b", model="x"))
-    claim = make_claim(first_of(wanting(1, IS_Y), wanting(2, IS_X), wanting(1)))
-    assert granted(allocate(slices, claim)) == ["r0/s1=a", "r0/s1=b"]
+    claim = make_claim(first_of(subrequest(1, IS_Y), subrequest(2, IS_X), subrequest(1)))
+    assert allocated_devices(allocate(slices, claim)) == ["r0/s1=a", "r0/s1=b"]
 
 
 def test_a_later_alternative_is_taken_for_the_sake_of_the_next_request() -> None:
-    claim = make_claim(first_of(wanting(3), wanting(1)), exactly(2))
-    assert granted(allocate(ABC, claim)) == ["r0/s1=a", "r1=b", "r1=c"]
+    claim = make_claim(first_of(subrequest(3), subrequest(1)), exactly(2))
+    assert allocated_devices(allocate(ABC, claim)) == ["r0/s1=a", "r1=b", "r1=c"]
 
 
 def test_a_later_alternative_is_taken_for_the_sake_of_the_next_claim() -> None:
-    one, two = make_claim(first_of(wanting(3), wanting(2)), name="one"), make_claim(exactly(), name="two")
-    assert granted(allocate(ABC, one, two)) == ["r0/s1=a", "r0/s1=b", "r0=c"]
+    one, two = make_claim(first_of(subrequest(3), subrequest(2)), name="one"), make_claim(exactly(), name="two")
+    assert allocated_devices(allocate(ABC, one, two)) == ["r0/s1=a", "r0/s1=b", "r0=c"]
 
 
 def test_alternatives_are_checked_before_the_search_begins() -> None:
     broken = [*here(device("a")), make_slice(device("z"), node="n", pool="half", of=2)]
     with pytest.raises(AllocationError, match=f"request s1: asks for all .* pool {DRIVER}/half is currently being upd"):
-        allocate(broken, make_claim(first_of(wanting(1), wanting("all"))))
+        allocate(broken, make_claim(first_of(subrequest(1), subrequest("all"))))
 
 
 # pools
@@ -180,7 +182,7 @@ def test_alternatives_are_checked_before_the_search_begins() -> None:
 
 def test_devices_come_from_other_pools_while_one_is_incomplete() -> None:
     half = make_slice(device("z"), node="n", pool="a-half", of=2)
-    assert granted(allocate([half, *ABC], make_claim(exactly()))) == ["r0=a"]
+    assert allocated_devices(allocate([half, *ABC], make_claim(exactly()))) == ["r0=a"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_devices_come_from_other_pools_while_one_is_incomplete() -> None:
 )
 def test_invalid_pools_are_mentioned_only_where_devices_are_missing(count: int, said: list[str] | str) -> None:
     invalid = make_slice(device("z"), device("z"), node="n", pool="broken")
-    assert granted(allocate([invalid, *ABC], make_claim(exactly(count)))) == said
+    assert allocated_devices(allocate([invalid, *ABC], make_claim(exactly(count)))) == said
 
 
 def test_all_devices_cannot_be_had_while_a_pool_is_invalid() -> None:
@@ -201,27 +203,29 @@ def test_all_devices_cannot_be_had_while_a_pool_is_invalid() -> None:
 # use
 
 
-def using(*results: dict[str, Any]) -> InUse:
-    return InUse([make_allocation({"pool": "n", **result}) for result in results])
+def using(*results: dict[str, Any]) -> AllocatedDevices:
+    return AllocatedDevices([make_allocation({"pool": "n", **result}) for result in results])
 
 
 def test_devices_in_use_are_passed_over() -> None:
-    assert granted(allocate(ABC, make_claim(exactly()), in_use=using({"device": "a"}))) == ["r0=b"]
-    assert granted(allocate(ABC, make_claim(exactly("all")), in_use=using({"device": "b"}))) == CANNOT_ALLOCATE
+    assert allocated_devices(allocate(ABC, make_claim(exactly()), in_use=using({"device": "a"}))) == ["r0=b"]
+    assert (
+        allocated_devices(allocate(ABC, make_claim(exactly("all")), in_use=using({"device": "b"}))) == CANNOT_ALLOCATE
+    )
 
 
 def test_an_administrator_takes_devices_in_use() -> None:
     claim = make_claim(exactly(3, adminAccess=True))
     outcome = allocate(ABC, claim, in_use=using({"device": "a"}))
-    assert granted(outcome) == ["r0=a", "r0=b", "r0=c"]
+    assert allocated_devices(outcome) == ["r0=a", "r0=b", "r0=c"]
 
 
 def test_an_administrator_does_not_take_a_device_twice_for_one_claim_but_keeps_it_from_others() -> None:
     watching = make_claim(exactly(2, adminAccess=True), exactly(1, adminAccess=True), name="one")
-    assert granted(allocate(ABC, watching)) == ["r0=a", "r0=b", "r1=c"]
+    assert allocated_devices(allocate(ABC, watching)) == ["r0=a", "r0=b", "r1=c"]
     also = make_claim(exactly(1, adminAccess=True), name="two")
-    assert granted(allocate(ABC, watching, also)) == ["r0=a", "r0=b", "r1=c", "r0=a"]
-    assert granted(allocate(ABC, watching, make_claim(exactly(), name="two"))) == CANNOT_ALLOCATE
+    assert allocated_devices(allocate(ABC, watching, also)) == ["r0=a", "r0=b", "r1=c", "r0=a"]
+    assert allocated_devices(allocate(ABC, watching, make_claim(exactly(), name="two"))) == CANNOT_ALLOCATE
 
 
 # shares and capacity
@@ -241,25 +245,28 @@ def taking(amount: str) -> DeviceRequest:
     ],
 )
 def test_requests_share_a_device(amounts: list[str], given: list[str] | str) -> None:
-    assert granted(allocate(here(SHARED), make_claim(*map(taking, amounts)))) == given
+    assert allocated_devices(allocate(here(SHARED), make_claim(*map(taking, amounts)))) == given
 
 
 @pytest.mark.parametrize(("held", "fit"), [("5Gi", True), ("6Gi", False)])
 def test_shares_in_use_count(held: str, fit: bool) -> None:
     in_use = using({"device": "s", "shareID": "1", "consumedCapacity": {"memory": held}})
-    outcome = granted(allocate(here(SHARED), make_claim(taking("3Gi")), in_use=in_use))
+    outcome = allocated_devices(allocate(here(SHARED), make_claim(taking("3Gi")), in_use=in_use))
     assert outcome == (["r0=s"] if fit else CANNOT_ALLOCATE)
 
 
 def test_a_shareable_device_that_is_held_whole_is_not_shared() -> None:
-    assert granted(allocate(here(SHARED), make_claim(taking("1")), in_use=using({"device": "s"}))) == CANNOT_ALLOCATE
+    assert (
+        allocated_devices(allocate(here(SHARED), make_claim(taking("1")), in_use=using({"device": "s"})))
+        == CANNOT_ALLOCATE
+    )
 
 
 def test_all_devices_are_those_with_enough_capacity() -> None:
     small = device("small", api={"capacity": {"memory": {"value": "1Gi"}}})
     large = device("large", api={"capacity": {"memory": {"value": "9Gi"}}})
     claim = make_claim(exactly("all", capacity={"requests": {"memory": "2Gi"}}))
-    assert granted(allocate(here(small, large), claim)) == ["r0=large"]
+    assert allocated_devices(allocate(here(small, large), claim)) == ["r0=large"]
 
 
 # counters
@@ -284,25 +291,25 @@ WHOLE, HALF, QUARTER = (device(name, consumes={"memory": size}) for name, size i
 )
 def test_partitions_of_a_device_share_its_counters(count: int, memory: str, given: list[str] | str) -> None:
     outcome = allocate(partitions(WHOLE, HALF, QUARTER, memory=memory), make_claim(exactly(count)))
-    assert granted(outcome) == given
+    assert allocated_devices(outcome) == given
 
 
 def test_allocated_partitions_have_consumed_their_part() -> None:
     slices = partitions(WHOLE, HALF, QUARTER, memory="4")
-    assert granted(allocate(slices, make_claim(exactly()), in_use=using({"device": "h"}))) == ["r0=q"]
+    assert allocated_devices(allocate(slices, make_claim(exactly()), in_use=using({"device": "h"}))) == ["r0=q"]
 
 
 def test_a_counter_that_is_overdrawn_stops_every_device_that_consumes_any() -> None:
     slices = partitions(WHOLE, device("x", consumes={"cores": "0"}), device("y"), memory="3", cores="1")
-    assert granted(allocate(slices, make_claim(exactly()), in_use=using({"device": "w"}))) == ["r0=y"]
+    assert allocated_devices(allocate(slices, make_claim(exactly()), in_use=using({"device": "w"}))) == ["r0=y"]
 
 
 def test_counters_of_a_shared_device_are_paid_once() -> None:
     shared = device("s", consumes={"memory": "4"}, api={"allowMultipleAllocations": True})
     slices = partitions(shared, memory="4")
-    assert granted(allocate(slices, make_claim(exactly(), exactly()))) == ["r0=s", "r1=s"]
+    assert allocated_devices(allocate(slices, make_claim(exactly(), exactly()))) == ["r0=s", "r1=s"]
     one_share = using({"device": "s", "shareID": "1", "consumedCapacity": {"x": "1"}})
-    assert granted(allocate(slices, make_claim(exactly()), in_use=one_share)) == ["r0=s"]
+    assert allocated_devices(allocate(slices, make_claim(exactly()), in_use=one_share)) == ["r0=s"]
 
 
 def test_devices_for_other_nodes_consume_the_same_counters() -> None:
@@ -312,9 +319,9 @@ def test_devices_for_other_nodes_consume_the_same_counters() -> None:
         make_slice(WHOLE, pool="p", name="far", of=3, nodeSelector=zone),
         make_slice(HALF, pool="p", name="near", of=3, allNodes=True),
     ]
-    assert granted(allocate(slices, make_claim(exactly()))) == ["r0=h"]
-    held = InUse([make_allocation({"pool": "p", "device": "w"})])
-    assert granted(allocate(slices, make_claim(exactly()), in_use=held)) == CANNOT_ALLOCATE
+    assert allocated_devices(allocate(slices, make_claim(exactly()))) == ["r0=h"]
+    held = AllocatedDevices([make_allocation({"pool": "p", "device": "w"})])
+    assert allocated_devices(allocate(slices, make_claim(exactly()), in_use=held)) == CANNOT_ALLOCATE
 
 
 # taints
@@ -336,7 +343,7 @@ def test_devices_for_other_nodes_consume_the_same_counters() -> None:
 def test_taints(effect: str, tolerations: list[dict[str, str]], taken: bool, count: int | str) -> None:
     slices = here(device("t", api={"taints": [{"key": "k", "value": "v", "effect": effect}]}))
     outcome = allocate(slices, make_claim(exactly(count, tolerations=tolerations)))
-    assert granted(outcome) == (["r0=t"] if taken else CANNOT_ALLOCATE)
+    assert allocated_devices(outcome) == (["r0=t"] if taken else CANNOT_ALLOCATE)
 
 
 # constraints
@@ -345,7 +352,7 @@ def test_taints(effect: str, tolerations: list[dict[str, str]], taken: bool, cou
 def test_devices_of_a_claim_match() -> None:
     slices = here(device("a", model="x"), device("b", model="y"), device("c", model="y"))
     claim = make_claim(exactly(2), constraints=[{"matchAttribute": MODEL}])
-    assert granted(allocate(slices, claim)) == ["r0=b", "r0=c"]
+    assert allocated_devices(allocate(slices, claim)) == ["r0=b", "r0=c"]
 
 
 def test_all_devices_that_do_not_match_are_an_error() -> None:
@@ -360,7 +367,7 @@ def test_a_constraint_that_objects_makes_the_one_before_it_forget() -> None:
     # "x" is taken although the first is still there.
     slices = here(device("a", model="x", root="1"), device("b", model="y"), device("c", model="x", root="1"))
     constraints = [{"distinctAttribute": MODEL}, {"matchAttribute": f"{DRIVER}/root"}]
-    assert granted(allocate(slices, make_claim(exactly(2), constraints=constraints))) == ["r0=a", "r0=c"]
+    assert allocated_devices(allocate(slices, make_claim(exactly(2), constraints=constraints))) == ["r0=a", "r0=c"]
 
 
 # results
@@ -373,7 +380,7 @@ def result_of(slices: list[ResourceSlice], claim: Any, **options: Any) -> Any:
 
 def test_a_result_says_what_the_driver_needs() -> None:
     fields = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
-    claim = make_claim(first_of(wanting(1, tolerations=[{"operator": "Exists"}])))
+    claim = make_claim(first_of(subrequest(1, tolerations=[{"operator": "Exists"}])))
     (result,) = result_of(here(device("a", api=fields)), claim).devices.results
     assert (result.request, result.driver, result.pool, result.device) == ("r0/s0", DRIVER, "n", "a")
     assert result.tolerations[0].operator == "Exists"
@@ -444,7 +451,7 @@ def test_configurations_of_classes_come_once_and_those_of_the_claim_for_each_req
     classes = [make_class("gpu", config=_configs("gpu-1", "gpu-2")), make_class("nic", config=_configs("nic"))]
     claim = make_claim(
         exactly(),
-        first_of(wanting(9), wanting(1, of="nic")),
+        first_of(subrequest(9), subrequest(1, of="nic")),
         exactly(),
         config=[config("all"), config("two", "r0", "r1"), config("alt", "r1/s1"), config("unmet", "r1/s0")],
     )
@@ -475,7 +482,7 @@ def test_a_search_that_lasts_too_long_is_given_up() -> None:
 def test_a_deep_search_does_not_exhaust_the_interpreter() -> None:
     many = here(*(device(f"d{number:04}") for number in range(1600)))
     claims = [make_claim(exactly(32), name=f"c{number}") for number in range(50)]
-    assert len(granted(allocate(many, *claims))) == 1600
+    assert len(allocated_devices(allocate(many, *claims))) == 1600
 
 
 @pytest.mark.parametrize(
@@ -500,7 +507,7 @@ def test_hopeless_searches_end_early(claims: list[Any]) -> None:
         return steps > 10_000
 
     thirty = here(*(device(f"d{number:02}") for number in range(30)))
-    assert granted(allocate(thirty, *claims, timer=lambda: expired)) == CANNOT_ALLOCATE
+    assert allocated_devices(allocate(thirty, *claims, timer=lambda: expired)) == CANNOT_ALLOCATE
 
 
 def test_a_short_cut_does_not_hide_an_error_that_the_full_search_comes_to() -> None:
@@ -519,7 +526,7 @@ def test_nor_an_objection_to_one_of_all_devices() -> None:
 def test_requests_for_devices_that_only_one_of_them_can_have_do_not_end_early_where_devices_are_shared() -> None:
     claims = [make_claim(exactly(2), name="one"), make_claim(exactly(1), name="two")]
     shared = device("t", api={"allowMultipleAllocations": True})
-    assert granted(allocate(here(device("a"), shared), *claims)) == ["r0=a", "r0=t", "r0=t"]
+    assert allocated_devices(allocate(here(device("a"), shared), *claims)) == ["r0=a", "r0=t", "r0=t"]
 
 
 # what is remembered
@@ -537,12 +544,12 @@ class Counting:
 
 
 def test_an_answer_is_kept_for_claims_that_ask_for_the_same() -> None:
-    in_use, memo, searches = InUse(), AllocationMemo(), Counting()
+    in_use, memo, searches = AllocatedDevices(), AllocationMemo(), Counting()
     index, classes, node = PoolIndex(ABC), {"gpu": make_class()}, make_node("n")
 
     def ask(name: str) -> list[str] | str:
         allocator = Allocator(index, classes, in_use, SELECTORS, memo)
-        return granted(allocator.allocate(node, [make_claim(exactly(), name=name)], timer=searches))
+        return allocated_devices(allocator.allocate(node, [make_claim(exactly(), name=name)], timer=searches))
 
     assert [ask("one"), ask("two")] == [["r0=a"], ["r0=a"]]
     assert searches.searches == 1
@@ -561,7 +568,7 @@ def test_an_answer_of_another_claim_is_written_with_this_claims_own_share() -> N
     ids = set()
     for name in ("one", "two"):
         claim = make_claim(taking("1Gi"), name=name)
-        allocator = Allocator(index, {"gpu": make_class()}, InUse(), SELECTORS, memo)
+        allocator = Allocator(index, {"gpu": make_class()}, AllocatedDevices(), SELECTORS, memo)
         outcome = allocator.allocate(node, [claim])
         ids.add(outcome.results([claim])[0].devices.results[0].share_id)  # type: ignore[union-attr]
     assert len(ids) == 2
@@ -570,9 +577,9 @@ def test_an_answer_of_another_claim_is_written_with_this_claims_own_share() -> N
 def test_the_memory_is_bounded() -> None:
     memo, searches = AllocationMemo(limit=2), Counting()
     allocator = Allocator(
-        PoolIndex([make_slice(device("a"), allNodes=True)]), {"gpu": make_class()}, InUse(), SELECTORS, memo
+        PoolIndex([make_slice(device("a"), allNodes=True)]), {"gpu": make_class()}, AllocatedDevices(), SELECTORS, memo
     )
     claims = [make_claim(exactly())]
     for name in ("n1", "n2", "n1", "n3", "n1"):
-        assert granted(allocator.allocate(make_node(name), claims, timer=searches)) == ["r0=a"]
+        assert allocated_devices(allocator.allocate(make_node(name), claims, timer=searches)) == ["r0=a"]
     assert searches.searches == 4

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from bayplan.codec.quantity import parse_quantity
-from bayplan.devices.assumptions import DeviceAssumptions, InUse
+from bayplan.devices.assumptions import AllocatedDevices, DeviceAssumptions
 from bayplan.devices.identity import DeviceId, PoolId
 from bayplan.objects.resource import ResourceClaim
 from bayplan.snapshot import Catalog
 from support.builders.devices import DRIVER, make_allocation, make_claim
-from support.builders.framework import changed
+from support.builders.framework import replace_fields
 
 
 def of(name: str) -> DeviceId:
@@ -27,51 +27,51 @@ def holding(*names: str, **fields: Any) -> Any:
 
 
 def test_a_device_is_held_by_an_allocation() -> None:
-    in_use = InUse([holding("a")])
-    assert [in_use.is_held(of("a")), in_use.is_held(of("b"))] == [True, False]
+    in_use = AllocatedDevices([holding("a")])
+    assert [in_use.is_exclusively_allocated(of("a")), in_use.is_exclusively_allocated(of("b"))] == [True, False]
     assert [in_use.is_allocated(of("a")), in_use.is_allocated(of("b"))] == [True, False]
 
 
 def test_an_administrator_holds_nothing() -> None:
-    assert InUse([holding("a", adminAccess=True)]) == InUse()
+    assert AllocatedDevices([holding("a", adminAccess=True)]) == AllocatedDevices()
 
 
 def test_shares_add_up_and_do_not_hold_the_device() -> None:
-    in_use = InUse(
+    in_use = AllocatedDevices(
         holding("a", shareID=share, consumedCapacity={"memory": amount})
         for share, amount in (("1", "2Gi"), ("2", "1Gi"))
     )
-    assert not in_use.is_held(of("a"))
+    assert not in_use.is_exclusively_allocated(of("a"))
     assert in_use.is_allocated(of("a"))
     assert in_use.consumed(of("a")) == {"memory": parse_quantity("3Gi")}
 
 
 def test_a_share_without_amounts_is_allocated_but_not_measured() -> None:
-    in_use = InUse([holding("a", shareID="1")])
-    assert (in_use.is_allocated(of("a")), in_use.is_measured(of("a"))) == (True, False)
+    in_use = AllocatedDevices([holding("a", shareID="1")])
+    assert (in_use.is_allocated(of("a")), in_use.has_consumed_capacity(of("a"))) == (True, False)
 
 
 def test_what_is_removed_leaves_nothing_behind() -> None:
-    in_use = InUse()
+    in_use = AllocatedDevices()
     for allocation in (holding("a"), holding("b", shareID="1", consumedCapacity={"memory": "1"}), holding("a")):
         in_use.add(allocation)
     in_use.remove(holding("a"))
-    assert in_use.is_held(of("a"))  # two claims said that they have it
+    assert in_use.is_exclusively_allocated(of("a"))  # two claims said that they have it
     in_use.remove(holding("b", shareID="1", consumedCapacity={"memory": "1"}))
     in_use.remove(holding("a"))
-    assert in_use == InUse()
+    assert in_use == AllocatedDevices()
     assert in_use.consumed(of("b")) == {}
 
 
 def test_touched_changes_with_the_pools_that_are_meant() -> None:
-    in_use, pools = InUse(), [PoolId(DRIVER, "n"), PoolId(DRIVER, "m")]
-    numbers = [in_use.touched(pools)]
+    in_use, pools = AllocatedDevices(), [PoolId(DRIVER, "n"), PoolId(DRIVER, "m")]
+    numbers = [in_use.latest_change_of(pools)]
     in_use.add(holding("a"))
-    numbers.append(in_use.touched(pools))
+    numbers.append(in_use.latest_change_of(pools))
     in_use.add(make_allocation({"pool": "far", "device": "a"}))
-    assert in_use.touched(pools) == numbers[-1]
+    assert in_use.latest_change_of(pools) == numbers[-1]
     in_use.remove(holding("a"))
-    numbers.append(in_use.touched(pools))
+    numbers.append(in_use.latest_change_of(pools))
     assert len(set(numbers)) == 3
 
 
@@ -79,11 +79,11 @@ def test_touched_changes_with_the_pools_that_are_meant() -> None:
 
 
 def taken(devices: DeviceAssumptions) -> list[str]:
-    return [name for name in "abc" if devices.in_use.is_held(of(name))]
+    return [name for name in "abc" if devices.in_use.is_exclusively_allocated(of(name))]
 
 
 def version(claim: ResourceClaim, number: int) -> ResourceClaim:
-    return changed(claim, metadata={"resource_version": str(number)})
+    return replace_fields(claim, metadata={"resource_version": str(number)})
 
 
 FREE = make_claim(version="1")
@@ -95,7 +95,7 @@ def test_claims_are_followed() -> None:
     assert taken(devices) == []
     devices.observe(ALLOCATED)
     assert (taken(devices), devices.claims["default/claim"]) == (["a"], ALLOCATED)
-    devices.withdraw("default/claim")
+    devices.delete("default/claim")
     assert (taken(devices), dict(devices.claims)) == ([], {})
 
 
@@ -107,7 +107,7 @@ def test_an_old_version_changes_nothing() -> None:
 
 def test_a_namesake_replaces_a_claim_whatever_its_version() -> None:
     devices = DeviceAssumptions([ALLOCATED])
-    devices.observe(changed(FREE, metadata={"uid": "another", "resource_version": "1"}))
+    devices.observe(replace_fields(FREE, metadata={"uid": "another", "resource_version": "1"}))
     assert taken(devices) == []
 
 
@@ -130,10 +130,10 @@ def test_a_claim_counts_once_while_it_is_in_flight_and_written() -> None:
     devices = DeviceAssumptions([FREE])
     share = holding("a", shareID="1", consumedCapacity={"memory": "1Gi"})
     devices.begin(FREE, share)
-    devices.observe(version(changed(FREE, status={"allocation": share}), 2))
-    assert devices.in_use == InUse([share])
+    devices.observe(version(replace_fields(FREE, status={"allocation": share}), 2))
+    assert devices.in_use == AllocatedDevices([share])
     devices.finish(FREE.metadata.uid)
-    assert devices.in_use == InUse([share])
+    assert devices.in_use == AllocatedDevices([share])
 
 
 def test_what_we_have_written_counts_until_the_api_server_tells_something_newer() -> None:
@@ -175,11 +175,11 @@ def test_a_claim_that_we_have_created_is_known_before_it_is_told() -> None:
     devices = DeviceAssumptions()
     devices.sync(catalog)
     devices.assume(ALLOCATED)
-    catalog.put(make_claim(name="third"))
+    catalog.upsert(make_claim(name="third"))
     devices.sync(catalog)
     assert (sorted(devices.claims), taken(devices)) == (["default/claim", "default/other", "default/third"], ["a"])
-    catalog.put(ALLOCATED)
-    catalog.drop(ALLOCATED)
+    catalog.upsert(ALLOCATED)
+    catalog.delete(ALLOCATED)
     devices.observe(ALLOCATED)
     devices.sync(catalog)
     assert taken(devices) == []
@@ -201,7 +201,7 @@ def test_the_revision_changes_with_every_change() -> None:
         lambda: devices.finish(FREE.metadata.uid),
         lambda: devices.assume(ALLOCATED),
         lambda: devices.restore("default/claim"),
-        lambda: devices.withdraw("default/claim"),
+        lambda: devices.delete("default/claim"),
     ):
         change()
         seen.append(devices.revision)
@@ -226,11 +226,11 @@ def test_a_catalog_is_caught_up_with() -> None:
     catalog = CountingCatalog([FREE])
     devices = DeviceAssumptions()
     devices.sync(catalog)
-    catalog.put(ALLOCATED)
+    catalog.upsert(ALLOCATED)
     assert taken(devices) == []
     devices.sync(catalog)
     assert taken(devices) == ["a"]
-    catalog.drop(ALLOCATED)
+    catalog.delete(ALLOCATED)
     devices.sync(catalog)
     assert (taken(devices), dict(devices.claims)) == ([], {})
 
@@ -241,12 +241,12 @@ def test_a_catalog_whose_events_are_passed_on_is_not_looked_at() -> None:
     devices.sync(catalog)
     before = catalog.looks
     for claim in (FREE, ALLOCATED):
-        catalog.put(claim)
+        catalog.upsert(claim)
         devices.observe(claim, revision=catalog.revision(ResourceClaim))
     devices.sync(catalog)
     assert (taken(devices), catalog.looks) == (["a"], before)
-    catalog.drop(ALLOCATED)
-    devices.withdraw(ALLOCATED.key, revision=catalog.revision(ResourceClaim))
+    catalog.delete(ALLOCATED)
+    devices.delete(ALLOCATED.key, revision=catalog.revision(ResourceClaim))
     devices.sync(catalog)
     assert (taken(devices), catalog.looks) == ([], before)
 
@@ -257,38 +257,38 @@ def test_a_catalog_whose_events_are_passed_on_is_not_looked_at() -> None:
 def test_a_promised_device_is_held_whether_or_not_its_claim_says_so() -> None:
     """The binder writes, takes back and writes again; between two attempts the device is nobody else's."""
     claim = make_claim(name="c")
-    written = changed(claim, status={"allocation": holding("a")})
+    written = replace_fields(claim, status={"allocation": holding("a")})
     known = DeviceAssumptions([claim])
-    known.promise(claim.key, "pod", holding("a"))
+    known.reserve_for_request(claim.key, "pod", holding("a"))
     for told in (written, claim, written, claim):
-        assert known.in_use == InUse([holding("a")])
+        assert known.in_use == AllocatedDevices([holding("a")])
         known.observe(told)
-    assert known.in_use == InUse([holding("a")])
+    assert known.in_use == AllocatedDevices([holding("a")])
     known.release(claim.key, "pod")
-    assert known.in_use == InUse()
+    assert known.in_use == AllocatedDevices()
 
 
 def test_a_promise_holds_before_its_claim_is_known() -> None:
     known, claim = DeviceAssumptions(), make_claim(name="c")
-    known.promise(claim.key, "pod", holding("a"))
-    assert known.in_use == InUse()
+    known.reserve_for_request(claim.key, "pod", holding("a"))
+    assert known.in_use == AllocatedDevices()
     known.observe(claim)
-    assert known.in_use == InUse([holding("a")])
-    known.withdraw(claim.key)
-    assert known.in_use == InUse()
+    assert known.in_use == AllocatedDevices([holding("a")])
+    known.delete(claim.key)
+    assert known.in_use == AllocatedDevices()
 
 
 def test_a_promise_that_was_kept_ends_with_the_next_word_on_the_claim() -> None:
     claim = make_claim(name="c")
     known = DeviceAssumptions([claim])
     known.begin(claim, holding("a"))  # decided by us, written by somebody else
-    known.promise(claim.key, "pod", holding("a"))
+    known.reserve_for_request(claim.key, "pod", holding("a"))
     known.keep(claim.key, "pod")
-    assert known.in_use == InUse([holding("a")])
-    known.observe(changed(claim, status={"allocation": holding("a")}))
-    assert known.in_use == InUse([holding("a")])
+    assert known.in_use == AllocatedDevices([holding("a")])
+    known.observe(replace_fields(claim, status={"allocation": holding("a")}))
+    assert known.in_use == AllocatedDevices([holding("a")])
     known.observe(claim)  # given back, when the pod was gone
-    assert known.in_use == InUse()
+    assert known.in_use == AllocatedDevices()
 
 
 @pytest.mark.parametrize("promised", [True, False], ids=["promised", "decided only"])
@@ -304,35 +304,35 @@ def test_devices_of_a_placed_pod_are_held_until_the_watch_is_as_far(version: str
     known = DeviceAssumptions([claim])
     known.begin(claim, holding("a"))
     if promised:
-        known.promise(claim.key, "pod", holding("a"))
-    known.observe(changed(claim, metadata={"resource_version": version}))
+        known.reserve_for_request(claim.key, "pod", holding("a"))
+    known.observe(replace_fields(claim, metadata={"resource_version": version}))
     known.keep(claim.key, "pod", written_before=7)
-    assert known.in_use == InUse([holding("a")] if held else [])
-    known.observe(changed(claim, metadata={"resource_version": "8"}, status={"allocation": holding("a")}))
-    assert known.in_use == InUse([holding("a")] if held else []), "an older version changes nothing"
-    known.observe(changed(claim, metadata={"resource_version": "10"}))
-    assert known.in_use == InUse()
+    assert known.in_use == AllocatedDevices([holding("a")] if held else [])
+    known.observe(replace_fields(claim, metadata={"resource_version": "8"}, status={"allocation": holding("a")}))
+    assert known.in_use == AllocatedDevices([holding("a")] if held else []), "an older version changes nothing"
+    known.observe(replace_fields(claim, metadata={"resource_version": "10"}))
+    assert known.in_use == AllocatedDevices()
 
 
 def test_devices_of_a_placed_pod_whose_claim_is_gone_already_are_free() -> None:
     claim = make_claim(name="c")
     known = DeviceAssumptions([claim])
     known.begin(claim, holding("a"))
-    known.withdraw(claim.key)
-    assert known.in_use == InUse([holding("a")]), "the pod may still be bound"
+    known.delete(claim.key)
+    assert known.in_use == AllocatedDevices([holding("a")]), "the pod may still be bound"
     known.keep(claim.key, "pod", written_before=7)
-    assert known.in_use == InUse()
+    assert known.in_use == AllocatedDevices()
 
 
 def test_two_pods_that_share_a_claim_hold_its_device_until_both_let_go() -> None:
     claim = make_claim(name="c")
     known = DeviceAssumptions([claim])
     for uid in ("one", "two"):
-        known.promise(claim.key, uid, holding("a"))
+        known.reserve_for_request(claim.key, uid, holding("a"))
     known.release(claim.key, "one")
-    assert known.in_use == InUse([holding("a")])
+    assert known.in_use == AllocatedDevices([holding("a")])
     known.release(claim.key, "two")
-    assert known.in_use == InUse()
+    assert known.in_use == AllocatedDevices()
 
 
 # who has it
@@ -404,18 +404,18 @@ def test_another_scheduler_allocates_other_devices_to_a_claim() -> None:
 
 def test_a_promise_that_ends_is_a_deallocation() -> None:
     devices, heard = listening(FREE)
-    devices.promise("default/claim", "p", holding("b"))
+    devices.reserve_for_request("default/claim", "p", holding("b"))
     devices.release("default/claim", "p")
     assert heard == [(holding("b"), None)]
 
 
 def test_a_promise_that_is_kept_ends_with_the_next_version_of_the_claim() -> None:
     devices, heard = listening(FREE)
-    devices.promise("default/claim", "p", holding("a"))
+    devices.reserve_for_request("default/claim", "p", holding("a"))
     devices.keep("default/claim", "p")
     devices.observe(ALLOCATED)
     assert heard == []
-    devices.promise("default/claim", "q", holding("a"))
+    devices.reserve_for_request("default/claim", "q", holding("a"))
     devices.observe(version(FREE, 9))  # the watch reports this itself
     assert heard == []
     devices.keep("default/claim", "q")
@@ -425,8 +425,8 @@ def test_a_promise_that_is_kept_ends_with_the_next_version_of_the_claim() -> Non
 
 def test_a_claim_that_is_deleted_frees_what_was_promised() -> None:
     devices, heard = listening(FREE)
-    devices.promise("default/claim", "p", holding("b"))
-    devices.withdraw("default/claim")
+    devices.reserve_for_request("default/claim", "p", holding("b"))
+    devices.delete("default/claim")
     assert (taken(devices), heard) == ([], [(holding("b"), None)])
 
 

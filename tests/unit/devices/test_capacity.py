@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bayplan.codec.quantity import parse_quantity
-from bayplan.devices.capacity import consumed, fits
+from bayplan.devices.capacity import consumed_capacity, fits
 from bayplan.objects.resource import DeviceCapacity
 
 
@@ -39,7 +39,7 @@ VALUES = {"validValues": ["1Gi", "4Gi", "8Gi"]}
 )
 def test_amounts(capacities: dict[str, DeviceCapacity], requested: str | None, amount: str) -> None:
     wanted = {} if requested is None else {"memory": requested}
-    assert consumed(wanted, capacities)["memory"].compare(parse_quantity(amount)) == 0
+    assert consumed_capacity(wanted, capacities)["memory"].compare(parse_quantity(amount)) == 0
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from bayplan.devices.errors import ClaimChanged
 from bayplan.objects.core import ContainerExtendedResourceRequest
 from bayplan.objects.resource import ResourceClaimConsumer
 from support.builders.devices import exactly, make_allocation, make_claim
-from support.builders.framework import LONG_AGO, changed, make_pod
+from support.builders.framework import CREATED, make_pod, replace_fields
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 POD = make_pod("p")
 CLAIM = make_claim(exactly(), version="7")
 ALLOCATION = make_allocation({"pool": "n", "device": "a"})
-ALLOCATED = changed(CLAIM, status={"allocation": ALLOCATION})
+ALLOCATED = replace_fields(CLAIM, status={"allocation": ALLOCATION})
 OTHER = ResourceClaimConsumer(resource="pods", name="other", uid="uid-other")
 
 
@@ -35,18 +35,18 @@ def test_an_allocation_is_written_with_its_time_and_its_user() -> None:
 
 
 def test_a_claim_that_is_protected_already_is_not_protected_again() -> None:
-    claim = changed(CLAIM, metadata={"finalizers": ("theirs", FINALIZER)})
+    claim = replace_fields(CLAIM, metadata={"finalizers": ("theirs", FINALIZER)})
     assert claim_intents.ReserveClaim(claim, POD, NOW, ALLOCATION).finalizer_patch(claim) is None
 
 
 def test_finalizers_of_others_stay() -> None:
-    claim = changed(CLAIM, metadata={"finalizers": ("theirs",)})
+    claim = replace_fields(CLAIM, metadata={"finalizers": ("theirs",)})
     patch = claim_intents.ReserveClaim(claim, POD, NOW, ALLOCATION).finalizer_patch(claim)
     assert patch == {"metadata": {"resourceVersion": "7", "finalizers": ["theirs", FINALIZER]}}
 
 
 def test_a_reservation_joins_those_of_others_and_leaves_the_allocation() -> None:
-    claim = changed(ALLOCATED, status={"reserved_for": (OTHER,)})
+    claim = replace_fields(ALLOCATED, status={"reserved_for": (OTHER,)})
     write = claim_intents.ReserveClaim(claim, POD, NOW)
     assert write.finalizer_patch(claim) is None
     assert [user["name"] for user in write.status_patch(claim)["status"]["reservedFor"]] == ["other", "p"]
@@ -58,7 +58,7 @@ def test_a_reservation_joins_those_of_others_and_leaves_the_allocation() -> None
     [
         pytest.param(
             claim_intents.ReserveClaim(CLAIM, POD, NOW, ALLOCATION),
-            changed(CLAIM, metadata={"deletion_timestamp": LONG_AGO}),
+            replace_fields(CLAIM, metadata={"deletion_timestamp": CREATED}),
             "claim default/claim got deleted in the meantime",
             id="deleted",
         ),
@@ -98,7 +98,7 @@ def test_deallocating_clears_everything_that_belongs_to_the_allocation() -> None
 
 
 def test_a_claim_is_unprotected_before_it_is_deleted() -> None:
-    claim = changed(CLAIM, metadata={"finalizers": (FINALIZER, "theirs")})
+    claim = replace_fields(CLAIM, metadata={"finalizers": (FINALIZER, "theirs")})
     write = claim_intents.DeleteClaim(claim)
     assert write.finalizer_patch(claim) == {"metadata": {"resourceVersion": "7", "finalizers": ["theirs"]}}
     assert write.finalizer_patch(CLAIM) is None

@@ -8,13 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from bayplan.devices.claims import ClaimProblem, all_ready, can_wait_for, has_binding_conditions, is_ready, pod_claims
+from bayplan.devices.claims import (
+    ClaimProblem,
+    all_ready,
+    has_binding_conditions,
+    is_ready,
+    may_become_ready,
+    pod_claims,
+)
 from bayplan.devices.errors import ClaimChanged, DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.objects.core import Pod, PodResourceClaim, PodResourceClaimStatus, PodStatus
 from bayplan.objects.meta import OwnerReference
 from bayplan.objects.resource import AllocatedDeviceStatus, ResourceClaim
 from support.builders.devices import DRIVER, make_allocation, make_claim
-from support.builders.framework import LONG_AGO, changed, make_pod
+from support.builders.framework import CREATED, make_pod, replace_fields
 
 DIRECT = PodResourceClaim(name="gpu", resource_claim_name="claim")
 TEMPLATE = PodResourceClaim(name="gpu", resource_claim_template_name="template")
@@ -26,7 +33,7 @@ def pod_with(*references: PodResourceClaim, **generated: str | None) -> Pod:
 
 
 def owned(claim: ResourceClaim, uid: str) -> ResourceClaim:
-    return changed(claim, metadata={"owner_references": (OwnerReference(name="p", uid=uid, controller=True),)})
+    return replace_fields(claim, metadata={"owner_references": (OwnerReference(name="p", uid=uid, controller=True),)})
 
 
 MINE = owned(make_claim(), make_pod("p").uid)
@@ -42,7 +49,7 @@ MINE = owned(make_claim(), make_pod("p").uid)
         pytest.param(pod_with(DIRECT), None, 'could not find ResourceClaim "default/claim"', id="not-there"),
         pytest.param(
             pod_with(DIRECT),
-            changed(make_claim(), metadata={"deletion_timestamp": LONG_AGO}),
+            replace_fields(make_claim(), metadata={"deletion_timestamp": CREATED}),
             'resourceclaim "claim" is being deleted',
             id="being-deleted",
         ),
@@ -83,7 +90,7 @@ def being_made_ready(
         {"type": name, "status": status, "reason": "Why", "message": 'say "so"'} for name, status in conditions.items()
     ]
     raw = {"driver": DRIVER, "pool": "n", "device": "a", "conditions": listed}
-    return changed(claim, status={"devices": (msgspec.convert(raw, AllocatedDeviceStatus),)})
+    return replace_fields(claim, status={"devices": (msgspec.convert(raw, AllocatedDeviceStatus),)})
 
 
 @pytest.mark.parametrize(
@@ -121,7 +128,7 @@ def test_a_device_that_failed_is_told_with_its_reason() -> None:
     ],
 )
 def test_waiting_for_devices(claim: ResourceClaim, wait: bool) -> None:
-    assert can_wait_for(claim, NOW, TIMEOUT) is wait
+    assert may_become_ready(claim, NOW, TIMEOUT) is wait
 
 
 def test_a_pod_waits_until_all_its_claims_are_ready() -> None:

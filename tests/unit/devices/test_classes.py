@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.devices.classes import ResourceClasses, classes_by_resource
+from bayplan.devices.classes import ExtendedResourceClasses, classes_by_resource
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import Catalog
 from support.builders.devices import make_class
@@ -49,8 +49,8 @@ def test_names(classes: list[DeviceClass], mapped: dict[str, str]) -> None:
 
 def test_the_mapping_is_kept_until_a_class_changes() -> None:
     catalog = Catalog([wanting("a")])
-    classes = ResourceClasses(catalog)
+    classes = ExtendedResourceClasses(catalog)
     before = classes.get()
     assert classes.get() is before
-    catalog.put(make_class("b"))
+    catalog.upsert(make_class("b"))
     assert set(classes.get()) == {GPU, IMPLICIT + "a", IMPLICIT + "b"}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bayplan.devices.constraints import Constraint, constraint_of
+from bayplan.devices.constraints import AllocationConstraint, make_constraint
 from bayplan.devices.identity import DeviceId
 from bayplan.objects.resource import Device, DeviceConstraint
 from support.builders.devices import DRIVER, device
@@ -15,13 +15,13 @@ from support.builders.devices import DRIVER, device
 MODEL = f"{DRIVER}/model"
 
 
-def make(**fields: Any) -> Constraint:
-    made = constraint_of(msgspec.convert(fields, DeviceConstraint))
+def make(**fields: Any) -> AllocationConstraint:
+    made = make_constraint(msgspec.convert(fields, DeviceConstraint))
     assert made is not None
     return made
 
 
-def join(constraint: Constraint, *candidates: Device, request: str = "r", sub: str = "") -> list[bool]:
+def join(constraint: AllocationConstraint, *candidates: Device, request: str = "r", sub: str = "") -> list[bool]:
     return [constraint.add(request, sub, DeviceId(DRIVER, "p", item.name), item) for item in candidates]
 
 
@@ -105,4 +105,4 @@ def test_a_constraint_may_be_about_some_requests(kind: str, requests: list[str],
 
 
 def test_a_constraint_of_an_unknown_kind_is_none() -> None:
-    assert constraint_of(DeviceConstraint()) is None
+    assert make_constraint(DeviceConstraint()) is None

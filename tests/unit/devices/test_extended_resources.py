@@ -9,7 +9,7 @@ from bayplan.devices.classes import classes_by_resource
 from bayplan.objects.core import Container, Pod
 from bayplan.objects.meta import OwnerReference
 from support.builders.devices import make_claim, make_class
-from support.builders.framework import changed, make_container, make_pod
+from support.builders.framework import make_container, make_pod, replace_fields
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
 CLASSES = classes_by_resource(
@@ -24,12 +24,12 @@ def container(name: str, sidecar: bool = False, **requests: str) -> Container:
 
 
 def needed(pod: Pod, *resources: str) -> list[tuple[str, str, int]]:
-    found = extended_resources.need(pod, resources or (GPU,), CLASSES).requests
+    found = extended_resources.special_claim_requests(pod, resources or (GPU,), CLASSES).requests
     return [(item.name, item.exactly.device_class_name, item.exactly.count) for item in found if item.exactly]
 
 
 def uses(pod: Pod, *resources: str) -> list[tuple[str, str]]:
-    found = extended_resources.need(pod, resources or (GPU,), CLASSES).mappings
+    found = extended_resources.special_claim_requests(pod, resources or (GPU,), CLASSES).mappings
     return [(item.container_name, item.request_name) for item in found]
 
 
@@ -102,7 +102,7 @@ def test_the_claim_of_an_earlier_attempt_is_found(
     annotations: dict[str, str], owner: dict[str, object], found: bool
 ) -> None:
     reference = OwnerReference(**{"name": "p", "uid": POD.uid, "controller": True, **owner})  # type: ignore[arg-type]
-    claim = changed(make_claim(), metadata={"annotations": annotations, "owner_references": (reference,)})
+    claim = replace_fields(make_claim(), metadata={"annotations": annotations, "owner_references": (reference,)})
     assert extended_resources.find_special_claim(POD, [make_claim(name="x"), claim]) is (claim if found else None)
 
 

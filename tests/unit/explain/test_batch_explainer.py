@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from bayplan.batch.model.node_accounts import OVERSUBSCRIPTION_CPU
-from bayplan.explain.answer_builder import NO_RECORD, NOTHING_HELPS
+from bayplan.explain.answer_builder import NO_CHANGE_HELPS, NO_RECORD
 from bayplan.explain.batch_explainer import BatchExplainer
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.volcano.types import QueueStatus
-from bayplan.telemetry.answers import Answer, Choice, Refused
+from bayplan.telemetry.answers import Answer, NodeRejection, ScoreMargin
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.testing.builders import make_node, make_pod
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.framework import changed
-from support.harness.async_tests import on_loop
-from support.harness.live_batch import BatchRig, batch_running
+from support.builders.framework import replace_fields
+from support.harness.async_tests import async_test
+from support.harness.live_batch import LiveBatchHarness, run_live_batch
 
 NODE = make_node("n", cpu=4, memory="8Gi")
 SHARED = """\
@@ -30,10 +30,10 @@ tiers:
 
 
 def ours(*pods: Pod) -> list[Pod]:
-    return [changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
+    return [replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending")) for pod in pods]
 
 
-async def why(rig: BatchRig, name: str, *, now: bool = False) -> Answer:
+async def why(rig: LiveBatchHarness, name: str, *, now: bool = False) -> Answer:
     explainer = BatchExplainer(rig.live)
     pod = explainer.find("default", name)
     assert pod is not None
@@ -41,15 +41,15 @@ async def why(rig: BatchRig, name: str, *, now: bool = False) -> Answer:
     return await explainer.answer(pod, now=now)
 
 
-@on_loop
+@async_test
 async def test_a_gang_tells_which_members_hold_it_back_and_what_would_help() -> None:
     group = make_group("job", min_member=2)
     pods = ours(make_member("job-w-0", requests={"cpu": "1"}), make_member("job-m-0", requests={"cpu": "6"}))
-    async with batch_running(NODE, make_queue(), group, *pods) as rig:
+    async with run_live_batch(NODE, make_queue(), group, *pods) as rig:
         await rig.session()
         await rig.session()
         answer = await why(rig, "job-m-0")
-        assert (answer.engine, answer.state, answer.tries) == ("batch", "pending", 2)
+        assert (answer.engine, answer.state, answer.attempts) == ("batch", "pending", 2)
         assert answer.gang is not None
         assert (answer.gang.name, answer.gang.least, answer.gang.ready, answer.gang.tasks) == ("default/job", 2, 0, 2)
         assert answer.gang.holding_back[0].pod == "default/job-m-0"
@@ -61,15 +61,16 @@ async def test_a_gang_tells_which_members_hold_it_back_and_what_would_help() -> 
         assert other.no_change == "none is needed: it fits n now"
 
 
-@on_loop
+@async_test
 async def test_a_queue_tells_its_share_and_who_borrows() -> None:
     queues = [make_queue("q"), make_queue("greedy")]
     running = [
-        changed(make_member(f"big-w-{n}", "big", requests={"cpu": "1"}), spec={"node_name": "n"}) for n in range(4)
+        replace_fields(make_member(f"big-w-{n}", "big", requests={"cpu": "1"}), spec={"node_name": "n"})
+        for n in range(4)
     ]
     groups = [make_group("big", min_member=1, queue="greedy"), make_group("job", min_member=1)]
     waits = ours(make_member("job-w-0", requests={"cpu": "1"}))
-    async with batch_running(NODE, *queues, *groups, *running, *waits, conf=SHARED) as rig:
+    async with run_live_batch(NODE, *queues, *groups, *running, *waits, conf=SHARED) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
         assert answer.queue is not None
@@ -78,28 +79,28 @@ async def test_a_queue_tells_its_share_and_who_borrows() -> None:
         assert [(each.queue, each.over["cpu"]) for each in answer.queue.borrowers] == [("greedy", "1")]
 
 
-@on_loop
+@async_test
 async def test_a_queue_that_is_closed_is_named() -> None:
     waits = ours(make_member("job-w-0", requests={"cpu": "1"}))
-    shut = changed(make_queue(), status=QueueStatus(state="Closed"))
-    async with batch_running(NODE, shut, make_group("job", min_member=1), *waits, conf=SHARED) as rig:
+    shut = replace_fields(make_queue(), status=QueueStatus(state="Closed"))
+    async with run_live_batch(NODE, shut, make_group("job", min_member=1), *waits, conf=SHARED) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
         assert "its queue q is Closed, and lets nobody start until it is opened" in answer.sentence
 
 
-@on_loop
+@async_test
 async def test_what_a_session_counted_and_what_is_so_now() -> None:
     group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "6"}))
-    async with batch_running(NODE, make_queue(), group, waits) as rig:
+    async with run_live_batch(NODE, make_queue(), group, waits) as rig:
         await rig.session()
         told = await why(rig, "job-w-0")
         assert (told.source, told.reasons) == (
             "record",
-            (Refused(plugin="room", text="Insufficient cpu", nodes=1, names=("n",)),),
+            (NodeRejection(plugin="room", text="Insufficient cpu", nodes=1, names=("n",)),),
         )
-        rig.hear(make_node("m", cpu=4, memory="8Gi"), make_node("large", cpu=8, memory="8Gi"))
-        await rig.live.catch_up()
+        rig.deliver(make_node("m", cpu=4, memory="8Gi"), make_node("large", cpu=8, memory="8Gi"))
+        await rig.live.handle_pending_events()
         still = await why(rig, "job-w-0")  # the record does not change with the cluster; what would help does
         assert [(each.text, each.nodes, each.names) for each in still.reasons] == [("Insufficient cpu", 1, ())]
         assert still.closest == "large"
@@ -109,48 +110,48 @@ async def test_what_a_session_counted_and_what_is_so_now() -> None:
         assert "1 of 3 nodes would take it" in afresh.sentence
 
 
-@on_loop
+@async_test
 async def test_a_node_that_holds_more_than_it_has_takes_nobody() -> None:
     guests = [make_pod(f"guest-{n}", node="n", memory="5Gi", priority=-n) for n in (1, 2)]
     group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
-    async with batch_running(NODE, *guests, make_queue(), group, waits) as rig:
+    async with run_live_batch(NODE, *guests, make_queue(), group, waits) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
-        assert answer.reasons == (Refused(plugin="room", text="Insufficient memory", nodes=1, names=("n",)),)
+        assert answer.reasons == (NodeRejection(plugin="room", text="Insufficient memory", nodes=1, names=("n",)),)
         assert answer.sentence.endswith("0/1 nodes are unavailable: 1 Insufficient memory.")
         assert [(each.kind, each.evict) for each in answer.changes] == [("eviction", ("default/guest-2",))]
 
 
-@on_loop
+@async_test
 async def test_a_node_that_lends_more_than_it_has_is_counted_with_that() -> None:
-    lender = changed(NODE, metadata={"annotations": {OVERSUBSCRIPTION_CPU: "2000"}})
+    lender = replace_fields(NODE, metadata={"annotations": {OVERSUBSCRIPTION_CPU: "2000"}})
     group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "7"}))
-    async with batch_running(lender, make_queue(), group, waits) as rig:
+    async with run_live_batch(lender, make_queue(), group, waits) as rig:
         await rig.session()
         assert [each.text for each in (await why(rig, "job-w-0")).changes] == ["ask for 1 less CPU"]
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_asks_for_nothing_waits_where_nobody_backfills() -> None:
     group, (waits,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={}))
-    async with batch_running(NODE, make_queue(), group, waits, conf=SHARED) as rig:
+    async with run_live_batch(NODE, make_queue(), group, waits, conf=SHARED) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
         assert "backfill, which places such pods, is not among the actions" in answer.sentence
-        assert (answer.changes, answer.together, answer.no_change) == ((), (), NOTHING_HELPS)
+        assert (answer.changes, answer.together, answer.no_change) == ((), (), NO_CHANGE_HELPS)
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_a_session_placed_tells_the_best_nodes_by_plugin() -> None:
     nodes = [make_node(name, cpu=cpu, memory="8Gi") for name, cpu in (("small", 2), ("mid", 4), ("large", 16))]
     group, (placed,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
-    async with batch_running(*nodes, make_queue(), group, placed, conf=SHARED) as rig:
+    async with run_live_batch(*nodes, make_queue(), group, placed, conf=SHARED) as rig:
         outcome = await rig.session()
         assert outcome.binds == {"default/job-w-0": "large"}
         answer = await why(rig, "job-w-0")
         assert (answer.state, answer.node, answer.waits_for) == ("binding", "large", "the binding to be written")
-        rig.hear(placed.bound_to("large"))
-        await rig.live.catch_up()
+        rig.deliver(placed.bound_to("large"))
+        await rig.live.handle_pending_events()
         answer = await why(rig, "job-w-0")
         assert (answer.state, answer.node, answer.source) == ("placed", "large", "record")
         assert [each.node for each in answer.best] == ["large", "mid", "small"]
@@ -160,36 +161,36 @@ async def test_a_pod_that_a_session_placed_tells_the_best_nodes_by_plugin() -> N
         for each in answer.best:
             assert each.by_plugin.keys() == {"nodeorder"}
             assert sum(each.by_plugin.values()) == each.total
-        assert answer.choice == Choice(
-            second="mid", ahead=totals[0] - totals[1], plugin="nodeorder", by=totals[0] - totals[1]
+        assert answer.choice == ScoreMargin(
+            second="mid", ahead=totals[0] - totals[1], plugin="nodeorder", margin=totals[0] - totals[1]
         )
         assert answer.sentence.startswith("default/job-w-0 is on large: best of 3 with ")
         assert answer.decided_at is not None
 
 
-@on_loop
+@async_test
 async def test_a_choice_that_came_to_nothing_leaves_no_record() -> None:
     group = make_group("job", min_member=2)
     pods = ours(make_member("job-w-0", requests={"cpu": "1"}), make_member("job-m-0", requests={"cpu": "6"}))
     other = make_node("m", cpu=4, memory="8Gi")
-    async with batch_running(NODE, other, make_queue(), group, *pods) as rig:
+    async with run_live_batch(NODE, other, make_queue(), group, *pods) as rig:
         await rig.session()
         assert len(rig.live.engine.records) == 0
         assert (await why(rig, "job-w-0")).state == "pending"
 
 
-@on_loop
+@async_test
 async def test_a_pod_without_a_group_and_one_that_is_placed() -> None:
-    (groupless,) = ours(changed(make_member("lonely"), metadata={"annotations": {}}))
+    (groupless,) = ours(replace_fields(make_member("lonely"), metadata={"annotations": {}}))
     group, (placed,) = make_group("job", min_member=1), ours(make_member("job-w-0", requests={"cpu": "1"}))
-    async with batch_running(NODE, make_queue(), group, groupless, placed) as rig:
+    async with run_live_batch(NODE, make_queue(), group, groupless, placed) as rig:
         await rig.session()
         assert "names no pod group" in (await why(rig, "lonely")).sentence
-        rig.hear(placed.bound_to("n"))
-        await rig.live.catch_up()
+        rig.deliver(placed.bound_to("n"))
+        await rig.live.handle_pending_events()
         answer = await why(rig, "job-w-0")
         assert (answer.state, answer.node) == ("placed", "n")
         assert answer.sentence == "default/job-w-0 is on n: the only node that fits"
-        rig.live.engine.handle.records = DecisionRing()  # as after a restart
+        rig.live.engine.handle.decision_records = DecisionRing()  # as after a restart
         assert (await why(rig, "job-w-0")).sentence == f"default/job-w-0 is on n; {NO_RECORD}"
         assert BatchExplainer(rig.live).find("default", "nobody") is None

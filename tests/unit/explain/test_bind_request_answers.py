@@ -7,22 +7,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayplan.explain.live_pod_explainer import LiveExplainer
-from bayplan.framework.runtime.bind_failures import PATIENCE
-from bayplan.framework.runtime.bind_request_mutation import EXCLUDED
+from bayplan.explain.live_pod_explainer import LivePodExplainer
+from bayplan.framework.runtime.bind_failures import FAILURES_BEFORE_POD_BACKOFF
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
-from bayplan.telemetry.answers import Answer, GivenUpOn, Requested
+from bayplan.telemetry.answers import Answer, BindRequestProgress, ExcludedNode
 from bayplan.testing import make_node, make_pod
-from support.harness.async_tests import on_loop
-from support.harness.live_scheduler import Rig, asking_the_binder, by_requests
+from support.harness.async_tests import async_test
+from support.harness.live_scheduler import LiveSchedulerHarness, bind_request_config, run_with_bind_requests
 
 NODE = make_node("n1")
 WEB = make_pod("web")
 
 
 def rig_of(*objects: Any) -> Any:
-    return asking_the_binder(*objects, config=by_requests())
+    return run_with_bind_requests(*objects, config=bind_request_config())
 
 
 def request(pod: Pod, version: int = 1, *, ours: bool = True, **status: Any) -> BindRequest:
@@ -32,15 +32,15 @@ def request(pod: Pod, version: int = 1, *, ours: bool = True, **status: Any) -> 
     return replace(made, metadata=meta, status=BindRequestStatus(**status))
 
 
-async def why(rig: Rig, name: str = "web") -> Answer:
-    await rig.live.catch_up()
-    explainer = LiveExplainer(rig.live)
+async def why(rig: LiveSchedulerHarness, name: str = "web") -> Answer:
+    await rig.live.handle_pending_events()
+    explainer = LivePodExplainer(rig.live)
     pod = explainer.find("default", name)
     assert pod is not None
     return await explainer.answer(pod)
 
 
-@on_loop
+@async_test
 async def test_a_pod_whose_request_nobody_has_taken_up_is_not_said_to_be_on_its_node() -> None:
     async with rig_of(NODE) as rig:
         rig.hear(request(WEB), WEB)
@@ -48,16 +48,16 @@ async def test_a_pod_whose_request_nobody_has_taken_up_is_not_said_to_be_on_its_
         assert (answer.state, answer.node, answer.next_try) == ("binding", "n1", None)
         assert answer.sentence.startswith("default/web is to go to n1; ")
         assert answer.waits_for == "the binder to take up the bind request default/web"
-        assert answer.request == Requested(
+        assert answer.request == BindRequestProgress(
             name="default/web", node="n1", phase="Pending", failed_attempts=0, limit=3, is_ours=True
         )
 
 
-@on_loop
+@async_test
 async def test_a_binding_that_failed_tells_how_often_why_and_when_it_is_tried_again() -> None:
     async with rig_of(NODE) as rig:
         rig.hear(request(WEB), WEB)
-        await rig.live.catch_up()
+        await rig.live.handle_pending_events()
         rig.hear(request(WEB, 2, phase="Failed", failed_attempts=2, reason="no quota"))
         answer = await why(rig)
         assert answer.request is not None
@@ -72,7 +72,7 @@ async def test_a_binding_that_failed_tells_how_often_why_and_when_it_is_tried_ag
         assert (await why(rig)).next_try is None  # it should have been tried: nobody knows when it will be
 
 
-@on_loop
+@async_test
 async def test_a_request_of_another_binder_is_waited_for_from_that_one() -> None:
     async with rig_of(NODE) as rig:
         rig.hear(request(WEB, ours=False), WEB)
@@ -82,26 +82,26 @@ async def test_a_request_of_another_binder_is_waited_for_from_that_one() -> None
         assert answer.waits_for.startswith("another binder, or `bayplan binder --all`, to take up ")
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_was_given_up_tells_where_and_waits_for_the_end_of_the_pause() -> None:
     async with rig_of(NODE) as rig:
-        rig.live.engine.desk.failures.note(WEB.uid, "n1", "no quota")
+        rig.live.engine.bind_request_factory.failures.record_failure(WEB.uid, "n1", "no quota")
         rig.hear(WEB)
         await rig.idle()
         ends = rig.clock.now() + timedelta(seconds=30)
         answer = await why(rig)
-        assert answer.given_up == (GivenUpOn(node="n1", times=1, error="no quota", until=ends),)
-        assert [each.text for each in answer.reasons] == [EXCLUDED]
+        assert answer.excluded_nodes == (ExcludedNode(node="n1", times=1, error="no quota", until=ends),)
+        assert [each.text for each in answer.reasons] == [EXCLUDED_NODE_REASON]
         assert answer.waits_for.startswith(
             "the pause after the binding to n1 that was given up to end, or one of these changes: Node Add"
         )
         assert answer.next_try == ends
         rig.clock.advance(31)
-        (past,) = (await why(rig)).given_up
+        (past,) = (await why(rig)).excluded_nodes
         assert past.until is None
 
 
-@on_loop
+@async_test
 async def test_a_giving_up_that_is_told_again_is_the_same_one() -> None:
     """Somebody annotates the request before it is deleted: that is no second failure, and no longer pause."""
     async with rig_of(NODE) as rig:
@@ -110,29 +110,29 @@ async def test_a_giving_up_that_is_told_again_is_the_same_one() -> None:
         for version in (2, 3):
             rig.hear(request(WEB, version, **over))
         ends = rig.clock.now() + timedelta(seconds=30)
-        assert (await why(rig)).given_up == (GivenUpOn(node="n1", times=1, error="no quota", until=ends),)
+        assert (await why(rig)).excluded_nodes == (ExcludedNode(node="n1", times=1, error="no quota", until=ends),)
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_was_given_up_too_often_waits_for_the_end_of_the_long_pause() -> None:
     async with rig_of(NODE, make_node("n2")) as rig:
-        failures = rig.live.engine.desk.failures
-        for number in range(PATIENCE):
-            failures.note(WEB.uid, "n1" if number else "n2", f"fault {number}")
+        failures = rig.live.engine.bind_request_factory.failures
+        for number in range(FAILURES_BEFORE_POD_BACKOFF):
+            failures.record_failure(WEB.uid, "n1" if number else "n2", f"fault {number}")
         rig.hear(WEB)
         await rig.idle()
         answer = await why(rig)
-        assert answer.waits_for == f"the pause after {PATIENCE} bindings that were given up to end"
-        assert answer.next_try == rig.clock.now() + timedelta(seconds=failures.blocked_s(WEB.uid))
-        assert {(each.node, each.times, each.error) for each in answer.given_up} == {
+        assert answer.waits_for == f"the pause after {FAILURES_BEFORE_POD_BACKOFF} bindings that were given up to end"
+        assert answer.next_try == rig.clock.now() + timedelta(seconds=failures.backoff_left_s(WEB.uid))
+        assert {(each.node, each.times, each.error) for each in answer.excluded_nodes} == {
             ("n2", 1, "fault 0"),
-            ("n1", PATIENCE - 1, f"fault {PATIENCE - 1}"),
+            ("n1", FAILURES_BEFORE_POD_BACKOFF - 1, f"fault {FAILURES_BEFORE_POD_BACKOFF - 1}"),
         }
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_never_failed_tells_nothing_of_it() -> None:
     async with rig_of(make_node("n1", cpu="1"), make_pod("web", cpu="2")) as rig:
         await rig.idle()
         answer = await why(rig)
-        assert (answer.request, answer.given_up, answer.next_try) == (None, (), None)
+        assert (answer.request, answer.excluded_nodes, answer.next_try) == (None, (), None)

@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.client import LEASES, Client, Target
+from bayplan.client import LEASES, Client, ConnectionConfig
 from bayplan.clock import SystemClock
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.model import LeaderElection
-from bayplan.explain.engine_dispatch import BinderLook
-from bayplan.objects.kai.bind_request import OURS, TAKEN_BY
-from bayplan.objects.meta import micro_time
-from bayplan.telemetry.answers import Answer, Requested
-from support.fakes.http_server import WireServer, status
-from support.harness.async_tests import on_loop
+from bayplan.explain.engine_dispatch import BinderStatusReader
+from bayplan.objects.kai.bind_request import HANDLED_BY_BAYPLAN, HANDLED_BY_LABEL
+from bayplan.objects.meta import format_micro_time
+from bayplan.telemetry.answers import Answer, BindRequestProgress
+from support.fakes.http_server import FakeHttpServer, status
+from support.harness.async_tests import async_test
 from support.harness.reconciler import (
     REQUESTS,
-    BinderRig,
-    Failing,
-    on_rig,
+    FailingPlugin,
+    ReconcilerHarness,
+    run_with_reconciler,
 )
 
-ASKED = Requested(name="default/web", node="n1", phase="Pending", is_ours=True)
+ASKED = BindRequestProgress(name="default/web", node="n1", phase="Pending", is_ours=True)
 ANSWER = Answer(pod="default/web", state="binding", node="n1", waits_for="something", request=ASKED)
 
 
@@ -44,55 +44,57 @@ def lease(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_who_holds_the_lease_is_told(tmp_path: Path, holder: str, renewed_s_ago: int, state: str, words: str) -> None:
-    async def run(rig: BinderRig) -> None:
-        renewed = micro_time(datetime.now(UTC) - timedelta(seconds=renewed_s_ago))
+    async def run(rig: ReconcilerHarness) -> None:
+        renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=renewed_s_ago))
         tree = lease(holderIdentity=holder, leaseDurationSeconds=3600, renewTime=renewed)
         await rig.client.create(LEASES, tree, namespace="default")
-        answer = await BinderLook(rig.client, "default").with_binder(ANSWER)
+        answer = await BinderStatusReader(rig.client, "default").add_binder_status(ANSWER)
         assert answer.binder is not None
         assert (answer.binder.state, answer.binder.holder) == (state, holder)
         assert answer.binder.sentence.startswith(words)
 
-    on_rig(tmp_path, run)
+    run_with_reconciler(tmp_path, run)
 
 
 def test_a_lease_that_is_not_there_is_told_and_pods_without_a_request_of_ours_are_left_alone(tmp_path: Path) -> None:
-    async def run(rig: BinderRig) -> None:
-        look = BinderLook(rig.client, "default")
-        answer = await look.with_binder(ANSWER)
+    async def run(rig: ReconcilerHarness) -> None:
+        look = BinderStatusReader(rig.client, "default")
+        answer = await look.add_binder_status(ANSWER)
         assert answer.binder is not None
         assert answer.binder.state == "absent"
         assert answer.binder.sentence.startswith("there is no lease default/bayplan-binder: no binder runs, or one ")
         theirs = replace(ANSWER, request=replace(ASKED, is_ours=False))
-        assert await look.with_binder(theirs) == theirs
+        assert await look.add_binder_status(theirs) == theirs
         placed = replace(ANSWER, request=None)
-        assert await look.with_binder(placed) == placed
+        assert await look.add_binder_status(placed) == placed
 
-    on_rig(tmp_path, run)
+    run_with_reconciler(tmp_path, run)
 
 
 def test_the_request_is_told_as_the_server_has_it(tmp_path: Path) -> None:
-    async def run(rig: BinderRig) -> None:
+    async def run(rig: ReconcilerHarness) -> None:
         pod = await rig.pod()
         await rig.request(pod)
-        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}}})
         await rig.sync()
-        answer = await BinderLook(rig.client, "default").with_binder(replace(ANSWER, uid=pod["metadata"]["uid"]))
+        answer = await BinderStatusReader(rig.client, "default").add_binder_status(
+            replace(ANSWER, uid=pod["metadata"]["uid"])
+        )
         assert answer.request is not None
         assert (answer.request.phase, answer.request.failed_attempts) == ("Failed", 1)
         assert answer.request.reason
         assert answer.waits_for == "the binder to try the bind request default/web again"
-        of_another = await BinderLook(rig.client, "default").with_binder(replace(ANSWER, uid="another"))
+        of_another = await BinderStatusReader(rig.client, "default").add_binder_status(replace(ANSWER, uid="another"))
         assert of_another.request == ASKED
 
-    on_rig(tmp_path, run, Failing())
+    run_with_reconciler(tmp_path, run, FailingPlugin())
 
 
-@on_loop
+@async_test
 async def test_who_may_not_read_the_lease_says_so() -> None:
-    async with WireServer(lambda _: status(403, "Forbidden", "not yours")) as server:
+    async with FakeHttpServer(lambda _: status(403, "Forbidden", "not yours")) as server:
         async with server.client(SystemClock()) as client:
-            answer = await BinderLook(client, "default").with_binder(ANSWER)
+            answer = await BinderStatusReader(client, "default").add_binder_status(ANSWER)
         assert answer.binder is not None
         assert answer.binder.state == "unknown"
         assert answer.binder.sentence.endswith("403 Forbidden: not yours")
@@ -100,8 +102,11 @@ async def test_who_may_not_read_the_lease_says_so() -> None:
 
 
 def test_the_lease_is_looked_for_beside_the_engines_own_unless_settings_name_another_place() -> None:
-    client = Client(Target(server="http://nobody.invalid"), clock=SystemClock(), chance=random.Random())
-    own, lease_of_engine = OwnSettings(), LeaderElection(resource_namespace="bayplan-system")
-    assert BinderLook.of(client, own, lease_of_engine).namespace == "bayplan-system"
-    assert BinderLook.of(client, own).namespace == "kube-system"
-    assert BinderLook.of(client, OwnSettings(binder_lease_namespace="ours"), lease_of_engine).namespace == "ours"
+    client = Client(ConnectionConfig(server="http://nobody.invalid"), clock=SystemClock(), chance=random.Random())
+    own, lease_of_engine = BayplanSettings(), LeaderElection(resource_namespace="bayplan-system")
+    assert BinderStatusReader.for_engine(client, own, lease_of_engine).namespace == "bayplan-system"
+    assert BinderStatusReader.for_engine(client, own).namespace == "kube-system"
+    assert (
+        BinderStatusReader.for_engine(client, BayplanSettings(binder_lease_namespace="ours"), lease_of_engine).namespace
+        == "ours"
+    )

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from bayplan.explain.live_pod_explainer import LiveExplainer
+from bayplan.explain.live_pod_explainer import LivePodExplainer
 from bayplan.telemetry.answers import Answer
-from support.builders.framework import changed, make_node, make_pod
-from support.fakes.http_server import Hang
-from support.harness.async_tests import on_loop
-from support.harness.live_scheduler import Rig, running
+from support.builders.framework import make_node, make_pod, replace_fields
+from support.fakes.http_server import NoAnswer
+from support.harness.async_tests import async_test
+from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler
 
 BIG, SMALL = make_node("big", cpu="8", memory="8Gi"), make_node("small", cpu="2", memory="8Gi")
 
 
-async def why(rig: Rig, name: str, *, now: bool = False) -> Answer:
-    explainer = LiveExplainer(rig.live)
+async def why(rig: LiveSchedulerHarness, name: str, *, now: bool = False) -> Answer:
+    explainer = LivePodExplainer(rig.live)
     pod = explainer.find("default", name)
     assert pod is not None
     return await explainer.answer(pod, now=now)
 
 
-@on_loop
+@async_test
 async def test_a_placed_pod_tells_what_decided_and_what_was_second() -> None:
     web = make_pod("web", cpu="1", memory="1Gi")
-    async with running(BIG, SMALL, web) as rig:
-        rig.hear(web.bound_to("big"))
+    async with run_live_scheduler(BIG, SMALL, web) as rig:
+        rig.deliver(web.bound_to("big"))
         await rig.idle()
         answer = await why(rig, "web")
         assert (answer.state, answer.node, answer.source, answer.feasible) == ("placed", "big", "record", 2)
@@ -35,11 +35,11 @@ async def test_a_placed_pod_tells_what_decided_and_what_was_second() -> None:
         assert answer.sentence.startswith("default/web is on big: best of 2 with ")
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_waits_tells_reasons_with_nodes_and_what_would_help() -> None:
-    async with running(BIG, SMALL, make_pod("huge", cpu="9")) as rig:
+    async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as rig:
         answer = await why(rig, "huge")
-        assert (answer.state, answer.source, answer.tries) == ("pending", "record", 1)
+        assert (answer.state, answer.source, answer.attempts) == ("pending", "record", 1)
         assert [(each.plugin, each.text, each.nodes) for each in answer.reasons] == [
             ("NodeResourcesFit", "Insufficient cpu", 2)
         ]
@@ -51,10 +51,10 @@ async def test_a_pod_that_waits_tells_reasons_with_nodes_and_what_would_help() -
         assert "resource.k8s.io/DeviceClass Add|Update," in f"{answer.waits_for},"
 
 
-@on_loop
+@async_test
 async def test_rows_that_moved_since_are_not_named_wrongly() -> None:
-    async with running(BIG, SMALL, make_pod("huge", cpu="9")) as rig:
-        rig.hear_gone(BIG)
+    async with run_live_scheduler(BIG, SMALL, make_pod("huge", cpu="9")) as rig:
+        rig.deliver_deletion(BIG)
         await rig.idle()
         (reason,) = (await why(rig, "huge")).reasons
         assert (reason.nodes, reason.names) == (2, ())
@@ -62,9 +62,9 @@ async def test_rows_that_moved_since_are_not_named_wrongly() -> None:
         assert (fresh.nodes, fresh.names) == (1, ("small",))
 
 
-@on_loop
+@async_test
 async def test_asking_afresh_changes_nothing() -> None:
-    async with running(SMALL, make_pod("huge", cpu="9")) as rig:
+    async with run_live_scheduler(SMALL, make_pod("huge", cpu="9")) as rig:
         records = list(rig.live.engine.records)
         answer = await why(rig, "huge", now=True)
         assert answer.source == "now"
@@ -72,52 +72,52 @@ async def test_asking_afresh_changes_nothing() -> None:
         assert rig.live.queue.counts()["unschedulable"] == 1
 
 
-@on_loop
+@async_test
 async def test_a_pod_behind_a_gate() -> None:
-    async with running(SMALL, make_pod("gated", gates=["later"])) as rig:
+    async with run_live_scheduler(SMALL, make_pod("gated", gates=["later"])) as rig:
         answer = await why(rig, "gated")
         assert answer.sentence == "default/gated is not let in: waiting for scheduling gates: [later]"
         assert answer.waits_for == "SchedulingGates to let it in"
         assert [change.text for change in answer.changes] == ["remove scheduling gate later"]
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_makes_room_waits_for_its_victims() -> None:
     weak = make_pod("weak", cpu="2", node="small", priority=0)
-    async with running(SMALL, weak, make_pod("strong", cpu="2", priority=10)) as rig:
+    async with run_live_scheduler(SMALL, weak, make_pod("strong", cpu="2", priority=10)) as rig:
         answer = await why(rig, "strong")
         assert (answer.nominated, answer.victims) == ("small", ("default/weak",))
         assert answer.waits_for == "default/weak to leave small"
         assert answer.changes[-1].evict == ("default/weak",)
 
 
-@on_loop
+@async_test
 async def test_a_pod_on_its_way_and_one_of_somebody_else() -> None:
-    async with running(SMALL, decide=True) as rig:
-        rig.refuse("POST", "/binding", Hang())
-        rig.hear(make_pod("slow", cpu="1"))
+    async with run_live_scheduler(SMALL, decide=True) as rig:
+        rig.fail_next("POST", "/binding", NoAnswer())
+        rig.deliver(make_pod("slow", cpu="1"))
         await rig.asked("POST", "/binding")
         answer = await why(rig, "slow")
         assert (answer.state, answer.node, answer.waits_for) == ("binding", "small", "the binding to be written")
-        rig.hear(make_pod("theirs", node="small", scheduler_name="other"))
-        await rig.live.catch_up()
+        rig.deliver(make_pod("theirs", node="small", scheduler_name="other"))
+        await rig.live.handle_pending_events()
         answer = await why(rig, "theirs")
         assert answer.sentence == "default/theirs is on small; other placed it, which is not served here"
 
 
-@on_loop
+@async_test
 async def test_another_pod_of_the_same_name_does_not_inherit_the_record() -> None:
-    async with running(SMALL, make_pod("huge", cpu="9"), decide=True) as rig:
+    async with run_live_scheduler(SMALL, make_pod("huge", cpu="9"), decide=True) as rig:
         old = make_pod("huge", cpu="9")
-        rig.live.stop_deciding()
-        rig.hear_gone(old)
-        rig.hear(changed(old, metadata={"uid": "another"}))
-        await rig.live.catch_up()
+        rig.live.stop_scheduling()
+        rig.deliver_deletion(old)
+        rig.deliver(replace_fields(old, metadata={"uid": "another"}))
+        await rig.live.handle_pending_events()
         answer = await why(rig, "huge")
-        assert (answer.source, answer.tries) == ("now", 0)
+        assert (answer.source, answer.attempts) == ("now", 0)
 
 
-@on_loop
+@async_test
 async def test_nobody_knows_a_pod_that_is_not_there() -> None:
-    async with running(SMALL) as rig:
-        assert LiveExplainer(rig.live).find("default", "nobody") is None
+    async with run_live_scheduler(SMALL) as rig:
+        assert LivePodExplainer(rig.live).find("default", "nobody") is None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from bayplan.explain.answer_builder import NOTHING_FOUND, NOTHING_HELPS
+from bayplan.explain.answer_builder import NO_CHANGE_FOUND, NO_CHANGE_HELPS
 from bayplan.explain.pod_explainer import PodExplainer
 from bayplan.explain.suggestions import Suggestions
-from bayplan.framework.runtime.cooperative import finished
+from bayplan.framework.runtime.cooperative import run_to_end
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.telemetry.answers import Answer
@@ -20,7 +20,7 @@ WEB = {"app": "web"}
 
 def explained(pod: Pod, nodes: Sequence[Node], pods: Sequence[Pod] = (), objects: Sequence[KubeObject] = ()) -> Answer:
     with Harness(nodes=nodes, pods=[*pods, pod], objects=objects) as harness:
-        return finished(PodExplainer(harness.engine, harness.clock).pending(pod, now=True))
+        return run_to_end(PodExplainer(harness.engine, harness.clock).explain_pending(pod, now=True))
 
 
 SMALL = make_node("small", cpu="2", memory="4Gi")
@@ -153,7 +153,7 @@ def test_on_many_nodes_that_nothing_helps_is_said_only_where_all_was_tried() -> 
     ]
     others = [make_pod(f"on-{node.name}", node=node.name, priority=10) for node in many]
     answer = explained(make_pod(cpu="1", node_selector={"disk": "ssd"}), many, others)
-    assert answer.no_change == NOTHING_HELPS
+    assert answer.no_change == NO_CHANGE_HELPS
     assert {each.text: each.nodes for each in answer.reasons} == {
         "node(s) didn't match Pod's node affinity/selector": 40,
     }
@@ -167,7 +167,7 @@ def test_where_not_all_was_tried_nothing_is_claimed() -> None:
     pod = make_pod(priority=10, preemption_policy="Never", affinity=make_affinity(near=WEB))
     answer = explained(pod, [full], [*weak, *strong])
     assert (answer.changes, answer.together) == ((), ())
-    assert answer.no_change == NOTHING_FOUND
+    assert answer.no_change == NO_CHANGE_FOUND
 
 
 def test_a_cluster_without_nodes() -> None:

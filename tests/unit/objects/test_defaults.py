@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.objects.core import Namespace, Node, Pod
-from bayplan.objects.defaults import admitted, with_defaults
+from bayplan.objects.defaults import with_all_defaults, with_defaults
 from bayplan.objects.kinds import convert, kinds_by_name
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -21,7 +21,7 @@ def make(kind: str, *, meta: dict[str, Any] | None = None, **fields: Any) -> Any
 
 
 def stored_pod(**spec: Any) -> Pod:
-    (found,) = admitted([make("Pod", spec={"containers": [{"name": "main"}], **spec})])
+    (found,) = with_all_defaults([make("Pod", spec={"containers": [{"name": "main"}], **spec})])
     assert isinstance(found, Pod)
     return found
 
@@ -143,7 +143,7 @@ def test_filling_in_twice_changes_nothing() -> None:
         resources={"limits": {"cpu": "1"}},
         containers=[{"name": "main", "resources": {"limits": {"cpu": "100u"}}, "ports": [{"containerPort": 80}]}],
     )
-    assert list(admitted([once])) == [once]
+    assert list(with_all_defaults([once])) == [once]
 
 
 # other kinds
@@ -233,6 +233,6 @@ def storage_class(name: str, *, default: bool = True, created: str | None = None
     ],
 )
 def test_the_class_of_a_claim(classes: list[StorageClass], spec: dict[str, Any], chosen: str | None) -> None:
-    stored = admitted([make("PersistentVolumeClaim", spec=spec), *classes])
+    stored = with_all_defaults([make("PersistentVolumeClaim", spec=spec), *classes])
     (claim,) = [item for item in stored if isinstance(item, PersistentVolumeClaim)]
     assert claim.spec.storage_class_name == chosen

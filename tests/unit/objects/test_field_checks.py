@@ -10,7 +10,7 @@ import pytest
 from bayplan.codec.quantity import QuantityText
 from bayplan.errors import ObjectError
 from bayplan.objects import field_checks
-from bayplan.objects.field_checks import check, problems
+from bayplan.objects.field_checks import check_object, object_errors
 from bayplan.objects.kinds import KINDS, convert, kinds_by_name
 
 LONG = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -54,7 +54,7 @@ def slice_with(**device: Any) -> dict[str, Any]:
 
 def told(raw: dict[str, Any]) -> list[str]:
     fields = {key: value for key, value in raw.items() if key != "kind"}
-    return list(problems(convert({"metadata": {"name": "x"}, **fields}, kinds_by_name()[raw["kind"]].struct)))
+    return list(object_errors(convert({"metadata": {"name": "x"}, **fields}, kinds_by_name()[raw["kind"]].struct)))
 
 
 NO_QUANTITY = "is no quantity (quantities must match"
@@ -283,9 +283,9 @@ def test_an_empty_object_is_judged_without_a_traceback(name: str) -> None:
 def test_the_object_is_named() -> None:
     item = convert({"metadata": {"name": "web"}}, kinds_by_name()["Pod"].struct)
     with pytest.raises(ObjectError, match=r'^Pod "web": spec\.containers: there is none'):
-        check(item)
+        check_object(item)
     with pytest.raises(ObjectError, match=r"^Pod: spec\.containers"):
-        check(convert({}, kinds_by_name()["Pod"].struct))
+        check_object(convert({}, kinds_by_name()["Pod"].struct))
 
 
 def test_the_type_of_quantities_is_the_one_that_is_looked_for() -> None:

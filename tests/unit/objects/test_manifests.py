@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from bayplan.errors import ObjectError
-from bayplan.objects.catalog import CATALOGUED
+from bayplan.objects.catalog import CATALOG_KINDS
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.defaults import SYSTEM_PRIORITIES, admitted, with_identity, with_priority
+from bayplan.objects.defaults import SYSTEM_PRIORITIES, with_all_defaults, with_identity, with_priority
 from bayplan.objects.kinds import KINDS, convert, decode, kind_of, kinds_by_name, without_nulls
-from bayplan.objects.manifests import Loaded, load_manifests
+from bayplan.objects.manifests import LoadedManifests, load_manifests
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
-from support.builders.framework import changed, make_pod
+from support.builders.framework import make_pod, replace_fields
 
 Write = Callable[[str, str], Path]
 
@@ -53,7 +53,7 @@ def test_every_kind_has_one_struct_and_one_name() -> None:
 
 
 def test_the_catalog_keeps_every_kind_but_nodes_and_pods() -> None:
-    assert {kind.struct for kind in KINDS} - set(CATALOGUED) == {Node, Pod}
+    assert {kind.struct for kind in KINDS} - set(CATALOG_KINDS) == {Node, Pod}
 
 
 def test_nulls_mean_absent() -> None:
@@ -140,7 +140,7 @@ def test_kinds_that_a_scheduler_does_not_look_at_are_told(write: Write) -> None:
 )
 def test_a_kind_of_another_group_is_not_ours(write: Write, api_version: str, kind: str) -> None:
     path = write("a.yaml", f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\n")
-    assert load_manifests([path]) == Loaded((), (f"{api_version} {kind} x in {path}",))
+    assert load_manifests([path]) == LoadedManifests((), (f"{api_version} {kind} x in {path}",))
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])
@@ -229,7 +229,7 @@ def test_what_an_api_server_refuses_has_its_place_too(write: Write, text: str, w
     path = write("bad.yaml", f"{NODE}---\n{text}")
     loaded = load_manifests([path])
     with pytest.raises(ObjectError, match=words) as refusal:
-        list(admitted(loaded.objects, loaded.places))
+        list(with_all_defaults(loaded.objects, loaded.places))
     assert str(refusal.value).startswith(f"{path}, document 2: ")
 
 
@@ -270,22 +270,22 @@ def klass(name: str, value: int, *, default: bool = False, policy: str | None = 
     ],
 )
 def test_priorities(spec: dict[str, Any], classes: list[PriorityClass], priority: int) -> None:
-    pod = changed(make_pod("p"), spec={"priority": None, **spec})
-    (found,) = [item for item in admitted([*classes, pod]) if isinstance(item, Pod)]
+    pod = replace_fields(make_pod("p"), spec={"priority": None, **spec})
+    (found,) = [item for item in with_all_defaults([*classes, pod]) if isinstance(item, Pod)]
     assert found.spec.priority == priority
     assert found.spec.scheduler_name == "default-scheduler"
 
 
 def test_the_class_says_whether_to_preempt() -> None:
     classes = {"gentle": klass("gentle", 5, policy="Never")}
-    pod = changed(make_pod("p"), spec={"priority": None, "priority_class_name": "gentle"})
+    pod = replace_fields(make_pod("p"), spec={"priority": None, "priority_class_name": "gentle"})
     assert with_priority(pod, classes).spec.preemption_policy == "Never"
-    own = changed(pod, spec={"preemption_policy": "PreemptLowerPriority"})
+    own = replace_fields(pod, spec={"preemption_policy": "PreemptLowerPriority"})
     assert with_priority(own, classes).spec.preemption_policy == "PreemptLowerPriority"
 
 
 def test_a_class_that_nobody_knows() -> None:
-    pod = changed(make_pod("p"), spec={"priority": None, "priority_class_name": "nobody"})
+    pod = replace_fields(make_pod("p"), spec={"priority": None, "priority_class_name": "nobody"})
     with pytest.raises(ObjectError, match='pod default/p asks for priority class "nobody", which does not exist'):
         with_priority(pod, {})
     assert "system-cluster-critical" in SYSTEM_PRIORITIES

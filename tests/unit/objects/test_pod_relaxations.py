@@ -9,11 +9,11 @@ from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.objects.pod_relaxations import (
     KINDS,
     REQUESTS,
-    Change,
-    applied,
-    asking_for_less,
+    SuggestedChange,
+    apply_change,
     lowest_requests,
     quantity,
+    with_lower_requests,
 )
 from bayplan.objects.resources import filter_requests
 from bayplan.testing import make_pod
@@ -45,14 +45,14 @@ def test_as_much_less_as_was_said(pod: Pod, share: float) -> None:
     before, lowest = filter_requests(pod), lowest_requests(pod)
     less = {name: max(1, int((amount - lowest.get(name, 0)) * share)) for name, amount in before.items() if amount}
     less = {name: by for name, by in less.items() if before[name] - by >= lowest.get(name, 0)}
-    after = filter_requests(applied(pod, Change(kind=REQUESTS, less=less)))
+    after = filter_requests(apply_change(pod, SuggestedChange(kind=REQUESTS, less=less)))
     assert {name: after.get(name, 0) for name in before} == {name: before[name] - less.get(name, 0) for name in before}
 
 
 def test_the_largest_container_gives_first() -> None:
     resources = [ResourceRequirements(requests={"cpu": cpu}) for cpu in ("1", "3")]
     pod = make_pod(containers=tuple(Container(name="c", resources=each) for each in resources))
-    after = asking_for_less(pod, {"cpu": 500})
+    after = with_lower_requests(pod, {"cpu": 500})
     assert [each.resources.requests["cpu"] for each in after.spec.containers] == ["1", "2500m"]
 
 

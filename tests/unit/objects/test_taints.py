@@ -12,9 +12,9 @@ from bayplan.objects.taints import (
     PREFER_NO_SCHEDULE,
     UNSCHEDULABLE,
     first_untolerated,
-    timeless,
     tolerated,
     tolerates,
+    without_times,
 )
 
 GPU = Taint(key="gpu", value="a100", effect=NO_SCHEDULE)
@@ -83,5 +83,5 @@ def test_when_a_taint_came_is_known_and_tells_no_two_lists_apart() -> None:
     taints = msgspec.json.decode(text, type=tuple[Taint, ...])
     assert msgspec.json.encode(taints) == text
     assert taints != (GPU,)
-    assert timeless(taints) == (GPU,)
-    assert timeless((GPU,)) == (GPU,)
+    assert without_times(taints) == (GPU,)
+    assert without_times((GPU,)) == (GPU,)

@@ -9,8 +9,8 @@ from bayplan.intents.pod_intents import BindPod
 from bayplan.plugins.default_binder import DefaultBinder
 from support.builders.framework import (
     FakeHandle,
-    answer,
-    failed,
+    errored,
+    filter_result,
     make_cycle,
     make_pod,
 )
@@ -35,4 +35,4 @@ def test_a_refusal_is_an_error_in_the_servers_words() -> None:
     handle.writes.failure = BayplanError('pods "web" not found')
     status = asyncio.run(DefaultBinder(handle).bind(make_cycle(make_pod("web")), "node-1"))
     assert status is not None
-    assert answer(status) == failed('pods "web" not found')
+    assert filter_result(status) == errored('pods "web" not found')

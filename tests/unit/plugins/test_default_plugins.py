@@ -82,7 +82,7 @@ def test_every_plugin_knows_its_arguments() -> None:
     ],
 )
 def test_the_default_profile(point: str, names: str) -> None:
-    assert default_profile().described().get(point, []) == names.split()
+    assert default_profile().describe().get(point, []) == names.split()
 
 
 def test_plugins_that_can_reject_say_what_cures_them() -> None:

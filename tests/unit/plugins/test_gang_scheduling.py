@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.api.plugin import Wait
+from bayplan.framework.api.plugin import PermitWait
 from bayplan.framework.api.status import Status
 from bayplan.objects.core import Pod, PodSchedulingGroup
 from bayplan.objects.workloads import PodGroup
-from bayplan.plugins.gang_scheduling import FEW_PLACES, FEW_PODS, GangScheduling
+from bayplan.plugins.gang_scheduling import WAITING_FOR_PLACEMENTS, WAITING_FOR_PODS, GangScheduling
 from bayplan.snapshot import Catalog
 from support.builders.framework import (
-    Answer,
     FakeHandle,
-    answer,
-    failed,
+    FilterResult,
+    errored,
+    evaluate_hints,
+    filter_result,
     from_api,
-    hints,
     make_cycle,
     make_pod,
     unresolvable,
@@ -60,20 +60,22 @@ def handle(*groups: PodGroup, pods: tuple[Pod, ...] = ()) -> FakeHandle:
             id="a namesake elsewhere",
         ),
         pytest.param(member("a"), [gang(None)], [], None, id="a group that is no gang"),
-        pytest.param(member("a"), [gang(2)], [member("a")], unresolvable(FEW_PODS), id="too few pods"),
+        pytest.param(member("a"), [gang(2)], [member("a")], unresolvable(WAITING_FOR_PODS), id="too few pods"),
         pytest.param(
             member("a"),
             [gang(2)],
             [member("a"), member("b", group="x")],
-            unresolvable(FEW_PODS),
+            unresolvable(WAITING_FOR_PODS),
             id="others do not count",
         ),
         pytest.param(member("a"), [gang(2)], [member("a"), member("b", node="n")], None, id="placed ones do"),
     ],
 )
-def test_who_may_enter_the_queue(pod: Pod, groups: list[PodGroup], known: list[Pod], expected: Answer | None) -> None:
+def test_who_may_enter_the_queue(
+    pod: Pod, groups: list[PodGroup], known: list[Pod], expected: FilterResult | None
+) -> None:
     status = GangScheduling(handle(*groups, pods=tuple(known))).pre_enqueue(pod)
-    assert (None if status is None else answer(status)) == expected
+    assert (None if status is None else filter_result(status)) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,20 +92,22 @@ def test_who_may_pass_at_once(pod: Pod) -> None:
 def test_a_group_that_has_gone_is_an_error() -> None:
     status = GangScheduling(handle()).permit(make_cycle(member("a")), "n")
     assert isinstance(status, Status)
-    assert answer(status) == failed('failed to get podGroup default/gang: podgroup.scheduling.k8s.io "gang" not found')
+    assert filter_result(status) == errored(
+        'failed to get podGroup default/gang: podgroup.scheduling.k8s.io "gang" not found'
+    )
 
 
 def test_the_first_waits_and_wakes_the_others() -> None:
     world = handle(gang(2), pods=(member("a", node="n"), member("b"), member("c", group="x")))
-    assert GangScheduling(world).permit(make_cycle(member("a")), "n") == Wait(300.0, FEW_PLACES)
+    assert GangScheduling(world).permit(make_cycle(member("a")), "n") == PermitWait(300.0, WAITING_FOR_PLACEMENTS)
     assert set(world.activated) == {"b"}
 
 
 def test_the_last_lets_all_go() -> None:
     first, last = member("a", node="n"), member("b", node="m")
     world = handle(gang(2), pods=(first, last))
-    waiting = world.waiting.add(first, {"GangScheduling": 300.0, "Other": 10.0}, 0.0)
-    stranger = world.waiting.add(member("c", group="x", node="n"), {"GangScheduling": 300.0}, 0.0)
+    waiting = world.waiting_pods.add(first, {"GangScheduling": 300.0, "Other": 10.0}, 0.0)
+    stranger = world.waiting_pods.add(member("c", group="x", node="n"), {"GangScheduling": 300.0}, 0.0)
     assert GangScheduling(world).permit(make_cycle(member("b")), "m") is None
     assert waiting.pending_plugins() == ["Other"]
     assert stranger.pending_plugins() == ["GangScheduling"]
@@ -120,7 +124,7 @@ def test_the_last_lets_all_go() -> None:
     ],
 )
 def test_pod_hints(pod: Pod, came: Pod, hint: str) -> None:
-    assert hints(GangScheduling(handle()), "Pod", pod, None, came) == [hint]
+    assert evaluate_hints(GangScheduling(handle()), "Pod", pod, None, came) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -133,4 +137,4 @@ def test_pod_hints(pod: Pod, came: Pod, hint: str) -> None:
     ],
 )
 def test_group_hints(pod: Pod, came: PodGroup, hint: str) -> None:
-    assert hints(GangScheduling(handle()), "scheduling.k8s.io/PodGroup", pod, None, came) == [hint]
+    assert evaluate_hints(GangScheduling(handle()), "scheduling.k8s.io/PodGroup", pod, None, came) == [hint]

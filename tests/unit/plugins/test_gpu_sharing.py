@@ -15,10 +15,10 @@ from bayplan.errors import ObjectError
 from bayplan.framework.runtime.bind_request_mutation import REQUEST_FIELDS
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest, ReceivedGpu, new_request
-from bayplan.objects.kai.gpu_sharing import GpuShare, device_memory, wanted_share
-from bayplan.plugins.gpu_sharing import BEING_SHARED, NO_MEMORY, NO_ROOM, GpuSharing, SharedDevices
+from bayplan.objects.kai.gpu_sharing import GpuShare, gpu_memory_of_node, requested_share
+from bayplan.plugins.gpu_sharing import NO_MEMORY, NO_ROOM, SHARING_IN_PROGRESS, GpuSharing, SharedDevices
 from support.builders.framework import (
-    FITS,
+    FEASIBLE,
     FakeHandle,
     make_cycle,
     make_filtering,
@@ -73,7 +73,7 @@ def whole(count: int, name: str = "whole", node: str = "") -> Pod:
     ],
 )
 def test_what_a_pod_asks_for(said: dict[str, str], share: GpuShare | None) -> None:
-    assert wanted_share(make_pod(annotations=said)) == share
+    assert requested_share(make_pod(annotations=said)) == share
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_what_a_pod_asks_for(said: dict[str, str], share: GpuShare | None) -> No
 )
 def test_what_makes_no_sense_is_told_to_the_pod(said: dict[str, str], words: str) -> None:
     with pytest.raises(ObjectError, match=words):
-        wanted_share(make_pod(annotations=said))
+        requested_share(make_pod(annotations=said))
     ((code, reasons),) = filtered(GpuSharing, make_pod(annotations=said), gpu_node()).values()
     assert code == "UnschedulableAndUnresolvable"
     assert words in reasons[0]
 
 
 def test_memory_is_counted_in_hundreds_and_a_portion_in_hundredths_rounded_up() -> None:
-    assert device_memory(gpu_node(memory="16376")) == 16300
-    assert device_memory(gpu_node(memory="")) == 0
+    assert gpu_memory_of_node(gpu_node(memory="16376")) == 16300
+    assert gpu_memory_of_node(gpu_node(memory="")) == 0
     assert GpuShare(memory_mib=2001).portion_of(16000) == 0.13
     assert GpuShare(fraction=0.5).memory_on(16300) == 8150
     assert [GpuShare(fraction=each).portion_of(16000) for each in (1e-9, 0.004, 0.25, 0.994)] == [
@@ -114,40 +114,40 @@ def test_nodes_without_room_for_a_part_are_turned_down() -> None:
     pods = [reservation("g", "full"), part("one", "0.7", "full", "g"), whole(1, node="taken")]
     nodes = [gpu_node("free", 1), gpu_node("full", 1), gpu_node("taken", 1), make_node("none"), gpu_node("dumb", 1, "")]
     assert filtered(GpuSharing, part(), *nodes, pods=pods) == {
-        "free": FITS,
+        "free": FEASIBLE,
         "full": rejected(NO_ROOM),
         "taken": rejected(NO_ROOM),
         "none": rejected(NO_ROOM),
         "dumb": never(NO_MEMORY),
     }
-    assert filtered(GpuSharing, part(fraction="0.3"), nodes[1], pods=pods) == {"full": FITS}
+    assert filtered(GpuSharing, part(fraction="0.3"), nodes[1], pods=pods) == {"full": FEASIBLE}
 
 
 def test_more_memory_than_a_gpu_has_is_on_none_of_its_kind() -> None:
     asking = make_pod(annotations={"gpu-memory": "20000"})
     nodes = [gpu_node("small"), gpu_node("large", memory="24000")]
-    assert filtered(GpuSharing, asking, *nodes) == {"small": rejected(NO_ROOM), "large": FITS}
+    assert filtered(GpuSharing, asking, *nodes) == {"small": rejected(NO_ROOM), "large": FEASIBLE}
 
 
 def test_a_new_group_needs_a_place_for_its_reservation_pod() -> None:
     assert filtered(GpuSharing, part(), gpu_node(pods=1)) == {"a": rejected(NO_ROOM)}
-    assert filtered(GpuSharing, part(), gpu_node(pods=2)) == {"a": FITS}
+    assert filtered(GpuSharing, part(), gpu_node(pods=2)) == {"a": FEASIBLE}
 
 
 def test_several_devices_are_several_groups() -> None:
     pods = [reservation("g"), part("one", "0.5", "a", "g")]
     two = {"gpu-fraction-num-devices": "2"}
-    assert filtered(GpuSharing, part(**two), gpu_node(gpus=2), pods=pods) == {"a": FITS}
+    assert filtered(GpuSharing, part(**two), gpu_node(gpus=2), pods=pods) == {"a": FEASIBLE}
     assert filtered(GpuSharing, part(fraction="0.6", **two), gpu_node(gpus=2), pods=pods) == {"a": rejected(NO_ROOM)}
 
 
 def test_whole_gpus_are_not_those_that_are_about_to_be_shared() -> None:
     """A group whose reservation pod is not there yet has a device all the same."""
     pods = [part("one", "0.5", "a", "g")]
-    assert filtered(GpuSharing, whole(2), gpu_node(gpus=2), pods=pods) == {"a": rejected(BEING_SHARED)}
-    assert filtered(GpuSharing, whole(1), gpu_node(gpus=2), pods=pods) == {"a": FITS}
-    assert filtered(GpuSharing, whole(1), gpu_node(gpus=2), pods=[*pods, reservation("g")]) == {"a": FITS}
-    assert filtered(GpuSharing, make_pod(), gpu_node(gpus=1), pods=pods) == {"a": FITS}
+    assert filtered(GpuSharing, whole(2), gpu_node(gpus=2), pods=pods) == {"a": rejected(SHARING_IN_PROGRESS)}
+    assert filtered(GpuSharing, whole(1), gpu_node(gpus=2), pods=pods) == {"a": FEASIBLE}
+    assert filtered(GpuSharing, whole(1), gpu_node(gpus=2), pods=[*pods, reservation("g")]) == {"a": FEASIBLE}
+    assert filtered(GpuSharing, make_pod(), gpu_node(gpus=1), pods=pods) == {"a": FEASIBLE}
 
 
 def test_whole_and_part_is_too_much() -> None:
@@ -197,7 +197,7 @@ class Known:
     def __init__(self, *groups: str) -> None:
         self.groups = groups
 
-    def made(self, request: BindRequest, pod: Pod) -> None: ...
+    def observe_created(self, request: BindRequest, pod: Pod) -> None: ...
 
     def request_of(self, pod: Pod) -> BindRequest:
         return new_request(pod, "a", annotations={}, backoff_limit=3, selected_gpu_groups=self.groups)
@@ -205,7 +205,7 @@ class Known:
 
 def on_desk(*groups: str) -> GpuSharing:
     handle: Any = FakeHandle()
-    handle.bind_requests.desk.following = Known(*groups)
+    handle.bind_requests.desk.tracker = Known(*groups)
     return GpuSharing.factory(None, handle)
 
 
@@ -245,7 +245,7 @@ def test_a_label_of_a_node_on_which_a_pod_was_given_up_counts_for_nothing(plugin
     """Whoever shares its device there would have the group's name on two nodes."""
     labelled = part("first", "0.6", group="old")
     fields = given_to(labelled, plugin=plugin)
-    group = "new" if plugin._requests.desk.following.groups else fields["selected_gpu_groups"][0]  # type: ignore[union-attr]
+    group = "new" if plugin._requests.factory.tracker.groups else fields["selected_gpu_groups"][0]  # type: ignore[union-attr]
     if group == "new":
         plugin.unreserve(make_cycle(labelled, make_snapshot([gpu_node()], [])), "a")
     assumed = replace(labelled, spec=replace(labelled.spec, node_name="a"))

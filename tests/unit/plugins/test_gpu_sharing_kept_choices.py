@@ -13,8 +13,8 @@ from bayplan.framework.api.handle import Handle
 from bayplan.objects.kai.bind_request import BindRequestStatus
 from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.testing import make_node, make_pod
-from support.harness.async_tests import until
-from support.harness.live_scheduler import as_server, asking_the_binder, by_requests
+from support.harness.async_tests import wait_until
+from support.harness.live_scheduler import bind_request_config, run_with_bind_requests, store_bind_requests
 
 NODE = make_node("n1", labels={"nvidia.com/gpu.memory": "16000"}, capacity={"nvidia.com/gpu": "2", "pods": "110"})
 
@@ -34,22 +34,22 @@ def test_a_choice_is_kept_as_long_as_its_pod_waits(end: str) -> None:
     async def run() -> None:
         pod = make_pod("web", annotations={"gpu-fraction": "0.5"})
         registry: Any = known_plugins().with_plugins(Remembered)
-        async with asking_the_binder(NODE, config=by_requests("Remembered"), registry=registry) as rig:
-            as_server(rig)
+        async with run_with_bind_requests(NODE, config=bind_request_config("Remembered"), registry=registry) as rig:
+            store_bind_requests(rig)
             rig.hear(pod)
-            await until(lambda: rig.live.with_the_binder == 1)
+            await wait_until(lambda: rig.live.pods_at_binder == 1)
             (plugin,) = (each for each in made if each._choices)
             assert list(plugin._choices) == [pod.uid]
-            assert rig.live.requests is not None
-            request = rig.live.requests.known[pod.key]
+            assert rig.live.bind_requests is not None
+            request = rig.live.bind_requests.requests[pod.key]
             if end == "deleted":
-                rig.live.hear(pod, None)
+                rig.live.handle_event(pod, None)
             elif end == "bound":
-                rig.live.hear(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
+                rig.live.handle_event(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
             else:
                 failed = BindRequestStatus(phase="Failed", failed_attempts=3, reason="not now")
-                rig.live.hear(None, replace(request, status=failed))
-            await until(lambda: rig.live.under_way == 0)
+                rig.live.handle_event(None, replace(request, status=failed))
+            await wait_until(lambda: rig.live.pods_in_binding == 0)
             assert plugin._choices == {}
 
     asyncio.run(run())

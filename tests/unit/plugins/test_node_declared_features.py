@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.framework.runtime.filtering import PreFilterOutcome
+from bayplan.framework.runtime.filtering import PreFilterSummary
 from bayplan.objects.core import Node, Pod, RestartRule
 from bayplan.plugins.node_declared_features import (
     FEATURES_MISSING,
@@ -14,10 +14,10 @@ from bayplan.plugins.node_declared_features import (
     needed_features,
 )
 from support.builders.framework import (
-    FITS,
-    answer,
-    failed,
-    hints,
+    FEASIBLE,
+    errored,
+    evaluate_hints,
+    filter_result,
     make_container,
     make_cycle,
     make_filtering,
@@ -65,7 +65,7 @@ def test_filter() -> None:
     both = (USER_NAMESPACES_WITH_HOST_NETWORK, RESTART_ALL_CONTAINERS, "Other")
     nodes = [make_node("a", features=both), make_node("b", features=both[1:]), make_node("c")]
     missing = unresolvable(FEATURES_MISSING)
-    assert run_filter(NodeDeclaredFeatures, pod, *nodes) == {"a": FITS, "b": missing, "c": missing}
+    assert run_filter(NodeDeclaredFeatures, pod, *nodes) == {"a": FEASIBLE, "b": missing, "c": missing}
 
 
 def test_a_pod_without_needs_is_none_of_its_business() -> None:
@@ -76,9 +76,9 @@ def test_a_pod_without_needs_is_none_of_its_business() -> None:
 
 def test_filter_without_pre_filter_is_an_error() -> None:
     snapshot = make_snapshot([make_node("a")])
-    diagnosis = make_filtering(NodeDeclaredFeatures()).diagnose(make_cycle(NEEDY, snapshot), PreFilterOutcome())
+    diagnosis = make_filtering(NodeDeclaredFeatures()).run_filters(make_cycle(NEEDY, snapshot), PreFilterSummary())
     text = 'error reading "PreFilterNodeDeclaredFeatures" from cycle-state: not found'
-    assert answer(diagnosis.status(0)) == failed(f'running "NodeDeclaredFeatures" filter plugin: {text}')
+    assert filter_result(diagnosis.status(0)) == errored(f'running "NodeDeclaredFeatures" filter plugin: {text}')
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_filter_without_pre_filter_is_an_error() -> None:
     ],
 )
 def test_node_hints(old: Node | None, new: Node, hint: str) -> None:
-    assert hints(NodeDeclaredFeatures(), "Node", NEEDY, old, new) == [hint]
+    assert evaluate_hints(NodeDeclaredFeatures(), "Node", NEEDY, old, new) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_node_hints(old: Node | None, new: Node, hint: str) -> None:
     ],
 )
 def test_pod_hints(old: Pod, new: Pod, hint: str) -> None:
-    assert hints(NodeDeclaredFeatures(), "Pod", NEEDY, old, new) == [hint]
+    assert evaluate_hints(NodeDeclaredFeatures(), "Pod", NEEDY, old, new) == [hint]

@@ -6,9 +6,9 @@ import pytest
 
 from bayplan.plugins.node_name import OTHER_NODE, NodeName
 from support.builders.framework import (
-    FITS,
-    Answer,
-    hints,
+    FEASIBLE,
+    FilterResult,
+    evaluate_hints,
     make_node,
     make_pod,
     run_filter,
@@ -21,17 +21,17 @@ ELSEWHERE = unresolvable(OTHER_NODE)
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        pytest.param("", {"a": FITS, "b": FITS}, id="any"),
-        pytest.param("b", {"a": ELSEWHERE, "b": FITS}, id="one of them"),
+        pytest.param("", {"a": FEASIBLE, "b": FEASIBLE}, id="any"),
+        pytest.param("b", {"a": ELSEWHERE, "b": FEASIBLE}, id="one of them"),
         pytest.param("c", {"a": ELSEWHERE, "b": ELSEWHERE}, id="one that is not there"),
     ],
 )
-def test_named_node(wanted: str, expected: dict[str, Answer]) -> None:
+def test_named_node(wanted: str, expected: dict[str, FilterResult]) -> None:
     assert run_filter(NodeName, make_pod(node=wanted), make_node("a"), make_node("b")) == expected
 
 
 def test_any_new_node_is_worth_a_try() -> None:
-    assert hints(NodeName(), "Node", make_pod(node="x"), None, make_node("a")) == ["Queue"]
+    assert evaluate_hints(NodeName(), "Node", make_pod(node="x"), None, make_node("a")) == ["Queue"]
 
 
 def test_the_name_is_the_signature() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.framework.runtime.filtering import PreFilterOutcome
+from bayplan.framework.runtime.filtering import PreFilterSummary
 from bayplan.objects.core import ContainerPort, Pod
-from bayplan.plugins.node_ports import PORTS_TAKEN, NodePorts
+from bayplan.plugins.node_ports import PORTS_IN_USE, NodePorts
 from support.builders.framework import (
-    FITS,
-    Answer,
-    answer,
-    failed,
-    hints,
+    FEASIBLE,
+    FilterResult,
+    errored,
+    evaluate_hints,
+    filter_result,
     make_container,
     make_cycle,
     make_filtering,
@@ -23,7 +23,7 @@ from support.builders.framework import (
     run_filter,
 )
 
-TAKEN = rejected(PORTS_TAKEN)
+TAKEN = rejected(PORTS_IN_USE)
 
 
 def port(number: int, address: str = "", protocol: str = "") -> ContainerPort:
@@ -33,24 +33,24 @@ def port(number: int, address: str = "", protocol: str = "") -> ContainerPort:
 @pytest.mark.parametrize(
     ("wanted", "held", "expected"),
     [
-        pytest.param(port(80), port(81), FITS, id="another port"),
+        pytest.param(port(80), port(81), FEASIBLE, id="another port"),
         pytest.param(port(80), port(80), TAKEN, id="the same"),
-        pytest.param(port(80), port(80, protocol="UDP"), FITS, id="another protocol"),
+        pytest.param(port(80), port(80, protocol="UDP"), FEASIBLE, id="another protocol"),
         pytest.param(port(80, protocol="TCP"), port(80), TAKEN, id="TCP is the default"),
-        pytest.param(port(80, "10.0.0.1"), port(80, "10.0.0.2"), FITS, id="another address"),
+        pytest.param(port(80, "10.0.0.1"), port(80, "10.0.0.2"), FEASIBLE, id="another address"),
         pytest.param(port(80, "10.0.0.1"), port(80, "10.0.0.1"), TAKEN, id="the same address"),
         pytest.param(port(80, "10.0.0.1"), port(80), TAKEN, id="somebody holds all addresses"),
         pytest.param(port(80), port(80, "10.0.0.1"), TAKEN, id="wants all addresses"),
         pytest.param(port(80, "0.0.0.0"), port(80, "10.0.0.1"), TAKEN, id="wants all, spelled out"),
-        pytest.param(port(80, "::"), port(80, "10.0.0.1"), FITS, id="the IPv6 wildcard is just an address"),
-        pytest.param(port(0), port(80), FITS, id="0 is no port"),
-        pytest.param(port(-1), port(80), FITS, id="neither is -1"),
+        pytest.param(port(80, "::"), port(80, "10.0.0.1"), FEASIBLE, id="the IPv6 wildcard is just an address"),
+        pytest.param(port(0), port(80), FEASIBLE, id="0 is no port"),
+        pytest.param(port(-1), port(80), FEASIBLE, id="neither is -1"),
     ],
 )
-def test_conflict(wanted: ContainerPort, held: ContainerPort, expected: Answer) -> None:
+def test_conflict(wanted: ContainerPort, held: ContainerPort, expected: FilterResult) -> None:
     holder = make_pod("holder", node="a", host_ports=(held,))
     found = run_filter(NodePorts, make_pod(host_ports=(wanted,)), make_node("a"), make_node("b"), pods=[holder])
-    assert found == {"a": expected, "b": FITS}
+    assert found == {"a": expected, "b": FEASIBLE}
 
 
 @pytest.mark.parametrize("held", [80, 90])
@@ -60,11 +60,11 @@ def test_one_of_several_ports_is_enough(held: int) -> None:
 
 
 def test_two_ports_of_the_pod_itself_do_not_conflict() -> None:
-    assert run_filter(NodePorts, make_pod(host_ports=(80, 80)), make_node("a")) == {"a": FITS}
+    assert run_filter(NodePorts, make_pod(host_ports=(80, 80)), make_node("a")) == {"a": FEASIBLE}
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("Always", TAKEN), (None, FITS)])
-def test_sidecars_hold_ports_and_plain_init_containers_do_not(policy: str | None, expected: Answer) -> None:
+@pytest.mark.parametrize(("policy", "expected"), [("Always", TAKEN), (None, FEASIBLE)])
+def test_sidecars_hold_ports_and_plain_init_containers_do_not(policy: str | None, expected: FilterResult) -> None:
     init = make_container("init", ports=(port(80),), restart_policy=policy)
     holder = make_pod("holder", node="a", init_containers=(init,))
     assert run_filter(NodePorts, make_pod(host_ports=(80,)), make_node("a"), pods=[holder]) == {"a": expected}
@@ -78,11 +78,11 @@ def test_a_pod_without_host_ports_is_none_of_its_business() -> None:
 
 def test_filter_without_pre_filter_is_an_error() -> None:
     snapshot = make_snapshot([make_node("a")])
-    diagnosis = make_filtering(NodePorts()).diagnose(
-        make_cycle(make_pod(host_ports=(80,)), snapshot), PreFilterOutcome()
+    diagnosis = make_filtering(NodePorts()).run_filters(
+        make_cycle(make_pod(host_ports=(80,)), snapshot), PreFilterSummary()
     )
     text = 'running "NodePorts" filter plugin: reading "PreFilterNodePorts" from cycleState: not found'
-    assert answer(diagnosis.status(0)) == failed(text)
+    assert filter_result(diagnosis.status(0)) == errored(text)
 
 
 HOLDER = make_pod("holder", node="a", host_ports=(80,))
@@ -99,11 +99,11 @@ HOLDER = make_pod("holder", node="a", host_ports=(80,))
     ],
 )
 def test_pod_hints(gone: Pod, hint: str) -> None:
-    assert hints(NodePorts(), "Pod", make_pod(host_ports=(80,)), gone, None) == [hint]
+    assert evaluate_hints(NodePorts(), "Pod", make_pod(host_ports=(80,)), gone, None) == [hint]
 
 
 def test_any_new_node_is_worth_a_try() -> None:
-    assert hints(NodePorts(), "Node", make_pod(host_ports=(80,)), None, make_node()) == ["Queue"]
+    assert evaluate_hints(NodePorts(), "Node", make_pod(host_ports=(80,)), None, make_node()) == ["Queue"]
 
 
 def test_what_pods_must_have_in_common_to_share_answers() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bayplan.objects.core import Node, Toleration
-from bayplan.plugins.node_unschedulable import CORDONED, NodeUnschedulable
+from bayplan.plugins.node_unschedulable import UNSCHEDULABLE_REASON, NodeUnschedulable
 from support.builders.framework import (
-    FITS,
-    Answer,
-    hints,
+    FEASIBLE,
+    FilterResult,
+    evaluate_hints,
     make_node,
     make_pod,
     run_filter,
@@ -24,23 +24,23 @@ EXISTS = Toleration(key=CORDON, operator="Exists")
 @pytest.mark.parametrize(
     ("tolerations", "expected"),
     [
-        pytest.param((), unresolvable(CORDONED), id="no toleration"),
-        pytest.param((EXISTS,), FITS, id="tolerates the cordon"),
-        pytest.param((Toleration(operator="Exists"),), FITS, id="tolerates everything"),
-        pytest.param((Toleration(key=CORDON),), FITS, id="equal to the empty value"),
+        pytest.param((), unresolvable(UNSCHEDULABLE_REASON), id="no toleration"),
+        pytest.param((EXISTS,), FEASIBLE, id="tolerates the cordon"),
+        pytest.param((Toleration(operator="Exists"),), FEASIBLE, id="tolerates everything"),
+        pytest.param((Toleration(key=CORDON),), FEASIBLE, id="equal to the empty value"),
         pytest.param(
             (Toleration(key=CORDON, operator="Exists", effect="NoExecute"),),
-            unresolvable(CORDONED),
+            unresolvable(UNSCHEDULABLE_REASON),
             id="another effect",
         ),
-        pytest.param((Toleration(key=CORDON, value="x"),), unresolvable(CORDONED), id="another value"),
+        pytest.param((Toleration(key=CORDON, value="x"),), unresolvable(UNSCHEDULABLE_REASON), id="another value"),
     ],
 )
-def test_cordoned(tolerations: tuple[Toleration, ...], expected: Answer) -> None:
+def test_cordoned(tolerations: tuple[Toleration, ...], expected: FilterResult) -> None:
     found = run_filter(
         NodeUnschedulable, make_pod(tolerations=tolerations), make_node("a"), make_node("b", unschedulable=True)
     )
-    assert found == {"a": FITS, "b": expected}
+    assert found == {"a": FEASIBLE, "b": expected}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_cordoned(tolerations: tuple[Toleration, ...], expected: Answer) -> None
     ],
 )
 def test_node_hints(old: Node | None, new: Node, hint: str) -> None:
-    assert hints(NodeUnschedulable(), "Node", make_pod(), old, new) == [hint]
+    assert evaluate_hints(NodeUnschedulable(), "Node", make_pod(), old, new) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_node_hints(old: Node | None, new: Node, hint: str) -> None:
 )
 def test_pod_hints(name: str, tolerations: tuple[Toleration, ...], hint: str) -> None:
     old, new = make_pod(name), make_pod(name, tolerations=tolerations)
-    assert hints(NodeUnschedulable(), "Pod", make_pod("pod"), old, new) == [hint]
+    assert evaluate_hints(NodeUnschedulable(), "Pod", make_pod("pod"), old, new) == [hint]
 
 
 def test_pods_share_answers_if_they_tolerate_alike() -> None:

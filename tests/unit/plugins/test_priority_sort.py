@@ -9,9 +9,9 @@ import pytest
 
 from bayplan.objects.core import Pod
 from bayplan.plugins.priority_sort import PrioritySort
-from support.builders.framework import LONG_AGO, make_pod
+from support.builders.framework import CREATED, make_pod
 
-LATER = LONG_AGO + timedelta(microseconds=1)
+LATER = CREATED + timedelta(microseconds=1)
 
 
 @dataclass
@@ -23,13 +23,13 @@ class Queued:
 @pytest.mark.parametrize(
     ("first", "second", "goes_first"),
     [
-        pytest.param((5, LATER), (1, LONG_AGO), True, id="the more important one, however late"),
-        pytest.param((1, LONG_AGO), (5, LATER), False, id="the less important one, however early"),
-        pytest.param((1, LONG_AGO), (1, LATER), True, id="of equals the earlier"),
-        pytest.param((1, LATER), (1, LONG_AGO), False, id="of equals not the later"),
-        pytest.param((1, LONG_AGO), (1, LONG_AGO), False, id="of twins neither"),
-        pytest.param((None, LATER), (-1, LONG_AGO), True, id="no priority is 0 and beats a negative one"),
-        pytest.param((None, LONG_AGO), (0, LATER), True, id="no priority equals 0"),
+        pytest.param((5, LATER), (1, CREATED), True, id="the more important one, however late"),
+        pytest.param((1, CREATED), (5, LATER), False, id="the less important one, however early"),
+        pytest.param((1, CREATED), (1, LATER), True, id="of equals the earlier"),
+        pytest.param((1, LATER), (1, CREATED), False, id="of equals not the later"),
+        pytest.param((1, CREATED), (1, CREATED), False, id="of twins neither"),
+        pytest.param((None, LATER), (-1, CREATED), True, id="no priority is 0 and beats a negative one"),
+        pytest.param((None, CREATED), (0, LATER), True, id="no priority equals 0"),
     ],
 )
 def test_order(first: tuple[int | None, datetime], second: tuple[int | None, datetime], goes_first: bool) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.framework.api.events import Action, ClusterEvent, Resource
+from bayplan.framework.api.events import ActionType, ClusterEvent, EventResource
 from bayplan.objects.core import PodSchedulingGate
 from bayplan.plugins.scheduling_gates import SchedulingGates
 from support.builders.framework import (
-    answer,
-    hints,
+    evaluate_hints,
+    filter_result,
     make_pod,
     unresolvable,
 )
@@ -33,18 +33,18 @@ def test_a_pod_without_gates_enters() -> None:
 def test_a_gated_pod_is_told_for_what_it_waits(names: tuple[str, ...], text: str) -> None:
     status = SchedulingGates().pre_enqueue(make_pod(scheduling_gates=gated(*names)))
     assert status is not None
-    assert answer(status) == unresolvable(text)
+    assert filter_result(status) == unresolvable(text)
 
 
 @pytest.mark.parametrize(("other", "hint"), [("pod", "Queue"), ("other", "Skip")])
 def test_only_the_pods_own_update_cures(other: str, hint: str) -> None:
     plugin = SchedulingGates()
-    assert hints(plugin, "Pod", make_pod("pod"), make_pod(other, scheduling_gates=gated("a")), make_pod(other)) == [
-        hint
-    ]
+    assert evaluate_hints(
+        plugin, "Pod", make_pod("pod"), make_pod(other, scheduling_gates=gated("a")), make_pod(other)
+    ) == [hint]
 
 
 def test_it_registers_for_gates_alone() -> None:
     (cure,) = SchedulingGates.cured_by
-    assert cure.matches(ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE_POD_GATES_ELIMINATED))
-    assert not cure.matches(ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE))
+    assert cure.matches(ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE_POD_GATES_ELIMINATED))
+    assert not cure.matches(ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE))

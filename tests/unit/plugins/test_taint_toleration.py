@@ -7,15 +7,15 @@ import pytest
 from bayplan.objects.core import Node, Taint, Toleration
 from bayplan.plugins.taint_toleration import UNTOLERATED, TaintToleration
 from support.builders.framework import (
-    FITS,
-    Answer,
-    changed,
-    hints,
+    FEASIBLE,
+    FilterResult,
+    evaluate_hints,
     make_cycle,
     make_node,
     make_pod,
     make_scoring,
     make_snapshot,
+    replace_fields,
     run_filter,
     run_score,
     taint,
@@ -29,11 +29,11 @@ DEDICATED = Toleration(key="dedicated", value="ml")
 @pytest.mark.parametrize(
     ("taints", "tolerations", "expected"),
     [
-        pytest.param((), (), FITS, id="no taints"),
+        pytest.param((), (), FEASIBLE, id="no taints"),
         pytest.param((taint("k"),), (), unresolvable(UNTOLERATED), id="NoSchedule"),
         pytest.param((taint("k", "NoExecute"),), (), unresolvable(UNTOLERATED), id="NoExecute"),
-        pytest.param((taint("k", SOFT),), (), FITS, id="PreferNoSchedule keeps nobody away"),
-        pytest.param((taint("dedicated", value="ml"),), (DEDICATED,), FITS, id="tolerated by value"),
+        pytest.param((taint("k", SOFT),), (), FEASIBLE, id="PreferNoSchedule keeps nobody away"),
+        pytest.param((taint("dedicated", value="ml"),), (DEDICATED,), FEASIBLE, id="tolerated by value"),
         pytest.param((taint("dedicated", value="web"),), (DEDICATED,), unresolvable(UNTOLERATED), id="another value"),
         pytest.param(
             (taint("a"), taint("b")),
@@ -41,15 +41,18 @@ DEDICATED = Toleration(key="dedicated", value="ml")
             unresolvable(UNTOLERATED),
             id="one of two",
         ),
-        pytest.param((taint("a"), taint("b")), (Toleration(operator="Exists"),), FITS, id="everything"),
+        pytest.param((taint("a"), taint("b")), (Toleration(operator="Exists"),), FEASIBLE, id="everything"),
         pytest.param(
             (taint("a"),), (Toleration(key="a", operator="Gt", value="1"),), unresolvable(UNTOLERATED), id="Gt is off"
         ),
     ],
 )
-def test_filter(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...], expected: Answer) -> None:
+def test_filter(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...], expected: FilterResult) -> None:
     pod = make_pod(tolerations=tolerations)
-    assert run_filter(TaintToleration, pod, make_node("a", taints=taints), make_node("b")) == {"a": expected, "b": FITS}
+    assert run_filter(TaintToleration, pod, make_node("a", taints=taints), make_node("b")) == {
+        "a": expected,
+        "b": FEASIBLE,
+    }
 
 
 @pytest.mark.parametrize(
@@ -107,18 +110,18 @@ CLEAN, TAINTED = make_node(), make_node(taints=(taint("k"),))
     ],
 )
 def test_node_hints(old: Node | None, new: Node, hint: str) -> None:
-    assert hints(TaintToleration(), "Node", make_pod(), old, new) == [hint]
+    assert evaluate_hints(TaintToleration(), "Node", make_pod(), old, new) == [hint]
 
 
 @pytest.mark.parametrize(("name", "hint"), [("pod", "Queue"), ("other", "Skip")])
 def test_pod_hints(name: str, hint: str) -> None:
-    new = changed(make_pod(name), spec={"tolerations": (DEDICATED,)})
-    assert hints(TaintToleration(), "Pod", make_pod("pod"), make_pod(name), new) == [hint]
+    new = replace_fields(make_pod(name), spec={"tolerations": (DEDICATED,)})
+    assert evaluate_hints(TaintToleration(), "Pod", make_pod("pod"), make_pod(name), new) == [hint]
 
 
 def test_what_pods_must_have_in_common_to_share_answers() -> None:
     sign = TaintToleration().signature
-    patient = changed(make_pod(), spec={"tolerations": (Toleration(key="a", toleration_seconds=5),)})
-    hasty = changed(make_pod(), spec={"tolerations": (Toleration(key="a"),)})
+    patient = replace_fields(make_pod(), spec={"tolerations": (Toleration(key="a", toleration_seconds=5),)})
+    hasty = replace_fields(make_pod(), spec={"tolerations": (Toleration(key="a"),)})
     assert sign(patient) == sign(hasty)
     assert sign(hasty) != sign(make_pod())

@@ -10,12 +10,12 @@ from bayplan.framework.api.status import Code
 from bayplan.objects.core import Pod
 from bayplan.objects.volumes import GcePersistentDisk, Volume
 from bayplan.plugins.volume_restrictions import CLAIM_IN_USE, DISK_CONFLICT, STATE, VolumeRestrictions
-from bayplan.snapshot import NodeView, PodInfo
+from bayplan.snapshot import NodeInfo, PodInfo
 from support.builders.framework import (
-    FITS,
+    FEASIBLE,
     FakeHandle,
-    failed,
-    hints,
+    errored,
+    evaluate_hints,
     make_cycle,
     make_filtering,
     make_node,
@@ -25,7 +25,7 @@ from support.builders.framework import (
     run_filter,
     unresolvable,
 )
-from support.builders.volumes import make_claim, on_claim, volume_pod
+from support.builders.volumes import claim_volume, make_claim, volume_pod
 
 DISK = Volume(name="disk", gce_persistent_disk=GcePersistentDisk("d"))
 ALONE = make_claim("alone", modes=("ReadWriteOncePod",))
@@ -40,54 +40,54 @@ def ask(pod: Pod, *pods: Pod, objects: Any = (ALONE, SHARED)) -> dict[str, Any]:
 def test_a_disk_keeps_others_off_its_node_only() -> None:
     assert ask(volume_pod(DISK), volume_pod(DISK, name="user", node="n1")) == {
         "n1": rejected(DISK_CONFLICT),
-        "n2": FITS,
+        "n2": FEASIBLE,
     }
 
 
 def test_an_exclusive_claim_in_use_keeps_others_off_every_node() -> None:
-    answers = ask(volume_pod(on_claim("alone")), volume_pod(on_claim("alone"), name="user", node="n2"))
+    answers = ask(volume_pod(claim_volume("alone")), volume_pod(claim_volume("alone"), name="user", node="n2"))
     assert answers == {"n1": rejected(CLAIM_IN_USE), "n2": rejected(CLAIM_IN_USE)}
 
 
 def test_the_disk_is_told_before_the_claim() -> None:
-    pod = volume_pod(DISK, on_claim("alone"))
-    user = volume_pod(DISK, on_claim("alone"), name="user", node="n1")
+    pod = volume_pod(DISK, claim_volume("alone"))
+    user = volume_pod(DISK, claim_volume("alone"), name="user", node="n1")
     assert ask(pod, user) == {"n1": rejected(DISK_CONFLICT), "n2": rejected(CLAIM_IN_USE)}
 
 
 @pytest.mark.parametrize(
     "user",
     [
-        pytest.param(volume_pod(on_claim("shared"), name="user", node="n1"), id="shared claim"),
-        pytest.param(volume_pod(on_claim("alone"), name="user", namespace="ml", node="n1"), id="another namespace"),
-        pytest.param(volume_pod(on_claim("alone"), name="user"), id="not on a node"),
+        pytest.param(volume_pod(claim_volume("shared"), name="user", node="n1"), id="shared claim"),
+        pytest.param(volume_pod(claim_volume("alone"), name="user", namespace="ml", node="n1"), id="another namespace"),
+        pytest.param(volume_pod(claim_volume("alone"), name="user"), id="not on a node"),
     ],
 )
 def test_claims_that_do_not_matter_are_skipped(user: Pod) -> None:
     snapshot = make_snapshot([N1], [user], [ALONE, SHARED])
     plugin = make_plugin(VolumeRestrictions, handle=FakeHandle(snapshot.catalog))
-    status = plugin.pre_filter(make_cycle(volume_pod(on_claim("alone"), on_claim("shared")), snapshot))
+    status = plugin.pre_filter(make_cycle(volume_pod(claim_volume("alone"), claim_volume("shared")), snapshot))
     assert status.code is Code.SKIP
 
 
 def test_a_missing_claim_refuses_the_pod() -> None:
     text = 'persistentvolumeclaim "alone" not found'
-    assert ask(volume_pod(on_claim("alone")), objects=()) == {"n1": unresolvable(text), "n2": unresolvable(text)}
+    assert ask(volume_pod(claim_volume("alone")), objects=()) == {"n1": unresolvable(text), "n2": unresolvable(text)}
 
 
 def test_pods_that_are_tried_out_are_counted_by_claim_name_alone() -> None:
-    user = volume_pod(on_claim("alone"), on_claim("alone", "again"), name="user", node="n1")
-    namesake = volume_pod(on_claim("alone"), name="namesake", namespace="ml")
+    user = volume_pod(claim_volume("alone"), claim_volume("alone", "again"), name="user", node="n1")
+    namesake = volume_pod(claim_volume("alone"), name="namesake", namespace="ml")
     snapshot = make_snapshot([N1], [user], [ALONE])
     plugin = make_plugin(VolumeRestrictions, handle=FakeHandle(snapshot.catalog))
-    cycle = make_cycle(volume_pod(on_claim("alone")), snapshot)
+    cycle = make_cycle(volume_pod(claim_volume("alone")), snapshot)
     assert plugin.pre_filter(cycle) is None
     assert cycle.get(STATE).uses == 1
-    trial, node = cycle.clone(), NodeView(snapshot.nodes, 0)
+    trial, node = cycle.clone(), NodeInfo(snapshot.nodes, 0)
     plugin.remove_pod(trial, PodInfo(user), node)
     assert trial.get(STATE).uses == -1  # two volumes of one pod: both are taken off
     plugin.add_pod(trial, PodInfo(namesake), node)
-    plugin.add_pod(trial, PodInfo(volume_pod(on_claim("shared"))), node)
+    plugin.add_pod(trial, PodInfo(volume_pod(claim_volume("shared"))), node)
     assert trial.get(STATE).uses == 0
     assert cycle.get(STATE).uses == 1
 
@@ -96,35 +96,37 @@ def test_without_its_pre_filter_it_fails_where_the_disk_is_free() -> None:
     snapshot = make_snapshot([N1, N2], [volume_pod(DISK, name="user", node="n1")])
     plugin = make_plugin(VolumeRestrictions, handle=FakeHandle(snapshot.catalog))
     cycle = make_cycle(volume_pod(DISK), snapshot)
-    verdicts = make_filtering(plugin).judge_table(cycle, snapshot.table)
+    verdicts = make_filtering(plugin).filter_table(cycle, snapshot.table)
     text = 'running "VolumeRestrictions" filter plugin: cannot read "PreFilterVolumeRestrictions" from cycleState'
     found = [(verdicts.status(row).code.label, verdicts.status(row).reasons) for row in range(2)]
-    assert found == [rejected(DISK_CONFLICT), failed(text)]
+    assert found == [rejected(DISK_CONFLICT), errored(text)]
 
 
 def test_only_pods_without_claims_and_disks_share_answers() -> None:
     plugin = make_plugin(VolumeRestrictions)
     assert plugin.signature(volume_pod(Volume(name="token"))) == plugin.signature(volume_pod())
     assert plugin.signature(volume_pod(DISK)) is None
-    assert plugin.signature(volume_pod(on_claim("c"))) is None
+    assert plugin.signature(volume_pod(claim_volume("c"))) is None
 
 
 @pytest.mark.parametrize(
     ("gone", "expected"),
     [
         pytest.param(volume_pod(DISK, name="x"), "Queue", id="held our disk"),
-        pytest.param(volume_pod(on_claim("alone"), name="x"), "Queue", id="held our claim"),
-        pytest.param(volume_pod(on_claim("other"), name="x"), "Skip", id="another claim"),
-        pytest.param(volume_pod(DISK, on_claim("alone"), name="x", namespace="ml"), "Skip", id="another namespace"),
+        pytest.param(volume_pod(claim_volume("alone"), name="x"), "Queue", id="held our claim"),
+        pytest.param(volume_pod(claim_volume("other"), name="x"), "Skip", id="another claim"),
+        pytest.param(volume_pod(DISK, claim_volume("alone"), name="x", namespace="ml"), "Skip", id="another namespace"),
     ],
 )
 def test_which_deleted_pods_may_help(gone: Pod, expected: str) -> None:
-    assert hints(VolumeRestrictions, "Pod", volume_pod(DISK, on_claim("alone")), gone, None) == [expected]
+    assert evaluate_hints(VolumeRestrictions, "Pod", volume_pod(DISK, claim_volume("alone")), gone, None) == [expected]
 
 
 def test_which_new_claims_may_help() -> None:
     def hint(name: str, namespace: str = "default") -> list[str]:
-        pod = volume_pod(on_claim("c"))
-        return hints(VolumeRestrictions, "PersistentVolumeClaim", pod, None, make_claim(name, namespace=namespace))
+        pod = volume_pod(claim_volume("c"))
+        return evaluate_hints(
+            VolumeRestrictions, "PersistentVolumeClaim", pod, None, make_claim(name, namespace=namespace)
+        )
 
     assert (hint("c"), hint("d"), hint("c", "ml")) == (["Queue"], ["Skip"], ["Skip"])

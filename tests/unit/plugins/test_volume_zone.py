@@ -11,9 +11,9 @@ from bayplan.objects.core import Pod
 from bayplan.plugins.volume_zone import REASON, VolumeZone
 from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, REGION, ZONE
 from support.builders.framework import (
-    FITS,
+    FEASIBLE,
     FakeHandle,
-    hints,
+    evaluate_hints,
     make_cycle,
     make_filtering,
     make_node,
@@ -23,15 +23,15 @@ from support.builders.framework import (
     unresolvable,
 )
 from support.builders.volumes import (
+    claim_volume,
     ephemeral,
     make_claim,
     make_class,
     make_volume,
-    on_claim,
     volume_pod,
 )
 
-POD = volume_pod(on_claim("claim"))
+POD = volume_pod(claim_volume("claim"))
 BOUND = make_claim(volume="pv")
 
 
@@ -53,19 +53,19 @@ BOUND = make_claim(volume="pv")
 def test_zones(volume: dict[str, str], node: dict[str, str], fits: bool) -> None:
     objects = [BOUND, make_volume("pv", labels=volume)]
     answers = run_filter(VolumeZone, POD, make_node("n", labels=node), objects=objects)
-    assert answers == {"n": FITS if fits else unresolvable(REASON)}
+    assert answers == {"n": FEASIBLE if fits else unresolvable(REASON)}
 
 
 def test_all_volumes_must_be_near() -> None:
     volumes = [make_volume("va", labels={ZONE: "a__b"}), make_volume("vb", labels={ZONE: "b__c"})]
     objects = [make_claim("a", volume="va"), make_claim("b", volume="vb"), *volumes]
     nodes = [make_node(zone, labels={ZONE: zone}) for zone in "abc"]
-    answers = run_filter(VolumeZone, volume_pod(on_claim("a"), on_claim("b")), *nodes, objects=objects)
-    assert answers == {"a": unresolvable(REASON), "b": FITS, "c": unresolvable(REASON)}
+    answers = run_filter(VolumeZone, volume_pod(claim_volume("a"), claim_volume("b")), *nodes, objects=objects)
+    assert answers == {"a": unresolvable(REASON), "b": FEASIBLE, "c": unresolvable(REASON)}
 
 
 REFUSALS: list[Any] = [
-    pytest.param(volume_pod(on_claim("")), [], "PersistentVolumeClaim had no name", id="no name"),
+    pytest.param(volume_pod(claim_volume("")), [], "PersistentVolumeClaim had no name", id="no name"),
     pytest.param(POD, [], 'persistentvolumeclaim "claim" not found', id="no claim"),
     pytest.param(POD, [BOUND], 'persistentvolume "pv" not found', id="no volume"),
     pytest.param(
@@ -94,7 +94,7 @@ def test_refused_before_any_node(pod: Pod, objects: list[Any], reason: str) -> N
 def test_the_same_at_every_node_where_pre_filter_is_off(pod: Pod, objects: list[Any], reason: str) -> None:
     snapshot = make_snapshot([make_node("n")], objects=objects)
     plugin = make_plugin(VolumeZone, handle=FakeHandle(snapshot.catalog))
-    status = make_filtering(plugin).judge_table(make_cycle(pod, snapshot), snapshot.table).status(0)
+    status = make_filtering(plugin).filter_table(make_cycle(pod, snapshot), snapshot.table).status(0)
     assert (status.code, status.reasons) == (Code.UNRESOLVABLE, (reason,))
 
 
@@ -143,4 +143,4 @@ def test_only_pods_without_claims_share_answers() -> None:
     ],
 )
 def test_hints(resource: str, old: Any, new: Any, expected: str) -> None:
-    assert hints(VolumeZone, resource, POD, old, new) == [expected]
+    assert evaluate_hints(VolumeZone, resource, POD, old, new) == [expected]

@@ -10,20 +10,20 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.plugin import QueuedPod as Compared
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.plugins.priority_sort import PrioritySort
-from bayplan.queue import QueuedPod, queue_order
+from bayplan.queue import QueuedPodInfo, queue_order
 from bayplan.queue.heap import PodHeap
 from bayplan.snapshot import PodInfo
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import make_pod
 
 CLOCK = ManualClock()
-BOUNDARY = Boundary(CLOCK, PluginTimings())
+BOUNDARY = PluginCaller(CLOCK, PluginTimings())
 
 
-def queued(name: str, *, priority: int = 0, after_s: float = 0.0) -> QueuedPod:
-    return QueuedPod(PodInfo(make_pod(name, priority=priority)), CLOCK.now() + timedelta(seconds=after_s))
+def queued(name: str, *, priority: int = 0, after_s: float = 0.0) -> QueuedPodInfo:
+    return QueuedPodInfo(PodInfo(make_pod(name, priority=priority)), CLOCK.now() + timedelta(seconds=after_s))
 
 
 class ByName:
@@ -69,7 +69,7 @@ def test_a_place_that_was_given_up_keeps_its_neighbours_in_order() -> None:
         heap.push(pod)
     for pod in pods[:3]:
         heap.remove(pod)
-        pod.become(PodInfo(make_pod(f"z{pod.pod.name}")))
+        pod.update(PodInfo(make_pod(f"z{pod.pod.name}")))
         heap.push(pod)
     assert [heap.pop(), heap.pop()] == [pods[3], pods[4]]
     assert [each.pod.name for each in heap] == ["e", "g", "zb", "zd", "zf"]

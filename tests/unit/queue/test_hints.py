@@ -9,41 +9,41 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.events import (
-    Action,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
 )
 from bayplan.framework.runtime.object_changes import ASSIGNED_POD_DELETE, NODE_ADD
 from bayplan.objects.core import Pod
 from bayplan.queue import (
     HintTable,
-    Occasion,
+    ObservedEvent,
     QueueCounters,
-    QueuedPod,
-    Strategy,
+    QueuedPodInfo,
+    QueueingStrategy,
 )
-from bayplan.queue.hints import Reading
+from bayplan.queue.hints import HintKey
 from bayplan.snapshot import PodInfo
 from support.builders.framework import make_node, make_pod
 
 PROFILE = "default-scheduler"
-ADDED = Occasion(NODE_ADD, None, make_node())
+ADDED = ObservedEvent(NODE_ADD, None, make_node())
 CLOCK = ManualClock()
 
 
-def breaks(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+def breaks(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
     raise SystemExit("no plugin ends the process")
 
 
-def table(**plugins: tuple[Cure, ...]) -> HintTable:
+def table(**plugins: tuple[ClusterEventWithHint, ...]) -> HintTable:
     return HintTable({PROFILE: plugins}, QueueCounters(), CLOCK.monotonic_s)
 
 
-def rejected(*plugins: str, pending: tuple[str, ...] = ()) -> QueuedPod:
-    return QueuedPod(
+def rejected(*plugins: str, pending: tuple[str, ...] = ()) -> QueuedPodInfo:
+    return QueuedPodInfo(
         PodInfo(make_pod()),
         CLOCK.now(),
         unschedulable_plugins=frozenset(plugins),
@@ -51,41 +51,46 @@ def rejected(*plugins: str, pending: tuple[str, ...] = ()) -> QueuedPod:
     )
 
 
-QUEUE, SKIP = (Cure(Resource.NODE, Action.ADD, lambda _p, _o, _n, hint=hint: hint) for hint in (Hint.QUEUE, Hint.SKIP))
+QUEUE, SKIP = (
+    ClusterEventWithHint(EventResource.NODE, ActionType.ADD, lambda _p, _o, _n, hint=hint: hint)
+    for hint in (QueueingHint.QUEUE, QueueingHint.SKIP)
+)
 
 
 @pytest.mark.parametrize(
     ("queued", "strategy"),
     [
-        pytest.param(rejected("Yes"), Strategy.AFTER_BACKOFF, id="yes"),
-        pytest.param(rejected("No"), Strategy.SKIP, id="no"),
-        pytest.param(rejected("No", "Yes"), Strategy.AFTER_BACKOFF, id="one-yes-is-enough"),
-        pytest.param(rejected("Unheard"), Strategy.SKIP, id="nobody-asked"),
-        pytest.param(rejected(), Strategy.AFTER_BACKOFF, id="nobody-rejected-it"),
-        pytest.param(rejected("Yes", pending=("Yes",)), Strategy.IMMEDIATELY, id="what-it-waited-for"),
-        pytest.param(rejected("Yes", "No", pending=("No",)), Strategy.AFTER_BACKOFF, id="not-what-it-waited-for"),
-        pytest.param(rejected("Broken"), Strategy.AFTER_BACKOFF, id="a-failure-is-a-yes"),
+        pytest.param(rejected("Yes"), QueueingStrategy.AFTER_BACKOFF, id="yes"),
+        pytest.param(rejected("No"), QueueingStrategy.SKIP, id="no"),
+        pytest.param(rejected("No", "Yes"), QueueingStrategy.AFTER_BACKOFF, id="one-yes-is-enough"),
+        pytest.param(rejected("Unheard"), QueueingStrategy.SKIP, id="nobody-asked"),
+        pytest.param(rejected(), QueueingStrategy.AFTER_BACKOFF, id="nobody-rejected-it"),
+        pytest.param(rejected("Yes", pending=("Yes",)), QueueingStrategy.IMMEDIATELY, id="what-it-waited-for"),
+        pytest.param(
+            rejected("Yes", "No", pending=("No",)), QueueingStrategy.AFTER_BACKOFF, id="not-what-it-waited-for"
+        ),
+        pytest.param(rejected("Broken"), QueueingStrategy.AFTER_BACKOFF, id="a-failure-is-a-yes"),
     ],
 )
-def test_answers_of_those_who_rejected_it_count(queued: QueuedPod, strategy: Strategy) -> None:
-    broken = Cure(Resource.NODE, Action.ADD, breaks)
+def test_answers_of_those_who_rejected_it_count(queued: QueuedPodInfo, strategy: QueueingStrategy) -> None:
+    broken = ClusterEventWithHint(EventResource.NODE, ActionType.ADD, breaks)
     assert table(Yes=(QUEUE,), No=(SKIP, SKIP), Broken=(broken,)).strategy(queued, ADDED) is strategy
 
 
 def test_a_wildcard_with_an_object_means_that_pod() -> None:
-    everybody = ClusterEvent(Resource.ANY, Action.ALL)
+    everybody = ClusterEvent(EventResource.ANY, ActionType.ALL)
     hints = table(No=(SKIP,))
     for new, strategy in (
-        (None, Strategy.AFTER_BACKOFF),
-        (make_pod(), Strategy.AFTER_BACKOFF),
-        (make_pod("other"), Strategy.SKIP),
-        (make_node(), Strategy.SKIP),
+        (None, QueueingStrategy.AFTER_BACKOFF),
+        (make_pod(), QueueingStrategy.AFTER_BACKOFF),
+        (make_pod("other"), QueueingStrategy.SKIP),
+        (make_node(), QueueingStrategy.SKIP),
     ):
-        assert hints.strategy(rejected("No"), Occasion(everybody, None, new)) is strategy
+        assert hints.strategy(rejected("No"), ObservedEvent(everybody, None, new)) is strategy
 
 
 def test_a_hint_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    hints = table(Broken=(Cure(Resource.NODE, Action.ADD, breaks),))
+    hints = table(Broken=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD, breaks),))
     with caplog.at_level(logging.WARNING):
         for _ in range(25):
             hints.strategy(rejected("Broken"), ADDED)
@@ -107,17 +112,17 @@ def test_one_call_in_ten_enters_the_statistics() -> None:
 def test_parts_are_judged_once_and_failures_count_as_yes() -> None:
     asked = []
 
-    def judge(part: int, old: Any, new: Any) -> Hint:  # noqa: ARG001
+    def judge(part: int, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         asked.append(part)
         if part == 3:
             raise ValueError(part)
-        return Hint.QUEUE if part == 1 else Hint.SKIP
+        return QueueingHint.QUEUE if part == 1 else QueueingHint.SKIP
 
-    hints = table(P=(Cure.sharing(Resource.NODE, Action.ADD, nothing, judge),))
+    hints = table(P=(ClusterEventWithHint.with_hint_key(EventResource.NODE, ActionType.ADD, no_hint_key, judge),))
     (registration,) = hints.matching(PROFILE, NODE_ADD)
-    parts = [Reading(number) for number in (1, 2, 3, 4)]
+    parts = [HintKey(number) for number in (1, 2, 3, 4)]
     answers = {parts[1]: True}
-    hints.judge(registration, [*parts, None, parts[0]], answers, ADDED)
+    hints.evaluate_for_keys(registration, [*parts, None, parts[0]], answers, ADDED)
     assert [answers[part] for part in parts] == [True, True, True, False]
     assert asked == [1, 3, 4]
 
@@ -125,15 +130,20 @@ def test_parts_are_judged_once_and_failures_count_as_yes() -> None:
 def test_who_is_interested_in_what() -> None:
     hints = HintTable(
         {
-            "one": {"P": (Cure(Resource.POD, Action.DELETE), Cure(Resource.NODE, Action.ADD))},
-            "two": {"Q": (Cure(Resource.NODE, Action.UPDATE_NODE_TAINT),)},
+            "one": {
+                "P": (
+                    ClusterEventWithHint(EventResource.POD, ActionType.DELETE),
+                    ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
+                )
+            },
+            "two": {"Q": (ClusterEventWithHint(EventResource.NODE, ActionType.UPDATE_NODE_TAINT),)},
         },
         QueueCounters(),
         CLOCK.monotonic_s,
     )
-    assert hints.interests_anybody(ASSIGNED_POD_DELETE)
-    assert not hints.interests_anybody(ClusterEvent(Resource.NODE, Action.DELETE))
-    assert hints.is_awaited_by("P", ASSIGNED_POD_DELETE)
-    assert not hints.is_awaited_by("Q", ASSIGNED_POD_DELETE)
-    assert hints.actions_on(Resource.NODE) == Action.ADD | Action.UPDATE_NODE_TAINT
-    assert hints.actions_on(Resource.CSI_NODE) == Action(0)
+    assert hints.has_registrations(ASSIGNED_POD_DELETE)
+    assert not hints.has_registrations(ClusterEvent(EventResource.NODE, ActionType.DELETE))
+    assert hints.is_registered_by("P", ASSIGNED_POD_DELETE)
+    assert not hints.is_registered_by("Q", ASSIGNED_POD_DELETE)
+    assert hints.registered_actions(EventResource.NODE) == ActionType.ADD | ActionType.UPDATE_NODE_TAINT
+    assert hints.registered_actions(EventResource.CSI_NODE) == ActionType(0)

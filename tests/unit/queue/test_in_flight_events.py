@@ -10,7 +10,7 @@ import pytest
 from bayplan.framework.runtime.object_changes import NODE_ADD
 from bayplan.objects.meta import KubeObject
 from bayplan.queue import QueueCounters
-from bayplan.queue.in_flight_events import InFlight
+from bayplan.queue.in_flight_events import InFlightPods
 from bayplan.queue.recorder import POD_POPPED
 from support.builders.framework import make_pod
 
@@ -26,18 +26,18 @@ class World:
 
     def __init__(self) -> None:
         self.counters = QueueCounters()
-        self.flying = InFlight(self.counters)
+        self.flying = InFlightPods(self.counters)
         self.noted: list[weakref.ref[Node]] = []
         self._popped: dict[str, int] = {}  # uid -> the number of events before it
 
     def pop(self, number: int) -> None:
-        self.flying.enter(PODS[number])
+        self.flying.add(PODS[number])
         self._popped[PODS[number].uid] = len(self.noted)
 
     def event(self) -> None:
         node = Node()
         self.noted.append(weakref.ref(node))
-        self.flying.note(NODE_ADD, None, node)
+        self.flying.add_event(NODE_ADD, None, node)
 
     def done(self, number: int) -> None:
         self.flying.done(PODS[number].uid)
@@ -49,7 +49,7 @@ class World:
     def check(self) -> None:
         """Every pod has the events since it was popped, and the numbers agree with what is kept."""
         for uid, first in self._popped.items():
-            found = self.flying.since(uid)
+            found = self.flying.events_since(uid)
             assert found is not None
             assert [each.new for each in found] == [each() for each in self.noted[first:]]
             assert None not in [each.new for each in found]
@@ -106,4 +106,4 @@ def test_a_pod_that_is_done_twice_counts_once() -> None:
     for _ in range(2):
         world.done(0)
         world.check()
-    assert world.flying.since(PODS[0].uid) is None
+    assert world.flying.events_since(PODS[0].uid) is None

@@ -10,11 +10,11 @@ from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.config.load import load
 from bayplan.framework.api.status import Code, Status, unresolvable
-from bayplan.framework.runtime.event_registrations import EVERYTHING
+from bayplan.framework.runtime.event_registrations import ALL_EVENTS
 from bayplan.objects.core import Pod
 from bayplan.queue import SchedulingQueue
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.live.queue_factory import queue_for, queue_profiles
+from bayplan.scheduler.live.queue_factory import new_queue, queue_profiles
 from support.builders.framework import make_pod
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -52,14 +52,14 @@ def test_the_plugin_that_holds_a_pod_is_asked_first() -> None:
     both = make_pod(labels={"early": "yes", "late": "yes"})
     for first, plugin in (("", "Early"), ("Late", "Late"), ("Early", "Early"), ("Unknown", "Early")):
         ASKED.clear()
-        status = profile.gate(both, first)
+        status = profile.pre_enqueue(both, first)
         assert (status.plugin, ASKED) == (plugin, [plugin])
 
 
 def test_a_gate_that_breaks_keeps_the_pod_out_and_is_named_every_time() -> None:
     (profile,) = queue_profiles(engine("", Early, Late)).values()
     for _ in range(12):  # some of the calls are timed, most are not
-        status = profile.gate(make_pod(labels={"broken": "yes"}), "")
+        status = profile.pre_enqueue(make_pod(labels={"broken": "yes"}), "")
         assert (status.code, status.plugin) == (Code.ERROR, "Late")
         assert "KeyError" in status.message
 
@@ -67,14 +67,14 @@ def test_a_gate_that_breaks_keeps_the_pod_out_and_is_named_every_time() -> None:
 def test_what_an_extender_refused_is_cured_by_everything() -> None:
     (plain,) = queue_profiles(engine()).values()
     (extended,) = queue_profiles(engine("extenders:\n- urlPrefix: http://localhost:1\n  filterVerb: filter\n")).values()
-    assert "Extender" not in plain.cures
-    assert extended.cures["Extender"] == EVERYTHING
+    assert "Extender" not in plain.registered_events
+    assert extended.registered_events["Extender"] == ALL_EVENTS
 
 
 def test_the_configuration_says_how_long_pods_back_off() -> None:
     clock = ManualClock()
     one = engine("podInitialBackoffSeconds: 3\npodMaxBackoffSeconds: 5\n")
-    queue = queue_for(one, SchedulingQueue, clock=clock)
+    queue = new_queue(one, SchedulingQueue, clock=clock)
     pod = make_pod()
     one.pending[pod.uid] = pod
     queue.add(pod)
@@ -83,7 +83,7 @@ def test_the_configuration_says_how_long_pods_back_off() -> None:
         queued = queue.pop()
         assert queued is not None
         queue.requeue(queued)
-        waits.append((queue.backs_off_until(queued) - clock.now()).total_seconds())
+        waits.append((queue.backoff_expires_at(queued) - clock.now()).total_seconds())
         clock.advance(10)
         queue.flush()
     assert waits == [3, 5, 5]

@@ -11,50 +11,50 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.events import (
-    Action,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Reads,
-    Resource,
-    nothing,
+    ClusterEventWithHint,
+    EventResource,
+    HintKeyFunction,
+    QueueingHint,
+    no_hint_key,
 )
 from bayplan.framework.api.status import SUCCESS, Status, unresolvable
-from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.nominator import Nominator
 from bayplan.framework.runtime.object_changes import ASSIGNED_POD_ADD, NODE_ADD, NODE_DELETE
 from bayplan.objects.core import DEFAULT_SCHEDULER_NAME, Pod, PodSchedulingGroup
 from bayplan.plugins.priority_sort import PrioritySort
 from bayplan.queue import (
-    Pool,
     QueueCounters,
-    QueuedPod,
+    QueuedPodInfo,
     QueueProfile,
     QueueSettings,
     SchedulingQueue,
+    SubQueue,
     unschedulable_pods,
 )
 from bayplan.snapshot import PodInfo
-from support.builders.framework import changed, make_node, make_pod
+from support.builders.framework import make_node, make_pod, replace_fields
 
-EVERYBODY = ClusterEvent(Resource.ANY, Action.ALL, "Everybody")
-GENERATED = ClusterEvent(Resource.RESOURCE_CLAIM, Action.UPDATE)
+EVERYBODY = ClusterEvent(EventResource.ANY, ActionType.ALL, "Everybody")
+GENERATED = ClusterEvent(EventResource.RESOURCE_CLAIM, ActionType.UPDATE)
 
 
-def says(hint: Hint) -> Any:
+def says(hint: QueueingHint) -> Any:
     return lambda _pod, _old, _new: hint
 
 
-def reading(label: str) -> Reads:
+def reading(label: str) -> HintKeyFunction:
     return lambda pod: pod.labels[label]
 
 
 class World:
     """A queue with what surrounds it: one profile, a clock, the pods that exist, a gate that can be shut."""
 
-    def __init__(self, cures: dict[str, tuple[Cure, ...]] | None = None, **settings: Any) -> None:
+    def __init__(self, cures: dict[str, tuple[ClusterEventWithHint, ...]] | None = None, **settings: Any) -> None:
         self.clock = ManualClock()
         self.pods: dict[str, Pod] = {}
-        self.ledger = NominationLedger()
+        self.ledger = Nominator()
         self.counters = QueueCounters()
         self.shut: dict[str, str] = {}  # pod -> the plugin that keeps it out
         self.asked: list[tuple[str, str]] = []
@@ -80,12 +80,12 @@ class World:
         self.queue.add(pod)
         return pod
 
-    def pop(self) -> QueuedPod:
+    def pop(self) -> QueuedPodInfo:
         queued = self.queue.pop()
         assert queued is not None
         return queued
 
-    def fail(self, name: str, *plugins: str, pending: tuple[str, ...] = (), **fields: Any) -> QueuedPod:
+    def fail(self, name: str, *plugins: str, pending: tuple[str, ...] = (), **fields: Any) -> QueuedPodInfo:
         """Add a pod and have it rejected."""
         self.add(name, **fields)
         queued = self.pop()
@@ -126,7 +126,7 @@ def test_an_update_may_change_a_pods_place() -> None:
     world = World()
     world.add("a")
     low = world.add("b")
-    high = changed(low, spec={"priority": 9})
+    high = replace_fields(low, spec={"priority": 9})
     world.pods[high.uid] = high
     world.queue.update(low, high)
     assert world.pop().pod is high
@@ -158,7 +158,7 @@ def test_who_fails_more_waits_longer(failures: int, ready_after_s: int) -> None:
         world.clock.advance(30)
         world.queue.flush()
         world.queue.requeue(world.pop())
-    until = world.queue.backs_off_until(world.queue.listing(Pool.ERROR_BACKOFF)[0])
+    until = world.queue.backoff_expires_at(world.queue.pods_in(SubQueue.ERROR_BACKOFF)[0])
     assert until == world.clock.now().replace(microsecond=0) + timedelta(seconds=ready_after_s)
 
 
@@ -175,10 +175,10 @@ def test_a_pod_is_ready_in_the_second_after_its_backoff() -> None:
 
 
 def test_an_error_backs_off_and_is_not_popped_early_while_a_rejected_pod_is() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("rejected", "P")
     world.fail("broken")
-    world.queue.move_all(NODE_ADD, None, make_node())
+    world.queue.move_all_on_event(NODE_ADD, None, make_node())
     assert (world.where("rejected"), world.where("broken")) == ("backoff", "errorBackoff")
     assert world.pop().pod.name == "rejected"
     assert world.queue.pop() is None
@@ -186,10 +186,10 @@ def test_an_error_backs_off_and_is_not_popped_early_while_a_rejected_pod_is() ->
 
 
 def test_without_early_pops_the_backoff_is_waited_for_to_the_end() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),)}, pop_from_backoff=False)
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)}, pop_from_backoff=False)
     world.fail("pod", "P")
     start = world.clock.monotonic_s()
-    world.queue.move_all(NODE_ADD, None, make_node())
+    world.queue.move_all_on_event(NODE_ADD, None, make_node())
     assert world.queue.pop() is None
     wakeup = world.queue.next_wakeup_s()
     assert wakeup is not None
@@ -224,10 +224,10 @@ def test_a_pod_comes_back_in_its_newest_version_or_not_at_all() -> None:
     world = World()
     old = world.add("pod")
     queued = world.pop()
-    new = changed(old, metadata={"labels": {"a": "b"}})
+    new = replace_fields(old, metadata={"labels": {"a": "b"}})
     world.pods[new.uid] = new
     world.queue.update(old, new)
-    assert world.queue.requeue(queued, ["P"]) is Pool.PARKED
+    assert world.queue.requeue(queued, ["P"]) is SubQueue.UNSCHEDULABLE
     assert queued.pod is new
     world.queue.activate([new])
     popped = world.pop()
@@ -250,7 +250,7 @@ def test_a_pod_that_is_queued_again_is_not_queued_twice() -> None:
     pod = world.add("pod")
     queued = world.pop()
     world.queue.done(pod.uid)
-    world.queue.update(pod, changed(pod, metadata={"labels": {"a": "b"}}))
+    world.queue.update(pod, replace_fields(pod, metadata={"labels": {"a": "b"}}))
     assert world.queue.requeue(queued, ["P"]) is None
     assert world.queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 0, "gated": 0}
 
@@ -269,58 +269,74 @@ def test_a_pod_in_flight_is_not_popped_a_second_time() -> None:
 def test_an_event_wakes_those_whom_it_may_help_and_no_others() -> None:
     world = World(
         {
-            "Nodes": (Cure(Resource.NODE, Action.ADD),),
-            "Never": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP)),),
-            "Claims": (Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD),),
+            "Nodes": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
+            "Never": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, says(QueueingHint.SKIP)),),
+            "Claims": (ClusterEventWithHint(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD),),
         }
     )
     for plugin in ("Nodes", "Never", "Claims", "Unheard"):
         world.fail(plugin.lower(), plugin)
     world.clock.advance(5)
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1
-    assert [each.pod.name for each in world.queue.listing(Pool.ACTIVE)] == ["nodes"]
-    assert world.queue.move_all(NODE_DELETE, make_node(), None) == 0
-    assert world.queue.move_all(EVERYBODY) == 3
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1
+    assert [each.pod.name for each in world.queue.pods_in(SubQueue.ACTIVE)] == ["nodes"]
+    assert world.queue.move_all_on_event(NODE_DELETE, make_node(), None) == 0
+    assert world.queue.move_all_on_event(EVERYBODY) == 3
 
 
 def test_what_a_pod_waits_for_outside_spares_it_the_backoff() -> None:
     cures = {
-        "Outside": (Cure(Resource.RESOURCE_CLAIM, Action.UPDATE, says(Hint.QUEUE), reads=nothing),),
-        "Inside": (Cure(Resource.RESOURCE_CLAIM, Action.UPDATE, says(Hint.QUEUE), reads=nothing),),
+        "Outside": (
+            ClusterEventWithHint(
+                EventResource.RESOURCE_CLAIM, ActionType.UPDATE, says(QueueingHint.QUEUE), hint_key=no_hint_key
+            ),
+        ),
+        "Inside": (
+            ClusterEventWithHint(
+                EventResource.RESOURCE_CLAIM, ActionType.UPDATE, says(QueueingHint.QUEUE), hint_key=no_hint_key
+            ),
+        ),
     }
     for order in (("Inside", "Outside"), ("Outside", "Inside")):
         world = World({name: cures[name] for name in order})
         world.fail("both", "Inside", "Outside", pending=("Outside",))
         world.fail("inside", "Inside")
-        world.queue.move_all(GENERATED, None, make_node())
+        world.queue.move_all_on_event(GENERATED, None, make_node())
         assert (world.where("both"), world.where("inside")) == ("active", "backoff")
 
 
 def test_priorities_above_the_ceiling_are_left_alone() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("low", "P", priority=1)
     world.fail("high", "P", priority=2)
-    assert world.queue.move_all(NODE_ADD, None, make_node(), at_most=1) == 1
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node(), at_most=1) == 1
     assert (world.where("low"), world.where("high")) == ("backoff", "unschedulable")
 
 
 def test_a_hint_is_asked_once_for_pods_that_it_cannot_tell_apart() -> None:
     asked: Counter[str] = Counter()
 
-    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+    def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
         asked[pod.labels["color"]] += 1
-        return Hint.QUEUE if pod.labels["color"] == "red" else Hint.SKIP
+        return QueueingHint.QUEUE if pod.labels["color"] == "red" else QueueingHint.SKIP
 
-    world = World({"P": (Cure(Resource.NODE, Action.ADD, hint, reads=lambda pod: pod.labels["color"]),)})
+    world = World(
+        {
+            "P": (
+                ClusterEventWithHint(
+                    EventResource.NODE, ActionType.ADD, hint, hint_key=lambda pod: pod.labels["color"]
+                ),
+            )
+        }
+    )
     for number in range(10):
         world.fail(f"p{number}", "P", labels={"color": "red" if number % 2 else "blue"})
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 5
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 5
     assert asked == {"red": 1, "blue": 1}
-    old = world.queue.listing(Pool.PARKED)[0].pod
-    new = changed(old, metadata={"labels": {"color": "red"}})
+    old = world.queue.pods_in(SubQueue.UNSCHEDULABLE)[0].pod
+    new = replace_fields(old, metadata={"labels": {"color": "red"}})
     world.pods[new.uid] = new
     world.queue.update(old, new)
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1
 
 
 @pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
@@ -328,25 +344,25 @@ def test_each_plugin_that_rejected_a_pod_is_asked_until_one_says_yes(judged: boo
     """Pods of one family: the first plugin says yes for some of them, and the second one for some of the others."""
     asked: Counter[tuple[str, str]] = Counter()
 
-    def cure(label: str) -> Cure:
-        def judge(part: str, old: Any, new: Any) -> Hint:  # noqa: ARG001
+    def cure(label: str) -> ClusterEventWithHint:
+        def judge(part: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
             asked[label, part] += 1
-            return Hint.QUEUE if part == "yes" else Hint.SKIP
+            return QueueingHint.QUEUE if part == "yes" else QueueingHint.SKIP
 
-        def hint(pod: Pod, old: Any, new: Any) -> Hint:
+        def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:
             return judge(pod.labels[label], old, new)
 
         reads = reading(label)
         if judged:
-            return Cure.sharing(Resource.NODE, Action.ADD, reads, judge)
-        return Cure(Resource.NODE, Action.ADD, hint, reads=reads)
+            return ClusterEventWithHint.with_hint_key(EventResource.NODE, ActionType.ADD, reads, judge)
+        return ClusterEventWithHint(EventResource.NODE, ActionType.ADD, hint, hint_key=reads)
 
     world = World({label: (cure(label),) for label in "PQ"})
     for first in ("yes", "no"):
         for second in ("yes", "no"):
             world.fail(f"{first}-{second}", "P", "Q", labels={"P": first, "Q": second})
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 3
-    assert [each.pod.name for each in world.queue.listing(Pool.PARKED)] == ["no-no"]
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 3
+    assert [each.pod.name for each in world.queue.pods_in(SubQueue.UNSCHEDULABLE)] == ["no-no"]
     assert asked == {("P", "yes"): 1, ("P", "no"): 1, ("Q", "yes"): 1, ("Q", "no"): 1}
 
 
@@ -354,34 +370,36 @@ def test_each_plugin_that_rejected_a_pod_is_asked_until_one_says_yes(judged: boo
 def test_pods_that_a_hint_cannot_read_are_asked_one_by_one(judged: bool) -> None:
     """`reads` returns None for them: they share no answer, neither with one another nor with others."""
 
-    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
-        return Hint.QUEUE if pod.name.startswith("yes") else Hint.SKIP
+    def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+        return QueueingHint.QUEUE if pod.name.startswith("yes") else QueueingHint.SKIP
 
-    def judge(part: str, old: Any, new: Any) -> Hint:  # noqa: ARG001
-        return Hint.QUEUE if part == "green" else Hint.SKIP
+    def judge(part: str, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+        return QueueingHint.QUEUE if part == "green" else QueueingHint.SKIP
 
-    cure = Cure(Resource.NODE, Action.ADD, hint, lambda pod: pod.labels.get("color"), judge if judged else None)
+    cure = ClusterEventWithHint(
+        EventResource.NODE, ActionType.ADD, hint, lambda pod: pod.labels.get("color"), judge if judged else None
+    )
     world = World({"P": (cure,)})
     for name in ("yes-1", "no-1", "yes-2", "no-2"):
         world.fail(name, "P")
     world.fail("no-red", "P", labels={"color": "red"})
     world.fail("yes-green", "P", labels={"color": "green"})
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 3
-    assert sorted(each.pod.name for each in world.queue.listing(Pool.PARKED)) == ["no-1", "no-2", "no-red"]
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 3
+    assert sorted(each.pod.name for each in world.queue.pods_in(SubQueue.UNSCHEDULABLE)) == ["no-1", "no-2", "no-red"]
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_the_pod_that_an_event_is_about_stays_where_it_helps_the_others_only(name: str) -> None:
     """The answer for the others is read off one of them, and not off the pod itself."""
 
-    def others(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
-        return Hint.SKIP if new.uid == pod.uid else Hint.QUEUE
+    def others(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+        return QueueingHint.SKIP if new.uid == pod.uid else QueueingHint.QUEUE
 
-    world = World({"P": (Cure(Resource.POD, Action.ADD, others, reads=nothing),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.ADD, others, hint_key=no_hint_key),)})
     for each in ("a", "b", "c"):
         world.fail(each, "P")
-    assert world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod(name, node="n")) == 2
-    assert [each.pod.name for each in world.queue.listing(Pool.PARKED)] == [name]
+    assert world.queue.move_all_on_event(ASSIGNED_POD_ADD, None, make_pod(name, node="n")) == 2
+    assert [each.pod.name for each in world.queue.pods_in(SubQueue.UNSCHEDULABLE)] == [name]
 
 
 @pytest.mark.parametrize(
@@ -393,70 +411,96 @@ def test_the_pod_that_an_event_is_about_stays_where_it_helps_the_others_only(nam
     ],
 )
 def test_the_ceiling_holds_for_the_pod_that_the_event_is_about(priority: int, place: str) -> None:
-    world = World({"P": (Cure(Resource.POD, Action.ADD, says(Hint.QUEUE)),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.ADD, says(QueueingHint.QUEUE)),)})
     own = world.fail("own", "P", priority=priority)
-    assert sum(world.queue.moving(ASSIGNED_POD_ADD, None, own.pod, at_most=1)) == (place == "backoff")
+    assert sum(world.queue.move_in_slices(ASSIGNED_POD_ADD, None, own.pod, at_most=1)) == (place == "backoff")
     assert world.where("own") == place
 
 
 def test_hints_that_say_no_are_asked_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is moved, but ten thousand answers take their time: others have a turn in between."""
-    monkeypatch.setattr(unschedulable_pods, "SLICE", 2)
-    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP), reads=lambda pod: pod.name),)})
+    monkeypatch.setattr(unschedulable_pods, "CLASSES_PER_SLICE", 2)
+    world = World(
+        {
+            "P": (
+                ClusterEventWithHint(
+                    EventResource.NODE, ActionType.ADD, says(QueueingHint.SKIP), hint_key=lambda pod: pod.name
+                ),
+            )
+        }
+    )
     for number in range(6):
         world.fail(f"p{number}", "P")
-    assert len(list(world.queue.moving(NODE_ADD, None, make_node()))) == 3
+    assert len(list(world.queue.move_in_slices(NODE_ADD, None, make_node()))) == 3
 
 
 def test_the_pod_that_an_event_is_about_is_asked_alone() -> None:
-    def own(pod: Pod, old: Any, new: Pod) -> Hint:  # noqa: ARG001
-        return Hint.QUEUE if new.uid == pod.uid else Hint.SKIP
+    def own(pod: Pod, old: Any, new: Pod) -> QueueingHint:  # noqa: ARG001
+        return QueueingHint.QUEUE if new.uid == pod.uid else QueueingHint.SKIP
 
-    world = World({"P": (Cure(Resource.POD, Action.ADD, own, reads=nothing),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.ADD, own, hint_key=no_hint_key),)})
     for name in ("a", "b", "c"):
         world.fail(name, "P")
-    assert world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod("b", node="n")) == 1
+    assert world.queue.move_all_on_event(ASSIGNED_POD_ADD, None, make_pod("b", node="n")) == 1
     assert world.where("b") == "backoff"
 
 
 def test_slices_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unschedulable_pods, "SLICE", 2)
-    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.QUEUE), reads=lambda pod: pod.name),)})
+    monkeypatch.setattr(unschedulable_pods, "CLASSES_PER_SLICE", 2)
+    world = World(
+        {
+            "P": (
+                ClusterEventWithHint(
+                    EventResource.NODE, ActionType.ADD, says(QueueingHint.QUEUE), hint_key=lambda pod: pod.name
+                ),
+            )
+        }
+    )
     for number in range(6):
         world.fail(f"p{number}", "P")
     tried = world.add("tried")
     flying = world.pop()
-    slices = world.queue.moving(NODE_ADD, None, make_node())
-    world.queue.delete(world.queue.listing(Pool.PARKED)[-1].pod)  # before the first slice: it is not there any more
+    slices = world.queue.move_in_slices(NODE_ADD, None, make_node())
+    world.queue.delete(
+        world.queue.pods_in(SubQueue.UNSCHEDULABLE)[-1].pod
+    )  # before the first slice: it is not there any more
     first = next(slices)
     assert 0 < first < 5
-    assert world.queue.requeue(flying, ["P"]) is Pool.BACKOFF, "the event came while it was tried"
+    assert world.queue.requeue(flying, ["P"]) is SubQueue.BACKOFF, "the event came while it was tried"
     late = world.fail("late", "Q", "P", priority=9)
     assert first + sum(slices) == 5
-    assert late.pool is Pool.PARKED, "its attempt began after the event"
+    assert late.pool is SubQueue.UNSCHEDULABLE, "its attempt began after the event"
     assert world.where(tried.name) == "backoff"
 
 
 def test_an_event_that_comes_during_an_attempt_is_replayed() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD, reads=nothing, hint=says(Hint.QUEUE)),)})
+    world = World(
+        {
+            "P": (
+                ClusterEventWithHint(
+                    EventResource.NODE, ActionType.ADD, hint_key=no_hint_key, hint=says(QueueingHint.QUEUE)
+                ),
+            )
+        }
+    )
     world.add("a")
     world.add("b")
     first, second = world.pop(), None
-    world.queue.move_all(NODE_ADD, None, make_node())
+    world.queue.move_all_on_event(NODE_ADD, None, make_node())
     second = world.pop()
-    assert world.queue.requeue(first, ["P"]) is Pool.BACKOFF
-    assert world.queue.requeue(second, ["P"]) is Pool.PARKED
+    assert world.queue.requeue(first, ["P"]) is SubQueue.BACKOFF
+    assert world.queue.requeue(second, ["P"]) is SubQueue.UNSCHEDULABLE
     assert world.counters.in_flight_events == {"PodPopped": 0, "NodeAdd": 0}
 
 
 def test_the_pods_own_change_during_its_attempt_is_replayed() -> None:
-    world = World({"P": (Cure(Resource.POD, Action.UPDATE_POD_TOLERATION),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.POD, ActionType.UPDATE_POD_TOLERATION),)})
     old = world.add("pod")
     queued = world.pop()
     new = make_pod("pod", tolerations=["t"])
     world.pods[new.uid] = new
     world.queue.update(old, new)
-    assert world.queue.requeue(queued, ["P"]) is Pool.BACKOFF
+    assert world.queue.requeue(queued, ["P"]) is SubQueue.BACKOFF
 
 
 def test_after_done_a_rejection_counts_as_if_anything_had_happened() -> None:
@@ -464,12 +508,12 @@ def test_after_done_a_rejection_counts_as_if_anything_had_happened() -> None:
     world.add("pod")
     queued = world.pop()
     world.queue.done(queued.uid)
-    assert world.queue.requeue(queued, ["P"]) is Pool.BACKOFF
+    assert world.queue.requeue(queued, ["P"]) is SubQueue.BACKOFF
 
 
 def test_pods_of_a_group_come_back_after_their_backoff() -> None:
     group = PodSchedulingGroup(pod_group_name="g")
-    for pod_groups, where in ((True, Pool.ERROR_BACKOFF), (False, Pool.PARKED)):
+    for pod_groups, where in ((True, SubQueue.ERROR_BACKOFF), (False, SubQueue.UNSCHEDULABLE)):
         assert World(pod_groups=pod_groups).fail("pod", "P", scheduling_group=group).pool is where
 
 
@@ -477,28 +521,33 @@ def test_pods_of_a_group_come_back_after_their_backoff() -> None:
 
 
 def test_a_gated_pod_hears_only_what_its_gate_waits_for() -> None:
-    world = World({"Gate": (Cure(Resource.POD, Action.ADD),), "P": (Cure(Resource.NODE, Action.ADD),)})
+    world = World(
+        {
+            "Gate": (ClusterEventWithHint(EventResource.POD, ActionType.ADD),),
+            "P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
+        }
+    )
     world.shut["pod"] = "Gate"
     world.add("pod")
     assert world.queue.counts()["gated"] == 1
     world.asked.clear()
-    world.queue.move_all(NODE_ADD, None, make_node())
+    world.queue.move_all_on_event(NODE_ADD, None, make_node())
     assert world.asked == []
-    world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
+    world.queue.move_all_on_event(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
     assert world.asked == [("pod", "Gate")], "who keeps it out is asked first"
     assert world.where("pod") == "unschedulable"
     del world.shut["pod"]
-    world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
+    world.queue.move_all_on_event(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
     queued = world.pop()
     assert (queued.gated_by, queued.unschedulable_plugins) == ("", {"Gate"})
     assert queued.first_attempt == world.clock.now(), "time behind the gate is no time in the queue"
 
 
 def test_gates_are_asked_on_the_way_into_backoff_and_not_on_the_way_out() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("pod", "P")
     world.asked.clear()
-    world.queue.move_all(NODE_ADD, None, make_node())
+    world.queue.move_all_on_event(NODE_ADD, None, make_node())
     assert len(world.asked) == 1
     world.shut["pod"] = "P"
     world.clock.advance(3)
@@ -506,18 +555,18 @@ def test_gates_are_asked_on_the_way_into_backoff_and_not_on_the_way_out() -> Non
 
 
 def test_a_pod_gated_on_its_way_back_still_owes_its_backoff() -> None:
-    world = World({"Gate": (Cure(Resource.NODE, Action.ADD),)})
+    world = World({"Gate": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.add("pod")
     queued = world.pop()
     world.shut["pod"] = "Gate"
-    assert world.queue.requeue(queued) is Pool.PARKED
+    assert world.queue.requeue(queued) is SubQueue.UNSCHEDULABLE
     del world.shut["pod"]
-    world.queue.move_all(NODE_ADD, None, make_node())
+    world.queue.move_all_on_event(NODE_ADD, None, make_node())
     assert world.where("pod") == "backoff"
 
 
 def test_an_update_that_opens_the_gate_lets_the_pod_in() -> None:
-    world = World({"Gate": (Cure(Resource.POD, Action.UPDATE_POD_LABEL),)})
+    world = World({"Gate": (ClusterEventWithHint(EventResource.POD, ActionType.UPDATE_POD_LABEL),)})
     world.shut["pod"] = "Gate"
     old = world.add("pod")
     new = make_pod("pod", labels={"a": "b"})
@@ -540,7 +589,7 @@ def test_activation_skips_backoff_but_not_gates() -> None:
     world.shut["gated"] = "Gate"
     gated = world.add("gated")
     world.queue.activate([parked_pod.pod, backing.pod, gated, make_pod("unknown")])
-    assert [each.pod.name for each in world.queue.listing(Pool.ACTIVE)] == ["parked", "backing"]
+    assert [each.pod.name for each in world.queue.pods_in(SubQueue.ACTIVE)] == ["parked", "backing"]
     assert world.where("gated") == "unschedulable"
     assert world.counters.incoming_pods["active", "ForceActivate"] == 2
 
@@ -549,11 +598,11 @@ def test_an_activated_pod_is_in_one_pool() -> None:
     world = World()
     backing = world.fail("backing")
     world.queue.activate([backing.pod])
-    assert (len(world.queue), world.queue.listing(Pool.ERROR_BACKOFF)) == (1, [])
+    assert (len(world.queue), world.queue.pods_in(SubQueue.ERROR_BACKOFF)) == (1, [])
     assert world.pop().pod.name == "backing"
     world.clock.advance(100)
     assert world.queue.flush() == 0, "its backoff has ended with the activation"
-    assert (len(world.queue), world.queue.listing(Pool.ACTIVE)) == (0, [])
+    assert (len(world.queue), world.queue.pods_in(SubQueue.ACTIVE)) == (0, [])
 
 
 def test_activation_during_an_attempt_is_remembered_for_that_pod_alone() -> None:
@@ -562,8 +611,8 @@ def test_activation_during_an_attempt_is_remembered_for_that_pod_alone() -> None
     world.add("b")
     first, second = world.pop(), world.pop()
     world.queue.activate([first.pod])
-    assert world.queue.requeue(first, ["P"]) is Pool.BACKOFF
-    assert world.queue.requeue(second, ["P"]) is Pool.PARKED
+    assert world.queue.requeue(first, ["P"]) is SubQueue.BACKOFF
+    assert world.queue.requeue(second, ["P"]) is SubQueue.UNSCHEDULABLE
 
 
 def test_a_pod_can_be_popped_out_of_turn() -> None:
@@ -574,7 +623,7 @@ def test_a_pod_can_be_popped_out_of_turn() -> None:
     assert world.queue.pop_pod(parked_pod.pod) is parked_pod
     world.shut["d"] = "Gate"
     assert world.queue.pop_pod(world.add("d")) is None
-    assert [each.pod.name for each in world.queue.listing(Pool.ACTIVE)] == ["a", "b"]
+    assert [each.pod.name for each in world.queue.pods_in(SubQueue.ACTIVE)] == ["a", "b"]
     assert parked_pod.attempts == 2
 
 
@@ -590,11 +639,11 @@ def test_nothing_is_parked_for_ever() -> None:
     assert world.queue.flush() == 0
     world.clock.advance(31)
     assert world.queue.flush() == 1
-    assert (queued.pool, queued.flushed) == (Pool.ACTIVE, True)
+    assert (queued.pool, queued.is_flushed) == (SubQueue.ACTIVE, True)
     assert world.where("gated") == "unschedulable"
     assert world.counters.incoming_pods["active", "UnschedulableTimeout"] == 1
     world.queue.requeue(world.pop(), ["P"])
-    assert not queued.flushed
+    assert not queued.is_flushed
 
 
 def test_who_was_parked_for_too_long_is_looked_for_in_slices() -> None:
@@ -603,12 +652,12 @@ def test_who_was_parked_for_too_long_is_looked_for_in_slices() -> None:
     world.clock.advance(299)
     world.fail("late", "P")
     world.clock.advance(2)
-    slices = world.queue.flushing_parked()
+    slices = world.queue.flush_unschedulable()
     moved = [next(slices)]
     world.queue.delete(queued[-1].pod)
     moved += slices
     assert sum(moved) == 999
-    assert max(moved) <= unschedulable_pods.SLICE // unschedulable_pods.WAKING
+    assert max(moved) <= unschedulable_pods.CLASSES_PER_SLICE // unschedulable_pods.REQUEUE_COST
     assert world.where("late") == "unschedulable"
     assert world.counters.incoming_pods["active", "UnschedulableTimeout"] == 999
 
@@ -693,12 +742,12 @@ def test_a_pod_of_the_same_name_takes_the_place_of_the_older() -> None:
 
 
 def test_the_numbers_are_those_of_kube_schedulers_metrics() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     world.fail("pod", "P", "Q")
     world.fail("broken")
     assert world.queue.counts() == {"active": 0, "backoff": 1, "unschedulable": 1, "gated": 0}
     assert world.counters.unschedulable_pods == {("P", "default-scheduler"): 1, ("Q", "default-scheduler"): 1}
-    world.queue.move_all(NODE_ADD, None, make_node())
+    world.queue.move_all_on_event(NODE_ADD, None, make_node())
     assert world.counters.incoming_pods == {
         ("active", "UnschedulablePodAdd"): 2,
         ("unschedulable", "ScheduleAttemptFailure"): 1,
@@ -724,30 +773,38 @@ def test_deleting_a_parked_pod_takes_it_out_of_the_numbers() -> None:
 
 
 def test_other_profiles_wake_whom_the_changed_plugins_rejected() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),), "Q": (Cure(Resource.NODE, Action.ADD),)})
+    world = World(
+        {
+            "P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
+            "Q": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),),
+        }
+    )
     world.fail("p", "P")
     world.fail("q", "Q")
     world.clock.advance(5)
-    cures = {"P": (Cure(Resource.NODE, Action.DELETE),), "Q": (Cure(Resource.NODE, Action.DELETE),)}
-    assert sum(world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile(cures, world.gate)}, ["P"])) == 1
+    cures = {
+        "P": (ClusterEventWithHint(EventResource.NODE, ActionType.DELETE),),
+        "Q": (ClusterEventWithHint(EventResource.NODE, ActionType.DELETE),),
+    }
+    assert sum(world.queue.install_profiles({DEFAULT_SCHEDULER_NAME: QueueProfile(cures, world.gate)}, ["P"])) == 1
     assert (world.where("p"), world.where("q")) == ("active", "unschedulable")
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 0
-    assert world.queue.move_all(NODE_DELETE, make_node(), None) == 1
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 0
+    assert world.queue.move_all_on_event(NODE_DELETE, make_node(), None) == 1
 
 
 def test_whoever_the_changed_plugins_rejected_is_woken_in_slices() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     for number in range(200):
         world.fail(f"p{number}", "P")
-    moved = list(world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"]))
+    moved = list(world.queue.install_profiles({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"]))
     assert sum(moved) == 200
-    assert max(moved) <= unschedulable_pods.SLICE // unschedulable_pods.WAKING
+    assert max(moved) <= unschedulable_pods.CLASSES_PER_SLICE // unschedulable_pods.REQUEUE_COST
 
 
 def test_a_pod_that_goes_between_two_slices_of_waking_is_left_out() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)})
     queued = [world.fail(f"p{number}", "P") for number in range(200)]
-    waking = world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"])
+    waking = world.queue.install_profiles({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"])
     first = next(waking)
     world.queue.delete(queued[-1].pod)
     assert first + sum(waking) == 199
@@ -763,31 +820,41 @@ def test_parked_pods_are_read_for_other_profiles_in_slices_between_which_the_que
         read[pod.name] += 1
         return pod.name
 
-    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
-        return Hint.QUEUE if pod.name in ("p0", "p199") else Hint.SKIP
+    def hint(pod: Pod, old: Any, new: Any) -> QueueingHint:  # noqa: ARG001
+        return QueueingHint.QUEUE if pod.name in ("p0", "p199") else QueueingHint.SKIP
 
-    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.QUEUE), reads=lambda _: "all alike"),)})
+    world = World(
+        {
+            "P": (
+                ClusterEventWithHint(
+                    EventResource.NODE, ActionType.ADD, says(QueueingHint.QUEUE), hint_key=lambda _: "all alike"
+                ),
+            )
+        }
+    )
     queued = [world.fail(f"p{number}", "P") for number in range(200)]
-    profile = QueueProfile({"P": (Cure(Resource.NODE, Action.ADD, hint, reads=name),)}, world.gate)
-    slices = world.queue.install({DEFAULT_SCHEDULER_NAME: profile})
+    profile = QueueProfile(
+        {"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, hint, hint_key=name),)}, world.gate
+    )
+    slices = world.queue.install_profiles({DEFAULT_SCHEDULER_NAME: profile})
     assert not read
     next(slices)
-    assert 0 < len(read) <= unschedulable_pods.SLICE // unschedulable_pods.WAKING
+    assert 0 < len(read) <= unschedulable_pods.CLASSES_PER_SLICE // unschedulable_pods.REQUEUE_COST
     world.queue.delete(queued[198].pod)
     newcomer = world.fail("newcomer", "P")
     world.clock.advance(5)
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 2
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 2
     assert (world.where("p0"), world.where("p199"), world.where("p198")) == ("active", "active", "")
     again = world.pop()
     world.queue.requeue(again, ["P"])
     assert sum(slices) == 0
     assert world.queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 199, "gated": 0}
-    assert sorted(each.key for each in world.queue.listing(Pool.PARKED)) == sorted(
+    assert sorted(each.key for each in world.queue.pods_in(SubQueue.UNSCHEDULABLE)) == sorted(
         each.key for each in (*queued[1:198], again, newcomer)
     )
     assert read == Counter(f"p{number}" for number in range(198)) + Counter({"newcomer": 1})
     world.clock.advance(5)
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1  # the one that came back
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1  # the one that came back
 
 
 @pytest.mark.parametrize(
@@ -799,13 +866,15 @@ def test_a_pod_that_a_replaced_plugin_rejects_afterwards_is_tried_again(changed_
     world = World({"P": ()})
     world.add("pod")
     queued = world.pop()
-    for _ in world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({"P": ()}, world.gate)}, changed_plugins):
+    for _ in world.queue.install_profiles(
+        {DEFAULT_SCHEDULER_NAME: QueueProfile({"P": ()}, world.gate)}, changed_plugins
+    ):
         pass
     world.queue.requeue(queued, ["P"])
     assert world.where("pod") == place
 
 
 def test_a_pod_of_an_unknown_profile_is_never_forgotten() -> None:
-    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP)),)})
+    world = World({"P": (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, says(QueueingHint.SKIP)),)})
     world.fail("pod", "P", scheduler_name="other")
-    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1
+    assert world.queue.move_all_on_event(NODE_ADD, None, make_node()) == 1

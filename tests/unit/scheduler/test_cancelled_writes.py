@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from bayplan.app import known_plugins
-from bayplan.framework import Cycle, Preflight, unschedulable
+from bayplan.framework import Cycle, PreBindPreFlightResult, unschedulable
 from bayplan.framework.api.status import Status
 from support.builders.devices import (
     device,
@@ -23,9 +23,9 @@ from support.builders.devices import (
     using_claim,
 )
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import Answer, Reply, Request
-from support.harness.async_tests import on_loop, until
-from support.harness.live_scheduler import Rig, running
+from support.fakes.http_server import Reply, Request, ServerAnswer
+from support.harness.async_tests import async_test, wait_until
+from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler
 
 NODE = make_node("n", cpu="4")
 DEVICES = (
@@ -49,8 +49,8 @@ class Refuses:
     now: asyncio.Event
     has_failed = False
 
-    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight:  # noqa: ARG002
-        return Preflight(allow_parallel=True)
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> PreBindPreFlightResult:  # noqa: ARG002
+        return PreBindPreFlightResult(allow_parallel=True)
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:  # noqa: ARG002
         if cycle.pod.name != "first":
@@ -64,7 +64,7 @@ class Refuses:
 class World:
     """`gate` opens for the first allocation of claim `a`; `is_cut`: its connections are cut instead."""
 
-    rig: Rig
+    rig: LiveSchedulerHarness
     is_cut: bool
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     asked: int = 0
@@ -84,11 +84,11 @@ class World:
             return self._answer_at_the_gate(name, request)
         return self._answer(name, request)
 
-    async def _answer_at_the_gate(self, name: str, request: Request) -> Answer:
+    async def _answer_at_the_gate(self, name: str, request: Request) -> ServerAnswer:
         await self.gate.wait()
         return self._answer(name, request)
 
-    def _answer(self, name: str, request: Request) -> Answer:
+    def _answer(self, name: str, request: Request) -> ServerAnswer:
         tree = self.trees.setdefault(name, json.loads(msgspec.json.encode(protected_claim(name))))
         if request.method == "PATCH":
             tree["metadata"]["resourceVersion"] = str(int(tree["metadata"]["resourceVersion"]) + 1)
@@ -124,11 +124,11 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles: [{plugins: {multiPoint: {enabled: [{name: Refuses}]}}}]
 """
-    async with running(NODE, *DEVICES, config=config, registry=registry) as rig:
+    async with run_live_scheduler(NODE, *DEVICES, config=config, registry=registry) as rig:
         made = World(rig, is_cut)
         rig.server.route = made.route
-        rig.hear(FIRST)
-        await until(lambda: made.asked)
+        rig.deliver(FIRST)
+        await wait_until(lambda: made.asked)
         yield made
 
 
@@ -136,10 +136,10 @@ async def cancel(world: World, *, refuses: bool) -> None:
     """A stronger pod preempts `first`, or a plugin beside DynamicResources fails."""
     if refuses:
         Refuses.now.set()
-        await until(lambda: Refuses.has_failed)
+        await wait_until(lambda: Refuses.has_failed)
     else:
-        world.rig.hear(STRONG)
-        await until(lambda: any(each.reason == "Preempted" for each in world.rig.events.told))
+        world.rig.deliver(STRONG)
+        await wait_until(lambda: any(each.reason == "Preempted" for each in world.rig.events.told))
     await asyncio.sleep(0.01)
 
 
@@ -148,17 +148,17 @@ REASONS = pytest.mark.parametrize("refuses", [False, True], ids=["preempted", "a
 
 @REASONS
 def test_devices_stay_held_while_the_outcome_of_their_allocation_is_unknown(refuses: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         async with world(is_cut=True, refuses=refuses) as made:
             await cancel(made, refuses=refuses)
-            made.rig.hear(SECOND)
+            made.rig.deliver(SECOND)
             await made.advance(30.0)
             assert made.is_held
             assert made.rig.bound() == {}
             if refuses:
-                made.rig.hear_gone(FIRST)
-            await until(lambda: "second" in made.rig.bound(), tick=lambda: made.rig.clock.advance(1.0))
+                made.rig.deliver_deletion(FIRST)
+            await wait_until(lambda: "second" in made.rig.bound(), tick=lambda: made.rig.clock.advance(1.0))
             assert made.rig.clock.monotonic_s() > 60.0  # none of the requests can take effect any more
 
     test()
@@ -166,16 +166,16 @@ def test_devices_stay_held_while_the_outcome_of_their_allocation_is_unknown(refu
 
 @REASONS
 def test_what_was_written_in_the_end_is_taken_back(refuses: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         async with world(is_cut=False, refuses=refuses) as made:
             await cancel(made, refuses=refuses)
-            made.rig.hear(SECOND)
+            made.rig.deliver(SECOND)
             await asyncio.sleep(0.05)
             assert made.is_held
             assert made.rig.bound() == {}
             made.gate.set()
-            await until(lambda: len(made.writes) >= 2)
+            await wait_until(lambda: len(made.writes) >= 2)
             assert made.writes[:2] == ["reserved", "withdrawn"]
             assert made.is_held  # by the allocation that was written
             assert "second" not in made.rig.bound()
@@ -185,7 +185,7 @@ def test_what_was_written_in_the_end_is_taken_back(refuses: bool) -> None:
 
 @REASONS
 def test_the_end_of_the_process_waits_for_no_write(refuses: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         async with world(is_cut=False, refuses=refuses) as made:
             await cancel(made, refuses=refuses)

@@ -15,7 +15,7 @@ from bayplan.clock import ManualClock
 from bayplan.config.load import load
 from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.plugin import PostFilterAnswer, Wait
+from bayplan.framework.api.plugin import PermitWait, PostFilterResult
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
@@ -29,7 +29,7 @@ from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import StorageClass
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.plugin_handle import NothingToWriteTo, NoWrites
+from bayplan.scheduler.plugin_handle import NoApiServer, NoWrites
 from bayplan.snapshot import NodeColumns, PodInfo, RowVector
 from support.builders.framework import make_node, make_pod
 
@@ -149,11 +149,11 @@ def test_a_refusal_after_the_choice_undoes_all_of_it(answers: dict[str, Any], st
 
 
 def test_a_pod_that_waits_is_assumed_meanwhile() -> None:
-    one = engine(make_node("a"), plugin=late(on_permit=Wait(30.0)))
+    one = engine(make_node("a"), plugin=late(on_permit=PermitWait(30.0)))
     placed = one.place(make_pod("p"))
     assert placed.node == "a"
-    assert placed.waits_s == {"Late": 30.0}
-    waiting = one.waiting.get(make_pod("p").uid)
+    assert placed.permit_timeouts_s == {"Late": 30.0}
+    waiting = one.waiting_pods.get(make_pod("p").uid)
     assert waiting is not None
     assert waiting.pod.spec.node_name == "a"
     assert counted(one) == {"a": 1}
@@ -162,16 +162,16 @@ def test_a_pod_that_waits_is_assumed_meanwhile() -> None:
 def test_placing_ends_a_nomination() -> None:
     one = engine(make_node("a"))
     pod = make_pod("p")
-    one.nominations.nominate(PodInfo(pod), "a")
+    one.nominator.nominate(PodInfo(pod), "a")
     one.place(pod)
-    assert one.nominations.node_of(pod.uid) is None
+    assert one.nominator.node_of(pod.uid) is None
 
 
 class Evicts:
     name = "Evicts"
 
-    def post_filter(self, cycle: Cycle, diagnosis: Any) -> PostFilterAnswer:  # noqa: ARG002
-        return PostFilterAnswer(SUCCESS, "a", (make_pod("victim"),))
+    def post_filter(self, cycle: Cycle, diagnosis: Any) -> PostFilterResult:  # noqa: ARG002
+        return PostFilterResult(SUCCESS, "a", (make_pod("victim"),))
 
 
 def test_a_nomination_is_kept_and_honoured() -> None:
@@ -189,7 +189,7 @@ def test_a_nomination_is_kept_and_honoured() -> None:
     placed = one.place(big)
     assert placed.node is None
     assert placed.decision.victims == ("default/victim",)
-    assert one.nominations.node_of(big.uid) == "a"
+    assert one.nominator.node_of(big.uid) == "a"
     cache.remove_pod(make_pod("v", node="a"))
     assert one.place(make_pod("small", requests={"cpu": "1"})).node is None, "the room is kept"
     assert one.place(big).node == "a"
@@ -235,7 +235,7 @@ def test_each_profile_serves_its_own_pods() -> None:
     ],
 )
 def test_how_many_nodes_a_profile_looks_at(text: str, percentage: int | None) -> None:
-    assert engine(text=text).looks_at("default-scheduler").percentage == percentage
+    assert engine(text=text).sample_size("default-scheduler").percentage == percentage
 
 
 def number(self: Any, cycle: Cycle, node: Any) -> int: ...  # type: ignore[empty-body]
@@ -259,8 +259,8 @@ def signature(self: Any, pod: Any) -> int: ...  # type: ignore[empty-body]
     ],
 )
 def test_a_plugin_that_walks_over_nodes_is_not_cheap(methods: dict[str, Any], because: str) -> None:
-    share = engine(plugin=type("Simple", (), {"name": "Simple", **methods})).looks_at("default-scheduler")
-    assert share.because == because
+    share = engine(plugin=type("Simple", (), {"name": "Simple", **methods})).sample_size("default-scheduler")
+    assert share.reason == because
     assert share.percentage == (0 if because else None)
 
 
@@ -269,7 +269,7 @@ def test_a_plugin_that_walks_over_nodes_is_not_cheap(methods: dict[str, Any], be
 
 def test_a_process_without_an_api_server_writes_nothing() -> None:
     writes = NoWrites()
-    with pytest.raises(NothingToWriteTo, match="dict needs an API server; this process only decides"):
+    with pytest.raises(NoApiServer, match="dict needs an API server; this process only decides"):
         asyncio.run(writes.perform({}))
     writes.submit({})  # takes back a write that was never made
 
@@ -302,7 +302,7 @@ def test_a_handle_reaches_cluster_queue_and_group() -> None:
     handle = Reaches.handle
     assert handle.catalog is one.cache.catalog
     assert (handle.volumes, handle.devices) == (one.cache.volumes, one.cache.devices)
-    assert handle.filters is one.framework("default-scheduler").filtering
+    assert handle.filter_runner is one.framework("default-scheduler").filter_points
     waiting = make_pod("w", scheduling_group=PodSchedulingGroup(pod_group_name="g"))
     one.pending[waiting.uid] = waiting
     one.place(make_pod("p", scheduling_group=PodSchedulingGroup(pod_group_name="g")))
@@ -311,7 +311,7 @@ def test_a_handle_reaches_cluster_queue_and_group() -> None:
     assert handle.group_pods("elsewhere", "g") == []
     handle.activate({"default/w": waiting})
     assert handle.activated == {"default/w": waiting}
-    with pytest.raises(NothingToWriteTo, match="POST http://x needs a network client"):
+    with pytest.raises(NoApiServer, match="POST http://x needs a network client"):
         asyncio.run(handle.post("http://x", b"", 1.0))
 
 

@@ -9,26 +9,26 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.app import known_plugins
-from bayplan.bind_requests.tracker import BindRequests
+from bayplan.bind_requests.tracker import BindRequestTracker
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.runtime.bind_request_mutation import FAIL, SKIP
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
-from bayplan.scheduler.engine import Held
+from bayplan.scheduler.engine import AssumedPod
 from bayplan.testing import make_node, make_pod
-from support.builders.framework import changed
-from support.fakes.http_server import Answer, Hang, Reply, Request, status
-from support.harness.async_tests import until
+from support.builders.framework import replace_fields
+from support.fakes.http_server import NoAnswer, Reply, Request, ServerAnswer, status
+from support.harness.async_tests import wait_until
 from support.harness.live_scheduler import (
-    Rig,
-    as_server,
-    asking_the_binder,
-    by_requests,
+    LiveSchedulerHarness,
+    bind_request_config,
     conditions,
-    running,
+    run_live_scheduler,
+    run_with_bind_requests,
+    store_bind_requests,
 )
 
-CONFIG = by_requests("Handing")
+CONFIG = bind_request_config("Handing")
 AT_BIND = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -57,23 +57,23 @@ class Handing:
 
 def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
     options.setdefault("registry", known_plugins().with_plugins(Handing))
-    return asking_the_binder(*objects, config=config, **options)
+    return run_with_bind_requests(*objects, config=config, **options)
 
 
-def told(rig: Rig, pod: Pod, **status: Any) -> BindRequest:
+def told(rig: LiveSchedulerHarness, pod: Pod, **status: Any) -> BindRequest:
     """The request of a pod as the watch tells it."""
-    known = rig.live.requests
+    known = rig.live.bind_requests
     assert known is not None
-    request = known.known[pod.key]
+    request = known.requests[pod.key]
     meta = replace(request.metadata, resource_version=str(int(request.metadata.resource_version) + 100))
     return replace(request, metadata=meta, status=BindRequestStatus(**status))
 
 
-async def requested(rig: Rig, count: int = 1) -> list[Any]:
-    await until(lambda: len(rig.sent("POST", "/bindrequests")) >= count)
-    found = rig.live.requests
+async def requested(rig: LiveSchedulerHarness, count: int = 1) -> list[Any]:
+    await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) >= count)
+    found = rig.live.bind_requests
     assert found is not None
-    await until(lambda: len(found.known) > 0)
+    await wait_until(lambda: len(found.requests) > 0)
     return rig.sent("POST", "/bindrequests")
 
 
@@ -81,8 +81,8 @@ def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is
     async def run() -> None:
         pod = make_pod("web")
         async with rig_of(*NODES) as rig:
-            as_server(rig)
-            rig.hear(pod)
+            store_bind_requests(rig)
+            rig.deliver(pod)
             (sent,) = await requested(rig)
             node = sent["spec"]["selectedNode"]
             assert sent["metadata"]["annotations"] == {
@@ -91,11 +91,11 @@ def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is
             }
             assert sent["metadata"]["ownerReferences"][0]["uid"] == pod.uid == sent["spec"]["podUID"]
             assert rig.sent("POST", "/binding") == []
-            await until(lambda: rig.live.with_the_binder == 1)
-            assert (rig.live.under_way, rig.live.is_idle) == (1, False)
-            rig.live.hear(None, told(rig, pod, phase="Succeeded"))
-            await until(lambda: rig.live.is_idle)
-            assert (rig.live.under_way, rig.live.with_the_binder) == (0, 0)
+            await wait_until(lambda: rig.live.pods_at_binder == 1)
+            assert (rig.live.pods_in_binding, rig.live.is_idle) == (1, False)
+            rig.live.handle_event(None, told(rig, pod, phase="Succeeded"))
+            await wait_until(lambda: rig.live.is_idle)
+            assert (rig.live.pods_in_binding, rig.live.pods_at_binder) == (0, 0)
             assert [each.note for each in rig.events.told] == [f"Successfully assigned default/web to {node}"]
 
     asyncio.run(run())
@@ -105,20 +105,20 @@ def test_pods_come_to_their_end_in_slices_however_many_the_binder_is_done_with()
     async def run() -> None:
         pods = [make_pod(f"web-{number}") for number in range(3)]
         async with rig_of(*NODES) as rig:
-            as_server(rig)
-            rig.hear(*pods)
-            await until(lambda: rig.live.with_the_binder == 3)
-            live, bound = rig.live, rig.live.bindings.bound
+            store_bind_requests(rig)
+            rig.deliver(*pods)
+            await wait_until(lambda: rig.live.pods_at_binder == 3)
+            live, bound = rig.live, rig.live.binding_cycles.bound
 
-            def slowly(queued: Any, held: Held) -> None:
+            def slowly(queued: Any, held: AssumedPod) -> None:
                 bound(queued, held)
                 rig.clock.advance(live.slice_s + 0.001)
 
-            live.bindings.bound = slowly
-            assert live.requests is not None
+            live.binding_cycles.bound = slowly
+            assert live.bind_requests is not None
             for pod in pods:
-                live.requests.hear(None, told(rig, pod, phase="Succeeded"))
-            under_way = [(live._finish_a_slice(), live.under_way) for _ in pods]
+                live.bind_requests.handle_event(None, told(rig, pod, phase="Succeeded"))
+            under_way = [(live._finish_bindings_slice(), live.pods_in_binding) for _ in pods]
             assert under_way == [(False, 2), (False, 1), (True, 0)]
 
     asyncio.run(run())
@@ -139,25 +139,27 @@ def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: 
 
     async def run() -> None:
         async with rig_with(After) as rig:
-            as_server(rig)
+            store_bind_requests(rig)
             pods = [make_pod(name) for name in ("one", "two")]
-            rig.hear(*pods)
-            await until(lambda: rig.live.with_the_binder == 2)
-            bound = rig.live.bindings.bound
+            rig.deliver(*pods)
+            await wait_until(lambda: rig.live.pods_at_binder == 2)
+            bound = rig.live.binding_cycles.bound
 
-            def breaks(queued: Any, held: Held) -> None:
+            def breaks(queued: Any, held: AssumedPod) -> None:
                 if queued.pod.name == "one":
                     raise ValueError("a bug of ours")
                 bound(queued, held)
 
-            rig.live.bindings.bound = breaks if fails else bound
+            rig.live.binding_cycles.bound = breaks if fails else bound
             for pod in pods:
-                rig.live.hear(None, told(rig, pod, phase="Succeeded"))
-            await until(lambda: rig.live.with_the_binder == 0)
-            await until(lambda: rig.live.under_way == (1 if fails else 2))  # on their way until plugins are done
+                rig.live.handle_event(None, told(rig, pod, phase="Succeeded"))
+            await wait_until(lambda: rig.live.pods_at_binder == 0)
+            await wait_until(
+                lambda: rig.live.pods_in_binding == (1 if fails else 2)
+            )  # on their way until plugins are done
             assert seen == []
             may_end.set()
-            await until(lambda: rig.live.is_idle)
+            await wait_until(lambda: rig.live.is_idle)
 
     asyncio.run(run())
     assert seen == (["two on n1"] if fails else ["one on n1", "two on n1"])
@@ -166,13 +168,13 @@ def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: 
 def test_a_bug_in_following_a_request_costs_one_attempt() -> None:
     async def run() -> None:
         async with rig_of(*NODES) as rig:
-            as_server(rig)
-            assert rig.live.requests is not None
-            rig.live.bindings.requests = cast(BindRequests, object())
+            store_bind_requests(rig)
+            assert rig.live.bind_requests is not None
+            rig.live.binding_cycles.bind_requests = cast(BindRequestTracker, object())
             pod = make_pod("web")
-            rig.hear(pod)
-            await until(lambda: "FailedScheduling" in [each.reason for each in rig.events.told])
-            rig.live.bindings.requests = rig.live.requests
+            rig.deliver(pod)
+            await wait_until(lambda: "FailedScheduling" in [each.reason for each in rig.events.told])
+            rig.live.binding_cycles.bind_requests = rig.live.bind_requests
             assert rig.live.engine.cache.pod(pod.uid) is None
             assert rig.pool(pod) is not None
 
@@ -184,15 +186,15 @@ def test_whoever_stops_keeps_nobody_on_the_way() -> None:
 
     async def run() -> None:
         async with rig_of(*NODES) as rig:
-            as_server(rig)
-            rig.hear(make_pod("one"))
-            await until(lambda: rig.live.with_the_binder == 1)
-            held = cast(Held, object())
-            rig.live._on_their_way.add(held)
+            store_bind_requests(rig)
+            rig.deliver(make_pod("one"))
+            await wait_until(lambda: rig.live.pods_at_binder == 1)
+            held = cast(AssumedPod, object())
+            rig.live._assumed_pods.add(held)
             rig.live._start(held, asyncio.sleep(60))
-            assert rig.live.under_way == 2
+            assert rig.live.pods_in_binding == 2
             await rig.live.abandon()
-            assert (rig.live.under_way, rig.live.with_the_binder, rig.live.is_idle) == (0, 0, True)
+            assert (rig.live.pods_in_binding, rig.live.pods_at_binder, rig.live.is_idle) == (0, 0, True)
 
     asyncio.run(run())
 
@@ -203,19 +205,19 @@ def test_a_pod_is_told_to_be_assigned_when_its_request_is_there_and_not_before()
     async def run() -> None:
         answered = asyncio.Event()
         async with rig_of(*NODES) as rig:
-            as_server(rig)
+            store_bind_requests(rig)
             at_once = rig.server.route
 
-            async def later(request: Request) -> Answer:
+            async def later(request: Request) -> ServerAnswer:
                 await answered.wait()
                 return at_once(request)  # type: ignore[return-value]
 
             rig.server.route = later
-            rig.hear(make_pod("web"))
-            await until(lambda: len(rig.sent("POST", "/bindrequests")) == 1)
+            rig.deliver(make_pod("web"))
+            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) == 1)
             assert rig.events.told == []
             answered.set()
-            await until(lambda: rig.live.with_the_binder == 1)
+            await wait_until(lambda: rig.live.pods_at_binder == 1)
             assert [each.reason for each in rig.events.told] == ["Scheduled"]
 
     asyncio.run(run())
@@ -251,9 +253,9 @@ def rig_with(*plugins: type[Any]) -> Any:
 def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_listed() -> None:
     async def run() -> None:
         async with rig_with(noting("Zeta"), noting("Alpha")) as rig:
-            as_server(rig)
+            store_bind_requests(rig)
             for name in ("one", "two"):
-                rig.hear(make_pod(name))
+                rig.deliver(make_pod(name))
             sent = await requested(rig, 2)
             expected = [(plugin, pod, "n1") for pod in ("one", "two") for plugin in ("Zeta", "Alpha")]
             assert expected == ASKED
@@ -270,9 +272,9 @@ def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_
 def test_nobody_is_asked_about_a_pod_that_has_no_node() -> None:
     async def run() -> None:
         async with rig_with(noting("Alpha")) as rig:
-            as_server(rig)
-            rig.hear(make_pod("large", requests={"cpu": "1000"}))
-            await until(lambda: bool(conditions(rig)))
+            store_bind_requests(rig)
+            rig.deliver(make_pod("large", requests={"cpu": "1000"}))
+            await wait_until(lambda: bool(conditions(rig)))
             assert ASKED == []
             assert rig.sent("POST", "/bindrequests") == []
 
@@ -284,19 +286,19 @@ def test_a_plugin_that_fails_costs_its_words_or_where_it_says_so_the_binding(pol
     async def run() -> None:
         pod = make_pod("web")
         async with rig_with(noting("Broken", "oops", policy), noting("Alpha")) as rig:
-            as_server(rig)
-            rig.hear(pod)
+            store_bind_requests(rig)
+            rig.deliver(pod)
             if policy == SKIP:
                 (sent,) = await requested(rig)
                 assert set(sent["metadata"]["annotations"]) == {"who.kai.scheduler/last", "alpha.kai.scheduler/node"}
             else:
-                await until(lambda: bool(rig.events.told or rig.sent("POST", "/bindrequests")))
+                await wait_until(lambda: bool(rig.events.told or rig.sent("POST", "/bindrequests")))
                 assert [each.reason for each in rig.events.told] == ["FailedScheduling"]
                 assert 'plugin "Broken" at mutate_bind_request: ValueError: oops' in rig.events.told[0].note
                 assert rig.sent("POST", "/bindrequests") == []
                 assert rig.live.engine.cache.pod(pod.uid) is None  # its room is free again
                 assert rig.pool(pod) is not None
-            assert rig.live.engine.desk.mutation.errors.labels("Broken").value == 1
+            assert rig.live.engine.bind_request_factory.mutation.errors.labels("Broken").value == 1
 
     asyncio.run(run())
 
@@ -305,24 +307,24 @@ def test_news_may_wait_while_all_that_is_under_way_is_with_the_binder() -> None:
     async def run() -> None:
         pods = [make_pod(f"web-{number}") for number in range(3)]
         async with rig_of(*NODES) as rig:
-            as_server(rig)
-            assert rig.live.leeway_s() == 0.0
+            store_bind_requests(rig)
+            assert rig.live.max_event_delay_s() == 0.0
             for pod in pods:
-                rig.hear(pod)
+                rig.deliver(pod)
             await requested(rig, 3)
-            requests = rig.live.requests
+            requests = rig.live.bind_requests
             assert requests is not None
-            await until(lambda: requests.waiting == 3)
-            assert rig.live.leeway_s() == 0.003
+            await wait_until(lambda: requests.waiting == 3)
+            assert rig.live.max_event_delay_s() == 0.003
             blocked = asyncio.Event()
             rig.live.writes.start(blocked.wait(), "something that somebody waits for")
-            assert rig.live.leeway_s() == 0.0
+            assert rig.live.max_event_delay_s() == 0.0
             blocked.set()
             await rig.live.writes.drain()
-            assert rig.live.leeway_s() == 0.003
-            rig.live.hear(None, told(rig, pods[0], phase="Succeeded"))
-            await until(lambda: bool(rig.events.told) and rig.live.under_way == 2)
-            assert rig.live.leeway_s() == 0.002
+            assert rig.live.max_event_delay_s() == 0.003
+            rig.live.handle_event(None, told(rig, pods[0], phase="Succeeded"))
+            await wait_until(lambda: bool(rig.events.told) and rig.live.pods_in_binding == 2)
+            assert rig.live.max_event_delay_s() == 0.002
 
     asyncio.run(run())
 
@@ -330,14 +332,14 @@ def test_news_may_wait_while_all_that_is_under_way_is_with_the_binder() -> None:
 def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_way() -> None:
     async def run() -> None:
         async with rig_of(*NODES) as rig:
-            live, requests = rig.live, rig.live.requests
+            live, requests = rig.live, rig.live.bind_requests
             assert requests is not None
 
             def leeway_s(waiting: int) -> float:
                 requests._waiting = dict.fromkeys(map(str, range(waiting)), lambda _: None)
-                live.bindings.on_the_wire = writing
-                live._on_their_way = {cast(Held, object()) for _ in range(waiting + writing)}
-                return live.leeway_s()
+                live.binding_cycles.writes_in_flight = writing
+                live._assumed_pods = {cast(AssumedPod, object()) for _ in range(waiting + writing)}
+                return live.max_event_delay_s()
 
             writing = 3
             assert [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)] == [0.0, 0.005, 0.02, 0.02, 0.02]
@@ -347,7 +349,7 @@ def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_
             writing = 0  # all there can be to hear is what the binder does
             longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 200, 1000)]
             assert longer == [0.0, 0.005, 0.02, 0.08, 0.2, 0.25]
-            requests._waiting, live._on_their_way = {}, set()
+            requests._waiting, live._assumed_pods = {}, set()
 
     asyncio.run(run())
 
@@ -355,34 +357,36 @@ def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_
 def test_no_more_is_written_at_once_than_there_are_connections_for() -> None:
     async def run() -> None:
         async with rig_of(*NODES) as rig:
-            rig.live.bindings.narrow(2)
-            rig.live.bindings.narrow(5)  # never wider than it was
-            rig.refuse("POST", "/bindrequests", *[Hang()] * 3)
+            rig.live.binding_cycles.limit_concurrency(2)
+            rig.live.binding_cycles.limit_concurrency(5)  # never wider than it was
+            rig.fail_next("POST", "/bindrequests", *[NoAnswer()] * 3)
             for name in ("a", "b", "c"):
-                rig.hear(make_pod(name))
-            await until(lambda: rig.live.bindings.on_the_wire == 3 and len(rig.sent("POST", "/bindrequests")) == 2)
+                rig.deliver(make_pod(name))
+            await wait_until(
+                lambda: rig.live.binding_cycles.writes_in_flight == 3 and len(rig.sent("POST", "/bindrequests")) == 2
+            )
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert (rig.live.bindings.at_once, len(rig.sent("POST", "/bindrequests"))) == (2, 2)
+            assert (rig.live.binding_cycles.max_concurrent, len(rig.sent("POST", "/bindrequests"))) == (2, 2)
 
     asyncio.run(run())
 
 
 def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
     async def run() -> None:
-        async with running(*NODES) as rig:
-            rig.hear(make_pod("web"))
-            assert rig.live.leeway_s() == 0.0
+        async with run_live_scheduler(*NODES) as rig:
+            rig.deliver(make_pod("web"))
+            assert rig.live.max_event_delay_s() == 0.0
         async with rig_of(*NODES) as rig:
-            as_server(rig)
-            rig.hear(make_pod("web"))
+            store_bind_requests(rig)
+            rig.deliver(make_pod("web"))
             await requested(rig)
-            requests = rig.live.requests
+            requests = rig.live.bind_requests
             assert requests is not None
-            await until(lambda: requests.waiting == 1)
-            assert rig.live.leeway_s() == 0.001
-            rig.live.ask = lambda *_: asyncio.sleep(0)  # type: ignore[assignment]
-            assert rig.live.leeway_s() == 0.0
+            await wait_until(lambda: requests.waiting == 1)
+            assert rig.live.max_event_delay_s() == 0.001
+            rig.live.call_extender = lambda *_: asyncio.sleep(0)  # type: ignore[assignment]
+            assert rig.live.max_event_delay_s() == 0.0
 
     asyncio.run(run())
 
@@ -390,9 +394,9 @@ def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
 def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
     async def run() -> None:
         async with rig_of(*NODES, config=CONFIG + BESIDE) as rig:
-            as_server(rig)
-            rig.hear(make_pod("web", scheduler_name="by-itself"))
-            await until(lambda: bool(rig.events.told))
+            store_bind_requests(rig)
+            rig.deliver(make_pod("web", scheduler_name="by-itself"))
+            await wait_until(lambda: bool(rig.events.told))
             assert [each.reason for each in rig.events.told] == ["Scheduled"]
             assert len(rig.sent("POST", "/binding")) == 1
             assert rig.sent("POST", "/bindrequests") == []
@@ -405,18 +409,18 @@ def test_a_binding_that_is_given_up_sends_the_pod_elsewhere(config: str) -> None
     async def run() -> None:
         pod = make_pod("web")
         async with rig_of(*NODES, config=config) as rig:
-            as_server(rig)
-            rig.hear(pod)
+            store_bind_requests(rig)
+            rig.deliver(pod)
             (first,) = await requested(rig)
             node = first["spec"]["selectedNode"]
-            rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no quota"))
-            await until(lambda: len(rig.events.told) >= 2)
+            rig.live.handle_event(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no quota"))
+            await wait_until(lambda: len(rig.events.told) >= 2)
             assert [each.note for each in rig.events.told[:2]] == [
                 f"Successfully assigned default/web to {node}",
                 f"the binder could not bind the pod to node {node}: no quota",
             ]
-            await until(lambda: bool(rig.sent("DELETE", "/bindrequests/web")))
-            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
+            await wait_until(lambda: bool(rig.sent("DELETE", "/bindrequests/web")))
+            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
             second = rig.sent("POST", "/bindrequests")[1]
             assert {node, second["spec"]["selectedNode"]} == {"n1", "n2"}
 
@@ -428,20 +432,20 @@ def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later(config:
     async def run() -> None:
         pod = make_pod("web")
         async with rig_of(NODES[0], config=config) as rig:
-            as_server(rig)
-            rig.hear(pod)
+            store_bind_requests(rig)
+            rig.deliver(pod)
             await requested(rig)
-            rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no"))
-            await until(
+            rig.live.handle_event(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no"))
+            await wait_until(
                 lambda: len(conditions(rig)) >= 2 or len(rig.sent("POST", "/bindrequests")) >= 2,
                 tick=lambda: rig.clock.advance(0.01),
             )
             assert "1 node(s) on which a binding of the pod was given up lately" in conditions(rig)[-1]["message"]
-            requests = rig.live.requests
+            requests = rig.live.bind_requests
             assert requests is not None
             rig.clock.advance(60)
-            requests.tidy()
-            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
+            requests.run_periodic_checks()
+            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
 
     asyncio.run(run())
 
@@ -452,14 +456,14 @@ def test_after_a_restart_a_pod_with_a_live_request_is_not_placed_again() -> None
         request = new_request(pod, "n1", annotations={}, backoff_limit=3)
         request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
         async with rig_of(*NODES, decide=False) as rig:
-            rig.hear(pod)
-            rig.live.hear(None, request)
-            await rig.live.catch_up()
+            rig.deliver(pod)
+            rig.live.handle_event(None, request)
+            await rig.live.handle_pending_events()
             assert rig.live.engine.cache.pod("u-web") is not None
             assert rig.pool(pod) is None
             failed = replace(request, status=BindRequestStatus("Failed", "no", 3))
-            rig.live.hear(request, replace(failed, metadata=replace(failed.metadata, resource_version="4")))
-            await rig.live.catch_up()
+            rig.live.handle_event(request, replace(failed, metadata=replace(failed.metadata, resource_version="4")))
+            await rig.live.handle_pending_events()
             assert rig.live.engine.cache.pod("u-web") is None
             assert rig.pool(pod) is not None
 
@@ -470,28 +474,28 @@ def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() 
     """Its own engine has decided; the binder may come to it much later."""
 
     async def run() -> None:
-        theirs = changed(make_pod("gang-0", uid="u-gang", cpu=3), spec={"scheduler_name": "volcano"})
+        theirs = replace_fields(make_pod("gang-0", uid="u-gang", cpu=3), spec={"scheduler_name": "volcano"})
         request = new_request(theirs, "n1", annotations={}, backoff_limit=3)
         request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
         ours = make_pod("web", uid="u-web", cpu=2)
         async with rig_of(make_node("n1", cpu=4)) as rig:
-            as_server(rig)
-            rig.hear(theirs)
-            rig.live.hear(None, request)
-            await rig.live.catch_up()
-            rig.hear(ours)
-            await until(lambda: bool(conditions(rig)))
+            store_bind_requests(rig)
+            rig.deliver(theirs)
+            rig.live.handle_event(None, request)
+            await rig.live.handle_pending_events()
+            rig.deliver(ours)
+            await wait_until(lambda: bool(conditions(rig)))
             assert "1 Insufficient cpu" in conditions(rig)[-1]["message"]
             assert rig.sent("POST", "/bindrequests") == []
-            rig.live.hear(request, None)  # deleted by its own engine: the binder may have sent the binding
-            await rig.live.catch_up()
-            requests = rig.live.requests
+            rig.live.handle_event(request, None)  # deleted by its own engine: the binder may have sent the binding
+            await rig.live.handle_pending_events()
+            requests = rig.live.bind_requests
             assert requests is not None
             assert requests.lost() == []
             rig.clock.advance(60)
             assert requests.lost() == [(theirs.uid, request)]
             requests.read_pod(theirs.uid, theirs)  # who waits for the room is woken
-            await until(lambda: bool(rig.sent("POST", "/bindrequests")), tick=lambda: rig.clock.advance(0.1))
+            await wait_until(lambda: bool(rig.sent("POST", "/bindrequests")), tick=lambda: rig.clock.advance(0.1))
 
     asyncio.run(run())
 
@@ -500,12 +504,14 @@ def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_nod
     async def run(there: BindRequest) -> tuple[list[str], list[str]]:
         pod = make_pod("web", uid="u-web")
         async with rig_of(NODES[0]) as rig:
-            as_server(rig)
+            store_bind_requests(rig)
             path = "/apis/scheduling.run.ai/v1alpha2/namespaces/default/bindrequests/web"
             rig.objects[path] = there
-            rig.refuse("POST", "/bindrequests", Reply(409, {"kind": "Status", "reason": "AlreadyExists", "code": 409}))
-            rig.hear(pod)
-            await until(lambda: bool(rig.events.told))
+            rig.fail_next(
+                "POST", "/bindrequests", Reply(409, {"kind": "Status", "reason": "AlreadyExists", "code": 409})
+            )
+            rig.deliver(pod)
+            await wait_until(lambda: bool(rig.events.told))
             deleted = [each["preconditions"]["uid"] for each in rig.sent("DELETE", "/bindrequests/web")]
             return deleted, [each.note for each in rig.events.told]
 
@@ -525,16 +531,16 @@ def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_writ
     async def run() -> None:
         pod = make_pod("web")
         async with rig_of(NODES[0]) as rig:
-            as_server(rig)
-            rig.refuse("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
-            rig.hear(pod)
-            await until(lambda: bool(rig.events.told and conditions(rig)))
+            store_bind_requests(rig)
+            rig.fail_next("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
+            rig.deliver(pod)
+            await wait_until(lambda: bool(rig.events.told and conditions(rig)))
             (said,), (written,) = rig.events.told, conditions(rig)
             assert (said.kind, said.reason, written["reason"]) == ("Warning", "FailedScheduling", "SchedulerError")
             assert said.note == written["message"]
             assert said.note.startswith('running Bind plugin "BindRequestBinder": ')
             assert "exceeded quota: requests" in said.note
-            assert rig.live.engine.desk.failures.excluded(pod.uid) == frozenset()
-            await until(lambda: len(rig.sent("POST", "/bindrequests")) == 2, tick=lambda: rig.clock.advance(1))
+            assert rig.live.engine.bind_request_factory.failures.excluded_nodes(pod.uid) == frozenset()
+            await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) == 2, tick=lambda: rig.clock.advance(1))
 
     asyncio.run(run())

@@ -10,7 +10,7 @@ import pytest
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
 from bayplan.errors import PluginError
-from bayplan.framework import Status, Wait, unschedulable
+from bayplan.framework import PermitWait, Status, unschedulable
 from bayplan.scheduler.engine import PodEngine
 from support.builders.framework import make_node, make_pod
 
@@ -26,7 +26,7 @@ class Guard:
     """Holds every pod for ten seconds, unless it is told otherwise."""
 
     name = "Guard"
-    answer: Any = Wait(10)
+    answer: Any = PermitWait(10)
     unreserved: list[str]
 
     def __init__(self) -> None:
@@ -63,27 +63,27 @@ def test_a_waiting_pod_is_counted_and_not_placed(engine: PodEngine) -> None:
     placed = engine.place(make_pod("p"))
     assert placed.waiting
     assert engine.cache.pod_count == 1
-    assert engine.settle() == []
+    assert engine.settle_waiting_pods() == []
 
 
 def test_it_is_placed_when_everybody_allows_it(engine: PodEngine) -> None:
     pod = make_pod("p")
     engine.place(pod)
-    waiting = engine.waiting.get(pod.uid)
+    waiting = engine.waiting_pods.get(pod.uid)
     assert waiting is not None
     waiting.allow("Guard")
-    ((settled, status),) = engine.settle()
+    ((settled, status),) = engine.settle_waiting_pods()
     assert (settled.name, status.ok, engine.cache.pod_count) == ("p", True, 1)
-    assert engine.settle() == []
+    assert engine.settle_waiting_pods() == []
 
 
 def test_a_refusal_takes_it_back(engine: PodEngine) -> None:
     pod = make_pod("p")
     engine.place(pod)
-    waiting = engine.waiting.get(pod.uid)
+    waiting = engine.waiting_pods.get(pod.uid)
     assert waiting is not None
     waiting.reject("Guard", "changed my mind")
-    ((_, status),) = engine.settle()
+    ((_, status),) = engine.settle_waiting_pods()
     assert status == Status(unschedulable().code, ("0/1 nodes are available: 1 changed my mind.",), plugin="Guard")
     assert engine.cache.pod_count == 0
     assert guard(engine).unreserved == ["p"]
@@ -92,7 +92,7 @@ def test_a_refusal_takes_it_back(engine: PodEngine) -> None:
 def test_patience_ends(engine: PodEngine, clock: ManualClock) -> None:
     engine.place(make_pod("p"))
     clock.advance(10)
-    ((_, status),) = engine.settle()
+    ((_, status),) = engine.settle_waiting_pods()
     assert "rejected due to timeout after waiting 10s at plugin Guard" in status.message
     assert engine.cache.pod_count == 0
 

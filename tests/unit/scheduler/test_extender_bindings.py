@@ -15,7 +15,7 @@ from bayplan.errors import ApiError
 from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Pod
 from support.harness.live_scheduler import RecordedEvents
-from support.harness.reconciler import BinderRig, on_rig
+from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 
 class SkippingClock(ManualClock):
@@ -37,7 +37,7 @@ class SkippingClock(ManualClock):
 def test_a_pod_keeps_its_node_while_a_binding_may_land(
     tmp_path: Path, lands_s: float | None, known_after_s: float
 ) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         clock = SkippingClock()
         writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
         await rig.pod()
@@ -55,4 +55,4 @@ def test_a_pod_keeps_its_node_while_a_binding_may_land(
         assert await writes.await_binding(BindPod(pod, "n1"), refusal) is (lands_s is not None)
         assert known_after_s <= clock.monotonic_s() - start_s <= known_after_s + 5.0
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)

@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.queue.queued_pod import Pool
+from bayplan.queue.queued_pod import SubQueue
 from support.builders.devices import (
     device,
     make_class,
@@ -17,18 +17,18 @@ from support.builders.devices import (
     protected_claim,
     using_claim,
 )
-from support.builders.framework import changed, make_node, make_pod
-from support.builders.volumes import make_claim, make_volume, on_claim
+from support.builders.framework import make_node, make_pod, replace_fields
+from support.builders.volumes import claim_volume, make_claim, make_volume
 from support.builders.volumes import make_class as make_storage_class
 from support.fakes.http_server import Request, status
-from support.harness.async_tests import on_loop, until
-from support.harness.live_scheduler import running
+from support.harness.async_tests import async_test, wait_until
+from support.harness.live_scheduler import run_live_scheduler
 
 NODE = make_node("n", cpu="4")
 
 
 def with_volume(pod: Pod, name: str) -> Pod:
-    return changed(pod, spec={"volumes": (on_claim(name),)})
+    return replace_fields(pod, spec={"volumes": (claim_volume(name),)})
 
 
 DEVICES: tuple[KubeObject, ...] = (
@@ -62,10 +62,10 @@ def test_a_pod_is_woken_when_another_one_gives_up_what_it_waits_for(
 ) -> None:
     first, second = give(make_pod("first", cpu="1"), "a"), give(make_pod("second", cpu="1"), "b")
 
-    @on_loop
+    @async_test
     async def test() -> None:
         gate, asked = asyncio.Event(), []
-        async with running(NODE, *objects) as rig:
+        async with run_live_scheduler(NODE, *objects) as rig:
 
             def route(request: Request) -> Any:
                 if request.method == "PATCH" and request.path.endswith(written):
@@ -74,14 +74,14 @@ def test_a_pod_is_woken_when_another_one_gives_up_what_it_waits_for(
                 return rig.answer(request)
 
             rig.server.route = route
-            rig.hear(first)
-            await until(lambda: asked)
-            rig.hear(second)
-            await until(lambda: rig.pool(second) is Pool.PARKED)
+            rig.deliver(first)
+            await wait_until(lambda: asked)
+            rig.deliver(second)
+            await wait_until(lambda: rig.pool(second) is SubQueue.UNSCHEDULABLE)
             gate.set()
-            await until(lambda: rig.pool(first) is not None)
-            rig.hear_gone(first)
-            await until(lambda: rig.pool(second) is not Pool.PARKED)
+            await wait_until(lambda: rig.pool(first) is not None)
+            rig.deliver_deletion(first)
+            await wait_until(lambda: rig.pool(second) is not SubQueue.UNSCHEDULABLE)
             assert rig.clock.monotonic_s() < 60.0  # the periodic flush comes after minutes
 
     test()
@@ -94,17 +94,17 @@ def test_a_pod_is_woken_when_another_one_gives_up_what_it_waits_for(
 def test_a_trial_wakes_no_pod(objects: tuple[KubeObject, ...], give: Any) -> None:
     pod = give(make_pod("first", cpu="1"), "a")
 
-    @on_loop
+    @async_test
     async def test() -> None:
-        async with running(NODE, *objects, decide=False) as rig:
-            await rig.live.catch_up()
+        async with run_live_scheduler(NODE, *objects, decide=False) as rig:
+            await rig.live.handle_pending_events()
             for in_trial in (True, False):
                 placed = rig.live.engine.place(pod)
-                assert placed.held is not None
+                assert placed.assumed is not None
                 if in_trial:
-                    rig.live.engine.end_trial(placed.held)
+                    rig.live.engine.end_trial(placed.assumed)
                 else:
-                    rig.live.engine.take_back(placed.held)
-                assert bool(rig.live._heard) != in_trial
+                    rig.live.engine.unreserve_and_forget(placed.assumed)
+                assert bool(rig.live._events) != in_trial
 
     test()

@@ -12,21 +12,21 @@ import pytest
 
 from bayplan.admission.gpu_sharing import match_conditions
 from bayplan.admission.webhooks import (
-    DOORS,
-    GPU_DOORS,
+    GPU_WEBHOOKS,
+    WEBHOOKS,
     AdmissionSettings,
-    doors_for,
+    webhooks_for,
 )
 from bayplan.clock import SystemClock
 from bayplan.server.admission_webhooks import (
-    Unreadable,
-    Webhooks,
+    AdmissionHandler,
+    InvalidAdmissionReview,
     WebhookServer,
-    registrations,
+    webhook_configurations,
 )
 from bayplan.server.http.serving_tls import ServingTls, TlsOptions
 from support.builders.volcano_manifests import job, queue, task
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 Tree = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Around:
         return []
 
 
-HOOKS = Webhooks(DOORS, Around(), AdmissionSettings())
+HOOKS = AdmissionHandler(WEBHOOKS, Around(), AdmissionSettings())
 
 
 def review(item: Tree | None, *, operation: str = "CREATE", old: Tree | None = None) -> bytes:
@@ -51,7 +51,7 @@ def review(item: Tree | None, *, operation: str = "CREATE", old: Tree | None = N
 
 
 def test_a_job_is_filled_up_by_a_patch() -> None:
-    answer = HOOKS.answer("/jobs/mutate", review(job("a", task("worker", 2))))
+    answer = HOOKS.respond("/jobs/mutate", review(job("a", task("worker", 2))))
     response = answer["response"]
     assert (answer["kind"], response["uid"], response["allowed"], response["patchType"]) == (
         *("AdmissionReview", "1", True, "JSONPatch"),
@@ -63,28 +63,28 @@ def test_a_job_is_filled_up_by_a_patch() -> None:
 
 def test_nothing_to_fill_in_is_no_patch() -> None:
     full = {**queue("q", weight=1, reclaimable=True), "status": {}}
-    assert "patch" not in HOOKS.answer("/queues/mutate", review(full))["response"]
+    assert "patch" not in HOOKS.respond("/queues/mutate", review(full))["response"]
 
 
 def test_a_namespace_that_the_path_names_is_known() -> None:
     group = {"metadata": {"name": "g"}, "spec": {"queue": "default"}}
-    patch = json.loads(base64.b64decode(HOOKS.answer("/podgroups/mutate", review(group))["response"]["patch"]))
+    patch = json.loads(base64.b64decode(HOOKS.respond("/podgroups/mutate", review(group))["response"]["patch"]))
     assert patch == [{"op": "replace", "path": "/spec/queue", "value": "team"}]
 
 
 def test_a_refusal_has_a_sentence() -> None:
-    response = HOOKS.answer("/jobs/validate", review(job("a", task("w"), task("w"), queue="default")))["response"]
+    response = HOOKS.respond("/jobs/validate", review(job("a", task("w"), task("w"), queue="default")))["response"]
     assert response == {"uid": "1", "allowed": False, "status": {"message": "duplicated task name w;"}}
 
 
 def test_a_deletion_is_judged_by_its_name() -> None:
     body = review(None, operation="DELETE", old=queue("default")).replace(b'"name": "x"', b'"name": "default"')
-    response = HOOKS.answer("/queues/validate", body)["response"]
+    response = HOOKS.respond("/queues/validate", body)["response"]
     assert response["status"]["message"] == "`default` queue can not be deleted"
 
 
 def test_an_operation_that_a_door_does_not_know() -> None:
-    response = HOOKS.answer("/pods/validate", review({}, operation="CONNECT"))["response"]
+    response = HOOKS.respond("/pods/validate", review({}, operation="CONNECT"))["response"]
     assert response["allowed"] is False
 
 
@@ -92,25 +92,27 @@ def test_an_operation_that_a_door_does_not_know() -> None:
     "body", [b"", b"[]", b"{}", b'{"kind":"AdmissionReview"}', b'{"kind":"AdmissionReview","request":{"object":3}}']
 )
 def test_what_is_no_review(body: bytes) -> None:
-    with pytest.raises(Unreadable):
-        HOOKS.answer("/jobs/mutate", body)
+    with pytest.raises(InvalidAdmissionReview):
+        HOOKS.respond("/jobs/mutate", body)
 
 
 def test_how_an_api_server_is_told() -> None:
-    found = registrations(DOORS, name="v", client={"service": {"name": "s", "namespace": "n"}, "caBundle": "x"})
-    assert len(found) == len(DOORS)
+    found = webhook_configurations(
+        WEBHOOKS, name="v", client={"service": {"name": "s", "namespace": "n"}, "caBundle": "x"}
+    )
+    assert len(found) == len(WEBHOOKS)
     first = next(each for each in found if each["metadata"]["name"] == "v-jobs-mutate")
     assert first["kind"] == "MutatingWebhookConfiguration"
     (hook,) = first["webhooks"]
     assert hook["clientConfig"]["service"] == {"name": "s", "namespace": "n", "path": "/jobs/mutate"}
     assert hook["rules"][0]["operations"] == ["CREATE"]
-    by_url = registrations(DOORS[:1], name="v", client={"url": "https://h:1/"})
-    assert by_url[0]["webhooks"][0]["clientConfig"] == {"url": f"https://h:1{DOORS[0].path}"}
+    by_url = webhook_configurations(WEBHOOKS[:1], name="v", client={"url": "https://h:1/"})
+    assert by_url[0]["webhooks"][0]["clientConfig"] == {"url": f"https://h:1{WEBHOOKS[0].path}"}
 
 
 def test_an_api_server_asks_about_no_other_pods_than_those_that_share_gpus() -> None:
-    doors = [*GPU_DOORS, *doors_for(["/pods/mutate"])]
-    found = registrations(doors, name="v", client={"url": "https://h:1"}, sharing=["bayplan", "other"])
+    doors = [*GPU_WEBHOOKS, *webhooks_for(["/pods/mutate"])]
+    found = webhook_configurations(doors, name="v", client={"url": "https://h:1"}, sharing=["bayplan", "other"])
     assert [each["metadata"]["name"] for each in found] == [
         "bayplan-gpus-mutate",
         "bayplan-gpus-validate",
@@ -127,12 +129,12 @@ def test_a_pod_that_shares_a_gpu_is_given_references_by_a_patch() -> None:
         "metadata": {"name": "p", "annotations": {"gpu-fraction": "0.5"}},
         "spec": {"containers": [{"name": "main"}]},
     }
-    response = HOOKS.answer("/gpus/mutate", review(pod))["response"]
+    response = HOOKS.respond("/gpus/mutate", review(pod))["response"]
     patch = {each["path"]: each for each in json.loads(base64.b64decode(response["patch"]))}
     assert set(patch) == {"/metadata/annotations/runai~1shared-gpu-configmap", "/spec/containers", "/spec/volumes"}
 
 
-@on_loop
+@async_test
 async def test_over_https() -> None:
     tls = ServingTls(TlsOptions(), SystemClock(), address="127.0.0.1")
     server = WebhookServer(HOOKS, tls=tls, address="127.0.0.1", port=0)

@@ -9,38 +9,38 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.server.auth.ttl_cache import Remembered
+from bayplan.server.auth.ttl_cache import TtlCache
 from bayplan.server.health import Check, HealthRecords, election_check, health_routes
 from bayplan.server.http.requests import (
     MAX_BODY,
     MAX_HEAD,
     BadRequest,
-    Request,
+    HttpRequest,
     RequestParser,
 )
 from bayplan.server.http.responses import (
-    Response,
+    HttpServerResponse,
+    bad_request_response,
     compressed,
-    head_of,
     json_body,
     reason,
-    refusal_of,
+    response_head,
     text,
 )
-from bayplan.telemetry.metrics import Registry
-from support.harness.async_tests import on_loop
+from bayplan.telemetry.metrics import MetricsRegistry
+from support.harness.async_tests import async_test
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def parsed(data: bytes) -> Request | None:
+def parsed(data: bytes) -> HttpRequest | None:
     parser = RequestParser()
     parser.feed(data)
     return parser.next()
 
 
-def request(path: str = "/", **fields: Any) -> Request:
-    return Request(method="GET", target=path, path=path, **fields)
+def request(path: str = "/", **fields: Any) -> HttpRequest:
+    return HttpRequest(method="GET", target=path, path=path, **fields)
 
 
 def head_of_bytes(length: int) -> bytes:
@@ -81,7 +81,7 @@ def test_the_end_of_a_head_may_come_in_two_pieces() -> None:
     parser.feed(b"\r\n")
     found = parser.next()
     assert found is not None
-    assert (found.path, found.headers, found.chunks, parser.begun) == ("/a", (("a", "b"),), False, False)
+    assert (found.path, found.headers, found.chunks, parser.has_partial_request) == ("/a", (("a", "b"),), False, False)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,9 @@ def test_metrics_are_packed_for_those_who_can_read_that(accepts: str, packed: bo
     ],
 )
 def test_heads(body: bytes | list[bytes], chunks: bool, last: bool, lines: list[str]) -> None:
-    head = head_of(Response(200, body, "text/x", (("A", "b"),)), request(chunks=chunks), NOON, last=last).decode()
+    head = response_head(
+        HttpServerResponse(200, body, "text/x", (("A", "b"),)), request(chunks=chunks), NOON, last=last
+    ).decode()
     first, *rest = head.removesuffix("\r\n\r\n").split("\r\n")
     assert first == f"HTTP/1.{int(chunks)} 200 OK"
     date = "Date: Sun, 01 Mar 2026 12:00:00 GMT"
@@ -157,7 +159,7 @@ def test_heads(body: bytes | list[bytes], chunks: bool, last: bool, lines: list[
     ids=["status", "text", "line"],
 )
 def test_last_words(fault: BadRequest, first: str, body: str) -> None:
-    head, _, found = refusal_of(fault).decode().partition("\r\n\r\n")
+    head, _, found = bad_request_response(fault).decode().partition("\r\n\r\n")
     assert head.split("\r\n")[0] == f"HTTP/1.1 {first}"
     assert found == body
     assert reason(799) == "Unknown"
@@ -166,10 +168,10 @@ def test_last_words(fault: BadRequest, first: str, body: str) -> None:
 # what is remembered
 
 
-@on_loop
+@async_test
 async def test_an_answer_holds_for_its_time_and_the_oldest_goes_first() -> None:
     clock, asked = ManualClock(), list[str]()
-    known: Remembered[str] = Remembered(clock, lambda _: 10.0, limit=2)
+    known: TtlCache[str] = TtlCache(clock, lambda _: 10.0, limit=2)
 
     async def get(key: str) -> str:
         async def ask() -> str:
@@ -191,9 +193,9 @@ async def test_an_answer_holds_for_its_time_and_the_oldest_goes_first() -> None:
     assert asked == ["a", "b", "a", "c"]
 
 
-@on_loop
+@async_test
 async def test_a_failure_is_not_kept() -> None:
-    known: Remembered[int] = Remembered(ManualClock(), lambda _: 10.0)
+    known: TtlCache[int] = TtlCache(ManualClock(), lambda _: 10.0)
 
     async def fail() -> int:
         raise ValueError("no")
@@ -212,11 +214,11 @@ async def test_a_failure_is_not_kept() -> None:
 
 @pytest.mark.parametrize(("overdue_s", "well"), [(0.0, True), (20.0, True), (20.1, False)])
 def test_a_lease_may_be_overdue_for_some_time(overdue_s: float, well: bool) -> None:
-    assert (election_check("lease", lambda: overdue_s).problem() == "") is well
+    assert (election_check("lease", lambda: overdue_s).error() == "") is well
 
 
 def test_a_check_that_fails_is_counted_and_its_reason_withheld() -> None:
-    registry = Registry()
+    registry = MetricsRegistry()
     checks = (Check("good", lambda: ""), Check("bad", lambda: "disk full"), Check("worse", lambda: str(1 // 0)))
     routes = health_routes("livez", checks, HealthRecords(registry))
     found = routes["/livez"](request("/livez"))

@@ -11,10 +11,10 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
-from bayplan.server import About, Check, Views, election_check, handlers_check, shutdown_check
-from bayplan.telemetry.metrics import Counter, Registry
-from support.harness.async_tests import on_loop
-from support.harness.health_server import get, served
+from bayplan.server import Check, ComponentInfo, ServerViews, election_check, handlers_check, shutdown_check
+from bayplan.telemetry.metrics import Counter, MetricsRegistry
+from support.harness.async_tests import async_test
+from support.harness.health_server import get, run_server
 
 STARTED = datetime(2026, 11, 15, 11, 34, 53, tzinfo=UTC)
 WARNING = (
@@ -26,15 +26,15 @@ WARNING = (
 NO_FOO = 'warn: some health checks cannot be excluded: no matches for "foo"\n'
 
 
-def views(**more: Any) -> Views:
+def views(**more: Any) -> ServerViews:
     election = election_check("kube-scheduler", lambda: 0.0)
     known: dict[str, Any] = {
-        "metrics": Registry(),
+        "metrics": MetricsRegistry(),
         "healthz": [election],
         "readyz": [election, shutdown_check(lambda: False), handlers_check(lambda: True)],
         "started_at": 1794742493.83,
     }
-    return Views(**{**known, **more})
+    return ServerViews(**{**known, **more})
 
 
 # Health
@@ -57,9 +57,9 @@ def views(**more: Any) -> Views:
         ("/readyz/shutdown?verbose", "ok"),
     ],
 )
-@on_loop
+@async_test
 async def test_all_is_well(path: str, body: str) -> None:
-    async with served(views()) as server:
+    async with run_server(views()) as server:
         reply = await get(server, path)
         assert (reply.status, reply.text) == (200, body)
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
@@ -75,9 +75,9 @@ async def test_all_is_well(path: str, body: str) -> None:
         (handlers_check(lambda: False), "handlers are not fully synchronized"),
     ],
 )
-@on_loop
+@async_test
 async def test_something_is_wrong_and_only_those_who_may_learn_what(check: Check, problem: str) -> None:
-    async with served(views(readyz=[Check("first", lambda: ""), check])) as server:
+    async with run_server(views(readyz=[Check("first", lambda: ""), check])) as server:
         reply = await get(server, "/readyz")
         assert reply.status == 500
         assert reply.text == f"[+]first ok\n[-]{check.name} failed: reason withheld\nreadyz check failed\n"
@@ -88,13 +88,13 @@ async def test_something_is_wrong_and_only_those_who_may_learn_what(check: Check
 
 
 def test_twenty_seconds_past_its_end_a_lease_may_still_be_held() -> None:
-    assert election_check("x", lambda: 20.0).problem() == ""
+    assert election_check("x", lambda: 20.0).error() == ""
 
 
-@on_loop
+@async_test
 async def test_how_the_checks_fared() -> None:
     ill = False
-    async with served(views(livez=[Check("beat", lambda: "none" if ill else "")])) as server:
+    async with run_server(views(livez=[Check("beat", lambda: "none" if ill else "")])) as server:
         await get(server, "/livez")
         ill = True
         await get(server, "/livez")
@@ -111,18 +111,18 @@ async def test_how_the_checks_fared() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/nope", "/metrics/", "/HEALTHZ", "/healthz/", "/readyz/nope", "//healthz"])
-@on_loop
+@async_test
 async def test_what_is_not_there(path: str) -> None:
-    async with served(views()) as server:
+    async with run_server(views()) as server:
         reply = await get(server, path)
         assert (reply.status, reply.text) == (404, "404 page not found\n")
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
         assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-@on_loop
+@async_test
 async def test_views_that_are_missing_have_no_path() -> None:
-    async with served(Views(metrics=Registry())) as server:
+    async with run_server(ServerViews(metrics=MetricsRegistry())) as server:
         assert server.paths == [
             "/healthz",
             "/healthz/ping",
@@ -136,15 +136,15 @@ async def test_views_that_are_missing_have_no_path() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "OPTIONS"])
-@on_loop
+@async_test
 async def test_any_method_reads(method: str) -> None:
-    async with served(views()) as server:
+    async with run_server(views()) as server:
         assert (await get(server, "/healthz", method=method)).text == "ok"
 
 
-@on_loop
+@async_test
 async def test_heads_have_no_body() -> None:
-    async with served(views()) as server:
+    async with run_server(views()) as server:
         reply = await get(server, "/healthz", method="HEAD")
         assert (reply.status, reply.body, reply.headers["content-length"]) == (200, b"", "2")
         assert (await get(server, "/metrics", method="HEAD")).body == b""
@@ -153,12 +153,12 @@ async def test_heads_have_no_body() -> None:
 # Metrics
 
 
-@on_loop
+@async_test
 async def test_metrics_and_their_reset() -> None:
-    registry, hits = Registry(), Counter("hits_total", "Hits.", ("code",))
+    registry, hits = MetricsRegistry(), Counter("hits_total", "Hits.", ("code",))
     registry.add(hits)
     hits.labels("200").inc()
-    async with served(views(metrics=registry)) as server:
+    async with run_server(views(metrics=registry)) as server:
         reply = await get(server, "/metrics")
         assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
         assert reply.headers["process-start-time-unix"] == "1794742493"
@@ -167,14 +167,14 @@ async def test_metrics_and_their_reset() -> None:
         assert "hits_total" not in (await get(server, "/metrics")).text
 
 
-@on_loop
+@async_test
 async def test_what_pods_take() -> None:
     tree = {
         "metadata": {"name": "a", "namespace": "default"},
         "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}]},
     }
     pods = [msgspec.convert(tree, Pod)]
-    async with served(views(pods=lambda: pods)) as server:
+    async with run_server(views(pods=lambda: pods)) as server:
         line = (await get(server, "/metrics/resources")).text.splitlines()[-1]
         assert line == (
             'kube_pod_resource_request{namespace="default",node="",pod="a",priority="",resource="cpu",'
@@ -187,10 +187,10 @@ async def test_what_pods_take() -> None:
 # Configuration and status
 
 
-@on_loop
+@async_test
 async def test_the_configuration_that_is_in_force() -> None:
     tree = {"kind": "KubeSchedulerConfiguration", "parallelism": 16, "profiles": [{"schedulerName": "<a>"}]}
-    async with served(views(configuration=lambda: tree)) as server:
+    async with run_server(views(configuration=lambda: tree)) as server:
         reply = await get(server, "/configz")
         assert reply.headers["content-type"] == "application/json"
         assert reply.text == (
@@ -199,10 +199,12 @@ async def test_the_configuration_that_is_in_force() -> None:
         )
 
 
-ABOUT = About(component="kube-scheduler", started=STARTED, runtime="python3.11.7", version="1.36.4", emulated="1.36")
+ABOUT = ComponentInfo(
+    component="kube-scheduler", started=STARTED, runtime="python3.11.7", version="1.36.4", emulated="1.36"
+)
 
 
-def zpages() -> tuple[Views, ManualClock]:
+def zpages() -> tuple[ServerViews, ManualClock]:
     clock = ManualClock(STARTED)
     clock.advance(3600 * 25 + 61)
     flags: Callable[[], dict[str, str]] = lambda: {"v": "2", "authentication-skip-lookup": "false"}  # noqa: E731
@@ -210,10 +212,10 @@ def zpages() -> tuple[Views, ManualClock]:
 
 
 @pytest.mark.parametrize("accept", ["", "text/plain", "*/*", "text/html;q=0.9, */*"])
-@on_loop
+@async_test
 async def test_status_for_people(accept: str) -> None:
     known, clock = zpages()
-    async with served(known, clock=clock) as server:
+    async with run_server(known, clock=clock) as server:
         reply = await get(server, "/statusz", headers={"Accept": accept} if accept else {})
         assert reply.text == (
             f"\nkube-scheduler statusz\n{WARNING}\n"
@@ -227,10 +229,10 @@ async def test_status_for_people(accept: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "warned"), [("v1alpha1", True), ("v1beta1", False)])
-@on_loop
+@async_test
 async def test_status_for_programs(version: str, warned: bool) -> None:
     known, clock = zpages()
-    async with served(known, clock=clock) as server:
+    async with run_server(known, clock=clock) as server:
         accept = f"application/json;v={version};g=config.k8s.io;as=Statusz"
         reply = await get(server, "/statusz", headers={"Accept": accept})
         assert reply.headers["content-type"] == f"application/json;g=config.k8s.io;v={version};as=Statusz"
@@ -249,10 +251,10 @@ async def test_status_for_programs(version: str, warned: bool) -> None:
         assert reply.headers.get("warning") == (deprecated if warned else None)
 
 
-@on_loop
+@async_test
 async def test_flags_as_yaml() -> None:
     known, clock = zpages()
-    async with served(known, clock=clock) as server:
+    async with run_server(known, clock=clock) as server:
         accept = "application/yaml; v=v1beta1; g=config.k8s.io; as=Flagz"
         reply = await get(server, "/flagz", headers={"Accept": accept})
         assert reply.text == (
@@ -270,10 +272,10 @@ async def test_flags_as_yaml() -> None:
         "application/json;v=v1beta1;g=config.k8s.io;as=Flagz",
     ],
 )
-@on_loop
+@async_test
 async def test_programs_must_say_what_they_want(accept: str) -> None:
     known, clock = zpages()
-    async with served(known, clock=clock) as server:
+    async with run_server(known, clock=clock) as server:
         reply = await get(server, "/statusz", headers={"Accept": accept})
         assert reply.status == 406
         assert reply.json["message"] == (
@@ -291,10 +293,10 @@ async def test_programs_must_say_what_they_want(accept: str) -> None:
         ("GET", b"", 406, "unsupported http method\n"),
     ],
 )
-@on_loop
+@async_test
 async def test_verbosity(method: str, body: bytes, status: int, answer: str) -> None:
     told: list[int] = []
-    async with served(views(set_verbosity=told.append)) as server:
+    async with run_server(views(set_verbosity=told.append)) as server:
         reply = await get(server, "/debug/flags/v", method=method, body=body)
         assert (reply.status, reply.text) == (status, answer)
         assert reply.headers["content-type"] == "text/plain"

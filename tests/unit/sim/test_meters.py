@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
 from bayplan.sim.traces.trace_files import TraceNode, TracePod
-from bayplan.sim.virtual_time.metrics import Meter, Waits
+from bayplan.sim.virtual_time.metrics import SimulationMetrics, WaitTimes
 
 NODES = [TraceNode("a", 4000, 1000, gpus=2), TraceNode("b", 4000, 1000)]
 
 
 def pod(name: str = "p", *, cpu: int = 800, memory: int = 0, gpus: int = 0, tenant: str = "t") -> TracePod:
-    return TracePod(name, cpu, memory, GpuAsk(1000 if gpus else 0, gpus, ""), tenant=tenant)
+    return TracePod(name, cpu, memory, GpuMilliRequest(1000 if gpus else 0, gpus, ""), tenant=tenant)
 
 
-def meter(*placed: TracePod) -> Meter:
-    found = Meter(NODES)
+def meter(*placed: TracePod) -> SimulationMetrics:
+    found = SimulationMetrics(NODES)
     for each in placed:
-        found.arrive(each)
+        found.add_pod(each)
         found.place(each, 0.0)
     return found
 
@@ -30,17 +30,17 @@ def test_shares_are_of_all_that_there_is() -> None:
     assert found.shares() == (0.25, 0.25, 0.5)
     found.finish(pod(cpu=2000, memory=500, gpus=1))
     assert found.shares() == (0.0, 0.0, 0.0)
-    assert Meter([TraceNode("a", 0, 0)]).shares() == (0.0, 0.0, 0.0)
+    assert SimulationMetrics([TraceNode("a", 0, 0)]).shares() == (0.0, 0.0, 0.0)
 
 
 def test_what_comes_and_goes_is_counted() -> None:
-    found = Meter(NODES)
+    found = SimulationMetrics(NODES)
     first, second = pod("p"), pod("q")
     for each in (first, second):
-        found.arrive(each)
+        found.add_pod(each)
         found.place(each, 1.0)
     found.evict(second)
-    found.arrive(second, again=True)
+    found.add_pod(second, again=True)
     found.finish(first)
     totals = found.totals(waiting=1)
     counts = (totals.arrived, totals.placed, totals.finished, totals.running, totals.preemptions, totals.waiting)
@@ -62,23 +62,23 @@ def test_fairness_is_jain_s_index_of_dominant_shares(pods: list[TracePod], fairn
 
 def test_a_tenant_counts_while_its_pods_run_or_wait() -> None:
     found = meter(pod(tenant="a"))
-    found.arrive(pod(tenant="b"))
+    found.add_pod(pod(tenant="b"))
     assert found.fairness() == 0.5
     found.finish(pod(tenant="a"))
     assert found.fairness() == 1.0
     found.place(pod(tenant="b"), 0.0)
-    found.arrive(pod(tenant="a"))
+    found.add_pod(pod(tenant="a"))
     assert found.fairness() == 0.5
 
 
 def test_means_are_over_the_time_from_the_beginning() -> None:
-    found = Meter(NODES)
-    found.begin(10.0)
-    found.arrive(pod())
-    found.pass_to(20.0)
+    found = SimulationMetrics(NODES)
+    found.start(10.0)
+    found.add_pod(pod())
+    found.advance_to(20.0)
     found.place(pod(cpu=4000), 10.0)
-    found.pass_to(15.0)  # time does not go back
-    found.pass_to(50.0)
+    found.advance_to(15.0)  # time does not go back
+    found.advance_to(50.0)
     totals = found.totals(waiting=0)
     assert (totals.seconds, totals.gpu_mean) == (40.0, 0.0)
     assert totals.cpu_mean == pytest.approx(0.375)
@@ -98,10 +98,10 @@ def test_a_sample_is_one_moment() -> None:
 
 
 def test_waits_are_known_to_five_percent() -> None:
-    waits = Waits()
+    waits = WaitTimes()
     assert (waits.mean_s, waits.quantile_s(0.5), waits.longest_s) == (0.0, 0.0, 0.0)
     for waited in (0.0, 0.001, 10.0, 10.0, 100.0):
-        waits.note(waited)
+        waits.record(waited)
     assert (waits.count, waits.mean_s, waits.longest_s) == (5, 24.0002, 100.0)
     assert waits.quantile_s(0.4) == 0.0
     assert 10.0 <= waits.quantile_s(0.41) <= 10.5
@@ -111,6 +111,6 @@ def test_waits_are_known_to_five_percent() -> None:
 
 def test_data_is_rounded_and_counts_stay_whole() -> None:
     found = meter(pod(cpu=1))
-    found.waits.note(1 / 3)
+    found.waits.record(1 / 3)
     data = found.totals(waiting=0).as_data()
     assert (data["wait_longest_s"], data["cpu_mean"], data["arrived"]) == (0.333333, 0.000125, 1)

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition
 from bayplan.sim.recordings.observed_decisions import (
-    AT_ONCE,
-    is_decided_about,
-    observed,
-    when,
+    CONCURRENT_WINDOW,
+    bound_time,
+    is_scheduler_managed,
+    read_observed_decisions,
 )
 from bayplan.testing import make_pod
 
@@ -45,7 +45,7 @@ def told(
     """Names of pods with the number of their session."""
     bound_at = {f"uid-{name}": at(second) for name, second in (events or {}).items()}
     pods = [replace(pod, metadata=replace(pod.metadata, uid=f"uid-{pod.name}")) for pod in pods]
-    found = observed(
+    found = read_observed_decisions(
         pods, bound_at, is_batch=lambda pod: pod.name in batch, serves=lambda pod: pod.scheduler_name != "other"
     )
     return [(each.pod.partition("/")[2], each.session) for each in found]
@@ -61,13 +61,13 @@ def told(
 )
 def test_when_a_pod_got_its_node(pod: Pod, moment: datetime) -> None:
     pod = replace(pod, metadata=replace(pod.metadata, creation_timestamp=None))
-    assert when(pod, {}) == moment
-    assert when(pod, {pod.uid: at(9)}) == at(9)
+    assert bound_time(pod, {}) == moment
+    assert bound_time(pod, {pod.uid: at(9)}) == at(9)
 
 
 def test_a_pod_without_a_condition_got_its_node_when_it_was_made() -> None:
     pod = make_pod("p", node="n")
-    assert when(replace(pod, metadata=replace(pod.metadata, creation_timestamp=at(3))), {}) == at(3)
+    assert bound_time(replace(pod, metadata=replace(pod.metadata, creation_timestamp=at(3))), {}) == at(3)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_pod_without_a_condition_got_its_node_when_it_was_made() -> None:
     ],
 )
 def test_pods_that_a_scheduler_decides_about(pod: Pod, counts: bool) -> None:
-    assert is_decided_about(pod) is counts
+    assert is_scheduler_managed(pod) is counts
 
 
 def test_decisions_come_by_time_and_then_as_a_queue_has_them() -> None:
@@ -109,7 +109,7 @@ def test_pods_of_other_schedulers_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("gap_s", "sessions"),
-    [(0.0, [1, 1]), (AT_ONCE.total_seconds(), [1, 1]), (AT_ONCE.total_seconds() + 0.1, [1, 2])],
+    [(0.0, [1, 1]), (CONCURRENT_WINDOW.total_seconds(), [1, 1]), (CONCURRENT_WINDOW.total_seconds() + 0.1, [1, 2])],
     ids=["together", "just at once", "apart"],
 )
 def test_pods_of_one_group_that_were_bound_at_once_are_one_session_s(gap_s: float, sessions: list[int]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bayplan.errors import UsageError
-from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
 from bayplan.sim.traces.trace_files import TracePod
-from bayplan.sim.virtual_time.policies import POLICIES, parsed_policy, policy_manifest
+from bayplan.sim.virtual_time.policies import POLICIES, parse_policy, policy_manifest
 
-POD = TracePod("p", 100, 0, GpuAsk(500, 1, ""))
+POD = TracePod("p", 100, 0, GpuMilliRequest(500, 1, ""))
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ POD = TracePod("p", 100, 0, GpuAsk(500, 1, ""))
     ],
 )
 def test_policies_with_weights(text: str, weights: dict[str, int]) -> None:
-    assert parsed_policy(text) == weights
+    assert parse_policy(text) == weights
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_policies_with_weights(text: str, weights: dict[str, int]) -> None:
 )
 def test_policies_that_are_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parsed_policy(text)
+        parse_policy(text)
 
 
 def test_a_policy_as_a_profile() -> None:

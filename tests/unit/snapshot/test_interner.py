@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bayplan.snapshot.intern_tables import (
-    Lookup,
-    PodKind,
-    ResourceNames,
-    Vocabulary,
+    IdPredicate,
+    InternTables,
+    NamespacedLabels,
+    ResourceNumbers,
 )
 from bayplan.snapshot.interner import Interner
 
@@ -40,7 +40,7 @@ def test_recycled_ids_are_given_out_again() -> None:
     interner: Interner[str] = Interner()
     number = interner.acquire("a")
     interner.release(number)
-    interner.recycle()
+    interner.reuse_released_ids()
     with pytest.raises(LookupError, match="id 0 is not in use"):
         interner.value(number)
     assert dict(interner.items()) == {}
@@ -54,7 +54,7 @@ def test_a_value_that_comes_back_before_recycling_gets_an_id_of_its_own() -> Non
     interner.release(old)
     new = interner.acquire("a")
     assert new != old
-    interner.recycle()
+    interner.reuse_released_ids()
     assert interner.value(new) == "a"
     assert dict(interner.items()) == {new: "a"}
 
@@ -76,7 +76,7 @@ def test_a_reader_that_was_away_for_too_long_is_told_everything() -> None:
     cursor, _ = interner.since(0)
     for value in range(5000):
         interner.release(interner.acquire(value))
-        interner.recycle()
+        interner.reuse_released_ids()
     late = interner.acquire(-2)
     assert set(interner.since(cursor)[1]) == {kept, late}
 
@@ -89,7 +89,7 @@ def test_a_lookup_asks_once_a_value() -> None:
         asked.append(value)
         return len(value) == 1
 
-    lookup = Lookup(interner, is_short)
+    lookup = IdPredicate(interner, is_short)
     for value in ("a", "bb"):
         interner.acquire(value)
     assert lookup.answers()[:2].tolist() == [True, False]
@@ -100,11 +100,11 @@ def test_a_lookup_asks_once_a_value() -> None:
 
 def test_a_lookup_asks_again_when_an_id_means_something_else() -> None:
     interner: Interner[str] = Interner()
-    lookup = Lookup(interner, lambda value: value == "a")
+    lookup = IdPredicate(interner, lambda value: value == "a")
     number = interner.acquire("a")
     assert lookup.answers()[number]
     interner.release(number)
-    interner.recycle()
+    interner.reuse_released_ids()
     assert interner.acquire("b") == number
     assert not lookup.answers()[number]
 
@@ -116,20 +116,20 @@ def test_a_lookup_made_late_answers_for_released_ids_too() -> None:
         interner.acquire(value % 3)
         interner.release(interner.get(value % 3))
     interner.release(shown)
-    assert Lookup(interner, lambda value: value == -1).answers()[shown]
+    assert IdPredicate(interner, lambda value: value == -1).answers()[shown]
 
 
 def test_kinds_are_values() -> None:
-    one, same = PodKind("ns", {"a": "1", "b": "2"}), PodKind("ns", {"b": "2", "a": "1"})
+    one, same = NamespacedLabels("ns", {"a": "1", "b": "2"}), NamespacedLabels("ns", {"b": "2", "a": "1"})
     assert one == same
     assert hash(one) == hash(same)
-    assert one != PodKind("other", {"a": "1", "b": "2"})
-    assert one != PodKind("ns", {"a": "1"})
+    assert one != NamespacedLabels("other", {"a": "1", "b": "2"})
+    assert one != NamespacedLabels("ns", {"a": "1"})
     assert one != ("ns", {"a": "1", "b": "2"})
 
 
 def test_resource_columns_are_made_when_they_are_named() -> None:
-    names = ResourceNames()
+    names = ResourceNumbers()
     assert (names.index("cpu"), names.index("memory"), names.index("pods")) == (0, 1, 3)
     assert names.find("x.io/gpu") == -1
     assert names.index("x.io/gpu") == names.find("x.io/gpu") == 4
@@ -137,10 +137,10 @@ def test_resource_columns_are_made_when_they_are_named() -> None:
 
 
 def test_recycling_a_vocabulary_recycles_all_of_it() -> None:
-    vocabulary = Vocabulary()
+    vocabulary = InternTables()
     vocabulary.taints.release(vocabulary.taints.acquire(()))
     vocabulary.features.release(vocabulary.features.acquire(frozenset()))
-    vocabulary.kinds.release(vocabulary.kinds.acquire(PodKind("", {})))
-    vocabulary.recycle()
+    vocabulary.kinds.release(vocabulary.kinds.acquire(NamespacedLabels("", {})))
+    vocabulary.reuse_released_ids()
     for interner in (vocabulary.taints, vocabulary.features, vocabulary.kinds):
         assert list(interner.items()) == []

@@ -9,7 +9,7 @@ from bayplan.objects.core import ContainerPort
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.ports import HostPort
 from bayplan.objects.storage import StorageClass
-from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
+from bayplan.snapshot import Catalog, ImageState, InternTables, NodeColumns, NodeTable, PodInfo, Snapshot
 from bayplan.snapshot.labels import LabelColumns
 from support.builders.framework import (
     make_node,
@@ -17,7 +17,7 @@ from support.builders.framework import (
     make_snapshot,
     taint,
 )
-from support.builders.volumes import on_claim
+from support.builders.volumes import claim_volume
 
 GPU = "x.io/gpu"
 
@@ -31,7 +31,7 @@ def snapshot() -> Snapshot:
     ]
     pods = [
         make_pod("p", node="a", requests={"cpu": "1", GPU: "1"}, host_ports=(80,)),
-        make_pod("q", node="a", labels={"app": "web"}, volumes=(on_claim("data"),)),
+        make_pod("q", node="a", labels={"app": "web"}, volumes=(claim_volume("data"),)),
         make_pod("r", node="c", host_ports=(ContainerPort(host_port=80, host_ip="10.0.0.1"),)),
     ]
     return make_snapshot(nodes, pods)
@@ -103,8 +103,8 @@ def test_taken_ports(snapshot: Snapshot, port: HostPort, taken: list[bool]) -> N
 
 
 def test_narrowing_twice(snapshot: Snapshot) -> None:
-    once = snapshot.table.narrowed(np.array([True, False, True]))
-    twice = once.narrowed(np.array([False, True]))
+    once = snapshot.table.restricted_to(np.array([True, False, True]))
+    twice = once.restricted_to(np.array([False, True]))
     assert once.names == ["a", "c"]
     assert not once.is_whole
     assert twice.names == ["c"]
@@ -135,7 +135,7 @@ def test_an_empty_cluster_answers_with_nothing() -> None:
 
 
 def test_of_two_pods_on_one_port_either_frees_it() -> None:
-    columns = NodeColumns(Vocabulary())
+    columns = NodeColumns(InternTables())
     row = columns.add_row(make_node())
     first, second = (PodInfo(make_pod(name, host_ports=(80,))) for name in ("first", "second"))
     columns.add_pod(row, first)
@@ -148,7 +148,7 @@ def test_of_two_pods_on_one_port_either_frees_it() -> None:
 
 
 def test_the_last_pod_takes_the_place_of_one_that_goes() -> None:
-    columns = NodeColumns(Vocabulary())
+    columns = NodeColumns(InternTables())
     row = columns.add_row(make_node())
     infos = [PodInfo(make_pod(name)) for name in "abcd"]
     for info in infos:
@@ -158,7 +158,7 @@ def test_the_last_pod_takes_the_place_of_one_that_goes() -> None:
 
 
 def test_rows_grow_beyond_the_first_capacity() -> None:
-    columns = NodeColumns(Vocabulary(), capacity=1)
+    columns = NodeColumns(InternTables(), capacity=1)
     for number in range(40):
         row = columns.add_row(make_node(f"n{number}", allocatable={"cpu": str(number)}))
         columns.add_pod(row, PodInfo(make_pod(f"p{number}", requests={f"r.io/{number % 7}": "1", "cpu": "1"})))
@@ -169,7 +169,7 @@ def test_rows_grow_beyond_the_first_capacity() -> None:
 
 
 def test_a_row_that_is_used_again_starts_empty() -> None:
-    columns = NodeColumns(Vocabulary())
+    columns = NodeColumns(InternTables())
     row = columns.add_row(make_node("a", allocatable={"cpu": "1", GPU: "8"}))
     columns.add_pod(row, PodInfo(make_pod(requests={"cpu": "1"}, host_ports=(80,))))
     columns.drop_row(row)
@@ -244,14 +244,14 @@ def test_pods_are_counted_by_row(snapshot: Snapshot) -> None:
 
 def test_a_cleared_slot_counts_nowhere(snapshot: Snapshot) -> None:
     pods = snapshot.pods
-    pods.clear(1)
-    pods.clear(1)  # once more is no matter
+    pods.clear_slot(1)
+    pods.clear_slot(1)  # once more is no matter
     assert pods.count_by_row(pods.matching("all", lambda _: True), 3).tolist() == [1, 0, 1]
     assert pods.claim_users == {}
 
 
 def test_one_claim_used_by_two_volumes_counts_twice() -> None:
-    pod = make_pod("p", node="a", volumes=(on_claim("data", "one"), on_claim("data", "two")))
+    pod = make_pod("p", node="a", volumes=(claim_volume("data", "one"), claim_volume("data", "two")))
     assert make_snapshot([make_node("a")], [pod]).pods.claim_users == {"default/data": 2}
 
 
@@ -279,9 +279,9 @@ def test_a_catalog_counts_changes_by_kind() -> None:
     catalog = Catalog([quick])
     assert catalog.storage_classes["quick"] is quick
     before = catalog.revision(StorageClass)
-    catalog.drop(StorageClass(metadata=ObjectMeta(name="nobody")))
+    catalog.delete(StorageClass(metadata=ObjectMeta(name="nobody")))
     assert catalog.revision(StorageClass) == before
-    catalog.drop(quick)
+    catalog.delete(quick)
     assert catalog.revision(StorageClass) == before + 1
     assert dict(catalog.storage_classes) == {}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.e2e.binder_invariants import Scene
+from support.e2e.binder_invariants import ClusterState
 from support.e2e.scheduler_process import node, pod
 
 Tree = dict[str, Any]
@@ -29,7 +29,7 @@ def request(name: str, where: str = "n1", **spec: Any) -> Tree:
     }
 
 
-def in_order() -> Scene:
+def in_order() -> ClusterState:
     """A plain pod, one that shares a device, one with a claim, one with a volume: all as it must be."""
     room = node("n1", cpu="4")
     room["status"]["allocatable"]["nvidia.com/gpu"] = "1"
@@ -43,7 +43,7 @@ def in_order() -> Scene:
     device = {"driver": "d", "pool": "n1", "device": "gpu-0"}
     status = {"allocation": {"devices": {"results": [device]}}, "reservedFor": [{"uid": "claiming"}]}
     storing = placed("storing", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
-    return Scene(
+    return ClusterState(
         nodes=[room],
         pods=[placed("plain"), shared, claiming, storing],
         requests=[request("plain"), request("shared", **part), request("claiming"), request("storing")],
@@ -65,21 +65,21 @@ def test_what_is_in_order_has_no_faults() -> None:
     assert in_order().faults() == []
 
 
-def second_share(scene: Scene) -> None:
+def second_share(scene: ClusterState) -> None:
     another = copy.deepcopy(scene.pods[1])
     another["metadata"].update(name="second", uid="second")
     scene.pods.append(another)
     scene.requests.append(request("second", **{**scene.requests[1]["spec"], "podUID": "second", "podName": "second"}))
 
 
-def waiting(scene: Scene) -> None:
+def waiting(scene: ClusterState) -> None:
     """A pod that is on its way to a node without room for it."""
     large = placed("large", "", cpu="4")
     scene.pods.append(large)
     scene.requests.append({**request("large"), "status": {}})
 
 
-def only_from(scene: Scene, **term: Any) -> None:
+def only_from(scene: ClusterState, **term: Any) -> None:
     """The devices of the claim can be used from some nodes only."""
     scene.claims[0]["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [term]}
 
@@ -91,7 +91,7 @@ def on(key: str, value: str) -> list[Tree]:
 ELSEWHERE = "pod claiming is on n1, where claim c cannot be used"
 
 
-FAULTS: dict[str, tuple[Callable[[Scene], Any], str]] = {
+FAULTS: dict[str, tuple[Callable[[ClusterState], Any], str]] = {
     "two-requests": (lambda scene: scene.requests.append(request("plain")), "pod plain has 2 live requests"),
     "other-node": (
         lambda scene: scene.requests[0]["spec"].update(selectedNode="n2"),

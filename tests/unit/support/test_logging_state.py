@@ -10,7 +10,7 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.telemetry.logs import LogOptions, start_logs
-from support.harness.logging_state import kept_logging
+from support.harness.logging_state import restore_logging
 
 NAME = "bayplan.framework.runtime.plugin_call"
 
@@ -33,7 +33,7 @@ DISTURBANCES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("what", DISTURBANCES)
 def test_a_disturbance_ends_with_its_test(what: str, caplog: pytest.LogCaptureFixture) -> None:
     handlers, level = [*logging.root.handlers], logging.root.level
-    with kept_logging():
+    with restore_logging():
         own_logger().warning("before")
         DISTURBANCES[what]()
         own_logger().warning("meanwhile")
@@ -43,7 +43,7 @@ def test_a_disturbance_ends_with_its_test(what: str, caplog: pytest.LogCaptureFi
 
 
 def test_a_logger_that_came_meanwhile_is_as_new(caplog: pytest.LogCaptureFixture) -> None:
-    with kept_logging():
+    with restore_logging():
         late = logging.getLogger("bayplan.tests.late")
         late.disabled = True
     late.warning("heard")

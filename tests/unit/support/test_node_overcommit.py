@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.e2e.scheduler_harness import overfull
+from support.e2e.scheduler_harness import overcommitted_resources
 
 ROOM = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "10Gi", "example.com/card": "2", "pods": "3"}
 NODE = {"metadata": {"name": "node"}, "status": {"allocatable": ROOM}}
@@ -69,11 +69,11 @@ SIDECAR = container(cpu="1", restartPolicy="Always")
     ],
 )
 def test_what_is_overfull(pods: list[dict[str, Any]], found: list[str]) -> None:
-    assert overfull([NODE], pods) == [f"node: {each}" for each in found]
+    assert overcommitted_resources([NODE], pods) == [f"node: {each}" for each in found]
 
 
 def test_what_is_given_as_devices_is_not_the_nodes() -> None:
     mapped = {"requestMappings": [{"resourceName": "example.com/other", "containerName": "main", "requestName": "r"}]}
     user = pod(container(**{"example.com/other": "1"}))
-    assert overfull([NODE], [user]) == ["node: 1000 of 0 example.com/other"]
-    assert overfull([NODE], [{**user, "status": {"extendedResourceClaimStatus": mapped}}]) == []
+    assert overcommitted_resources([NODE], [user]) == ["node: 1000 of 0 example.com/other"]
+    assert overcommitted_resources([NODE], [{**user, "status": {"extendedResourceClaimStatus": mapped}}]) == []

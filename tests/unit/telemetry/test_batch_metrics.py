@@ -6,23 +6,25 @@ from datetime import timedelta
 
 import pytest
 
-from bayplan.batch.session.outcome import GroupOutcome, Outcome
+from bayplan.batch.session.outcome import GroupOutcome, SessionResult
 from bayplan.clock import ManualClock
 from bayplan.objects.volcano.types import PodGroupStatus
 from bayplan.telemetry.batch_metrics import BatchMetrics
-from bayplan.telemetry.metrics import Registry, exponential_range
+from bayplan.telemetry.metrics import MetricsRegistry, exponential_range
 from bayplan.testing.builders import make_node
-from support.builders.batch import BORN, make_group, make_member
-from support.builders.batch_engines import GANGS, engine_of
-from support.harness.metrics_scrape import Family, families
+from support.builders.batch import CREATED, make_group, make_member
+from support.builders.batch_engines import GANGS, build_engine
+from support.harness.metrics_scrape import MetricFamily, parse_families
 
 JOB = "default/job"
 LABELS = {"job_name": "job", "queue": "q", "job_namespace": "default"}
 
 
-def outcome(*, queue: str = "q", phase: str = "Running", started: bool = False, share: float | None = None) -> Outcome:
-    found = Outcome()
-    found.groups[JOB] = GroupOutcome(PodGroupStatus(phase=phase), True, waiting=2, queue=queue, created=BORN)
+def outcome(
+    *, queue: str = "q", phase: str = "Running", started: bool = False, share: float | None = None
+) -> SessionResult:
+    found = SessionResult()
+    found.groups[JOB] = GroupOutcome(PodGroupStatus(phase=phase), True, waiting=2, queue=queue, created=CREATED)
     found.started |= {JOB} if started else set()
     found.shares |= {} if share is None else {JOB: share}
     return found
@@ -32,26 +34,26 @@ class Counted:
     """Metrics at a moment that a test chooses: seconds after the job was born."""
 
     def __init__(self) -> None:
-        self.registry, self.clock = Registry(), ManualClock(BORN)
+        self.registry, self.clock = MetricsRegistry(), ManualClock(CREATED)
         self.metrics = BatchMetrics(self.registry, self.clock.now)
 
-    def session(self, found: Outcome, *, at_s: float) -> None:
-        self.clock.advance((BORN + timedelta(seconds=at_s) - self.clock.now()).total_seconds())
-        self.metrics.session(found, 0.01, 0.001)
+    def session(self, found: SessionResult, *, at_s: float) -> None:
+        self.clock.advance((CREATED + timedelta(seconds=at_s) - self.clock.now()).total_seconds())
+        self.metrics.observe_session(found, 0.01, 0.001)
 
-    def family(self, name: str) -> Family:
-        return families(b"".join(self.registry.render()).decode()).get(f"volcano_{name}", Family([]))
+    def family(self, name: str) -> MetricFamily:
+        return parse_families(b"".join(self.registry.render()).decode()).get(f"volcano_{name}", MetricFamily([]))
 
 
 def test_how_long_a_job_waited_for_its_last_pod() -> None:
     counted = Counted()
     counted.session(outcome(phase="Pending"), at_s=1.0)
-    assert counted.family("e2e_job_scheduling_start_time").value(**LABELS) == BORN.timestamp() + 1.0
+    assert counted.family("e2e_job_scheduling_start_time").value(**LABELS) == CREATED.timestamp() + 1.0
     assert counted.family("e2e_job_scheduling_last_time").values == {}
     counted.session(outcome(started=True), at_s=2.5)
     assert counted.family("e2e_job_scheduling_duration").value(**LABELS) == 2500.0
-    assert counted.family("e2e_job_scheduling_last_time").value(**LABELS) == BORN.timestamp() + 2.5
-    assert counted.family("e2e_job_scheduling_start_time").value(**LABELS) == BORN.timestamp() + 1.0
+    assert counted.family("e2e_job_scheduling_last_time").value(**LABELS) == CREATED.timestamp() + 2.5
+    assert counted.family("e2e_job_scheduling_start_time").value(**LABELS) == CREATED.timestamp() + 1.0
     latency = counted.family("e2e_job_scheduling_latency_milliseconds")
     assert latency.value() == 1
     assert (latency.bounds[0], float(latency.bounds[-2]), len(latency.bounds)) == ("100", pytest.approx(120_000), 31)
@@ -60,7 +62,7 @@ def test_how_long_a_job_waited_for_its_last_pod() -> None:
 def test_shares_and_retries() -> None:
     counted = Counted()
     counted.session(outcome(share=0.25), at_s=1.0)
-    counted.metrics.failed(make_member("job-w-0"))
+    counted.metrics.observe_failed(make_member("job-w-0"))
     assert counted.family("job_share").value(job_ns="default", job_id="job") == 0.25
     assert counted.family("job_retry_counts").value(job_id=JOB) == 1
 
@@ -69,7 +71,7 @@ def test_numbers_of_a_job_go_with_it_and_with_its_queue() -> None:
     counted = Counted()
     counted.session(outcome(started=True, share=0.5, phase="Pending"), at_s=1.0)
     counted.session(outcome(queue="other", phase="Pending"), at_s=2.0)
-    assert counted.family("e2e_job_scheduling_start_time").said("queue") == {"other"}
+    assert counted.family("e2e_job_scheduling_start_time").label_values("queue") == {"other"}
     assert counted.family("unschedule_task_count").value(job_id=JOB) == 2
     counted.metrics.forget([JOB])
     for name in ("start_time", "last_time", "duration"):
@@ -82,13 +84,13 @@ def test_a_session_tells_who_started_and_what_each_holds() -> None:
     conf = GANGS.replace("  - name: gang\n", "  - name: gang\n  - name: drf\n")
     pods = [make_member("job-w-0", requests={"cpu": "1"}), make_member("late-w-0", "late", requests={"cpu": "9"})]
     groups = [make_group("job"), make_group("late")]
-    engine = engine_of(conf=conf, nodes=[make_node("n", cpu=4)], pods=pods, objects=groups)
+    engine = build_engine(conf=conf, nodes=[make_node("n", cpu=4)], pods=pods, objects=groups)
     found = engine.run_session()
     assert found.started == {JOB}
     assert found.shares == {JOB: 0.25, "default/late": 0.0}
     assert {uid: (each.queue, each.created) for uid, each in found.groups.items()} == {
-        JOB: ("q", BORN),
-        "default/late": ("q", BORN),
+        JOB: ("q", CREATED),
+        "default/late": ("q", CREATED),
     }
 
 

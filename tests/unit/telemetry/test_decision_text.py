@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.telemetry.decision_text import listed, why
+from bayplan.telemetry.decision_text import decision_sentence, join_names
 from bayplan.telemetry.decisions import FLOATS, DecisionRecord, Ranking
 
 
@@ -63,11 +63,11 @@ def placed(**fields: Any) -> DecisionRecord:
     ],
 )
 def test_why(known: DecisionRecord, text: str) -> None:
-    assert why(known) == text
+    assert decision_sentence(known) == text
 
 
 @pytest.mark.parametrize(
     ("names", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")], ids=["1", "2", "3"]
 )
 def test_names_in_a_sentence(names: list[str], text: str) -> None:
-    assert listed(names) == text
+    assert join_names(names) == text

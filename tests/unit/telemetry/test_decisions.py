@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.telemetry.decision_text import why
+from bayplan.telemetry.decision_text import decision_sentence
 from bayplan.telemetry.decisions import (
     FLOATS,
     INTEGERS,
@@ -17,7 +17,7 @@ from bayplan.telemetry.decisions import (
     DecisionRing,
     Ranking,
     ReasonCount,
-    rounded,
+    display_score,
     text_bytes,
 )
 
@@ -32,7 +32,7 @@ def record(pod: str = "default/p", **fields: Any) -> DecisionRecord:
 def ranking(*totals: int, names: str = "abcde", plugin: str = "Fit") -> Ranking:
     """Nodes whose totals come from one plugin."""
     scores = array(INTEGERS, [number for total in totals for number in (total, total)]).tobytes()
-    return Ranking.within(1000, tuple(names[: len(totals)]), (plugin,), scores)
+    return Ranking.fit(1000, tuple(names[: len(totals)]), (plugin,), scores)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def ranking(*totals: int, names: str = "abcde", plugin: str = "Fit") -> Ranking:
     [(2.0, "2"), (2.5, "2.5"), (0.1 + 0.2, "0.3"), (1.0000001, "1"), (1.000001, "1.000001"), (-3.0, "-3"), (7, "7")],
 )
 def test_scores_as_people_are_told_of_them(score: float, told: str) -> None:
-    assert str(rounded(score)) == told
+    assert str(display_score(score)) == told
 
 
 @pytest.mark.parametrize(("text", "size"), [("", 0), ("abc", 3), ("é", 2), ("aé", 3)])
@@ -54,10 +54,10 @@ def test_texts_are_as_long_as_their_bytes(text: str, size: int) -> None:
 )
 def test_a_ranking_has_the_nodes_that_fit_its_budget(budget: int, kept: int) -> None:
     scores = array(INTEGERS, [9, 9, 8, 8, 7, 7]).tobytes()
-    found = Ranking.within(budget, ("aaa", "bbb", "ccc"), ("Fit",), scores)
+    found = Ranking.fit(budget, ("aaa", "bbb", "ccc"), ("Fit",), scores)
     assert found.nodes == ("aaa", "bbb", "ccc")[:kept]
     assert found.size_bytes == kept * 43 <= max(budget, 0)
-    assert [(each.node, each.total, each.by_plugin) for each in found.spelled_out()] == [
+    assert [(each.node, each.total, each.by_plugin) for each in found.scored_nodes()] == [
         (name, total, (("Fit", total),)) for name, total in (("aaa", 9), ("bbb", 8), ("ccc", 7))[:kept]
     ]
 
@@ -65,8 +65,8 @@ def test_a_ranking_has_the_nodes_that_fit_its_budget(budget: int, kept: int) -> 
 @pytest.mark.parametrize(("budget", "kept"), [(162, 2), (161, 1), (81, 1), (80, 0)])
 def test_every_plugin_takes_room_in_a_ranking(budget: int, kept: int) -> None:
     scores = array(INTEGERS, [9, 4, 5, 8, 4, 4]).tobytes()
-    found = Ranking.within(budget, ("a", "b"), ("Fit", "Taint"), scores)
-    assert [(each.node, each.total, each.by_plugin) for each in found.spelled_out()] == [
+    found = Ranking.fit(budget, ("a", "b"), ("Fit", "Taint"), scores)
+    assert [(each.node, each.total, each.by_plugin) for each in found.scored_nodes()] == [
         ("a", 9, (("Fit", 4), ("Taint", 5))),
         ("b", 8, (("Fit", 4), ("Taint", 4))),
     ][:kept]
@@ -74,7 +74,7 @@ def test_every_plugin_takes_room_in_a_ranking(budget: int, kept: int) -> None:
 
 def test_scores_that_are_not_whole_are_rounded() -> None:
     scores = array(FLOATS, [1.5, 0.1 + 0.2]).tobytes()
-    (found,) = Ranking(("a",), ("binpack",), scores, 1, FLOATS).spelled_out()
+    (found,) = Ranking(("a",), ("binpack",), scores, 1, FLOATS).scored_nodes()
     assert (found.total, found.by_plugin) == (1.5, (("binpack", 0.3),))
 
 
@@ -169,4 +169,4 @@ FULL, TAINTED = ReasonCount("Fit", "were full", 3), ReasonCount("Taint", "had ta
     ],
 )
 def test_why(fields: dict[str, Any], text: str) -> None:
-    assert why(record(**fields)) == text
+    assert decision_sentence(record(**fields)) == text

@@ -10,17 +10,19 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.objects.core import ObjectMeta, Pod
-from bayplan.telemetry.core_event_correlator import COMBINED, CoreBook
-from bayplan.telemetry.event_correlator import EventBook, EventWrite, SeriesBook
+from bayplan.telemetry.core_event_correlator import COMBINED, CoreEventCorrelator
+from bayplan.telemetry.event_correlator import EventCorrelator, EventSeriesCorrelator, EventWrite
 from bayplan.telemetry.events import Event, EventRecorder
 
 
 class Say:
     """A recorder in front of a book; `writes` are the requests that the book asked for."""
 
-    def __init__(self, book: type[SeriesBook] | type[CoreBook] = SeriesBook, **more: Any) -> None:
+    def __init__(
+        self, book: type[EventSeriesCorrelator] | type[CoreEventCorrelator] = EventSeriesCorrelator, **more: Any
+    ) -> None:
         self.clock = ManualClock()
-        self.book: EventBook = book(self.clock, **more)
+        self.book: EventCorrelator = book(self.clock, **more)
         self.writes: list[EventWrite] = []
         post = self._post
         self.recorder = EventRecorder("s", host="h", clock=self.clock, chance=random.Random(0), post=post)
@@ -32,7 +34,7 @@ class Say:
 
     def failed(self, note: str = "no room", *, name: str = "p", version: str = "1") -> None:
         meta = ObjectMeta(name=name, namespace="team", uid=name, resource_version=version)
-        self.recorder.failed_scheduling(Pod(metadata=meta), note)
+        self.recorder.record_failed_scheduling(Pod(metadata=meta), note)
         self.clock.advance(1)
 
     def patches(self) -> list[Any]:
@@ -95,20 +97,20 @@ def test_a_series_that_goes_on_is_told_every_half_an_hour() -> None:
 def test_bindings_are_not_kept() -> None:
     say = Say()
     meta = ObjectMeta(name="p", namespace="team", uid="p", resource_version="1")
-    say.recorder.scheduled(Pod(metadata=meta), "n1")
+    say.recorder.record_scheduled(Pod(metadata=meta), "n1")
     assert len(say.writes) == 1
-    assert isinstance(say.book, SeriesBook)
+    assert isinstance(say.book, EventSeriesCorrelator)
     assert len(say.book) == 0
 
 
 def test_a_binding_is_recorded_whatever_else_was_said_of_the_pod() -> None:
-    say = Say(CoreBook)
+    say = Say(CoreEventCorrelator)
     meta = ObjectMeta(name="p", namespace="team", uid="p", resource_version="1")
     pod = Pod(metadata=meta)
     for number in range(40):
-        say.recorder.event(pod, type="Normal", reason="Other", action="", note=f"note {number}")
+        say.recorder.record(pod, type="Normal", reason="Other", action="", note=f"note {number}")
     before = len(say.writes)
-    say.recorder.scheduled(pod, "n1")
+    say.recorder.record_scheduled(pod, "n1")
     assert [msgspec.to_builtins(write.body)["reason"] for write in say.writes[before:]] == ["Scheduled"]
 
 
@@ -120,14 +122,14 @@ def test_a_binding_is_recorded_whatever_else_was_said_of_the_pod() -> None:
         ("BindingError", ("not bound to node n1", "not bound to node n2")),
     ],
 )
-@pytest.mark.parametrize("book", [SeriesBook, CoreBook])
+@pytest.mark.parametrize("book", [EventSeriesCorrelator, CoreEventCorrelator])
 def test_what_is_wrong_next_with_the_same_version_is_told_in_its_own_words(
-    book: type[SeriesBook] | type[CoreBook], reason: str, notes: tuple[str, str]
+    book: type[EventSeriesCorrelator] | type[CoreEventCorrelator], reason: str, notes: tuple[str, str]
 ) -> None:
     say = Say(book)
     pod = Pod(metadata=ObjectMeta(name="p", namespace="team", uid="p", resource_version="1"))
     for note in notes:
-        say.recorder.event(pod, type="Warning", reason=reason, action="Scheduling", note=note)
+        say.recorder.record(pod, type="Warning", reason=reason, action="Scheduling", note=note)
         say.clock.advance(1)
     assert say.patches() == [None, None]
     assert len({write.name for write in say.writes}) == 2
@@ -146,7 +148,7 @@ def test_a_storm_keeps_the_newest() -> None:
 
 
 def test_core_events_are_counted() -> None:
-    say = Say(CoreBook)
+    say = Say(CoreEventCorrelator)
     for _ in range(3):
         say.failed()
     first = msgspec.to_builtins(say.writes[0].body)
@@ -171,7 +173,7 @@ def test_core_events_are_counted() -> None:
 
 
 def test_ten_that_differ_by_the_message_alone_become_one() -> None:
-    say = Say(CoreBook)
+    say = Say(CoreEventCorrelator)
     for number in range(12):
         say.failed(f"reason {number}")
     assert [patch is None for patch in say.patches()] == [True] * 10 + [False] * 2
@@ -181,7 +183,7 @@ def test_ten_that_differ_by_the_message_alone_become_one() -> None:
 
 
 def test_similar_events_are_forgotten_after_ten_quiet_minutes() -> None:
-    say = Say(CoreBook)
+    say = Say(CoreEventCorrelator)
     for number in range(9):
         say.failed(f"reason {number}")
     say.clock.advance(600)
@@ -191,7 +193,7 @@ def test_similar_events_are_forgotten_after_ten_quiet_minutes() -> None:
 
 @pytest.mark.parametrize(("wait_s", "pass_"), [(299, 0), (300, 1), (600, 2), (300 * 100, 25)])
 def test_an_object_may_be_spoken_of_25_times_and_then_every_five_minutes(wait_s: int, pass_: int) -> None:
-    say = Say(CoreBook)
+    say = Say(CoreEventCorrelator)
     event = Say()
     event.failed()
     body = event.writes[0].body

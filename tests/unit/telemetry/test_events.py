@@ -11,7 +11,7 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.objects.workloads import PodGroup
-from bayplan.telemetry.events import NOTE_BYTES, Event, EventRecorder, ObjectReference, cut_note
+from bayplan.telemetry.events import NOTE_BYTES, Event, EventRecorder, ObjectReference, truncate_note
 
 START = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 LEASE = ObjectReference("Lease", "", "me", "l1", "coordination.k8s.io/v1", "9")
@@ -28,7 +28,7 @@ def recorder(posted: list[Event], clock: ManualClock | None = None) -> EventReco
 
 def test_a_scheduled_event_has_every_field_of_upstreams() -> None:
     posted: list[Event] = []
-    recorder(posted).scheduled(pod(), "n1")
+    recorder(posted).record_scheduled(pod(), "n1")
     nanoseconds = (START - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     assert msgspec.to_builtins(posted[0]) == {
         "metadata": {"name": f"web.{nanoseconds:x}", "namespace": "team"},
@@ -53,10 +53,10 @@ def test_a_scheduled_event_has_every_field_of_upstreams() -> None:
 def test_the_other_outcomes_are_worded_as_upstream_does() -> None:
     posted: list[Event] = []
     say = recorder(posted)
-    say.failed_scheduling(pod(), "0/1 nodes are available")
-    say.skipped_deleting(pod())
-    say.preempted(pod(), pod("boss"), "Preempted by pod uid-boss on node n1")
-    say.binding_conditions_pending(pod(), "n1")
+    say.record_failed_scheduling(pod(), "0/1 nodes are available")
+    say.record_skipped_deleting(pod())
+    say.record_preempted(pod(), pod("boss"), "Preempted by pod uid-boss on node n1")
+    say.record_binding_conditions_pending(pod(), "n1")
     assert [(each.type, each.reason, each.action, each.note) for each in posted] == [
         ("Warning", "FailedScheduling", "Scheduling", "0/1 nodes are available"),
         ("Warning", "FailedScheduling", "Scheduling", "skip schedule deleting pod: team/web"),
@@ -69,13 +69,13 @@ def test_the_other_outcomes_are_worded_as_upstream_does() -> None:
 def test_a_group_that_preempts_is_referred_to() -> None:
     posted: list[Event] = []
     group = PodGroup(metadata=ObjectMeta(name="gang", namespace="team", uid="g1", resource_version="8"))
-    recorder(posted).preempted(pod(), group, "Preempted by podgroup g1 on node cluster")
+    recorder(posted).record_preempted(pod(), group, "Preempted by podgroup g1 on node cluster")
     assert posted[0].related == ObjectReference("PodGroup", "team", "gang", "g1", "scheduling.k8s.io/v1alpha2", "8")
 
 
 def test_an_object_without_a_namespace_is_told_of_in_default() -> None:
     posted: list[Event] = []
-    recorder(posted).event(LEASE, type="Normal", reason="LeaderElection", action="", note="me became leader")
+    recorder(posted).record(LEASE, type="Normal", reason="LeaderElection", action="", note="me became leader")
     assert posted[0].metadata.namespace == "default"
     assert posted[0].regarding == LEASE
 
@@ -83,14 +83,14 @@ def test_an_object_without_a_namespace_is_told_of_in_default() -> None:
 @pytest.mark.parametrize("name", ["No_Name", "n" * 237], ids=["no DNS name", "too long with the time"])
 def test_a_name_that_no_event_can_have_is_replaced(name: str) -> None:
     posted: list[Event] = []
-    recorder(posted).scheduled(pod(name), "n1")
+    recorder(posted).record_scheduled(pod(name), "n1")
     assert len(posted[0].metadata.name) == 36
     assert posted[0].regarding.name == name
 
 
 def test_the_longest_name_that_fits_is_kept() -> None:
     posted: list[Event] = []
-    recorder(posted).scheduled(pod("n" * 236), "n1")
+    recorder(posted).record_scheduled(pod("n" * 236), "n1")
     assert posted[0].metadata.name.startswith("n" * 236 + ".")
     assert len(posted[0].metadata.name) == 253
 
@@ -106,5 +106,5 @@ def test_the_longest_name_that_fits_is_kept() -> None:
     ],
 )
 def test_notes_are_cut_to_what_the_server_takes(text: str, cut: str) -> None:
-    assert cut_note(text) == cut
-    assert len(cut_note(text).encode()) <= NOTE_BYTES
+    assert truncate_note(text) == cut
+    assert len(truncate_note(text).encode()) <= NOTE_BYTES

@@ -20,12 +20,12 @@ from bayplan.errors import UsageError
 from bayplan.telemetry.logs import (
     LogControl,
     LogOptions,
-    Ref,
+    ObjectRef,
     StructuredLog,
-    level_of,
-    redacted,
+    klog_verbosity,
+    logging_level,
+    redact,
     start_logs,
-    verbosity_of,
 )
 
 NOW = datetime(2026, 11, 15, 11, 39, 13, 355847, tzinfo=UTC)
@@ -55,7 +55,7 @@ def line_of(err: io.StringIO) -> str:
     ("values", "written"),
     [
         ({}, '"Message"'),
-        ({"pod": Ref("default/web"), "node": "n1"}, '"Message" pod="default/web" node="n1"'),
+        ({"pod": ObjectRef("default/web"), "node": "n1"}, '"Message" pod="default/web" node="n1"'),
         ({"count": 3, "share": 0.5, "on": True, "none": None}, '"Message" count=3 share=0.5 on=true none=null'),
         ({"text": 'a "b"\t'}, '"Message" text="a \\"b\\"\\t"'),
         ({"names": ["a", "b"], "map": {"k": 1}}, '"Message" names=["a","b"] map={"k":1}'),
@@ -74,7 +74,7 @@ def test_structured_lines(values: dict[str, Any], written: str) -> None:
 def test_severities() -> None:
     with logs() as (_, err, _):
         LOG.warning("Careful", a=1)
-        LOG.error(ValueError("broken"), "Failed", pod=Ref("a/b"))
+        LOG.error(ValueError("broken"), "Failed", pod=ObjectRef("a/b"))
         LOG.error(None, "Leaderelection lost")
         PLAIN.critical("the end")
         lines = [f"{line[0]} {line.partition('] ')[2]}" for line in err.getvalue().splitlines()]
@@ -111,7 +111,7 @@ def test_nobody_writes_a_line_of_their_own() -> None:
 
 def test_json_lines() -> None:
     with logs(format="json", verbosity=3) as (_, err, _):
-        LOG.info("Add event", v=3, pod=Ref("default/web"), node=Ref("n1"), odd=Path("x"), names=["a"])
+        LOG.info("Add event", v=3, pod=ObjectRef("default/web"), node=ObjectRef("n1"), odd=Path("x"), names=["a"])
         found = json.loads(err.getvalue())
         assert list(found) == ["ts", "caller", "msg", "v", "pod", "node", "odd", "names"]
         assert found["ts"] == 1794742753355.847
@@ -165,7 +165,7 @@ def test_single_files_may_say_more(vmodule: str, heard: bool) -> None:
 
 @pytest.mark.parametrize("verbosity", range(12))
 def test_levels_and_verbosities_are_one_scale(verbosity: int) -> None:
-    assert verbosity_of(level_of(verbosity)) == verbosity
+    assert klog_verbosity(logging_level(verbosity)) == verbosity
 
 
 def test_streams_may_be_apart() -> None:
@@ -196,7 +196,7 @@ def test_what_is_not_understood(options: dict[str, Any]) -> None:
     ],
 )
 def test_credentials_are_struck_out(text: str, kept: str) -> None:
-    assert redacted(text) == kept
+    assert redact(text) == kept
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

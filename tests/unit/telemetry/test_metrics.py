@@ -6,12 +6,12 @@ import pytest
 
 from bayplan.errors import UsageError
 from bayplan.telemetry.metrics import (
-    PIECE_LINES,
+    CHUNK_LINES,
     Counter,
     Gauge,
     Histogram,
     HistogramValue,
-    Registry,
+    MetricsRegistry,
     Stability,
     exponential_buckets,
     number_text,
@@ -21,7 +21,7 @@ ABOUT_THEMSELVES = ("registered_metrics_total", "disabled_metrics_total", "hidde
 
 
 def text(*families: Counter | Gauge | Histogram, disabled: tuple[str, ...] = ()) -> str:
-    registry = Registry(disabled=(*disabled, *ABOUT_THEMSELVES))
+    registry = MetricsRegistry(disabled=(*disabled, *ABOUT_THEMSELVES))
     registry.add(*families)
     return b"".join(registry.render()).decode()
 
@@ -135,7 +135,7 @@ def test_families_come_in_the_order_of_their_names_and_disabled_ones_not_at_all(
 
 
 def test_the_registry_counts_its_own() -> None:
-    registry = Registry(disabled=("x_total",))
+    registry = MetricsRegistry(disabled=("x_total",))
     registry.add(
         Counter("a_total", "A."), Counter("b_total", "B.", stability=Stability.STABLE), Counter("x_total", "X.")
     )
@@ -148,7 +148,7 @@ def test_the_registry_counts_its_own() -> None:
 
 def test_collectors_run_before_every_rendering() -> None:
     depth, calls = Gauge("depth", "Depth."), []
-    registry = Registry()
+    registry = MetricsRegistry()
     registry.add(depth)
     registry.collect(lambda: depth.set(len(calls)) or calls.append(1))  # type: ignore[func-returns-value]
     list(registry.render())
@@ -159,14 +159,14 @@ def test_a_large_family_comes_in_pieces_and_each_value_is_whole() -> None:
     seconds = Histogram("took_seconds", "Took.", ("op",), buckets=exponential_buckets(1, 2, 10))
     for number in range(200):
         seconds.labels(str(number)).observe(number)
-    registry = Registry(disabled=ABOUT_THEMSELVES)
+    registry = MetricsRegistry(disabled=ABOUT_THEMSELVES)
     registry.add(seconds)
     found = []
     for piece in registry.render():
         found.append(piece)
         for number in range(200):
             seconds.labels(str(number)).observe(1)  # the loop goes on between two pieces
-    assert [piece.count(b"\n") <= PIECE_LINES for piece in found] == [True] * len(found)
+    assert [piece.count(b"\n") <= CHUNK_LINES for piece in found] == [True] * len(found)
     assert len(found) > 4
     lines = b"".join(found).decode().splitlines()
     infinite = [line.rpartition(" ")[2] for line in lines if 'le="+Inf"' in line]
@@ -177,7 +177,7 @@ def test_a_reset_starts_anew_but_keeps_what_has_no_labels() -> None:
     hits, misses, told = Counter("hits_total", "Hits.", ("code",)), Counter("misses_total", "Misses."), []
     hits.labels("200").inc()
     misses.inc()
-    registry = Registry(disabled=ABOUT_THEMSELVES)
+    registry = MetricsRegistry(disabled=ABOUT_THEMSELVES)
     registry.add(hits, misses)
     registry.collect(lambda: None, reset=lambda: told.append(1))
     registry.reset()
@@ -187,7 +187,7 @@ def test_a_reset_starts_anew_but_keeps_what_has_no_labels() -> None:
 
 def test_values_that_are_not_allowed_are_counted_together() -> None:
     hits = Counter("hits_total", "Hits.", ("code", "verb"))
-    registry = Registry()
+    registry = MetricsRegistry()
     registry.add(hits)
     registry.allow_labels({"hits_total,code": {"200", "404"}, "elsewhere_total,code": {"1"}})
     for code in ("200", "418", "500"):
@@ -198,11 +198,11 @@ def test_values_that_are_not_allowed_are_counted_together() -> None:
 
 def test_an_allowance_must_name_a_label() -> None:
     with pytest.raises(UsageError, match="names no label"):
-        Registry().allow_labels({"hits_total": {"200"}})
+        MetricsRegistry().allow_labels({"hits_total": {"200"}})
 
 
 def test_two_metrics_of_one_name_are_a_mistake() -> None:
-    registry = Registry()
+    registry = MetricsRegistry()
     registry.add(Counter("a_total", "A."))
     with pytest.raises(ValueError, match="two metrics called a_total"):
         registry.add(Counter("a_total", "A."))

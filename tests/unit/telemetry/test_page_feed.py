@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bayplan.telemetry.decisions import FLOATS, DecisionRecord, Ranking
-from bayplan.telemetry.page_feed import KEPT, MOST, SessionDecisions
+from bayplan.telemetry.page_feed import MAX_KEPT, MAX_RETURNED, SessionDecisions
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def bound(pod: str) -> DecisionRecord:
 def test_pods_that_were_bound_say_why() -> None:
     found = sessions()
     found.records.add(bound("d/x"))
-    found.hear(Session(binds={"d/x": "a", "d/old": "b"}))
+    found.add_session(Session(binds={"d/x": "a", "d/old": "b"}))
     count, told = found.since(0)
     assert count == 2
     assert [(each.pod, each.node, each.text) for each in told] == [
@@ -49,7 +49,7 @@ def test_pods_that_were_bound_say_why() -> None:
 def test_a_pod_that_waits_is_told_of_when_its_message_changes() -> None:
     found = sessions()
     for text in ("full", "full", "fuller"):
-        found.hear(Session(messages={"d/x": SimpleNamespace(message=text)}, evicts={"d/y": "reclaim"}))
+        found.add_session(Session(messages={"d/x": SimpleNamespace(message=text)}, evicts={"d/y": "reclaim"}))
     _, told = found.since(0)
     assert [each.text for each in told if each.outcome == "unschedulable"] == ["full", "fuller"]
     assert [each.text for each in told if each.outcome == "evicted"] == ["evicted by reclaim"] * 3
@@ -57,6 +57,6 @@ def test_a_pod_that_waits_is_told_of_when_its_message_changes() -> None:
 
 def test_only_so_many_are_kept_and_told() -> None:
     found = sessions()
-    found.hear(Session(binds={f"d/{number}": "a" for number in range(2 * KEPT)}))
+    found.add_session(Session(binds={f"d/{number}": "a" for number in range(2 * MAX_KEPT)}))
     count, told = found.since(0)
-    assert (count, len(told), told[-1].pod) == (2 * KEPT, MOST, f"d/{2 * KEPT - 1}")
+    assert (count, len(told), told[-1].pod) == (2 * MAX_KEPT, MAX_RETURNED, f"d/{2 * MAX_KEPT - 1}")

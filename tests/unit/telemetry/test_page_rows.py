@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bayplan.objects.core import Node, Pod, PodStatus
 from bayplan.objects.meta import Condition, KubeObject, OwnerReference
-from bayplan.telemetry.page_rows import FIELDS, GROUPS, NODES, PODS, QUEUES, refusal, row_of, table_of
+from bayplan.telemetry.page_rows import FIELDS, GROUPS, NODES, PODS, QUEUES, row_of, table_of, unschedulable_message
 from bayplan.testing import make_node, make_pod, make_pvc
 from bayplan.testing.batch_builders import make_pod_group, make_queue
 
@@ -91,7 +91,7 @@ def condition(reason: str, message: str, kind: str = "PodScheduled", status: str
     ],
 )
 def test_a_refusal(conditions: tuple[Condition, ...], told: tuple[str, str]) -> None:
-    assert refusal(make_pod(status=PodStatus(conditions=conditions))) == told
+    assert unschedulable_message(make_pod(status=PodStatus(conditions=conditions))) == told
 
 
 @pytest.mark.parametrize(("length", "shown"), [(600, 600), (601, 600)])

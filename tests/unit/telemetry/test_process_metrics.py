@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.metrics import MetricsRegistry
 from bayplan.telemetry.process_metrics import (
     LeaderMetrics,
     ProcessMetrics,
@@ -14,7 +14,7 @@ from bayplan.telemetry.process_metrics import (
 )
 
 
-def values(registry: Registry) -> dict[str, float]:
+def values(registry: MetricsRegistry) -> dict[str, float]:
     lines = b"".join(registry.render()).decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
@@ -31,7 +31,7 @@ def test_the_process_as_the_system_describes_it(tmp_path: Path) -> None:
     (own / "net" / "dev").write_text(
         "head\nhead\n lo: 10 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\neth0: 5 1 0 0 0 0 0 0 6 1 0 0 0 0 0 0\n"
     )
-    registry = Registry()
+    registry = MetricsRegistry()
     process = ProcessMetrics(registry, started_at=1.0, proc=tmp_path)
     found = values(registry)
     assert found["process_virtual_memory_bytes"] == 123456
@@ -44,7 +44,7 @@ def test_the_process_as_the_system_describes_it(tmp_path: Path) -> None:
 
 
 def test_without_proc_the_start_is_what_we_were_told(tmp_path: Path) -> None:
-    registry = Registry()
+    registry = MetricsRegistry()
     ProcessMetrics(registry, started_at=5.0, proc=tmp_path)
     found = values(registry)
     assert found["process_start_time_seconds"] == 5
@@ -52,7 +52,7 @@ def test_without_proc_the_start_is_what_we_were_told(tmp_path: Path) -> None:
 
 
 def test_versions_and_features() -> None:
-    registry = Registry()
+    registry = MetricsRegistry()
     add_build_info(registry, version="0.5", emulated="1.36.4")
     add_features(registry, [("GangScheduling", "ALPHA", False), ("SchedulerQueueingHints", "", True)])
     found = values(registry)
@@ -65,16 +65,16 @@ def test_versions_and_features() -> None:
 
 
 def test_who_leads() -> None:
-    registry = Registry()
+    registry = MetricsRegistry()
     leader = LeaderMetrics(registry)
-    leader.leading("kube-scheduler", leads=True)
+    leader.set_leading("kube-scheduler", leads=True)
     assert values(registry)['leader_election_master_status{name="kube-scheduler"}'] == 1
-    leader.leading("kube-scheduler", leads=False)
+    leader.set_leading("kube-scheduler", leads=False)
     assert values(registry)['leader_election_master_status{name="kube-scheduler"}'] == 0
 
 
 def test_requests_by_how_they_ended() -> None:
-    registry = Registry()
+    registry = MetricsRegistry()
     observe = RequestMetrics(registry).observer("10.0.0.1:6443")
     observe("POST", 201, 0.01)
     observe("POST", 0, 60.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.telemetry.metrics import Registry, Stability
+from bayplan.telemetry.metrics import MetricsRegistry, Stability
 from bayplan.telemetry.plugin_timings import PluginTimings
 from bayplan.telemetry.scheduler_metrics import SCHEDULED, SchedulerMetrics
 
@@ -18,12 +18,12 @@ PROFILE = "default-scheduler"
 GOOD = 'status="Success"'
 
 
-def made(*gates: str) -> tuple[Registry, SchedulerMetrics, PluginTimings]:
-    registry, timings = Registry(), PluginTimings()
+def made(*gates: str) -> tuple[MetricsRegistry, SchedulerMetrics, PluginTimings]:
+    registry, timings = MetricsRegistry(), PluginTimings()
     return registry, SchedulerMetrics(registry, timings, gates=gates or DEFAULT_GATES), timings
 
 
-def lines(registry: Registry) -> list[str]:
+def lines(registry: MetricsRegistry) -> list[str]:
     return b"".join(registry.render()).decode().splitlines()
 
 
@@ -87,11 +87,11 @@ def test_some_metrics_exist_only_with_their_gate(gate: str, names: set[str]) -> 
 
 def test_a_pod_that_was_bound() -> None:
     registry, metrics, _ = made()
-    metrics.attempt(SCHEDULED, PROFILE, 0.003)
-    metrics.scheduled(2, 0.5)
-    metrics.scheduled(14, 1.0)
-    metrics.scheduled(15, 2.0, after_flush=True)
-    metrics.scheduled(40, None)
+    metrics.observe_attempt(SCHEDULED, PROFILE, 0.003)
+    metrics.observe_scheduled(2, 0.5)
+    metrics.observe_scheduled(14, 1.0)
+    metrics.observe_scheduled(15, 2.0, after_flush=True)
+    metrics.observe_scheduled(40, None)
     found = lines(registry)
     assert f'scheduler_schedule_attempts_total{{profile="{PROFILE}",result="scheduled"}} 1' in found
     took = f'scheduler_scheduling_attempt_duration_seconds_bucket{{profile="{PROFILE}",result="scheduled",le='
@@ -110,11 +110,11 @@ def test_what_points_took_and_whom_they_asked_is_read_from_where_it_is_measured(
     points.count("NodeName", "Filter", 7)
     points.count("NodeName", "Score", 0)
     points.count("DefaultPreemption", "PostFilter")
-    points.took("Filter", 0.001)
-    points.took("PostFilter", 0.002, "Unschedulable")
-    points.looked_up(0.00002, found=True)
-    points.looked_up(0.00001, found=False)
-    points.looked_up(0.00001, found=False)
+    points.observe("Filter", 0.001)
+    points.observe("PostFilter", 0.002, "Unschedulable")
+    points.observe_class_lookup(0.00002, found=True)
+    points.observe_class_lookup(0.00001, found=False)
+    points.observe_class_lookup(0.00001, found=False)
     for _ in range(2):  # a second scrape counts nothing twice
         found = lines(registry)
     assert [line for line in found if line.startswith("scheduler_plugin_evaluation_total{")] == [
@@ -134,8 +134,8 @@ def test_what_points_took_and_whom_they_asked_is_read_from_where_it_is_measured(
 
 def test_plugins_times_are_read_from_where_they_are_measured() -> None:
     registry, _, timings = made()
-    timings.took("NodeName", "preFilter", 0.000012)
-    timings.took("NodeName", "preFilter", 0.5, "Error")
+    timings.observe("NodeName", "preFilter", 0.000012)
+    timings.observe("NodeName", "preFilter", 0.5, "Error")
     found = lines(registry)
     name = 'scheduler_plugin_execution_duration_seconds_{}{{extension_point="PreFilter",plugin="NodeName",status="{}"'
     assert f'{name.format("bucket", "Success")},le="1e-05"}} 0' in found
@@ -147,23 +147,23 @@ def test_plugins_times_are_read_from_where_they_are_measured() -> None:
 
 def test_the_rest_in_one_go() -> None:
     registry, metrics, _ = made(*DEFAULT_GATES, "GenericWorkload", "SchedulerAsyncAPICalls")
-    metrics.decided(0.001)
+    metrics.observe_decision(0.001)
     metrics.rejected("NodeName", PROFILE, 2)
     metrics.in_flight("PodPopped", 1)
-    metrics.claim_created("success")
-    metrics.volumes_failed("bind")
+    metrics.observe_claim_created("success")
+    metrics.observe_volume_failure("bind")
     metrics.hint("NodeName", "NodeAdd", "Queue", 0.00001)
     metrics.incoming("active", "UnschedulablePodAdd", 3)
     metrics.pending(active=1, backoff=2, unschedulable=3, gated=4)
     metrics.cache_size(assumed_pods=1, pods=2, nodes=3)
-    metrics.handled("NodeAdd", 0.001)
-    metrics.working("binding").inc()
-    metrics.waited_on_permit("Success", 1)
-    metrics.preempted(2)
-    metrics.preemption_ran("success", 0.1)
-    metrics.group_attempt("scheduled", PROFILE, 0.1)
+    metrics.observe_event("NodeAdd", 0.001)
+    metrics.goroutine_gauge("binding").inc()
+    metrics.observe_permit_wait("Success", 1)
+    metrics.observe_victims(2)
+    metrics.observe_preemption("success", 0.1)
+    metrics.observe_group_attempt("scheduled", PROFILE, 0.1)
     metrics.api_call("pod_binding", "success", 0.1)
-    metrics.conditions_awaited(PROFILE, "gpu", "success", 3)
+    metrics.observe_device_wait(PROFILE, "gpu", "success", 3)
     found = lines(registry)
     for line in (
         "scheduling_algorithm_duration_seconds_count 1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.telemetry.plugin_timings import (
-    LOOK_UP_BUCKETS,
+    CLASS_LOOKUP_BUCKETS,
     PLUGIN_BUCKETS,
     POINT_BUCKETS,
     CallStats,
@@ -18,13 +18,13 @@ SECOND = POINT_BUCKETS[1]
 def test_calls_of_a_plugin() -> None:
     timings = PluginTimings()
     for seconds in (0.5, 2.0, 1.0):
-        timings.took("Fit", "Filter", seconds)
-    timings.took("Fit", "Filter", 0.25, "Unschedulable")
-    timings.slow("Fit", "Filter")
-    timings.failed("Fit", "Filter")
-    timings.failed("Fit", "Filter")
+        timings.observe("Fit", "Filter", seconds)
+    timings.observe("Fit", "Filter", 0.25, "Unschedulable")
+    timings.count_slow("Fit", "Filter")
+    timings.count_failed("Fit", "Filter")
+    timings.count_failed("Fit", "Filter")
     stats = timings.of("Fit", "Filter")
-    assert (stats.calls, stats.seconds, stats.longest_s, stats.slow, stats.failed) == (4, 3.75, 2.0, 1, 2)
+    assert (stats.calls, stats.seconds, stats.max_s, stats.slow, stats.failed) == (4, 3.75, 2.0, 1, 2)
     assert [(*key, spread.count, spread.total) for *key, spread in timings.spreads()] == [
         ("Fit", "Filter", "Success", 3, 3.5),
         ("Fit", "Filter", "Unschedulable", 1, 0.25),
@@ -39,9 +39,9 @@ def test_calls_of_a_plugin() -> None:
 )
 def test_a_point_is_counted_at_its_bound(seconds: float, bucket: int) -> None:
     points = PluginTimings().points("default")
-    points.took("Filter", seconds)
-    points.took("Filter", seconds)
-    points.took("Filter", 1.0, "Error")
+    points.observe("Filter", seconds)
+    points.observe("Filter", seconds)
+    points.observe("Filter", 1.0, "Error")
     (point, status, spread), (_, failed, _) = points.spreads()
     assert (point, status, failed) == ("Filter", "Success", "Error")
     assert [place for place, count in enumerate(spread.counts) if count] == [bucket]
@@ -50,19 +50,19 @@ def test_a_point_is_counted_at_its_bound(seconds: float, bucket: int) -> None:
 
 def test_a_point_without_work_takes_no_time() -> None:
     points = PluginTimings().points("default")
-    points.passed("Permit")
-    points.passed("Permit")
+    points.observe_skipped("Permit")
+    points.observe_skipped("Permit")
     ((point, status, spread),) = points.spreads()
     assert (point, status, spread.counts[0], spread.total) == ("Permit", "Success", 2, 0.0)
 
 
 def test_look_ups_by_what_they_found() -> None:
     points = PluginTimings().points("default")
-    points.looked_up(LOOK_UP_BUCKETS[0], found=True)
-    points.looked_up(LOOK_UP_BUCKETS[0] * 2, found=True)
-    points.looked_up(1.0, found=False)
-    found, missed = (points.look_ups(found=each) for each in (True, False))
-    assert (found.counts[0], found.counts[1], found.total) == (1, 1, LOOK_UP_BUCKETS[0] * 3)
+    points.observe_class_lookup(CLASS_LOOKUP_BUCKETS[0], found=True)
+    points.observe_class_lookup(CLASS_LOOKUP_BUCKETS[0] * 2, found=True)
+    points.observe_class_lookup(1.0, found=False)
+    found, missed = (points.class_lookups(found=each) for each in (True, False))
+    assert (found.counts[0], found.counts[1], found.total) == (1, 1, CLASS_LOOKUP_BUCKETS[0] * 3)
     assert (missed.counts[-1] + sum(missed.counts[:-1]), missed.total) == (1, 1.0)
 
 
@@ -73,11 +73,11 @@ def test_a_profile_keeps_its_points_and_a_reset_starts_anew() -> None:
     points.count("Fit", "Filter")
     points.count("Fit", "Filter", 3)
     assert points.asked == {("Fit", "Filter"): 4}
-    points.took("Filter", 1.0)
-    points.looked_up(1.0, found=True)
-    timings.took("Fit", "Filter", PLUGIN_BUCKETS[0])
+    points.observe("Filter", 1.0)
+    points.observe_class_lookup(1.0, found=True)
+    timings.observe("Fit", "Filter", PLUGIN_BUCKETS[0])
     timings.reset()
     assert list(timings.rows()) == []
     assert [name for name, _ in timings.profiles()] == ["default"]
-    assert (list(points.spreads()), points.look_ups(found=True).count) == ([], 0)
+    assert (list(points.spreads()), points.class_lookups(found=True).count) == ([], 0)
     assert points.asked == {("Fit", "Filter"): 0}

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from bayplan.telemetry.watchdog import HELD, Watchdog
+from bayplan.telemetry.watchdog import EXIT_LOOP_BLOCKED, Watchdog
 
 SLEEPER = """
 import asyncio, sys, time
@@ -48,7 +48,7 @@ def test_a_plugin_that_never_returns_is_named_and_the_process_ends(tmp_path: Pat
     done = subprocess.run(
         [sys.executable, "-c", SLEEPER, str(settings)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == HELD, done.stderr
+    assert done.returncode == EXIT_LOOP_BLOCKED, done.stderr
     lines = iter(done.stderr.splitlines())  # where the machine is slow it is told of other plugins before
     assert any(line.startswith("plugin Sleeps at filter has held the loop for 1 s") for line in lines), done.stderr
     assert any("in filter" in line for line in lines), "the stack is shown"

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.batch import Arguments, BatchHandle, Job, Node, NodeUsage, Session, Task
-from bayplan.batch.plugins.binpack import Binpack
+from bayplan.batch.plugins.binpack import BinpackPlugin
 from bayplan.errors import ConfigError, PluginError, UsageError
 from bayplan.framework import Status, unresolvable, unschedulable
 from bayplan.objects.core import Pod
@@ -27,7 +27,7 @@ from bayplan.testing import (
     make_pod_group,
     make_queue,
 )
-from bayplan.testing.builders import LONG_AGO
+from bayplan.testing.builders import CREATED
 
 NODES = [make_node("a", cpu=4, labels={"rack": "1"}), make_node("b", cpu=4)]
 
@@ -146,7 +146,7 @@ def test_scores_are_the_sum_of_all_plugins_or_those_of_one() -> None:
 
 def test_orders_of_jobs_and_queues() -> None:
     gangs = [make_gang("small", 1), make_gang("large", 3)]
-    queues = [make_queue("old", created=LONG_AGO - timedelta(days=1)), make_queue("new", priority=5)]
+    queues = [make_queue("old", created=CREATED - timedelta(days=1)), make_queue("new", priority=5)]
     cluster = BatchHarness([Racked], gangs=gangs, queues=queues)
     assert cluster.job_order() == ["large", "small"]
     assert cluster.queue_order() == ["new", "old", "default"]  # proportion looks at priorities first
@@ -188,7 +188,7 @@ def test_own_plugins_come_before_the_built_in_tiers() -> None:
 
 def test_a_shipped_plugin_can_be_looked_at_alone() -> None:
     gangs = [make_gang("there", on="a", cpu=2), make_gang("train", cpu=1)]
-    scores = BatchHarness([Binpack], nodes=NODES, gangs=gangs, only=True).scores("train-0")
+    scores = BatchHarness([BinpackPlugin], nodes=NODES, gangs=gangs, only=True).scores("train-0")
     assert scores == {"a": 75.0, "b": 25.0}
 
 
@@ -199,11 +199,11 @@ def test_a_shipped_plugin_can_be_looked_at_alone() -> None:
         pytest.param([["racked"]], ["small", "large"], id="by-name"),
         pytest.param([[make_option(Racked, enableJobOrder=True)]], ["large", "small"], id="on"),
         pytest.param([[make_option(Racked, enableNodeOrder=True)]], ["small", "large"], id="another-flag"),
-        pytest.param([[], [make_option("racked").defaulted()]], ["large", "small"], id="as-a-file-has-it"),
+        pytest.param([[], [make_option("racked").with_default_flags()]], ["large", "small"], id="as-a-file-has-it"),
     ],
 )
 def test_in_tiers_that_are_built_by_hand_an_unset_flag_is_off(tiers: Any, order: list[str]) -> None:
-    gangs = [make_gang("small", 1, created=LONG_AGO - timedelta(hours=1)), make_gang("large", 3)]
+    gangs = [make_gang("small", 1, created=CREATED - timedelta(hours=1)), make_gang("large", 3)]
     assert BatchHarness([Racked], gangs=gangs, tiers=tiers).job_order() == order
 
 
@@ -267,7 +267,7 @@ class Counting:
 
     @classmethod
     def factory(cls, arguments: Arguments, handle: BatchHandle) -> Counting:
-        seen: list[str] = handle.remembered(cls.name, list)
+        seen: list[str] = handle.keep(cls.name, list)
         return cls(seen)
 
     def on_session_open(self, session: Session) -> None:
@@ -323,7 +323,7 @@ def test_an_evicted_pod_that_takes_its_time_keeps_its_room_once() -> None:
 
 
 def _terminating(pod: Pod) -> Pod:
-    return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=LONG_AGO))
+    return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=CREATED))
 
 
 def test_sessions_follow_a_cluster_that_changes() -> None:
@@ -482,8 +482,8 @@ def test_hypernodes_by_name_pattern_label_and_tier() -> None:
 def test_a_gang_that_must_stay_close_together() -> None:
     places = [make_hyper_node("left", nodes=["a"]), make_hyper_node("right", nodes=["b"])]
     tiers = [
-        [make_option("gang").defaulted()],
-        [make_option("predicates").defaulted(), make_option("network-topology-aware").defaulted()],
+        [make_option("gang").with_default_flags()],
+        [make_option("predicates").with_default_flags(), make_option("network-topology-aware").with_default_flags()],
     ]
     fitting, spread = make_gang("fit", 2, cpu=1, topology=1), make_gang("wide", 2, cpu=3, topology=1)
     done = BatchHarness(nodes=NODES, gangs=[fitting, spread], objects=places, tiers=tiers).run()

@@ -17,10 +17,10 @@ from bayplan.framework import (
     SKIP,
     Cycle,
     IntVector,
-    NarrowTo,
+    NodeInfo,
     NodeTable,
-    NodeView,
     Pod,
+    PreFilterResult,
     Rejection,
     Status,
     default_normalize,
@@ -29,7 +29,16 @@ from bayplan.framework import (
 )
 from bayplan.plugins.node_ports import NodePorts
 from bayplan.plugins.taint_toleration import TaintToleration
-from bayplan.testing import Cluster, Harness, check_forms_agree, check_sharing_agrees, clusters, label_sets, nodes, pods
+from bayplan.testing import (
+    Harness,
+    RandomCluster,
+    check_forms_agree,
+    check_sharing_agrees,
+    clusters,
+    label_sets,
+    nodes,
+    pods,
+)
 
 # As little as the plugins here look at: what is not drawn need not be shrunk.
 PODS = pods(
@@ -62,7 +71,7 @@ class Tried:
         self.count = 0
         self.clusters = FEW.map(self._counted)
 
-    def _counted(self, cluster: Cluster) -> Cluster:
+    def _counted(self, cluster: RandomCluster) -> RandomCluster:
         self.count += 1
         return cluster
 
@@ -89,7 +98,7 @@ class Honest:
     def pre_filter(self, cycle: Cycle) -> Status | None:
         return SKIP if cycle.pod.labels.get("app") == "db" else None
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         reasons = [*(["slow"] if self._is_slow(node) else []), *(["small"] if node.free("cpu") < 1000 else [])]
         if not reasons:
             return None
@@ -99,7 +108,7 @@ class Honest:
         yield Rejection(nodes.where_label_in("disk", ["hdd"]), "slow", resolvable=False)
         yield Rejection(nodes.allocatable("cpu") - nodes.requested("cpu") < 1000, "small")
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         return node.allocatable("cpu") + len(node.pods)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
@@ -109,12 +118,12 @@ class Honest:
         return default_normalize(scores)
 
     @staticmethod
-    def _is_slow(node: NodeView) -> bool:
+    def _is_slow(node: NodeInfo) -> bool:
         return node.labels.get("disk") == "hdd"
 
 
 class OtherOrder(Honest):
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         status = super().filter(cycle, node)
         return status and Status(status.code, reversed(status.reasons))
 
@@ -134,8 +143,8 @@ class Unused:
 class Narrowing:
     name = "Narrowing"
 
-    def pre_filter(self, cycle: Cycle) -> NarrowTo:
-        return NarrowTo(frozenset({"n0"}))
+    def pre_filter(self, cycle: Cycle) -> PreFilterResult:
+        return PreFilterResult(frozenset({"n0"}))
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         yield Rejection(nodes.unschedulable, "cordoned")
@@ -147,13 +156,13 @@ def test_honest_plugins_pass(plugin: type[Any]) -> None:
 
 
 class OtherWords(Honest):
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         found = super().filter(cycle, node)
         return unresolvable("too slow") if self._is_slow(node) else found
 
 
 class OtherScores(Honest):
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         return node.allocatable("memory")
 
 
@@ -188,7 +197,7 @@ class ComparesTooEarly:
 class Raises:
     name = "Raises"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         raise KeyError(node.labels["disk"])
 
 
@@ -231,12 +240,12 @@ class Plain:
 
 
 class Lazy(Plain):
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         return 1
 
 
 class Strict(Plain):
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         return unschedulable("never")
 
 
@@ -244,7 +253,7 @@ def test_a_twin_that_is_the_same_passes() -> None:
     judged: set[str] = set()
 
     class Watched(Plain):
-        def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
             judged.add(node.name)
             return super().filter(cycle, node)
 
@@ -371,7 +380,7 @@ def test_shared_answers_that_are_wrong_are_found(plugin: type[Any]) -> None:
 
 
 @given(cluster=clusters(), pod=pods())
-def test_random_clusters_are_sound(cluster: Cluster, pod: Pod) -> None:
+def test_random_clusters_are_sound(cluster: RandomCluster, pod: Pod) -> None:
     names = [node.name for node in cluster.nodes]
     assert names == [f"n{number}" for number in range(len(names))]
     assert [node.labels["kubernetes.io/hostname"] for node in cluster.nodes] == names
@@ -381,7 +390,7 @@ def test_random_clusters_are_sound(cluster: Cluster, pod: Pod) -> None:
 
 
 @given(cluster=clusters(nodes(labels={"rack": "1"}, cpu=3), max_nodes=2, max_pods=0))
-def test_values_and_strategies_mix(cluster: Cluster) -> None:
+def test_values_and_strategies_mix(cluster: RandomCluster) -> None:
     assert {node.labels["rack"] for node in cluster.nodes} == {"1"}
     assert {node.status.allocatable["cpu"] for node in cluster.nodes} == {3}
     assert len(cluster.nodes) <= 2

@@ -13,25 +13,25 @@ import pytest
 from bayplan.errors import ConfigError, PluginError, UsageError
 from bayplan.framework import (
     SKIP,
-    Action,
+    ActionType,
     BindPod,
     ClusterEvent,
-    Cure,
+    ClusterEventWithHint,
     Cycle,
+    EventResource,
     Handle,
-    Hint,
+    NodeInfo,
     NodeTable,
-    NodeView,
+    PermitWait,
     Pod,
-    Preflight,
+    PreBindPreFlightResult,
     QueuedPod,
+    QueueingHint,
     Rejection,
-    Resource,
     Status,
-    Wait,
     error,
     pending,
-    queue_if,
+    queue_hint_if,
     unresolvable,
     unschedulable,
 )
@@ -42,21 +42,21 @@ from bayplan.plugins.node_ports import NodePorts
 from bayplan.testing import Harness, make_node, make_pod, make_pv, make_pvc
 
 RACK_A, RACK_B, LOOSE = make_node("a", labels={"rack": "1"}), make_node("b", labels={"rack": "2"}), make_node("c")
-NODE_ADDED = ClusterEvent(Resource.NODE, Action.ADD)
+NODE_ADDED = ClusterEvent(EventResource.NODE, ActionType.ADD)
 
 
-def in_a_rack(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
-    return queue_if(new is not None and "rack" in new.metadata.labels)
+def in_a_rack(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
+    return queue_hint_if(new is not None and "rack" in new.metadata.labels)
 
 
 class Racked:
     name = "Racked"
-    cured_by = (Cure(Resource.NODE, Action.ADD, in_a_rack),)
+    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, in_a_rack),)
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         return None if "rack" in node.labels else unresolvable("node(s) are in no rack")
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         return 10 * int(node.labels["rack"])
 
 
@@ -90,12 +90,12 @@ class Recorder:
     def unreserve(self, cycle: Cycle, node_name: str) -> None:
         self._answer("unreserve")
 
-    def permit(self, cycle: Cycle, node_name: str) -> Wait | Status | None:
-        answer: Wait | Status | None = self._answer("permit")
+    def permit(self, cycle: Cycle, node_name: str) -> PermitWait | Status | None:
+        answer: PermitWait | Status | None = self._answer("permit")
         return answer
 
-    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight | Status:
-        answer: Preflight | Status = self._answer("pre_bind_preflight") or Preflight()
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> PreBindPreFlightResult | Status:
+        answer: PreBindPreFlightResult | Status = self._answer("pre_bind_preflight") or PreBindPreFlightResult()
         return answer
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:
@@ -122,14 +122,14 @@ def recording(**answers: Any) -> tuple[Harness, Recorder]:
 
 
 def test_plugins_are_added_to_the_default_profile() -> None:
-    described = Harness([Racked]).profile().described()
+    described = Harness([Racked]).profile().describe()
     assert described["filter"][-1] == "Racked"
     assert {"NodeResourcesFit", "Racked"} <= set(described["filter"])
     assert described["score"][-1] == "Racked:1"
 
 
 def test_only_leaves_out_everything_but_an_order_and_a_binder() -> None:
-    assert Harness([Racked], only=True).profile().described() == {
+    assert Harness([Racked], only=True).profile().describe() == {
         "queueSort": ["PrioritySort"],
         "filter": ["Racked"],
         "score": ["Racked:1"],
@@ -162,7 +162,7 @@ class OwnBinder:
 
 @pytest.mark.parametrize("only", [False, True], ids=["beside", "only"])
 def test_an_order_takes_the_place_of_the_shipped_one_and_a_binder_comes_before_it(only: bool) -> None:
-    described = Harness([Backwards, OwnBinder], only=only).profile().described()
+    described = Harness([Backwards, OwnBinder], only=only).profile().describe()
     assert (described["queueSort"], described["bind"]) == (["Backwards"], ["OwnBinder", "DefaultBinder"])
 
 
@@ -189,7 +189,7 @@ profiles:
 
 @pytest.mark.parametrize("config", [MAPPING, TEXT], ids=["mapping", "text"])
 def test_a_configuration_says_where_plugins_run(config: Any) -> None:
-    described = Harness([Racked], config=config).profile().described()
+    described = Harness([Racked], config=config).profile().describe()
     assert "Racked:5" in described["score"]
     assert "Racked" not in described["filter"]
 
@@ -282,11 +282,13 @@ def test_why_a_pod_is_held_before_the_queue() -> None:
     [
         pytest.param(make_pod(), NODE_ADDED, RACK_A, {"Racked"}, id="cured"),
         pytest.param(make_pod(), NODE_ADDED, make_node("d"), set(), id="the-hint-says-no"),
-        pytest.param(make_pod(), ClusterEvent(Resource.POD_GROUP, Action.ADD), None, set(), id="another-event"),
+        pytest.param(
+            make_pod(), ClusterEvent(EventResource.POD_GROUP, ActionType.ADD), None, set(), id="another-event"
+        ),
         pytest.param(make_pod(gates=["x"]), NODE_ADDED, RACK_A, set(), id="refused-by-another"),
         pytest.param(
             make_pod(gates=["x"]),
-            ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE_POD_GATES_ELIMINATED),
+            ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE_POD_GATES_ELIMINATED),
             make_pod(),
             {"SchedulingGates"},
             id="a-gate-goes",
@@ -301,16 +303,16 @@ class Hasty:
     """Its hint answers what a hint must not."""
 
     name = "Hasty"
-    cured_by = (Cure(Resource.NODE, Action.ADD, lambda _pod, _old, _new: True),)  # type: ignore[arg-type,return-value]
+    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD, lambda _pod, _old, _new: True),)  # type: ignore[arg-type,return-value]
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         return unschedulable("never")
 
 
 def test_a_hint_that_answers_nonsense_is_told_of() -> None:
     cluster = Harness([Hasty], nodes=[make_node()])
     with pytest.raises(PluginError, match=r'a hint of plugin "Hasty" answers Hint\.QUEUE or Hint\.SKIP; got True'):
-        cluster.wakes(make_pod(), ClusterEvent(Resource.NODE, Action.ADD), new=make_node("new"))
+        cluster.wakes(make_pod(), ClusterEvent(EventResource.NODE, ActionType.ADD), new=make_node("new"))
 
 
 @pytest.mark.parametrize("question", ["place", "bind", "filter", "scores", "why", "decide", "pre_enqueue", "node_of"])
@@ -441,11 +443,11 @@ def test_reserve_may_refuse() -> None:
 
 
 def test_a_waiting_pod_is_let_go_by_its_plugin() -> None:
-    cluster, recorder = recording(permit=Wait(30.0))
+    cluster, recorder = recording(permit=PermitWait(30.0))
     pod = make_pod()
     assert cluster.place(pod) == cluster.why(pod) == "waiting on c for Recorder"
     assert cluster.waiting == {"pod": ["Recorder"]}
-    (held,) = recorder.handle.waiting.all()
+    (held,) = recorder.handle.waiting_pods.all()
     held.allow("Recorder")
     assert cluster.waiting == {}
     assert cluster.node_of(pod) == "c"
@@ -453,7 +455,7 @@ def test_a_waiting_pod_is_let_go_by_its_plugin() -> None:
 
 
 def test_a_waiting_pod_loses_its_node_when_time_is_up() -> None:
-    cluster, recorder = recording(permit=Wait(30.0))
+    cluster, recorder = recording(permit=PermitWait(30.0))
     cluster.place(make_pod())
     cluster.advance(29)
     assert cluster.waiting
@@ -489,7 +491,7 @@ def test_binding_runs_the_last_points_and_remembers_the_write() -> None:
         pytest.param({"pre_bind": error("disk lost")}, "disk lost", id="prebind-fails"),
         pytest.param({"pre_bind_preflight": error("odd")}, 'running PreBindPreFlight "Recorder": odd', id="preflight"),
         pytest.param({"pre_enqueue": pending("not yet")}, "not yet", id="never-placed"),
-        pytest.param({"permit": Wait(5.0)}, "waiting on c for Recorder", id="still-waiting"),
+        pytest.param({"permit": PermitWait(5.0)}, "waiting on c for Recorder", id="still-waiting"),
     ],
 )
 def test_a_pod_that_cannot_be_bound(answers: dict[str, Any], said: str) -> None:

@@ -11,9 +11,9 @@ from bayplan.volumes.errors import VolumeError
 from support.builders.volumes import (
     at_version,
     catalog,
+    claim_reference,
     make_claim,
     make_volume,
-    promise,
 )
 
 STORED = make_volume("pv", version="7")
@@ -48,7 +48,7 @@ def test_what_the_watch_brings_wins_even_before_it_is_observed() -> None:
     assumptions = VolumeAssumptions(lookup)
     assumptions.volumes.assume(ASSUMED)
     newer = at_version(STORED, "8")
-    lookup.put(newer)
+    lookup.upsert(newer)
     assert assumptions.volumes.get("pv") is newer
     assumptions.observe(newer)
     assert len(assumptions.volumes) == 0
@@ -58,7 +58,7 @@ def test_a_resync_of_the_same_version_leaves_the_assumption() -> None:
     lookup = catalog(STORED)
     assumptions = VolumeAssumptions(lookup)
     assumptions.volumes.assume(ASSUMED)
-    lookup.put(STORED)
+    lookup.upsert(STORED)
     assumptions.observe(STORED)
     assert assumptions.volumes.get("pv") is ASSUMED
 
@@ -67,7 +67,7 @@ def test_a_deleted_object_is_gone_with_its_assumption() -> None:
     lookup = catalog(make_claim())
     assumptions = VolumeAssumptions(lookup)
     assumptions.claims.assume(make_claim(annotations={"a": "b"}))
-    lookup.drop(make_claim())
+    lookup.delete(make_claim())
     assumptions.observe(make_claim())
     assert assumptions.claims.get("default/claim") is None
     assert len(assumptions.claims) == 0
@@ -91,12 +91,12 @@ def test_a_volume_is_free_again_when_its_claim_needs_it_no_more(
     assumptions = VolumeAssumptions(lookup)
     told: list[tuple[KubeObject, KubeObject]] = []
     assumptions.listen(lambda assumed, stored: told.append((assumed, stored)))
-    assumed = make_volume("pv", version="7", claim=promise(claim))
+    assumed = make_volume("pv", version="7", claim=claim_reference(claim))
     assumptions.volumes.assume(assumed)
     if now is None:
-        lookup.drop(claim)
+        lookup.delete(claim)
     else:
-        lookup.put(now)
+        lookup.upsert(now)
     assumptions.observe(now or claim)
     assert assumptions.volumes.get("pv") is (STORED if is_over else assumed)
     assert told == ([(assumed, STORED)] if is_over else [])
@@ -106,11 +106,11 @@ def test_a_volume_that_is_assumed_for_another_claim_by_now_stays_assumed() -> No
     first, second = make_claim("first", version="1"), make_claim("second", version="1")
     lookup = catalog(STORED, first, second)
     assumptions = VolumeAssumptions(lookup)
-    assumptions.volumes.assume(make_volume("pv", version="7", claim=promise(first)))
+    assumptions.volumes.assume(make_volume("pv", version="7", claim=claim_reference(first)))
     assumptions.volumes.restore(STORED)
-    assumed = make_volume("pv", version="7", claim=promise(second))
+    assumed = make_volume("pv", version="7", claim=claim_reference(second))
     assumptions.volumes.assume(assumed)
-    lookup.drop(first)
+    lookup.delete(first)
     assumptions.observe(first)
     assert assumptions.volumes.get("pv") is assumed
 
@@ -129,8 +129,8 @@ def test_volumes_of_a_class_follow_the_store() -> None:
     lookup = catalog(make_volume("b"), make_volume("a"), make_volume("c", storage_class="fast"))
     assumptions = VolumeAssumptions(lookup)
     assert [volume.name for volume in assumptions.volumes_of_class("slow")] == ["a", "b"]
-    lookup.put(make_volume("c"))
-    lookup.drop(make_volume("a"))
+    lookup.upsert(make_volume("c"))
+    lookup.delete(make_volume("a"))
     assert [volume.name for volume in assumptions.volumes_of_class("slow")] == ["b", "c"]
     assert assumptions.volumes_of_class("fast") == []
 
@@ -155,7 +155,7 @@ def test_an_assumption_that_the_watch_ends_is_reported_by_the_watch() -> None:
     assumptions = VolumeAssumptions(lookup)
     assumptions.listen(lambda old, new: heard.append((old, new)))
     assumptions.volumes.assume(ASSUMED)
-    lookup.put(newer := at_version(STORED, "8"))
+    lookup.upsert(newer := at_version(STORED, "8"))
     assumptions.observe(newer)
     assumptions.volumes.restore(STORED)
     assert heard == []

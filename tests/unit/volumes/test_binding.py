@@ -9,21 +9,21 @@ import pytest
 from bayplan.objects.storage import PersistentVolumeClaim
 from bayplan.objects.volumes import AwsElasticBlockStore, AzureDisk
 from bayplan.volumes.assumptions import VolumeAssumptions
-from bayplan.volumes.binding import BIND_CONFLICT, NOT_ENOUGH_SPACE, BindingInfo, VolumeDecider
-from bayplan.volumes.claims import SELECTED_NODE, classify
+from bayplan.volumes.binding import BIND_CONFLICT, NOT_ENOUGH_SPACE, PodVolumes, VolumeFinder
+from bayplan.volumes.claims import SELECTED_NODE, classify_claims
 from bayplan.volumes.errors import VolumeError
 from support.builders.volumes import (
     HOST,
     ZONE,
     at_version,
     catalog,
+    claim_reference,
+    claim_volume,
     make_claim,
     make_class,
     make_driver,
-    make_pool,
+    make_storage_capacity,
     make_volume,
-    on_claim,
-    promise,
     volume_pod,
 )
 
@@ -31,33 +31,33 @@ NODE = {ZONE: "a", HOST: "n1"}
 STATIC = make_class(provisioner="kubernetes.io/no-provisioner")
 
 
-def make_decider(*objects: Any) -> VolumeDecider:
+def make_decider(*objects: Any) -> VolumeFinder:
     lookup = catalog(*objects)
     assumptions = VolumeAssumptions(lookup)
     claims = [item for item in objects if isinstance(item, PersistentVolumeClaim)]
-    pod = volume_pod(*(on_claim(claim.name, f"v{number}") for number, claim in enumerate(claims)))
-    return VolumeDecider(classify(pod, assumptions.claims, lookup), assumptions, lookup)
+    pod = volume_pod(*(claim_volume(claim.name, f"v{number}") for number, claim in enumerate(claims)))
+    return VolumeFinder(classify_claims(pod, assumptions.claims, lookup), assumptions, lookup)
 
 
-def shown(info: BindingInfo) -> tuple[dict[str, str], list[str]]:
+def shown(info: PodVolumes) -> tuple[dict[str, str], list[str]]:
     return {item.claim.name: item.volume.name for item in info.bindings}, [claim.name for claim in info.provisions]
 
 
 def test_small_claims_take_small_volumes_whatever_their_order() -> None:
     objects = [make_claim("large", size="2Gi"), make_claim("small", size="1Gi"), STATIC]
     objects += [make_volume("v1", size="1Gi"), make_volume("v2", size="2Gi")]
-    reason, info = make_decider(*objects).decide("n1", NODE)
+    reason, info = make_decider(*objects).find_pod_volumes("n1", NODE)
     assert (reason, shown(info)) == (None, ({"large": "v2", "small": "v1"}, []))
 
 
 def test_a_volume_is_given_away_once() -> None:
-    reason, _ = make_decider(make_claim("a"), make_claim("b"), make_volume(), STATIC).decide("n1", NODE)
+    reason, _ = make_decider(make_claim("a"), make_claim("b"), make_volume(), STATIC).find_pod_volumes("n1", NODE)
     assert reason == BIND_CONFLICT
 
 
 def test_what_does_not_exist_is_made_where_that_is_possible() -> None:
     decider = make_decider(make_claim("a"), make_claim("b"), make_volume(), make_class())
-    reason, info = decider.decide("n1", NODE)
+    reason, info = decider.find_pod_volumes("n1", NODE)
     assert (reason, shown(info)) == (None, ({"a": "volume"}, ["b"]))
 
 
@@ -65,42 +65,44 @@ def test_a_selected_node_is_the_only_one_and_goes_straight_to_provisioning() -> 
     claim = make_claim(annotations={SELECTED_NODE: "n1"})
     decider = make_decider(claim, make_volume(), make_class())
     assert decider.selected_nodes == {"n1"}
-    assert decider.only_waiting is None
-    assert decider.decide("n2", NODE) == (BIND_CONFLICT, BindingInfo())
-    reason, info = decider.decide("n1", NODE)
+    assert decider.only_delayed_claims is None
+    assert decider.find_pod_volumes("n2", NODE) == (BIND_CONFLICT, PodVolumes())
+    reason, info = decider.find_pod_volumes("n1", NODE)
     assert (reason, shown(info)) == (None, ({}, ["claim"]))
 
 
 def test_two_selected_nodes_leave_none() -> None:
     claims = [make_claim(name, annotations={SELECTED_NODE: name}) for name in ("n1", "n2")]
     decider = make_decider(*claims, make_class())
-    assert [decider.decide(name, NODE)[0] for name in ("n1", "n2")] == [BIND_CONFLICT, BIND_CONFLICT]
+    assert [decider.find_pod_volumes(name, NODE)[0] for name in ("n1", "n2")] == [BIND_CONFLICT, BIND_CONFLICT]
 
 
 def test_the_first_claim_that_cannot_be_made_gives_the_reason() -> None:
     selected = make_claim("big", size="9Gi", annotations={SELECTED_NODE: "n1"})
     waiting = make_claim("static", storage_class="static")
     classes = (make_class(), make_class("static", provisioner="kubernetes.io/no-provisioner"))
-    decider = make_decider(waiting, selected, *classes, make_driver(), make_pool(capacity="1Gi"))
-    assert decider.decide("n1", NODE)[0] == NOT_ENOUGH_SPACE
+    decider = make_decider(waiting, selected, *classes, make_driver(), make_storage_capacity(capacity="1Gi"))
+    assert decider.find_pod_volumes("n1", NODE)[0] == NOT_ENOUGH_SPACE
 
 
 def test_a_claim_named_twice_does_not_get_its_promised_volume_twice() -> None:
     claim = make_claim()
-    lookup = catalog(claim, STATIC, make_volume("mine", claim=promise(claim)), make_volume("free"))
+    lookup = catalog(claim, STATIC, make_volume("mine", claim=claim_reference(claim)), make_volume("free"))
     assumptions = VolumeAssumptions(lookup)
-    pod = volume_pod(on_claim("claim", "v0"), on_claim("claim", "v1"))
-    decider = VolumeDecider(classify(pod, assumptions.claims, lookup), assumptions, lookup)
-    _, info = decider.decide("n1", NODE)
+    pod = volume_pod(claim_volume("claim", "v0"), claim_volume("claim", "v1"))
+    decider = VolumeFinder(classify_claims(pod, assumptions.claims, lookup), assumptions, lookup)
+    _, info = decider.find_pod_volumes("n1", NODE)
     assert [binding.volume.name for binding in info.bindings] == ["mine", "free"]
 
 
 def test_assumed_volumes_are_no_longer_free() -> None:
     lookup = catalog(make_claim(), make_volume(), STATIC)
     assumptions = VolumeAssumptions(lookup)
-    assumptions.volumes.assume(make_volume(claim=promise(make_claim("other"))))
-    decider = VolumeDecider(classify(volume_pod(on_claim("claim")), assumptions.claims, lookup), assumptions, lookup)
-    assert decider.decide("n1", NODE)[0] == BIND_CONFLICT
+    assumptions.volumes.assume(make_volume(claim=claim_reference(make_claim("other"))))
+    decider = VolumeFinder(
+        classify_claims(volume_pod(claim_volume("claim")), assumptions.claims, lookup), assumptions, lookup
+    )
+    assert decider.find_pod_volumes("n1", NODE)[0] == BIND_CONFLICT
 
 
 def test_labels_that_matter() -> None:
@@ -109,10 +111,10 @@ def test_labels_that_matter() -> None:
         make_volume(near={HOST: ["n1"]}),
         make_class(topologies=[{ZONE: ["a"]}]),
         make_driver(),
-        make_pool(capacity="1Gi", near={"rack": "r"}),
+        make_storage_capacity(capacity="1Gi", near={"rack": "r"}),
     )
     assert decider.label_keys() == {HOST, ZONE, "rack"}
-    assert decider.only_waiting is not None
+    assert decider.only_delayed_claims is not None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,9 @@ def test_bound_volumes_that_are_missing_or_broken() -> None:
 def test_the_decider_reads_stored_volumes_of_a_newer_version() -> None:
     lookup = catalog(make_claim(), make_volume(), STATIC)
     assumptions = VolumeAssumptions(lookup)
-    assumptions.volumes.assume(make_volume(claim=promise(make_claim("other"))))
-    lookup.put(at_version(make_volume(), "2"))
-    decider = VolumeDecider(classify(volume_pod(on_claim("claim")), assumptions.claims, lookup), assumptions, lookup)
-    assert decider.decide("n1", NODE)[0] is None
+    assumptions.volumes.assume(make_volume(claim=claim_reference(make_claim("other"))))
+    lookup.upsert(at_version(make_volume(), "2"))
+    decider = VolumeFinder(
+        classify_claims(volume_pod(claim_volume("claim")), assumptions.claims, lookup), assumptions, lookup
+    )
+    assert decider.find_pod_volumes("n1", NODE)[0] is None

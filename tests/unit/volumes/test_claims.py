@@ -14,30 +14,32 @@ from bayplan.volumes.claims import (
     all_bound,
     claim_uses,
     claims_by_name,
-    class_of_claim,
-    class_of_volume,
-    classify,
-    refusal,
+    claims_error,
+    classify_claims,
+    storage_class_of_claim,
+    storage_class_of_volume,
     used_claims,
 )
 from bayplan.volumes.errors import VolumeError
 from support.builders.volumes import (
     catalog,
+    claim_volume,
     ephemeral,
     make_claim,
     make_class,
     make_volume,
-    on_claim,
-    owned_by,
+    owner_references,
     volume_pod,
 )
 
-POD = volume_pod(on_claim("claim"))
+POD = volume_pod(claim_volume("claim"))
 OWNER = volume_pod(ephemeral("tmp"), name="web")
 
 
 def test_claims_come_in_the_order_of_volumes_and_other_volumes_do_not_count() -> None:
-    pod = volume_pod(ephemeral("tmp"), Volume(name="token"), on_claim("b"), on_claim("a"), on_claim("b"), name="web")
+    pod = volume_pod(
+        ephemeral("tmp"), Volume(name="token"), claim_volume("b"), claim_volume("a"), claim_volume("b"), name="web"
+    )
     assert [tuple(use) for use in claim_uses(pod)] == [("web-tmp", True), ("b", False), ("a", False), ("b", False)]
 
 
@@ -52,8 +54,8 @@ def test_claims_come_in_the_order_of_volumes_and_other_volumes_do_not_count() ->
 )
 def test_class(annotation: str | None, spec: str | None, expected: str) -> None:
     notes = {} if annotation is None else {CLASS_ANNOTATION: annotation}
-    assert class_of_claim(make_claim(storage_class=spec, annotations=notes)) == expected
-    assert class_of_volume(make_volume(storage_class=spec or "", annotations=notes)) == expected
+    assert storage_class_of_claim(make_claim(storage_class=spec, annotations=notes)) == expected
+    assert storage_class_of_volume(make_volume(storage_class=spec or "", annotations=notes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,9 +84,9 @@ def test_class(annotation: str | None, spec: str | None, expected: str) -> None:
             "PVC default/web-tmp was not created for pod default/web (pod is not owner)",
             id="somebody else's",
         ),
-        pytest.param(OWNER, [make_claim("web-tmp", owners=owned_by(OWNER))], None, id="own ephemeral"),
+        pytest.param(OWNER, [make_claim("web-tmp", owners=owner_references(OWNER))], None, id="own ephemeral"),
         pytest.param(
-            volume_pod(on_claim("a"), on_claim("b")),
+            volume_pod(claim_volume("a"), claim_volume("b")),
             [make_claim("b", deleted=True)],
             'persistentvolumeclaim "a" not found',
             id="the first volume decides",
@@ -92,12 +94,12 @@ def test_class(annotation: str | None, spec: str | None, expected: str) -> None:
     ],
 )
 def test_refusal(pod: Pod, objects: list[KubeObject], reason: str | None) -> None:
-    assert refusal(pod, catalog(*objects)) == reason
+    assert claims_error(pod, catalog(*objects)) == reason
 
 
 def sorted_claims(pod: Pod, *objects: KubeObject) -> PodClaims:
     lookup = catalog(*objects)
-    return classify(pod, VolumeAssumptions(lookup).claims, lookup)
+    return classify_claims(pod, VolumeAssumptions(lookup).claims, lookup)
 
 
 @pytest.mark.parametrize(

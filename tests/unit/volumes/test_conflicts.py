@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bayplan.objects.volumes import AwsElasticBlockStore, GcePersistentDisk, IscsiVolume, RbdVolume, Volume
-from bayplan.volumes.conflicts import conflicts_with, has_guarded_disk
-from support.builders.volumes import on_claim, volume_pod
+from bayplan.volumes.conflicts import conflicts_with, has_conflicting_disk_type
+from support.builders.volumes import claim_volume, volume_pod
 
 
 def gce(name: str, *, read_only: bool = False) -> Volume:
@@ -47,14 +47,17 @@ def rbd(monitors: str, image: str = "i", pool: str = "p", *, read_only: bool = F
         pytest.param(rbd("a", read_only=True), rbd("a"), True, id="rbd only ours reads"),
         pytest.param(rbd("a"), rbd("a", read_only=True), True, id="rbd only theirs reads"),
         pytest.param(gce("a"), ebs("a"), False, id="different kinds"),
-        pytest.param(on_claim("a"), on_claim("a"), False, id="claims are not guarded here"),
+        pytest.param(claim_volume("a"), claim_volume("a"), False, id="claims are not guarded here"),
     ],
 )
 def test_conflicts(mine: Volume, theirs: Volume, conflict: bool) -> None:
     pods = (volume_pod(name="empty"), volume_pod(Volume(name="token"), theirs))
-    assert conflicts_with(volume_pod(on_claim("x"), mine), pods) is conflict
+    assert conflicts_with(volume_pod(claim_volume("x"), mine), pods) is conflict
 
 
 def test_which_disks_are_guarded() -> None:
-    assert all(has_guarded_disk(volume_pod(on_claim("c"), disk)) for disk in (gce("a"), ebs("a"), iscsi("a"), rbd("a")))
-    assert not has_guarded_disk(volume_pod(on_claim("c"), Volume(name="token")))
+    assert all(
+        has_conflicting_disk_type(volume_pod(claim_volume("c"), disk))
+        for disk in (gce("a"), ebs("a"), iscsi("a"), rbd("a"))
+    )
+    assert not has_conflicting_disk_type(volume_pod(claim_volume("c"), Volume(name="token")))

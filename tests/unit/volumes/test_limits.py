@@ -19,36 +19,36 @@ from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.limits import (
     MissingClaimError,
     attach_limits,
-    attachable,
+    attachable_volumes,
     attached_objects,
     attached_volumes,
     attachments_by_node,
-    counts,
     exceeds,
+    is_attachable,
     new_volumes,
 )
 from support.builders.volumes import (
     catalog,
+    claim_volume,
     ephemeral,
     make_attachment,
     make_claim,
     make_class,
     make_csi_node,
     make_volume,
-    on_claim,
-    owned_by,
+    owner_references,
     volume_pod,
 )
 
 D = "csi.example.com"
-POD = volume_pod(on_claim("claim"))
+POD = volume_pod(claim_volume("claim"))
 EBS = AwsElasticBlockStore("vol-1")
 
 
 @pytest.mark.parametrize(
     ("volume", "expected"),
     [
-        pytest.param(on_claim("c"), True, id="claim"),
+        pytest.param(claim_volume("c"), True, id="claim"),
         pytest.param(ephemeral(), True, id="ephemeral"),
         pytest.param(Volume(aws_elastic_block_store=EBS), True, id="migrated disk"),
         pytest.param(Volume(azure_file=AzureFile()), True, id="migratable, though it never counts"),
@@ -57,8 +57,8 @@ EBS = AwsElasticBlockStore("vol-1")
     ],
 )
 def test_which_volumes_may_count(volume: Volume, expected: bool) -> None:
-    assert counts(volume) is expected
-    assert bool(list(attachable([volume_pod(volume)]))) is expected
+    assert is_attachable(volume) is expected
+    assert bool(list(attachable_volumes([volume_pod(volume)]))) is expected
 
 
 def test_limits_of_a_node() -> None:
@@ -135,9 +135,9 @@ OWNER = volume_pod(ephemeral("tmp"), name="web")
             "PVC default/web-tmp was not created for pod default/web (pod is not owner)",
             id="somebody else's claim",
         ),
-        pytest.param(OWNER, [make_claim("web-tmp", owners=owned_by(OWNER))], None, None, id="own claim"),
+        pytest.param(OWNER, [make_claim("web-tmp", owners=owner_references(OWNER))], None, None, id="own claim"),
         pytest.param(
-            volume_pod(on_claim("")),
+            volume_pod(claim_volume("")),
             [],
             "PersistentVolumeClaim had no name",
             "PersistentVolumeClaim had no name",
@@ -156,7 +156,7 @@ def test_faults(pod: Pod, objects: list[Any], new_fault: str | None, old_fault: 
     lookup = catalog(*objects)
     for ask, fault in (
         (lambda: new_volumes(pod, lookup, migrated=True), new_fault),
-        (lambda: attached_volumes(attachable([pod]), lookup), old_fault),
+        (lambda: attached_volumes(attachable_volumes([pod]), lookup), old_fault),
     ):
         if fault is None:
             ask()
@@ -168,8 +168,10 @@ def test_faults(pod: Pod, objects: list[Any], new_fault: str | None, old_fault: 
 
 
 def test_only_volumes_whose_counting_may_fail_are_marked() -> None:
-    (claim, disk, own) = attachable([volume_pod(on_claim("c"), Volume(aws_elastic_block_store=EBS), ephemeral())])
-    assert (claim.may_break, disk.may_break, own.may_break) == (False, True, True)
+    (claim, disk, own) = attachable_volumes(
+        [volume_pod(claim_volume("c"), Volume(aws_elastic_block_store=EBS), ephemeral())]
+    )
+    assert (claim.may_raise, disk.may_raise, own.may_raise) == (False, True, True)
 
 
 def test_attachments_that_count() -> None:

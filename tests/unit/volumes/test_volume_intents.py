@@ -11,33 +11,33 @@ from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import ClaimReference, PersistentVolume
 from bayplan.snapshot import Catalog
 from bayplan.volumes.assumptions import VolumeAssumptions
-from bayplan.volumes.binding import BindingInfo, StaticBinding
+from bayplan.volumes.binding import PodVolumes, StaticVolumeBinding
 from bayplan.volumes.claims import SELECTED_NODE
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.volume_intents import (
     BOUND_BY_CONTROLLER,
-    PromiseVolume,
-    SelectNode,
-    assume,
+    SetSelectedNode,
+    SetVolumeClaimRef,
+    assume_pod_volumes,
     bindings_complete,
-    pod_gone,
-    promised_to,
-    revert,
+    pod_deleted_error,
+    revert_assumed_pod_volumes,
+    with_claim_ref,
 )
 from support.builders.volumes import (
     ZONE,
     at_version,
     catalog,
+    claim_reference,
     make_claim,
     make_volume,
-    promise,
     volume_pod,
 )
 
 CLAIM = make_claim("mine", version="5")
 OTHER = make_claim("other", version="6")
 VOLUME = make_volume("pv", version="7")
-INFO = BindingInfo((StaticBinding(CLAIM, VOLUME),), (OTHER,))
+INFO = PodVolumes((StaticVolumeBinding(CLAIM, VOLUME),), (OTHER,))
 REF = ClaimReference("PersistentVolumeClaim", "default", "mine", "uid-default-mine", "v1", "5")
 
 
@@ -45,33 +45,35 @@ REF = ClaimReference("PersistentVolumeClaim", "default", "mine", "uid-default-mi
     ("volume", "ref", "annotated"),
     [
         pytest.param(VOLUME, REF, True, id="free"),
-        pytest.param(make_volume(claim=promise(CLAIM, uid="")), REF, False, id="promised by a person, by name"),
-        pytest.param(make_volume(claim=promise(CLAIM)), promise(CLAIM), False, id="promised altogether"),
+        pytest.param(make_volume(claim=claim_reference(CLAIM, uid="")), REF, False, id="promised by a person, by name"),
+        pytest.param(
+            make_volume(claim=claim_reference(CLAIM)), claim_reference(CLAIM), False, id="promised altogether"
+        ),
         pytest.param(make_volume(annotations={BOUND_BY_CONTROLLER: "x"}), REF, True, id="annotated before"),
     ],
 )
 def test_a_promise(volume: PersistentVolume, ref: ClaimReference, annotated: bool) -> None:
-    bound = promised_to(volume, CLAIM)
+    bound = with_claim_ref(volume, CLAIM)
     assert bound.spec.claim_ref == ref
     assert (BOUND_BY_CONTROLLER in bound.metadata.annotations) is annotated
     assert bound.metadata.resource_version == volume.metadata.resource_version
 
 
 def test_what_is_promised_already_is_not_touched() -> None:
-    volume = make_volume(claim=promise(CLAIM))
-    assert promised_to(volume, CLAIM) is volume
+    volume = make_volume(claim=claim_reference(CLAIM))
+    assert with_claim_ref(volume, CLAIM) is volume
 
 
 def test_assume_and_revert() -> None:
     assumptions = VolumeAssumptions(catalog(CLAIM, OTHER, VOLUME))
-    assumed = assume(INFO, "n1", assumptions)
+    assumed = assume_pod_volumes(INFO, "n1", assumptions)
     volume = assumptions.volumes.get("pv")
     claim = assumptions.claims.get("default/other")
     assert volume is assumed.bindings[0].volume
     assert claim is assumed.provisions[0]
     assert claim is not None
     assert claim.metadata.annotations == {SELECTED_NODE: "n1"}
-    revert(assumed, assumptions)
+    revert_assumed_pod_volumes(assumed, assumptions)
     assert assumptions.volumes.get("pv") is VOLUME
     assert assumptions.claims.get("default/other") is OTHER
 
@@ -86,14 +88,14 @@ def test_assume_and_revert() -> None:
 def test_nothing_stays_assumed_when_one_thing_has_changed(stored: list[Any]) -> None:
     assumptions = VolumeAssumptions(catalog(*stored))
     with pytest.raises(VolumeError):
-        assume(INFO, "n1", assumptions)
+        assume_pod_volumes(INFO, "n1", assumptions)
     assert (len(assumptions.volumes), len(assumptions.claims)) == (0, 0)
 
 
 def test_writes_carry_the_version_they_were_decided_on() -> None:
     assumptions = VolumeAssumptions(catalog(CLAIM, OTHER, VOLUME))
-    assumed = assume(INFO, "n1", assumptions)
-    assert PromiseVolume(assumed.bindings[0].volume).patch() == {
+    assumed = assume_pod_volumes(INFO, "n1", assumptions)
+    assert SetVolumeClaimRef(assumed.bindings[0].volume).patch() == {
         "metadata": {"resourceVersion": "7", "annotations": {BOUND_BY_CONTROLLER: "yes"}},
         "spec": {
             "claimRef": {
@@ -106,7 +108,7 @@ def test_writes_carry_the_version_they_were_decided_on() -> None:
             }
         },
     }
-    assert SelectNode(assumed.provisions[0]).patch() == {
+    assert SetSelectedNode(assumed.provisions[0]).patch() == {
         "metadata": {"resourceVersion": "6", "annotations": {SELECTED_NODE: "n1"}}
     }
 
@@ -114,9 +116,9 @@ def test_writes_carry_the_version_they_were_decided_on() -> None:
 # waiting
 
 NODE = Node(ObjectMeta(name="n1", labels={ZONE: "a"}))
-WRITTEN_VOLUME = at_version(promised_to(VOLUME, CLAIM), "20")
+WRITTEN_VOLUME = at_version(with_claim_ref(VOLUME, CLAIM), "20")
 WRITTEN_CLAIM = make_claim("other", version="21", annotations={SELECTED_NODE: "n1"})
-WRITTEN = BindingInfo((StaticBinding(CLAIM, WRITTEN_VOLUME),), (WRITTEN_CLAIM,))
+WRITTEN = PodVolumes((StaticVolumeBinding(CLAIM, WRITTEN_VOLUME),), (WRITTEN_CLAIM,))
 BOUND_CLAIM = make_claim("mine", version="22", volume="pv")
 BOUND_OTHER = make_claim("other", version="23", volume="made", annotations={SELECTED_NODE: "n1"})
 MADE = make_volume("made", version="24", near={ZONE: ["a"]})
@@ -171,7 +173,7 @@ def test_not_yet(changes: list[Any], without: str) -> None:
             [make_volume("pv", version="30")], "", NODE, 'ClaimRef got reset for pv "pv"', id="promise broken"
         ),
         pytest.param(
-            [make_volume("pv", version="30", claim=promise(CLAIM), near={ZONE: ["b"]})],
+            [make_volume("pv", version="30", claim=claim_reference(CLAIM), near={ZONE: ["b"]})],
             "",
             NODE,
             'pv "pv" node affinity doesn\'t match node "n1": no matching NodeSelectorTerms',
@@ -210,4 +212,4 @@ def test_never(changes: list[Any], without: str, node: Node | None, fault: str) 
 
 
 def test_a_pod_that_is_gone() -> None:
-    assert str(pod_gone(volume_pod(name="web"))) == 'pod does not exist any more: pod "web" not found'
+    assert str(pod_deleted_error(volume_pod(name="web"))) == 'pod does not exist any more: pod "web" not found'

@@ -11,9 +11,9 @@ from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.volume_matcher import (
-    Candidates,
-    Provisioning,
-    is_promised,
+    CandidateVolumes,
+    ProvisioningCheck,
+    is_reserved_for,
     largest_volume,
     reachable,
 )
@@ -22,12 +22,12 @@ from support.builders.volumes import (
     ZONE,
     affinity,
     catalog,
+    claim_reference,
     make_claim,
     make_class,
     make_driver,
-    make_pool,
+    make_storage_capacity,
     make_volume,
-    promise,
 )
 
 NODE = {ZONE: "a", HOST: "n1"}
@@ -36,7 +36,7 @@ CLAIM = make_claim()
 
 def found(claim: PersistentVolumeClaim, *volumes: PersistentVolume, taken: tuple[str, ...] = ()) -> str | None:
     """The answer to the first question and to the later ones, which go through an index."""
-    candidates = Candidates(claim, volumes)
+    candidates = CandidateVolumes(claim, volumes)
     answers = {volume.name if (volume := candidates.find(NODE, taken)) else None for _ in range(3)}
     (answer,) = answers
     return answer
@@ -59,15 +59,17 @@ def found(claim: PersistentVolumeClaim, *volumes: PersistentVolume, taken: tuple
         pytest.param({"modes": ("ReadOnlyMany", "ReadWriteOnce")}, True, id="more access"),
         pytest.param({"near": {ZONE: ["a", "b"]}}, True, id="near"),
         pytest.param({"near": {ZONE: ["b"]}}, False, id="far"),
-        pytest.param({"claim": promise(make_claim("other"))}, False, id="promised to another"),
-        pytest.param({"claim": promise(CLAIM, uid="older")}, False, id="promised to a predecessor"),
-        pytest.param({"claim": promise(CLAIM)}, True, id="promised"),
-        pytest.param({"claim": promise(CLAIM, uid="")}, True, id="promised by name"),
+        pytest.param({"claim": claim_reference(make_claim("other"))}, False, id="promised to another"),
+        pytest.param({"claim": claim_reference(CLAIM, uid="older")}, False, id="promised to a predecessor"),
+        pytest.param({"claim": claim_reference(CLAIM)}, True, id="promised"),
+        pytest.param({"claim": claim_reference(CLAIM, uid="")}, True, id="promised by name"),
         pytest.param(
-            {"claim": promise(CLAIM), "phase": "Bound", "modes": (), "labels": {}}, True, id="promises win over access"
+            {"claim": claim_reference(CLAIM), "phase": "Bound", "modes": (), "labels": {}},
+            True,
+            id="promises win over access",
         ),
-        pytest.param({"claim": promise(CLAIM), "near": {ZONE: ["b"]}}, False, id="promised but far"),
-        pytest.param({"claim": promise(CLAIM), "size": "1"}, False, id="promised but too small"),
+        pytest.param({"claim": claim_reference(CLAIM), "near": {ZONE: ["b"]}}, False, id="promised but far"),
+        pytest.param({"claim": claim_reference(CLAIM), "size": "1"}, False, id="promised but too small"),
     ],
 )
 def test_one_volume(volume: dict[str, Any], fits: bool) -> None:
@@ -88,8 +90,8 @@ def test_the_smallest_of_those_that_fit() -> None:
 def test_a_promised_volume_decides_alone() -> None:
     claim = make_claim()
     free = make_volume("free")
-    assert found(claim, free, make_volume("mine", size="9Gi", claim=promise(claim))) == "mine"
-    far = make_volume("mine", near={ZONE: ["b"]}, claim=promise(claim))
+    assert found(claim, free, make_volume("mine", size="9Gi", claim=claim_reference(claim))) == "mine"
+    far = make_volume("mine", near={ZONE: ["b"]}, claim=claim_reference(claim))
     assert found(claim, free, far) is None
     assert found(claim, free, far, taken=("mine",)) == "free"
 
@@ -110,7 +112,7 @@ def test_selectors(selector: LabelSelector | None, fits: bool) -> None:
 
 def test_a_malformed_selector_is_an_error_even_without_volumes() -> None:
     selector = LabelSelector(match_expressions=(LabelSelectorRequirement("tier", "Like", ("a",)),))
-    candidates = Candidates(make_claim(selector=selector), [])
+    candidates = CandidateVolumes(make_claim(selector=selector), [])
     with pytest.raises(VolumeError) as caught:
         candidates.find(NODE)
     assert str(caught.value) == (
@@ -120,9 +122,9 @@ def test_a_malformed_selector_is_an_error_even_without_volumes() -> None:
 
 def test_a_promise_binds_by_namespace_name_and_uid() -> None:
     claim = make_claim(uid="u")
-    assert is_promised(make_volume(claim=promise(claim)), claim)
-    assert not is_promised(make_volume(), claim)
-    assert not is_promised(make_volume(claim=promise(make_claim(namespace="ml", uid="u"))), claim)
+    assert is_reserved_for(make_volume(claim=claim_reference(claim)), claim)
+    assert not is_reserved_for(make_volume(), claim)
+    assert not is_reserved_for(make_volume(claim=claim_reference(make_claim(namespace="ml", uid="u"))), claim)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +156,8 @@ def test_fields_of_the_node_are_not_looked_at_but_must_be_well_formed() -> None:
 # to be made
 
 
-def provisioning(claim: PersistentVolumeClaim, *objects: Any) -> Provisioning:
-    return Provisioning(claim, "slow", catalog(*objects))
+def provisioning(claim: PersistentVolumeClaim, *objects: Any) -> ProvisioningCheck:
+    return ProvisioningCheck(claim, "slow", catalog(*objects))
 
 
 @pytest.mark.parametrize(
@@ -182,17 +184,30 @@ def test_where_volumes_can_be_made(storage_class: Any, expected: bool) -> None:
         pytest.param(CLAIM, [make_driver(capacity=False)], True, id="not tracked"),
         pytest.param(CLAIM, [make_driver()], False, id="no pool"),
         pytest.param(make_claim(size=None), [make_driver()], True, id="nothing asked"),
-        pytest.param(CLAIM, [make_driver(), make_pool(capacity="1Gi")], True, id="enough"),
-        pytest.param(CLAIM, [make_driver(), make_pool(capacity="1Gi", largest="1Mi")], False, id="largest counts"),
-        pytest.param(CLAIM, [make_driver(), make_pool(capacity="1Mi", largest="1Gi")], True, id="largest alone counts"),
-        pytest.param(CLAIM, [make_driver(), make_pool()], False, id="says nothing"),
-        pytest.param(CLAIM, [make_driver(), make_pool(capacity="9Gi", reachable=False)], False, id="for no node"),
-        pytest.param(CLAIM, [make_driver(), make_pool(capacity="9Gi", near={ZONE: "b"})], False, id="elsewhere"),
-        pytest.param(CLAIM, [make_driver(), make_pool(capacity="9Gi", near={ZONE: "a"})], True, id="near"),
-        pytest.param(CLAIM, [make_driver(), make_pool(capacity="9Gi", storage_class="x")], False, id="other class"),
+        pytest.param(CLAIM, [make_driver(), make_storage_capacity(capacity="1Gi")], True, id="enough"),
+        pytest.param(
+            CLAIM, [make_driver(), make_storage_capacity(capacity="1Gi", largest="1Mi")], False, id="largest counts"
+        ),
         pytest.param(
             CLAIM,
-            [make_driver(), make_pool("p", capacity="512Mi"), make_pool("q", capacity="512Mi")],
+            [make_driver(), make_storage_capacity(capacity="1Mi", largest="1Gi")],
+            True,
+            id="largest alone counts",
+        ),
+        pytest.param(CLAIM, [make_driver(), make_storage_capacity()], False, id="says nothing"),
+        pytest.param(
+            CLAIM, [make_driver(), make_storage_capacity(capacity="9Gi", reachable=False)], False, id="for no node"
+        ),
+        pytest.param(
+            CLAIM, [make_driver(), make_storage_capacity(capacity="9Gi", near={ZONE: "b"})], False, id="elsewhere"
+        ),
+        pytest.param(CLAIM, [make_driver(), make_storage_capacity(capacity="9Gi", near={ZONE: "a"})], True, id="near"),
+        pytest.param(
+            CLAIM, [make_driver(), make_storage_capacity(capacity="9Gi", storage_class="x")], False, id="other class"
+        ),
+        pytest.param(
+            CLAIM,
+            [make_driver(), make_storage_capacity("p", capacity="512Mi"), make_storage_capacity("q", capacity="512Mi")],
             False,
             id="no sum",
         ),
@@ -203,7 +218,7 @@ def test_room(claim: PersistentVolumeClaim, objects: list[Any], expected: bool) 
 
 
 def test_largest_volume() -> None:
-    assert largest_volume(make_pool()) is None
-    limit = largest_volume(make_pool(capacity="2Gi", largest="1Gi"))
+    assert largest_volume(make_storage_capacity()) is None
+    limit = largest_volume(make_storage_capacity(capacity="2Gi", largest="1Gi"))
     assert limit is not None
     assert limit.value() == 1 << 30

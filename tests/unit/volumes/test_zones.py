@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, REGION, ZONE, zone_demands
+from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, REGION, ZONE, zone_requirements
 from support.builders.volumes import make_volume
 
 
@@ -26,5 +26,5 @@ from support.builders.volumes import make_volume
     ],
 )
 def test_demands(labels: dict[str, str], demands: list[tuple[str, set[str]]]) -> None:
-    found = zone_demands(make_volume(labels=labels))
+    found = zone_requirements(make_volume(labels=labels))
     assert [(demand.key, set(demand.values)) for demand in found] == demands

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.pod_resources import Amounts, amounts, effective
+from bayplan.apiserver.resources.pod_resources import Quantities, effective_resources, parse_quantities
 from bayplan.codec.quantity import Quantity, parse_quantity
 
-_NOTE = "kubernetes.io/limit-ranger"
+_LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
 _NONE = parse_quantity("0")
-Constraint = Callable[[str, str, Quantity, Amounts, Amounts], str | None]
+Constraint = Callable[[str, str, Quantity, Quantities, Quantities], str | None]
 
 
-def fill_pod(pod: Tree, ranges: Iterable[Tree]) -> None:
+def set_pod_defaults(pod: Tree, ranges: Iterable[Tree]) -> None:
     """Give containers that do not say how much the amounts that the namespace has for them."""
     for each in ranges:
         requests, limits = _defaults(each)
@@ -48,10 +48,13 @@ def _fill_containers(pod: Tree, requests: Mapping[str, str], limits: Mapping[str
                     notes.append(what)
     if notes:
         annotations = pod["metadata"].get("annotations") or {}
-        pod["metadata"]["annotations"] = {**annotations, _NOTE: f"LimitRanger plugin set: {'; '.join(notes)}"}
+        pod["metadata"]["annotations"] = {
+            **annotations,
+            _LIMIT_RANGER_ANNOTATION: f"LimitRanger plugin set: {'; '.join(notes)}",
+        }
 
 
-def pod_problems(pod: Tree, ranges: Iterable[Tree]) -> list[str]:
+def pod_violations(pod: Tree, ranges: Iterable[Tree]) -> list[str]:
     """What a pod asks for and may not have, for the first LimitRange that refuses it."""
     spec = pod["spec"]
     for each in ranges:
@@ -61,47 +64,55 @@ def pod_problems(pod: Tree, ranges: Iterable[Tree]) -> list[str]:
                 for field in ("containers", "initContainers"):
                     for container in spec.get(field) or ():
                         resources = container.get("resources") or {}
-                        found += _problems(limit, amounts(resources.get("requests")), amounts(resources.get("limits")))
+                        found += _violations(
+                            limit,
+                            parse_quantities(resources.get("requests")),
+                            parse_quantities(resources.get("limits")),
+                        )
             elif limit.get("type") == "Pod":
-                found += _problems(limit, _whole(spec, "requests"), _whole(spec, "limits"))
+                found += _violations(
+                    limit, _pod_level_resources(spec, "requests"), _pod_level_resources(spec, "limits")
+                )
         if found:
             return found
     return []
 
 
-def _whole(spec: Tree, field: str) -> Amounts:
-    total = effective(spec, field)
-    told = amounts((spec.get("resources") or {}).get(field))
+def _pod_level_resources(spec: Tree, field: str) -> Quantities:
+    total = effective_resources(spec, field)
+    told = parse_quantities((spec.get("resources") or {}).get(field))
     return total | {name: amount for name, amount in told.items() if name in ("cpu", "memory")}
 
 
-def claim_problems(claim: Tree, ranges: Iterable[Tree]) -> list[str]:
-    requests = amounts((claim["spec"].get("resources") or {}).get("requests"))
+def claim_violations(claim: Tree, ranges: Iterable[Tree]) -> list[str]:
+    requests = parse_quantities((claim["spec"].get("resources") or {}).get("requests"))
     for each in ranges:
         found: list[str] = []
         for limit in each["spec"].get("limits") or ():
             if limit.get("type") == "PersistentVolumeClaim":
-                found += _each(limit, "min", _least, requests, {})
-                found += _each(limit, "max", _most_request, requests, {})
+                found += _check_each(limit, "min", _min_violation, requests, {})
+                found += _check_each(limit, "max", _max_request_violation, requests, {})
         if found:
             return found
     return []
 
 
-def _problems(limit: Tree, requests: Amounts, limits: Amounts) -> list[str]:
+def _violations(limit: Tree, requests: Quantities, limits: Quantities) -> list[str]:
     return [
-        *_each(limit, "min", _least, requests, limits),
-        *_each(limit, "max", _most, requests, limits),
-        *_each(limit, "maxLimitRequestRatio", _ratio, requests, limits),
+        *_check_each(limit, "min", _min_violation, requests, limits),
+        *_check_each(limit, "max", _max_violation, requests, limits),
+        *_check_each(limit, "maxLimitRequestRatio", _ratio_violation, requests, limits),
     ]
 
 
-def _each(limit: Tree, field: str, rule: Constraint, requests: Amounts, limits: Amounts) -> list[str]:
-    found = (rule(limit["type"], name, bound, requests, limits) for name, bound in amounts(limit.get(field)).items())
+def _check_each(limit: Tree, field: str, rule: Constraint, requests: Quantities, limits: Quantities) -> list[str]:
+    found = (
+        rule(limit["type"], name, bound, requests, limits) for name, bound in parse_quantities(limit.get(field)).items()
+    )
     return [problem for problem in found if problem]
 
 
-def _least(kind: str, name: str, bound: Quantity, requests: Amounts, limits: Amounts) -> str | None:
+def _min_violation(kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities) -> str | None:
     told = f"minimum {name} usage per {kind} is {bound}"
     if name not in requests:
         return f"{told}.  No request is specified"
@@ -112,7 +123,7 @@ def _least(kind: str, name: str, bound: Quantity, requests: Amounts, limits: Amo
     return None
 
 
-def _most(kind: str, name: str, bound: Quantity, requests: Amounts, limits: Amounts) -> str | None:
+def _max_violation(kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities) -> str | None:
     told = f"maximum {name} usage per {kind} is {bound}"
     if name not in limits:
         return f"{told}.  No limit is specified"
@@ -123,14 +134,16 @@ def _most(kind: str, name: str, bound: Quantity, requests: Amounts, limits: Amou
     return None
 
 
-def _most_request(kind: str, name: str, bound: Quantity, requests: Amounts, limits: Amounts) -> str | None:  # noqa: ARG001
+def _max_request_violation(
+    kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities
+) -> str | None:
     told = f"maximum {name} usage per {kind} is {bound}"
     if name not in requests:
         return f"{told}.  No request is specified"
     return f"{told}, but request is {requests[name]}" if requests[name].compare(bound) > 0 else None
 
 
-def _ratio(kind: str, name: str, bound: Quantity, requests: Amounts, limits: Amounts) -> str | None:
+def _ratio_violation(kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities) -> str | None:
     told = f"{name} max limit to request ratio per {kind} is {bound}"
     request, limit = requests.get(name, _NONE), limits.get(name, _NONE)
     if request.is_zero():

@@ -1,7 +1,7 @@
 """What do admission plugins add to an object, and what do they refuse?
 
 The writing side asks twice, as an API server does: `admit` before the object is prepared and validated, when plugins
-may still change it, and `check` at the very end, when they may only say no. Both look at other objects through
+may still change it, and `validate` at the very end, when they may only say no. Both look at other objects through
 `Lookup`. A pod in a namespace without quotas and limits costs some ten microseconds.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from bayplan.apiserver.admission import limit_ranger, pod_security, resource_quota
-from bayplan.apiserver.api_errors import forbidden, not_found, terminating
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.resources.lookup import Lookup, built_in
+from bayplan.apiserver.api_errors import forbidden, namespace_terminating, not_found
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.codec.quantity import parse_quantity
 
 Operation = Literal["create", "update", "delete"]
@@ -23,15 +23,20 @@ NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _DEFAULT_INGRESS_CLASS = "ingressclass.kubernetes.io/is-default-class"
-_TOLERATED_S = 300
+_TOLERATION_SECONDS = 300
 
 
 def admit(
-    resource: Resource, item: Tree | None, old: Tree | None, operation: Operation, lookup: Lookup, subresource: str = ""
+    resource: ServedResource,
+    item: Tree | None,
+    old: Tree | None,
+    operation: Operation,
+    lookup: ObjectLookup,
+    subresource: str = "",
 ) -> None:
     """Let the plugins change the object, in place, or refuse the request. `item` is None for a deletion."""
     if operation == "delete":
-        _keep_immortal(resource, old or {})
+        _check_immortal_namespace(resource, old or {})
         return
     assert item is not None
     if operation == "create" and resource.namespaced:
@@ -47,8 +52,13 @@ def admit(
         _set_ingress_class(item, lookup)
 
 
-def check(
-    resource: Resource, item: Tree, old: Tree | None, operation: Operation, lookup: Lookup, subresource: str = ""
+def validate(
+    resource: ServedResource,
+    item: Tree,
+    old: Tree | None,
+    operation: Operation,
+    lookup: ObjectLookup,
+    subresource: str = "",
 ) -> list[str]:
     """Refuse what the plugins do not let through, and warn; the object is not changed any more."""
     if operation == "delete":
@@ -57,10 +67,10 @@ def check(
     if ours and not resource.group and not resource.custom:
         _check_limits(resource, item, operation, lookup, subresource)
         if resource.kind == "PersistentVolumeClaim" and old is not None:
-            _check_growth(resource, item, old, lookup)
-    warnings = pod_security.judge(resource, item, old, lookup, subresource=subresource)
+            _check_volume_resize(resource, item, old, lookup)
+    warnings = pod_security.evaluate(resource, item, old, lookup, subresource=subresource)
     if ours and resource.kind == "PriorityClass" and resource.group == "scheduling.k8s.io":
-        _check_only_default(resource, item, operation, lookup)
+        _check_single_global_default(resource, item, operation, lookup)
     if ours and resource.namespaced:
         _check_quotas(resource, item, old, lookup)
     return warnings
@@ -69,20 +79,20 @@ def check(
 # Namespaces
 
 
-def _keep_immortal(resource: Resource, old: Tree) -> None:
+def _check_immortal_namespace(resource: ServedResource, old: Tree) -> None:
     name = (old.get("metadata") or {}).get("name", "")
     if resource.kind == "Namespace" and not resource.group and name in IMMORTAL_NAMESPACES:
         raise forbidden(resource, name, "this namespace may not be deleted")
 
 
-def _called(item: Tree) -> str:
+def _object_name(item: Tree) -> str:
     """The name in a refusal: of a name that is being made only the beginning is known."""
     metadata = item["metadata"]
     name, prefix = str(metadata.get("name", "")), metadata.get("generateName")
     return str(prefix) if prefix and (not name or len(name) == len(prefix) + 5) else name
 
 
-def _check_namespace(resource: Resource, item: Tree, lookup: Lookup) -> None:
+def _check_namespace(resource: ServedResource, item: Tree, lookup: ObjectLookup) -> None:
     """Nothing is made in a namespace that is not there, or that is going."""
     if resource.group == "authorization.k8s.io":
         return
@@ -91,18 +101,18 @@ def _check_namespace(resource: Resource, item: Tree, lookup: Lookup) -> None:
     if found is None:
         raise not_found(built_in("Namespace"), name)
     if (found.get("status") or {}).get("phase") == "Terminating":
-        raise terminating(resource, _called(item), name)
+        raise namespace_terminating(resource, _object_name(item), name)
 
 
 # Pods
 
 
-def _admit_pod(resource: Resource, pod: Tree, old: Tree | None, lookup: Lookup) -> None:
+def _admit_pod(resource: ServedResource, pod: Tree, old: Tree | None, lookup: ObjectLookup) -> None:
     spec = pod["spec"]
     if old is None:
         ranges = list(lookup.list(built_in("LimitRange"), pod["metadata"].get("namespace", "")))
         if ranges:
-            limit_ranger.fill_pod(pod, ranges)
+            limit_ranger.set_pod_defaults(pod, ranges)
         _set_priority(resource, pod, lookup)
     else:
         for name in ("priority", "preemptionPolicy"):
@@ -113,8 +123,8 @@ def _admit_pod(resource: Resource, pod: Tree, old: Tree | None, lookup: Lookup) 
         _set_runtime_class(resource, pod, lookup)
 
 
-def _set_priority(resource: Resource, pod: Tree, lookup: Lookup) -> None:
-    spec, name = pod["spec"], _called(pod)
+def _set_priority(resource: ServedResource, pod: Tree, lookup: ObjectLookup) -> None:
+    spec, name = pod["spec"], _object_name(pod)
     chosen = _priority_class(resource, pod, lookup)
     value = chosen.get("value", 0)
     policy = chosen.get("preemptionPolicy", "PreemptLowerPriority")
@@ -131,7 +141,7 @@ def _set_priority(resource: Resource, pod: Tree, lookup: Lookup) -> None:
     spec["preemptionPolicy"] = policy
 
 
-def _priority_class(resource: Resource, pod: Tree, lookup: Lookup) -> Tree:
+def _priority_class(resource: ServedResource, pod: Tree, lookup: ObjectLookup) -> Tree:
     """The class that the pod names, or everybody's default: of several the one with the lowest value."""
     kind = built_in("PriorityClass", "scheduling.k8s.io")
     wanted = pod["spec"].get("priorityClassName")
@@ -139,7 +149,7 @@ def _priority_class(resource: Resource, pod: Tree, lookup: Lookup) -> Tree:
         found = lookup.get(kind, "", wanted)
         if found is None:
             why = f"no PriorityClass with name {wanted} was found"
-            raise forbidden(resource, _called(pod), why)
+            raise forbidden(resource, _object_name(pod), why)
         return found
     defaults = [each for each in lookup.list(kind) if each.get("globalDefault")]
     return min(defaults, key=lambda each: int(each.get("value", 0)), default={})
@@ -149,7 +159,7 @@ def _set_tolerations(spec: Tree) -> None:
     tolerations = spec.get("tolerations") or []
     for key in (NOT_READY, UNREACHABLE):
         if not any(_tolerates(each, key) for each in tolerations):
-            added = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_S}
+            added = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATION_SECONDS}
             tolerations = [*tolerations, added]
     spec["tolerations"] = tolerations
 
@@ -158,8 +168,8 @@ def _tolerates(toleration: Mapping[str, Any], key: str) -> bool:
     return toleration.get("key", "") in (key, "") and toleration.get("effect", "") in ("NoExecute", "")
 
 
-def _set_runtime_class(resource: Resource, pod: Tree, lookup: Lookup) -> None:
-    spec, name = pod["spec"], _called(pod)
+def _set_runtime_class(resource: ServedResource, pod: Tree, lookup: ObjectLookup) -> None:
+    spec, name = pod["spec"], _object_name(pod)
     wanted = spec.get("runtimeClassName")
     found: Tree = {}
     if wanted is not None:
@@ -180,7 +190,7 @@ def _set_runtime_class(resource: Resource, pod: Tree, lookup: Lookup) -> None:
         _set_scheduling(resource, name, spec, scheduling)
 
 
-def _set_scheduling(resource: Resource, name: str, spec: Tree, scheduling: Tree) -> None:
+def _set_scheduling(resource: ServedResource, name: str, spec: Tree, scheduling: Tree) -> None:
     selector = dict(spec.get("nodeSelector") or {})
     for key, value in (scheduling.get("nodeSelector") or {}).items():
         if selector.get(key, value) != value:
@@ -199,15 +209,15 @@ def _set_scheduling(resource: Resource, name: str, spec: Tree, scheduling: Tree)
 # Claims, ingresses, priority classes
 
 
-def _set_default_class(claim: Tree, lookup: Lookup) -> None:
-    name = _default_of(lookup.list(built_in("StorageClass", "storage.k8s.io")), _DEFAULT_CLASS)
+def _set_default_class(claim: Tree, lookup: ObjectLookup) -> None:
+    name = _default_class(lookup.list(built_in("StorageClass", "storage.k8s.io")), _DEFAULT_CLASS)
     if name is not None and "volume.beta.kubernetes.io/storage-class" not in (
         claim["metadata"].get("annotations") or {}
     ):
         claim["spec"]["storageClassName"] = name
 
 
-def _default_of(items: Iterable[Tree], mark: str) -> str | None:
+def _default_class(items: Iterable[Tree], mark: str) -> str | None:
     """Of those marked as default the youngest, then the first by name."""
     marked = [each for each in items if (each["metadata"].get("annotations") or {}).get(mark) == "true"]
     marked.sort(key=lambda each: str(each["metadata"]["name"]))
@@ -215,21 +225,21 @@ def _default_of(items: Iterable[Tree], mark: str) -> str | None:
     return marked[0]["metadata"]["name"] if marked else None
 
 
-def _set_ingress_class(item: Tree, lookup: Lookup) -> None:
+def _set_ingress_class(item: Tree, lookup: ObjectLookup) -> None:
     annotated = "kubernetes.io/ingress.class" in (item["metadata"].get("annotations") or {})
     if item["spec"].get("ingressClassName") is None and not annotated:
         classes = lookup.list(built_in("IngressClass", "networking.k8s.io"))
-        name = _default_of(classes, _DEFAULT_INGRESS_CLASS)
+        name = _default_class(classes, _DEFAULT_INGRESS_CLASS)
         if name is not None:
             item["spec"]["ingressClassName"] = name
 
 
-def _check_growth(resource: Resource, item: Tree, old: Tree, lookup: Lookup) -> None:
+def _check_volume_resize(resource: ServedResource, item: Tree, old: Tree, lookup: ObjectLookup) -> None:
     before, after = (
         parse_quantity(((each["spec"].get("resources") or {}).get("requests") or {}).get("storage", "0"))
         for each in (old, item)
     )
-    name = _called(item)
+    name = _object_name(item)
     if after.compare(before) <= 0:
         return
     if (old.get("status") or {}).get("phase") != "Bound":
@@ -241,10 +251,12 @@ def _check_growth(resource: Resource, item: Tree, old: Tree, lookup: Lookup) -> 
         raise forbidden(resource, name, f"{why} must support resize")
 
 
-def _check_only_default(resource: Resource, item: Tree, operation: Operation, lookup: Lookup) -> None:
+def _check_single_global_default(
+    resource: ServedResource, item: Tree, operation: Operation, lookup: ObjectLookup
+) -> None:
     if not item.get("globalDefault"):
         return
-    name = _called(item)
+    name = _object_name(item)
     for other in lookup.list(resource):
         called = other["metadata"]["name"]
         if other.get("globalDefault") and (operation == "create" or called != name):
@@ -255,7 +267,9 @@ def _check_only_default(resource: Resource, item: Tree, operation: Operation, lo
 # Limits and quotas
 
 
-def _check_limits(resource: Resource, item: Tree, operation: Operation, lookup: Lookup, subresource: str) -> None:
+def _check_limits(
+    resource: ServedResource, item: Tree, operation: Operation, lookup: ObjectLookup, subresource: str
+) -> None:
     is_pod = resource.kind == "Pod" and (operation == "create" or subresource == "resize")
     is_claim = resource.kind == "PersistentVolumeClaim"
     if not (is_pod or is_claim):
@@ -263,16 +277,16 @@ def _check_limits(resource: Resource, item: Tree, operation: Operation, lookup: 
     ranges = list(lookup.list(built_in("LimitRange"), item["metadata"].get("namespace", "")))
     if not ranges:
         return
-    found = limit_ranger.pod_problems(item, ranges) if is_pod else limit_ranger.claim_problems(item, ranges)
+    found = limit_ranger.pod_violations(item, ranges) if is_pod else limit_ranger.claim_violations(item, ranges)
     if found:
         told = found[0] if len(found) == 1 else f"[{', '.join(dict.fromkeys(found))}]"
-        raise forbidden(resource, _called(item), told)
+        raise forbidden(resource, _object_name(item), told)
 
 
-def _check_quotas(resource: Resource, item: Tree, old: Tree | None, lookup: Lookup) -> None:
+def _check_quotas(resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup) -> None:
     namespace = item["metadata"].get("namespace", "")
     for quota in lookup.list(built_in("ResourceQuota"), namespace):
-        if resource_quota.limits_kind(quota, resource):
-            told = resource_quota.problem(quota, resource, item, old, lookup)
+        if resource_quota.covers_kind(quota, resource):
+            told = resource_quota.quota_violation(quota, resource, item, old, lookup)
             if told:
-                raise forbidden(resource, _called(item), told)
+                raise forbidden(resource, _object_name(item), told)

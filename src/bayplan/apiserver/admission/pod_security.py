@@ -15,24 +15,24 @@ from bayplan.apiserver import api_errors
 from bayplan.apiserver.admission.pod_security_standards import (
     BASELINE,
     RESTRICTED,
-    Violation,
+    PolicyViolation,
     violations,
 )
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.resources.lookup import Lookup, built_in
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.resources.pod_templates import pod_template
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 
 _PREFIX = "pod-security.kubernetes.io/"
 _PRIVILEGED = "privileged"
 _LEVELS = (_PRIVILEGED, BASELINE, RESTRICTED)
 _LATEST = "latest"
-_MOST_PODS = 3000
-_WITH_PODS = ("", "ephemeralcontainers", "resize")
+_MAX_PODS = 3000
+_POD_SUBRESOURCES = ("", "ephemeralcontainers", "resize")
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class PolicyLevel:
     """How strict, by the definitions of which version."""
 
     name: str = _PRIVILEGED
@@ -42,7 +42,7 @@ class Level:
     def strictness(self) -> int:
         return _LEVELS.index(self.name)
 
-    def violations(self, metadata: Tree, spec: Tree) -> list[Violation]:
+    def violations(self, metadata: Tree, spec: Tree) -> list[PolicyViolation]:
         if self.name == _PRIVILEGED:
             return []
         minor = 1 << 30 if self.version == _LATEST else int(self.version.removeprefix("v1."))
@@ -52,40 +52,42 @@ class Level:
         return f"{self.name}:{self.version}"
 
 
-_ANYTHING = Level()
+_PRIVILEGED_LEVEL = PolicyLevel()
 
 
-def judge(resource: Resource, item: Tree, old: Tree | None, lookup: Lookup, *, subresource: str = "") -> list[str]:
+def evaluate(
+    resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup, *, subresource: str = ""
+) -> list[str]:
     """The warnings about an object that is let in; raises for one that is not."""
     if resource.custom:
         return []
     if resource.kind == "Pod" and not resource.group:
-        if subresource not in _WITH_PODS or (old is not None and not _other_images(item, old)):
+        if subresource not in _POD_SUBRESOURCES or (old is not None and not _images_changed(item, old)):
             return []
-        enforced, warned = _levels_in(item, lookup)
+        enforced, warned = _namespace_levels(item, lookup)
         found = enforced.violations(item["metadata"], item["spec"])
         if found:
             name = item["metadata"]["name"]
-            raise api_errors.forbidden(resource, name, f'violates PodSecurity "{enforced}": {_told(found)}')
+            raise api_errors.forbidden(resource, name, f'violates PodSecurity "{enforced}": {_violation_text(found)}')
         return _warning(warned, item)
     if subresource:
         return []
     if resource.kind == "Namespace" and not resource.group:
-        return _judge_namespace(resource, item, old, lookup)
+        return _evaluate_namespace(resource, item, old, lookup)
     template = pod_template(resource, item)
-    return _warning(_levels_in(item, lookup)[1], template) if template else []
+    return _warning(_namespace_levels(item, lookup)[1], template) if template else []
 
 
-def _warning(level: Level, pod: Tree) -> list[str]:
+def _warning(level: PolicyLevel, pod: Tree) -> list[str]:
     found = level.violations(pod.get("metadata") or {}, pod.get("spec") or {})
-    return [f'would violate PodSecurity "{level}": {_told(found)}'] if found else []
+    return [f'would violate PodSecurity "{level}": {_violation_text(found)}'] if found else []
 
 
-def _told(found: Iterable[Violation]) -> str:
+def _violation_text(found: Iterable[PolicyViolation]) -> str:
     return ", ".join(map(str, found))
 
 
-def _other_images(pod: Tree, old: Tree) -> bool:
+def _images_changed(pod: Tree, old: Tree) -> bool:
     """Of a pod that is there, images alone can change what it may do; containers may come as well."""
     return any(
         [(each["name"], each.get("image")) for each in pod["spec"].get(part) or ()]
@@ -97,25 +99,25 @@ def _other_images(pod: Tree, old: Tree) -> bool:
 # Labels
 
 
-def _levels_in(item: Tree, lookup: Lookup) -> tuple[Level, Level]:
+def _namespace_levels(item: Tree, lookup: ObjectLookup) -> tuple[PolicyLevel, PolicyLevel]:
     namespace = lookup.get(built_in("Namespace"), "", item["metadata"].get("namespace", "")) or {}
-    return _levels((namespace.get("metadata") or {}).get("labels"), Faults())
+    return _levels((namespace.get("metadata") or {}).get("labels"), FieldErrorList())
 
 
-def _levels(labels: Mapping[str, str] | None, faults: Faults) -> tuple[Level, Level]:
+def _levels(labels: Mapping[str, str] | None, faults: FieldErrorList) -> tuple[PolicyLevel, PolicyLevel]:
     """What is enforced and what is warned of. A level that nobody knows is the strictest when enforced, else none."""
     if not labels or not any(key.startswith(_PREFIX) for key in labels):
-        return _ANYTHING, _ANYTHING
+        return _PRIVILEGED_LEVEL, _PRIVILEGED_LEVEL
     enforced, known = _level(labels, "enforce", RESTRICTED, faults)
     _level(labels, "audit", _PRIVILEGED, faults)
     warned, _ = _level(labels, "warn", _PRIVILEGED, faults)
     if f"{_PREFIX}warn" not in labels and known and enforced.strictness > warned.strictness:
         versioned = f"{_PREFIX}warn-version" in labels
-        warned = Level(enforced.name, warned.version if versioned else enforced.version)
+        warned = PolicyLevel(enforced.name, warned.version if versioned else enforced.version)
     return enforced, warned
 
 
-def _level(labels: Mapping[str, str], mode: str, otherwise: str, faults: Faults) -> tuple[Level, bool]:
+def _level(labels: Mapping[str, str], mode: str, otherwise: str, faults: FieldErrorList) -> tuple[PolicyLevel, bool]:
     """The level of a mode, and whether it is one that the labels name."""
     name, version = labels.get(f"{_PREFIX}{mode}"), labels.get(f"{_PREFIX}{mode}-version", _LATEST)
     known = name in _LEVELS
@@ -125,16 +127,18 @@ def _level(labels: Mapping[str, str], mode: str, otherwise: str, faults: Faults)
         faults.invalid(f"metadata.labels[{_PREFIX}{mode}-version]", version, 'must be "latest" or "v1.x"')
         version = _LATEST
     chosen = _PRIVILEGED if name is None else name if known else otherwise
-    return Level(chosen, version), known
+    return PolicyLevel(chosen, version), known
 
 
 # Namespaces
 
 
-def _judge_namespace(resource: Resource, item: Tree, old: Tree | None, lookup: Lookup) -> list[str]:
-    faults, before = Faults(), Faults()
+def _evaluate_namespace(resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup) -> list[str]:
+    faults, before = FieldErrorList(), FieldErrorList()
     enforced, _ = _levels(item["metadata"].get("labels"), faults)
-    was, _ = _levels(old["metadata"].get("labels"), before) if old is not None else (_ANYTHING, _ANYTHING)
+    was, _ = (
+        _levels(old["metadata"].get("labels"), before) if old is not None else (_PRIVILEGED_LEVEL, _PRIVILEGED_LEVEL)
+    )
     if faults and faults != before:
         raise api_errors.invalid(resource.kind, resource.group, item["metadata"]["name"], faults)
     relaxed = enforced.version == was.version and enforced.strictness <= was.strictness
@@ -143,22 +147,22 @@ def _judge_namespace(resource: Resource, item: Tree, old: Tree | None, lookup: L
     return _warnings_of_pods(enforced, item["metadata"]["name"], lookup)
 
 
-def _warnings_of_pods(level: Level, namespace: str, lookup: Lookup) -> list[str]:
-    pods = list(_one_of_each_first(lookup.list(built_in("Pod"), namespace)))
+def _warnings_of_pods(level: PolicyLevel, namespace: str, lookup: ObjectLookup) -> list[str]:
+    pods = list(_one_per_owner_first(lookup.list(built_in("Pod"), namespace)))
     doing: dict[str, list[str]] = {}
-    for pod in pods[:_MOST_PODS]:
+    for pod in pods[:_MAX_PODS]:
         if found := level.violations(pod["metadata"], pod["spec"]):
             doing.setdefault(", ".join(each.reason for each in found), []).append(pod["metadata"]["name"])
     warnings = []
-    if len(pods) > _MOST_PODS:
-        many = f"the first {_MOST_PODS} of {len(pods)} existing pods"
+    if len(pods) > _MAX_PODS:
+        many = f"the first {_MAX_PODS} of {len(pods)} existing pods"
         warnings.append(f"new PodSecurity enforce level only checked against {many}")
     if doing:
         warnings.append(f'existing pods in namespace "{namespace}" violate the new PodSecurity enforce level "{level}"')
     return warnings + sorted(f"{_first_of(names)}: {what}" for what, names in doing.items())
 
 
-def _one_of_each_first(pods: Iterable[Tree]) -> Iterator[Tree]:
+def _one_per_owner_first(pods: Iterable[Tree]) -> Iterator[Tree]:
     """One pod of each owner before the others: of many alike the first says all."""
     seen, later = set(), []
     for pod in pods:

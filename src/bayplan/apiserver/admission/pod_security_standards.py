@@ -19,7 +19,7 @@ BASELINE, RESTRICTED = "baseline", "restricted"
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class PolicyViolation:
     """What is not allowed, in short and with the parts of the pod that do it."""
 
     reason: str
@@ -29,34 +29,34 @@ class Violation:
         return f"{self.reason} ({self.detail})"
 
 
-Form = Callable[[Tree, Tree], Violation | None]
+CheckFunction = Callable[[Tree, Tree], PolicyViolation | None]
 """Of the metadata and the spec of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standard:
+class SecurityCheck:
     """One row: its forms by the minor version that brought them, oldest first."""
 
     name: str
     level: str
-    forms: Sequence[tuple[int, Form]]
+    forms: Sequence[tuple[int, CheckFunction]]
     instead_of: str = ""
     """The standard of the lower level that this one makes superfluous."""
 
-    def form(self, minor: int) -> Form | None:
+    def form(self, minor: int) -> CheckFunction | None:
         return next((form for since, form in reversed(self.forms) if since <= minor), None)
 
 
-def violations(level: str, minor: int, metadata: Tree, spec: Tree) -> list[Violation]:
+def violations(level: str, minor: int, metadata: Tree, spec: Tree) -> list[PolicyViolation]:
     """All that a level does not allow, as it was defined in version 1.`minor`."""
     found = (form(metadata, spec) for form in _forms(level, min(minor, _NEWEST)))
     return [each for each in found if each is not None]
 
 
 @cache
-def _forms(level: str, minor: int) -> tuple[Form, ...]:
+def _forms(level: str, minor: int) -> tuple[CheckFunction, ...]:
     """Baseline first, each level by name."""
-    rows = [(row, form) for row in _STANDARDS if (form := row.form(minor)) is not None]
+    rows = [(row, form) for row in _CHECKS if (form := row.form(minor)) is not None]
     if level == BASELINE:
         rows = [(row, form) for row, form in rows if row.level == BASELINE]
     covered = {row.instead_of for row, _ in rows}
@@ -76,7 +76,7 @@ def _context(holder: Tree) -> Tree:
     return holder.get("securityContext") or {}
 
 
-def _who(spec: Tree, name: str, bad: Callable[[Any], bool]) -> tuple[bool, list[str]]:
+def _violators(spec: Tree, name: str, bad: Callable[[Any], bool]) -> tuple[bool, list[str]]:
     """Whether the pod, and which containers, set a field of their security context to something bad."""
     value = _context(spec).get(name)
     names = [each["name"] for each in _containers(spec) if _is_bad(_context(each).get(name), bad)]
@@ -102,34 +102,38 @@ def _use(many: Sequence[str]) -> str:
     return "uses" if len(many) == 1 else "use"
 
 
-def _called(names: Sequence[str], word: str = "container") -> str:
+def _name_list(names: Sequence[str], word: str = "container") -> str:
     return f"{_plural(word, names)} {_quoted(names)}"
 
 
-def _setters(pod: bool, names: Sequence[str]) -> str:
+def _setters_text(pod: bool, names: Sequence[str]) -> str:
     """`pod and containers "a", "b"`; empty if nobody."""
-    return " and ".join(["pod"] * pod + [_called(names)] * bool(names))
+    return " and ".join(["pod"] * pod + [_name_list(names)] * bool(names))
 
 
 # The standards
 
 
-def _privileged(_: Tree, spec: Tree) -> Violation | None:
+def _privileged(_: Tree, spec: Tree) -> PolicyViolation | None:
     names = [each["name"] for each in _containers(spec) if _context(each).get("privileged")]
-    return Violation("privileged", f"{_called(names)} must not set securityContext.privileged=true") if names else None
+    return (
+        PolicyViolation("privileged", f"{_name_list(names)} must not set securityContext.privileged=true")
+        if names
+        else None
+    )
 
 
-def _host_namespaces(_: Tree, spec: Tree) -> Violation | None:
+def _host_namespaces(_: Tree, spec: Tree) -> PolicyViolation | None:
     found = [f"{name}=true" for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
-    return Violation("host namespaces", ", ".join(found)) if found else None
+    return PolicyViolation("host namespaces", ", ".join(found)) if found else None
 
 
-def _host_paths(_: Tree, spec: Tree) -> Violation | None:
+def _host_paths(_: Tree, spec: Tree) -> PolicyViolation | None:
     names = [each["name"] for each in spec.get("volumes") or () if each.get("hostPath") is not None]
-    return Violation("hostPath volumes", _called(names, "volume")) if names else None
+    return PolicyViolation("hostPath volumes", _name_list(names, "volume")) if names else None
 
 
-def _host_ports(_: Tree, spec: Tree) -> Violation | None:
+def _host_ports(_: Tree, spec: Tree) -> PolicyViolation | None:
     names, ports = [], set()
     for each in _containers(spec):
         if own := {str(port["hostPort"]) for port in each.get("ports") or () if port.get("hostPort")}:
@@ -137,8 +141,8 @@ def _host_ports(_: Tree, spec: Tree) -> Violation | None:
             ports |= own
     if not names:
         return None
-    return Violation(
-        "hostPort", f"{_called(names)} {_use(names)} {_plural('hostPort', ports)} {', '.join(sorted(ports))}"
+    return PolicyViolation(
+        "hostPort", f"{_name_list(names)} {_use(names)} {_plural('hostPort', ports)} {', '.join(sorted(ports))}"
     )
 
 
@@ -151,19 +155,19 @@ def _hosts(container: Tree) -> set[str]:
     return {way["host"] for way in ways if way.get("host")}
 
 
-def _probed_hosts(_: Tree, spec: Tree) -> Violation | None:
+def _probed_hosts(_: Tree, spec: Tree) -> PolicyViolation | None:
     found = {each["name"]: hosts for each in _containers(spec) if (hosts := _hosts(each))}
     if not found:
         return None
     names, hosts = sorted(found), set().union(*found.values())
     word = "probe or lifecycle host"
-    return Violation(word, f"{_called(names)} {_use(names)} {_plural(word, hosts)} {_quoted(sorted(hosts))}")
+    return PolicyViolation(word, f"{_name_list(names)} {_use(names)} {_plural(word, hosts)} {_quoted(sorted(hosts))}")
 
 
 _ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
-def _armor(metadata: Tree, spec: Tree) -> Violation | None:
+def _apparmor(metadata: Tree, spec: Tree) -> PolicyViolation | None:
     kinds: set[str] = set()
 
     def bad(profile: Tree) -> bool:
@@ -171,7 +175,7 @@ def _armor(metadata: Tree, spec: Tree) -> Violation | None:
             kinds.add(kind)
         return kind in kinds
 
-    setters = _setters(*_who(spec, "appArmorProfile", bad))
+    setters = _setters_text(*_violators(spec, "appArmorProfile", bad))
     notes = [
         f"{key}={quote(value)}"
         for key, value in sorted((metadata.get("annotations") or {}).items())
@@ -181,12 +185,12 @@ def _armor(metadata: Tree, spec: Tree) -> Violation | None:
     if not values:
         return None
     by = " and ".join(filter(None, (setters, _plural("annotation", notes) if notes else "")))
-    return Violation(
+    return PolicyViolation(
         _plural("forbidden AppArmor profile", values), f"{by} must not set AppArmor profile type to {_quoted(values)}"
     )
 
 
-_USUAL = frozenset(
+_BASELINE_CAPABILITIES = frozenset(
     {
         *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
         *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -201,36 +205,36 @@ def _added(spec: Tree, allowed: frozenset[str]) -> str:
         if own := set((_context(each).get("capabilities") or {}).get("add") or ()) - allowed:
             names.append(each["name"])
             more |= own
-    told = f"{_called(names)} must not include {_quoted(sorted(more))} in securityContext.capabilities.add"
+    told = f"{_name_list(names)} must not include {_quoted(sorted(more))} in securityContext.capabilities.add"
     return told if names else ""
 
 
-def _usual_capabilities(_: Tree, spec: Tree) -> Violation | None:
-    told = _added(spec, _USUAL)
-    return Violation("non-default capabilities", told) if told else None
+def _baseline_capabilities(_: Tree, spec: Tree) -> PolicyViolation | None:
+    told = _added(spec, _BASELINE_CAPABILITIES)
+    return PolicyViolation("non-default capabilities", told) if told else None
 
 
-def _few_capabilities(_: Tree, spec: Tree) -> Violation | None:
+def _restricted_capabilities(_: Tree, spec: Tree) -> PolicyViolation | None:
     keep = [
         each["name"]
         for each in _containers(spec)
         if "ALL" not in ((_context(each).get("capabilities") or {}).get("drop") or ())
     ]
-    dropped = f'{_called(keep)} must set securityContext.capabilities.drop=["ALL"]' if keep else ""
+    dropped = f'{_name_list(keep)} must set securityContext.capabilities.drop=["ALL"]' if keep else ""
     told = "; ".join(filter(None, (dropped, _added(spec, frozenset({"NET_BIND_SERVICE"})))))
-    return Violation("unrestricted capabilities", told) if told else None
+    return PolicyViolation("unrestricted capabilities", told) if told else None
 
 
-def _proc_mount(_: Tree, spec: Tree) -> Violation | None:
+def _proc_mount(_: Tree, spec: Tree) -> PolicyViolation | None:
     ways = {each["name"]: _context(each).get("procMount") or "Default" for each in _containers(spec)}
     names = [name for name, way in ways.items() if way != "Default"]
     if not names:
         return None
     told = _quoted(sorted({ways[name] for name in names}))
-    return Violation("procMount", f"{_called(names)} must not set securityContext.procMount to {told}")
+    return PolicyViolation("procMount", f"{_name_list(names)} must not set securityContext.procMount to {told}")
 
 
-def _se_linux(types: frozenset[str], _: Tree, spec: Tree) -> Violation | None:
+def _se_linux(types: frozenset[str], _: Tree, spec: Tree) -> PolicyViolation | None:
     kinds: set[str] = set()
     roles: set[str] = set()
 
@@ -241,19 +245,21 @@ def _se_linux(types: frozenset[str], _: Tree, spec: Tree) -> Violation | None:
         roles.update(set_too)
         return bool(own or set_too)
 
-    setters = _setters(*_who(spec, "seLinuxOptions", bad))
+    setters = _setters_text(*_violators(spec, "seLinuxOptions", bad))
     if not setters:
         return None
     what = [f"{_plural('type', kinds)} {_quoted(sorted(kinds))}"] if kinds else []
     what += [f"{name} may not be set" for name in ("user", "role") if name in roles]
-    return Violation("seLinuxOptions", f"{setters} set forbidden securityContext.seLinuxOptions: {'; '.join(what)}")
+    return PolicyViolation(
+        "seLinuxOptions", f"{setters} set forbidden securityContext.seLinuxOptions: {'; '.join(what)}"
+    )
 
 
 _SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
 _SECCOMP_CONTAINER = "container.seccomp.security.alpha.kubernetes.io/"
 
 
-def _seccomp_notes(metadata: Tree, spec: Tree) -> Violation | None:
+def _seccomp_notes(metadata: Tree, spec: Tree) -> PolicyViolation | None:
     keys = {_SECCOMP_POD, *(f"{_SECCOMP_CONTAINER}{each['name']}" for each in _containers(spec))}
     notes = metadata.get("annotations") or {}
     found = sorted(
@@ -262,11 +268,13 @@ def _seccomp_notes(metadata: Tree, spec: Tree) -> Violation | None:
         if notes[key] not in ("runtime/default", "docker/default") and not notes[key].startswith("localhost/")
     )
     return (
-        Violation("seccompProfile", f"forbidden {_plural('annotation', found)} {', '.join(found)}") if found else None
+        PolicyViolation("seccompProfile", f"forbidden {_plural('annotation', found)} {', '.join(found)}")
+        if found
+        else None
     )
 
 
-def _seccomp(_: Tree, spec: Tree, *, needed: bool = False) -> Violation | None:
+def _seccomp(_: Tree, spec: Tree, *, needed: bool = False) -> PolicyViolation | None:
     kinds: set[str] = set()
 
     def bad(profile: Tree) -> bool:
@@ -274,15 +282,15 @@ def _seccomp(_: Tree, spec: Tree, *, needed: bool = False) -> Violation | None:
             kinds.add(kind)
         return kind in kinds
 
-    setters = _setters(*_who(spec, "seccompProfile", bad))
+    setters = _setters_text(*_violators(spec, "seccompProfile", bad))
     if setters:
         told = f"{setters} must not set securityContext.seccompProfile.type to {_quoted(sorted(kinds))}"
-        return Violation("seccompProfile", told)
+        return PolicyViolation("seccompProfile", told)
     if not needed or _context(spec).get("seccompProfile") is not None:
         return None
     names = [each["name"] for each in _containers(spec) if _context(each).get("seccompProfile") is None]
-    told = f'pod or {_called(names)} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return Violation("seccompProfile", told) if names else None
+    told = f'pod or {_name_list(names)} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
+    return PolicyViolation("seccompProfile", told) if names else None
 
 
 _SYSCTLS = frozenset(
@@ -302,21 +310,21 @@ _SYSCTLS_29 = _SYSCTLS_27 | {
 _SYSCTLS_32 = _SYSCTLS_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
 
 
-def _sysctls(allowed: frozenset[str], _: Tree, spec: Tree) -> Violation | None:
+def _sysctls(allowed: frozenset[str], _: Tree, spec: Tree) -> PolicyViolation | None:
     found = [each["name"] for each in _context(spec).get("sysctls") or () if each["name"] not in allowed]
-    return Violation("forbidden sysctls", ", ".join(found)) if found else None
+    return PolicyViolation("forbidden sysctls", ", ".join(found)) if found else None
 
 
-def _host_process(_: Tree, spec: Tree) -> Violation | None:
-    setters = _setters(*_who(spec, "windowsOptions", lambda options: bool(options.get("hostProcess"))))
+def _host_process(_: Tree, spec: Tree) -> PolicyViolation | None:
+    setters = _setters_text(*_violators(spec, "windowsOptions", lambda options: bool(options.get("hostProcess"))))
     told = f"{setters} must not set securityContext.windowsOptions.hostProcess=true"
-    return Violation("hostProcess", told) if setters else None
+    return PolicyViolation("hostProcess", told) if setters else None
 
 
-def _no_escalation(_: Tree, spec: Tree) -> Violation | None:
+def _no_escalation(_: Tree, spec: Tree) -> PolicyViolation | None:
     names = [each["name"] for each in _containers(spec) if _context(each).get("allowPrivilegeEscalation") is not False]
-    told = f"{_called(names)} must set securityContext.allowPrivilegeEscalation=false"
-    return Violation("allowPrivilegeEscalation != false", told) if names else None
+    told = f"{_name_list(names)} must set securityContext.allowPrivilegeEscalation=false"
+    return PolicyViolation("allowPrivilegeEscalation != false", told) if names else None
 
 
 _VOLUMES = frozenset(
@@ -332,78 +340,78 @@ _OTHER_VOLUMES = (
 )
 
 
-def _few_volumes(_: Tree, spec: Tree) -> Violation | None:
+def _restricted_volumes(_: Tree, spec: Tree) -> PolicyViolation | None:
     others = [each for each in spec.get("volumes") or () if not any(each.get(kind) is not None for kind in _VOLUMES)]
     if not others:
         return None
     names = [each["name"] for each in others]
     kinds = {next((kind for kind in _OTHER_VOLUMES if each.get(kind) is not None), "unknown") for each in others}
     word = _plural("restricted volume type", kinds)
-    told = f"{_called(names, 'volume')} {_use(names)} {word} {_quoted(sorted(kinds))}"
-    return Violation("restricted volume types", told)
+    told = f"{_name_list(names, 'volume')} {_use(names)} {word} {_quoted(sorted(kinds))}"
+    return PolicyViolation("restricted volume types", told)
 
 
-def _not_root(_: Tree, spec: Tree) -> Violation | None:
-    setters = _setters(*_who(spec, "runAsNonRoot", lambda value: value is False))
+def _not_root(_: Tree, spec: Tree) -> PolicyViolation | None:
+    setters = _setters_text(*_violators(spec, "runAsNonRoot", lambda value: value is False))
     if setters:
-        return Violation("runAsNonRoot != true", f"{setters} must not set securityContext.runAsNonRoot=false")
+        return PolicyViolation("runAsNonRoot != true", f"{setters} must not set securityContext.runAsNonRoot=false")
     if _context(spec).get("runAsNonRoot"):
         return None
     names = [each["name"] for each in _containers(spec) if _context(each).get("runAsNonRoot") is None]
-    told = f"pod or {_called(names)} must set securityContext.runAsNonRoot=true"
-    return Violation("runAsNonRoot != true", told) if names else None
+    told = f"pod or {_name_list(names)} must set securityContext.runAsNonRoot=true"
+    return PolicyViolation("runAsNonRoot != true", told) if names else None
 
 
-def _not_user_zero(_: Tree, spec: Tree) -> Violation | None:
-    setters = _setters(*_who(spec, "runAsUser", lambda user: user == 0))
-    return Violation("runAsUser=0", f"{setters} must not set runAsUser=0") if setters else None
+def _not_user_zero(_: Tree, spec: Tree) -> PolicyViolation | None:
+    setters = _setters_text(*_violators(spec, "runAsUser", lambda user: user == 0))
+    return PolicyViolation("runAsUser=0", f"{setters} must not set runAsUser=0") if setters else None
 
 
-def _not_of_windows(form: Form) -> Form:
+def _skip_windows(form: CheckFunction) -> CheckFunction:
     """Since 1.25 pods that say that they are of Windows need not say what only Linux knows."""
     return lambda metadata, spec: None if (spec.get("os") or {}).get("name") == "windows" else form(metadata, spec)
 
 
-def _not_of_own_users(form: Form) -> Form:
+def _skip_user_namespaces(form: CheckFunction) -> CheckFunction:
     """Since 1.35 pods with users of their own are root of nothing else."""
     return lambda metadata, spec: None if spec.get("hostUsers") is False else form(metadata, spec)
 
 
-_needs_seccomp: Form = partial(_seccomp, needed=True)
+_needs_seccomp: CheckFunction = partial(_seccomp, needed=True)
 _SE_LINUX = frozenset({"", "container_t", "container_init_t", "container_kvm_t"})
-_STANDARDS = (
-    Standard("allowPrivilegeEscalation", RESTRICTED, [(8, _no_escalation), (25, _not_of_windows(_no_escalation))]),
-    Standard("appArmorProfile", BASELINE, [(0, _armor)]),
-    Standard("capabilities_baseline", BASELINE, [(0, _usual_capabilities)]),
-    Standard(
+_CHECKS = (
+    SecurityCheck("allowPrivilegeEscalation", RESTRICTED, [(8, _no_escalation), (25, _skip_windows(_no_escalation))]),
+    SecurityCheck("appArmorProfile", BASELINE, [(0, _apparmor)]),
+    SecurityCheck("capabilities_baseline", BASELINE, [(0, _baseline_capabilities)]),
+    SecurityCheck(
         "capabilities_restricted",
         RESTRICTED,
-        [(22, _few_capabilities), (25, _not_of_windows(_few_capabilities))],
+        [(22, _restricted_capabilities), (25, _skip_windows(_restricted_capabilities))],
         instead_of="capabilities_baseline",
     ),
-    Standard("hostNamespaces", BASELINE, [(0, _host_namespaces)]),
-    Standard("hostPathVolumes", BASELINE, [(0, _host_paths)]),
-    Standard("hostPorts", BASELINE, [(0, _host_ports)]),
-    Standard("hostProbesAndHostLifecycle", BASELINE, [(34, _probed_hosts)]),
-    Standard("privileged", BASELINE, [(0, _privileged)]),
-    Standard("procMount", BASELINE, [(0, _proc_mount), (35, _not_of_own_users(_proc_mount))]),
-    Standard("procMount_restricted", RESTRICTED, [(35, _proc_mount)], instead_of="procMount"),
-    Standard("restrictedVolumes", RESTRICTED, [(0, _few_volumes)], instead_of="hostPathVolumes"),
-    Standard("runAsNonRoot", RESTRICTED, [(0, _not_root), (35, _not_of_own_users(_not_root))]),
-    Standard("runAsUser", RESTRICTED, [(23, _not_user_zero), (35, _not_of_own_users(_not_user_zero))]),
-    Standard(
+    SecurityCheck("hostNamespaces", BASELINE, [(0, _host_namespaces)]),
+    SecurityCheck("hostPathVolumes", BASELINE, [(0, _host_paths)]),
+    SecurityCheck("hostPorts", BASELINE, [(0, _host_ports)]),
+    SecurityCheck("hostProbesAndHostLifecycle", BASELINE, [(34, _probed_hosts)]),
+    SecurityCheck("privileged", BASELINE, [(0, _privileged)]),
+    SecurityCheck("procMount", BASELINE, [(0, _proc_mount), (35, _skip_user_namespaces(_proc_mount))]),
+    SecurityCheck("procMount_restricted", RESTRICTED, [(35, _proc_mount)], instead_of="procMount"),
+    SecurityCheck("restrictedVolumes", RESTRICTED, [(0, _restricted_volumes)], instead_of="hostPathVolumes"),
+    SecurityCheck("runAsNonRoot", RESTRICTED, [(0, _not_root), (35, _skip_user_namespaces(_not_root))]),
+    SecurityCheck("runAsUser", RESTRICTED, [(23, _not_user_zero), (35, _skip_user_namespaces(_not_user_zero))]),
+    SecurityCheck(
         "seLinuxOptions",
         BASELINE,
         [(0, partial(_se_linux, _SE_LINUX)), (31, partial(_se_linux, _SE_LINUX | {"container_engine_t"}))],
     ),
-    Standard("seccompProfile_baseline", BASELINE, [(0, _seccomp_notes), (19, _seccomp)]),
-    Standard(
+    SecurityCheck("seccompProfile_baseline", BASELINE, [(0, _seccomp_notes), (19, _seccomp)]),
+    SecurityCheck(
         "seccompProfile_restricted",
         RESTRICTED,
-        [(19, _needs_seccomp), (25, _not_of_windows(_needs_seccomp))],
+        [(19, _needs_seccomp), (25, _skip_windows(_needs_seccomp))],
         instead_of="seccompProfile_baseline",
     ),
-    Standard(
+    SecurityCheck(
         "sysctls",
         BASELINE,
         [
@@ -413,6 +421,6 @@ _STANDARDS = (
             (32, partial(_sysctls, _SYSCTLS_32)),
         ],
     ),
-    Standard("windowsHostProcess", BASELINE, [(0, _host_process)]),
+    SecurityCheck("windowsHostProcess", BASELINE, [(0, _host_process)]),
 )
-_NEWEST = max(row.forms[-1][0] for row in _STANDARDS)
+_NEWEST = max(row.forms[-1][0] for row in _CHECKS)

@@ -11,23 +11,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 
-from bayplan.admission.gpu_sharing import schedulers_told
+from bayplan.admission.gpu_sharing import registered_schedulers
 from bayplan.admission.webhooks import (
-    DOORS,
-    GPU_DOORS,
+    GPU_WEBHOOKS,
+    WEBHOOKS,
+    AdmissionRequest,
     AdmissionSettings,
-    Door,
-    Request,
-    passed,
+    AdmissionWebhook,
+    run_webhook,
 )
-from bayplan.apiserver.api_errors import Refusal
+from bayplan.apiserver.api_errors import StatusError
 from bayplan.apiserver.defaulting.pods import fill_template
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.resources.lookup import Lookup, built_in
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.validation.core_kinds import check_pod_template
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 
-_QUEUES = Resource(
+_QUEUES = ServedResource(
     group="scheduling.volcano.sh",
     version="v1beta1",
     kind="Queue",
@@ -37,15 +37,15 @@ _QUEUES = Resource(
     storage_group="scheduling.volcano.sh",
     storage_plural="queues",
 )
-_DOORS = {door.webhook: door for door in DOORS}
-_JUDGED = {(door.group, door.plural) for door in DOORS}
+_WEBHOOKS = {door.webhook: door for door in WEBHOOKS}
+_VALIDATED_RESOURCES = {(door.group, door.plural) for door in WEBHOOKS}
 _SETTINGS = AdmissionSettings()
 
 
-class _Around:
+class _StoreAdmissionContext:
     """The cluster as the doors see it."""
 
-    def __init__(self, lookup: Lookup) -> None:
+    def __init__(self, lookup: ObjectLookup) -> None:
         self._lookup = lookup
 
     def queues(self) -> Mapping[str, Tree]:
@@ -61,7 +61,7 @@ class _Around:
 def template_faults(name: str, namespace: str, template: Tree) -> list[str]:
     """What is wrong with the template of a task, if it were a PodTemplate of its name: its defaults filled in first."""
     item: Tree = {"metadata": {"name": name, "namespace": namespace}, "template": copy.deepcopy(template)}
-    found = Faults()
+    found = FieldErrorList()
     try:
         fill_template(item["template"])
         check_pod_template(found, item)
@@ -70,45 +70,49 @@ def template_faults(name: str, namespace: str, template: Tree) -> list[str]:
     return [str(each) for each in found]
 
 
-def mutate(resource: Resource, item: Tree, lookup: Lookup) -> None:
+def mutate(resource: ServedResource, item: Tree, lookup: ObjectLookup) -> None:
     """Let the webhooks that are registered change a new object, in place."""
-    for door, settings in _open_doors(resource, "CREATE", lookup, mutating=True):
-        changed, _ = passed(door, _request("CREATE", item, None, lookup, settings))
+    for door, settings in _registered_webhooks(resource, "CREATE", lookup, mutating=True):
+        changed, _ = run_webhook(door, _request("CREATE", item, None, lookup, settings))
         if changed is not item:
             item.clear()
             item.update(changed)
 
 
-def judge(resource: Resource, item: Tree | None, old: Tree | None, operation: str, lookup: Lookup) -> None:
+def validate(
+    resource: ServedResource, item: Tree | None, old: Tree | None, operation: str, lookup: ObjectLookup
+) -> None:
     """Refuse what a registered webhook refuses, in the words of an API server."""
-    for door, settings in _open_doors(resource, operation, lookup, mutating=False):
-        _, fault = passed(door, _request(operation, item or {}, old, lookup, settings))
+    for door, settings in _registered_webhooks(resource, operation, lookup, mutating=False):
+        _, fault = run_webhook(door, _request(operation, item or {}, old, lookup, settings))
         if fault:
-            raise Refusal(400, "", f'admission webhook "{door.webhook}" denied the request: {fault.strip()}')
+            raise StatusError(400, "", f'admission webhook "{door.webhook}" denied the request: {fault.strip()}')
 
 
-def _request(operation: str, item: Tree, old: Tree | None, lookup: Lookup, settings: AdmissionSettings) -> Request:
+def _request(
+    operation: str, item: Tree, old: Tree | None, lookup: ObjectLookup, settings: AdmissionSettings
+) -> AdmissionRequest:
     name = str(((item or old or {}).get("metadata") or {}).get("name") or "")
-    return Request(operation, item, old, name, _Around(lookup), settings)
+    return AdmissionRequest(operation, item, old, name, _StoreAdmissionContext(lookup), settings)
 
 
-def _open_doors(
-    resource: Resource, operation: str, lookup: Lookup, *, mutating: bool
-) -> Iterator[tuple[Door, AdmissionSettings]]:
-    if (resource.group, resource.plural) not in _JUDGED:
+def _registered_webhooks(
+    resource: ServedResource, operation: str, lookup: ObjectLookup, *, mutating: bool
+) -> Iterator[tuple[AdmissionWebhook, AdmissionSettings]]:
+    if (resource.group, resource.plural) not in _VALIDATED_RESOURCES:
         return
     kind = "MutatingWebhookConfiguration" if mutating else "ValidatingWebhookConfiguration"
     for configuration in lookup.list(built_in(kind, "admissionregistration.k8s.io")):
         for webhook in configuration.get("webhooks") or ():
-            door = _DOORS.get(webhook.get("name", ""))
+            door = _WEBHOOKS.get(webhook.get("name", ""))
             if door is None or door.mutating is not mutating or operation not in door.operations:
                 continue
             if (door.group, door.plural) == (resource.group, resource.plural):
                 yield door, _settings(door, configuration)
 
 
-def _settings(door: Door, registration: Tree) -> AdmissionSettings:
+def _settings(door: AdmissionWebhook, registration: Tree) -> AdmissionSettings:
     """The usual ones, and of whose pods a registration speaks."""
-    if door not in GPU_DOORS:
+    if door not in GPU_WEBHOOKS:
         return _SETTINGS
-    return AdmissionSettings(sharing_schedulers=schedulers_told(registration))
+    return AdmissionSettings(sharing_schedulers=registered_schedulers(registration))

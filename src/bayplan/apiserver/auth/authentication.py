@@ -12,30 +12,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.auth.service_account_tokens import Tokens
-from bayplan.apiserver.requests import EVERYBODY, User
+from bayplan.apiserver.auth.service_account_tokens import ServiceAccountTokens
+from bayplan.apiserver.requests import AUTHENTICATED_GROUP, RequestUser
 
-ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
 _EXTRA = "impersonate-extra-"
 
 
 @dataclass(frozen=True, slots=True)
-class Impersonation:
+class ImpersonationRequest:
     """Somebody in whose name the request comes; the caller must be allowed to."""
 
-    user: User
-    names: tuple[tuple[str, str], ...]
+    user: RequestUser
+    permissions: tuple[tuple[str, str], ...]
     """(resource, name) of each right that is needed: users, groups, userextras."""
 
 
-class People:
+class RequestAuthenticator:
     """The users by their tokens."""
 
-    def __init__(self, tokens: Mapping[str, User], accounts: Tokens | None = None) -> None:
-        self._tokens = {token.encode(): _everybody(user) for token, user in tokens.items()}
+    def __init__(self, tokens: Mapping[str, RequestUser], accounts: ServiceAccountTokens | None = None) -> None:
+        self._tokens = {token.encode(): _with_authenticated_group(user) for token, user in tokens.items()}
         self._accounts = accounts
 
-    def by_token(self, token: str) -> User | None:
+    def authenticate_token(self, token: str) -> RequestUser | None:
         given = token.encode()
         found = None
         for known, user in self._tokens.items():  # all of them, so that time tells nothing
@@ -46,28 +46,28 @@ class People:
         return found
 
     @staticmethod
-    def of_certificate(certificate: Mapping[str, Any] | None) -> User | None:
+    def certificate_user(certificate: Mapping[str, Any] | None) -> RequestUser | None:
         """The user of a client certificate that our authority signed: its common name, its organisations as groups."""
         if not certificate:
             return None
         parts = [pair for rdn in certificate.get("subject", ()) for pair in rdn]
         name = next((value for key, value in parts if key == "commonName"), "")
-        return User(name, tuple(value for key, value in parts if key == "organizationName")) if name else None
+        return RequestUser(name, tuple(value for key, value in parts if key == "organizationName")) if name else None
 
-    def who(self, authorization: str, certificate: User | None) -> User:
+    def authenticate(self, authorization: str, certificate: RequestUser | None) -> RequestUser:
         """The user behind a request."""
         if certificate is not None:
-            return _everybody(certificate)
+            return _with_authenticated_group(certificate)
         scheme, _, token = authorization.strip().partition(" ")
         if not authorization:
             return ANONYMOUS
-        user = self.by_token(token.strip()) if scheme.lower() == "bearer" else None
+        user = self.authenticate_token(token.strip()) if scheme.lower() == "bearer" else None
         if user is None:
             raise api_errors.unauthorized()
-        return _everybody(user)
+        return _with_authenticated_group(user)
 
 
-def impersonated(headers: Mapping[str, str], groups: Sequence[str]) -> Impersonation | None:
+def parse_impersonation(headers: Mapping[str, str], groups: Sequence[str]) -> ImpersonationRequest | None:
     """Whom the request is made for, from its headers (names in lower case)."""
     name = headers.get("impersonate-user", "")
     extra = {key[len(_EXTRA) :]: (value,) for key, value in headers.items() if key.startswith(_EXTRA)}
@@ -77,12 +77,12 @@ def impersonated(headers: Mapping[str, str], groups: Sequence[str]) -> Impersona
         return None
     names = [("users", name), *(("groups", group) for group in groups)]
     names += [(f"userextras/{key}", value) for key, values in extra.items() for value in values]
-    user = User(name, tuple(groups), headers.get("impersonate-uid", ""), extra)
-    return Impersonation(_everybody(user), tuple(names))
+    user = RequestUser(name, tuple(groups), headers.get("impersonate-uid", ""), extra)
+    return ImpersonationRequest(_with_authenticated_group(user), tuple(names))
 
 
-def _everybody(user: User) -> User:
+def _with_authenticated_group(user: RequestUser) -> RequestUser:
     """Who was recognised belongs to all who were."""
-    if EVERYBODY in user.groups or user.name == ANONYMOUS.name:
+    if AUTHENTICATED_GROUP in user.groups or user.name == ANONYMOUS.name:
         return user
-    return User(user.name, (*user.groups, EVERYBODY), user.uid, user.extra)
+    return RequestUser(user.name, (*user.groups, AUTHENTICATED_GROUP), user.uid, user.extra)

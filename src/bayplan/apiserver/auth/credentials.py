@@ -18,11 +18,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bayplan.apiserver.requests import MASTERS, User
+from bayplan.apiserver.requests import MASTERS_GROUP, RequestUser
 from bayplan.errors import BayplanError
 
-ADMIN = "bayplan-admin"
-_VALID = timedelta(days=3650)
+ADMIN_USER_NAME = "bayplan-admin"
+_VALIDITY = timedelta(days=3650)
 
 
 class CredentialsError(BayplanError):
@@ -30,7 +30,7 @@ class CredentialsError(BayplanError):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ClusterCredentials:
     """Where the files are, and the token of the administrator."""
 
     folder: Path
@@ -64,12 +64,12 @@ class Credentials:
             "kind": "Config",
             "current-context": name,
             "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": authority}}],
-            "users": [{"name": ADMIN, "user": {"token": self.token}}],
-            "contexts": [{"name": name, "context": {"cluster": name, "user": ADMIN}}],
+            "users": [{"name": ADMIN_USER_NAME, "user": {"token": self.token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": ADMIN_USER_NAME}}],
         }
 
 
-def find_or_make(folder: Path, names: Iterable[str], now: datetime) -> Credentials:
+def load_or_create(folder: Path, names: Iterable[str], now: datetime) -> ClusterCredentials:
     """The credentials of a folder; made if they are not there, or if the certificate lacks one of the names."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,12 +81,12 @@ def find_or_make(folder: Path, names: Iterable[str], now: datetime) -> Credentia
         token = folder / "token"
         if not token.exists():
             _write(token, secrets.token_urlsafe(32))
-        return Credentials(folder, token.read_text().strip())
+        return ClusterCredentials(folder, token.read_text().strip())
     except (OSError, ValueError) as fault:
         raise CredentialsError(f"{folder} cannot hold a certificate: {fault}; name another folder") from None
 
 
-def read_tokens(path: Path) -> dict[str, User]:
+def read_tokens(path: Path) -> dict[str, RequestUser]:
     """Further users, one a line, as kube-apiserver's --token-auth-file has them: token,user,uid,"group1,group2"."""
     import csv
 
@@ -100,12 +100,12 @@ def read_tokens(path: Path) -> dict[str, User]:
         if len(row) < 3:
             raise CredentialsError(f'{path}: "{",".join(row)}" is no user; write token,user,uid,"group1,group2"')
         groups = tuple(row[3].split(",")) if len(row) > 3 and row[3] else ()
-        found[row[0]] = User(row[1], groups, row[2])
+        found[row[0]] = RequestUser(row[1], groups, row[2])
     return found
 
 
-def administrator() -> User:
-    return User(ADMIN, (MASTERS,), ADMIN)
+def admin_user() -> RequestUser:
+    return RequestUser(ADMIN_USER_NAME, (MASTERS_GROUP,), ADMIN_USER_NAME)
 
 
 def _write(path: Path, text: str | bytes) -> None:
@@ -129,7 +129,7 @@ def _make_certificates(folder: Path, names: list[str], now: datetime) -> None:
 
     def blank(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         start = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
-        return start.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + _VALID)
+        return start.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + _VALIDITY)
 
     issuer = named(f"bayplan-cluster@{int(now.timestamp())}")
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -143,7 +143,9 @@ def _make_certificates(folder: Path, names: list[str], now: datetime) -> None:
     )
     leaf = (
         blank(named("bayplan-cluster"), server.public_key())
-        .add_extension(x509.SubjectAlternativeName([_alternative(x509, name) for name in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_subject_alternative_name(x509, name) for name in names]), critical=False
+        )
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(
@@ -158,7 +160,7 @@ def _make_certificates(folder: Path, names: list[str], now: datetime) -> None:
     _write(folder / "server.key", key)
 
 
-def _alternative(x509: Any, name: str) -> Any:
+def _subject_alternative_name(x509: Any, name: str) -> Any:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

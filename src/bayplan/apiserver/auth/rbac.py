@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bayplan.apiserver.requests import EVERYBODY, User
+from bayplan.apiserver.requests import AUTHENTICATED_GROUP, RequestUser
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.storage.store import Place, Store
-from bayplan.apiserver.validation.metadata import selects
+from bayplan.apiserver.storage.store import CommittedObjects, Store
+from bayplan.apiserver.validation.metadata import selector_matches
 
 _GROUP = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes:
+class AuthorizationAttributes:
     """What somebody wants to do: to objects, or to a path that is about none."""
 
     verb: str
@@ -33,7 +33,7 @@ class Attributes:
     def full_resource(self) -> str:
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
-    def refusal(self, user: User) -> str:
+    def denial_message(self, user: RequestUser) -> str:
         """The sentence behind `is forbidden: `."""
         scope = f'in the namespace "{self.namespace}"' if self.namespace else "at the cluster scope"
         return (
@@ -41,32 +41,32 @@ class Attributes:
         )
 
 
-class Roles:
+class RbacAuthorizer:
     """The roles and bindings of the cluster."""
 
     def __init__(self, store: Store) -> None:
         self._places = {
-            name: store.place((_GROUP, name))
+            name: store.committed((_GROUP, name))
             for name in ("clusterroles", "roles", "clusterrolebindings", "rolebindings")
         }
         self._read: dict[str, tuple[int, dict[str, Tree]]] = {}
         self._changes = 0
-        store.after_each(lambda place, _: self._changed(place))
+        store.add_commit_listener(lambda place, _: self._changed(place))
 
-    def allows(self, user: User, asked: Attributes) -> bool:
-        if user.is_master or (asked.path and EVERYBODY in user.groups and _is_discovery(asked)):
+    def allows(self, user: RequestUser, asked: AuthorizationAttributes) -> bool:
+        if user.is_master or (asked.path and AUTHENTICATED_GROUP in user.groups and _is_discovery(asked)):
             return True
-        return any(_covers(rule, asked) for rule in self.rules(user, asked.namespace))
+        return any(_rule_allows(rule, asked) for rule in self.rules(user, asked.namespace))
 
-    def rules(self, user: User, namespace: str) -> Iterator[Tree]:
+    def rules(self, user: RequestUser, namespace: str) -> Iterator[Tree]:
         """Every rule that holds for the user in the namespace."""
         for binding in self._all("clusterrolebindings").values():
-            if _names(binding, user, ""):
+            if _binds_user(binding, user, ""):
                 yield from self._rules_of(binding, "")
         if not namespace:
             return
         for key, binding in self._all("rolebindings").items():
-            if key.startswith(f"{namespace}/") and _names(binding, user, namespace):
+            if key.startswith(f"{namespace}/") and _binds_user(binding, user, namespace):
                 yield from self._rules_of(binding, namespace)
 
     def _rules_of(self, binding: Tree, namespace: str) -> Iterable[Tree]:
@@ -84,28 +84,28 @@ class Roles:
             known = self._read[name] = (self._changes, found)
         return known[1]
 
-    def _changed(self, place: Place) -> None:
+    def _changed(self, place: CommittedObjects) -> None:
         self._changes += place.name[0] == _GROUP
 
 
-def gathered_rules(role: Tree, others: Iterable[Tree]) -> list[Tree]:
+def aggregated_rules(role: Tree, others: Iterable[Tree]) -> list[Tree]:
     """The rules of a role that is put together of others, which it selects by their labels; each rule once."""
     by_name = sorted(others, key=lambda each: str(each["metadata"]["name"]))
     found: list[Tree] = []
     for selector in (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ():
         for other in by_name:
-            if other["metadata"]["name"] != role["metadata"]["name"] and selects(
+            if other["metadata"]["name"] != role["metadata"]["name"] and selector_matches(
                 selector, other["metadata"].get("labels") or {}
             ):
                 found += [rule for rule in other.get("rules") or () if rule not in found]
     return found
 
 
-def _names(binding: Tree, user: User, namespace: str) -> bool:
-    return any(_is(subject, user, namespace) for subject in binding.get("subjects") or ())
+def _binds_user(binding: Tree, user: RequestUser, namespace: str) -> bool:
+    return any(_subject_matches(subject, user, namespace) for subject in binding.get("subjects") or ())
 
 
-def _is(subject: Tree, user: User, namespace: str) -> bool:
+def _subject_matches(subject: Tree, user: RequestUser, namespace: str) -> bool:
     match subject.get("kind"):
         case "User":
             return bool(subject.get("name") == user.name)
@@ -117,22 +117,22 @@ def _is(subject: Tree, user: User, namespace: str) -> bool:
     return False
 
 
-def _covers(rule: Tree, asked: Attributes) -> bool:
-    if not _has(rule.get("verbs"), asked.verb):
+def _rule_allows(rule: Tree, asked: AuthorizationAttributes) -> bool:
+    if not _matches_any(rule.get("verbs"), asked.verb):
         return False
     if asked.path:
         return any(_path_matches(each, asked.path) for each in rule.get("nonResourceURLs") or ())
-    if not _has(rule.get("apiGroups"), asked.group) or not _has_resource(rule.get("resources"), asked):
+    if not _matches_any(rule.get("apiGroups"), asked.group) or not _resource_matches(rule.get("resources"), asked):
         return False
     names = rule.get("resourceNames")
     return not names or asked.name in names
 
 
-def _has(listed: list[str] | None, wanted: str) -> bool:
+def _matches_any(listed: list[str] | None, wanted: str) -> bool:
     return "*" in (listed or ()) or wanted in (listed or ())
 
 
-def _has_resource(listed: list[str] | None, asked: Attributes) -> bool:
+def _resource_matches(listed: list[str] | None, asked: AuthorizationAttributes) -> bool:
     wanted = {"*", asked.full_resource}
     if asked.subresource:
         wanted.add(f"*/{asked.subresource}")
@@ -147,7 +147,7 @@ _DISCOVERY = ("/api", "/apis", "/openapi", "/version")
 _HEALTH = ("/healthz", "/livez", "/readyz")  # as a whole: what single checks say is for those who may
 
 
-def _is_discovery(asked: Attributes) -> bool:
+def _is_discovery(asked: AuthorizationAttributes) -> bool:
     """What the roles that every cluster starts with leave open to whoever is known."""
     path = asked.path
     known = path in _HEALTH or any(path == each or path.startswith(f"{each}/") for each in _DISCOVERY)

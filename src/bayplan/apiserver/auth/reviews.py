@@ -10,7 +10,7 @@ from typing import Any
 
 from bayplan.apiserver.api_errors import bad_request, invalid
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 
 _GROUP = "authorization.k8s.io"
 
@@ -33,14 +33,14 @@ def token_review(review: Tree, user: Tree | None, audience: str) -> Tree:
     return {**head, "spec": review.get("spec") or {}, "status": status}
 
 
-def access_asked(review: Tree, *, namespace: str = "") -> Tree:
+def review_attributes(review: Tree, *, namespace: str = "") -> Tree:
     """What an access review is about: verb, group, resource, subresource, namespace, name, or verb and path.
 
     `namespace` is that of the URL of a LocalSubjectAccessReview.
     """
     kind, spec = review.get("kind", ""), review.get("spec") or {}
     objects, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
-    faults = Faults()
+    faults = FieldErrorList()
     if objects is not None and path is not None:
         shown = {"Path": path.get("path", ""), "Verb": path.get("verb", "")}
         rule = "cannot be specified in combination with resourceAttributes"
@@ -51,13 +51,13 @@ def access_asked(review: Tree, *, namespace: str = "") -> Tree:
     if not kind.startswith("Self") and not spec.get("user") and not spec.get("groups"):
         faults.invalid("spec.user", "", "at least one of user or group must be specified")
     if kind == "LocalSubjectAccessReview":
-        _check_local(faults, objects, path, namespace)
+        _check_local_namespace(faults, objects, path, namespace)
     if faults:
         raise invalid("", _GROUP, "", faults)
-    return _asked(objects, path)
+    return _attributes(objects, path)
 
 
-def _check_local(faults: Faults, objects: Tree | None, path: Tree | None, namespace: str) -> None:
+def _check_local_namespace(faults: FieldErrorList, objects: Tree | None, path: Tree | None, namespace: str) -> None:
     given = (objects or {}).get("namespace", "")
     if objects is not None and given != namespace:
         faults.invalid("spec.resourceAttributes.namespace", given, "must match metadata.namespace")
@@ -66,7 +66,7 @@ def _check_local(faults: Faults, objects: Tree | None, path: Tree | None, namesp
         faults.invalid("spec.nonResourceAttributes", shown, "disallowed on this kind of request")
 
 
-def _asked(objects: Tree | None, path: Tree | None) -> Tree:
+def _attributes(objects: Tree | None, path: Tree | None) -> Tree:
     if objects is None:
         return {"verb": (path or {}).get("verb", ""), "path": (path or {}).get("path", "")}
     names = ("verb", "group", "resource", "subresource", "namespace", "name")

@@ -15,14 +15,14 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 
-from bayplan.apiserver.requests import User
+from bayplan.apiserver.requests import RequestUser
 from bayplan.apiserver.resources.kinds import Tree
 
 ISSUER = "https://kubernetes.default.svc"
 _HEAD = {"alg": "HS256", "typ": "JWT"}
 
 
-class Tokens:
+class ServiceAccountTokens:
     """Gives out tokens and reads them. `uid_of(namespace, name)` is the account's, if there is one."""
 
     def __init__(self, secret: str, now: Callable[[], datetime], uid_of: Callable[[str, str], str | None]) -> None:
@@ -31,15 +31,15 @@ class Tokens:
         self._uid_of = uid_of
 
     def issue(self, claims: Tree) -> str:
-        text = f"{_coded(json.dumps(_HEAD).encode())}.{_coded(json.dumps(claims).encode())}"
+        text = f"{_encode_segment(json.dumps(_HEAD).encode())}.{_encode_segment(json.dumps(claims).encode())}"
         return f"{text}.{self._signature(text)}"
 
-    def user(self, token: str) -> User | None:
+    def user(self, token: str) -> RequestUser | None:
         text, _, signature = token.rpartition(".")
         if text.count(".") != 1 or not hmac.compare_digest(self._signature(text).encode(), signature.encode()):
             return None
         try:
-            claims = json.loads(_decoded(text.partition(".")[2]))
+            claims = json.loads(_decode_segment(text.partition(".")[2]))
             known = claims["kubernetes.io"]
             namespace, account = known["namespace"], known["serviceaccount"]
             valid = claims["nbf"] <= self._now().timestamp() < claims["exp"]
@@ -48,15 +48,15 @@ class Tokens:
         if not valid or self._uid_of(namespace, account["name"]) != account["uid"]:
             return None
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
-        return User(claims["sub"], groups, account["uid"])
+        return RequestUser(claims["sub"], groups, account["uid"])
 
     def _signature(self, text: str) -> str:
-        return _coded(hmac.digest(self._key, text.encode(), "sha256"))
+        return _encode_segment(hmac.digest(self._key, text.encode(), "sha256"))
 
 
-def _coded(content: bytes) -> str:
+def _encode_segment(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
-def _decoded(text: str) -> bytes:
+def _decode_segment(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -15,16 +15,16 @@ _HASH = re.compile(r"[a-f0-9]{64}")
 
 
 @lru_cache(maxsize=4096)
-def pull_policy(image: str) -> str:
+def default_pull_policy(image: str) -> str:
     """Always for `latest`, said or meant. What is named by digest does not change; what cannot be read has no tag."""
-    reference = _read(image)
+    reference = _parse_reference(image)
     if reference is None:
         return "IfNotPresent"
     tag, digest = reference
     return "Always" if tag == "latest" or not (tag or digest) else "IfNotPresent"
 
 
-def _read(image: str) -> tuple[str | None, str | None] | None:
+def _parse_reference(image: str) -> tuple[str | None, str | None] | None:
     """Tag and digest, or None for what is no reference to an image."""
     if _HASH.fullmatch(image):
         return None

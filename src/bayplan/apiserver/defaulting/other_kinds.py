@@ -9,7 +9,7 @@ from base64 import b64encode
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.pod_resources import rounded_list
+from bayplan.apiserver.resources.pod_resources import round_quantities
 
 _RBAC = "rbac.authorization.k8s.io"
 _NODE_INFO = (
@@ -26,12 +26,12 @@ _NODE_INFO = (
 )
 
 
-def _given(tree: Tree, **values: Any) -> None:
+def _set_defaults(tree: Tree, **values: Any) -> None:
     for name, value in values.items():
         tree.setdefault(name, value)
 
 
-def _text(tree: Tree, name: str, value: str) -> None:
+def _set_default_text(tree: Tree, name: str, value: str) -> None:
     if not tree.get(name):
         tree[name] = value
 
@@ -39,15 +39,15 @@ def _text(tree: Tree, name: str, value: str) -> None:
 def fill_service(item: Tree) -> None:
     spec = item.setdefault("spec", {})
     _fill_affinity(spec)
-    _text(spec, "type", "ClusterIP")
+    _set_default_text(spec, "type", "ClusterIP")
     for port in spec.get("ports", ()):
-        _text(port, "protocol", "TCP")
+        _set_default_text(port, "protocol", "TCP")
         port.setdefault("port", 0)
         if not port.get("targetPort"):
             port["targetPort"] = port["port"]
     kind = spec["type"]
     if kind in ("LoadBalancer", "NodePort") or (kind == "ClusterIP" and spec.get("externalIPs")):
-        _text(spec, "externalTrafficPolicy", "Cluster")
+        _set_default_text(spec, "externalTrafficPolicy", "Cluster")
     if kind in ("NodePort", "LoadBalancer", "ClusterIP"):
         spec.setdefault("internalTrafficPolicy", "Cluster")
     if kind == "LoadBalancer":
@@ -60,7 +60,7 @@ def fill_service(item: Tree) -> None:
 
 
 def _fill_affinity(spec: Tree) -> None:
-    _text(spec, "sessionAffinity", "None")
+    _set_default_text(spec, "sessionAffinity", "None")
     if spec["sessionAffinity"] == "None":
         spec.pop("sessionAffinityConfig", None)
     elif spec["sessionAffinity"] == "ClientIP":
@@ -72,15 +72,15 @@ def _fill_affinity(spec: Tree) -> None:
 def fill_endpoints(item: Tree) -> None:
     for subset in item.get("subsets", ()):
         for port in subset.get("ports", ()):
-            _text(port, "protocol", "TCP")
+            _set_default_text(port, "protocol", "TCP")
 
 
 def fill_endpoint_slice(item: Tree) -> None:
-    _given(item, endpoints=None, ports=None, addressType="")
+    _set_defaults(item, endpoints=None, ports=None, addressType="")
     for port in item["ports"] or ():
-        _given(port, name="", protocol="TCP")
+        _set_defaults(port, name="", protocol="TCP")
     for endpoint in item["endpoints"] or ():
-        _given(endpoint, addresses=None)
+        _set_defaults(endpoint, addresses=None)
         endpoint.setdefault("conditions", {})
 
 
@@ -89,7 +89,7 @@ def fill_namespace(item: Tree) -> None:
     if metadata.get("name"):
         metadata["labels"] = {**metadata.get("labels", {}), "kubernetes.io/metadata.name": metadata["name"]}
     item.setdefault("spec", {})
-    _text(item.setdefault("status", {}), "phase", "Active")
+    _set_default_text(item.setdefault("status", {}), "phase", "Active")
 
 
 def fill_node(item: Tree) -> None:
@@ -101,11 +101,11 @@ def fill_node(item: Tree) -> None:
         spec["podCIDR"] = several[0]
     status = item.setdefault("status", {})
     if capacity := status.get("capacity"):
-        rounded_list(capacity)
+        round_quantities(capacity)
         if "allocatable" not in status:
             status["allocatable"] = dict(capacity)
     if allocatable := status.get("allocatable"):
-        rounded_list(allocatable)
+        round_quantities(allocatable)
     endpoints = status.setdefault("daemonEndpoints", {})
     endpoints.setdefault("kubeletEndpoint", {}).setdefault("Port", 0)
     info = status.setdefault("nodeInfo", {})
@@ -119,7 +119,7 @@ def fill_limit_range(item: Tree) -> None:
     for limit in spec["limits"] or ():
         for name in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"):
             if amounts := limit.get(name):
-                rounded_list(amounts)
+                round_quantities(amounts)
         if limit.get("type") == "Container":
             most = {**limit.get("max", {}), **limit.get("default", {})}
             least = {**limit.get("min", {}), **most, **limit.get("defaultRequest", {})}
@@ -133,19 +133,19 @@ def fill_resource_quota(item: Tree) -> None:
     spec, status = item.setdefault("spec", {}), item.setdefault("status", {})
     for amounts in (spec.get("hard"), status.get("hard"), status.get("used")):
         if amounts:
-            rounded_list(amounts)
+            round_quantities(amounts)
 
 
 def fill_secret(item: Tree) -> None:
     """Texts of `stringData` go into `data`, and are gone; whoever wrote them manages what they became."""
-    _text(item, "type", "Opaque")
+    _set_default_text(item, "type", "Opaque")
     if texts := item.pop("stringData", None):
         folded = {key: b64encode(value.encode()).decode() for key, value in texts.items()}
         item["data"] = {**(item.get("data") or {}), **folded}
 
 
 def fill_event(item: Tree) -> None:
-    _given(
+    _set_defaults(
         item,
         involvedObject={},
         source={},
@@ -157,10 +157,10 @@ def fill_event(item: Tree) -> None:
     )
 
 
-def fill_new_event(item: Tree) -> None:
+def fill_events_v1(item: Tree) -> None:
     """The same in the events.k8s.io group, where the old fields have other names."""
-    _given(item, eventTime=None, regarding={}, deprecatedSource={}, deprecatedFirstTimestamp=None)
-    _given(item, deprecatedLastTimestamp=None)
+    _set_defaults(item, eventTime=None, regarding={}, deprecatedSource={}, deprecatedFirstTimestamp=None)
+    _set_defaults(item, deprecatedLastTimestamp=None)
 
 
 def fill_network_policy(item: Tree) -> None:
@@ -197,13 +197,13 @@ def fill_ingress_class(item: Tree) -> None:
 
 
 def fill_storage_class(item: Tree) -> None:
-    _given(item, provisioner="", reclaimPolicy="Delete", volumeBindingMode="Immediate")
+    _set_defaults(item, provisioner="", reclaimPolicy="Delete", volumeBindingMode="Immediate")
 
 
 def fill_csi_driver(item: Tree) -> None:
     spec = item.setdefault("spec", {})
-    _given(spec, attachRequired=True, podInfoOnMount=False, storageCapacity=False, requiresRepublish=False)
-    _given(spec, fsGroupPolicy="ReadWriteOnceWithFSType", seLinuxMount=False)
+    _set_defaults(spec, attachRequired=True, podInfoOnMount=False, storageCapacity=False, requiresRepublish=False)
+    _set_defaults(spec, fsGroupPolicy="ReadWriteOnceWithFSType", seLinuxMount=False)
     if not spec.get("volumeLifecycleModes"):
         spec["volumeLifecycleModes"] = ["Persistent"]
 
@@ -212,13 +212,13 @@ def fill_csi_node(item: Tree) -> None:
     item.setdefault("spec", {}).setdefault("drivers", None)
 
 
-def fill_attachment(item: Tree) -> None:
-    _given(item.setdefault("spec", {}), attacher="", source={}, nodeName="")
+def fill_volume_attachment(item: Tree) -> None:
+    _set_defaults(item.setdefault("spec", {}), attacher="", source={}, nodeName="")
     item.setdefault("status", {}).setdefault("attached", False)
 
 
 def fill_priority_class(item: Tree) -> None:
-    _given(item, value=0, preemptionPolicy="PreemptLowerPriority")
+    _set_defaults(item, value=0, preemptionPolicy="PreemptLowerPriority")
 
 
 def fill_lease(item: Tree) -> None:
@@ -235,19 +235,19 @@ def fill_role(item: Tree) -> None:
 
 def fill_role_binding(item: Tree) -> None:
     reference = item.setdefault("roleRef", {})
-    _text(reference, "apiGroup", _RBAC)
-    _given(reference, kind="", name="")
+    _set_default_text(reference, "apiGroup", _RBAC)
+    _set_defaults(reference, kind="", name="")
     for subject in item.get("subjects", ()):
         if subject.get("kind") in ("User", "Group"):
-            _text(subject, "apiGroup", _RBAC)
+            _set_default_text(subject, "apiGroup", _RBAC)
 
 
-def fill_claim_of_devices(item: Tree) -> None:
+def fill_resource_claim(item: Tree) -> None:
     _fill_device_requests(item.setdefault("spec", {}))
     item.setdefault("status", {})
 
 
-def fill_claim_template(item: Tree) -> None:
+def fill_resource_claim_template(item: Tree) -> None:
     outer = item.setdefault("spec", {})
     outer.setdefault("metadata", {})
     _fill_device_requests(outer.setdefault("spec", {}))
@@ -257,11 +257,11 @@ def _fill_device_requests(spec: Tree) -> None:
     for request in spec.setdefault("devices", {}).get("requests") or ():
         exactly = request.get("exactly")
         for each in (*([exactly] if exactly is not None else ()), *(request.get("firstAvailable") or ())):
-            _text(each, "allocationMode", "ExactCount")
+            _set_default_text(each, "allocationMode", "ExactCount")
             if each["allocationMode"] == "ExactCount" and not each.get("count"):
                 each["count"] = 1
             for toleration in each.get("tolerations", ()):
-                _text(toleration, "operator", "Equal")
+                _set_default_text(toleration, "operator", "Equal")
 
 
 def fill_device_class(item: Tree) -> None:
@@ -269,14 +269,14 @@ def fill_device_class(item: Tree) -> None:
 
 
 def fill_resource_slice(item: Tree) -> None:
-    _given(item.setdefault("spec", {}), driver="", pool={"name": "", "generation": 0, "resourceSliceCount": 0})
+    _set_defaults(item.setdefault("spec", {}), driver="", pool={"name": "", "generation": 0, "resourceSliceCount": 0})
 
 
 def fill_webhooks(item: Tree) -> None:
     mutating = item.get("kind") == "MutatingWebhookConfiguration"
     for hook in item.get("webhooks", ()):
-        _given(hook, failurePolicy="Fail", matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
-        _given(hook, timeoutSeconds=10, sideEffects=None, admissionReviewVersions=None)
+        _set_defaults(hook, failurePolicy="Fail", matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
+        _set_defaults(hook, timeoutSeconds=10, sideEffects=None, admissionReviewVersions=None)
         if mutating:
             hook.setdefault("reinvocationPolicy", "Never")
         if (service := hook.setdefault("clientConfig", {}).get("service")) is not None:
@@ -310,7 +310,7 @@ def fill_admission_policy_binding(item: Tree) -> None:
 
 
 def _fill_match(constraints: Tree) -> None:
-    _given(constraints, matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
+    _set_defaults(constraints, matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
     _fill_scopes([*constraints.get("resourceRules", ()), *constraints.get("excludeResourceRules", ())])
 
 
@@ -338,7 +338,7 @@ def fill_priority_level(item: Tree) -> None:
 def _fill_shares(level: Tree, shares: int) -> None:
     if level.get("nominalConcurrencyShares") is None:  # the field is always shown, and null is none
         level["nominalConcurrencyShares"] = shares
-    _given(level, lendablePercent=0)
+    _set_defaults(level, lendablePercent=0)
 
 
 def fill_service_cidr(item: Tree) -> None:
@@ -346,6 +346,6 @@ def fill_service_cidr(item: Tree) -> None:
     item.setdefault("status", {})
 
 
-def fill_signing_request(item: Tree) -> None:
-    _given(item.setdefault("spec", {}), request=None, signerName="")
+def fill_certificate_signing_request(item: Tree) -> None:
+    _set_defaults(item.setdefault("spec", {}), request=None, signerName="")
     item.setdefault("status", {})

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayplan.apiserver.defaulting.image_pull_policy import pull_policy
+from bayplan.apiserver.defaulting.image_pull_policy import default_pull_policy
 from bayplan.apiserver.defaulting.volumes import fill_volume
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.pod_resources import containers_of, effective, rounded_list
+from bayplan.apiserver.resources.pod_resources import effective_resources, init_and_app_containers, round_quantities
 from bayplan.objects.resources import is_hugepages, is_native, is_pod_level
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -23,7 +23,7 @@ _PROBE_NUMBERS = (("timeoutSeconds", 1), ("periodSeconds", 10), ("successThresho
 def fill_pod(pod: Tree) -> None:
     spec = pod.setdefault("spec", {})
     fill_pod_spec(spec)
-    for container in containers_of(spec):
+    for container in init_and_app_containers(spec):
         resources = container["resources"]
         limits = resources.get("limits")
         if limits:
@@ -34,12 +34,12 @@ def fill_pod(pod: Tree) -> None:
     if spec["terminationGracePeriodSeconds"] < 0:
         spec["terminationGracePeriodSeconds"] = 1
     if status := pod.get("status"):
-        _fill_addresses(status)
+        _fill_pod_ips(status)
     if spec.get("hostNetwork"):
         _fill_host_ports(spec)
 
 
-def _fill_addresses(status: Tree) -> None:
+def _fill_pod_ips(status: Tree) -> None:
     first, several = status.get("podIP"), status.get("podIPs") or []
     if first and (not several or several[0].get("ip") != first):
         status["podIPs"] = [{"ip": first}]
@@ -54,7 +54,7 @@ def fill_template(template: Tree) -> None:
 
 def fill_pod_spec(spec: Tree) -> None:
     spec.setdefault("containers", None)
-    for container in containers_of(spec):
+    for container in init_and_app_containers(spec):
         fill_container(container)
     for container in spec.get("ephemeralContainers", ()):
         fill_container(container)
@@ -71,21 +71,21 @@ def fill_pod_spec(spec: Tree) -> None:
     spec.setdefault("securityContext", {})
     spec.setdefault("terminationGracePeriodSeconds", 30)
     if overhead := spec.get("overhead"):
-        rounded_list(overhead)
+        round_quantities(overhead)
     if resources := spec.get("resources"):
-        _round(resources)
+        _round_quantities(resources)
 
 
 def fill_container(container: Tree) -> None:
     if not container.get("imagePullPolicy"):
-        container["imagePullPolicy"] = pull_policy(container.get("image", ""))
+        container["imagePullPolicy"] = default_pull_policy(container.get("image", ""))
     if not container.get("terminationMessagePath"):
         container["terminationMessagePath"] = "/dev/termination-log"
     if not container.get("terminationMessagePolicy"):
         container["terminationMessagePolicy"] = "File"
     resources = container.setdefault("resources", {})
     if resources:
-        _round(resources)
+        _round_quantities(resources)
     for port in container.get("ports", ()):
         if not port.get("protocol"):
             port["protocol"] = "TCP"
@@ -131,15 +131,15 @@ def _fill_http(handler: Tree) -> None:
             get["scheme"] = "HTTP"
 
 
-def _round(resources: Mapping[str, Any]) -> None:
+def _round_quantities(resources: Mapping[str, Any]) -> None:
     for name in ("requests", "limits"):
         if amounts := resources.get(name):
-            rounded_list(amounts)
+            round_quantities(amounts)
 
 
 def _fill_host_ports(spec: Tree) -> None:
     """On the host's own network a container's port is the host's port."""
-    for container in containers_of(spec):
+    for container in init_and_app_containers(spec):
         for port in container.get("ports", ()):
             if not port.get("hostPort") and port.get("containerPort"):
                 port["hostPort"] = port["containerPort"]
@@ -149,11 +149,11 @@ def _fill_pod_level(spec: Tree, resources: Tree) -> None:
     """What is asked for the pod as a whole, completed by what its containers say."""
     requests, limits = resources.get("requests", {}), resources.get("limits", {})
     if requests or limits:
-        for name, amount in effective(spec, "limits").items():
+        for name, amount in effective_resources(spec, "limits").items():
             if is_pod_level(name) and is_hugepages(name) and name not in requests:
                 limits.setdefault(name, str(amount))
     if limits:
-        for name, amount in effective(spec, "requests").items():
+        for name, amount in effective_resources(spec, "requests").items():
             if is_pod_level(name) and is_native(name) and not is_hugepages(name):
                 requests.setdefault(name, str(amount))
         for name, text in limits.items():

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayplan.apiserver.defaulting.image_pull_policy import pull_policy
+from bayplan.apiserver.defaulting.image_pull_policy import default_pull_policy
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.pod_resources import rounded_list
+from bayplan.apiserver.resources.pod_resources import round_quantities
 
 _MODE = 0o644
 
@@ -78,7 +78,7 @@ def _fill_projections(source: Tree) -> None:
 
 def _fill_image(source: Tree) -> None:
     if not source.get("pullPolicy"):
-        source["pullPolicy"] = pull_policy(source.get("reference", ""))
+        source["pullPolicy"] = default_pull_policy(source.get("reference", ""))
 
 
 def fill_claim_spec(spec: Tree) -> None:
@@ -86,7 +86,7 @@ def fill_claim_spec(spec: Tree) -> None:
     resources = spec.setdefault("resources", {})
     for name in ("requests", "limits"):
         if amounts := resources.get(name):
-            rounded_list(amounts)
+            round_quantities(amounts)
 
 
 def fill_claim(claim: Tree) -> None:
@@ -96,7 +96,7 @@ def fill_claim(claim: Tree) -> None:
         status["phase"] = "Pending"
     for name in ("capacity", "allocatedResources"):
         if amounts := status.get(name):
-            rounded_list(amounts)
+            round_quantities(amounts)
 
 
 def fill_persistent_volume(volume: Tree) -> None:
@@ -108,7 +108,7 @@ def fill_persistent_volume(volume: Tree) -> None:
         if (source := spec.get(kind)) is not None:
             fill_source(kind, source)
     if capacity := spec.get("capacity"):
-        rounded_list(capacity)
+        round_quantities(capacity)
     status = volume.setdefault("status", {})
     if not status.get("phase"):
         status["phase"] = "Pending"

@@ -9,10 +9,10 @@ from bayplan.apiserver.defaulting.pods import fill_template
 from bayplan.apiserver.defaulting.volumes import fill_claim
 from bayplan.apiserver.resources.kinds import Tree
 
-_MANY = 2**31 - 1
+_INT32_MAX = 2**31 - 1
 
 
-def _template(spec: Tree) -> None:
+def _fill_template(spec: Tree) -> None:
     fill_template(spec.setdefault("template", {}))
 
 
@@ -36,7 +36,7 @@ def fill_deployment(item: Tree) -> None:
         rolling.setdefault("maxSurge", "25%")
     spec.setdefault("revisionHistoryLimit", 10)
     spec.setdefault("progressDeadlineSeconds", 600)
-    _template(spec)
+    _fill_template(spec)
     item.setdefault("status", {})
 
 
@@ -57,7 +57,7 @@ def fill_daemon_set(item: Tree) -> None:
         rolling.setdefault("maxUnavailable", 1)
         rolling.setdefault("maxSurge", 0)
     spec.setdefault("revisionHistoryLimit", 10)
-    _template(spec)
+    _fill_template(spec)
     _fill_status(item, currentNumberScheduled=0, numberMisscheduled=0, desiredNumberScheduled=0, numberReady=0)
 
 
@@ -83,7 +83,7 @@ def fill_stateful_set(item: Tree) -> None:
         claim.setdefault("metadata", {})
         claim["apiVersion"], claim["kind"] = "v1", "PersistentVolumeClaim"
         fill_claim(claim)
-    _template(spec)
+    _fill_template(spec)
     _fill_status(item, replicas=0, availableReplicas=0)
 
 
@@ -91,7 +91,7 @@ def fill_replica_set(item: Tree) -> None:
     spec = item.setdefault("spec", {})
     spec.setdefault("replicas", 1)
     spec.setdefault("selector", None)
-    _template(spec)
+    _fill_template(spec)
     _fill_status(item, replicas=0)
 
 
@@ -120,8 +120,8 @@ def fill_job_spec(item: Tree, spec: Tree) -> None:
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
     spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", _MANY if "backoffLimitPerIndex" in spec else 6)
-    _template(spec)
+    spec.setdefault("backoffLimit", _INT32_MAX if "backoffLimitPerIndex" in spec else 6)
+    _fill_template(spec)
     labels = spec["template"]["metadata"].get("labels")
     if labels and not item["metadata"].get("labels"):
         item["metadata"]["labels"] = labels  # the very same: what is added to the pods' is the job's too
@@ -151,7 +151,7 @@ def fill_cron_job(item: Tree) -> None:
     template.setdefault("metadata", {})
     # The job of a template is made later, and gets its own defaults then; the pod's are filled in now.
     job = template.setdefault("spec", {})
-    _template(job)
+    _fill_template(job)
     _fill_failure_rules(job)
     item.setdefault("status", {})
 
@@ -185,6 +185,6 @@ def fill_autoscaler(item: Tree) -> None:
     status.setdefault("currentMetrics", None)
 
 
-def fill_budget(item: Tree) -> None:
+def fill_pod_disruption_budget(item: Tree) -> None:
     item.setdefault("spec", {})
     _fill_status(item, disruptionsAllowed=0, currentHealthy=0, desiredHealthy=0, expectedPods=0)

@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Callable
 
 from bayplan.apiserver.resources.kinds import (
-    Resource,
-    Resources,
-    SubResource,
+    ResourceRegistry,
+    ServedResource,
+    Subresource,
     Tree,
 )
 from bayplan.apiserver.storage.stored_objects import encode
@@ -23,7 +23,7 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 class Discovery:
     """The documents for the kinds as they are now."""
 
-    def __init__(self, resources: Resources, address: str) -> None:
+    def __init__(self, resources: ResourceRegistry, address: str) -> None:
         self._resources = resources
         self._address = address
         self._version = -1
@@ -115,7 +115,7 @@ class Discovery:
         return {"version": version, "resources": [_aggregated(each) for each in found], "freshness": "Current"}
 
 
-def _names(resource: Resource) -> Tree:
+def _names(resource: ServedResource) -> Tree:
     named: Tree = {}
     if resource.short_names:
         named["shortNames"] = list(resource.short_names)
@@ -124,7 +124,7 @@ def _names(resource: Resource) -> Tree:
     return named
 
 
-def _plain(resource: Resource) -> Tree:
+def _plain(resource: ServedResource) -> Tree:
     return {
         "name": resource.plural,
         "singularName": resource.singular,
@@ -135,7 +135,7 @@ def _plain(resource: Resource) -> Tree:
     }
 
 
-def _plain_subresource(resource: Resource, sub: SubResource) -> Tree:
+def _plain_subresource(resource: ServedResource, sub: Subresource) -> Tree:
     elsewhere = {"group": sub.group, "version": sub.version} if sub.group else {}
     return {
         "name": f"{resource.plural}/{sub.name}",
@@ -147,7 +147,7 @@ def _plain_subresource(resource: Resource, sub: SubResource) -> Tree:
     }
 
 
-def _aggregated(resource: Resource) -> Tree:
+def _aggregated(resource: ServedResource) -> Tree:
     shown: Tree = {
         "resource": resource.plural,
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
@@ -161,7 +161,7 @@ def _aggregated(resource: Resource) -> Tree:
     return shown
 
 
-def _aggregated_subresource(resource: Resource, sub: SubResource) -> Tree:
+def _aggregated_subresource(resource: ServedResource, sub: Subresource) -> Tree:
     group, version = (sub.group, sub.version) if sub.group else (resource.group, resource.version)
     kind = {"group": group, "version": version, "kind": sub.kind}
     return {"subresource": sub.name, "responseKind": kind, "verbs": list(sub.verbs)}

@@ -17,51 +17,53 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from bayplan.apiserver.content_negotiation import JSON
 from bayplan.apiserver.http.responses import (
-    DECIDED,
-    Reply,
-    Stream,
+    NO_CACHE_HEADERS,
+    ApiResponse,
+    WatchResponse,
     warning_header,
 )
 from bayplan.apiserver.http.server import (
-    Gateway,
-    Raw,
-    Versions,
-    answered,
-    pump,
+    RawRequest,
+    RequestHandler,
+    VersionSource,
+    handle_request,
+    send_watch,
 )
 from bayplan.errors import Unreachable
 
-_HEADS = 4096
+_MAX_CACHED_HEADERS = 4096
 _PHRASES = {each.value: each.phrase for each in HTTPStatus}
 
 
-class InsideDoor:
+class InProcessServer:
     """Where clients of this process come in: the `inside` of their target."""
 
-    def __init__(self, gateway: Gateway, version: Versions) -> None:
+    def __init__(self, gateway: RequestHandler, version: VersionSource) -> None:
         self.gateway = gateway
         self.version = version
-        self._open: set[_Pipe] = set()
+        self._open: set[_InProcessTransport] = set()
         self._closed = False
 
-    async def ask(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
+    async def request(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
         """One request: the status, the header lines and the body of its answer."""
         if self._closed:
             raise Unreachable("the server has ended")
         target, _, query = path.partition("?")
-        reply = await answered(self.gateway, Raw(method, target, query, _headers(lines), None, _whole(body)))
-        if not isinstance(reply, Reply):
+        reply = await handle_request(
+            self.gateway, RawRequest(method, target, query, _headers(lines), None, _body_reader(body))
+        )
+        if not isinstance(reply, ApiResponse):
             reply.watch.stop()
             raise Unreachable("a watch is no single answer: stream it")
-        return reply.code, _lines(reply), reply.body
+        return reply.code, _header_lines(reply), reply.body
 
     def connect(self, client: asyncio.Protocol) -> None:
         """Put the server behind a client's protocol."""
-        pipe = _Pipe(self, client)
+        pipe = _InProcessTransport(self, client)
         self._open.add(pipe)
         client.connection_made(pipe)
 
-    def left(self, pipe: _Pipe) -> None:
+    def on_close(self, pipe: _InProcessTransport) -> None:
         self._open.discard(pipe)
 
     def close(self) -> None:
@@ -71,10 +73,10 @@ class InsideDoor:
             pipe.abort()
 
 
-class _Pipe(asyncio.Transport):
+class _InProcessTransport(asyncio.Transport):
     """A client's transport with the server right behind it: what is written is a request, whole, and is answered."""
 
-    def __init__(self, door: InsideDoor, client: asyncio.Protocol) -> None:
+    def __init__(self, door: InProcessServer, client: asyncio.Protocol) -> None:
         super().__init__()
         self._door = door
         self._client = client
@@ -105,7 +107,7 @@ class _Pipe(asyncio.Transport):
         if self._closed:
             return
         self._closed = True
-        self._door.left(self)
+        self._door.on_close(self)
         if self._answering is not None:
             self._answering.cancel()
         self._loop.call_soon(self._client.connection_lost, None)
@@ -113,9 +115,9 @@ class _Pipe(asyncio.Transport):
     # What the server does.
 
     async def _answer(self, request: bytes) -> None:
-        reply = await answered(self._door.gateway, _read(request))
-        if isinstance(reply, Reply):
-            self._hand_over(_written(reply))
+        reply = await handle_request(self._door.gateway, _parse_request(request))
+        if isinstance(reply, ApiResponse):
+            self._hand_over(_response_bytes(reply))
             return
         try:
             await self._stream(reply)
@@ -124,13 +126,13 @@ class _Pipe(asyncio.Transport):
         finally:
             reply.watch.stop()
 
-    async def _stream(self, stream: Stream) -> None:
+    async def _stream(self, stream: WatchResponse) -> None:
         warnings = "".join(f"Warning: {warning_header(text)}\r\n" for text in stream.warnings)
         self._hand_over(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n%b\r\n"
             % warnings.encode("latin-1", "replace")
         )
-        await pump(stream, self._chunk, self._door.version)
+        await send_watch(stream, self._chunk, self._door.version)
         self._hand_over(b"0\r\n\r\n")
 
     async def _chunk(self, lines: bytes) -> None:
@@ -142,22 +144,22 @@ class _Pipe(asyncio.Transport):
             self._client.data_received(data)
 
 
-def _read(request: bytes) -> Raw:
+def _parse_request(request: bytes) -> RawRequest:
     head, _, body = request.partition(b"\r\n\r\n")
     line, _, rest = head.partition(b"\r\n")
     method, target, _ = line.decode("ascii").split(" ", 2)
     path, _, query = target.partition("?")
-    return Raw(method, path, query, _headers(rest), None, _whole(body))
+    return RawRequest(method, path, query, _headers(rest), None, _body_reader(body))
 
 
-def _whole(body: bytes) -> Callable[[], Awaitable[bytes]]:
+def _body_reader(body: bytes) -> Callable[[], Awaitable[bytes]]:
     async def read() -> bytes:
         return body
 
     return read
 
 
-@lru_cache(_HEADS)
+@lru_cache(_MAX_CACHED_HEADERS)
 def _headers(lines: bytes) -> CIMultiDictProxy[str]:
     """A client says the same about itself each time, so its headers are read once."""
     found: CIMultiDict[str] = CIMultiDict()
@@ -168,12 +170,12 @@ def _headers(lines: bytes) -> CIMultiDictProxy[str]:
     return CIMultiDictProxy(found)
 
 
-_USUAL = "".join(f"\r\n{name}: {value}" for name, value in {"Content-Type": JSON, **DECIDED}.items()).encode()
+_USUAL = "".join(f"\r\n{name}: {value}" for name, value in {"Content-Type": JSON, **NO_CACHE_HEADERS}.items()).encode()
 
 
-def _lines(reply: Reply) -> bytes:
+def _header_lines(reply: ApiResponse) -> bytes:
     """The header lines of an answer, each behind its line break."""
-    if reply.headers == DECIDED and reply.content_type == JSON and not reply.warnings:
+    if reply.headers == NO_CACHE_HEADERS and reply.content_type == JSON and not reply.warnings:
         return _USUAL
     lines = [f"\r\nContent-Type: {reply.content_type}"]
     lines += [f"\r\n{name}: {value}" for name, value in reply.headers.items()]
@@ -181,6 +183,6 @@ def _lines(reply: Reply) -> bytes:
     return "".join(lines).encode("utf-8")
 
 
-def _written(reply: Reply) -> bytes:
+def _response_bytes(reply: ApiResponse) -> bytes:
     first = f"HTTP/1.1 {reply.code} {_PHRASES.get(reply.code, '')}".encode("ascii")
-    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (first, _lines(reply), len(reply.body), reply.body)
+    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (first, _header_lines(reply), len(reply.body), reply.body)

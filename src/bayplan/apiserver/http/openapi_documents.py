@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bayplan.apiserver.http.responses import Reply, json_reply, page_not_found
-from bayplan.apiserver.resources.kinds import Resource, Resources
+from bayplan.apiserver.http.responses import ApiResponse, json_response, not_found_response
+from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource
 from bayplan.apiserver.schema.openapi import (
     V2,
     document,
@@ -26,39 +26,39 @@ _V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 class OpenApiDocuments:
     """The documents for the kinds as they are now."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: ResourceRegistry) -> None:
         self._resources = resources
         self._made: dict[str, bytes] = {}
 
-    def answer(self, path: str, asked_hash: str, accept: str = "") -> Reply:
+    def respond(self, path: str, asked_hash: str, accept: str = "") -> ApiResponse:
         if path == "/openapi/v2":
-            return Reply(V2, content_type=_V2_TYPE) if "proto" in accept else json_reply(_V2_JSON)
+            return ApiResponse(V2, content_type=_V2_TYPE) if "proto" in accept else json_response(_V2_JSON)
         groups = self._groups()
         if path == "/openapi/v3":
-            return json_reply(index(groups))
+            return json_response(index(groups))
         name = path.removeprefix("/openapi/v3/")
         if name not in groups:
-            return page_not_found()
+            return not_found_response()
         current = etag(groups[name])
         if asked_hash and asked_hash != current:
-            moved = Reply(b"", 301)
+            moved = ApiResponse(b"", 301)
             moved.headers["Location"] = f"{path}?hash={current}"
             return moved
-        reply = Reply(self._document(current, groups[name]))
+        reply = ApiResponse(self._document(current, groups[name]))
         reply.headers["Etag"] = f'"{current}"'
         if asked_hash:
             reply.headers["Cache-Control"] = "public, immutable"
             reply.headers["Expires"] = "Thu, 31 Dec 2099 23:59:59 GMT"
         return reply
 
-    def _groups(self) -> dict[str, Sequence[Resource]]:
+    def _groups(self) -> dict[str, Sequence[ServedResource]]:
         return {
             f"apis/{group}/{version}" if group else f"api/{version}": self._resources.of_group(group, version)
             for group, versions in self._resources.groups().items()
             for version in versions
         }
 
-    def _document(self, key: str, resources: Sequence[Resource]) -> bytes:
+    def _document(self, key: str, resources: Sequence[ServedResource]) -> bytes:
         if key not in self._made:
             if len(self._made) > 200:
                 self._made.clear()

@@ -13,39 +13,39 @@ from datetime import datetime
 import msgspec
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.content_negotiation import Wanted
-from bayplan.apiserver.http.watch_stream import Form, ObjectForm
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.content_negotiation import MediaTypeOptions
+from bayplan.apiserver.http.watch_stream import ObjectFormat, WatchFormat
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.storage import version_conversion
-from bayplan.apiserver.storage.stored_objects import Entry, encode
+from bayplan.apiserver.storage.stored_objects import StoredObject, encode
 from bayplan.apiserver.tables import cells, columns, row_conditions
 
 _META = "meta.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class OutputShape:
     """What a client wants to see of objects of one kind. `include`: which part of an object goes with its row."""
 
-    resource: Resource
-    form: Wanted
+    resource: ServedResource
+    form: MediaTypeOptions
     now: Callable[[], datetime]
     include: str = ""
 
-    def one(self, text: bytes) -> bytes:
+    def render_object(self, text: bytes) -> bytes:
         """A single object, given as the text of the whole."""
         match self.form.shape:
             case "PartialObjectMetadata":
                 return encode(self._metadata(msgspec.json.decode(text)))
             case "PartialObjectMetadataList":
-                raise self._other_shape("not a list", self.resource.kind)
+                raise self._shape_mismatch("not a list", self.resource.kind)
             case "Table":
                 tree = msgspec.json.decode(text)
                 if tree.get("kind") == self.resource.kind:  # a Status is no row
                     return encode(self._table([tree], {"resourceVersion": _version(tree)}))
         return text
 
-    def many(self, entries: Sequence[Entry], metadata: Tree) -> bytes | None:
+    def render_list(self, entries: Sequence[StoredObject], metadata: Tree) -> bytes | None:
         """A list; None where whole objects are wanted."""
         match self.form.shape:
             case "PartialObjectMetadataList":
@@ -53,30 +53,30 @@ class Shown:
                 items = [self._metadata(entry.tree()) for entry in entries]
                 return encode({**kind, "metadata": metadata, "items": items or None})  # null where Go has no list
             case "PartialObjectMetadata":
-                raise self._other_shape("a list", f"{self.resource.kind}List")
+                raise self._shape_mismatch("a list", f"{self.resource.kind}List")
             case "Table":
                 return encode(
-                    self._table((version_conversion.tree(self.resource, entry) for entry in entries), metadata)
+                    self._table((version_conversion.to_tree(self.resource, entry) for entry in entries), metadata)
                 )
         return None
 
-    def watch_form(self) -> tuple[Form, object]:
+    def watch_format(self) -> tuple[WatchFormat, object]:
         """How a watch shows objects, and a key under which its texts can be shared."""
         match self.form.shape:
             case "PartialObjectMetadata":
-                return _MetadataForm(self), (self.resource.storage, self.form.shape_version)
+                return _MetadataFormat(self), (self.resource.storage, self.form.shape_version)
             case "Table":
-                return _TableForm(self), self
-        return ObjectForm(self.resource), self.resource
+                return _TableFormat(self), self
+        return ObjectFormat(self.resource), self.resource
 
-    def _other_shape(self, found: str, kind: str) -> api_errors.Refusal:
+    def _shape_mismatch(self, found: str, kind: str) -> api_errors.StatusError:
         """The metadata of one were asked for where there are many, or the other way round."""
         group = self.resource.group.partition(".")[0] or "core"
         what = (
             "unstructured.Unstructured" + "List" * kind.endswith("List") if self.resource.custom else f"{group}.{kind}"
         )
         message = f"you requested {self.form.shape}, but the requested object is {found} (*{what})"
-        return api_errors.Refusal(406, "NotAcceptable", message)
+        return api_errors.StatusError(406, "NotAcceptable", message)
 
     def _metadata(self, tree: Tree) -> Tree:
         version = f"{_META}/{self.form.shape_version}"
@@ -108,38 +108,38 @@ class Shown:
         return self._metadata(tree)
 
 
-class _MetadataForm:
+class _MetadataFormat:
     """A watch of metadata alone."""
 
     shared = True
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: OutputShape) -> None:
         self._shown = shown
 
-    def text(self, entry: Entry) -> bytes:
+    def text(self, entry: StoredObject) -> bytes:
         return encode(self._shown._metadata(entry.tree()))
 
     def bookmark(self, version: int, annotations: Tree) -> Tree:
-        return self._shown._metadata(ObjectForm(self._shown.resource).bookmark(version, annotations))
+        return self._shown._metadata(ObjectFormat(self._shown.resource).bookmark(version, annotations))
 
 
-class _TableForm:
+class _TableFormat:
     """A watch of rows: each event is a Table of one, and only the first says what the columns are."""
 
     shared = False
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: OutputShape) -> None:
         self._shown = shown
         self._headed = True
 
-    def text(self, entry: Entry) -> bytes:
-        tree = version_conversion.tree(self._shown.resource, entry)
+    def text(self, entry: StoredObject) -> bytes:
+        tree = version_conversion.to_tree(self._shown.resource, entry)
         table = self._shown._table([tree], {"resourceVersion": str(entry.version)}, headed=self._headed)
         self._headed = False
         return encode(table)
 
     def bookmark(self, version: int, annotations: Tree) -> Tree:
-        whole = ObjectForm(self._shown.resource).bookmark(version, annotations)
+        whole = ObjectFormat(self._shown.resource).bookmark(version, annotations)
         table = self._shown._table([], {"resourceVersion": str(version)}, headed=self._headed)
         self._headed = False
         table["rows"] = [{"cells": [], "object": self._shown._metadata(whole)}]

@@ -12,27 +12,27 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.content_negotiation import JSON, YAML, wanted
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.content_negotiation import JSON, YAML, negotiate_media_type
 from bayplan.apiserver.http.watch_stream import Watch
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.storage.stored_objects import encode
 
-DECIDED = {"Cache-Control": "no-cache, private"}
+NO_CACHE_HEADERS = {"Cache-Control": "no-cache, private"}
 
 
-class Reply(msgspec.Struct):
+class ApiResponse(msgspec.Struct):
     """A finished answer."""
 
     body: bytes
     code: int = 200
     content_type: str = JSON
-    headers: dict[str, str] = msgspec.field(default_factory=DECIDED.copy)
+    headers: dict[str, str] = msgspec.field(default_factory=NO_CACHE_HEADERS.copy)
     warnings: Sequence[str] = ()
 
 
 @dataclass(slots=True)
-class Stream:
+class WatchResponse:
     """A watch: lines until its time is over."""
 
     watch: Watch
@@ -41,52 +41,52 @@ class Stream:
     warnings: Sequence[str] = ()
 
 
-def json_reply(tree: Tree, code: int = 200) -> Reply:
-    return Reply(encode(tree) + b"\n", code)
+def json_response(tree: Tree, code: int = 200) -> ApiResponse:
+    return ApiResponse(encode(tree) + b"\n", code)
 
 
-def text_reply(text: str, code: int = 200) -> Reply:
-    return Reply(text.encode(), code, "text/plain; charset=utf-8")
+def text_response(text: str, code: int = 200) -> ApiResponse:
+    return ApiResponse(text.encode(), code, "text/plain; charset=utf-8")
 
 
-def page_not_found() -> Reply:
+def not_found_response() -> ApiResponse:
     """Go's own answer to a path that nobody serves."""
-    return text_reply("404 page not found\n", 404)
+    return text_response("404 page not found\n", 404)
 
 
-def refusal_reply(refusal: Refusal) -> Reply:
-    reply = json_reply(refusal.body(), refusal.code)
+def error_response(refusal: StatusError) -> ApiResponse:
+    reply = json_response(refusal.body(), refusal.code)
     reply.headers |= refusal.headers
     reply.warnings = refusal.warnings
     return reply
 
 
-def indented_reply(tree: Tree) -> Reply:
+def pretty_json_response(tree: Tree) -> ApiResponse:
     """An answer that is always laid out for people."""
-    return Reply(msgspec.json.format(encode(tree), indent=2))
+    return ApiResponse(msgspec.json.format(encode(tree), indent=2))
 
 
-def dressed(reply: Reply, headers: Mapping[str, str], query: str) -> Reply:
+def format_response(reply: ApiResponse, headers: Mapping[str, str], query: str) -> ApiResponse:
     """The same answer as YAML, or laid out for people, where that was asked for."""
     if reply.content_type != JSON or not reply.body:
         return reply
     if "yaml" in headers.get("Accept", "") and _wants_yaml(headers["Accept"]):
         reply.body = _yaml(msgspec.json.decode(reply.body))
         reply.content_type = YAML
-    elif headers.get("User-Agent", "").startswith(_OF_PEOPLE) or "pretty=" in query:
+    elif headers.get("User-Agent", "").startswith(_PRETTY_USER_AGENTS) or "pretty=" in query:
         given = parse_qs(query).get("pretty", ["true"])[0]
         if given.lower() in ("1", "t", "true"):
             reply.body = msgspec.json.format(reply.body, indent=2)
     return reply
 
 
-_OF_PEOPLE = ("curl", "Wget", "Mozilla/5.0")
+_PRETTY_USER_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 
 
 def _wants_yaml(accept: str) -> bool:
     try:
-        return wanted(accept).yaml
-    except Refusal:  # which is what is told, and in JSON
+        return negotiate_media_type(accept).yaml
+    except StatusError:  # which is what is told, and in JSON
         return False
 
 
@@ -98,7 +98,7 @@ def _yaml(tree: Tree) -> bytes:
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         others = Dumper.yaml_implicit_resolvers.get(value[:1], ())
-        mistaken = _MISTAKEN.fullmatch(value) or any(pattern.match(value) for _, pattern in others)
+        mistaken = _AMBIGUOUS_SCALAR.fullmatch(value) or any(pattern.version_match(value) for _, pattern in others)
         style = "|" if "\n" in value else '"' if mistaken else None
         return dumper.represent_scalar(_TEXT_TAG, value, style=style)
 
@@ -107,7 +107,7 @@ def _yaml(tree: Tree) -> bytes:
 
 
 _TEXT_TAG = "tag:yaml.org,2002:str"
-_MISTAKEN = re.compile(r"[yYnN]|[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_AMBIGUOUS_SCALAR = re.compile(r"[yYnN]|[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 """Texts that PyYAML knows for texts, and others do not."""
 
 

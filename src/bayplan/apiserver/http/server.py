@@ -1,9 +1,8 @@
 """How do requests come in and answers go out? HTTP/1.1 over TLS by aiohttp; all that is about objects lies behind it.
 
-A request becomes a `Raw`, the gateway's answer becomes bytes on the connection. Whatever goes wrong becomes a Status;
-the server stays up. Bodies have a bound and a time, connections that say nothing are closed, and a watch ends with its
-connection. Cost: about 100 µs a request on one core, TLS included.
-"""
+A request becomes a `RawRequest`, the gateway's answer becomes bytes on the connection. Whatever goes wrong becomes a
+Status; the server stays up. Bodies have a bound and a time, connections that say nothing are closed, and a watch ends
+with its connection. Cost: about 100 µs a request on one core, TLS included."""
 
 from __future__ import annotations
 
@@ -20,32 +19,32 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from bayplan.apiserver import api_errors
 from bayplan.apiserver.http.responses import (
-    Reply,
-    Stream,
-    dressed,
-    refusal_reply,
+    ApiResponse,
+    WatchResponse,
+    error_response,
+    format_response,
     warning_header,
 )
 
 LOG = logging.getLogger(__name__)
 
-MOST_BODY = 3 << 20
-BODY_S = 60.0
+MAX_BODY_BYTES = 3 << 20
+BODY_TIMEOUT_S = 60.0
 HANDSHAKE_S = 10.0
 FIRST_REQUEST_S = 30.0
 IDLE_S = 180.0
 SEND_S = 60.0
 BOOKMARK_S = 60.0
-LAST_BOOKMARK_S = 2.0
+FINAL_BOOKMARK_S = 2.0
 """Seconds before its end at which a watch gets a bookmark, as from kube-apiserver: the next watch starts from it."""
-GATHER_S = 0.002
+WATCH_BATCH_DELAY_S = 0.002
 """A watch that was just told something hears of what follows after this time, in one piece: a send costs as much as
 making a line does ten times over, and of thousands of changes a second nobody wants each for itself."""
-FULL = 16 << 10
+WATCH_BATCH_BYTES = 16 << 10
 """So many bytes are worth a send at once."""
 
 
-class Raw(msgspec.Struct, frozen=True):
+class RawRequest(msgspec.Struct, frozen=True):
     """A request as it came."""
 
     method: str
@@ -56,14 +55,14 @@ class Raw(msgspec.Struct, frozen=True):
     body: Callable[[], Awaitable[bytes]]
 
 
-Gateway = Callable[[Raw], Awaitable[Reply | Stream]]
-Versions = Callable[[], int]
+RequestHandler = Callable[[RawRequest], Awaitable[ApiResponse | WatchResponse]]
+VersionSource = Callable[[], int]
 
 
 class HttpServer:
     """Listens on one address until it is closed."""
 
-    def __init__(self, gateway: Gateway, version: Versions) -> None:
+    def __init__(self, gateway: RequestHandler, version: VersionSource) -> None:
         self._gateway = gateway
         self._version = version
         self._server = web.Server(
@@ -91,10 +90,10 @@ class HttpServer:
         """A connection; one that never says anything is closed, later ones have the time-out of idle ones."""
         connection = self._server()
         self._silent.add(connection)
-        asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._hang_up_if_silent, connection)
+        asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._close_if_silent, connection)
         return connection
 
-    def _hang_up_if_silent(self, connection: web.RequestHandler) -> None:
+    def _close_if_silent(self, connection: web.RequestHandler) -> None:
         if connection in self._silent:
             self._silent.discard(connection)
             connection.force_close()
@@ -106,20 +105,25 @@ class HttpServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self._silent.discard(request.protocol)
-        answer = await answered(self._gateway, self._raw(request))
-        if isinstance(answer, Stream):
+        answer = await handle_request(self._gateway, self._raw_request(request))
+        if isinstance(answer, WatchResponse):
             return await self._stream(request, answer)
-        return await self._finish(request, answer)
+        return await self._response(request, answer)
 
-    def _raw(self, request: web.BaseRequest) -> Raw:
+    def _raw_request(self, request: web.BaseRequest) -> RawRequest:
         url = request.rel_url
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
-        return Raw(
-            request.method, url.raw_path, url.raw_query_string, request.headers, certificate, lambda: _body(request)
+        return RawRequest(
+            request.method,
+            url.raw_path,
+            url.raw_query_string,
+            request.headers,
+            certificate,
+            lambda: _read_body(request),
         )
 
-    async def _finish(self, request: web.BaseRequest, reply: Reply) -> web.Response:
+    async def _response(self, request: web.BaseRequest, reply: ApiResponse) -> web.Response:
         headers: CIMultiDict[str] = CIMultiDict(reply.headers)
         headers["Content-Type"] = reply.content_type
         for text in reply.warnings:
@@ -129,7 +133,7 @@ class HttpServer:
             response.force_close()  # the rest of a body that nobody wanted would be read as the next request
         return response
 
-    async def _stream(self, request: web.BaseRequest, stream: Stream) -> web.StreamResponse:
+    async def _stream(self, request: web.BaseRequest, stream: WatchResponse) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
@@ -138,7 +142,7 @@ class HttpServer:
         response.enable_chunked_encoding()
         await response.prepare(request)
         try:
-            await pump(stream, response.write, self._version)
+            await send_watch(stream, response.write, self._version)
         except (ConnectionError, TimeoutError):
             response.force_close()
         finally:
@@ -146,61 +150,63 @@ class HttpServer:
         return response
 
 
-async def answered(gateway: Gateway, raw: Raw) -> Reply | Stream:
+async def handle_request(gateway: RequestHandler, raw: RawRequest) -> ApiResponse | WatchResponse:
     """What the gateway says; whatever goes wrong becomes a Status."""
     try:
         answer = await gateway(raw)
-    except api_errors.Refusal as refusal:
-        answer = refusal_reply(refusal)
+    except api_errors.StatusError as refusal:
+        answer = error_response(refusal)
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as fault:
         LOG.exception("%s %s failed", raw.method, raw.path)
-        answer = refusal_reply(api_errors.internal(f"Internal error occurred: {fault}"))
-    return answer if isinstance(answer, Stream) else dressed(answer, raw.headers, raw.query)
+        answer = error_response(api_errors.internal_error(f"Internal error occurred: {fault}"))
+    return answer if isinstance(answer, WatchResponse) else format_response(answer, raw.headers, raw.query)
 
 
-async def pump(stream: Stream, write: Callable[[bytes], Awaitable[None]], version: Versions) -> None:
+async def send_watch(stream: WatchResponse, write: Callable[[bytes], Awaitable[None]], version: VersionSource) -> None:
     """Send what a watch has, until its time is over or it was cut."""
     loop = asyncio.get_running_loop()
     end = loop.time() + stream.timeout_s
     while (left := end - loop.time()) > 0:
-        before_last = left - LAST_BOOKMARK_S
-        lines = await stream.watch.lines(min(before_last if before_last > 0 else left, BOOKMARK_S))
+        before_last = left - FINAL_BOOKMARK_S
+        lines = await stream.watch.next_lines(min(before_last if before_last > 0 else left, BOOKMARK_S))
         if lines is not None:
             async with asyncio.timeout(SEND_S):
                 await write(lines)
-            if len(lines) < FULL:
-                await asyncio.sleep(GATHER_S)
-        elif stream.watch.cut:
+            if len(lines) < WATCH_BATCH_BYTES:
+                await asyncio.sleep(WATCH_BATCH_DELAY_S)
+        elif stream.watch.overflowed:
             return
         elif stream.bookmarks:
             stream.watch.bookmark(version())
 
 
-async def _body(request: web.BaseRequest) -> bytes:
+async def _read_body(request: web.BaseRequest) -> bytes:
     """The whole body, within its bounds."""
-    if (request.content_length or 0) > MOST_BODY:
-        raise api_errors.too_large(MOST_BODY)
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise api_errors.request_too_large(MAX_BODY_BYTES)
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
     if content.is_eof() and content.exception() is None:  # it came with its head, as small ones do
         whole = content.read_nowait()
-        if len(whole) > MOST_BODY:
-            raise api_errors.too_large(MOST_BODY)
+        if len(whole) > MAX_BODY_BYTES:
+            raise api_errors.request_too_large(MAX_BODY_BYTES)
         return whole
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             async for part in content.iter_any():
                 size += len(part)
-                if size > MOST_BODY:
-                    raise api_errors.too_large(MOST_BODY)
+                if size > MAX_BODY_BYTES:
+                    raise api_errors.request_too_large(MAX_BODY_BYTES)
                 parts.append(part)
     except TimeoutError:
-        raise api_errors.Refusal(408, "Timeout", "Timeout: the body of the request did not arrive in time") from None
+        raise api_errors.StatusError(
+            408, "Timeout", "Timeout: the body of the request did not arrive in time"
+        ) from None
     except (HttpProcessingError, web.RequestPayloadError) as fault:
         raise api_errors.bad_request(f"the body of the request cannot be read: {fault}") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -10,33 +10,33 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.codec.go_text import json_text
 
 AUTOSCALERS = "horizontalpodautoscalers"
-OLD_AUTOSCALING = "autoscaling/v1"
+AUTOSCALING_V1 = "autoscaling/v1"
 _PREFIX = "autoscaling.alpha.kubernetes.io/"
 _METRICS, _BEHAVIOR, _CONDITIONS = (f"{_PREFIX}{name}" for name in ("metrics", "behavior", "conditions"))
 _CPU = "targetCPUUtilizationPercentage"
 _CURRENT_CPU = "currentCPUUtilizationPercentage"
 
 
-def is_old_autoscaler(resource: Resource) -> bool:
+def is_v1_autoscaler(resource: ServedResource) -> bool:
     return resource.version == "v1" and resource.group == "autoscaling"
 
 
-def to_old(tree: Tree) -> Tree:
+def to_v1(tree: Tree) -> Tree:
     """The first version of an autoscaler that is given in the second."""
     spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     metrics, behavior = spec.pop("metrics", None) or [], spec.pop("behavior", None)
     others = []
     for metric in metrics:
-        if (share := _cpu_share(metric, "target")) is not None:
+        if (share := _cpu_utilization(metric, "target")) is not None:
             spec[_CPU] = share
         else:
-            others.append(_old_metric(metric))
+            others.append(_metric_to_v1(metric))
     for metric in status.pop("currentMetrics", None) or ():
-        if (share := _cpu_share(metric, "current")) is not None:
+        if (share := _cpu_utilization(metric, "current")) is not None:
             status[_CURRENT_CPU] = share
     kept = {_METRICS: others, _BEHAVIOR: behavior, _CONDITIONS: status.pop("conditions", None)}
     annotations = {
@@ -47,15 +47,17 @@ def to_old(tree: Tree) -> Tree:
         metadata["annotations"] = annotations
     status.setdefault("currentReplicas", 0)
     status.setdefault("desiredReplicas", 0)
-    return {**tree, "apiVersion": OLD_AUTOSCALING, "metadata": metadata, "spec": spec, "status": status}
+    return {**tree, "apiVersion": AUTOSCALING_V1, "metadata": metadata, "spec": spec, "status": status}
 
 
-def to_new(tree: Tree) -> Tree:
+def to_v2(tree: Tree) -> Tree:
     """The second version of an autoscaler that is given in the first."""
     spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     annotations = dict(metadata.get("annotations") or {})
-    others, behavior, conditions = (_read(annotations.pop(key, "")) for key in (_METRICS, _BEHAVIOR, _CONDITIONS))
-    metrics = [_new_metric(each) for each in others] if isinstance(others, list) else []
+    others, behavior, conditions = (
+        _decode_annotation(annotations.pop(key, "")) for key in (_METRICS, _BEHAVIOR, _CONDITIONS)
+    )
+    metrics = [_metric_to_v2(each) for each in others] if isinstance(others, list) else []
     if (share := spec.pop(_CPU, None)) is not None:
         metrics.append(_cpu_metric("target", {"type": "Utilization", "averageUtilization": share}))
     if metrics:
@@ -72,7 +74,7 @@ def to_new(tree: Tree) -> Tree:
     return {**tree, "apiVersion": "autoscaling/v2", "metadata": metadata, "spec": spec, "status": status}
 
 
-def _read(text: str) -> Any:
+def _decode_annotation(text: str) -> Any:
     """What an annotation holds; one that cannot be read holds nothing, so that nobody can break an object with it."""
     try:
         return json.loads(text) if text else None
@@ -84,18 +86,18 @@ def _cpu_metric(part: str, value: Tree) -> Tree:
     return {"type": "Resource", "resource": {"name": "cpu", part: value}}
 
 
-def _cpu_share(metric: Tree, part: str) -> Any:
+def _cpu_utilization(metric: Tree, part: str) -> Any:
     resource = metric.get("resource") or {}
     if metric.get("type") != "Resource" or resource.get("name") != "cpu":
         return None
     return (resource.get(part) or {}).get("averageUtilization")
 
 
-def _some(**fields: Any) -> Tree:
+def _without_none(**fields: Any) -> Tree:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _old_metric(metric: Tree) -> Tree:
+def _metric_to_v1(metric: Tree) -> Tree:
     found: Tree = {"type": metric.get("type", "")}
     for kind in ("object", "pods", "resource", "containerResource", "external"):
         source = metric.get(kind)
@@ -106,7 +108,7 @@ def _old_metric(metric: Tree) -> Tree:
         share = target.get("averageUtilization")
         match kind:
             case "object":
-                old = _some(
+                old = _without_none(
                     target=source.get("describedObject"),
                     metricName=name,
                     targetValue=target.get("value", "0"),
@@ -114,12 +116,14 @@ def _old_metric(metric: Tree) -> Tree:
                     averageValue=average,
                 )
             case "pods":
-                old = _some(metricName=name, targetAverageValue=average or "0", selector=selector)
+                old = _without_none(metricName=name, targetAverageValue=average or "0", selector=selector)
             case "external":
                 value = target.get("value")
-                old = _some(metricName=name, metricSelector=selector, targetValue=value, targetAverageValue=average)
+                old = _without_none(
+                    metricName=name, metricSelector=selector, targetValue=value, targetAverageValue=average
+                )
             case _:
-                old = _some(
+                old = _without_none(
                     name=source.get("name"),
                     targetAverageUtilization=share,
                     targetAverageValue=average,
@@ -129,7 +133,7 @@ def _old_metric(metric: Tree) -> Tree:
     return found
 
 
-def _new_metric(metric: Any) -> Tree:
+def _metric_to_v2(metric: Any) -> Tree:
     found: Tree = {"type": metric.get("type", "")} if isinstance(metric, dict) else {}
     for kind, source in metric.items() if found else ():
         if not isinstance(source, dict):
@@ -141,17 +145,24 @@ def _new_metric(metric: Any) -> Tree:
         match kind:
             case "object":
                 value = value if average is None or value not in (None, "0") else None
-                target = _some(type="Value" if average is None else "AverageValue", value=value, averageValue=average)
-                made = {"describedObject": source.get("target") or {}, "metric": _some(name=name, selector=selector)}
+                target = _without_none(
+                    type="Value" if average is None else "AverageValue", value=value, averageValue=average
+                )
+                made = {
+                    "describedObject": source.get("target") or {},
+                    "metric": _without_none(name=name, selector=selector),
+                }
                 found[kind] = {**made, "target": target}
             case "pods":
                 target = {"type": "AverageValue", "averageValue": average}
-                found[kind] = {"metric": _some(name=name, selector=selector), "target": target}
+                found[kind] = {"metric": _without_none(name=name, selector=selector), "target": target}
             case "external":
-                target = _some(type="AverageValue" if value is None else "Value", value=value, averageValue=average)
-                found[kind] = {"metric": _some(name=name, selector=selector), "target": target}
+                target = _without_none(
+                    type="AverageValue" if value is None else "Value", value=value, averageValue=average
+                )
+                found[kind] = {"metric": _without_none(name=name, selector=selector), "target": target}
             case "resource" | "containerResource":
                 of = "AverageValue" if share is None else "Utilization"
-                target = _some(type=of, averageValue=average, averageUtilization=share)
-                found[kind] = _some(name=source.get("name"), target=target, container=source.get("container"))
+                target = _without_none(type=of, averageValue=average, averageUtilization=share)
+                found[kind] = _without_none(name=source.get("name"), target=target, container=source.get("container"))
     return found

@@ -1,7 +1,7 @@
 """Which kinds are served, under which names, with which verbs and sub-resources?
 
 Discovery, routing, the store and every rule ask. The built-in kinds are a table; CustomResourceDefinitions add to it
-while the server runs, and `Resources.version` changes whenever they do, so that clients see it in an ETag.
+while the server runs, and `ResourceRegistry.version` changes whenever they do, so that clients see it in an ETag.
 Cost: a dictionary lookup a question.
 """
 
@@ -22,7 +22,7 @@ _PROXY = ("create", "delete", "get", "patch", "update")
 
 
 @dataclass(frozen=True, slots=True)
-class SubResource:
+class Subresource:
     """A part of an object with a path of its own. `kind` is what is sent there; no group and version: the parent's."""
 
     name: str
@@ -33,7 +33,7 @@ class SubResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ServedResource:
     """One kind in one version, as discovery shows it."""
 
     group: str
@@ -45,15 +45,15 @@ class Resource:
     categories: tuple[str, ...] = ()
     namespaced: bool = True
     verbs: tuple[str, ...] = ALL_VERBS
-    subresources: tuple[SubResource, ...] = ()
+    subresources: tuple[Subresource, ...] = ()
     storage_group: str = ""
     storage_plural: str = ""
     list_kind: str = ""
     definition: Mapping[str, Any] | None = field(default=None, compare=False)
     """The entry of `spec.versions` of the CustomResourceDefinition that brought it; None for a built-in kind."""
-    converted: bool = False
+    has_other_versions: bool = False
     """Whether its objects may have been stored by another version, with another schema."""
-    memory: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
+    cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
     """What others worked out from it once: the type of a custom resource, as what bodies are read."""
     deprecated: str = field(default="", compare=False)
     """What everybody who asks for it is warned of."""
@@ -94,37 +94,37 @@ class Resource:
         """Whether there are objects of it at all; reviews and bindings are only ever sent."""
         return "get" in self.verbs
 
-    def subresource(self, name: str) -> SubResource | None:
+    def subresource(self, name: str) -> Subresource | None:
         return next((sub for sub in self.subresources if sub.name == name), None)
 
 
 _SPECIAL = {
-    "attach": SubResource("attach", "PodAttachOptions", ("create", "get")),
-    "binding": SubResource("binding", "Binding", CREATE_ONLY),
-    "eviction": SubResource("eviction", "Eviction", CREATE_ONLY, "policy", "v1"),
-    "exec": SubResource("exec", "PodExecOptions", ("create", "get")),
-    "portforward": SubResource("portforward", "PodPortForwardOptions", ("create", "get")),
-    "scale": SubResource("scale", "Scale", _CHANGE, "autoscaling", "v1"),
-    "token": SubResource("token", "TokenRequest", CREATE_ONLY, "authentication.k8s.io", "v1"),
+    "attach": Subresource("attach", "PodAttachOptions", ("create", "get")),
+    "binding": Subresource("binding", "Binding", CREATE_ONLY),
+    "eviction": Subresource("eviction", "Eviction", CREATE_ONLY, "policy", "v1"),
+    "exec": Subresource("exec", "PodExecOptions", ("create", "get")),
+    "portforward": Subresource("portforward", "PodPortForwardOptions", ("create", "get")),
+    "scale": Subresource("scale", "Scale", _CHANGE, "autoscaling", "v1"),
+    "token": Subresource("token", "TokenRequest", CREATE_ONLY, "authentication.k8s.io", "v1"),
 }
 
 
-def _subresource(name: str, kind: str) -> SubResource:
+def _subresource(name: str, kind: str) -> Subresource:
     if name in _SPECIAL:
         return _SPECIAL[name]
     if name == "proxy":
-        return SubResource(name, f"{kind}ProxyOptions", _PROXY)
+        return Subresource(name, f"{kind}ProxyOptions", _PROXY)
     verbs = {"finalize": ("update",), "log": ("get",)}.get(name, _CHANGE)
-    return SubResource(name, kind, verbs)
+    return Subresource(name, kind, verbs)
 
 
-def _rows(group_version: str, text: str) -> Iterator[Resource]:
+def _parse_rows(group_version: str, text: str) -> Iterator[ServedResource]:
     """One kind a line: plural, Kind, then any of `short=`, `in=` (categories), `sub=`, `verbs=`, `cluster`."""
     group, _, version = group_version.rpartition("/")
     for line in text.strip().splitlines():
         plural, kind, *more = line.split()
         given = {key: tuple(value.split(",")) for key, _, value in (each.partition("=") for each in more)}
-        yield Resource(
+        yield ServedResource(
             group=group,
             version=version,
             kind=kind,
@@ -246,33 +246,33 @@ volumeattributesclasses VolumeAttributesClass short=vac cluster
 """,
 }
 
-BUILT_IN: tuple[Resource, ...] = tuple(row for name, text in _GROUPS.items() for row in _rows(name, text))
+BUILT_IN: tuple[ServedResource, ...] = tuple(row for name, text in _GROUPS.items() for row in _parse_rows(name, text))
 
 
-class Resources:
+class ResourceRegistry:
     """The built-in kinds and those of CustomResourceDefinitions."""
 
-    def __init__(self, built_in: Iterable[Resource] = BUILT_IN) -> None:
+    def __init__(self, built_in: Iterable[ServedResource] = BUILT_IN) -> None:
         self._built_in = tuple(built_in)
-        self._custom: dict[str, tuple[Resource, ...]] = {}
-        self._by_path: dict[tuple[str, str, str], Resource] = {}
-        self._by_kind: dict[tuple[str, str, str], Resource] = {}
-        self._by_storage: dict[tuple[str, str], Resource] = {}
+        self._custom: dict[str, tuple[ServedResource, ...]] = {}
+        self._by_path: dict[tuple[str, str, str], ServedResource] = {}
+        self._by_kind: dict[tuple[str, str, str], ServedResource] = {}
+        self._by_storage: dict[tuple[str, str], ServedResource] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
         self.version = 0
         """Changes with every definition that comes or goes."""
         self._index()
 
-    def __iter__(self) -> Iterator[Resource]:
+    def __iter__(self) -> Iterator[ServedResource]:
         return iter(self._by_path.values())
 
-    def find(self, group: str, version: str, plural: str) -> Resource | None:
+    def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         return self._by_path.get((group, version, plural))
 
-    def of_kind(self, group: str, version: str, kind: str) -> Resource | None:
+    def find_kind(self, group: str, version: str, kind: str) -> ServedResource | None:
         return self._by_kind.get((group, version, kind))
 
-    def built_in(self, kind: str, group: str = "") -> Resource:
+    def built_in(self, kind: str, group: str = "") -> ServedResource:
         """A kind of ours that rules and controllers need by name."""
         return next(each for each in self._built_in if each.kind == kind and each.group == group)
 
@@ -283,18 +283,18 @@ class Resources:
         """Group names with their versions, the preferred one first."""
         return self._groups
 
-    def of_group(self, group: str, version: str) -> list[Resource]:
+    def of_group(self, group: str, version: str) -> list[ServedResource]:
         return [each for each in self if each.group == group and each.version == version]
 
-    def stored_in(self, storage: tuple[str, str]) -> list[Resource]:
+    def stored_in(self, storage: tuple[str, str]) -> list[ServedResource]:
         """Every version under which the objects of one place are served."""
         return [each for each in self if each.storage == storage]
 
-    def first_stored_in(self, storage: tuple[str, str]) -> Resource | None:
+    def first_stored_in(self, storage: tuple[str, str]) -> ServedResource | None:
         """One version under which the objects of a place are served: the storage's own where there are several."""
         return self._by_storage.get(storage)
 
-    def define(self, name: str, resources: Iterable[Resource]) -> None:
+    def add(self, name: str, resources: Iterable[ServedResource]) -> None:
         """Serve what a CustomResourceDefinition of this name brings, in place of what it brought before."""
         brought = tuple(resources)
         before = self._custom.get(name, ())
@@ -303,7 +303,7 @@ class Resources:
         self._custom[name] = brought
         self._index()
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         if self._custom.pop(name, None) is not None:
             self._index()
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.codec.quantity import Format, Quantity, parse_quantity
+from bayplan.codec.quantity import Quantity, QuantityFormat, parse_quantity
 from bayplan.objects.resources import is_pod_level
 
-Amounts = dict[str, Quantity]
+Quantities = dict[str, Quantity]
 
 
-def rounded_list(amounts: dict[str, str]) -> None:
+def round_quantities(amounts: dict[str, str]) -> None:
     """Amounts as they are kept, in place: nothing finer than a thousandth."""
     for name, text in amounts.items():
         if not isinstance(text, str) or text[-1:] in "un" or "e-" in text or "E-" in text:
@@ -25,16 +25,16 @@ def rounded_list(amounts: dict[str, str]) -> None:
             amounts[name] = text if quantity.compare(exact) == 0 and isinstance(text, str) else str(exact)
 
 
-def amounts(tree: Mapping[str, Any] | None) -> Amounts:
+def parse_quantities(tree: Mapping[str, Any] | None) -> Quantities:
     return {name: parse_quantity(text) for name, text in tree.items()} if tree else {}
 
 
-def added(total: Amounts, more: Mapping[str, Quantity]) -> None:
+def add_quantities(total: Quantities, more: Mapping[str, Quantity]) -> None:
     for name, amount in more.items():
         total[name] = total[name].add(amount) if name in total else amount
 
 
-def raised(total: Amounts, floor: Mapping[str, Quantity]) -> None:
+def max_quantities(total: Quantities, floor: Mapping[str, Quantity]) -> None:
     for name, amount in floor.items():
         if name not in total or amount.compare(total[name]) > 0:
             total[name] = amount
@@ -45,36 +45,36 @@ def restarts_always(container: Mapping[str, Any]) -> bool:
     return container.get("restartPolicy") == "Always"
 
 
-def effective(spec: Tree, field: str) -> Amounts:
+def effective_resources(spec: Tree, field: str) -> Quantities:
     """What all containers say in `requests` or `limits`, added up as they run."""
-    total: Amounts = {}
+    total: Quantities = {}
     for container in spec.get("containers") or ():
-        added(total, _told(container, field))
-    staying: Amounts = {}
-    peak: Amounts = {}
+        add_quantities(total, _container_quantities(container, field))
+    staying: Quantities = {}
+    peak: Quantities = {}
     for container in spec.get("initContainers") or ():
-        told = _told(container, field)
+        told = _container_quantities(container, field)
         if restarts_always(container):
-            added(total, told)
-            added(staying, told)
-            raised(peak, staying)
+            add_quantities(total, told)
+            add_quantities(staying, told)
+            max_quantities(peak, staying)
         else:
             while_it_runs = dict(told)
-            added(while_it_runs, staying)
-            raised(peak, while_it_runs)
-    raised(total, peak)
+            add_quantities(while_it_runs, staying)
+            max_quantities(peak, while_it_runs)
+    max_quantities(total, peak)
     return total
 
 
-def pod_amounts(spec: Tree, field: str) -> Amounts:
+def pod_amounts(spec: Tree, field: str) -> Quantities:
     """What the pod counts for in quotas: pod-level amounts win over its containers', overhead comes on top."""
-    total = effective(spec, field)
+    total = effective_resources(spec, field)
     whole = (spec.get("resources") or {}).get(field)
     if whole:
-        total |= {name: amount for name, amount in amounts(whole).items() if is_pod_level(name)}
-    overhead = amounts(spec.get("overhead"))
+        total |= {name: amount for name, amount in parse_quantities(whole).items() if is_pod_level(name)}
+    overhead = parse_quantities(spec.get("overhead"))
     if field == "requests":
-        added(total, overhead)
+        add_quantities(total, overhead)
     else:
         for name, amount in overhead.items():
             if name in total and not total[name].is_zero():
@@ -82,18 +82,18 @@ def pod_amounts(spec: Tree, field: str) -> Amounts:
     return total
 
 
-def as_texts(found: Mapping[str, Quantity]) -> dict[str, str]:
+def format_quantities(found: Mapping[str, Quantity]) -> dict[str, str]:
     return {name: str(amount) for name, amount in found.items()}
 
 
-def count(number: int) -> Quantity:
-    return Quantity.of(number, Format.DECIMAL_SI)
+def count_quantity(number: int) -> Quantity:
+    return Quantity.of(number, QuantityFormat.DECIMAL_SI)
 
 
-def containers_of(spec: Mapping[str, Any]) -> Iterable[Tree]:
+def init_and_app_containers(spec: Mapping[str, Any]) -> Iterable[Tree]:
     """Init containers, then the others."""
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
-def _told(container: Mapping[str, Any], field: str) -> Amounts:
-    return amounts((container.get("resources") or {}).get(field))
+def _container_quantities(container: Mapping[str, Any], field: str) -> Quantities:
+    return parse_quantities((container.get("resources") or {}).get(field))

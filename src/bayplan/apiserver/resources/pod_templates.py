@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 
 TEMPLATES: Mapping[tuple[str, str], str] = {
     ("", "PodTemplate"): "template",
@@ -19,7 +19,7 @@ TEMPLATES: Mapping[tuple[str, str], str] = {
 """Of each kind that has one, by group and kind, the path of its template."""
 
 
-def pod_template(resource: Resource, item: Tree) -> Tree | None:
+def pod_template(resource: ServedResource, item: Tree) -> Tree | None:
     """The template of a kind that has one."""
     path = TEMPLATES.get((resource.group, resource.kind))
     return None if path is None or resource.custom else at_path(item, path)

@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.pod_resources import Amounts, added, containers_of
+from bayplan.apiserver.resources.pod_resources import Quantities, add_quantities, init_and_app_containers
 from bayplan.codec.quantity import parse_quantity
 
 
-def quality_of_service(spec: Tree) -> str:
+def qos_class(spec: Tree) -> str:
     """Guaranteed, Burstable or BestEffort; only cpu and memory count."""
-    requests: Amounts = {}
-    limits: Amounts = {}
+    requests: Quantities = {}
+    limits: Quantities = {}
     guaranteed = True
     if spec.get("resources") is not None:
         requests, limits = _positive(spec["resources"].get("requests")), _positive(spec["resources"].get("limits"))
         guaranteed = not limits or len(limits) == 2
     else:
-        for container in containers_of(spec):
+        for container in init_and_app_containers(spec):
             resources = container.get("resources") or {}
             own = _positive(resources.get("limits"))
-            added(requests, _positive(resources.get("requests")))
-            added(limits, own)
+            add_quantities(requests, _positive(resources.get("requests")))
+            add_quantities(limits, own)
             guaranteed = guaranteed and len(own) == 2
     if not requests and not limits:
         return "BestEffort"
@@ -31,7 +31,7 @@ def quality_of_service(spec: Tree) -> str:
     return "Guaranteed" if guaranteed and same else "Burstable"
 
 
-def _positive(amounts: Mapping[str, Any] | None) -> Amounts:
+def _positive(amounts: Mapping[str, Any] | None) -> Quantities:
     if not amounts:
         return {}
     found = {name: parse_quantity(amounts[name]) for name in ("cpu", "memory") if name in amounts}

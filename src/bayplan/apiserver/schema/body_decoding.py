@@ -12,30 +12,30 @@ import msgspec
 from bayplan.apiserver import api_errors
 from bayplan.apiserver.resources.autoscaler_conversion import (
     AUTOSCALERS,
-    OLD_AUTOSCALING,
-    to_new,
-    to_old,
+    AUTOSCALING_V1,
+    to_v1,
+    to_v2,
 )
-from bayplan.apiserver.resources.kinds import Resource, SubResource, Tree
+from bayplan.apiserver.resources.kinds import ServedResource, Subresource, Tree
 from bayplan.apiserver.schema.decoder import (
-    BuiltIn,
-    Decoded,
-    Expected,
+    BuiltInReader,
+    DecodedObject,
+    ExpectedKind,
     Validation,
     decode,
     decode_applied,
 )
-from bayplan.apiserver.schema.managed_fields.server_side_apply import Convert, described
+from bayplan.apiserver.schema.managed_fields.server_side_apply import Convert, object_text
 from bayplan.apiserver.schema.patches import (
     JSON_PATCH,
     MERGE_PATCH,
     STRATEGIC_PATCH,
-    patched,
+    patch_object,
 )
-from bayplan.apiserver.schema.types import Type, built_in_types
+from bayplan.apiserver.schema.types import StructType, built_in_types
 
 if TYPE_CHECKING:
-    from bayplan.apiserver.schema.crd.custom_type import CustomType
+    from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -44,54 +44,54 @@ APPLY = "application/apply-patch+yaml"
 _ACCEPTED = f"{JSON}, {YAML}, {PROTOBUF}"
 
 
-def type_of(group: str, version: str, kind: str) -> Type:
+def built_in_type(group: str, version: str, kind: str) -> StructType:
     found = built_in_types().of(group, version, kind)
     if found is None:
-        raise api_errors.no_such_resource()
+        raise api_errors.unknown_resource()
     return found
 
 
-def custom_type(resource: Resource) -> CustomType:
+def custom_type(resource: ServedResource) -> CustomResourceType:
     """How objects of a custom resource are read. With it comes a language for rules, which a plain start can spare."""
-    found: CustomType | None = resource.memory.get("type")
+    found: CustomResourceType | None = resource.cache.get("type")
     if found is None:
-        from bayplan.apiserver.schema.crd.custom_type import CustomType
+        from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
 
         assert resource.definition is not None
-        found = resource.memory["type"] = CustomType(resource.group, resource.kind, resource.definition)
+        found = resource.cache["type"] = CustomResourceType(resource.group, resource.kind, resource.definition)
     return found
 
 
-def managed_type(resource: Resource) -> Type | CustomType:
+def managed_type(resource: ServedResource) -> StructType | CustomResourceType:
     """The type that managed fields are about."""
-    return custom_type(resource) if resource.custom else body_type(resource)[0]
+    return custom_type(resource) if resource.custom else request_body_type(resource)[0]
 
 
-def converter(resource: Resource) -> Convert | None:
+def converter(resource: ServedResource) -> Convert | None:
     """How an object of the kind looks in its other versions, if that is more than another name."""
     return _converted_autoscaler if resource.plural == AUTOSCALERS and resource.group == "autoscaling" else None
 
 
-def _converted_autoscaler(tree: Tree, api_version: str) -> tuple[Tree, Type]:
+def _converted_autoscaler(tree: Tree, api_version: str) -> tuple[Tree, StructType]:
     if tree.get("apiVersion") != api_version:
-        tree = to_old(tree) if api_version == OLD_AUTOSCALING else to_new(tree)
+        tree = to_v1(tree) if api_version == AUTOSCALING_V1 else to_v2(tree)
     group, _, version = api_version.partition("/")
-    return tree, type_of(group, version, "HorizontalPodAutoscaler")
+    return tree, built_in_type(group, version, "HorizontalPodAutoscaler")
 
 
-def _is_custom(resource: Resource, sub: SubResource | None) -> bool:
+def _is_custom(resource: ServedResource, sub: Subresource | None) -> bool:
     return resource.custom and (sub is None or not sub.group)
 
 
-def body_type(resource: Resource, sub: SubResource | None = None) -> tuple[Type, Expected]:
+def request_body_type(resource: ServedResource, sub: Subresource | None = None) -> tuple[StructType, ExpectedKind]:
     """The type of what is sent to a built-in resource, or to a part of any."""
     key = sub.name if sub is not None else ""
-    known: tuple[Type, Expected] | None = resource.memory.get(key)
+    known: tuple[StructType, ExpectedKind] | None = resource.cache.get(key)
     if known is None:
         group, version, kind = resource.group, resource.version, resource.kind
         if sub is not None:
             group, version, kind = sub.group or group, sub.version or version, sub.kind
-        known = resource.memory[key] = type_of(group, version, kind), Expected(group, version, kind)
+        known = resource.cache[key] = built_in_type(group, version, kind), ExpectedKind(group, version, kind)
     return known
 
 
@@ -101,9 +101,9 @@ def media_type(content_type: str) -> str:
     return JSON if bare in ("", "application/octet-stream") else bare
 
 
-def read_body(
-    resource: Resource, raw: bytes, content_type: str, validation: str, sub: SubResource | None = None
-) -> Decoded:
+def decode_body(
+    resource: ServedResource, raw: bytes, content_type: str, validation: str, sub: Subresource | None = None
+) -> DecodedObject:
     """The object that a POST or PUT carries."""
     media = media_type(content_type)
     if media not in (JSON, YAML, PROTOBUF):
@@ -112,13 +112,13 @@ def read_body(
         if media == PROTOBUF:
             raise api_errors.unsupported_media_type(f"{JSON}, {YAML}")
         return custom_type(resource).decode(raw, cast("Validation", validation), yaml=media == YAML)
-    found, expected = body_type(resource, sub)
+    found, expected = request_body_type(resource, sub)
     if media == PROTOBUF:
         return _read_protobuf(found, expected, raw)
     return decode(found, raw, cast("Validation", validation), expected=expected, yaml=media == YAML)
 
 
-def _read_protobuf(type_: Type, expected: Expected, raw: bytes) -> Decoded:
+def _read_protobuf(type_: StructType, expected: ExpectedKind, raw: bytes) -> DecodedObject:
     from bayplan.apiserver.schema.protobuf import decode_protobuf
 
     api_version, kind, tree = decode_protobuf(raw, built_in_types())
@@ -127,39 +127,39 @@ def _read_protobuf(type_: Type, expected: Expected, raw: bytes) -> Decoded:
     )
 
 
-def read_applied(resource: Resource, raw: bytes, validation: str) -> Decoded:
+def decode_apply_body(resource: ServedResource, raw: bytes, validation: str) -> DecodedObject:
     """The configuration of a server-side apply."""
-    expected = custom_type(resource).expected if resource.custom else body_type(resource)[1]
+    expected = custom_type(resource).expected if resource.custom else request_body_type(resource)[1]
     return decode_applied(raw, cast("Validation", validation), expected=expected)
 
 
-def reread(resource: Resource, tree: Tree) -> Tree:
+def decode_tree(resource: ServedResource, tree: Tree) -> Tree:
     """An object that was put together here, as if it had been sent."""
-    reader = custom_type(resource) if resource.custom else BuiltIn(*body_type(resource))
+    reader = custom_type(resource) if resource.custom else BuiltInReader(*request_body_type(resource))
     found, _, wrong = reader.read(tree)
     if wrong is not None:
-        raise api_errors.Refusal(500, "", _unconverted(tree, wrong))
+        raise api_errors.StatusError(500, "", _apply_type_error(tree, wrong))
     return found
 
 
-def _unconverted(tree: Tree, wrong: str) -> str:
+def _apply_type_error(tree: Tree, wrong: str) -> str:
     """What upstream says of an object that was applied and cannot be read."""
-    told = described(tree)
+    told = object_text(tree)
     kind = told.partition("; ")[2]
     wrong = f"error decoding from json: {wrong}" if "base64" in wrong else wrong
     why = f"unable to convert unstructured object to {kind}: {wrong}"
     return f"failed to convert new object ({told}) to proper version: {why}"
 
 
-def read_patch(
-    resource: Resource, live: Tree, raw: bytes, media: str, validation: str, sub: SubResource | None = None
-) -> Decoded:
+def decode_patch(
+    resource: ServedResource, live: Tree, raw: bytes, media: str, validation: str, sub: Subresource | None = None
+) -> DecodedObject:
     """The object that a patch makes of the one that is there."""
     checked = cast("Validation", validation)
     if _is_custom(resource, sub):
         if media == STRATEGIC_PATCH:
             raise api_errors.unsupported_media_type(f"{JSON_PATCH}, {MERGE_PATCH}, {APPLY}")
-        return patched(custom_type(resource), live, raw, media, checked)
-    found, expected = body_type(resource, sub)
+        return patch_object(custom_type(resource), live, raw, media, checked)
+    found, expected = request_body_type(resource, sub)
     strategic = found if media == STRATEGIC_PATCH else None
-    return patched(BuiltIn(found, expected), live, raw, media, checked, strategic=strategic)
+    return patch_object(BuiltInReader(found, expected), live, raw, media, checked, strategic=strategic)

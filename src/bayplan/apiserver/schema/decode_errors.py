@@ -17,61 +17,66 @@ from bayplan.apiserver.schema.scalars import (
     canonical_time,
 )
 from bayplan.apiserver.schema.types import (
-    Field,
-    Kind,
-    Shape,
-    Type,
+    FieldType,
+    SchemaField,
+    StructType,
+    WireType,
 )
 from bayplan.codec.go_text import json_float, quote
-from bayplan.codec.json_text import JsonObject, Node, Number
-from bayplan.codec.quantity import FORMAT_WRONG
+from bayplan.codec.json_text import JsonNumber, JsonObject, JsonValue
+from bayplan.codec.quantity import FORMAT_ERROR
 
-_MAX_STRANGERS = 100
+_MAX_UNKNOWN_FIELDS = 100
 _GO_SCALARS = {
-    Kind.TIME: "string",
-    Kind.MICRO_TIME: "string",
-    Kind.DURATION: "string",
-    Kind.INT_OR_STRING: "int32",
-    Kind.BYTES: "[]uint8",
+    WireType.TIME: "string",
+    WireType.MICRO_TIME: "string",
+    WireType.DURATION: "string",
+    WireType.INT_OR_STRING: "int32",
+    WireType.BYTES: "[]uint8",
 }
-_WANTED: dict[Kind, str] = {
-    Kind.STRING: "string",
-    Kind.BYTES: "string",
-    Kind.TIME: "string",
-    Kind.MICRO_TIME: "string",
-    Kind.DURATION: "string",
-    Kind.BOOL: "bool",
-    Kind.INT32: "number",
-    Kind.INT64: "number",
-    Kind.FLOAT: "number",
-    Kind.LIST: "array",
-    Kind.MAP: "object",
-    Kind.STRUCT: "object",
+_WANTED: dict[WireType, str] = {
+    WireType.STRING: "string",
+    WireType.BYTES: "string",
+    WireType.TIME: "string",
+    WireType.MICRO_TIME: "string",
+    WireType.DURATION: "string",
+    WireType.BOOL: "bool",
+    WireType.INT32: "number",
+    WireType.INT64: "number",
+    WireType.FLOAT: "number",
+    WireType.LIST: "array",
+    WireType.MAP: "object",
+    WireType.STRUCT: "object",
 }
-_CANONICAL: dict[Kind, Callable[[str], str]] = {
-    Kind.TIME: canonical_time,
-    Kind.MICRO_TIME: canonical_micro_time,
-    Kind.BYTES: canonical_base64,
+_CANONICAL: dict[WireType, Callable[[str], str]] = {
+    WireType.TIME: canonical_time,
+    WireType.MICRO_TIME: canonical_micro_time,
+    WireType.BYTES: canonical_base64,
 }
-_BITS = {Kind.INT32: 31, Kind.INT64: 63, Kind.INT_OR_STRING: 31}
-_SCHEMA_WORDS = {Kind.SCHEMA_OR_ARRAY: "array", Kind.SCHEMA_OR_BOOL: "bool", Kind.SCHEMA_OR_STRINGS: "array"}
+_BITS = {WireType.INT32: 31, WireType.INT64: 63, WireType.INT_OR_STRING: 31}
+_SCHEMA_WORDS = {
+    WireType.SCHEMA_OR_ARRAY: "array",
+    WireType.SCHEMA_OR_BOOL: "bool",
+    WireType.SCHEMA_OR_STRINGS: "array",
+}
 
 
-class Complaints:
-    """`wrong` is the first value that does not fit its field, `strangers` are unknown and repeated fields, in order."""
+class DecodeErrors:
+    """`type_error` is the first value that does not fit its field, `unknown_fields` are unknown and repeated fields, in
+    order."""
 
-    def __init__(self, tree: Node, type_: Type, *, converted: bool = False) -> None:
+    def __init__(self, tree: JsonValue, type_: StructType, *, converted: bool = False) -> None:
         """`converted` chooses the words of upstream's converter from maps to structs over those of its JSON reader."""
-        self.wrong: str | None = None
+        self.type_error: str | None = None
         self._converted = converted
         self._strangers: dict[str, None] = {}
         self._struct(tree, type_, "", ("", ""))
 
     @property
-    def strangers(self) -> list[str]:
-        return list(self._strangers)[:_MAX_STRANGERS]
+    def unknown_fields(self) -> list[str]:
+        return list(self._strangers)[:_MAX_UNKNOWN_FIELDS]
 
-    def _struct(self, node: Node, type_: Type, path: str, place: tuple[str, str]) -> None:
+    def _struct(self, node: JsonValue, type_: StructType, path: str, place: tuple[str, str]) -> None:
         """`place` is where Go stands: the struct that holds the field, and the way to it."""
         seen: set[str] = set()
         for key, value in _members(node):
@@ -85,19 +90,19 @@ class Complaints:
             seen.add(key)
             self._field(value, known, at, (type_.struct, _joined(place[1], known)))
 
-    def _field(self, value: Node, known: Field, at: str, place: tuple[str, str]) -> None:
+    def _field(self, value: JsonValue, known: SchemaField, at: str, place: tuple[str, str]) -> None:
         if value is not None:
             self._value(value, known.shape, at, place)
 
-    def _value(self, value: Node, shape: Shape, at: str, place: tuple[str, str]) -> None:
+    def _value(self, value: JsonValue, shape: FieldType, at: str, place: tuple[str, str]) -> None:
         if value is None:
             return
         kind, found = shape.kind, _word(value)
-        if kind in (Kind.RAW, Kind.FIELDS, Kind.JSON):
+        if kind in (WireType.RAW, WireType.FIELDS, WireType.JSON):
             return
-        if kind is Kind.QUANTITY:
+        if kind is WireType.QUANTITY:
             self._quantity(value)
-        elif kind is Kind.INT_OR_STRING and found == "string":
+        elif kind is WireType.INT_OR_STRING and found == "string":
             return
         elif kind in _SCHEMA_WORDS:
             self._schema(value, shape, at, place)
@@ -107,12 +112,12 @@ class Complaints:
             self._text(value, kind)
         elif kind in _BITS:
             self._integer(value, shape, place)
-        elif kind is Kind.STRUCT:
+        elif kind is WireType.STRUCT:
             self._struct(value, shape.type, at, place)
         elif shape.item is not None:
             self._inside(value, shape.item, at, place)
 
-    def _inside(self, value: Node, item: Shape, at: str, place: tuple[str, str]) -> None:
+    def _inside(self, value: JsonValue, item: FieldType, at: str, place: tuple[str, str]) -> None:
         if isinstance(value, list):
             for index, each in enumerate(value):
                 self._value(each, item, f"{at}[{index}]", place)
@@ -124,87 +129,91 @@ class Complaints:
             seen.add(key)
             self._value(each, item, f"{at}.{key}", place)
 
-    def _schema(self, value: Node, shape: Shape, at: str, place: tuple[str, str]) -> None:
+    def _schema(self, value: JsonValue, shape: FieldType, at: str, place: tuple[str, str]) -> None:
         found = _word(value)
         if found == "object":
             self._struct(value, shape.type, at, place)
         elif found != _SCHEMA_WORDS[shape.kind]:
-            self._say("boolean or JSON schema expected")
-        elif shape.kind is Kind.SCHEMA_OR_ARRAY:
+            self._report("boolean or JSON schema expected")
+        elif shape.kind is WireType.SCHEMA_OR_ARRAY:
             for index, each in enumerate(value):
                 self._struct(each, shape.type, f"{at}[{index}]", place)
 
-    def _quantity(self, value: Node) -> None:
-        plain = value.text if isinstance(value, Number) else value
+    def _quantity(self, value: JsonValue) -> None:
+        plain = value.text if isinstance(value, JsonNumber) else value
         if isinstance(plain, bool) or not isinstance(plain, (str, int, float)):
-            self._say(FORMAT_WRONG)
+            self._report(FORMAT_ERROR)
             return
         try:
             canonical_quantity(plain)
         except ScalarError as error:
-            self._say(str(error))
+            self._report(str(error))
 
-    def _text(self, value: str, kind: Kind) -> None:
+    def _text(self, value: str, kind: WireType) -> None:
         try:
             _CANONICAL[kind](value)
         except ScalarError as error:
-            self._say(str(error))
+            self._report(str(error))
 
-    def _integer(self, value: Node, shape: Shape, place: tuple[str, str]) -> None:
+    def _integer(self, value: JsonValue, shape: FieldType, place: tuple[str, str]) -> None:
         text = (
-            value.text if isinstance(value, Number) else json_float(value) if isinstance(value, float) else str(value)
+            value.text
+            if isinstance(value, JsonNumber)
+            else json_float(value)
+            if isinstance(value, float)
+            else str(value)
         )
         bound = 2 ** _BITS[shape.kind]
         if not (text.lstrip("-").isdigit() and -bound <= int(text) < bound):
             self._mismatch(f"number {text}", shape, place)
 
-    def _mismatch(self, found: str, shape: Shape, place: tuple[str, str]) -> None:
+    def _mismatch(self, found: str, shape: FieldType, place: tuple[str, str]) -> None:
         if self._converted:
-            self._say(_unconvertible(found, shape))
+            self._report(_conversion_error(found, shape))
             return
-        wanted = _GO_SCALARS.get(shape.kind, shape.go)
+        wanted = _GO_SCALARS.get(shape.kind, shape.go_name)
         where = f"Go struct field {place[0]}.{place[1]}" if place[0] else "Go value"
-        self._say(f"json: cannot unmarshal {found} into {where} of type {wanted}")
+        self._report(f"json: cannot unmarshal {found} into {where} of type {wanted}")
 
-    def _say(self, text: str) -> None:
-        if self.wrong is None:
-            self.wrong = text
+    def _report(self, text: str) -> None:
+        if self.type_error is None:
+            self.type_error = text
 
 
 _KINDS = {"object": "map", "array": "slice", "number": "int64"}
 _NOT_RESTORED = {
-    Kind.MAP: "cannot restore map from {}",
-    Kind.LIST: "cannot restore slice from {}",
-    Kind.BYTES: "cannot restore slice from {}",
-    Kind.STRUCT: "cannot restore struct from: {}",
+    WireType.MAP: "cannot restore map from {}",
+    WireType.LIST: "cannot restore slice from {}",
+    WireType.BYTES: "cannot restore slice from {}",
+    WireType.STRUCT: "cannot restore struct from: {}",
 }
 
 
-def _unconvertible(found: str, shape: Shape) -> str:
+def _conversion_error(found: str, shape: FieldType) -> str:
     kind = _KINDS.get(found, found)
     if shape.kind in _NOT_RESTORED:
         return _NOT_RESTORED[shape.kind].format(kind)
-    if shape.kind in (Kind.TIME, Kind.MICRO_TIME, Kind.INT_OR_STRING):
+    if shape.kind in (WireType.TIME, WireType.MICRO_TIME, WireType.INT_OR_STRING):
         return f"json: cannot unmarshal {found} into Go value of type {_GO_SCALARS[shape.kind]}"
-    if kind == "int64" and shape.kind is Kind.STRING:
-        return f"cannot convert int64 to {shape.go}"
+    if kind == "int64" and shape.kind is WireType.STRING:
+        return f"cannot convert int64 to {shape.go_name}"
     if found.startswith("number "):
-        return f"cannot convert float64 to {shape.go}"
+        return f"cannot convert float64 to {shape.go_name}"
     return f"unrecognized type: {shape.kind}"
 
 
-def _joined(way: str, known: Field) -> str:
+def _joined(way: str, known: SchemaField) -> str:
     name = known.go_path or known.name
     return f"{way}.{name}" if way else name
 
 
-def _members(node: Node) -> Iterator[tuple[str, Any]]:
+def _members(node: JsonValue) -> Iterator[tuple[str, Any]]:
     if isinstance(node, JsonObject):
         return ((member.key, member.value) for member in node.members)
     return iter(node.items() if isinstance(node, dict) else ())
 
 
-def _word(value: Node) -> str:
+def _word(value: JsonValue) -> str:
     """What Go calls the value."""
     if isinstance(value, bool):
         return "bool"
@@ -215,10 +224,10 @@ def _word(value: Node) -> str:
     return "object" if isinstance(value, (dict, JsonObject)) else "number"
 
 
-def repeated_keys(node: Node, path: str = "") -> list[str]:
+def duplicate_keys(node: JsonValue, path: str = "") -> list[str]:
     """The paths of all keys that stand twice in one object of the text, in order."""
     if isinstance(node, list):
-        return [each for at, item in enumerate(node) for each in repeated_keys(item, f"{path}[{at}]")]
+        return [each for at, item in enumerate(node) for each in duplicate_keys(item, f"{path}[{at}]")]
     found: list[str] = []
     seen: set[str] = set()
     for key, value in _members(node):
@@ -226,5 +235,5 @@ def repeated_keys(node: Node, path: str = "") -> list[str]:
         if key in seen and at not in found:
             found.append(at)
         seen.add(key)
-        found += repeated_keys(value, at)
+        found += duplicate_keys(value, at)
     return found

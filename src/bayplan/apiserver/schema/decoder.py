@@ -12,10 +12,10 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from bayplan.apiserver.api_errors import Refusal, bad_request
-from bayplan.apiserver.schema.decode_errors import Complaints
-from bayplan.apiserver.schema.object_reader import Strange, reader_of, unknown_fields
-from bayplan.apiserver.schema.types import UNSET, Type, built_in_types
+from bayplan.apiserver.api_errors import StatusError, bad_request
+from bayplan.apiserver.schema.decode_errors import DecodeErrors
+from bayplan.apiserver.schema.object_reader import WrongTypeError, reader_of, unknown_field_count
+from bayplan.apiserver.schema.types import UNSET, StructType, built_in_types
 from bayplan.codec import json_text
 from bayplan.codec.go_text import quote
 from bayplan.codec.json_text import JsonSyntaxError
@@ -25,13 +25,13 @@ from bayplan.errors import ObjectError
 Validation = Literal["Ignore", "Warn", "Strict"]
 Tree = dict[str, Any]
 
-_SUMMARY = 30
+_SUMMARY_LENGTH = 30
 _SCHEME = "pkg/runtime/scheme.go:111"
 _HEADER = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedKind:
     """What the URL says the body is."""
 
     group: str
@@ -43,32 +43,34 @@ class Expected:
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-class Decoded(msgspec.Struct, frozen=True):
+class DecodedObject(msgspec.Struct, frozen=True):
     object: Tree
     warnings: list[str] = msgspec.field(default_factory=list)
 
 
-def decode(type_: Type, raw: bytes, validation: Validation, *, expected: Expected, yaml: bool = False) -> Decoded:
+def decode(
+    type_: StructType, raw: bytes, validation: Validation, *, expected: ExpectedKind, yaml: bool = False
+) -> DecodedObject:
     """The object of a request body. Kind and apiVersion may be missing: the URL told them."""
     text, fault = yaml_as_json(raw, expected) if yaml else (raw, None)
     tree = parse_json(text, expected, shown=raw)
-    repeats = validation != "Ignore" and may_repeat_keys(text, tree)  # before what is missing is filled in
+    repeats = validation != "Ignore" and may_have_duplicate_keys(text, tree)  # before what is missing is filled in
     _check_header(tree, expected)
     try:
-        before = unknown_fields()
+        before = unknown_field_count()
         found = reader_of(type_).read(tree)
-    except Strange:
-        _refuse_wrong(text, type_, tree)
-    strange = unknown_fields() != before or repeats
+    except WrongTypeError:
+        _raise_type_error(text, type_, tree)
+    strange = unknown_field_count() != before or repeats
     found["kind"], found["apiVersion"] = expected.kind, expected.api_version
     if validation == "Ignore" or not (strange or fault):
-        return Decoded(found)
+        return DecodedObject(found)
     strangers = [fault] if fault else []
-    strangers += Complaints(json_text.parse(text.decode("utf-8", "replace")), type_).strangers
-    return _judged(found, strangers, validation, tree)
+    strangers += DecodeErrors(json_text.parse(text.decode("utf-8", "replace")), type_).unknown_fields
+    return _check_strict(found, strangers, validation, tree)
 
 
-def decode_applied(body: bytes, validation: Validation, *, expected: Expected) -> Decoded:
+def decode_applied(body: bytes, validation: Validation, *, expected: ExpectedKind) -> DecodedObject:
     """The configuration of a server-side apply, which is YAML; kubectl sends JSON, which is YAML too."""
     tree, fault = _read_applied(body)
     if (kind := tree.get("kind", "")) != expected.kind or tree.get("apiVersion") != expected.api_version:
@@ -76,7 +78,7 @@ def decode_applied(body: bytes, validation: Validation, *, expected: Expected) -
         raise bad_request(f"invalid object type: {group}/{version}, Kind={kind}")
     if fault and validation == "Strict":
         raise bad_request(f"error strict decoding YAML: error converting YAML to JSON: {fault}")
-    return Decoded(tree, [f"error converting YAML to JSON: {fault}"] if fault and validation == "Warn" else [])
+    return DecodedObject(tree, [f"error converting YAML to JSON: {fault}"] if fault and validation == "Warn" else [])
 
 
 def _read_applied(body: bytes) -> tuple[Tree, str | None]:
@@ -86,12 +88,12 @@ def _read_applied(body: bytes) -> tuple[Tree, str | None]:
         tree = msgspec.json.decode(body) if body[:1] == b"{" else UNSET
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         tree = UNSET
-    if tree is UNSET or may_repeat_keys(body, tree):
+    if tree is UNSET or may_have_duplicate_keys(body, tree):
         try:
             converted = to_json(body.decode("utf-8", "replace"))
         except ObjectError as error:
             raise bad_request(f"error decoding YAML: error converting YAML to JSON: {error}") from None
-        tree, fault = msgspec.json.decode(converted.text), converted.fault
+        tree, fault = msgspec.json.decode(converted.text), converted.duplicate_key_error
     if tree is not None and type(tree) is not dict:
         word = {list: "array", str: "string", bool: "bool"}.get(type(tree), "number")
         why = f"json: cannot unmarshal {word} into Go value of type map[string]interface {{}}"
@@ -99,48 +101,48 @@ def _read_applied(body: bytes) -> tuple[Tree, str | None]:
     return tree or {}, fault
 
 
-def normalize(type_: Type, tree: Tree) -> Tree:
+def normalize(type_: StructType, tree: Tree) -> Tree:
     """An object of ours as the API server would keep it; unknown fields go without a word."""
     return reader_of(type_).read(tree)
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltIn:
+class BuiltInReader:
     """Reads what a patch has made of an object of a built-in kind."""
 
-    type: Type
-    expected: Expected
+    type: StructType
+    expected: ExpectedKind
 
     @property
-    def order(self) -> Type | None:
+    def order(self) -> StructType | None:
         return self.type
 
     def read(
         self, tree: Tree, *, converted: bool = False, known: Tree | None = None
     ) -> tuple[Tree, list[str], str | None]:
-        wrong = wrong_header(tree)
+        wrong = type_meta_error(tree)
         if wrong:
             return {}, [], f"couldn't get version/kind; json parse error: {wrong}"
         tree = {**tree, "kind": tree.get("kind") or self.expected.kind}
         tree["apiVersion"] = tree.get("apiVersion") or self.expected.api_version
-        other = _other_kind(tree, self.expected)
+        other = _kind_mismatch(tree, self.expected)
         if other:
             return {}, [], other
-        before = unknown_fields()
+        before = unknown_field_count()
         try:
             reader = reader_of(self.type)
-            found = reader.read(tree) if known is None else reader.again(tree, known)
-        except Strange:
-            return {}, [], Complaints(tree, self.type, converted=converted).wrong
-        if unknown_fields() == before:
+            found = reader.read(tree) if known is None else reader.read_changed(tree, known)
+        except WrongTypeError:
+            return {}, [], DecodeErrors(tree, self.type, converted=converted).type_error
+        if unknown_field_count() == before:
             return found, [], None
-        return found, Complaints(tree, self.type).strangers, None
+        return found, DecodeErrors(tree, self.type).unknown_fields, None
 
 
-def _judged(found: Tree, strangers: list[str], validation: Validation, tree: Tree) -> Decoded:
+def _check_strict(found: Tree, strangers: list[str], validation: Validation, tree: Tree) -> DecodedObject:
     if validation == "Strict" and strangers:
         raise bad_request(f"{_title(tree or found, found)}: strict decoding error: {', '.join(strangers)}")
-    return Decoded(found, strangers)
+    return DecodedObject(found, strangers)
 
 
 def _title(tree: Tree, fallback: Tree | None = None) -> str:
@@ -154,39 +156,39 @@ def _title(tree: Tree, fallback: Tree | None = None) -> str:
 # From bytes to a tree.
 
 
-def parse_json(text: bytes, expected: Expected, *, shown: bytes | None = None) -> Tree:
+def parse_json(text: bytes, expected: ExpectedKind, *, shown: bytes | None = None) -> Tree:
     """The body as a dict, or Go's complaint about the text; null is an object of which nothing is told."""
     shown = text if shown is None else shown
     try:
         tree = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        tree = _parse_slowly(text, expected, shown)
+        tree = _parse_with_position(text, expected, shown)
     if tree is None:
         return {}
     if type(tree) is not dict:
         word = {list: "array", str: "string", bool: "bool"}.get(type(tree), "number")
-        raise unrecognized(expected, f"json: cannot unmarshal {word} into Go value of type {_HEADER}", shown)
+        raise unrecognized_kind(expected, f"json: cannot unmarshal {word} into Go value of type {_HEADER}", shown)
     return tree
 
 
-def _parse_slowly(text: bytes, expected: Expected, shown: bytes) -> Any:
+def _parse_with_position(text: bytes, expected: ExpectedKind, shown: bytes) -> Any:
     try:
-        return json_text.plain(json_text.parse(text.decode("utf-8", "replace")))
+        return json_text.to_plain(json_text.parse(text.decode("utf-8", "replace")))
     except JsonSyntaxError as error:
-        raise unrecognized(expected, str(error), shown) from None
+        raise unrecognized_kind(expected, str(error), shown) from None
 
 
-def yaml_as_json(raw: bytes, expected: Expected) -> tuple[bytes, str | None]:
+def yaml_as_json(raw: bytes, expected: ExpectedKind) -> tuple[bytes, str | None]:
     """YAML as JSON text, and what a strict reader holds against it."""
     try:
         converted = to_json(raw.decode("utf-8", "replace"))
     except ObjectError as error:
         message = f"the object provided is unrecognized (must be of type {expected.kind}): {error} ({_summary(raw)})"
         raise bad_request(message) from None
-    return converted.text.encode(), converted.fault
+    return converted.text.encode(), converted.duplicate_key_error
 
 
-def unrecognized(expected: Expected, why: str, shown: bytes) -> Refusal:
+def unrecognized_kind(expected: ExpectedKind, why: str, shown: bytes) -> StatusError:
     """A body of which not even the kind can be told."""
     return bad_request(
         f"the object provided is unrecognized (must be of type {expected.kind}): "
@@ -197,12 +199,12 @@ def unrecognized(expected: Expected, why: str, shown: bytes) -> Refusal:
 def _summary(data: bytes) -> str:
     if not data:
         return "<empty>"
-    cut = data[:_SUMMARY]
-    more = " ..." if len(data) > _SUMMARY else ""
+    cut = data[:_SUMMARY_LENGTH]
+    more = " ..." if len(data) > _SUMMARY_LENGTH else ""
     return (cut.decode("utf-8", "replace") if data[:1] == b"{" else cut.hex()) + more
 
 
-def may_repeat_keys(text: bytes, tree: Tree) -> bool:
+def may_have_duplicate_keys(text: bytes, tree: Tree) -> bool:
     """Whether a key may stand twice in an object of the text: then it has more colons than what was read of it.
 
     A colon spelled as an escape would hide one, so texts with such escapes are looked at in any case.
@@ -210,25 +212,25 @@ def may_repeat_keys(text: bytes, tree: Tree) -> bool:
     return text.count(b":") != msgspec.json.encode(tree).count(b":") or b"\\u003" in text
 
 
-def _refuse_wrong(text: bytes, type_: Type, tree: Tree) -> NoReturn:
-    complaints = Complaints(json_text.parse(text.decode("utf-8", "replace")), type_)
-    raise bad_request(f"{_title(tree)}: {complaints.wrong}") from None
+def _raise_type_error(text: bytes, type_: StructType, tree: Tree) -> NoReturn:
+    complaints = DecodeErrors(json_text.parse(text.decode("utf-8", "replace")), type_)
+    raise bad_request(f"{_title(tree)}: {complaints.type_error}") from None
 
 
-def _check_header(tree: Tree, expected: Expected) -> None:
+def _check_header(tree: Tree, expected: ExpectedKind) -> None:
     """Whether the body is of the kind that the URL asks for; what is missing is filled in."""
-    wrong = wrong_header(tree)
+    wrong = type_meta_error(tree)
     if wrong:
-        raise unrecognized(expected, wrong, msgspec.json.encode(tree))
+        raise unrecognized_kind(expected, wrong, msgspec.json.encode(tree))
     tree["kind"] = kind = tree.get("kind") or expected.kind
     tree["apiVersion"] = api_version = tree.get("apiVersion") or expected.api_version
-    why = _other_kind(tree, expected)
+    why = _kind_mismatch(tree, expected)
     if why:
         version = api_version.rpartition("/")[2]
         raise bad_request(f"{kind} in version {quote(version)} cannot be handled as a {expected.kind}: {why}")
 
 
-def wrong_header(tree: Tree) -> str:
+def type_meta_error(tree: Tree) -> str:
     """What Go says if kind or apiVersion is no text; nothing if they are."""
     for name in ("kind", "apiVersion"):
         value = tree.get(name)
@@ -238,7 +240,7 @@ def wrong_header(tree: Tree) -> str:
     return ""
 
 
-def _other_kind(tree: Tree, expected: Expected) -> str:
+def _kind_mismatch(tree: Tree, expected: ExpectedKind) -> str:
     """What upstream says when the object is not of the kind that is asked for; nothing if it is."""
     kind, api_version = tree["kind"], tree["apiVersion"]
     if kind == expected.kind and api_version == expected.api_version:

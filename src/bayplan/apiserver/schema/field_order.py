@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.apiserver.schema.types import Kind, Shape, Type
+from bayplan.apiserver.schema.types import FieldType, StructType, WireType
 from bayplan.codec.go_text import json_text
 
 Tree = dict[str, Any]
 
 
-def spelled(tree: Tree, touched: Any, type_: Type | None) -> str:
+def encode_ordered(tree: Tree, touched: Any, type_: StructType | None) -> str:
     """The object as JSON. `touched` is a tree of what the patch went through; without a type all is sorted."""
-    return json_text(_ordered(tree, touched, type_) if type_ is not None else tree, sort_keys=type_ is None)
+    return json_text(_order_fields(tree, touched, type_) if type_ is not None else tree, sort_keys=type_ is None)
 
 
-def touched_by(patch: Any) -> Tree:
+def patched_fields(patch: Any) -> Tree:
     """What a patch goes through: a merge patch is such a tree itself, the paths of a JSON patch make one."""
     if isinstance(patch, dict):
         return patch
@@ -32,22 +32,22 @@ def touched_by(patch: Any) -> Tree:
     return found
 
 
-def _ordered(value: Any, touched: Any, type_: Type | None) -> Any:
+def _order_fields(value: Any, touched: Any, type_: StructType | None) -> Any:
     went = touched if isinstance(touched, dict) else None
     if isinstance(value, list):
-        return [_ordered(each, (went or {}).get(str(at)), type_) for at, each in enumerate(value)]
+        return [_order_fields(each, (went or {}).get(str(at)), type_) for at, each in enumerate(value)]
     if not isinstance(value, dict):
         return value
     declared = list(type_.fields) if type_ is not None and went is None else []
     names = [name for name in declared if name in value]
     names += sorted(value.keys() - set(names))
-    return {name: _ordered(value[name], (went or {}).get(name), _type_at(type_, name)) for name in names}
+    return {name: _order_fields(value[name], (went or {}).get(name), _type_at(type_, name)) for name in names}
 
 
-def _type_at(type_: Type | None, name: str) -> Type | None:
+def _type_at(type_: StructType | None, name: str) -> StructType | None:
     """The type of a field's value or of its elements, if that is a struct."""
     known = type_.fields.get(name) if type_ is not None else None
-    shape: Shape | None = known.shape if known is not None else None
+    shape: FieldType | None = known.shape if known is not None else None
     while shape is not None and shape.item is not None:
         shape = shape.item
-    return shape.type if shape is not None and shape.kind is Kind.STRUCT else None
+    return shape.type if shape is not None and shape.kind is WireType.STRUCT else None

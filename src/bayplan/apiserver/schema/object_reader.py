@@ -3,7 +3,7 @@
 Asked for every object that comes in, before anything else looks at it. Unknown fields and nulls go, empty values go
 where Go omits them, fields that Go always writes appear, quantities and times get their one spelling. The result shares
 nothing with the argument. A reader is a function of a value, put together once for each type; a pod of two kilobytes
-takes some 30 µs. Readers say only that something is wrong (`Strange`); `complaints` says what, at leisure.
+takes some 30 µs. Readers say only that something is wrong (`WrongTypeError`); `complaints` says what, at leisure.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from bayplan.apiserver.schema.scalars import (
     canonical_time,
 )
 from bayplan.apiserver.schema.types import (
-    Field,
-    Kind,
-    Shape,
-    Type,
+    FieldType,
+    SchemaField,
+    StructType,
+    WireType,
 )
 
-Read = Callable[[Any], Any]
+ReadFunction = Callable[[Any], Any]
 
 _INT32 = 2**31
 _INT64 = 2**63
 
 
-class Strange(Exception):
+class WrongTypeError(Exception):
     """A value has the wrong type for its field."""
 
 
-_unknown = [0]
+_unknown_count = [0]
 
 
-def unknown_fields() -> int:
+def unknown_field_count() -> int:
     """How many fields were dropped because nobody knows them, ever: compare before and after."""
-    return _unknown[0]
+    return _unknown_count[0]
 
 
-class Reader:
+class ObjectReader:
     """Reads objects of one type."""
 
     __slots__ = ("_always", "_fields", "_type")
 
-    def __init__(self, type_: Type) -> None:
+    def __init__(self, type_: StructType) -> None:
         self._type = type_
-        self._fields: dict[str, tuple[str, Read, bool]] | None = None
+        self._fields: dict[str, tuple[str, ReadFunction, bool]] | None = None
         self._always: list[tuple[str, Callable[[], Any]]] = []
 
     def __call__(self, value: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Reader:
         if type(value) is not dict:
             if value is None:
                 return self.zero()
-            raise Strange
+            raise WrongTypeError
         fields = self._fields
         if fields is None:
             fields = self._compile()
@@ -69,10 +69,10 @@ class Reader:
         for key, given in value.items():
             known = fields.get(key)
             if known is None:
-                _unknown[0] += 1
+                _unknown_count[0] += 1
             elif given is not None:
                 name, read, drop_empty = known
-                if type(read) is Reader:
+                if type(read) is ObjectReader:
                     reader = read
                     got = reader.read(given)
                 else:
@@ -84,7 +84,7 @@ class Reader:
                 out[name] = make()
         return out
 
-    def again(self, value: Any, known: Any) -> dict[str, Any]:
+    def read_changed(self, value: Any, known: Any) -> dict[str, Any]:
         """The same for a value of which parts are those of `known`, which was read before: they are taken over."""
         if type(value) is not dict or type(known) is not dict:
             return self.read(value)
@@ -95,18 +95,18 @@ class Reader:
         for key, given in value.items():
             if given is None:
                 if key not in fields:
-                    _unknown[0] += 1
+                    _unknown_count[0] += 1
                 continue
             before = known.get(key)
             if given is before:
                 out[key] = given
             elif key not in fields:
-                _unknown[0] += 1
+                _unknown_count[0] += 1
             else:
                 name, read, drop_empty = fields[key]
-                if type(read) is Reader:
+                if type(read) is ObjectReader:
                     reader = read
-                    got = reader.again(given, before)
+                    got = reader.read_changed(given, before)
                 else:
                     got = read(given)
                 if got or not drop_empty:
@@ -122,75 +122,84 @@ class Reader:
             self._compile()
         return {name: make() for name, make in self._always}
 
-    def _compile(self) -> dict[str, tuple[str, Read, bool]]:
+    def _compile(self) -> dict[str, tuple[str, ReadFunction, bool]]:
         fields = {}
         for each in self._type.fields.values():
-            fields[each.name] = (each.name, field_reader(each), each.dropped_when_empty)
+            fields[each.name] = (each.name, field_reader(each), each.omitted_when_empty)
             if (make := _always_written(each)) is not None:
                 self._always.append((each.name, make))
         self._fields = fields
         return fields
 
 
-def reader_of(type_: Type) -> Reader:
-    made: Reader | None = type_.memory.get("reader")
+def reader_of(type_: StructType) -> ObjectReader:
+    made: ObjectReader | None = type_.memory.get("reader")
     if made is None:
-        made = type_.memory["reader"] = Reader(type_)
+        made = type_.memory["reader"] = ObjectReader(type_)
     return made
 
 
-def _always_written(each: Field) -> Callable[[], Any] | None:
+def _always_written(each: SchemaField) -> Callable[[], Any] | None:
     """What stands in for a field that was not given, None if nothing does."""
-    if each.omitzero or (each.omitempty and (each.pointer or each.dropped_when_empty)):
+    if each.omitzero or (each.omitempty and (each.pointer or each.omitted_when_empty)):
         return None
     if each.pointer:
-        return _nothing
+        return _return_none
     return zero_of(each.shape)
 
 
-def zero_of(shape: Shape) -> Callable[[], Any]:
+def zero_of(shape: FieldType) -> Callable[[], Any]:
     """What Go writes for a value of this shape that was not given."""
-    return reader_of(shape.type).zero if shape.kind is Kind.STRUCT else _ZEROS[shape.kind]
+    return reader_of(shape.type).zero if shape.kind is WireType.STRUCT else _ZEROS[shape.kind]
 
 
-def _nothing() -> None:
+def _return_none() -> None:
     return None
 
 
-_ZEROS: dict[Kind, Callable[[], Any]] = {
-    Kind.STRING: str,
-    Kind.BOOL: bool,
-    Kind.INT32: int,
-    Kind.INT64: int,
-    Kind.FLOAT: int,
-    Kind.QUANTITY: lambda: "0",
-    Kind.INT_OR_STRING: int,
-    Kind.DURATION: lambda: "0s",
+_ZEROS: dict[WireType, Callable[[], Any]] = {
+    WireType.STRING: str,
+    WireType.BOOL: bool,
+    WireType.INT32: int,
+    WireType.INT64: int,
+    WireType.FLOAT: int,
+    WireType.QUANTITY: lambda: "0",
+    WireType.INT_OR_STRING: int,
+    WireType.DURATION: lambda: "0s",
     **dict.fromkeys(
         (
-            *(Kind.BYTES, Kind.LIST, Kind.MAP, Kind.TIME, Kind.MICRO_TIME, Kind.RAW, Kind.FIELDS, Kind.JSON),
-            *(Kind.SCHEMA_OR_ARRAY, Kind.SCHEMA_OR_BOOL, Kind.SCHEMA_OR_STRINGS),
+            *(
+                WireType.BYTES,
+                WireType.LIST,
+                WireType.MAP,
+                WireType.TIME,
+                WireType.MICRO_TIME,
+                WireType.RAW,
+                WireType.FIELDS,
+                WireType.JSON,
+            ),
+            *(WireType.SCHEMA_OR_ARRAY, WireType.SCHEMA_OR_BOOL, WireType.SCHEMA_OR_STRINGS),
         ),
-        _nothing,
+        _return_none,
     ),
 }
 
 
-def field_reader(each: Field) -> Read:
+def field_reader(each: SchemaField) -> ReadFunction:
     read = shape_reader(each.shape)
-    if each.dropped_when_empty or each.pointer or each.shape.kind not in (Kind.LIST, Kind.MAP):
+    if each.omitted_when_empty or each.pointer or each.shape.kind not in (WireType.LIST, WireType.MAP):
         return read
     # An empty list that Go must write comes back from storage as none at all.
     return lambda value: read(value) or None
 
 
-def shape_reader(shape: Shape) -> Read:
-    if shape.kind is Kind.STRUCT:
+def shape_reader(shape: FieldType) -> ReadFunction:
+    if shape.kind is WireType.STRUCT:
         return reader_of(shape.type)
-    if shape.kind is Kind.LIST:
+    if shape.kind is WireType.LIST:
         assert shape.item is not None
         return _list_reader(shape_reader(shape.item), zero_of(shape.item))
-    if shape.kind is Kind.MAP:
+    if shape.kind is WireType.MAP:
         assert shape.item is not None
         return _map_reader(shape_reader(shape.item), zero_of(shape.item))
     if shape.kind in _SCHEMAS:
@@ -198,22 +207,22 @@ def shape_reader(shape: Shape) -> Read:
     return _SCALARS[shape.kind]
 
 
-def _list_reader(read: Read, zero: Callable[[], Any]) -> Read:
-    if type(read) is Reader:
+def _list_reader(read: ReadFunction, zero: Callable[[], Any]) -> ReadFunction:
+    if type(read) is ObjectReader:
         read = read.read
 
     def items(value: Any) -> Any:
         if type(value) is not list:
-            raise Strange
+            raise WrongTypeError
         return [read(item) if item is not None else zero() for item in value]
 
     return items
 
 
-def _map_reader(read: Read, zero: Callable[[], Any]) -> Read:
+def _map_reader(read: ReadFunction, zero: Callable[[], Any]) -> ReadFunction:
     def members(value: Any) -> Any:
         if type(value) is not dict:
-            raise Strange
+            raise WrongTypeError
         return {key: read(item) if item is not None else zero() for key, item in value.items()}
 
     return members
@@ -222,31 +231,31 @@ def _map_reader(read: Read, zero: Callable[[], Any]) -> Read:
 def _string(value: Any) -> str:
     if type(value) is str:
         return value
-    raise Strange
+    raise WrongTypeError
 
 
 def _bool(value: Any) -> bool:
     if type(value) is bool:
         return value
-    raise Strange
+    raise WrongTypeError
 
 
 def _int32(value: Any) -> int:
     if type(value) is int and -_INT32 <= value < _INT32:
         return value
-    raise Strange
+    raise WrongTypeError
 
 
 def _int64(value: Any) -> int:
     if type(value) is int and -_INT64 <= value < _INT64:
         return value
-    raise Strange
+    raise WrongTypeError
 
 
 def _float(value: Any) -> float:
     if type(value) is int or type(value) is float:
         return value
-    raise Strange
+    raise WrongTypeError
 
 
 def _int_or_string(value: Any) -> int | str:
@@ -255,64 +264,64 @@ def _int_or_string(value: Any) -> int | str:
 
 def _quantity(value: Any) -> str:
     if type(value) not in (str, int, float):
-        raise Strange
+        raise WrongTypeError
     try:
         return canonical_quantity(value)
     except ScalarError:
-        raise Strange from None
+        raise WrongTypeError from None
 
 
-def _text_reader(canonical: Callable[[str], str]) -> Read:
+def _text_reader(canonical: Callable[[str], str]) -> ReadFunction:
     def read(value: Any) -> str:
         if type(value) is not str:
-            raise Strange
+            raise WrongTypeError
         try:
             return canonical(value)
         except ScalarError:
-            raise Strange from None
+            raise WrongTypeError from None
 
     return read
 
 
-def copied(value: Any) -> Any:
+def deep_copy(value: Any) -> Any:
     """A copy of plain JSON that shares no dict and no list."""
     if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
+        return {key: deep_copy(item) for key, item in value.items()}
     if type(value) is list:
-        return [copied(item) for item in value]
+        return [deep_copy(item) for item in value]
     return value
 
 
-_SCALARS: dict[Kind, Read] = {
-    Kind.STRING: _string,
-    Kind.BOOL: _bool,
-    Kind.INT32: _int32,
-    Kind.INT64: _int64,
-    Kind.FLOAT: _float,
-    Kind.BYTES: _text_reader(canonical_base64),
-    Kind.TIME: _text_reader(canonical_time),
-    Kind.MICRO_TIME: _text_reader(canonical_micro_time),
-    Kind.DURATION: _string,
-    Kind.QUANTITY: _quantity,
-    Kind.INT_OR_STRING: _int_or_string,
-    Kind.RAW: copied,
-    Kind.FIELDS: copied,
-    Kind.JSON: copied,
+_SCALARS: dict[WireType, ReadFunction] = {
+    WireType.STRING: _string,
+    WireType.BOOL: _bool,
+    WireType.INT32: _int32,
+    WireType.INT64: _int64,
+    WireType.FLOAT: _float,
+    WireType.BYTES: _text_reader(canonical_base64),
+    WireType.TIME: _text_reader(canonical_time),
+    WireType.MICRO_TIME: _text_reader(canonical_micro_time),
+    WireType.DURATION: _string,
+    WireType.QUANTITY: _quantity,
+    WireType.INT_OR_STRING: _int_or_string,
+    WireType.RAW: deep_copy,
+    WireType.FIELDS: deep_copy,
+    WireType.JSON: deep_copy,
 }
-_SCHEMAS = frozenset({Kind.SCHEMA_OR_ARRAY, Kind.SCHEMA_OR_BOOL, Kind.SCHEMA_OR_STRINGS})
+_SCHEMAS = frozenset({WireType.SCHEMA_OR_ARRAY, WireType.SCHEMA_OR_BOOL, WireType.SCHEMA_OR_STRINGS})
 
 
-def _schema_reader(shape: Shape) -> Read:
+def _schema_reader(shape: FieldType) -> ReadFunction:
     """Where a schema may stand, or something simpler."""
     schema = reader_of(shape.type).read
 
     def read(value: Any) -> Any:
         if type(value) is dict:
             return schema(value)
-        if shape.kind is Kind.SCHEMA_OR_BOOL:
+        if shape.kind is WireType.SCHEMA_OR_BOOL:
             return _bool(value)
         if type(value) is not list:
-            raise Strange
-        return [schema(item) if shape.kind is Kind.SCHEMA_OR_ARRAY else _string(item) for item in value]
+            raise WrongTypeError
+        return [schema(item) if shape.kind is WireType.SCHEMA_OR_ARRAY else _string(item) for item in value]
 
     return read

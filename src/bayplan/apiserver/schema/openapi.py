@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from bayplan.apiserver.resources.kinds import Resource, SubResource
-from bayplan.apiserver.schema.crd.structural_schema import META, meta_type
+from bayplan.apiserver.resources.kinds import ServedResource, Subresource
+from bayplan.apiserver.schema.crd.structural_schema import OBJECT_META_FIELDS, meta_type
 from bayplan.apiserver.schema.types import (
     UNSET,
-    Field,
-    Kind,
-    Shape,
-    Type,
+    FieldType,
+    SchemaField,
+    StructType,
+    WireType,
     built_in_types,
 )
 
@@ -32,37 +32,37 @@ V2 = b"\n\x032.0"
 
 _REF = "#/components/schemas/"
 _MACHINERY = "io.k8s.apimachinery.pkg."
-_SCALARS: dict[Kind, Tree] = {
-    Kind.STRING: {"type": "string"},
-    Kind.BOOL: {"type": "boolean"},
-    Kind.INT32: {"type": "integer", "format": "int32"},
-    Kind.INT64: {"type": "integer", "format": "int64"},
-    Kind.FLOAT: {"type": "number", "format": "double"},
-    Kind.BYTES: {"type": "string", "format": "byte"},
+_SCALARS: dict[WireType, Tree] = {
+    WireType.STRING: {"type": "string"},
+    WireType.BOOL: {"type": "boolean"},
+    WireType.INT32: {"type": "integer", "format": "int32"},
+    WireType.INT64: {"type": "integer", "format": "int64"},
+    WireType.FLOAT: {"type": "number", "format": "double"},
+    WireType.BYTES: {"type": "string", "format": "byte"},
 }
 _EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
-_NAMED: dict[Kind, tuple[str, Tree]] = {
-    Kind.TIME: (f"{_MACHINERY}apis.meta.v1.Time", {"type": "string", "format": "date-time"}),
-    Kind.MICRO_TIME: (f"{_MACHINERY}apis.meta.v1.MicroTime", {"type": "string", "format": "date-time"}),
-    Kind.DURATION: (f"{_MACHINERY}apis.meta.v1.Duration", {"type": "string"}),
-    Kind.QUANTITY: (f"{_MACHINERY}api.resource.Quantity", {"oneOf": [{"type": "string"}, {"type": "number"}]}),
-    Kind.INT_OR_STRING: (
+_NAMED_TYPES: dict[WireType, tuple[str, Tree]] = {
+    WireType.TIME: (f"{_MACHINERY}apis.meta.v1.Time", {"type": "string", "format": "date-time"}),
+    WireType.MICRO_TIME: (f"{_MACHINERY}apis.meta.v1.MicroTime", {"type": "string", "format": "date-time"}),
+    WireType.DURATION: (f"{_MACHINERY}apis.meta.v1.Duration", {"type": "string"}),
+    WireType.QUANTITY: (f"{_MACHINERY}api.resource.Quantity", {"oneOf": [{"type": "string"}, {"type": "number"}]}),
+    WireType.INT_OR_STRING: (
         f"{_MACHINERY}util.intstr.IntOrString",
         {"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]},
     ),
-    Kind.RAW: (f"{_MACHINERY}runtime.RawExtension", {"type": "object"}),
-    Kind.FIELDS: (f"{_MACHINERY}apis.meta.v1.FieldsV1", {"type": "object"}),
-    Kind.JSON: (f"{_EXTENSIONS}JSON", {}),
-    Kind.SCHEMA_OR_ARRAY: (f"{_EXTENSIONS}JSONSchemaPropsOrArray", {}),
-    Kind.SCHEMA_OR_BOOL: (f"{_EXTENSIONS}JSONSchemaPropsOrBool", {}),
-    Kind.SCHEMA_OR_STRINGS: (f"{_EXTENSIONS}JSONSchemaPropsOrStringArray", {}),
+    WireType.RAW: (f"{_MACHINERY}runtime.RawExtension", {"type": "object"}),
+    WireType.FIELDS: (f"{_MACHINERY}apis.meta.v1.FieldsV1", {"type": "object"}),
+    WireType.JSON: (f"{_EXTENSIONS}JSON", {}),
+    WireType.SCHEMA_OR_ARRAY: (f"{_EXTENSIONS}JSONSchemaPropsOrArray", {}),
+    WireType.SCHEMA_OR_BOOL: (f"{_EXTENSIONS}JSONSchemaPropsOrBool", {}),
+    WireType.SCHEMA_OR_STRINGS: (f"{_EXTENSIONS}JSONSchemaPropsOrStringArray", {}),
 }
 _ACTIONS = {"create": "post", "update": "put", "patch": "patch", "delete": "delete", "get": "get"}
 _JSON_PATCHES = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
 _STRATEGIC = "application/strategic-merge-patch+json"
 
 
-def index(groups: Mapping[str, Sequence[Resource]]) -> Tree:
+def index(groups: Mapping[str, Sequence[ServedResource]]) -> Tree:
     """The list of documents, by path: `api/v1`, `apis/apps/v1`."""
     return {
         "paths": {
@@ -72,13 +72,13 @@ def index(groups: Mapping[str, Sequence[Resource]]) -> Tree:
     }
 
 
-def etag(resources: Iterable[Resource]) -> str:
+def etag(resources: Iterable[ServedResource]) -> str:
     """Changes whenever the document of these resources would."""
     told = [(each.api_version, each.kind, each.plural, each.definition) for each in resources]
     return hashlib.sha256(RELEASE.encode() + msgspec.json.encode(told)).hexdigest().upper()
 
 
-def document(resources: Sequence[Resource]) -> Tree:
+def document(resources: Sequence[ServedResource]) -> Tree:
     """The document of one group version."""
     schemas = _Schemas()
     paths: Tree = {}
@@ -102,7 +102,7 @@ class _Schemas:
     def __init__(self) -> None:
         self.found: Tree = {}
 
-    def add_resource(self, resource: Resource) -> str:
+    def add_resource(self, resource: ServedResource) -> str:
         if resource.definition is not None:
             return self._add_custom(resource, resource.definition)
         return self.add_kind(resource.group, resource.version, resource.kind)
@@ -118,7 +118,7 @@ class _Schemas:
             kinds.append(known)
         return type_.openapi_name
 
-    def add(self, type_: Type) -> str:
+    def add(self, type_: StructType) -> str:
         if type_.openapi_name not in self.found:
             schema: Tree = {"type": "object"}
             self.found[type_.openapi_name] = schema
@@ -130,7 +130,7 @@ class _Schemas:
                 schema["required"] = sorted(required)
         return type_.openapi_name
 
-    def _property(self, each: Field) -> Tree:
+    def _property(self, each: SchemaField) -> Tree:
         schema = self._shape(each.shape)
         if "$ref" in schema:
             schema = {"allOf": [schema]}
@@ -146,25 +146,25 @@ class _Schemas:
             schema["default"] = each.default
         return schema
 
-    def _shape(self, shape: Shape) -> Tree:
-        if shape.kind is Kind.STRUCT:
+    def _shape(self, shape: FieldType) -> Tree:
+        if shape.kind is WireType.STRUCT:
             return {"$ref": f"{_REF}{self.add(shape.type)}"}
-        if shape.kind is Kind.LIST and shape.item is not None:
+        if shape.kind is WireType.LIST and shape.item is not None:
             return {"type": "array", "items": self._shape(shape.item)}
-        if shape.kind is Kind.MAP and shape.item is not None:
+        if shape.kind is WireType.MAP and shape.item is not None:
             return {"type": "object", "additionalProperties": self._shape(shape.item)}
         if shape.kind in _SCALARS:
             return {**_SCALARS[shape.kind], **({"enum": list(shape.values)} if shape.values else {})}
-        name, schema = _NAMED[shape.kind]
+        name, schema = _NAMED_TYPES[shape.kind]
         self.found.setdefault(name, schema)
         return {"$ref": f"{_REF}{name}"}
 
-    def _add_custom(self, resource: Resource, definition: Mapping[str, Any]) -> str:
+    def _add_custom(self, resource: ServedResource, definition: Mapping[str, Any]) -> str:
         name = ".".join((*reversed(resource.group.split(".")), resource.version, resource.kind))
         given = (definition.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
         metadata = {"allOf": [{"$ref": f"{_REF}{self.add(meta_type())}"}]}
         fields = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": metadata}
-        own = {key: value for key, value in given.get("properties", {}).items() if key not in META}
+        own = {key: value for key, value in given.get("properties", {}).items() if key not in OBJECT_META_FIELDS}
         kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
         self.found[name] = {**given, "properties": {**fields, **own}, "x-kubernetes-group-version-kind": [kind]}
         return name
@@ -173,7 +173,7 @@ class _Schemas:
 # Paths.
 
 
-def _paths(resource: Resource, schema: str, schemas: _Schemas) -> Tree:
+def _paths(resource: ServedResource, schema: str, schemas: _Schemas) -> Tree:
     root = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
     many = f"{root}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
     kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
@@ -186,7 +186,7 @@ def _paths(resource: Resource, schema: str, schemas: _Schemas) -> Tree:
     return {path: operations for path, operations in found.items() if operations}
 
 
-def _sub_operations(resource: Resource, sub: SubResource, schema: str, schemas: _Schemas) -> Tree:
+def _sub_operations(resource: ServedResource, sub: Subresource, schema: str, schemas: _Schemas) -> Tree:
     group, version = (sub.group, sub.version) if sub.version else (resource.group, resource.version)
     if sub.kind != resource.kind:
         schema = "" if sub.kind.endswith("Options") else schemas.add_kind(group, version, sub.kind)

@@ -1,9 +1,9 @@
 """Which object results from this patch, of whichever of the four kinds it is?
 
-`patched` takes the body of a PATCH request (all but server-side apply, see `applying`) and answers with the new object,
-read as if it had been sent whole, or refuses in upstream's words. `json_patch`, `merge_patch` and `strategic_patch` are
-the pure parts. Cost: linear in the patch; parts of the object that it does not touch are shared until they are read.
-"""
+`patch_object` takes the body of a PATCH request (all but server-side apply, see `applying`) and answers with the new
+object, read as if it had been sent whole, or refuses in upstream's words. `json_patch`, `merge_patch` and
+`strategic_patch` are the pure parts. Cost: linear in the patch; parts of the object that it does not touch are shared
+until they are read."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bayplan.apiserver.api_errors import Refusal, bad_request, patch_rejected
-from bayplan.apiserver.schema.decode_errors import repeated_keys
-from bayplan.apiserver.schema.decoder import Decoded, Validation, may_repeat_keys
-from bayplan.apiserver.schema.field_order import spelled, touched_by
-from bayplan.apiserver.schema.object_reader import copied
-from bayplan.apiserver.schema.strategic_merge_patch import patch_with, strategic_patch
-from bayplan.apiserver.schema.types import Type
+from bayplan.apiserver.api_errors import StatusError, bad_request, invalid_json_patch
+from bayplan.apiserver.schema.decode_errors import duplicate_keys
+from bayplan.apiserver.schema.decoder import DecodedObject, Validation, may_have_duplicate_keys
+from bayplan.apiserver.schema.field_order import encode_ordered, patched_fields
+from bayplan.apiserver.schema.object_reader import deep_copy
+from bayplan.apiserver.schema.strategic_merge_patch import apply_patch_in_place, strategic_patch
+from bayplan.apiserver.schema.types import StructType
 from bayplan.codec import json_text
 from bayplan.codec.go_text import go_value, quote
 from bayplan.codec.json_text import JsonSyntaxError
 
-__all__ = ["JSON_PATCH", "MERGE_PATCH", "STRATEGIC_PATCH", "json_patch", "merge_patch", "patched", "strategic_patch"]
+__all__ = [
+    "JSON_PATCH",
+    "MERGE_PATCH",
+    "STRATEGIC_PATCH",
+    "json_patch",
+    "merge_patch",
+    "patch_object",
+    "strategic_patch",
+]
 
 Tree = dict[str, Any]
 
@@ -35,11 +43,11 @@ MAX_OPERATIONS = 10_000
 _OPERATION_KEYS = frozenset({"op", "path", "from", "value"})
 
 
-class Readable(Protocol):
+class PatchedObjectReader(Protocol):
     """What a patched object must be read as: a built-in type or a custom one."""
 
     @property
-    def order(self) -> Type | None:
+    def order(self) -> StructType | None:
         """The type whose order of fields messages show; custom resources have none."""
         ...
 
@@ -54,32 +62,40 @@ class Readable(Protocol):
         ...
 
 
-def patched(
-    type_: Readable, live: Tree, body: bytes, media_type: str, validation: Validation, *, strategic: Type | None = None
-) -> Decoded:
+def patch_object(
+    type_: PatchedObjectReader,
+    live: Tree,
+    body: bytes,
+    media_type: str,
+    validation: Validation,
+    *,
+    strategic: StructType | None = None,
+) -> DecodedObject:
     """The object after the patch, with warnings. `strategic` are the merge rules, for kinds that have them."""
     patch = _read(body, media_type)
-    strangers = _strangers(body, patch, media_type) if validation != "Ignore" else []
+    strangers = _patch_warnings(body, patch, media_type) if validation != "Ignore" else []
     if media_type == JSON_PATCH:
         tree = json_patch(live, patch)
     elif media_type == MERGE_PATCH:
         tree = merge_patch(live, patch)
     else:
         assert strategic is not None
-        tree = patch_with(live, patch, strategic)
+        tree = apply_patch_in_place(live, patch, strategic)
         tree["kind"], tree["apiVersion"] = live["kind"], live["apiVersion"]
     found, unknown, wrong = type_.read(tree, converted=media_type == STRATEGIC_PATCH, known=live)
     strangers += unknown
     if wrong is None and (validation != "Strict" or not strangers):
-        return Decoded(found, strangers if validation == "Warn" else [])
-    shown = go_value(patch) if media_type == STRATEGIC_PATCH else spelled(tree, touched_by(patch), type_.order)
-    raise _refused(shown, wrong if wrong is not None else f"strict decoding error: {', '.join(strangers)}")
+        return DecodedObject(found, strangers if validation == "Warn" else [])
+    shown = (
+        go_value(patch) if media_type == STRATEGIC_PATCH else encode_ordered(tree, patched_fields(patch), type_.order)
+    )
+    raise _bad_request(shown, wrong if wrong is not None else f"strict decoding error: {', '.join(strangers)}")
 
 
-def _refused(shown: str, why: str) -> Refusal:
+def _bad_request(shown: str, why: str) -> StatusError:
     message = f"Invalid value: {quote(shown)}: {why}"
     causes = [{"reason": "FieldValueInvalid", "message": message, "field": "patch"}]
-    return Refusal(422, "Invalid", f' "" is invalid: patch: {message}', {"causes": causes})
+    return StatusError(422, "Invalid", f' "" is invalid: patch: {message}', {"causes": causes})
 
 
 def _read(body: bytes, media_type: str) -> Any:
@@ -88,7 +104,7 @@ def _read(body: bytes, media_type: str) -> Any:
     try:
         patch = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        patch = _read_slowly(body, prefix)
+        patch = _read_with_position(body, prefix)
     if type(patch) is wanted:
         return patch
     if patch is None:
@@ -100,24 +116,24 @@ def _read(body: bytes, media_type: str) -> Any:
     raise bad_request(f"{prefix}json: cannot unmarshal {word} into Go value of type {into}")
 
 
-def _read_slowly(body: bytes, prefix: str) -> Any:
+def _read_with_position(body: bytes, prefix: str) -> Any:
     try:
-        return json_text.plain(json_text.parse(body.decode("utf-8", "replace")))
+        return json_text.to_plain(json_text.parse(body.decode("utf-8", "replace")))
     except JsonSyntaxError as error:
         raise bad_request(f"{prefix}{error}") from None
 
 
-def _strangers(body: bytes, patch: Any, media_type: str) -> list[str]:
+def _patch_warnings(body: bytes, patch: Any, media_type: str) -> list[str]:
     """What is odd about the patch itself: keys that stand twice, and unknown ones in its operations."""
     found = []
     if media_type == JSON_PATCH:
         for at, operation in enumerate(patch):
             unknown = [key for key in operation if key not in _OPERATION_KEYS] if isinstance(operation, dict) else []
             found += [f"json patch unknown field {quote(f'[{at}].{key}')}" for key in unknown]
-    if may_repeat_keys(body, patch):
+    if may_have_duplicate_keys(body, patch):
         word = "json patch duplicate field" if media_type == JSON_PATCH else "duplicate field"
         tree = json_text.parse(body.decode("utf-8", "replace"))
-        found += [f"{word} {quote(path)}" for path in repeated_keys(tree)]
+        found += [f"{word} {quote(path)}" for path in duplicate_keys(tree)]
     return found
 
 
@@ -146,19 +162,19 @@ def json_patch(target: Tree, operations: Sequence[Any]) -> Tree:
     """The target after all operations; one that cannot be done refuses the whole patch."""
     if len(operations) > MAX_OPERATIONS:
         message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
-        raise Refusal(413, "RequestEntityTooLarge", f"Request entity too large: {message}")
-    document: Any = copied(target)
+        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: {message}")
+    document: Any = deep_copy(target)
     for operation in operations:
         try:
-            document = _operate(document, operation)
+            document = _apply_operation(document, operation)
         except (KeyError, IndexError, ValueError, TypeError, AttributeError):
-            raise patch_rejected() from None
+            raise invalid_json_patch() from None
     if not isinstance(document, dict):
-        raise patch_rejected()
+        raise invalid_json_patch()
     return document
 
 
-def _operate(document: Any, operation: Any) -> Any:
+def _apply_operation(document: Any, operation: Any) -> Any:
     verb, path = operation["op"], _pointer(operation["path"])
     if verb == "test":
         found = _find_or_none(document, path)
@@ -177,7 +193,7 @@ def _operate(document: Any, operation: Any) -> Any:
         _remove(document, source)
         return _add(document, path, value)
     elif verb == "copy":
-        return _add(document, path, copied(_find(document, _pointer(operation["from"]))))
+        return _add(document, path, deep_copy(_find(document, _pointer(operation["from"]))))
     else:
         raise ValueError
     return document

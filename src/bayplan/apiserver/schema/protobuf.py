@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from bayplan.apiserver.api_errors import Refusal, bad_request
+from bayplan.apiserver.api_errors import StatusError, bad_request
 from bayplan.apiserver.schema.types import (
-    Field,
-    Kind,
-    Shape,
-    Type,
-    Types,
+    FieldType,
+    SchemaField,
+    StructType,
+    TypeTable,
+    WireType,
 )
 from bayplan.codec.quantity import int64
 
@@ -33,11 +33,11 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TYPE_META, _RAW = 1, 2
 
 
-class _Malformed(Exception):
+class _MalformedProtobuf(Exception):
     """The bytes are not what they say they are."""
 
 
-def decode_protobuf(data: bytes, types: Types) -> tuple[str, str, Tree]:
+def decode_protobuf(data: bytes, types: TypeTable) -> tuple[str, str, Tree]:
     """apiVersion, kind and the object; empty values that Go always sends are left out."""
     if not data.startswith(MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
@@ -47,16 +47,16 @@ def decode_protobuf(data: bytes, types: Types) -> tuple[str, str, Tree]:
         api_version, kind = _text(header.get(1, b"")), _text(header.get(2, b""))
         type_ = _known(types, api_version, kind)
         tree = _struct(_message(envelope.get(_RAW, b"")), type_)
-    except (_Malformed, ValueError, IndexError, OverflowError) as error:
+    except (_MalformedProtobuf, ValueError, IndexError, OverflowError) as error:
         raise bad_request(f"the protobuf body cannot be read: {error or 'it ends too soon'}") from None
     return api_version, kind, {"apiVersion": api_version, "kind": kind, **tree}
 
 
-def _known(types: Types, api_version: str, kind: str) -> Type:
+def _known(types: TypeTable, api_version: str, kind: str) -> StructType:
     group, _, version = api_version.rpartition("/")
     type_ = types.of(group, version, kind)
     if type_ is None:
-        raise Refusal(400, "BadRequest", f'no kind "{kind}" is registered for version "{api_version}" in scheme')
+        raise StatusError(400, "BadRequest", f'no kind "{kind}" is registered for version "{api_version}" in scheme')
     return type_
 
 
@@ -78,9 +78,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
             size = 8 if wire == _FIXED64 else 4
             value, at = data[at : at + size], at + size
         else:
-            raise _Malformed(f"wire type {wire} is not known")
+            raise _MalformedProtobuf(f"wire type {wire} is not known")
         if at > end:
-            raise _Malformed
+            raise _MalformedProtobuf
         yield number, value
 
 
@@ -94,12 +94,12 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 63:
-            raise _Malformed("a number has more than 64 bits")
+            raise _MalformedProtobuf("a number has more than 64 bits")
 
 
 def _message(value: Wire) -> bytes:
     if isinstance(value, int):
-        raise _Malformed("a number stands where a message should")
+        raise _MalformedProtobuf("a number stands where a message should")
     return value
 
 
@@ -110,7 +110,7 @@ def _text(value: Wire) -> str:
 # Values.
 
 
-def _struct(data: bytes, type_: Type) -> Tree:
+def _struct(data: bytes, type_: StructType) -> Tree:
     tree: Tree = {}
     for number, value in _fields(data):
         known = type_.by_number.get(number)
@@ -123,11 +123,11 @@ def _struct(data: bytes, type_: Type) -> Tree:
     return tree
 
 
-def _put(tree: Tree, known: Field, value: Wire) -> None:
+def _put(tree: Tree, known: SchemaField, value: Wire) -> None:
     shape = known.shape
-    if shape.kind is Kind.LIST and shape.item is not None:
+    if shape.kind is WireType.LIST and shape.item is not None:
         tree.setdefault(known.name, []).append(_value(value, shape.item))
-    elif shape.kind is Kind.MAP and shape.item is not None:
+    elif shape.kind is WireType.MAP and shape.item is not None:
         pair = dict(_fields(_message(value)))
         tree.setdefault(known.name, {})[_text(pair.get(1, b""))] = _value(pair.get(2, b""), shape.item)
     else:
@@ -136,10 +136,10 @@ def _put(tree: Tree, known: Field, value: Wire) -> None:
             tree[known.name] = found
 
 
-def _value(value: Wire, shape: Shape) -> Any:
-    if shape.kind is Kind.STRUCT:
+def _value(value: Wire, shape: FieldType) -> Any:
+    if shape.kind is WireType.STRUCT:
         return _struct(_message(value), shape.type)
-    if shape.kind is Kind.LIST and shape.item is not None:
+    if shape.kind is WireType.LIST and shape.item is not None:
         # A named list inside a map or list is wrapped in a message of its own.
         return [_value(each, shape.item) for _, each in _fields(_message(value))]
     if shape.kind in _SCHEMA_FIRST:
@@ -147,10 +147,10 @@ def _value(value: Wire, shape: Shape) -> Any:
     return _READERS[shape.kind](value)
 
 
-_SCHEMA_FIRST = {Kind.SCHEMA_OR_ARRAY: True, Kind.SCHEMA_OR_STRINGS: True, Kind.SCHEMA_OR_BOOL: False}
+_SCHEMA_FIRST = {WireType.SCHEMA_OR_ARRAY: True, WireType.SCHEMA_OR_STRINGS: True, WireType.SCHEMA_OR_BOOL: False}
 
 
-def _schema(data: bytes, shape: Shape) -> Any:
+def _schema(data: bytes, shape: FieldType) -> Any:
     """A schema, or what may stand in its place: schemas, texts or a boolean."""
     schema, other = (1, 2) if _SCHEMA_FIRST[shape.kind] else (2, 1)
     fields = list(_fields(data))
@@ -158,9 +158,9 @@ def _schema(data: bytes, shape: Shape) -> Any:
         if number == schema:
             return _struct(_message(value), shape.type)
     others = [value for number, value in fields if number == other]
-    if shape.kind is Kind.SCHEMA_OR_BOOL:
+    if shape.kind is WireType.SCHEMA_OR_BOOL:
         return bool(others and others[-1])
-    if shape.kind is Kind.SCHEMA_OR_STRINGS:
+    if shape.kind is WireType.SCHEMA_OR_STRINGS:
         return [_text(value) for value in others]
     return [_struct(_message(value), shape.type) for value in others]
 
@@ -202,19 +202,19 @@ def _float(value: Wire) -> float:
     return number
 
 
-_READERS: dict[Kind, Callable[[Wire], Any]] = {
-    Kind.STRING: _text,
-    Kind.BOOL: bool,
-    Kind.INT32: _number,
-    Kind.INT64: _number,
-    Kind.FLOAT: _float,
-    Kind.BYTES: lambda value: base64.b64encode(_message(value)).decode(),
-    Kind.TIME: _time(False),
-    Kind.MICRO_TIME: _time(True),
-    Kind.DURATION: lambda value: f"{_number(dict(_fields(_message(value))).get(1, 0)) / 1e9:g}s",
-    Kind.QUANTITY: _quantity,
-    Kind.INT_OR_STRING: _int_or_string,
-    Kind.RAW: _raw,
-    Kind.FIELDS: _raw,
-    Kind.JSON: _raw,
+_READERS: dict[WireType, Callable[[Wire], Any]] = {
+    WireType.STRING: _text,
+    WireType.BOOL: bool,
+    WireType.INT32: _number,
+    WireType.INT64: _number,
+    WireType.FLOAT: _float,
+    WireType.BYTES: lambda value: base64.b64encode(_message(value)).decode(),
+    WireType.TIME: _time(False),
+    WireType.MICRO_TIME: _time(True),
+    WireType.DURATION: lambda value: f"{_number(dict(_fields(_message(value))).get(1, 0)) / 1e9:g}s",
+    WireType.QUANTITY: _quantity,
+    WireType.INT_OR_STRING: _int_or_string,
+    WireType.RAW: _raw,
+    WireType.FIELDS: _raw,
+    WireType.JSON: _raw,
 }

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from bayplan.codec.go_text import quote
-from bayplan.codec.quantity import FORMAT_WRONG, QuantityError, parse_quantity
+from bayplan.codec.quantity import FORMAT_ERROR, QuantityError, parse_quantity
 
 _ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 _LAYOUT = "2006-01-02T15:04:05Z07:00"
@@ -29,7 +29,7 @@ class ScalarError(ValueError):
 def canonical_quantity(value: str | int | float) -> str:
     """`0.5` is `500m`, 1024Mi is `1Gi`."""
     if isinstance(value, str) and value != value.strip():
-        raise ScalarError(FORMAT_WRONG)
+        raise ScalarError(FORMAT_ERROR)
     try:
         return str(parse_quantity(value))
     except QuantityError as error:
@@ -79,37 +79,37 @@ def _parse(text: str, layout: str) -> datetime:
     for shown, pattern, bounds, name in _ELEMENTS:
         match = re.match(pattern, rest, re.ASCII)
         if match is None:
-            raise _no_time(text, layout, f": cannot parse {quote(rest)} as {quote(shown)}")
+            raise _time_error(text, layout, f": cannot parse {quote(rest)} as {quote(shown)}")
         rest = rest[match.end() :]
         if bounds is not None:
             number = int(match.group())
             if not bounds[0] <= number <= bounds[1]:
-                raise _no_time(text, layout, f": {name} out of range")
+                raise _time_error(text, layout, f": {name} out of range")
             found.append(number)
     fraction = _FRACTION.match(rest)
     if layout is _MICRO_LAYOUT and (fraction is None or len(fraction.group()) != 7):
-        raise _no_time(text, layout, f": cannot parse {quote(rest)} as {quote('.000000')}")
+        raise _time_error(text, layout, f": cannot parse {quote(rest)} as {quote('.000000')}")
     rest = rest[fraction.end() :] if fraction else rest
     zone = _ZONE.match(rest)
     if zone is None:
-        raise _no_time(text, layout, f": cannot parse {quote(rest)} as {quote('Z07:00')}")
+        raise _time_error(text, layout, f": cannot parse {quote(rest)} as {quote('Z07:00')}")
     if zone.end() < len(rest):
-        raise _no_time(text, layout, f": extra text: {quote(rest[zone.end() :])}")
-    return _moment(found, fraction.group()[1:7] if fraction else "0", zone.group(), text, layout)
+        raise _time_error(text, layout, f": extra text: {quote(rest[zone.end() :])}")
+    return _to_datetime(found, fraction.group()[1:7] if fraction else "0", zone.group(), text, layout)
 
 
-def _moment(found: list[int], fraction: str, zone: str, text: str, layout: str) -> datetime:
+def _to_datetime(found: list[int], fraction: str, zone: str, text: str, layout: str) -> datetime:
     try:
         moment = datetime(*found[:6], int(fraction.ljust(6, "0")), tzinfo=UTC)  # type: ignore[arg-type,misc]
         if zone != "Z":
             ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]))
             moment -= ahead if zone[0] == "+" else -ahead
     except (ValueError, OverflowError):
-        raise _no_time(text, layout, ": day out of range") from None
+        raise _time_error(text, layout, ": day out of range") from None
     return moment
 
 
-def _no_time(text: str, layout: str, why: str) -> ScalarError:
+def _time_error(text: str, layout: str, why: str) -> ScalarError:
     if why.endswith("out of range"):
         return ScalarError(f"parsing time {quote(text)}{why}")
     return ScalarError(f"parsing time {quote(text)} as {quote(layout)}{why}")
@@ -121,11 +121,11 @@ def canonical_base64(text: str) -> str:
     try:
         decoded = base64.b64decode(plain, validate=True)
     except (binascii.Error, ValueError):
-        raise ScalarError(f"illegal base64 data at input byte {_corrupt(text)}") from None
+        raise ScalarError(f"illegal base64 data at input byte {_corrupt_position(text)}") from None
     return base64.b64encode(decoded).decode()
 
 
-def _corrupt(text: str) -> int:
+def _corrupt_position(text: str) -> int:
     """Where Go's decoder gives up: at the stranger, at the end of unfinished padding, or where the last four began."""
     seen = start = 0
     for at, char in enumerate(text):

@@ -10,16 +10,16 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from bayplan.apiserver.api_errors import Refusal, bad_request
-from bayplan.apiserver.schema.object_reader import copied
-from bayplan.apiserver.schema.types import Field, Kind, Type
+from bayplan.apiserver.api_errors import StatusError, bad_request
+from bayplan.apiserver.schema.object_reader import deep_copy
+from bayplan.apiserver.schema.types import SchemaField, StructType, WireType
 from bayplan.codec.go_text import go_value, quote
 
 Tree = dict[str, Any]
 
 _PATCH, _RETAIN = "$patch", "$retainKeys"
 _DELETE, _ORDER = "$deleteFromPrimitiveList", "$setElementOrder"
-_GONE: Any = object()
+_DELETED: Any = object()
 _GO_TYPES: dict[type, str] = {
     bool: "bool",
     str: "string",
@@ -30,24 +30,24 @@ _GO_TYPES: dict[type, str] = {
 }
 
 
-def strategic_patch(original: Tree, patch: Tree, type_: Type) -> Tree:
+def strategic_patch(original: Tree, patch: Tree, type_: StructType) -> Tree:
     """The patched object; neither argument is changed."""
-    return patch_with(original, copied(patch), type_)
+    return apply_patch_in_place(original, deep_copy(patch), type_)
 
 
-def patch_with(original: Tree, patch: Tree, type_: Type) -> Tree:
+def apply_patch_in_place(original: Tree, patch: Tree, type_: StructType) -> Tree:
     """The patched object. The patch is used up: its directives go, which upstream's messages show; its values stay."""
     return _merge_map(original, patch, type_)
 
 
-def _refused(message: str) -> Refusal:
+def _patch_error(message: str) -> StatusError:
     """Upstream has no better name for these than an error of the server."""
-    return Refusal(500, "", message)
+    return StatusError(500, "", message)
 
 
-def _merge_map(original: Tree, patch: Tree, type_: Type | None) -> Tree:
+def _merge_map(original: Tree, patch: Tree, type_: StructType | None) -> Tree:
     if _PATCH in patch:
-        return _directed(patch)
+        return _apply_map_directive(patch)
     merged = dict(original)
     _retain(merged, patch)
     _set_orders(merged, patch, type_)
@@ -62,11 +62,11 @@ def _merge_map(original: Tree, patch: Tree, type_: Type | None) -> Tree:
         elif name in merged and _kind(merged[name]) == _kind(given):
             merged[name] = _merged(merged[name], given, name, type_, deletes)
         elif not deletes:
-            _take(merged, name, given)
+            _take_new_value(merged, name, given)
     return merged
 
 
-def _directed(patch: Tree) -> Tree:
+def _apply_map_directive(patch: Tree) -> Tree:
     """The whole map is replaced or emptied."""
     directive = patch[_PATCH]
     if directive == "replace":
@@ -76,26 +76,26 @@ def _directed(patch: Tree) -> Tree:
     raise _bad_directive(directive, patch)
 
 
-def _bad_directive(directive: Any, patch: Tree) -> Refusal:
+def _bad_directive(directive: Any, patch: Tree) -> StatusError:
     told = directive if isinstance(directive, str) else f"%!s({go_type(directive)}={go_value(directive)})"
-    return _refused(f"unknown patch type: {told} in map: {go_value(patch)}")
+    return _patch_error(f"unknown patch type: {told} in map: {go_value(patch)}")
 
 
-def _take(merged: Tree, name: str, given: Any) -> None:
+def _take_new_value(merged: Tree, name: str, given: Any) -> None:
     """A value that the original has not, or has in another form."""
-    kept = _plain(given)
-    if kept is _GONE:
+    kept = _without_directives(given)
+    if kept is _DELETED:
         merged.pop(name, None)
     else:
         merged[name] = kept
 
 
-def _merged(mine: Any, given: Any, name: str, type_: Type | None, deletes: bool) -> Any:
+def _merged(mine: Any, given: Any, name: str, type_: StructType | None, deletes: bool) -> Any:
     if isinstance(given, dict):
         known = _field(type_, name)
         if "replace" in known.strategy.split(","):
             return given
-        return _merge_map(mine, given, known.shape.type if known.shape.kind is Kind.STRUCT else None)
+        return _merge_map(mine, given, known.shape.type if known.shape.kind is WireType.STRUCT else None)
     if isinstance(given, list):
         known = _field(type_, name)
         if deletes or "merge" in known.strategy.split(","):
@@ -104,13 +104,13 @@ def _merged(mine: Any, given: Any, name: str, type_: Type | None, deletes: bool)
     return given
 
 
-def _field(type_: Type | None, name: str) -> Field:
+def _field(type_: StructType | None, name: str) -> SchemaField:
     if type_ is None:
-        raise _refused("merging an object in json but data type is not struct, instead is: map")
+        raise _patch_error("merging an object in json but data type is not struct, instead is: map")
     known = type_.fields.get(name)
     if known is None:
         message = f"unable to find api field in struct {type_.struct} for the json field {quote(name)}"
-        raise _refused(message)
+        raise _patch_error(message)
     return known
 
 
@@ -131,7 +131,7 @@ def _retain(merged: Tree, patch: Tree) -> None:
 # Lists.
 
 
-def _set_orders(merged: Tree, patch: Tree, type_: Type | None) -> None:
+def _set_orders(merged: Tree, patch: Tree, type_: StructType | None) -> None:
     """Merge every list that comes with an order for its elements."""
     for key in [key for key in patch if key.startswith(_ORDER)]:
         order = patch.pop(key)
@@ -150,7 +150,7 @@ def _set_orders(merged: Tree, patch: Tree, type_: Type | None) -> None:
         elif name in merged:
             both = merged[name]
         elif given is not None:
-            both = _plain(given, nulls=True)
+            both = _without_directives(given, nulls=True)
         else:
             continue
         merged[name] = _ordered(both, order, merged.get(name, []), known.merge_key)
@@ -168,26 +168,26 @@ def _check_order(given: list[Any], order: list[Any], key: str) -> None:
             at += 1
     if at < len(waiting):
         message = f"The order in patch list:\n{go_value(given)}\n doesn't match {_ORDER} list:\n{go_value(order)}\n"
-        raise _refused(message)
+        raise _patch_error(message)
 
 
-def _merge_list(mine: list[Any], given: list[Any], known: Field, deletes: bool) -> list[Any]:
+def _merge_list(mine: list[Any], given: list[Any], known: SchemaField, deletes: bool) -> list[Any]:
     if not mine and not given:
         return mine
-    _check_alike(mine, given)
+    _check_same_type(mine, given)
     if not isinstance((mine or given)[0], dict):
         if deletes:
             return [each for each in mine if each not in given]
         both = list(dict.fromkeys([*mine, *given]))
         return _ordered(both, given, mine, "")
     if not known.merge_key:
-        raise _refused(f"cannot merge lists without merge key for {known.shape.go}")
-    mine, given = _special(mine, given, known.merge_key)
+        raise _patch_error(f"cannot merge lists without merge key for {known.shape.go_name}")
+    mine, given = _apply_list_directives(mine, given, known.merge_key)
     both = _merge_elements(mine, given, known)
     return _ordered(both, given, mine, known.merge_key)
 
 
-def _special(mine: list[Any], given: list[Any], key: str) -> tuple[list[Any], list[Any]]:
+def _apply_list_directives(mine: list[Any], given: list[Any], key: str) -> tuple[list[Any], list[Any]]:
     """Heed the elements that are orders: to delete one, or to replace the list."""
     plain, replace = [], False
     for each in given:
@@ -200,15 +200,15 @@ def _special(mine: list[Any], given: list[Any], key: str) -> tuple[list[Any], li
         elif directive == "replace":
             replace = True
         elif directive == "merge":
-            raise _refused("merging lists cannot yet be specified in the patch")
+            raise _patch_error("merging lists cannot yet be specified in the patch")
         else:
             raise _bad_directive(directive, each)
     return (plain, []) if replace else (mine, plain)
 
 
-def _merge_elements(mine: list[Any], given: list[Any], known: Field) -> list[Any]:
+def _merge_elements(mine: list[Any], given: list[Any], known: SchemaField) -> list[Any]:
     key, item = known.merge_key, known.shape.item
-    type_ = item.type if item is not None and item.kind is Kind.STRUCT else None
+    type_ = item.type if item is not None and item.kind is WireType.STRUCT else None
     both = list(mine)
     places = {_hashable(each.get(key)): at for at, each in reversed(list(enumerate(both)))}
     for each in given:
@@ -256,7 +256,7 @@ def _identity(each: Any, key: str) -> Any:
     if not key:
         return each
     if key not in _as_map(each):
-        raise _refused(f"map: {go_value(each)} does not contain declared merge key: {key}")
+        raise _patch_error(f"map: {go_value(each)} does not contain declared merge key: {key}")
     return each[key]
 
 
@@ -272,39 +272,39 @@ def _hashable(value: Any) -> Any:
     return (type(value) is bool, value) if isinstance(value, (int, float, type(None))) else (repr(value),)
 
 
-def _check_alike(mine: list[Any], given: list[Any]) -> None:
+def _check_same_type(mine: list[Any], given: list[Any]) -> None:
     kinds = {_GO_TYPES.get(kind, "<nil>") for kind in {type(each) for each in (*mine, *given)}}
     if "[]interface {}" in kinds:
-        raise Refusal(422, "", "lists of lists are not supported")
+        raise StatusError(422, "", "lists of lists are not supported")
     if len(kinds) > 1:
-        raise _refused(f"list element types are not identical: [{go_value(mine)} {go_value(given)}]")
+        raise _patch_error(f"list element types are not identical: [{go_value(mine)} {go_value(given)}]")
 
 
-def _bad_argument(wanted: str, found: Any) -> Refusal:
-    return _refused(f"expected a {wanted}, but received a {go_type(found)}")
+def _bad_argument(wanted: str, found: Any) -> StatusError:
+    return _patch_error(f"expected a {wanted}, but received a {go_type(found)}")
 
 
 # Values.
 
 
-def _plain(value: Any, *, nulls: bool = False) -> Any:
+def _without_directives(value: Any, *, nulls: bool = False) -> Any:
     """The value without maps that are orders, and, unless they may stay, without members that are null."""
     if type(value) is dict:
-        if value.get(_PATCH, _GONE) is not _GONE and (nulls or value[_PATCH] is not None):
-            return _GONE
+        if value.get(_PATCH, _DELETED) is not _DELETED and (nulls or value[_PATCH] is not None):
+            return _DELETED
         kept = {}
         for key, each in value.items():
             if type(each) is dict or type(each) is list:
-                each = _plain(each, nulls=nulls)
-                if each is _GONE:
+                each = _without_directives(each, nulls=nulls)
+                if each is _DELETED:
                     continue
             elif each is None and not nulls:
                 continue
             kept[key] = each
         return kept
     if type(value) is list:
-        items = [_plain(each, nulls=nulls) for each in value]
-        return [each for each in items if each is not _GONE]
+        items = [_without_directives(each, nulls=nulls) for each in value]
+        return [each for each in items if each is not _DELETED]
     return value
 
 

@@ -1,7 +1,7 @@
 """Which fields has a kind, and what does the API server know of each: type, merge key, list type, default?
 
 Everything in this room asks. The facts come from a table that `scripts/types/make_types.py` derives from a Kubernetes
-release; it is read on first use (some 10 ms), and a `Type` is put together when somebody asks for it.
+release; it is read on first use (some 10 ms), and a `StructType` is put together when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNSET: Any = object()
 """No default is known; None would be one."""
 
 
-class Kind(StrEnum):
+class WireType(StrEnum):
     """What a value is on the wire."""
 
     STRING = "string"
@@ -47,31 +47,31 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """A value's type. `go` is Go's name for it, which error texts show."""
+class FieldType:
+    """A value's type. `go_name` is Go's name for it, which error texts show."""
 
-    kind: Kind
-    go: str
-    item: Shape | None = None
+    kind: WireType
+    go_name: str
+    item: FieldType | None = None
     """Of lists and maps."""
     values: tuple[str, ...] = ()
     """Of texts that are an enumeration."""
     _type: int = -1
-    _types: Types | None = None
+    _types: TypeTable | None = None
 
     @property
-    def type(self) -> Type:
+    def type(self) -> StructType:
         """Of structs, and of the places where a schema may stand."""
         assert self._types is not None
-        return self._types.at(self._type)
+        return self._types.by_number(self._type)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Field:
+class SchemaField:
     """A field of a struct."""
 
     name: str
-    shape: Shape
+    shape: FieldType
     omitempty: bool = False
     pointer: bool = False
     required: bool = False
@@ -90,25 +90,34 @@ class Field:
     """How error texts call the field: `VolumeSource.emptyDir` when it comes from an embedded struct."""
 
     @property
-    def dropped_when_empty(self) -> bool:
+    def omitted_when_empty(self) -> bool:
         """Whether Go leaves the empty value out: structs it never does."""
         return self.omitempty and not self.pointer and self.shape.kind in _CAN_BE_EMPTY
 
 
 _CAN_BE_EMPTY = frozenset(
-    {Kind.STRING, Kind.BOOL, Kind.INT32, Kind.INT64, Kind.FLOAT, Kind.BYTES, Kind.LIST, Kind.MAP},
+    {
+        WireType.STRING,
+        WireType.BOOL,
+        WireType.INT32,
+        WireType.INT64,
+        WireType.FLOAT,
+        WireType.BYTES,
+        WireType.LIST,
+        WireType.MAP,
+    },
 )
 
 
 @dataclass(eq=False)
-class Type:
-    """A struct. `own` are its fields as declared; `fields` has those of embedded structs in their place."""
+class StructType:
+    """A struct. `declared_fields` are its fields as declared; `fields` has those of embedded structs in their place."""
 
     name: str
     """Go's: `v1.PodSpec`."""
     openapi_name: str
     atomic: bool
-    own: tuple[Field, ...]
+    declared_fields: tuple[SchemaField, ...]
     memory: dict[str, Any] = field(default_factory=dict, repr=False)
     """What others worked out from this type once: its reader, its merge rules."""
 
@@ -117,9 +126,9 @@ class Type:
         return self.name.rpartition(".")[2]
 
     @cached_property
-    def fields(self) -> Mapping[str, Field]:
-        found: dict[str, Field] = {}
-        for each in self.own:
+    def fields(self) -> Mapping[str, SchemaField]:
+        found: dict[str, SchemaField] = {}
+        for each in self.declared_fields:
             if not each.inline:
                 found[each.name] = each
                 continue
@@ -129,43 +138,43 @@ class Type:
         return found
 
     @cached_property
-    def by_number(self) -> Mapping[int, Field]:
-        return {each.number: each for each in self.own if each.number}
+    def by_number(self) -> Mapping[int, SchemaField]:
+        return {each.number: each for each in self.declared_fields if each.number}
 
 
-class Types:
+class TypeTable:
     """All types of the table."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._kinds: dict[str, dict[str, int]] = table["kinds"]
         self._rows: list[Any] = table["types"]
-        self._made: list[Type | None] = [None] * len(self._rows)
-        self._shapes: list[Shape] = []
+        self._made: list[StructType | None] = [None] * len(self._rows)
+        self._shapes: list[FieldType] = []
         for kind, go, of in table["shapes"]:
             item = self._shapes[of] if kind in ("slice", "map") else None
             values = tuple(of) if isinstance(of, list) else ()
             number = of if isinstance(of, int) and item is None else -1
-            self._shapes.append(Shape(Kind(kind), go, item, values, number, self))
+            self._shapes.append(FieldType(WireType(kind), go, item, values, number, self))
 
-    def of(self, group: str, version: str, kind: str) -> Type | None:
+    def of(self, group: str, version: str, kind: str) -> StructType | None:
         number = self._kinds.get(f"{group}/{version}" if group else version, {}).get(kind)
-        return None if number is None else self.at(number)
+        return None if number is None else self.by_number(number)
 
     def kinds(self, group: str, version: str) -> list[str]:
         """The kinds of a group version, sorted."""
         return list(self._kinds.get(f"{group}/{version}" if group else version, {}))
 
-    def at(self, number: int) -> Type:
+    def by_number(self, number: int) -> StructType:
         made = self._made[number]
         if made is None:
             name, openapi_name, map_type, own = self._rows[number]
-            made = Type(name, openapi_name, map_type == "atomic", tuple(self._field(row) for row in own))
+            made = StructType(name, openapi_name, map_type == "atomic", tuple(self._field(row) for row in own))
             self._made[number] = made
         return made
 
-    def _field(self, row: list[Any]) -> Field:
+    def _field(self, row: list[Any]) -> SchemaField:
         name, shape, flags, number, facts = row
-        return Field(
+        return SchemaField(
             name=name,
             shape=self._shapes[shape],
             omitempty=bool(flags & _OMITEMPTY),
@@ -184,7 +193,7 @@ class Types:
 
 
 @lru_cache(maxsize=1)
-def built_in_types() -> Types:
+def built_in_types() -> TypeTable:
     """The types of the Kubernetes release that we follow."""
     packed = resources.files(__package__).joinpath("types.json.gz").read_bytes()
-    return Types(msgspec.json.decode(gzip.decompress(packed)))
+    return TypeTable(msgspec.json.decode(gzip.decompress(packed)))

@@ -10,54 +10,54 @@ from collections.abc import Iterator
 
 from bayplan.apiserver.resources.kinds import (
     ALL_VERBS,
-    Resource,
-    Resources,
-    SubResource,
+    ResourceRegistry,
+    ServedResource,
+    Subresource,
     Tree,
     version_rank,
 )
-from bayplan.apiserver.storage.selection_predicate import extractor
-from bayplan.apiserver.storage.store import Place, PlaceName, Store
-from bayplan.apiserver.storage.watch_cache import Change
+from bayplan.apiserver.storage.selection_predicate import field_extractor
+from bayplan.apiserver.storage.store import CommittedObjects, GroupResource, Store
+from bayplan.apiserver.storage.watch_cache import WatchCacheEvent
 
-DEFINITIONS: PlaceName = ("apiextensions.k8s.io", "customresourcedefinitions")
-_CHANGE = ("get", "patch", "update")
+CRD_RESOURCE: GroupResource = ("apiextensions.k8s.io", "customresourcedefinitions")
+_UPDATE_VERBS = ("get", "patch", "update")
 
 
-class Definitions:
+class CustomResourceRegistry:
     """Keeps the kinds that are served true to the definitions that are stored."""
 
-    def __init__(self, store: Store, resources: Resources) -> None:
+    def __init__(self, store: Store, resources: ResourceRegistry) -> None:
         self._store = store
         self._resources = resources
-        for entry in store.place(DEFINITIONS).entries():
+        for entry in store.committed(CRD_RESOURCE).entries():
             self._define(entry.tree())
-        store.after_each(self._changed)
+        store.add_commit_listener(self._on_crd_change)
 
-    def _changed(self, place: Place, change: Change) -> None:
-        if place.name != DEFINITIONS:
+    def _on_crd_change(self, place: CommittedObjects, change: WatchCacheEvent) -> None:
+        if place.name != CRD_RESOURCE:
             return
         if change.type == "DELETED":
-            self._resources.forget(change.entry.name)
+            self._resources.remove(change.entry.name)
         else:
             self._define(change.entry.tree())
 
     def _define(self, tree: Tree) -> None:
-        brought = tuple(brought_by(tree))
-        self._resources.define(tree["metadata"]["name"], brought)
+        brought = tuple(crd_resources(tree))
+        self._resources.add(tree["metadata"]["name"], brought)
         stored = next((each for each in brought if each.version == _storage_version(tree)), None)
         if stored is not None:
-            self._store.place(stored.storage).extract = extractor(stored)
+            self._store.committed(stored.storage).extract = field_extractor(stored)
 
 
-def brought_by(tree: Tree) -> Iterator[Resource]:
+def crd_resources(tree: Tree) -> Iterator[ServedResource]:
     """The kinds of a definition, one a version that is served."""
     spec, names = tree["spec"], _names(tree)
     several = len(spec["versions"]) > 1
     for version in spec["versions"]:
         if not version.get("served"):
             continue
-        yield Resource(
+        yield ServedResource(
             group=spec["group"],
             version=version["name"],
             kind=names["kind"],
@@ -72,7 +72,7 @@ def brought_by(tree: Tree) -> Iterator[Resource]:
             storage_plural=names["plural"],
             list_kind=names.get("listKind") or f"{names['kind']}List",
             definition=version,
-            converted=several,
+            has_other_versions=several,
             deprecated=_deprecation(spec, names["kind"], version) if version.get("deprecated") else "",
         )
 
@@ -99,9 +99,9 @@ def _storage_version(tree: Tree) -> str:
     return next((each["name"] for each in tree["spec"]["versions"] if each.get("storage")), "")
 
 
-def _subresources(kind: str, version: Tree) -> Iterator[SubResource]:
+def _subresources(kind: str, version: Tree) -> Iterator[Subresource]:
     given = version.get("subresources") or {}
     if given.get("status") is not None:
-        yield SubResource("status", kind, _CHANGE)
+        yield Subresource("status", kind, _UPDATE_VERBS)
     if given.get("scale") is not None:
-        yield SubResource("scale", "Scale", _CHANGE, "autoscaling", "v1")
+        yield Subresource("scale", "Scale", _UPDATE_VERBS, "autoscaling", "v1")

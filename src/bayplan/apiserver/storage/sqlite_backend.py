@@ -39,11 +39,11 @@ _DELETE = "DELETE FROM objects WHERE api_group = ? AND plural = ? AND key = ?"
 _FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
 
-class JournalError(BayplanError):
+class StorageBackendError(BayplanError):
     """The file of the embedded cluster cannot be used."""
 
 
-class SqliteJournal:
+class SqliteBackend:
     """The objects of one cluster in one file. Nobody else may have it open."""
 
     def __init__(self, path: Path, sync: DataSync = "full") -> None:
@@ -86,12 +86,12 @@ class SqliteJournal:
             self._check(database)
             self._make_private()
         except (OSError, sqlite3.Error) as fault:
-            raise JournalError(_cannot_open(self._path, fault)) from None
+            raise StorageBackendError(_cannot_open(self._path, fault)) from None
         return database
 
     def _make_private(self) -> None:
         """Earlier versions made files that others could read."""
-        for path in files(self._path):
+        for path in database_files(self._path):
             if path.exists() and path.stat().st_mode & 0o077:
                 path.chmod(0o600)
 
@@ -105,7 +105,7 @@ class SqliteJournal:
         found = next(iter(database.execute("SELECT value FROM facts WHERE name = 'format'")), (0,))[0]
         database.execute("COMMIT")
         if found != FORMAT:
-            raise JournalError(
+            raise StorageBackendError(
                 f"{self._path} has format {found}, and this version reads format {FORMAT}; "
                 "open it with the version of Bayplan that made it, or name another file"
             )
@@ -130,17 +130,17 @@ class SqliteJournal:
         except sqlite3.Error as fault:
             if self._database.in_transaction:
                 run("ROLLBACK")
-            raise JournalError(f"cannot write {self._path}: {fault}") from None
+            raise StorageBackendError(f"cannot write {self._path}: {fault}") from None
 
 
-def files(path: Path) -> Iterator[Path]:
+def database_files(path: Path) -> Iterator[Path]:
     """The file, and what SQLite keeps beside it."""
     return (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
 
 
-def remove(path: Path) -> None:
+def delete_files(path: Path) -> None:
     """Delete the file, and what SQLite keeps beside it."""
-    for each in files(path):
+    for each in database_files(path):
         each.unlink(missing_ok=True)
 
 

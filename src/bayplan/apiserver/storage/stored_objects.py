@@ -19,13 +19,13 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder()
 _NO_FIELDS: Mapping[str, str] = {}
 
-Extractor = Callable[[Tree], dict[str, str]]
+FieldExtractor = Callable[[Tree], dict[str, str]]
 """The fields that objects of a kind can be selected by, beyond their names."""
 
 encode: Callable[[Any], bytes] = _ENCODER.encode
 
 
-class Entry(msgspec.Struct, eq=False, gc=False):
+class StoredObject(msgspec.Struct, eq=False, gc=False):
     """One object in one state."""
 
     namespace: str
@@ -48,7 +48,9 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-def entry_of(tree: Tree, version: int, extract: Extractor | None = None, before: Entry | None = None) -> Entry:
+def make_stored_object(
+    tree: Tree, version: int, extract: FieldExtractor | None = None, before: StoredObject | None = None
+) -> StoredObject:
     """Put an object into the form that is kept. Its metadata gets the version; kind and apiVersion are left out.
 
     `before` is an earlier state of the object, whose labels and fields are kept where they did not change.
@@ -57,32 +59,34 @@ def entry_of(tree: Tree, version: int, extract: Extractor | None = None, before:
     metadata["resourceVersion"] = str(version)
     kept = {"metadata": metadata}
     kept |= {key: value for key, value in tree.items() if key not in ("kind", "apiVersion", "metadata")}
-    return _described(kept, version, encode(kept), extract, before)
+    return _make(kept, version, encode(kept), extract, before)
 
 
-def entry_from(raw: bytes, version: int, extract: Extractor | None = None) -> Entry:
+def load_stored_object(raw: bytes, version: int, extract: FieldExtractor | None = None) -> StoredObject:
     """The same, from a text that was kept elsewhere."""
-    return _described(_DECODER.decode(raw), version, raw, extract)
+    return _make(_DECODER.decode(raw), version, raw, extract)
 
 
-def _described(tree: Tree, version: int, raw: bytes, extract: Extractor | None, before: Entry | None = None) -> Entry:
+def _make(
+    tree: Tree, version: int, raw: bytes, extract: FieldExtractor | None, before: StoredObject | None = None
+) -> StoredObject:
     metadata = tree["metadata"]
     labels = metadata.get("labels")
     known_labels, known_fields = (before.labels, before.fields) if before is not None else (_NO_FIELDS, _NO_FIELDS)
-    return Entry(
+    return StoredObject(
         namespace=intern(metadata.get("namespace") or ""),
         name=metadata["name"],
         version=version,
         raw=raw,
-        labels=_shared(labels, known_labels) if labels else _NO_FIELDS,
-        fields=_shared(extract(tree), known_fields) if extract is not None else _NO_FIELDS,
+        labels=_interned(labels, known_labels) if labels else _NO_FIELDS,
+        fields=_interned(extract(tree), known_fields) if extract is not None else _NO_FIELDS,
         uid=metadata.get("uid") or "",
         owners=tuple(owner["uid"] for owner in metadata.get("ownerReferences") or () if "uid" in owner),
         deleting="deletionTimestamp" in metadata,
     )
 
 
-def _shared(texts: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
+def _interned(texts: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
     """Ten thousand pods of one workload have the same labels: their texts are kept once."""
     if texts == known:
         return known

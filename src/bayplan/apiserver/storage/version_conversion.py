@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from bayplan.apiserver.resources.autoscaler_conversion import is_old_autoscaler, to_old
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.autoscaler_conversion import is_v1_autoscaler, to_v1
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.schema.body_decoding import custom_type
-from bayplan.apiserver.storage.stored_objects import Entry, encode
+from bayplan.apiserver.storage.stored_objects import StoredObject, encode
 
 _EVENTS = "events.k8s.io"
 _CORE_TO_EVENTS = {
@@ -27,7 +27,7 @@ _CORE_TO_EVENTS = {
     "reportingComponent": "reportingController",
 }
 _EVENTS_TO_CORE = {other: core for core, other in _CORE_TO_EVENTS.items()}
-_ALWAYS_THERE: Tree = {
+_CORE_EVENT_DEFAULTS: Tree = {
     "involvedObject": {},
     "source": {},
     "firstTimestamp": None,
@@ -36,7 +36,7 @@ _ALWAYS_THERE: Tree = {
     "reportingComponent": "",
     "reportingInstance": "",
 }
-_THERE_ELSEWHERE: Tree = {
+_EVENTS_GROUP_DEFAULTS: Tree = {
     "deprecatedSource": {},
     "deprecatedFirstTimestamp": None,
     "deprecatedLastTimestamp": None,
@@ -44,48 +44,50 @@ _THERE_ELSEWHERE: Tree = {
 
 
 @lru_cache(maxsize=1024)
-def head(kind: str, api_version: str) -> bytes:
+def type_meta_json(kind: str, api_version: str) -> bytes:
     """What stands before the stored text: the opening brace, kind and apiVersion."""
     return encode({"kind": kind, "apiVersion": api_version})[:-1] + b","
 
 
-def is_other_event(resource: Resource) -> bool:
+def is_events_group(resource: ServedResource) -> bool:
     return resource.group == _EVENTS and resource.plural == "events"
 
 
-def whole(resource: Resource, entry: Entry) -> bytes:
+def to_json(resource: ServedResource, entry: StoredObject) -> bytes:
     """The object as a single answer."""
-    return head(resource.kind, resource.api_version) + _text(resource, entry)[1:]
+    return type_meta_json(resource.kind, resource.api_version) + _text(resource, entry)[1:]
 
 
-def item(resource: Resource, entry: Entry) -> bytes:
+def to_list_item(resource: ServedResource, entry: StoredObject) -> bytes:
     """The object as one of a list: built-in kinds do not repeat what the list says."""
-    return whole(resource, entry) if resource.custom else _text(resource, entry)
+    return to_json(resource, entry) if resource.custom else _text(resource, entry)
 
 
-def tree(resource: Resource, entry: Entry) -> Tree:
+def to_tree(resource: ServedResource, entry: StoredObject) -> Tree:
     """The object with kind and apiVersion, yours to change."""
     body = entry.tree()
-    if is_other_event(resource):
-        body = _renamed(body, _CORE_TO_EVENTS, {})
-    if is_old_autoscaler(resource):
-        return {"kind": resource.kind, **to_old(body)}
+    if is_events_group(resource):
+        body = _rename_event_fields(body, _CORE_TO_EVENTS, {})
+    if is_v1_autoscaler(resource):
+        return {"kind": resource.kind, **to_v1(body)}
     body = {"kind": resource.kind, "apiVersion": resource.api_version, **body}
-    return custom_type(resource).pruned(body) if resource.converted else body
+    return custom_type(resource).pruned(body) if resource.has_other_versions else body
 
 
-def stored(resource: Resource, body: Tree) -> Tree:
+def to_storage_version(resource: ServedResource, body: Tree) -> Tree:
     """The form that is kept, of an object in the form that was sent."""
-    return _renamed(body, _EVENTS_TO_CORE, _ALWAYS_THERE) if is_other_event(resource) else body
+    return _rename_event_fields(body, _EVENTS_TO_CORE, _CORE_EVENT_DEFAULTS) if is_events_group(resource) else body
 
 
-def _text(resource: Resource, entry: Entry) -> bytes:
-    if resource.converted or is_old_autoscaler(resource):
-        return encode({key: value for key, value in tree(resource, entry).items() if key not in ("kind", "apiVersion")})
-    if not is_other_event(resource):
+def _text(resource: ServedResource, entry: StoredObject) -> bytes:
+    if resource.has_other_versions or is_v1_autoscaler(resource):
+        return encode(
+            {key: value for key, value in to_tree(resource, entry).items() if key not in ("kind", "apiVersion")}
+        )
+    if not is_events_group(resource):
         return entry.raw
-    return encode(_renamed(entry.tree(), _CORE_TO_EVENTS, _THERE_ELSEWHERE))
+    return encode(_rename_event_fields(entry.tree(), _CORE_TO_EVENTS, _EVENTS_GROUP_DEFAULTS))
 
 
-def _renamed(body: Tree, names: dict[str, str], filled: Tree) -> Tree:
+def _rename_event_fields(body: Tree, names: dict[str, str], filled: Tree) -> Tree:
     return {**filled, **{names.get(key, key): value for key, value in body.items()}}

@@ -13,62 +13,62 @@ from typing import Literal
 
 import msgspec
 
-from bayplan.apiserver.storage.stored_objects import Entry
+from bayplan.apiserver.storage.stored_objects import StoredObject
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
-MOST_EVENTS = 20_000
-MOST_BYTES = 64 << 20
+MAX_EVENTS = 20_000
+MAX_BYTES = 64 << 20
 
 
-class Change(msgspec.Struct, eq=False, gc=False):
+class WatchCacheEvent(msgspec.Struct, eq=False, gc=False):
     """One write. `entry` is the object afterwards, or for a deletion its last state under the deletion's version."""
 
     type: EventType
     version: int
-    entry: Entry
-    before: Entry | None
-    lines: dict[Hashable, bytes] = msgspec.field(default_factory=dict)
+    entry: StoredObject
+    before: StoredObject | None
+    encoded_lines: dict[Hashable, bytes] = msgspec.field(default_factory=dict)
     """The texts that were made of it: a thousand watches send the same bytes."""
 
     @property
-    def after(self) -> Entry | None:
+    def after(self) -> StoredObject | None:
         """The object afterwards; None for a deletion."""
         return None if self.type == "DELETED" else self.entry
 
-    def line(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        found = self.lines.get(key)
+    def encoded_line(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        found = self.encoded_lines.get(key)
         if found is None:
-            found = self.lines[key] = make()
+            found = self.encoded_lines[key] = make()
         return found
 
 
-Listener = Callable[[Change], None]
+EventListener = Callable[[WatchCacheEvent], None]
 
 
-class Ring:
+class WatchCache:
     """The past of one kind, the newest last."""
 
-    def __init__(self, *, most_events: int = MOST_EVENTS, most_bytes: int = MOST_BYTES, since: int = 0) -> None:
-        self._changes: deque[Change] = deque()
-        self._listeners: dict[Listener, None] = {}
+    def __init__(self, *, most_events: int = MAX_EVENTS, most_bytes: int = MAX_BYTES, since: int = 0) -> None:
+        self._changes: deque[WatchCacheEvent] = deque()
+        self._listeners: dict[EventListener, None] = {}
         self._most_events = most_events
         self._most_bytes = most_bytes
         self._bytes = 0
-        self.forgotten = since
+        self.compacted_version = since
         """The version up to which nothing is known any more; a watch may start there, not before."""
 
-    def append(self, change: Change) -> None:
+    def append(self, change: WatchCacheEvent) -> None:
         self._changes.append(change)
         self._bytes += len(change.entry.raw)
         while len(self._changes) > self._most_events or self._bytes > self._most_bytes:
-            self._drop()
+            self._drop_oldest()
         for listener in tuple(self._listeners):
             listener(change)
-        change.lines.clear()  # whoever comes later makes them again; they would double what is kept
+        change.encoded_lines.clear()  # whoever comes later makes them again; they would double what is kept
 
-    def after(self, version: int) -> Iterator[Change]:
-        """What came after a version that is not before `forgotten`, the oldest first."""
+    def events_after(self, version: int) -> Iterator[WatchCacheEvent]:
+        """What came after a version that is not before `compacted_version`, the oldest first."""
         newer = []
         for change in reversed(self._changes):
             if change.version <= version:
@@ -76,19 +76,19 @@ class Ring:
             newer.append(change)
         return reversed(newer)
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: EventListener) -> None:
         self._listeners[listener] = None
 
-    def leave(self, listener: Listener) -> None:
+    def remove_listener(self, listener: EventListener) -> None:
         self._listeners.pop(listener, None)
 
-    def forget(self, version: int) -> None:
+    def compact(self, version: int) -> None:
         """Drop the past up to a version, as a compaction does."""
         while self._changes and self._changes[0].version <= version:
-            self._drop()
-        self.forgotten = max(self.forgotten, version)
+            self._drop_oldest()
+        self.compacted_version = max(self.compacted_version, version)
 
-    def _drop(self) -> None:
+    def _drop_oldest(self) -> None:
         change = self._changes.popleft()
         self._bytes -= len(change.entry.raw)
-        self.forgotten = change.version
+        self.compacted_version = change.version

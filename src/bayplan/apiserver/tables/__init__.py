@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.apiserver.tables.ages import age, age_of
+from bayplan.apiserver.tables.ages import age_cell, format_age
 from bayplan.apiserver.tables.kind_columns import cells, columns, row_conditions
 
-__all__ = ["age", "age_of", "cells", "columns", "row_conditions"]
+__all__ = ["age_cell", "cells", "columns", "format_age", "row_conditions"]

@@ -11,21 +11,21 @@ _YEAR_H = 365 * _DAY_H
 
 
 @lru_cache(maxsize=4096)
-def moment(text: str) -> datetime:
+def parse_timestamp(text: str) -> datetime:
     """The moment of a timestamp on the wire."""
     return datetime.fromisoformat(text)
 
 
-def age(now: datetime, then: str | None) -> str:
+def age_cell(now: datetime, then: str | None) -> str:
     """The time since a timestamp; `<unknown>` if there is none."""
-    return UNKNOWN if not then else age_of(now - moment(then))
+    return UNKNOWN if not then else format_age(now - parse_timestamp(then))
 
 
-def _with(first: int, unit: str, second: int, smaller: str) -> str:
+def _two_units(first: int, unit: str, second: int, smaller: str) -> str:
     return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
 
 
-def age_of(span: timedelta) -> str:
+def format_age(span: timedelta) -> str:
     """A span, coarser the longer it is."""
     exact = span.total_seconds()
     seconds = int(exact)
@@ -35,17 +35,17 @@ def age_of(span: timedelta) -> str:
         return f"{max(seconds, 0)}s"
     minutes, hours = seconds // 60, seconds // 3600
     if minutes < 10:
-        return _with(minutes, "m", seconds % 60, "s")
+        return _two_units(minutes, "m", seconds % 60, "s")
     if minutes < 3 * 60:
         return f"{minutes}m"
     if hours < 8:
-        return _with(hours, "h", minutes % 60, "m")
+        return _two_units(hours, "h", minutes % 60, "m")
     if hours < 2 * _DAY_H:
         return f"{hours}h"
     if hours < 8 * _DAY_H:
-        return _with(hours // _DAY_H, "d", hours % _DAY_H, "h")
+        return _two_units(hours // _DAY_H, "d", hours % _DAY_H, "h")
     if hours < 2 * _YEAR_H:
         return f"{hours // _DAY_H}d"
     if hours < 8 * _YEAR_H:
-        return _with(hours // _YEAR_H, "y", hours // _DAY_H % 365, "d")
+        return _two_units(hours // _YEAR_H, "y", hours // _DAY_H % 365, "d")
     return f"{hours // _YEAR_H}y"

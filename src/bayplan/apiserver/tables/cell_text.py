@@ -44,7 +44,7 @@ def containers_cells(pod: Mapping[str, Any] | None) -> list[str]:
     return [",".join(each.get(name, "") for each in containers) for name in ("name", "image")]
 
 
-def listed(items: Sequence[str], limit: int, *, total: int | None = None, empty: str = UNSET) -> str:
+def list_text(items: Sequence[str], limit: int, *, total: int | None = None, empty: str = UNSET) -> str:
     """The first items, and how many more there are."""
     count = len(items) if total is None else total
     text = ",".join(items[:limit])
@@ -59,12 +59,12 @@ _SHORT = {
 }
 
 
-def modes_text(modes: Iterable[str] | None) -> str:
+def access_modes_text(modes: Iterable[str] | None) -> str:
     """Access modes in their short form, in the one order."""
     given = set(modes or ())
     return ",".join(short for mode, short in _SHORT.items() if mode in given)
 
 
-def balancer_text(status: Mapping[str, Any] | None) -> str:
+def load_balancer_text(status: Mapping[str, Any] | None) -> str:
     ingress = ((status or {}).get("loadBalancer") or {}).get("ingress") or ()
     return ",".join(sorted({each.get("ip") or each.get("hostname", "") for each in ingress} - {""}))

@@ -6,20 +6,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.tables.ages import age, age_of
+from bayplan.apiserver.tables.ages import age_cell, format_age
 from bayplan.apiserver.tables.cell_text import NONE, UNSET
-from bayplan.apiserver.tables.object_parts import age_cell, name_of, parts_of
+from bayplan.apiserver.tables.object_parts import name_age_spec_status, name_of, object_age_cell
 
 _ROLE = "node-role.kubernetes.io/"
 
 
 def node(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     ready = next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), None)
     words = ["Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"]
     words += ["SchedulingDisabled"] if spec.get("unschedulable") else []
     info = status.get("nodeInfo") or {}
-    start = [name_of(item), ",".join(words), _roles(item), age_cell(item, now), info.get("kubeletVersion", "")]
+    start = [name_of(item), ",".join(words), _roles(item), object_age_cell(item, now), info.get("kubeletVersion", "")]
     kernel = info.get("kernelVersion") or "<unknown>"
     kernel += f" ({info['architecture']})" if info.get("architecture") else ""
     system = [info.get("osImage") or "<unknown>", kernel, info.get("containerRuntimeVersion") or "<unknown>"]
@@ -39,15 +39,15 @@ def _address(status: Tree, kind: str) -> str:
 
 
 def namespace(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), (item.get("status") or {}).get("phase", ""), age_cell(item, now)]
+    return [name_of(item), (item.get("status") or {}).get("phase", ""), object_age_cell(item, now)]
 
 
 def secret(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), item.get("type", ""), len(item.get("data") or ()), age_cell(item, now)]
+    return [name_of(item), item.get("type", ""), len(item.get("data") or ()), object_age_cell(item, now)]
 
 
 def config_map(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), len(item.get("data") or ()) + len(item.get("binaryData") or ()), age_cell(item, now)]
+    return [name_of(item), len(item.get("data") or ()) + len(item.get("binaryData") or ()), object_age_cell(item, now)]
 
 
 def event(item: Tree, now: datetime) -> list[Any]:
@@ -57,11 +57,11 @@ def event(item: Tree, now: datetime) -> list[Any]:
     about: Tree = get("involvedObject", "regarding") or {}
     source: Tree = get("source", "deprecatedSource") or {}
     first_time = get("firstTimestamp", "deprecatedFirstTimestamp")
-    first = age(now, first_time or item.get("eventTime"))
+    first = age_cell(now, first_time or item.get("eventTime"))
     last_time = get("lastTimestamp", "deprecatedLastTimestamp")
-    last, count = age(now, last_time) if last_time else first, get("count", "deprecatedCount") or 1
+    last, count = age_cell(now, last_time) if last_time else first, get("count", "deprecatedCount") or 1
     if (series := item.get("series")) is not None:
-        last, count = age(now, series.get("lastObservedTime")), series.get("count", 0)
+        last, count = age_cell(now, series.get("lastObservedTime")), series.get("count", 0)
     target = about.get("kind", "").lower()
     target += f"/{about['name']}" if about.get("name") else ""
     component = source.get("component") or get("reportingComponent", "reportingController") or ""
@@ -73,42 +73,42 @@ def event(item: Tree, now: datetime) -> list[Any]:
 
 
 def resource_quota(item: Tree, now: datetime) -> list[Any]:
-    _, status = parts_of(item)
+    _, status = name_age_spec_status(item)
     hard, used = status.get("hard") or {}, status.get("used") or {}
     texts = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
     requests = ", ".join(text for name, text in texts.items() if not name.startswith("limits."))
     limits = ", ".join(text for name, text in texts.items() if name.startswith("limits."))
-    return [name_of(item), requests, limits, age_cell(item, now)]
+    return [name_of(item), requests, limits, object_age_cell(item, now)]
 
 
 def priority_class(item: Tree, now: datetime) -> list[Any]:
     start = [name_of(item), item.get("value", 0), item.get("globalDefault", False)]
-    return [*start, age_cell(item, now), item.get("preemptionPolicy", "")]
+    return [*start, object_age_cell(item, now), item.get("preemptionPolicy", "")]
 
 
 def lease(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), (item.get("spec") or {}).get("holderIdentity", ""), age_cell(item, now)]
+    return [name_of(item), (item.get("spec") or {}).get("holderIdentity", ""), object_age_cell(item, now)]
 
 
 def runtime_class(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), item.get("handler", ""), age_cell(item, now)]
+    return [name_of(item), item.get("handler", ""), object_age_cell(item, now)]
 
 
 def resource_claim(item: Tree, now: datetime) -> list[Any]:
-    _, status = parts_of(item)
+    _, status = name_age_spec_status(item)
     ending = bool(item["metadata"].get("deletionTimestamp"))
     states = ["deleted"] if ending else []
     if status.get("allocation") is None:
         states += [] if ending else ["pending"]
     else:
         states += ["allocated", "reserved"] if status.get("reservedFor") else ["allocated"]
-    return [name_of(item), ",".join(states), age_cell(item, now)]
+    return [name_of(item), ",".join(states), object_age_cell(item, now)]
 
 
 def resource_slice(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = parts_of(item)
+    spec, _ = name_age_spec_status(item)
     names = [spec.get("nodeName") or "", spec.get("driver", ""), (spec.get("pool") or {}).get("name", "")]
-    return [name_of(item), *names, age_cell(item, now)]
+    return [name_of(item), *names, object_age_cell(item, now)]
 
 
 def role_binding(item: Tree, now: datetime) -> list[Any]:
@@ -120,58 +120,58 @@ def role_binding(item: Tree, now: datetime) -> list[Any]:
         found.setdefault(each.get("kind", ""), []).append(shown)
     role = f"{reference.get('kind', '')}/{reference.get('name', '')}"
     subjects = [", ".join(found[kind]) for kind in ("User", "Group", "ServiceAccount")]
-    return [name_of(item), role, age_cell(item, now), *subjects]
+    return [name_of(item), role, object_age_cell(item, now), *subjects]
 
 
 def webhooks(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), len(item.get("webhooks") or ()), age_cell(item, now)]
+    return [name_of(item), len(item.get("webhooks") or ()), object_age_cell(item, now)]
 
 
 def admission_policy(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = parts_of(item)
+    spec, _ = name_age_spec_status(item)
     kind = spec.get("paramKind")
     shown = UNSET if kind is None else f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}"
     rules = spec.get("validations") or spec.get("mutations") or ()
-    return [name_of(item), len(rules), shown, age_cell(item, now)]
+    return [name_of(item), len(rules), shown, object_age_cell(item, now)]
 
 
 def admission_policy_binding(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = parts_of(item)
+    spec, _ = name_age_spec_status(item)
     reference = spec.get("paramRef") or {}
     shown = f"{reference.get('namespace') or '*'}/{reference['name']}" if reference.get("name") else UNSET
-    return [name_of(item), spec.get("policyName", ""), shown, age_cell(item, now)]
+    return [name_of(item), spec.get("policyName", ""), shown, object_age_cell(item, now)]
 
 
 def flow_schema(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     dangling = next(
         (each.get("status") for each in status.get("conditions") or () if each.get("type") == "Dangling"), "?"
     )
     method = (spec.get("distinguisherMethod") or {}).get("type") or NONE
     level = (spec.get("priorityLevelConfiguration") or {}).get("name", "")
-    return [name_of(item), level, spec.get("matchingPrecedence", 0), method, age_cell(item, now), dangling]
+    return [name_of(item), level, spec.get("matchingPrecedence", 0), method, object_age_cell(item, now), dangling]
 
 
 def priority_level(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = parts_of(item)
+    spec, _ = name_age_spec_status(item)
     limited = spec.get("limited") or {}
     queuing = (limited.get("limitResponse") or {}).get("queuing") or {}
     numbers = [queuing.get(name, NONE) for name in ("queues", "handSize", "queueLengthLimit")]
     shares = limited.get("nominalConcurrencyShares", NONE)
-    return [name_of(item), spec.get("type", ""), shares, *numbers, age_cell(item, now)]
+    return [name_of(item), spec.get("type", ""), shares, *numbers, object_age_cell(item, now)]
 
 
-def signing_request(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+def certificate_signing_request(item: Tree, now: datetime) -> list[Any]:
+    spec, status = name_age_spec_status(item)
     held = [each.get("type") for each in status.get("conditions") or ()]
     words = ["Denied" if "Denied" in held else "Approved" if "Approved" in held else "Pending"]
     words += ["Failed"] if "Failed" in held else []
     words += ["Issued"] if status.get("certificate") else []
     seconds = spec.get("expirationSeconds")
-    asked = NONE if seconds is None else age_of(timedelta(seconds=seconds))
+    asked = NONE if seconds is None else format_age(timedelta(seconds=seconds))
     return [
         name_of(item),
-        age_cell(item, now),
+        object_age_cell(item, now),
         spec.get("signerName") or NONE,
         spec.get("username", ""),
         asked,
@@ -180,7 +180,7 @@ def signing_request(item: Tree, now: datetime) -> list[Any]:
 
 
 def api_service(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     target = spec.get("service")
     called = "Local" if target is None else f"{target.get('namespace', '')}/{target.get('name', '')}"
     shown = "Unknown"
@@ -188,16 +188,16 @@ def api_service(item: Tree, now: datetime) -> list[Any]:
         if each.get("type") == "Available":
             shown = each.get("status", "")
             shown += f" ({each.get('reason', '')})" if shown != "True" else ""
-    return [name_of(item), called, shown, age_cell(item, now)]
+    return [name_of(item), called, shown, object_age_cell(item, now)]
 
 
 def scale(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
-    return [name_of(item), spec.get("replicas", 0), status.get("replicas", 0), age_cell(item, now)]
+    spec, status = name_age_spec_status(item)
+    return [name_of(item), spec.get("replicas", 0), status.get("replicas", 0), object_age_cell(item, now)]
 
 
 def pod_group(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     policy = "Gang" if (spec.get("schedulingPolicy") or {}).get("gang") is not None else "Basic"
     held = {each.get("type"): each for each in status.get("conditions") or ()}
     shown = "Pending"
@@ -207,4 +207,4 @@ def pod_group(item: Tree, now: datetime) -> list[Any]:
         shown = target.get("reason", "")
     reference = spec.get("podGroupTemplateRef")
     workload = NONE if reference is None else (reference.get("workload") or {}).get("workloadName", "")
-    return [name_of(item), policy, workload, shown, age_cell(item, now)]
+    return [name_of(item), policy, workload, shown, object_age_cell(item, now)]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.tables.ages import age
+from bayplan.apiserver.tables.ages import age_cell
 from bayplan.codec.go_text import go_value
 
 _AGE: Tree = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
@@ -27,7 +27,7 @@ _STEP = re.compile(
     re.VERBOSE,
 )
 _NAME: Tree = {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0}
-NOTHING = object()
+MISSING = object()
 
 Step = Callable[[Any], Iterable[Any]]
 
@@ -54,21 +54,22 @@ def _column(given: Tree) -> Tree:
 
 def cells(definition: Mapping[str, Any], item: Tree, now: datetime) -> list[Any]:
     found = (
-        _cell(each.get("type", ""), value_at(each.get("jsonPath", ""), item), now) for each in _defined(definition)
+        _cell(each.get("type", ""), json_path_value(each.get("jsonPath", ""), item), now)
+        for each in _defined(definition)
     )
     return [item["metadata"]["name"], *found]
 
 
-def value_at(path: str, item: Any) -> Any:
-    """The first value that the path leads to, null included; `NOTHING` if it leads nowhere."""
+def json_path_value(path: str, item: Any) -> Any:
+    """The first value that the path leads to, null included; `MISSING` if it leads nowhere."""
     values: Iterable[Any] = [item]
     for step in _steps(path):
         values = [found for value in values for found in step(value)]
-    return next(iter(values), NOTHING)
+    return next(iter(values), MISSING)
 
 
 def _cell(kind: str, value: Any, now: datetime) -> Any:
-    if value is NOTHING:
+    if value is MISSING:
         return None
     match kind:
         case "string":
@@ -86,7 +87,7 @@ def _cell(kind: str, value: Any, now: datetime) -> Any:
 
 def _date(value: Any, now: datetime) -> str:
     try:
-        return age(now, str(value))
+        return age_cell(now, str(value))
     except ValueError:
         return "<invalid>"
 
@@ -121,8 +122,8 @@ def _filter(left: str, operator: str, right: str) -> Step:
     def keep(value: Any) -> Iterable[Any]:
         if not isinstance(value, list):
             return ()
-        given = ((each, value_at(left, each)) for each in value)
-        return [each for each, found in given if found is not NOTHING and (_text(found) == wanted) is equal]
+        given = ((each, json_path_value(left, each)) for each in value)
+        return [each for each, found in given if found is not MISSING and (_text(found) == wanted) is equal]
 
     return keep
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.tables import (
     core_kinds,
     custom_resources,
@@ -54,7 +54,7 @@ _TABLES: Mapping[tuple[str, str], tuple[str, Cells]] = {
     ("", "ResourceQuota"): ("Request, Limit, Age", core_kinds.resource_quota),
     ("", "Secret"): ("Type, Data, Age", core_kinds.secret),
     ("", "Service"): ("Type, Cluster-IP, External-IP, Port(s), Age, Selector~", network_storage_kinds.service),
-    ("", "ServiceAccount"): ("Age", object_parts.plain),
+    ("", "ServiceAccount"): ("Age", object_parts.name_and_age),
     ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"): (
         "Mutations/i, ParamKind, Age",
         core_kinds.admission_policy,
@@ -94,7 +94,7 @@ _TABLES: Mapping[tuple[str, str], tuple[str, Cells]] = {
     ("batch", "Job"): (f"Status, Completions, Duration, Age, {_WORKLOAD}", workloads.job),
     ("certificates.k8s.io", "CertificateSigningRequest"): (
         "Age, SignerName, Requestor, RequestedDuration, Condition",
-        core_kinds.signing_request,
+        core_kinds.certificate_signing_request,
     ),
     ("coordination.k8s.io", "Lease"): ("Holder, Age", core_kinds.lease),
     ("discovery.k8s.io", "EndpointSlice"): ("AddressType, Ports, Endpoints, Age", network_storage_kinds.endpoint_slice),
@@ -118,16 +118,16 @@ _TABLES: Mapping[tuple[str, str], tuple[str, Cells]] = {
     ("policy", "PodDisruptionBudget"): ("Min Available, Max Unavailable, Allowed Disruptions/i, Age", workloads.budget),
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): (_BINDING, core_kinds.role_binding),
     ("rbac.authorization.k8s.io", "RoleBinding"): (_BINDING, core_kinds.role_binding),
-    ("resource.k8s.io", "DeviceClass"): ("Age", object_parts.plain),
+    ("resource.k8s.io", "DeviceClass"): ("Age", object_parts.name_and_age),
     ("resource.k8s.io", "ResourceClaim"): ("State, Age", core_kinds.resource_claim),
-    ("resource.k8s.io", "ResourceClaimTemplate"): ("Age", object_parts.plain),
+    ("resource.k8s.io", "ResourceClaimTemplate"): ("Age", object_parts.name_and_age),
     ("resource.k8s.io", "ResourceSlice"): ("Node, Driver, Pool, Age", core_kinds.resource_slice),
     ("scheduling.k8s.io", "PodGroup"): ("Policy, Workload, Status, Age", core_kinds.pod_group),
     ("scheduling.k8s.io", "PriorityClass"): (
         "Value/i, Global-Default/b, Age, PreemptionPolicy",
         core_kinds.priority_class,
     ),
-    ("scheduling.k8s.io", "Workload"): ("Age", object_parts.plain),
+    ("scheduling.k8s.io", "Workload"): ("Age", object_parts.name_and_age),
     ("storage.k8s.io", "CSIDriver"): (
         "AttachRequired/b, PodInfoOnMount/b, StorageCapacity/b, TokenRequests, RequiresRepublish/b, Modes, Age",
         network_storage_kinds.csi_driver,
@@ -141,33 +141,33 @@ _TABLES: Mapping[tuple[str, str], tuple[str, Cells]] = {
         "Attacher/n, PV, Node, Attached/b, Age",
         network_storage_kinds.volume_attachment,
     ),
-    ("storage.k8s.io", "VolumeAttributesClass"): ("DriverName, Age", network_storage_kinds.attributes_class),
+    ("storage.k8s.io", "VolumeAttributesClass"): ("DriverName, Age", network_storage_kinds.volume_attributes_class),
 }
 """Columns after the name (a dash: in place of it), and who fills them. `~` is priority 1, `/i` and so on the type."""
 
-_UNKNOWN: tuple[str, Cells] = ("Created At/d", object_parts.created)
+_UNKNOWN: tuple[str, Cells] = ("Created At/d", object_parts.name_and_creation_time)
 
 
-def columns(resource: Resource) -> list[Tree]:
+def columns(resource: ServedResource) -> list[Tree]:
     """The column definitions of a kind."""
     if resource.definition is not None:
         return custom_resources.columns(resource.definition)
     return _columns(_TABLES.get(_key(resource), _UNKNOWN)[0])
 
 
-def cells(resource: Resource, item: Tree, now: datetime) -> list[Any]:
+def cells(resource: ServedResource, item: Tree, now: datetime) -> list[Any]:
     """One object's cells, a column each."""
     if resource.definition is not None:
         return custom_resources.cells(resource.definition, item, now)
     return _TABLES.get(_key(resource), _UNKNOWN)[1](item, now)
 
 
-def row_conditions(resource: Resource, item: Tree) -> list[Tree]:
+def row_conditions(resource: ServedResource, item: Tree) -> list[Tree]:
     """What a row is marked with besides its cells; only pods that have ended are."""
     return pod_row_conditions(item) if resource.kind == "Pod" and not resource.group else []
 
 
-def _key(resource: Resource) -> tuple[str, str]:
+def _key(resource: ServedResource) -> tuple[str, str]:
     """Both groups of events have the same columns."""
     return (
         ("", "Event")

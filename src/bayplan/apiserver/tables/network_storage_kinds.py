@@ -10,22 +10,22 @@ from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.tables.cell_text import (
     NONE,
     UNSET,
-    balancer_text,
+    access_modes_text,
     labels_text,
-    listed,
-    modes_text,
+    list_text,
+    load_balancer_text,
     selector_cell,
 )
-from bayplan.apiserver.tables.object_parts import age_cell, name_of, parts_of
+from bayplan.apiserver.tables.object_parts import name_age_spec_status, name_of, object_age_cell
 from bayplan.codec.quantity import parse_quantity
 
 
 def service(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     ports = ",".join(_port(each) for each in spec.get("ports") or ())
     inside = (spec.get("clusterIPs") or [spec.get("clusterIP")])[0] or NONE
-    start = [name_of(item), spec.get("type", ""), inside, _outside(spec, status), ports or NONE]
-    return [*start, age_cell(item, now), labels_text(spec.get("selector"))]
+    start = [name_of(item), spec.get("type", ""), inside, _external_ips(spec, status), ports or NONE]
+    return [*start, object_age_cell(item, now), labels_text(spec.get("selector"))]
 
 
 def _port(port: Tree) -> str:
@@ -33,13 +33,13 @@ def _port(port: Tree) -> str:
     return f"{port.get('port', 0)}{number}/{port.get('protocol', '')}"
 
 
-def _outside(spec: Tree, status: Tree) -> str:
+def _external_ips(spec: Tree, status: Tree) -> str:
     given = spec.get("externalIPs") or []
     match spec.get("type"):
         case "ClusterIP" | "NodePort":
             return ",".join(given) or NONE
         case "LoadBalancer":
-            return ",".join([*filter(None, balancer_text(status).split(",")), *given]) or "<pending>"
+            return ",".join([*filter(None, load_balancer_text(status).split(",")), *given]) or "<pending>"
         case "ExternalName":
             return str(spec.get("externalName", ""))
     return "<unknown>"
@@ -53,14 +53,20 @@ def endpoints(item: Tree, now: datetime) -> list[Any]:
         for port in subset.get("ports") or [None]:
             total += len(addresses)
             found += addresses if port is None else [f"{each}:{port.get('port', 0)}" for each in addresses]
-    shown = listed(found, 3, total=total, empty="") if item.get("subsets") else NONE
-    return [name_of(item), shown, age_cell(item, now)]
+    shown = list_text(found, 3, total=total, empty="") if item.get("subsets") else NONE
+    return [name_of(item), shown, object_age_cell(item, now)]
 
 
 def endpoint_slice(item: Tree, now: datetime) -> list[Any]:
     ports = [_slice_port(port) for port in item.get("ports") or ()]
     addresses = [text for each in item.get("endpoints") or () for text in each.get("addresses") or ()]
-    return [name_of(item), item.get("addressType", ""), listed(ports, 3), listed(addresses, 3), age_cell(item, now)]
+    return [
+        name_of(item),
+        item.get("addressType", ""),
+        list_text(ports, 3),
+        list_text(addresses, 3),
+        object_age_cell(item, now),
+    ]
 
 
 def _slice_port(port: Tree) -> str:
@@ -70,7 +76,7 @@ def _slice_port(port: Tree) -> str:
 
 
 def ingress(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     rules = spec.get("rules") or ()
     hosts = [rule["host"] for rule in rules if rule.get("host")]
     shown = ",".join(hosts[:3]) or "*"
@@ -80,21 +86,21 @@ def ingress(item: Tree, now: datetime) -> list[Any]:
         name_of(item),
         spec.get("ingressClassName") or NONE,
         shown,
-        balancer_text(status),
+        load_balancer_text(status),
         ports,
-        age_cell(item, now),
+        object_age_cell(item, now),
     ]
 
 
 def ingress_class(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = parts_of(item)
+    spec, _ = name_age_spec_status(item)
     parameters = spec.get("parameters")
     shown = NONE
     if parameters is not None:
         group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") is not None else ""
         shown = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
     name = _default_name(item, "ingressclass.kubernetes.io/is-default-class")
-    return [name, spec.get("controller", ""), shown, age_cell(item, now)]
+    return [name, spec.get("controller", ""), shown, object_age_cell(item, now)]
 
 
 def _default_name(item: Tree, *marks: str) -> str:
@@ -104,11 +110,11 @@ def _default_name(item: Tree, *marks: str) -> str:
 
 
 def network_policy(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), selector_cell((item.get("spec") or {}).get("podSelector")), age_cell(item, now)]
+    return [name_of(item), selector_cell((item.get("spec") or {}).get("podSelector")), object_age_cell(item, now)]
 
 
 def service_cidr(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), ",".join((item.get("spec") or {}).get("cidrs") or ()), age_cell(item, now)]
+    return [name_of(item), ",".join((item.get("spec") or {}).get("cidrs") or ()), object_age_cell(item, now)]
 
 
 def ip_address(item: Tree, now: datetime) -> list[Any]:
@@ -119,7 +125,7 @@ def ip_address(item: Tree, now: datetime) -> list[Any]:
         shown = "/".join(
             filter(None, (".".join(filter(None, names)).lower(), parent.get("namespace"), parent.get("name")))
         )
-    return [name_of(item), shown, age_cell(item, now)]
+    return [name_of(item), shown, object_age_cell(item, now)]
 
 
 def _phase(item: Tree) -> str:
@@ -132,53 +138,53 @@ def _amount(amounts: Mapping[str, Any] | None) -> str:
 
 
 def persistent_volume(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     claim = spec.get("claimRef")
     bound = f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim is not None else ""
     old_class = (item["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
-    start = [name_of(item), _amount(spec.get("capacity")), modes_text(spec.get("accessModes"))]
+    start = [name_of(item), _amount(spec.get("capacity")), access_modes_text(spec.get("accessModes"))]
     start += [spec.get("persistentVolumeReclaimPolicy", ""), _phase(item), bound]
     classes = [old_class or spec.get("storageClassName", ""), spec.get("volumeAttributesClassName") or UNSET]
-    return [*start, *classes, status.get("reason", ""), age_cell(item, now), spec.get("volumeMode") or UNSET]
+    return [*start, *classes, status.get("reason", ""), object_age_cell(item, now), spec.get("volumeMode") or UNSET]
 
 
 def volume_claim(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     bound = bool(spec.get("volumeName"))
     capacity = _amount(status.get("capacity")) if bound else ""
-    modes = modes_text(status.get("accessModes")) if bound else ""
+    modes = access_modes_text(status.get("accessModes")) if bound else ""
     old_class = (item["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
     classes = [old_class or spec.get("storageClassName") or "", spec.get("volumeAttributesClassName") or UNSET]
     start = [name_of(item), _phase(item), spec.get("volumeName", ""), capacity, modes]
-    return [*start, *classes, age_cell(item, now), spec.get("volumeMode") or UNSET]
+    return [*start, *classes, object_age_cell(item, now), spec.get("volumeMode") or UNSET]
 
 
 def storage_class(item: Tree, now: datetime) -> list[Any]:
     marks = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
     start = [_default_name(item, *marks), item.get("provisioner", ""), item.get("reclaimPolicy", "Delete")]
     expands = bool(item.get("allowVolumeExpansion"))
-    return [*start, item.get("volumeBindingMode", "Immediate"), expands, age_cell(item, now)]
+    return [*start, item.get("volumeBindingMode", "Immediate"), expands, object_age_cell(item, now)]
 
 
-def attributes_class(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), item.get("driverName", ""), age_cell(item, now)]
+def volume_attributes_class(item: Tree, now: datetime) -> list[Any]:
+    return [name_of(item), item.get("driverName", ""), object_age_cell(item, now)]
 
 
 def volume_attachment(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     volume = (spec.get("source") or {}).get("persistentVolumeName") or ""
     start = [name_of(item), spec.get("attacher", ""), volume, spec.get("nodeName", "")]
-    return [*start, status.get("attached", False), age_cell(item, now)]
+    return [*start, status.get("attached", False), object_age_cell(item, now)]
 
 
 def csi_node(item: Tree, now: datetime) -> list[Any]:
-    return [name_of(item), len((item.get("spec") or {}).get("drivers") or ()), age_cell(item, now)]
+    return [name_of(item), len((item.get("spec") or {}).get("drivers") or ()), object_age_cell(item, now)]
 
 
 def csi_driver(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = parts_of(item)
+    spec, _ = name_age_spec_status(item)
     tokens = spec.get("tokenRequests")
     audiences = UNSET if tokens is None else ",".join(each.get("audience", "") for each in tokens)
     flags = [spec.get("attachRequired", True), spec.get("podInfoOnMount", False), spec.get("storageCapacity", False)]
     modes = ",".join(spec.get("volumeLifecycleModes") or ()) or NONE
-    return [name_of(item), *flags, audiences, spec.get("requiresRepublish", False), modes, age_cell(item, now)]
+    return [name_of(item), *flags, audiences, spec.get("requiresRepublish", False), modes, object_age_cell(item, now)]

@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.tables.ages import age, moment
+from bayplan.apiserver.tables.ages import age_cell, parse_timestamp
 from bayplan.apiserver.tables.cell_text import NONE
 
 _NODE_LOST = "NodeLost"
 
 
-class _Tally:
+class _RestartTally:
     """Restarts of some containers, and when the last of them ended."""
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class _Tally:
     def add(self, status: Tree) -> None:
         self.restarts += status.get("restartCount", 0)
         ended = ((status.get("lastState") or {}).get("terminated") or {}).get("finishedAt")
-        if ended and (not self.last or moment(ended) > moment(self.last)):
+        if ended and (not self.last or parse_timestamp(ended) > parse_timestamp(self.last)):
             self.last = ended
 
     def text(self, now: datetime) -> str:
         if self.restarts and self.last:
-            return f"{self.restarts} ({age(now, self.last)} ago)"
+            return f"{self.restarts} ({age_cell(now, self.last)} ago)"
         return str(self.restarts)
 
 
@@ -36,19 +36,19 @@ def pod_cells(pod: Tree, now: datetime) -> list[Any]:
     sidecars = {each.get("name") for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"}
     total = len(spec.get("containers") or ()) + len(sidecars)
     reason = _first_reason(status)
-    initial, starting, ready = _while_starting(spec, status, sidecars)
-    tally = _Tally()
+    initial, starting, ready = _init_status(spec, status, sidecars)
+    tally = _RestartTally()
     if not initial or _is_true(status, "Initialized"):
         for each in status.get("initContainerStatuses") or ():
             if each.get("name") in sidecars:
                 tally.add(each)
-        reason, running = _while_running(status, initial or reason, tally)
+        reason, running = _running_status(status, initial or reason, tally)
         ready += running
     else:
         reason, tally = initial, starting
     if meta.get("deletionTimestamp"):
-        reason = _while_ending(status, reason)
-    cells = [meta["name"], f"{ready}/{total}", reason, tally.text(now), age(now, meta.get("creationTimestamp"))]
+        reason = _terminating_status(status, reason)
+    cells = [meta["name"], f"{ready}/{total}", reason, tally.text(now), age_cell(now, meta.get("creationTimestamp"))]
     return cells + _wide_cells(spec, status)
 
 
@@ -64,9 +64,9 @@ def _is_true(status: Tree, kind: str) -> bool:
     return any(each.get("type") == kind and each.get("status") == "True" for each in status.get("conditions") or ())
 
 
-def _while_starting(spec: Tree, status: Tree, sidecars: set[Any]) -> tuple[str, _Tally, int]:
+def _init_status(spec: Tree, status: Tree, sidecars: set[Any]) -> tuple[str, _RestartTally, int]:
     """What holds the pod up before its containers run, if anything; restarts until there; sidecars that are ready."""
-    tally, ready = _Tally(), 0
+    tally, ready = _RestartTally(), 0
     count = len(spec.get("initContainers") or ())
     for index, each in enumerate(status.get("initContainerStatuses") or ()):
         tally.add(each)
@@ -78,14 +78,14 @@ def _while_starting(spec: Tree, status: Tree, sidecars: set[Any]) -> tuple[str, 
             ready += bool(each.get("ready"))
             continue
         if terminated is not None:
-            return f"Init:{_ended(terminated)}", tally, ready
+            return f"Init:{_terminated_reason(terminated)}", tally, ready
         if waiting.get("reason") and waiting["reason"] != "PodInitializing":
             return f"Init:{waiting['reason']}", tally, ready
         return f"Init:{index}/{count}", tally, ready
     return "", tally, ready
 
 
-def _ended(terminated: Tree) -> str:
+def _terminated_reason(terminated: Tree) -> str:
     if terminated.get("reason"):
         return str(terminated["reason"])
     if terminated.get("signal"):
@@ -93,7 +93,7 @@ def _ended(terminated: Tree) -> str:
     return f"ExitCode:{terminated.get('exitCode', 0)}"
 
 
-def _while_running(status: Tree, reason: str, tally: _Tally) -> tuple[str, int]:
+def _running_status(status: Tree, reason: str, tally: _RestartTally) -> tuple[str, int]:
     """The reason that the containers give, the first of them last; and how many are ready."""
     ready, failed = 0, ""
     for each in reversed(status.get("containerStatuses") or ()):
@@ -103,7 +103,7 @@ def _while_running(status: Tree, reason: str, tally: _Tally) -> tuple[str, int]:
         if waiting.get("reason"):
             reason = waiting["reason"]
         elif terminated is not None:
-            reason = _ended(terminated)
+            reason = _terminated_reason(terminated)
             failed = reason if terminated.get("exitCode", 0) else failed
         elif each.get("ready") and state.get("running") is not None:
             ready += 1
@@ -117,7 +117,7 @@ def _while_running(status: Tree, reason: str, tally: _Tally) -> tuple[str, int]:
     return reason, ready
 
 
-def _while_ending(status: Tree, reason: str) -> str:
+def _terminating_status(status: Tree, reason: str) -> str:
     if status.get("reason") == _NODE_LOST:
         return "Unknown"
     return reason if status.get("phase") in ("Succeeded", "Failed") else "Terminating"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from bayplan.apiserver.resources.autoscaler_conversion import to_new
+from bayplan.apiserver.resources.autoscaler_conversion import to_v2
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.tables.ages import age, age_of, moment
+from bayplan.apiserver.tables.ages import age_cell, format_age, parse_timestamp
 from bayplan.apiserver.tables.cell_text import (
     NONE,
     UNSET,
@@ -16,55 +16,62 @@ from bayplan.apiserver.tables.cell_text import (
     selector_cell,
     selector_text,
 )
-from bayplan.apiserver.tables.object_parts import age_cell, name_of, parts_of
+from bayplan.apiserver.tables.object_parts import name_age_spec_status, name_of, object_age_cell
 
 
 def deployment(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
     counts = [status.get("updatedReplicas", 0), status.get("availableReplicas", 0)]
     wide = [*containers_cells(spec.get("template")), selector_text(spec.get("selector"))]
-    return [name_of(item), ready, *counts, age_cell(item, now), *wide]
+    return [name_of(item), ready, *counts, object_age_cell(item, now), *wide]
 
 
 def replica_set(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
     wide = [*containers_cells(spec.get("template")), selector_cell(spec.get("selector"))]
-    return [name_of(item), *counts, age_cell(item, now), *wide]
+    return [name_of(item), *counts, object_age_cell(item, now), *wide]
 
 
 def replication_controller(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
     wide = [*containers_cells(spec.get("template")), labels_text(spec.get("selector"))]
-    return [name_of(item), *counts, age_cell(item, now), *wide]
+    return [name_of(item), *counts, object_age_cell(item, now), *wide]
 
 
 def stateful_set(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
-    return [name_of(item), ready, age_cell(item, now), *containers_cells(spec.get("template"))]
+    return [name_of(item), ready, object_age_cell(item, now), *containers_cells(spec.get("template"))]
 
 
 def daemon_set(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     names = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady")
     counts = [status.get(name, 0) for name in (*names, "updatedNumberScheduled", "numberAvailable")]
     template = spec.get("template") or {}
     selector = labels_text((template.get("spec") or {}).get("nodeSelector"))
     wide = [*containers_cells(template), selector_cell(spec.get("selector"))]
-    return [name_of(item), *counts, selector, age_cell(item, now), *wide]
+    return [name_of(item), *counts, selector, object_age_cell(item, now), *wide]
 
 
 def job(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     done, wanted, parallel = status.get("succeeded", 0), spec.get("completions"), spec.get("parallelism", 0)
     completions = f"{done}/{wanted}" if wanted is not None else f"{done}/1"
     if wanted is None and parallel > 1:
         completions = f"{done}/1 of {parallel}"
     wide = [*containers_cells(spec.get("template")), selector_cell(spec.get("selector"))]
-    return [name_of(item), _job_status(item), completions, _job_duration(status, now), age_cell(item, now), *wide]
+    return [
+        name_of(item),
+        _job_status(item),
+        completions,
+        _job_duration(status, now),
+        object_age_cell(item, now),
+        *wide,
+    ]
 
 
 def _job_status(item: Tree) -> str:
@@ -83,18 +90,18 @@ def _job_duration(status: Tree, now: datetime) -> str:
     start, end = status.get("startTime"), status.get("completionTime")
     if not start:
         return ""
-    return age_of((moment(end) if end else now) - moment(start))
+    return format_age((parse_timestamp(end) if end else now) - parse_timestamp(start))
 
 
 def cron_job(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     suspended = spec.get("suspend")
     inner = (spec.get("jobTemplate") or {}).get("spec") or {}
-    last = age(now, status["lastScheduleTime"]) if status.get("lastScheduleTime") else NONE
+    last = age_cell(now, status["lastScheduleTime"]) if status.get("lastScheduleTime") else NONE
     shown = UNSET if suspended is None else str(bool(suspended))
     wide = [*containers_cells(inner.get("template")), selector_cell(inner.get("selector"))]
     start = [name_of(item), spec.get("schedule", ""), spec.get("timeZone") or NONE, shown]
-    return [*start, len(status.get("active") or ()), last, age_cell(item, now), *wide]
+    return [*start, len(status.get("active") or ()), last, object_age_cell(item, now), *wide]
 
 
 def pod_template(item: Tree, now: datetime) -> list[Any]:  # noqa: ARG001
@@ -111,24 +118,30 @@ def controller_revision(item: Tree, now: datetime) -> list[Any]:
         group = owner.get("apiVersion", "").rpartition("/")[0]
         kind = f"{owner.get('kind', '')}.{group}" if group else owner.get("kind", "")
         called = f"{kind.lower()}/{owner.get('name', '')}"
-    return [name_of(item), called, item.get("revision", 0), age_cell(item, now)]
+    return [name_of(item), called, item.get("revision", 0), object_age_cell(item, now)]
 
 
 def budget(item: Tree, now: datetime) -> list[Any]:
-    spec, status = parts_of(item)
+    spec, status = name_age_spec_status(item)
     bounds = [str(spec[name]) if spec.get(name) is not None else "N/A" for name in ("minAvailable", "maxUnavailable")]
-    return [name_of(item), *bounds, status.get("disruptionsAllowed", 0), age_cell(item, now)]
+    return [name_of(item), *bounds, status.get("disruptionsAllowed", 0), object_age_cell(item, now)]
 
 
 def autoscaler(item: Tree, now: datetime) -> list[Any]:
     if item.get("apiVersion") == "autoscaling/v1":
-        item = to_new(item)
-    spec, status = parts_of(item)
+        item = to_v2(item)
+    spec, status = name_age_spec_status(item)
     target = spec.get("scaleTargetRef") or {}
     metrics = _metrics(spec.get("metrics") or (), status.get("currentMetrics") or [])
     least = str(spec["minReplicas"]) if spec.get("minReplicas") is not None else UNSET
     counts = [least, spec.get("maxReplicas", 0), status.get("currentReplicas", 0)]
-    return [name_of(item), f"{target.get('kind', '')}/{target.get('name', '')}", metrics, *counts, age_cell(item, now)]
+    return [
+        name_of(item),
+        f"{target.get('kind', '')}/{target.get('name', '')}",
+        metrics,
+        *counts,
+        object_age_cell(item, now),
+    ]
 
 
 def _metrics(specs: Any, statuses: list[Tree]) -> str:

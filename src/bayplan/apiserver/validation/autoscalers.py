@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_metadata, check_metadata_update
 from bayplan.apiserver.validation.names import dns_label, dns_subdomain, path_segment
 from bayplan.apiserver.validation.resource_quantities import container_resource_name
@@ -18,17 +18,17 @@ _SOURCES = {
 }
 
 
-def check_autoscaler(out: Faults, item: Tree) -> None:
+def check_autoscaler(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     check_autoscaler_spec(out, item["spec"])
 
 
-def check_autoscaler_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_autoscaler_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     check_autoscaler_spec(out, item["spec"])
 
 
-def check_autoscaler_spec(out: Faults, spec: Tree) -> None:
+def check_autoscaler_spec(out: FieldErrorList, spec: Tree) -> None:
     least, most = spec.get("minReplicas"), spec.get("maxReplicas", 0)
     if least is not None and least < 1:
         out.invalid("spec.minReplicas", least, "must be greater than or equal to 1")
@@ -50,7 +50,7 @@ def check_autoscaler_spec(out: Faults, spec: Tree) -> None:
             _check_scaling_rules(out, rules, f"spec.behavior.{name}")
 
 
-def _check_reference(out: Faults, reference: Tree, path: str) -> None:
+def _check_reference(out: FieldErrorList, reference: Tree, path: str) -> None:
     for name in ("kind", "name"):
         if not reference.get(name):
             out.required(f"{path}.{name}")
@@ -67,7 +67,7 @@ def _core_kind(reference: Tree) -> bool:
     return reference.get("kind") == "ReplicationController"
 
 
-def _check_scaling_rules(out: Faults, rules: Tree, path: str) -> None:
+def _check_scaling_rules(out: FieldErrorList, rules: Tree, path: str) -> None:
     window = rules.get("stabilizationWindowSeconds")
     if window is not None and window < 0:
         out.invalid(f"{path}.stabilizationWindowSeconds", window, "must be greater than or equal to zero")
@@ -90,7 +90,7 @@ def _check_scaling_rules(out: Faults, rules: Tree, path: str) -> None:
             out.invalid(f"{where}.periodSeconds", period, "must be less than or equal to 1800")
 
 
-def _check_metric(out: Faults, metric: Tree, path: str) -> None:
+def _check_metric(out: FieldErrorList, metric: Tree, path: str) -> None:
     kind, known = metric.get("type", ""), sorted(_SOURCES)
     if not kind:
         out.required(f"{path}.type", "must specify a metric source type")
@@ -110,7 +110,7 @@ def _check_metric(out: Faults, metric: Tree, path: str) -> None:
                 out.forbidden(f"{path}.{name}", "must populate the given metric source only")
 
 
-def _check_metric_source(out: Faults, kind: str, source: Tree, path: str) -> None:
+def _check_metric_source(out: FieldErrorList, kind: str, source: Tree, path: str) -> None:
     target, where = source.get("target") or {}, f"{path}.target"
     if kind in ("resource", "containerResource"):
         _check_resource_metric(out, kind, source, path)
@@ -141,7 +141,7 @@ def _check_metric_source(out: Faults, kind: str, source: Tree, path: str) -> Non
         out.forbidden(f"{where}.averageValue", "may not set both a target raw value and a target utilization")
 
 
-def _check_resource_metric(out: Faults, kind: str, source: Tree, path: str) -> None:
+def _check_resource_metric(out: FieldErrorList, kind: str, source: Tree, path: str) -> None:
     name = source.get("name", "")
     if not name:
         out.required(f"{path}.name", "must specify a resource name")
@@ -155,7 +155,7 @@ def _check_resource_metric(out: Faults, kind: str, source: Tree, path: str) -> N
             out.each_invalid(f"{path}.container", container, dns_label(container))
 
 
-def _check_target(out: Faults, target: Tree, path: str) -> None:
+def _check_target(out: FieldErrorList, target: Tree, path: str) -> None:
     kind = target.get("type", "")
     if not kind:
         out.required(f"{path}.type", "must specify a metric target type")

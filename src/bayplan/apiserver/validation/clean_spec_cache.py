@@ -10,17 +10,17 @@ from __future__ import annotations
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.storage.stored_objects import encode
 
-MOST = 2048
+MAX_ENTRIES = 2048
 
 
-class Faultless:
+class CleanSpecCache:
     """The texts of what was faultless, as many as are worth their memory."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_ENTRIES) -> None:
         self._most = most
         self._texts: set[bytes] = set()
 
-    def text(self, part: Tree) -> bytes:
+    def key(self, part: Tree) -> bytes:
         """Two parts have the same text only if they are the same."""
         return encode(part)
 

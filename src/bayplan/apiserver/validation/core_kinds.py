@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
     check_kube_finalizer,
@@ -25,8 +25,8 @@ from bayplan.apiserver.validation.names import (
 from bayplan.apiserver.validation.pods.pod_spec import check_template
 from bayplan.apiserver.validation.pods.scheduling import check_taints, check_tolerations
 from bayplan.apiserver.validation.resource_quantities import (
-    check_amount,
-    check_amounts,
+    check_quantities,
+    check_quantity,
     check_requirements,
     container_resource_name,
     overcommit_allowed,
@@ -37,9 +37,9 @@ from bayplan.codec import json_text
 from bayplan.codec.json_text import JsonSyntaxError
 from bayplan.codec.quantity import parse_quantity
 
-MOST_DATA_BYTES = 1024 * 1024
+MAX_DATA_BYTES = 1024 * 1024
 LARGEST_USER_PRIORITY = 1_000_000_000
-_FROZEN = "field is immutable when `immutable` is set"
+_IMMUTABLE_DATA = "field is immutable when `immutable` is set"
 _TOKEN_ACCOUNT = "kubernetes.io/service-account.name"
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
@@ -47,7 +47,7 @@ _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critic
 # Configuration
 
 
-def check_config_map(out: Faults, item: Tree) -> None:
+def check_config_map(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     data, binary = item.get("data") or {}, item.get("binaryData") or {}
     for key in data:
@@ -57,8 +57,8 @@ def check_config_map(out: Faults, item: Tree) -> None:
     for key in binary:
         out.each_invalid(f"binaryData[{key}]", key, config_key(key))
     size = sum(len(value.encode()) for value in data.values()) + sum(map(decoded_size, binary.values()))
-    if size > MOST_DATA_BYTES:
-        out.too_long("[]", MOST_DATA_BYTES)  # no field of its own: this is how upstream spells the path to nothing
+    if size > MAX_DATA_BYTES:
+        out.too_long("[]", MAX_DATA_BYTES)  # no field of its own: this is how upstream spells the path to nothing
 
 
 def decoded_size(text: str) -> int:
@@ -66,28 +66,28 @@ def decoded_size(text: str) -> int:
     return len(text) * 3 // 4 - text[-2:].count("=")
 
 
-def check_config_map_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_config_map_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     if old.get("immutable"):
         if not item.get("immutable"):
-            out.forbidden("immutable", _FROZEN)
+            out.forbidden("immutable", _IMMUTABLE_DATA)
         for name in ("data", "binaryData"):
             if (item.get(name) or {}) != (old.get(name) or {}):
-                out.forbidden(name, _FROZEN)
+                out.forbidden(name, _IMMUTABLE_DATA)
     check_config_map(out, item)
 
 
-def check_secret(out: Faults, item: Tree) -> None:
+def check_secret(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     data = item.get("data") or {}
     for key in data:
         out.each_invalid(f"data[{key}]", key, config_key(key))
-    if sum(map(decoded_size, data.values())) > MOST_DATA_BYTES:
-        out.too_long("data", MOST_DATA_BYTES)
+    if sum(map(decoded_size, data.values())) > MAX_DATA_BYTES:
+        out.too_long("data", MAX_DATA_BYTES)
     _check_secret_type(out, item, data)
 
 
-def _check_secret_type(out: Faults, item: Tree, data: Mapping[str, str]) -> None:
+def _check_secret_type(out: FieldErrorList, item: Tree, data: Mapping[str, str]) -> None:
     match item.get("type"):
         case "kubernetes.io/service-account-token":
             if not (item["metadata"].get("annotations") or {}).get(_TOKEN_ACCOUNT):
@@ -109,13 +109,13 @@ def _check_secret_type(out: Faults, item: Tree, data: Mapping[str, str]) -> None
                     out.required(f"data[{key}]")
 
 
-def _check_docker(out: Faults, data: Mapping[str, str], key: str) -> None:
+def _check_docker(out: FieldErrorList, data: Mapping[str, str], key: str) -> None:
     if key not in data:
         out.required(f"data[{key}]")
         return
     problem = ""
     try:
-        found = json_text.plain(json_text.parse(base64.b64decode(data[key]).decode("utf-8", "replace")))
+        found = json_text.to_plain(json_text.parse(base64.b64decode(data[key]).decode("utf-8", "replace")))
     except JsonSyntaxError as fault:
         problem = str(fault)
     else:
@@ -126,42 +126,42 @@ def _check_docker(out: Faults, data: Mapping[str, str], key: str) -> None:
         out.invalid(f"data[{key}]", "<secret contents redacted>", problem)
 
 
-def check_secret_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_secret_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     check_immutable(out, item.get("type", ""), old.get("type", ""), "type")
     if old.get("immutable"):
         if not item.get("immutable"):
-            out.forbidden("immutable", _FROZEN)
+            out.forbidden("immutable", _IMMUTABLE_DATA)
         if (item.get("data") or {}) != (old.get("data") or {}):
-            out.forbidden("data", _FROZEN)
+            out.forbidden("data", _IMMUTABLE_DATA)
     check_secret(out, item)
 
 
-def check_plain(out: Faults, item: Tree) -> None:
+def check_metadata_only(out: FieldErrorList, item: Tree) -> None:
     """A kind of which nothing but the metadata is checked."""
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
 
 
-def check_plain_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_metadata_only_update_and_form(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
-    check_plain(out, item)
+    check_metadata_only(out, item)
 
 
 # Namespaces and nodes
 
 
-def check_namespace(out: Faults, item: Tree) -> None:
+def check_namespace(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_label, namespaced=False)
     for name in (item.get("spec") or {}).get("finalizers", ()):
         out.each_invalid("spec.finalizers", name, label_key(name))
         check_kube_finalizer(out, name, "spec.finalizers")
 
 
-def check_metadata_only_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_metadata_only_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
 
 
-def check_node(out: Faults, item: Tree) -> None:
+def check_node(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     check_taints(out, item["spec"].get("taints", ()), "metadata.taints")
     _check_node_amounts(out, item.get("status") or {})
@@ -173,13 +173,13 @@ def check_node(out: Faults, item: Tree) -> None:
         out.invalid("spec.podCIDRs", addresses, rule)
 
 
-def _check_node_amounts(out: Faults, status: Tree) -> None:
+def _check_node_amounts(out: FieldErrorList, status: Tree) -> None:
     for name in ("capacity", "allocatable"):
         for resource, text in (status.get(name) or {}).items():
-            check_amount(out, resource, parse_quantity(text), f"status.{name}.{resource}")
+            check_quantity(out, resource, parse_quantity(text), f"status.{name}.{resource}")
 
 
-def check_node_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_node_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_node(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     spec, before = item["spec"], old["spec"]
@@ -199,7 +199,7 @@ def check_node_update(out: Faults, item: Tree, old: Tree) -> None:
 # Quotas and limits
 
 
-def check_quota(out: Faults, item: Tree) -> None:
+def check_quota(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     _check_quota_spec(out, item["spec"])
 
@@ -235,9 +235,9 @@ def _scope_fits(scope: str, resource: str) -> bool:
     return resource in _COMPUTE if scope in _SCOPES else True
 
 
-def _check_quota_spec(out: Faults, spec: Tree) -> None:
+def _check_quota_spec(out: FieldErrorList, spec: Tree) -> None:
     hard = spec.get("hard") or {}
-    check_amounts(out, hard, quota_resource_name, "spec.hard")
+    check_quantities(out, hard, quota_resource_name, "spec.hard")
     scopes = spec.get("scopes") or []
     standard = sorted(name for name in hard if "/" not in name and not quota_resource_name(name))
     for scope in scopes:
@@ -251,13 +251,13 @@ def _check_quota_spec(out: Faults, spec: Tree) -> None:
         _check_scope_selector(out, selector, scopes, standard)
 
 
-def _check_conflicting(out: Faults, found: set[str], shown: list[str], path: str) -> None:
+def _check_conflicting(out: FieldErrorList, found: set[str], shown: list[str], path: str) -> None:
     for scope in ("BestEffort", "Terminating"):
         if {scope, f"Not{scope}"} <= found:
             out.invalid(path, shown or None, "conflicting scopes")
 
 
-def _check_scope_selector(out: Faults, selector: Tree, scopes: list[str], standard: list[str]) -> None:
+def _check_scope_selector(out: FieldErrorList, selector: Tree, scopes: list[str], standard: list[str]) -> None:
     path = "spec.scopeSelector.matchExpressions"
     found = set()
     for each in selector.get("matchExpressions") or ():
@@ -286,7 +286,7 @@ def _check_scope_selector(out: Faults, selector: Tree, scopes: list[str], standa
     _check_conflicting(out, found, scopes, path)
 
 
-def check_quota_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_quota_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     _check_quota_spec(out, item["spec"])
     new, before = item["spec"].get("scopes"), old["spec"].get("scopes")
@@ -294,7 +294,7 @@ def check_quota_update(out: Faults, item: Tree, old: Tree) -> None:
         out.invalid("spec.scopes", new, "field is immutable")
 
 
-def check_limit_range(out: Faults, item: Tree) -> None:
+def check_limit_range(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     seen: set[str] = set()
     for index, limit in enumerate(item["spec"].get("limits") or ()):
@@ -309,7 +309,7 @@ def check_limit_range(out: Faults, item: Tree) -> None:
         _check_limit(out, limit, kind, path)
 
 
-def _check_limit(out: Faults, limit: Tree, kind: str, path: str) -> None:
+def _check_limit(out: FieldErrorList, limit: Tree, kind: str, path: str) -> None:
     rule = container_resource_name if kind in ("Pod", "Container") else resource_name
     names: dict[str, None] = {}
     for field in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"):
@@ -327,7 +327,7 @@ def _check_limit(out: Faults, limit: Tree, kind: str, path: str) -> None:
         _check_limit_of(out, limit, name, path)
 
 
-def _check_limit_of(out: Faults, limit: Tree, name: str, path: str) -> None:
+def _check_limit_of(out: FieldErrorList, limit: Tree, name: str, path: str) -> None:
     fields = ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio")
     least, most, given, asked, ratio = (
         parse_quantity(limit[field][name]) if name in (limit.get(field) or {}) else None for field in fields
@@ -356,24 +356,24 @@ def _check_limit_of(out: Faults, limit: Tree, name: str, path: str) -> None:
         out.invalid(f"{path}.defaultRequest[{name}]", str(asked), detail)
 
 
-def check_limit_range_update(out: Faults, item: Tree, old: Tree) -> None:  # noqa: ARG001
+def check_limit_range_update(out: FieldErrorList, item: Tree, old: Tree) -> None:  # noqa: ARG001
     check_limit_range(out, item)
 
 
 # Templates, priorities, leases, runtime classes
 
 
-def check_pod_template(out: Faults, item: Tree) -> None:
+def check_pod_template(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     check_template(out, item.get("template") or {}, "template")
 
 
-def check_pod_template_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_pod_template_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     check_template(out, item.get("template") or {}, "template")
 
 
-def check_priority_class(out: Faults, item: Tree) -> None:
+def check_priority_class(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     name, value = item["metadata"].get("name", ""), item.get("value", 0)
     if name.startswith("system-"):
@@ -386,7 +386,7 @@ def check_priority_class(out: Faults, item: Tree) -> None:
         out.unsupported("preemptionPolicy", policy, ("PreemptLowerPriority", "Never"))
 
 
-def _check_system_class(out: Faults, item: Tree, name: str, value: int) -> None:
+def _check_system_class(out: FieldErrorList, item: Tree, name: str, value: int) -> None:
     known = _SYSTEM_CLASSES.get(name)
     if known is None:
         problem = f"{name} is not a known system priority class"
@@ -400,19 +400,19 @@ def _check_system_class(out: Faults, item: Tree, name: str, value: int) -> None:
     out.forbidden("metadata.name", f"{rule}. error: {problem}")
 
 
-def check_priority_class_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_priority_class_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item.get("value", 0) != old.get("value", 0):
         out.forbidden("value", "may not be changed in an update.")
     check_immutable(out, item.get("preemptionPolicy"), old.get("preemptionPolicy"), "preemptionPolicy")
 
 
-def check_lease(out: Faults, item: Tree) -> None:
+def check_lease(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True, kube=False)
     _check_lease_spec(out, item["spec"])
 
 
-def _check_lease_spec(out: Faults, spec: Tree) -> None:
+def _check_lease_spec(out: FieldErrorList, spec: Tree) -> None:
     seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
     if seconds is not None and seconds <= 0:
         out.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
@@ -425,12 +425,12 @@ def _check_lease_spec(out: Faults, spec: Tree) -> None:
         out.forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined")
 
 
-def check_lease_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_lease_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     _check_lease_spec(out, item["spec"])
 
 
-def check_runtime_class(out: Faults, item: Tree) -> None:
+def check_runtime_class(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False, kube=False)
     handler = item.get("handler", "")
     if not handler:
@@ -456,7 +456,7 @@ def check_runtime_class(out: Faults, item: Tree) -> None:
                 out.duplicate(f"scheduling.tolerations[{index}]", shown)
 
 
-def check_runtime_class_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_runtime_class_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_runtime_class(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     check_immutable(out, item.get("handler", ""), old.get("handler", ""), "handler")

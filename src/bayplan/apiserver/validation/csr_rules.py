@@ -11,13 +11,13 @@ from binascii import Error as Base64Error
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_metadata
 
 DECISIONS = ("Approved", "Denied")
-_LASTING = (*DECISIONS, "Failed")
+_PERMANENT_CONDITIONS = (*DECISIONS, "Failed")
 _LEGACY = "kubernetes.io/legacy-unknown"
-_SHORTEST_S = 600
+_MIN_EXPIRATION_S = 600
 _USAGES = (
     *("any", "cert sign", "client auth", "code signing", "content commitment", "crl sign", "data encipherment"),
     *("decipher only", "digital signature", "email protection", "encipher only", "ipsec end system", "ipsec tunnel"),
@@ -26,7 +26,7 @@ _USAGES = (
 )
 
 
-def begin_request(item: Tree, user: Tree) -> None:
+def prepare_create(item: Tree, user: Tree) -> None:
     """A new request is its maker's, whatever it says, and nobody has decided on it. `user` is as reviews show it."""
     spec = item["spec"]
     for name in ("username", "uid", "groups", "extra"):
@@ -36,7 +36,7 @@ def begin_request(item: Tree, user: Tree) -> None:
     item["status"] = {}
 
 
-def change_request(item: Tree, old: Tree, subresource: str, now: str) -> None:
+def prepare_update(item: Tree, old: Tree, subresource: str, now: str) -> None:
     """What a way of writing may change: nothing of the spec, decisions by `approval` alone."""
     item["spec"] = old["spec"]
     before = old.get("status") or {}
@@ -45,7 +45,7 @@ def change_request(item: Tree, old: Tree, subresource: str, now: str) -> None:
         return
     status = item.get("status") or {}
     known = before.get("conditions") or []
-    conditions = [_timed(each, known, now) for each in status.get("conditions") or ()]
+    conditions = [_with_times(each, known, now) for each in status.get("conditions") or ()]
     if subresource == "status":
         conditions = _with_decisions(conditions, known)
     base = status if subresource == "status" else before
@@ -54,9 +54,16 @@ def change_request(item: Tree, old: Tree, subresource: str, now: str) -> None:
         item["status"]["conditions"] = conditions
 
 
-def _timed(condition: Tree, known: list[Tree], now: str) -> Tree:
+def _with_times(condition: Tree, known: list[Tree], now: str) -> Tree:
     """The condition with the times that its writer left out."""
-    same = next((each for each in known if _sort(each) == _sort(condition) and each.get("lastTransitionTime")), {})
+    same = next(
+        (
+            each
+            for each in known
+            if _sort_conditions(each) == _sort_conditions(condition) and each.get("lastTransitionTime")
+        ),
+        {},
+    )
     return {
         **condition,
         "lastUpdateTime": condition.get("lastUpdateTime") or now,
@@ -64,7 +71,7 @@ def _timed(condition: Tree, known: list[Tree], now: str) -> Tree:
     }
 
 
-def _sort(condition: Tree) -> tuple[Any, Any]:
+def _sort_conditions(condition: Tree) -> tuple[Any, Any]:
     return condition.get("type"), condition.get("status")
 
 
@@ -83,10 +90,10 @@ def _with_decisions(conditions: list[Tree], known: list[Tree]) -> list[Tree]:
 # Faults.
 
 
-def check_request(out: Faults, item: Tree) -> None:
+def validate_csr(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], lambda _: (), namespaced=False)
     spec = item["spec"]
-    if (why := _request_problem(spec.get("request"))) is not None:
+    if (why := _pem_request_error(spec.get("request"))) is not None:
         out.invalid("spec.request", spec.get("request"), why)
     usages = spec.get("usages") or []
     if not usages:
@@ -99,25 +106,25 @@ def check_request(out: Faults, item: Tree) -> None:
             out.duplicate(f"spec.usages[{index}]", usage)
     _check_signer(out, spec.get("signerName", ""))
     seconds = spec.get("expirationSeconds")
-    if seconds is not None and seconds < _SHORTEST_S:
+    if seconds is not None and seconds < _MIN_EXPIRATION_S:
         why = "may not specify a duration less than 600 seconds (10 minutes)"
         out.invalid("spec.expirationSeconds", seconds, why)
 
 
-def check_request_update(out: Faults, item: Tree, old: Tree) -> None:
+def validate_csr_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     _check_decisions(out, item, old, approving=False)
 
 
-def check_approval(out: Faults, item: Tree, old: Tree) -> None:
+def validate_approval(out: FieldErrorList, item: Tree, old: Tree) -> None:
     _check_decisions(out, item, old, approving=True)
 
 
-def _check_decisions(out: Faults, item: Tree, old: Tree, *, approving: bool) -> None:
+def _check_decisions(out: FieldErrorList, item: Tree, old: Tree, *, approving: bool) -> None:
     path = "status.conditions"
     mine, theirs = (list((each.get("status") or {}).get("conditions") or ()) for each in (item, old))
     types = [each.get("type", "") for each in mine]
     for index, each in enumerate(mine):
-        allowed = ("True",) if types[index] in _LASTING else ("False", "True", "Unknown")
+        allowed = ("True",) if types[index] in _PERMANENT_CONDITIONS else ("False", "True", "Unknown")
         if not each.get("status"):
             out.required(f"{path}[{index}].status")
         elif each["status"] not in allowed:
@@ -126,7 +133,7 @@ def _check_decisions(out: Faults, item: Tree, old: Tree, *, approving: bool) -> 
             out.invalid(path, types[index], "Approved and Denied conditions are mutually exclusive")
         if types[index] in types[:index]:
             out.duplicate(f"{path}[{index}].type", types[index])
-    for kind in _LASTING:
+    for kind in _PERMANENT_CONDITIONS:
         before, now = (sum(each.get("type") == kind for each in listed) for listed in (theirs, mine))
         if now < before:
             out.forbidden(path, f'updates may not remove a condition of type "{kind}"')
@@ -134,7 +141,7 @@ def _check_decisions(out: Faults, item: Tree, old: Tree, *, approving: bool) -> 
             out.forbidden(path, f'updates may not add a condition of type "{kind}"')
 
 
-def _request_problem(text: str | None) -> str | None:
+def _pem_request_error(text: str | None) -> str | None:
     """Why this is no request for a certificate; None if it is one."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
@@ -154,7 +161,7 @@ def _request_problem(text: str | None) -> str | None:
     return None if request.is_signature_valid else "x509: the signature is invalid"
 
 
-def _check_signer(out: Faults, name: str) -> None:
+def _check_signer(out: FieldErrorList, name: str) -> None:
     path = "spec.signerName"
     domain, slash, rest = name.partition("/")
     if name == _LEGACY:

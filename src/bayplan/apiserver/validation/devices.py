@@ -8,8 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, Faults
-from bayplan.apiserver.validation.go_struct_text import form
+from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
+from bayplan.apiserver.validation.go_struct_text import struct_text
 from bayplan.apiserver.validation.metadata import (
     check_annotations,
     check_immutable,
@@ -26,7 +26,7 @@ from bayplan.objects.resources import is_extended_resource_name
 if TYPE_CHECKING:
     from bayplan.cel import DeviceEnvironment
 
-_MOST = 32
+_MAX_ITEMS = 32
 _NODE_FIELDS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IDENTIFIER_RULE = (
@@ -38,14 +38,14 @@ _REFERENCE = "must be the name of a request in the claim or the name of a reques
 
 
 @cache
-def _environment() -> DeviceEnvironment:
+def _cel_environment() -> DeviceEnvironment:
     """Loaded for the first selector: the language is much to load, and few clusters have any."""
     from bayplan.cel import DeviceEnvironment
 
     return DeviceEnvironment(parse_quantity=parse_quantity)
 
 
-def _named(out: Faults, items: Iterable[Tree], path: str) -> Iterable[tuple[str, Tree]]:
+def _with_paths(out: FieldErrorList, items: Iterable[Tree], path: str) -> Iterable[tuple[str, Tree]]:
     """Items with their paths; names that repeat are told."""
     seen: set[str] = set()
     for index, item in enumerate(items):
@@ -56,15 +56,15 @@ def _named(out: Faults, items: Iterable[Tree], path: str) -> Iterable[tuple[str,
         seen.add(name)
 
 
-def _limit(out: Faults, items: Any, path: str) -> None:
-    if len(items or ()) > _MOST:
-        out.too_many(path, len(items), _MOST)
+def _check_limit(out: FieldErrorList, items: Any, path: str) -> None:
+    if len(items or ()) > _MAX_ITEMS:
+        out.too_many(path, len(items), _MAX_ITEMS)
 
 
-def check_claim_devices(out: Faults, devices: Tree, path: str) -> None:
+def check_claim_devices(out: FieldErrorList, devices: Tree, path: str) -> None:
     requests = devices.get("requests") or ()
-    _limit(out, requests, f"{path}.requests")
-    for where, request in _named(out, requests, f"{path}.requests"):
+    _check_limit(out, requests, f"{path}.requests")
+    for where, request in _with_paths(out, requests, f"{path}.requests"):
         _check_request(out, request, where)
     names = {
         request.get("name", ""): [sub.get("name", "") for sub in request.get("firstAvailable") or ()]
@@ -86,7 +86,7 @@ def check_claim_devices(out: Faults, devices: Tree, path: str) -> None:
         _check_config(out, config, where)
 
 
-def _check_request(out: Faults, request: Tree, path: str) -> None:
+def _check_request(out: FieldErrorList, request: Tree, path: str) -> None:
     name, exactly, several = request.get("name", ""), request.get("exactly"), request.get("firstAvailable")
     out.each_invalid(f"{path}.name", name, dns_label(name))
     if exactly is None and not several:
@@ -95,14 +95,14 @@ def _check_request(out: Faults, request: Tree, path: str) -> None:
         rule = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"
         out.invalid(path, None, rule)
     elif several:
-        for where, each in _named(out, several, f"{path}.firstAvailable"):
+        for where, each in _with_paths(out, several, f"{path}.firstAvailable"):
             out.each_invalid(f"{where}.name", each.get("name", ""), dns_label(each.get("name", "")))
-            _check_wish(out, each, where)
+            _check_subrequest(out, each, where)
     elif exactly is not None:
-        _check_wish(out, exactly, f"{path}.exactly")
+        _check_subrequest(out, exactly, f"{path}.exactly")
 
 
-def _check_wish(out: Faults, wish: Tree, path: str) -> None:
+def _check_subrequest(out: FieldErrorList, wish: Tree, path: str) -> None:
     name, count = wish.get("deviceClassName", ""), wish.get("count", 0)
     if not name:
         out.required(f"{path}.deviceClassName")
@@ -120,8 +120,8 @@ def _check_wish(out: Faults, wish: Tree, path: str) -> None:
         out.unsupported(f"{path}.allocationMode", mode, ("All", "ExactCount"))
 
 
-def check_selectors(out: Faults, selectors: Any, path: str) -> None:
-    _limit(out, selectors, path)
+def check_selectors(out: FieldErrorList, selectors: Any, path: str) -> None:
+    _check_limit(out, selectors, path)
     if not selectors:
         return
     from bayplan.cel import MAX_LENGTH, CompileError
@@ -136,12 +136,12 @@ def check_selectors(out: Faults, selectors: Any, path: str) -> None:
             out.too_long(f"{where}.expression", MAX_LENGTH)
             continue
         try:
-            _environment().compile(text)
+            _cel_environment().compile(text)
         except CompileError as fault:
             out.invalid(f"{where}.expression", text, str(fault))
 
 
-def _check_references(out: Faults, references: Any, names: dict[str, list[str]], path: str) -> None:
+def _check_references(out: FieldErrorList, references: Any, names: dict[str, list[str]], path: str) -> None:
     seen: set[str] = set()
     for index, text in enumerate(references):
         where = f"{path}[{index}]"
@@ -158,7 +158,7 @@ def _check_references(out: Faults, references: Any, names: dict[str, list[str]],
         seen.add(text)
 
 
-def _check_qualified(out: Faults, text: str, path: str) -> None:
+def _check_qualified(out: FieldErrorList, text: str, path: str) -> None:
     domain, slash, name = text.partition("/")
     if not text:
         out.required(path)
@@ -169,21 +169,21 @@ def _check_qualified(out: Faults, text: str, path: str) -> None:
         _check_parts(out, domain, name, path)
 
 
-def _check_parts(out: Faults, domain: str, name: str, path: str) -> None:
+def _check_parts(out: FieldErrorList, domain: str, name: str, path: str) -> None:
     out.each_invalid(path, domain, dns_subdomain(domain))
     _check_identifier(out, name, path)
 
 
-def _check_identifier(out: Faults, name: str, path: str) -> None:
+def _check_identifier(out: FieldErrorList, name: str, path: str) -> None:
     if not name:
         out.required(path, "the name must not be empty")
-    elif len(name) > _MOST:
-        out.too_long(path, _MOST)
+    elif len(name) > _MAX_ITEMS:
+        out.too_long(path, _MAX_ITEMS)
     elif not _IDENTIFIER.fullmatch(name):
         out.invalid(path, name, _IDENTIFIER_RULE)
 
 
-def _check_config(out: Faults, config: Tree, path: str) -> None:
+def _check_config(out: FieldErrorList, config: Tree, path: str) -> None:
     opaque = config.get("opaque")
     if opaque is None:
         out.required(f"{path}.opaque")
@@ -199,19 +199,19 @@ def _check_config(out: Faults, config: Tree, path: str) -> None:
 # The kinds
 
 
-def check_resource_claim(out: Faults, item: Tree) -> None:
+def check_resource_claim(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     check_claim_devices(out, item["spec"].get("devices") or {}, "spec.devices")
 
 
-def check_resource_claim_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_resource_claim_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item["spec"] != old["spec"]:
-        out.invalid("spec", form("resource.ResourceClaimSpec", item["spec"]), IMMUTABLE)
+        out.invalid("spec", struct_text("resource.ResourceClaimSpec", item["spec"]), IMMUTABLE)
 
 
-def check_claim_template(out: Faults, item: Tree) -> None:
+def check_claim_template(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     inner = item["spec"].get("metadata") or {}
     check_annotations(out, inner.get("annotations") or {}, "spec.metadata.annotations")
@@ -220,24 +220,24 @@ def check_claim_template(out: Faults, item: Tree) -> None:
     check_claim_devices(out, devices, "spec.spec.devices")
 
 
-def check_claim_template_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_claim_template_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_claim_template(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item["spec"] != old["spec"]:
-        out.invalid("spec", form("resource.ResourceClaimTemplateSpec", item["spec"]), IMMUTABLE)
+        out.invalid("spec", struct_text("resource.ResourceClaimTemplateSpec", item["spec"]), IMMUTABLE)
 
 
-def check_device_class(out: Faults, item: Tree) -> None:
+def check_device_class(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     _check_class_spec(out, item["spec"])
 
 
-def check_device_class_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_device_class_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_device_class(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
 
 
-def _check_class_spec(out: Faults, spec: Tree) -> None:
+def _check_class_spec(out: FieldErrorList, spec: Tree) -> None:
     check_selectors(out, spec.get("selectors") or (), "spec.selectors")
     for index, config in enumerate(spec.get("config") or ()):
         _check_config(out, config, f"spec.config[{index}]")
@@ -246,12 +246,12 @@ def _check_class_spec(out: Faults, spec: Tree) -> None:
         out.invalid("spec.extendedResourceName", name, "must be a valid extended resource name")
 
 
-def check_resource_slice(out: Faults, item: Tree) -> None:
+def check_resource_slice(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     _check_slice_spec(out, item["spec"])
 
 
-def check_resource_slice_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_resource_slice_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     spec, before = item["spec"], old["spec"]
     _check_slice_spec(out, spec)
@@ -261,7 +261,7 @@ def check_resource_slice_update(out: Faults, item: Tree, old: Tree) -> None:
     check_immutable(out, spec.get("nodeName"), before.get("nodeName"), "spec.nodeName")
 
 
-def _check_slice_spec(out: Faults, spec: Tree) -> None:
+def _check_slice_spec(out: FieldErrorList, spec: Tree) -> None:
     check_driver_name(out, spec.get("driver", ""), "spec.driver")
     pool = spec.get("pool") or {}
     _check_pool_name(out, pool.get("name", ""), "spec.pool.name")
@@ -270,17 +270,17 @@ def _check_slice_spec(out: Faults, spec: Tree) -> None:
         out.invalid("spec.pool.resourceSliceCount", pool.get("resourceSliceCount", 0), rule)
     if pool.get("generation", 0) < 0:
         out.invalid("spec.pool.generation", pool["generation"], "must be greater than or equal to zero")
-    _check_place(out, spec)
+    _check_node_selection(out, spec)
     if spec.get("sharedCounters") is not None and spec.get("devices") is not None:
         out.invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     devices = spec.get("devices") or ()
     if len(devices) > 128:
         out.too_many("spec.devices", len(devices), 128)
-    for where, device in _named(out, devices, "spec.devices"):
+    for where, device in _with_paths(out, devices, "spec.devices"):
         _check_device(out, device, where)
 
 
-def _check_pool_name(out: Faults, name: str, path: str) -> None:
+def _check_pool_name(out: FieldErrorList, name: str, path: str) -> None:
     if not name:
         out.required(path)
         return
@@ -290,7 +290,7 @@ def _check_pool_name(out: Faults, name: str, path: str) -> None:
         out.each_invalid(path, part, dns_subdomain(part))
 
 
-def _check_place(out: Faults, spec: Tree) -> None:
+def _check_node_selection(out: FieldErrorList, spec: Tree) -> None:
     given = []
     if (name := spec.get("nodeName")) is not None:
         if name:
@@ -314,12 +314,12 @@ def _check_place(out: Faults, spec: Tree) -> None:
         out.invalid("spec", f"{{{', '.join(given)}}}", f"{rule}, but multiple fields are set")
 
 
-def _check_device(out: Faults, device: Tree, path: str) -> None:
+def _check_device(out: FieldErrorList, device: Tree, path: str) -> None:
     name = device.get("name", "")
     out.each_invalid(f"{path}.name", name, dns_label(name))
     total = len(device.get("attributes") or ()) + len(device.get("capacity") or ())
-    if total > _MOST:
-        rule = f"the total number of attributes and capacities must not exceed {_MOST}"
+    if total > _MAX_ITEMS:
+        rule = f"the total number of attributes and capacities must not exceed {_MAX_ITEMS}"
         out.invalid(path, total, rule)
     for field in ("attributes", "capacity"):
         for key, value in (device.get(field) or {}).items():
@@ -335,7 +335,7 @@ def _check_device(out: Faults, device: Tree, path: str) -> None:
                 parse_quantity(value["value"])
 
 
-def _check_attribute(out: Faults, value: Tree, path: str) -> None:
+def _check_attribute(out: FieldErrorList, value: Tree, path: str) -> None:
     if not value:
         out.invalid(path, "", "exactly one value must be specified")
     elif len(value) > 1:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, Faults
-from bayplan.apiserver.validation.go_struct_text import form
+from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
+from bayplan.apiserver.validation.go_struct_text import struct_text
 from bayplan.apiserver.validation.metadata import check_metadata, check_metadata_update
 from bayplan.apiserver.validation.names import dns_subdomain, label_key
 
-_NEW_NAMES = {
+_EVENTS_V1_NAMES = {
     "involvedObject": "regarding",
     "message": "note",
     "source": "deprecatedSource",
@@ -19,7 +19,7 @@ _NEW_NAMES = {
     "count": "deprecatedCount",
     "reportingComponent": "reportingController",
 }
-_KEPT = (
+_IMMUTABLE_FIELDS = (
     "involvedObject",
     "reason",
     "message",
@@ -37,18 +37,18 @@ _KEPT = (
 
 
 def _get(item: Tree, name: str, *, new: bool) -> Any:
-    return item.get(_NEW_NAMES.get(name, name) if new else name)
+    return item.get(_EVENTS_V1_NAMES.get(name, name) if new else name)
 
 
-def check_core_event(out: Faults, item: Tree) -> None:
+def check_core_event(out: FieldErrorList, item: Tree) -> None:
     _check_event(out, item, new=False)
 
 
-def check_core_event_update(out: Faults, item: Tree, old: Tree) -> None:  # noqa: ARG001
+def check_core_event_update(out: FieldErrorList, item: Tree, old: Tree) -> None:  # noqa: ARG001
     _check_event(out, item, new=False)
 
 
-def _check_event(out: Faults, item: Tree, *, new: bool) -> None:
+def _check_event(out: FieldErrorList, item: Tree, *, new: bool) -> None:
     namespace = item["metadata"].get("namespace", "")
     involved = (_get(item, "involvedObject", new=new) or {}).get("namespace", "")
     path = "involvedObject.namespace"
@@ -63,7 +63,7 @@ def _check_event(out: Faults, item: Tree, *, new: bool) -> None:
     out.each_invalid("namespace", namespace, dns_subdomain(namespace))
 
 
-def _check_new_fields(out: Faults, item: Tree, *, new: bool) -> None:
+def _check_new_fields(out: FieldErrorList, item: Tree, *, new: bool) -> None:
     called = "reportingController" if new else "reportingComponent"
     controller = item.get(called) or ""
     if not controller:
@@ -79,7 +79,7 @@ def _check_new_fields(out: Faults, item: Tree, *, new: bool) -> None:
         out.invalid("message", "", "can have at most 1024 characters")
 
 
-def check_new_event(out: Faults, item: Tree) -> None:
+def check_events_v1(out: FieldErrorList, item: Tree) -> None:
     _check_event(out, item, new=True)
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     _check_series(out, item)
@@ -95,7 +95,7 @@ def check_new_event(out: Faults, item: Tree) -> None:
         out.invalid("source", "", "needs to be unset")
 
 
-def _check_series(out: Faults, item: Tree) -> None:
+def _check_series(out: FieldErrorList, item: Tree) -> None:
     series = item.get("series")
     if series is not None:
         if series.get("count", 0) < 2:
@@ -104,23 +104,23 @@ def _check_series(out: Faults, item: Tree) -> None:
             out.required("series.lastObservedTime")
 
 
-def check_new_event_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_events_v1_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     _check_event(out, item, new=True)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item.get("series") != old.get("series"):
         _check_series(out, item)
-    for name in _KEPT:
+    for name in _IMMUTABLE_FIELDS:
         shown = "reportingController" if name == "reportingComponent" else name
         new, before = _get(item, name, new=True), _get(old, name, new=True)
         if new != before:
-            out.invalid(shown, _form(name, new), IMMUTABLE)
+            out.invalid(shown, _value_text(name, new), IMMUTABLE)
 
 
-def _form(name: str, value: Any) -> Any:
+def _value_text(name: str, value: Any) -> Any:
     if name in ("involvedObject", "related"):
-        return form("core.ObjectReference", value)
+        return struct_text("core.ObjectReference", value)
     if name == "source":
-        return form("core.EventSource", value)
+        return struct_text("core.EventSource", value)
     if name in ("firstTimestamp", "lastTimestamp", "eventTime"):
         return value
     return value or (0 if name == "count" else "")

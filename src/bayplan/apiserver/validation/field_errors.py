@@ -1,9 +1,9 @@
 """What is wrong with which field of an object, in the API server's own words?
 
-Validators append to a `Faults`; each `FieldError` knows the reason and the message that a Status lists as a cause.
-Paths are plain texts: they are put together only where a fault is told or a step down is taken, since nearly every
-object that is validated has no fault. A configuration's errors (`config.field_errors`) have no reasons and need none.
-"""
+Validators append to a `FieldErrorList`; each `FieldError` knows the reason and the message that a Status lists as a
+cause. Paths are plain texts: they are put together only where a fault is told or a step down is taken, since nearly
+every object that is validated has no fault. A configuration's errors (`config.field_errors`) have no reasons and need
+none."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ class FieldError:
         return f"{self.field}: {self.message}"
 
 
-class Faults(list[FieldError]):
+class FieldErrorList(list[FieldError]):
     """The faults found so far, in the order of looking."""
 
     def invalid(self, path: str, value: Any, detail: str) -> None:
-        self.append(FieldError(path, INVALID, shown(value), detail))
+        self.append(FieldError(path, INVALID, format_value(value), detail))
 
     def required(self, path: str, detail: str = "") -> None:
         self.append(FieldError(path, REQUIRED, detail=detail))
 
     def duplicate(self, path: str, value: Any, detail: str = "") -> None:
-        self.append(FieldError(path, DUPLICATE, shown(value), detail))
+        self.append(FieldError(path, DUPLICATE, format_value(value), detail))
 
     def unsupported(self, path: str, value: Any, supported: Iterable[str]) -> None:
         words = ", ".join(map(quote, supported))
-        self.append(FieldError(path, UNSUPPORTED, shown(value), f"supported values: {words}" if words else ""))
+        self.append(FieldError(path, UNSUPPORTED, format_value(value), f"supported values: {words}" if words else ""))
 
     def forbidden(self, path: str, detail: str) -> None:
         self.append(FieldError(path, FORBIDDEN, detail=detail))
@@ -91,13 +91,13 @@ class Faults(list[FieldError]):
         self.append(FieldError(path, TOO_MANY, str(count), f"must have at most {limit} {items}"))
 
     def not_found(self, path: str, value: Any) -> None:
-        self.append(FieldError(path, NOT_FOUND, shown(value)))
+        self.append(FieldError(path, NOT_FOUND, format_value(value)))
 
     def each_invalid(self, path: str, value: Any, problems: Sequence[str]) -> None:
         for problem in problems:
             self.invalid(path, value, problem)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a message: texts quoted, the rest as JSON."""
     return quote(value) if isinstance(value, str) else json_text(value)

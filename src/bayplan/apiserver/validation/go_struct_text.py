@@ -15,10 +15,10 @@ from importlib import resources
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.metadata import selector_form
+from bayplan.apiserver.validation.metadata import normalize_selector
 from bayplan.codec.go_text import json_string
 
-_ZEROS: Mapping[str, Any] = {"s": "", "i": 0, "b": False, "n": 0, "q": "0", "t": None, "r": None}
+_ZERO_VALUES: Mapping[str, Any] = {"s": "", "i": 0, "b": False, "n": 0, "q": "0", "t": None, "r": None}
 _POD_NAMES = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers")
 _METADATA = (
     "name",
@@ -40,20 +40,20 @@ _METADATA = (
 
 
 @cache
-def _table() -> Mapping[str, list[list[str]]]:
+def _field_table() -> Mapping[str, list[list[str]]]:
     packed = resources.files(__package__).joinpath("go_struct_text.json.gz").read_bytes()
     found: dict[str, list[list[str]]] = json.loads(gzip.decompress(packed))
     return found
 
 
-def form(kind: str, tree: Tree | None) -> Any:
+def struct_text(kind: str, tree: Tree | None) -> Any:
     """A struct such as `core.PodSpec`, with the values of the tree."""
     if kind == "core.PodSpec" and tree is not None:
-        tree = _as_inside(tree)
-    return _struct(kind, tree or {})
+        tree = _to_internal_version(tree)
+    return _struct_text(kind, tree or {})
 
 
-def _as_inside(spec: Tree) -> Tree:
+def _to_internal_version(spec: Tree) -> Tree:
     """Inside the server, what a pod shares with its host belongs to its security context."""
     moved = {name: spec[name] for name in _POD_NAMES if name in spec}
     if spec.get("securityContext") is None and not moved:
@@ -61,41 +61,41 @@ def _as_inside(spec: Tree) -> Tree:
     return {**spec, "securityContext": {**(spec.get("securityContext") or {}), **moved}}
 
 
-def _struct(kind: str, tree: Mapping[str, Any]) -> Tree:
+def _struct_text(kind: str, tree: Mapping[str, Any]) -> Tree:
     made: Tree = {}
-    for go_name, name, code in _table()[kind]:
+    for go_name, name, code in _field_table()[kind]:
         if go_name:
-            made[go_name] = _value(code, tree.get(name))
+            made[go_name] = _value_text(code, tree.get(name))
         elif code == "o":
             metadata = tree.get("metadata") or {}
             made |= {field: _sorted(metadata[field]) for field in _METADATA if metadata.get(field)}
         else:
-            made |= _struct(code, tree)  # an embedded struct has no name of its own
+            made |= _struct_text(code, tree)  # an embedded struct has no name of its own
     return made
 
 
-def _value(code: str, value: Any) -> Any:
+def _value_text(code: str, value: Any) -> Any:
     kind, rest = code[0], code[1:]
     if kind == "*":
-        return None if value is None else _value(rest, value)
+        return None if value is None else _value_text(rest, value)
     if kind == "[":
-        return None if not value else [_value(rest, each) for each in value]
+        return None if not value else [_value_text(rest, each) for each in value]
     if kind == "{":
-        return None if not value else {key: _value(rest, value[key]) for key in sorted(value)}
+        return None if not value else {key: _value_text(rest, value[key]) for key in sorted(value)}
     if code == "l":
-        return selector_form(value)
-    if code in _ZEROS:
-        return _ZEROS[code] if value is None else value
-    return form(code, value)
+        return normalize_selector(value)
+    if code in _ZERO_VALUES:
+        return _ZERO_VALUES[code] if value is None else value
+    return struct_text(code, value)
 
 
 def _sorted(value: Any) -> Any:
     return {key: value[key] for key in sorted(value)} if isinstance(value, dict) else value
 
 
-def difference(kind: str, old: Tree, new: Tree) -> str:
+def struct_diff(kind: str, old: Tree, new: Tree) -> str:
     """The lines in which two structs differ, with three around them."""
-    before, after = ([f"{line}\n" for line in _pretty(form(kind, each)).split("\n")] for each in (old, new))
+    before, after = ([f"{line}\n" for line in _pretty(struct_text(kind, each)).split("\n")] for each in (old, new))
     lines = difflib.unified_diff(before, after, n=3)
     return "".join(line for line in lines if not line.startswith(("---", "+++")))
 

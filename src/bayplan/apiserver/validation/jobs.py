@@ -6,17 +6,17 @@ import re
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import INVALID, Faults, FieldError
-from bayplan.apiserver.validation.go_struct_text import form
+from bayplan.apiserver.validation.field_errors import INVALID, FieldError, FieldErrorList
+from bayplan.apiserver.validation.go_struct_text import struct_text
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
     check_metadata,
     check_metadata_update,
     check_same_selector,
     check_selector,
-    selector_form,
-    selects,
-    sorted_form,
+    normalize_selector,
+    selector_matches,
+    sorted_map,
 )
 from bayplan.apiserver.validation.names import (
     dns_label,
@@ -25,12 +25,12 @@ from bayplan.apiserver.validation.names import (
     pattern_problem,
 )
 from bayplan.apiserver.validation.pods.pod_spec import check_template
-from bayplan.apiserver.validation.workloads import check_natural
-from bayplan.codec.cron import schedule_problem, zone_problem
+from bayplan.apiserver.validation.workloads import check_non_negative
+from bayplan.codec.cron import schedule_error, time_zone_error
 from bayplan.codec.go_text import quote
 
-MOST_PARALLEL = 100_000
-_LEGACY = "controller-uid"
+MAX_PARALLELISM_INDEXED = 100_000
+_LEGACY_UID_LABEL = "controller-uid"
 _PREFIX = "batch.kubernetes.io/"
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _INDEXED_ONLY = "requires indexed completion mode"
@@ -39,7 +39,7 @@ _ZONED = re.compile(r"^(?:CRON_)?TZ=\S+ ")
 _is_http_path = re.compile(_HTTP_PATH).fullmatch
 
 
-def check_job(out: Faults, job: Tree, *, prefixed: bool = True) -> None:
+def check_job(out: FieldErrorList, job: Tree, *, prefixed: bool = True) -> None:
     """`prefixed` is false for jobs that were stored without the labels that have a prefix."""
     metadata, spec = job["metadata"], job["spec"]
     check_metadata(out, metadata, dns_subdomain, namespaced=True)
@@ -53,7 +53,7 @@ def check_job(out: Faults, job: Tree, *, prefixed: bool = True) -> None:
             out.invalid("metadata.name", metadata.get("name", ""), rule)
 
 
-def _check_generated(out: Faults, job: Tree, *, prefixed: bool = True) -> None:
+def _check_generated(out: FieldErrorList, job: Tree, *, prefixed: bool = True) -> None:
     """The labels and the selector that the server makes must be there, unless they are the user's own business."""
     spec = job["spec"]
     if spec.get("manualSelector") or spec.get("selector") is None:
@@ -61,7 +61,7 @@ def _check_generated(out: Faults, job: Tree, *, prefixed: bool = True) -> None:
     metadata = job["metadata"]
     uid, name = metadata.get("uid", ""), metadata.get("name", "")
     labels = (spec.get("template", {}).get("metadata") or {}).get("labels") or {}
-    made = {_LEGACY: uid, "job-name": name}
+    made = {_LEGACY_UID_LABEL: uid, "job-name": name}
     prefixes = ("", _PREFIX) if prefixed else ("",)
     expected = {f"{prefix}{key}": value for prefix in prefixes for key, value in made.items()}
     where = "spec.template.metadata.labels"
@@ -69,14 +69,14 @@ def _check_generated(out: Faults, job: Tree, *, prefixed: bool = True) -> None:
         if key not in labels:
             out.required(f"{where}[{key}]", f"must be '{value}'")
         elif labels[key] != value:
-            out.invalid(f"{where}[{key}]", sorted_form(labels), f"must be '{value}'")
-    malformed = Faults()
+            out.invalid(f"{where}[{key}]", sorted_map(labels), f"must be '{value}'")
+    malformed = FieldErrorList()
     check_selector(malformed, spec["selector"], "")
-    if not malformed and not selects(spec["selector"], expected):
-        out.invalid("spec.selector", selector_form(spec["selector"]), "`selector` not auto-generated")
+    if not malformed and not selector_matches(spec["selector"], expected):
+        out.invalid("spec.selector", normalize_selector(spec["selector"]), "`selector` not auto-generated")
 
 
-def _check_job_spec(out: Faults, spec: Tree) -> None:
+def _check_job_spec(out: FieldErrorList, spec: Tree) -> None:
     check_job_details(out, spec, "spec")
     selector = spec.get("selector")
     if selector is None:
@@ -84,14 +84,14 @@ def _check_job_spec(out: Faults, spec: Tree) -> None:
     before = len(out)
     check_selector(out, selector, "spec.selector")
     labels = (spec.get("template", {}).get("metadata") or {}).get("labels") or {}
-    if len(out) == before and not selects(selector, labels):
-        out.invalid("spec.template.metadata.labels", sorted_form(labels), "`selector` does not match template `labels`")
+    if len(out) == before and not selector_matches(selector, labels):
+        out.invalid("spec.template.metadata.labels", sorted_map(labels), "`selector` does not match template `labels`")
 
 
-def check_job_details(out: Faults, spec: Tree, path: str) -> None:
+def check_job_details(out: FieldErrorList, spec: Tree, path: str) -> None:
     """What holds for jobs and for the jobs that cron jobs make."""
     numbers = ("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished")
-    check_natural(out, spec, *numbers, "backoffLimitPerIndex", "maxFailedIndexes", path=path)
+    check_non_negative(out, spec, *numbers, "backoffLimitPerIndex", "maxFailedIndexes", path=path)
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         out.required(f"{path}.backoffLimitPerIndex", "when maxFailedIndexes is specified")
     if (manager := spec.get("managedBy")) is not None:
@@ -116,7 +116,7 @@ def check_job_details(out: Faults, spec: Tree, path: str) -> None:
         out.invalid(where, restart, 'only "Never" is supported when podFailurePolicy is specified')
 
 
-def check_domain_path(out: Faults, text: str, path: str) -> None:
+def check_domain_path(out: FieldErrorList, text: str, path: str) -> None:
     """`example.com/some/path`."""
     host, slash, rest = text.partition("/")
     if not text:
@@ -129,7 +129,7 @@ def check_domain_path(out: Faults, text: str, path: str) -> None:
             out.invalid(path, rest, pattern_problem("Invalid path", _HTTP_PATH))
 
 
-def _check_completion(out: Faults, spec: Tree, path: str) -> None:
+def _check_completion(out: FieldErrorList, spec: Tree, path: str) -> None:
     mode, completions = spec.get("completionMode"), spec.get("completions")
     failed = spec.get("maxFailedIndexes")
     if mode is not None and mode not in ("NonIndexed", "Indexed"):
@@ -137,8 +137,8 @@ def _check_completion(out: Faults, spec: Tree, path: str) -> None:
     if mode == "Indexed":
         if completions is None:
             out.required(f"{path}.completions", "when completion mode is Indexed")
-        if spec.get("parallelism", 0) > MOST_PARALLEL:
-            rule = f"must be less than or equal to {MOST_PARALLEL} when completion mode is Indexed"
+        if spec.get("parallelism", 0) > MAX_PARALLELISM_INDEXED:
+            rule = f"must be less than or equal to {MAX_PARALLELISM_INDEXED} when completion mode is Indexed"
             out.invalid(f"{path}.parallelism", spec["parallelism"], rule)
         if completions is not None and failed is not None and failed > completions:
             out.invalid(f"{path}.maxFailedIndexes", failed, "must be less than or equal to completions")
@@ -148,23 +148,23 @@ def _check_completion(out: Faults, spec: Tree, path: str) -> None:
                 out.invalid(f"{path}.{name}", spec[name], _INDEXED_ONLY)
 
 
-def _check_replacement(out: Faults, spec: Tree, path: str) -> None:
+def _check_replacement(out: FieldErrorList, spec: Tree, path: str) -> None:
     policy = spec.get("podReplacementPolicy")
     known = ("Failed",) if spec.get("podFailurePolicy") is not None else ("Failed", "TerminatingOrFailed")
     if policy is not None and policy not in known:
         out.unsupported(path, policy, known)
 
 
-def _listed(values: tuple[str, ...]) -> str:
+def _quoted_list(values: tuple[str, ...]) -> str:
     return f"valid values: [{' '.join(map(quote, values))}]"
 
 
-def _bare(out: Faults, path: str, detail: str) -> None:
+def _invalid_without_value(out: FieldErrorList, path: str, detail: str) -> None:
     """A fault that does not show its value."""
     out.append(FieldError(path, INVALID, "", detail))
 
 
-def _check_failure_policy(out: Faults, spec: Tree, policy: Tree, path: str) -> None:
+def _check_failure_policy(out: FieldErrorList, spec: Tree, policy: Tree, path: str) -> None:
     pod = (spec.get("template") or {}).get("spec") or {}
     names = {each.get("name") for key in ("containers", "initContainers") for each in pod.get(key) or ()}
     rules = policy.get("rules") or ()
@@ -173,7 +173,7 @@ def _check_failure_policy(out: Faults, spec: Tree, policy: Tree, path: str) -> N
     for index, rule in enumerate(rules):
         where, action = f"{path}.rules[{index}]", rule.get("action", "")
         if not action:
-            out.required(f"{where}.action", _listed(_ACTIONS))
+            out.required(f"{where}.action", _quoted_list(_ACTIONS))
         elif action == "FailIndex":
             if spec.get("backoffLimitPerIndex") is None:
                 out.invalid(f"{where}.action", action, "requires the backoffLimitPerIndex to be set")
@@ -185,15 +185,15 @@ def _check_failure_policy(out: Faults, spec: Tree, policy: Tree, path: str) -> N
         for at, condition in enumerate(conditions):
             _check_condition(out, condition, f"{where}.onPodConditions[{at}]")
         if codes is not None and conditions:
-            _bare(out, where, "specifying both OnExitCodes and OnPodConditions is not supported")
+            _invalid_without_value(out, where, "specifying both OnExitCodes and OnPodConditions is not supported")
         if codes is None and not conditions:
-            _bare(out, where, "specifying one of OnExitCodes and OnPodConditions is required")
+            _invalid_without_value(out, where, "specifying one of OnExitCodes and OnPodConditions is required")
 
 
-def _check_exit_codes(out: Faults, codes: Tree, names: set[Any], path: str) -> None:
+def _check_exit_codes(out: FieldErrorList, codes: Tree, names: set[Any], path: str) -> None:
     operator, values = codes.get("operator", ""), codes.get("values") or []
     if not operator:
-        out.required(f"{path}.operator", _listed(("In", "NotIn")))
+        out.required(f"{path}.operator", _quoted_list(("In", "NotIn")))
     elif operator not in ("In", "NotIn"):
         out.unsupported(f"{path}.operator", operator, ("In", "NotIn"))
     if codes.get("containerName") is not None and codes["containerName"] not in names:
@@ -212,14 +212,14 @@ def _check_exit_codes(out: Faults, codes: Tree, names: set[Any], path: str) -> N
         out.invalid(f"{path}.values", values, "must be ordered")
 
 
-def _check_condition(out: Faults, condition: Tree, path: str) -> None:
+def _check_condition(out: FieldErrorList, condition: Tree, path: str) -> None:
     kind, status = condition.get("type", ""), condition.get("status", "")
     out.each_invalid(f"{path}.type", kind, label_key(kind))
     if status not in ("False", "True", "Unknown"):
         out.unsupported(f"{path}.status", status, ("False", "True", "Unknown"))
 
 
-def _check_success_policy(out: Faults, spec: Tree, policy: Tree, path: str) -> None:
+def _check_success_policy(out: FieldErrorList, spec: Tree, policy: Tree, path: str) -> None:
     rules = policy.get("rules") or ()
     if spec.get("completionMode", "NonIndexed") != "Indexed":
         shown = [
@@ -233,7 +233,7 @@ def _check_success_policy(out: Faults, spec: Tree, policy: Tree, path: str) -> N
         _check_success_rule(out, rule, spec.get("completions") or 0, f"{path}.rules[{index}]")
 
 
-def _check_success_rule(out: Faults, rule: Tree, completions: int, path: str) -> None:
+def _check_success_rule(out: FieldErrorList, rule: Tree, completions: int, path: str) -> None:
     indexes, count = rule.get("succeededIndexes"), rule.get("succeededCount")
     if indexes is None and count is None:
         out.required(path, "at least one of succeededCount or succeededIndexes must be specified")
@@ -243,7 +243,7 @@ def _check_success_rule(out: Faults, rule: Tree, completions: int, path: str) ->
         if problem:
             out.invalid(f"{path}.succeededIndexes", indexes, f"error parsing succeededIndexes: {problem}")
     if count is not None:
-        check_natural(out, rule, "succeededCount", path=path)
+        check_non_negative(out, rule, "succeededCount", path=path)
         if count > completions:
             rule_text = f"must be less than or equal to {completions} (the number of specified completions)"
             out.invalid(f"{path}.succeededCount", count, rule_text)
@@ -274,7 +274,7 @@ def _indexes(text: str, completions: int) -> tuple[int, str]:
     return total, ""
 
 
-def check_job_update(out: Faults, job: Tree, old: Tree) -> None:
+def check_job_update(out: FieldErrorList, job: Tree, old: Tree) -> None:
     stored = (old["spec"].get("template", {}).get("metadata") or {}).get("labels") or {}
     check_job(out, job, prefixed=f"{_PREFIX}job-name" in stored)
     check_metadata_update(out, job["metadata"], old["metadata"])
@@ -290,33 +290,33 @@ def check_job_update(out: Faults, job: Tree, old: Tree) -> None:
         check_immutable(out, spec.get(name), before.get(name), f"spec.{name}")
     for name, kind in (("podFailurePolicy", "batch.PodFailurePolicy"), ("successPolicy", "batch.SuccessPolicy")):
         if spec.get(name) != before.get(name):
-            shown = form(kind, spec[name]) if name in spec else None
+            shown = struct_text(kind, spec[name]) if name in spec else None
             out.invalid(f"spec.{name}", shown, "field is immutable")
 
 
-_DIRECTIVES = ("nodeSelector", "tolerations", "schedulingGates")
+_SCHEDULING_DIRECTIVES = ("nodeSelector", "tolerations", "schedulingGates")
 
 
-def _check_template_update(out: Faults, job: Tree, old: Tree) -> None:
+def _check_template_update(out: FieldErrorList, job: Tree, old: Tree) -> None:
     """A job that waits, suspended, may still change where its pods go and what they ask for."""
     new, before = job["spec"].get("template") or {}, old["spec"].get("template") or {}
     waits = bool(old["spec"].get("suspend")) and not (old.get("status") or {}).get("startTime")
     if waits:
         pod_new, pod_old = dict(new.get("spec") or {}), dict(before.get("spec") or {})
         for pod in (pod_new, pod_old):
-            for name in _DIRECTIVES:
+            for name in _SCHEDULING_DIRECTIVES:
                 pod.pop(name, None)
             others = {k: v for k, v in (pod.pop("affinity", None) or {}).items() if k != "nodeAffinity"}
             pod["affinity"] = others
             for name in ("containers", "initContainers"):
                 pod[name] = [{k: v for k, v in each.items() if k != "resources"} for each in pod.get(name) or ()]
         if pod_new != pod_old:
-            out.invalid("spec.template.spec", form("core.PodSpec", new.get("spec")), "field is immutable")
+            out.invalid("spec.template.spec", struct_text("core.PodSpec", new.get("spec")), "field is immutable")
     elif new != before:
-        out.invalid("spec.template", form("core.PodTemplateSpec", new), "field is immutable")
+        out.invalid("spec.template", struct_text("core.PodTemplateSpec", new), "field is immutable")
 
 
-def check_cron_job(out: Faults, item: Tree) -> None:
+def check_cron_job(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     _check_cron_spec(out, item["spec"], None)
     name = item["metadata"].get("name", "")
@@ -324,24 +324,24 @@ def check_cron_job(out: Faults, item: Tree) -> None:
         out.invalid("metadata.name", name, "must be no more than 52 characters")
 
 
-def check_cron_job_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_cron_job_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     _check_cron_spec(out, item["spec"], old["spec"])
 
 
-def _check_cron_spec(out: Faults, spec: Tree, old: Tree | None) -> None:
+def _check_cron_spec(out: FieldErrorList, spec: Tree, old: Tree | None) -> None:
     schedule = spec.get("schedule", "")
     if not schedule:
         out.required("spec.schedule")
     else:
-        if problem := schedule_problem(_ZONED.sub("", schedule)):
+        if problem := schedule_error(_ZONED.sub("", schedule)):
             out.invalid("spec.schedule", schedule, problem)
         if "TZ" in schedule and "TZ" not in (old or {}).get("schedule", ""):
             rule = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
             out.invalid("spec.schedule", schedule, rule)
-    check_natural(out, spec, "startingDeadlineSeconds")
+    check_non_negative(out, spec, "startingDeadlineSeconds")
     zone = spec.get("timeZone")
-    if zone is not None and (old is None or old.get("timeZone") != zone) and (problem := zone_problem(zone)):
+    if zone is not None and (old is None or old.get("timeZone") != zone) and (problem := time_zone_error(zone)):
         out.invalid("spec.timeZone", zone, problem)
     policy = spec.get("concurrencyPolicy")
     if policy not in ("Allow", "Forbid", "Replace"):
@@ -350,8 +350,8 @@ def _check_cron_spec(out: Faults, spec: Tree, old: Tree | None) -> None:
     check_job_details(out, job, "spec.jobTemplate.spec")
     if job.get("selector") is not None:
         out.invalid(
-            "spec.jobTemplate.spec.selector", selector_form(job["selector"]), "`selector` will be auto-generated"
+            "spec.jobTemplate.spec.selector", normalize_selector(job["selector"]), "`selector` will be auto-generated"
         )
     if job.get("manualSelector"):
         out.unsupported("spec.jobTemplate.spec.manualSelector", True, ("nil", "false"))
-    check_natural(out, spec, "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+    check_non_negative(out, spec, "successfulJobsHistoryLimit", "failedJobsHistoryLimit")

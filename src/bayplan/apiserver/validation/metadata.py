@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, Faults
+from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
 from bayplan.apiserver.validation.names import (
     NameRule,
     dns_label,
@@ -18,23 +18,23 @@ from bayplan.apiserver.validation.names import (
 )
 from bayplan.codec.go_text import quote
 
-MOST_ANNOTATION_BYTES = 256 * 1024
+MAX_ANNOTATION_BYTES = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
-_KEPT = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_IMMUTABLE_FIELDS = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
-def masked(text: str) -> str:
+def mask_trailing_dash(text: str) -> str:
     """A prefix as the start of a name: the dash at its end will have something behind it."""
     return f"{text[:-1]}a" if len(text) > 1 and text.endswith("-") else text
 
 
 def check_metadata(
-    out: Faults, meta: Tree, rule: NameRule, *, namespaced: bool, path: str = "metadata", kube: bool = True
+    out: FieldErrorList, meta: Tree, rule: NameRule, *, namespaced: bool, path: str = "metadata", kube: bool = True
 ) -> None:
     """`kube`: finalizers must be known ones or have a domain, which older built-in kinds ask for."""
     prefix, name = meta.get("generateName"), meta.get("name")
     if prefix:
-        out.each_invalid(f"{path}.generateName", prefix, rule(masked(prefix)))
+        out.each_invalid(f"{path}.generateName", prefix, rule(mask_trailing_dash(prefix)))
     if not name:
         out.required(f"{path}.name", "name or generateName is required")
     elif problems := rule(name):
@@ -42,7 +42,9 @@ def check_metadata(
     check_common(out, meta, namespaced=namespaced, path=path, kube=kube)
 
 
-def check_common(out: Faults, meta: Tree, *, namespaced: bool, path: str = "metadata", kube: bool = True) -> None:
+def check_common(
+    out: FieldErrorList, meta: Tree, *, namespaced: bool, path: str = "metadata", kube: bool = True
+) -> None:
     """Everything but the name."""
     namespace = meta.get("namespace")
     if namespaced:
@@ -52,10 +54,10 @@ def check_common(out: Faults, meta: Tree, *, namespaced: bool, path: str = "meta
             out.each_invalid(f"{path}.namespace", namespace, problems)
     elif namespace:
         out.forbidden(f"{path}.namespace", "not allowed on this type")
-    _check_what_may_change(out, meta, path, kube=kube)
+    _check_mutable(out, meta, path, kube=kube)
 
 
-def _check_what_may_change(out: Faults, meta: Tree, path: str, *, kube: bool = True) -> None:
+def _check_mutable(out: FieldErrorList, meta: Tree, path: str, *, kube: bool = True) -> None:
     if labels := meta.get("labels"):
         check_labels(out, labels, f"{path}.labels")
     if annotations := meta.get("annotations"):
@@ -66,7 +68,7 @@ def _check_what_may_change(out: Faults, meta: Tree, path: str, *, kube: bool = T
         _check_finalizers(out, finalizers, f"{path}.finalizers", kube=kube)
 
 
-def check_labels(out: Faults, labels: Mapping[str, str], path: str) -> None:
+def check_labels(out: FieldErrorList, labels: Mapping[str, str], path: str) -> None:
     for key, value in labels.items():
         if problems := label_key(key):
             out.each_invalid(path, key, problems)
@@ -74,19 +76,19 @@ def check_labels(out: Faults, labels: Mapping[str, str], path: str) -> None:
             out.each_invalid(path, value, problems)
 
 
-def check_annotations(out: Faults, annotations: Mapping[str, str], path: str) -> None:
+def check_annotations(out: FieldErrorList, annotations: Mapping[str, str], path: str) -> None:
     size = 0
     for key, value in annotations.items():
         if problems := label_key(key.lower()):
             out.each_invalid(path, key, problems)
         size += len(key) + len(value)
-    if size > MOST_ANNOTATION_BYTES // 4:
+    if size > MAX_ANNOTATION_BYTES // 4:
         size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
-        if size > MOST_ANNOTATION_BYTES:
-            out.too_long(path, MOST_ANNOTATION_BYTES)
+        if size > MAX_ANNOTATION_BYTES:
+            out.too_long(path, MAX_ANNOTATION_BYTES)
 
 
-def _check_owners(out: Faults, owners: Iterable[Tree], path: str) -> None:
+def _check_owners(out: FieldErrorList, owners: Iterable[Tree], path: str) -> None:
     controller = ""
     for owner in owners:
         version = owner.get("apiVersion", "")
@@ -105,7 +107,7 @@ def _check_owners(out: Faults, owners: Iterable[Tree], path: str) -> None:
             controller = controller or this
 
 
-def _check_finalizers(out: Faults, finalizers: list[str], path: str, *, kube: bool) -> None:
+def _check_finalizers(out: FieldErrorList, finalizers: list[str], path: str, *, kube: bool) -> None:
     for index, name in enumerate(finalizers):
         out.each_invalid(path, name, label_key(name))
         if kube:
@@ -114,12 +116,14 @@ def _check_finalizers(out: Faults, finalizers: list[str], path: str, *, kube: bo
         out.invalid(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
 
 
-def check_kube_finalizer(out: Faults, name: str, path: str) -> None:
+def check_kube_finalizer(out: FieldErrorList, name: str, path: str) -> None:
     if "/" not in name and name not in _STANDARD_FINALIZERS:
         out.invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")
 
 
-def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metadata", *, kube: bool = True) -> None:
+def check_metadata_update(
+    out: FieldErrorList, meta: Tree, old: Tree, path: str = "metadata", *, kube: bool = True
+) -> None:
     """What an update may do to metadata. Without `kube` as every kind has it; built-in kinds ask a second time."""
     if old.get("deletionTimestamp"):
         new = sorted(set(meta.get("finalizers", ())) - set(old.get("finalizers", ())))
@@ -130,27 +134,27 @@ def check_metadata_update(out: Faults, meta: Tree, old: Tree, path: str = "metad
         out.invalid(f"{path}.resourceVersion", "", "must be specified for an update")
     if meta.get("generation", 0) < old.get("generation", 0):
         out.invalid(f"{path}.generation", meta.get("generation", 0), "must not be decremented")
-    for name in _KEPT:
+    for name in _IMMUTABLE_FIELDS:
         if meta.get(name) != old.get(name):
             empty = "" if name in ("name", "namespace", "uid") else None
             out.invalid(f"{path}.{name}", meta.get(name, empty), IMMUTABLE)
-    _check_what_may_change(out, meta, path, kube=kube)
+    _check_mutable(out, meta, path, kube=kube)
 
 
-def check_immutable(out: Faults, new: Any, old: Any, path: str) -> None:
+def check_immutable(out: FieldErrorList, new: Any, old: Any, path: str) -> None:
     if new != old:
         out.invalid(path, new, IMMUTABLE)
 
 
-def check_same_selector(out: Faults, spec: Tree, old: Tree) -> None:
+def check_same_selector(out: FieldErrorList, spec: Tree, old: Tree) -> None:
     if spec.get("selector") != old.get("selector"):
-        out.invalid("spec.selector", selector_form(spec.get("selector")), IMMUTABLE)
+        out.invalid("spec.selector", normalize_selector(spec.get("selector")), IMMUTABLE)
 
 
 # Selectors of labels
 
 
-def check_selector(out: Faults, selector: Tree | None, path: str) -> None:
+def check_selector(out: FieldErrorList, selector: Tree | None, path: str) -> None:
     if not selector:
         return
     if labels := selector.get("matchLabels"):
@@ -159,7 +163,7 @@ def check_selector(out: Faults, selector: Tree | None, path: str) -> None:
         _check_requirement(out, expression, f"{path}.matchExpressions[{index}]")
 
 
-def _check_requirement(out: Faults, expression: Tree, path: str) -> None:
+def _check_requirement(out: FieldErrorList, expression: Tree, path: str) -> None:
     operator, values = expression.get("operator", ""), expression.get("values", ())
     if operator in ("In", "NotIn"):
         if not values:
@@ -174,13 +178,13 @@ def _check_requirement(out: Faults, expression: Tree, path: str) -> None:
         out.each_invalid(f"{path}.values[{index}]", value, label_value(value))
 
 
-def selector_form(selector: Mapping[str, Any] | None) -> Any:
+def normalize_selector(selector: Mapping[str, Any] | None) -> Any:
     """A selector as it is shown: fields in the order of the API's types, labels sorted."""
     if selector is None:
         return None
     form: Tree = {}
     if labels := selector.get("matchLabels"):
-        form["matchLabels"] = sorted_form(labels)
+        form["matchLabels"] = sorted_map(labels)
     if expressions := selector.get("matchExpressions"):
         form["matchExpressions"] = [
             {name: each[name] for name in ("key", "operator", "values") if name in each} for each in expressions
@@ -188,7 +192,7 @@ def selector_form(selector: Mapping[str, Any] | None) -> Any:
     return form
 
 
-def sorted_form(labels: Mapping[str, Any] | None) -> Any:
+def sorted_map(labels: Mapping[str, Any] | None) -> Any:
     """A map as it is shown; none at all is null."""
     return {key: labels[key] for key in sorted(labels)} if labels else None
 
@@ -198,17 +202,19 @@ def selector_is_empty(selector: Mapping[str, Any] | None) -> bool:
     return selector is not None and not (selector.get("matchLabels") or selector.get("matchExpressions"))
 
 
-def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+def selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
     """Whether a label selector means an object with these labels; a malformed requirement means none."""
     if selector is None:
         return False
     for key, value in (selector.get("matchLabels") or {}).items():
         if labels.get(key) != value:
             return False
-    return all(_holds(each, labels.get(each.get("key", ""))) for each in selector.get("matchExpressions") or ())
+    return all(
+        _requirement_matches(each, labels.get(each.get("key", ""))) for each in selector.get("matchExpressions") or ()
+    )
 
 
-def _holds(expression: Mapping[str, Any], value: str | None) -> bool:
+def _requirement_matches(expression: Mapping[str, Any], value: str | None) -> bool:
     match expression.get("operator"):
         case "In":
             return value is not None and value in expression.get("values", ())

@@ -18,7 +18,7 @@ NONE: Problems = ()
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _UNDERSCORED = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
-_OLD_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_DNS1035_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _WHAT = "must consist of lower case alphanumeric characters"
 _ENDS = "must start and end with an alphanumeric character"
 INT32_MAX = 2**31 - 1
@@ -43,7 +43,7 @@ _UNDERSCORED_PROBLEM = pattern_problem(
 )
 _OLD_LABEL_PROBLEM = pattern_problem(
     f"a DNS-1035 label {_WHAT} or '-', start with an alphabetic character, and end with an alphanumeric character",
-    _OLD_LABEL,
+    _DNS1035_LABEL,
     "my-name",
     "abc-123",
 )
@@ -70,7 +70,7 @@ _PERCENT_PROBLEM = pattern_problem(
 _is_label = re.compile(_LABEL).fullmatch
 _is_subdomain = re.compile(_SUBDOMAIN).fullmatch
 _is_underscored = re.compile(rf"{_UNDERSCORED}(\.{_UNDERSCORED})*").fullmatch
-_is_old_label = re.compile(_OLD_LABEL).fullmatch
+_is_old_label = re.compile(_DNS1035_LABEL).fullmatch
 _is_wildcard = re.compile(rf"\*\.{_SUBDOMAIN}").fullmatch
 _is_key = re.compile("[-._a-zA-Z0-9]+").fullmatch
 _is_header = re.compile("[-A-Za-z0-9]+").fullmatch
@@ -81,13 +81,13 @@ _is_plain_ip = re.compile(r"((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(?!$)
 _is_printable = re.compile(r"[\x20-\x3c\x3e-\x7e]*").fullmatch
 
 
-def _sized(text: str, limit: int) -> list[str]:
+def _length_problem(text: str, limit: int) -> list[str]:
     return [] if len(text.encode()) <= limit else [f"must be no more than {limit} characters"]
 
 
 @lru_cache(maxsize=8192)
 def dns_label(text: str) -> Problems:
-    found = _sized(text, 63)
+    found = _length_problem(text, 63)
     if not _is_label(text):
         found.append("must not contain dots" if _is_subdomain(text) else _LABEL_PROBLEM)
     return tuple(found)
@@ -95,26 +95,26 @@ def dns_label(text: str) -> Problems:
 
 @lru_cache(maxsize=8192)
 def dns_subdomain(text: str) -> Problems:
-    found = _sized(text, 253)
+    found = _length_problem(text, 253)
     return tuple(found) if _is_subdomain(text) else (*found, _SUBDOMAIN_PROBLEM)
 
 
 @lru_cache(maxsize=256)
 def dns_subdomain_underscored(text: str) -> Problems:
-    found = _sized(text, 253)
+    found = _length_problem(text, 253)
     return tuple(found) if _is_underscored(text) else (*found, _UNDERSCORED_PROBLEM)
 
 
 @lru_cache(maxsize=1024)
-def dns_old_label(text: str) -> Problems:
+def dns1035_label(text: str) -> Problems:
     """A label of RFC 1035, which does not start with a digit."""
-    found = _sized(text, 63)
+    found = _length_problem(text, 63)
     return tuple(found) if _is_old_label(text) else (*found, _OLD_LABEL_PROBLEM)
 
 
 @lru_cache(maxsize=256)
 def wildcard_subdomain(text: str) -> Problems:
-    found = _sized(text, 253)
+    found = _length_problem(text, 253)
     return tuple(found) if _is_wildcard(text) else (*found, _WILDCARD_PROBLEM)
 
 
@@ -130,7 +130,7 @@ def label_value(text: str) -> Problems:
 
 @lru_cache(maxsize=4096)
 def config_key(text: str) -> Problems:
-    found = _sized(text, 253)
+    found = _length_problem(text, 253)
     if not _is_key(text):
         found.append(_KEY_PROBLEM)
     if text in (".", ".."):
@@ -151,7 +151,7 @@ def environment_name(text: str) -> Problems:
 
 @lru_cache(maxsize=1024)
 def port_name(text: str) -> Problems:
-    found = _sized(text, 15)
+    found = _length_problem(text, 15)
     if not _is_port_name(text):
         found.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
     if not _has_letter(text):
@@ -171,7 +171,7 @@ def port_number(value: int) -> Problems:
     return in_range(value, 1, 65535)
 
 
-def identity(value: int) -> Problems:
+def user_or_group_id(value: int) -> Problems:
     """A user's or a group's number."""
     return in_range(value, 0, INT32_MAX)
 
@@ -194,10 +194,10 @@ def path_segment(text: str) -> Problems:
 def local_path(text: str) -> Problems:
     """A relative path that stays below where it starts."""
     absolute = ("must be a relative path",) if text.startswith("/") else NONE
-    return absolute + no_steps_back(text)
+    return absolute + no_backsteps(text)
 
 
-def no_steps_back(text: str) -> Problems:
+def no_backsteps(text: str) -> Problems:
     return ("must not contain '..'",) if ".." in text.split("/") else NONE
 
 

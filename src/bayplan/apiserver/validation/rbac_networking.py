@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.jobs import check_domain_path
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
@@ -31,12 +31,12 @@ _GROUP = "rbac.authorization.k8s.io"
 # Roles and bindings
 
 
-def check_role(out: Faults, item: Tree) -> None:
+def check_role(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], path_segment, namespaced=True)
     _check_rules(out, item, namespaced=True)
 
 
-def check_cluster_role(out: Faults, item: Tree) -> None:
+def check_cluster_role(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], path_segment, namespaced=False)
     _check_rules(out, item, namespaced=False)
     if (rule := item.get("aggregationRule")) is not None:
@@ -51,7 +51,7 @@ def check_cluster_role(out: Faults, item: Tree) -> None:
                 out.invalid(where, None, "invalid label selector.")
 
 
-def _check_rules(out: Faults, item: Tree, *, namespaced: bool) -> None:
+def _check_rules(out: FieldErrorList, item: Tree, *, namespaced: bool) -> None:
     for index, rule in enumerate(item.get("rules") or ()):
         path, urls = f"rules[{index}]", rule.get("nonResourceURLs")
         if not rule.get("verbs"):
@@ -70,17 +70,17 @@ def _check_rules(out: Faults, item: Tree, *, namespaced: bool) -> None:
             out.required(f"{path}.resources", "resource rules must supply at least one resource")
 
 
-def check_role_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_role_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_role(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
 
 
-def check_cluster_role_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_cluster_role_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_cluster_role(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
 
 
-def check_binding(out: Faults, item: Tree, *, namespaced: bool = True) -> None:
+def check_binding(out: FieldErrorList, item: Tree, *, namespaced: bool = True) -> None:
     check_metadata(out, item["metadata"], path_segment, namespaced=namespaced)
     reference = item.get("roleRef") or {}
     kinds = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
@@ -96,7 +96,7 @@ def check_binding(out: Faults, item: Tree, *, namespaced: bool = True) -> None:
         _check_subject(out, subject, f"subjects[{index}]", namespaced=namespaced)
 
 
-def _check_subject(out: Faults, subject: Tree, path: str, *, namespaced: bool) -> None:
+def _check_subject(out: FieldErrorList, subject: Tree, path: str, *, namespaced: bool) -> None:
     name, kind, group = subject.get("name", ""), subject.get("kind", ""), subject.get("apiGroup", "")
     if not name:
         out.required(f"{path}.name")
@@ -114,11 +114,11 @@ def _check_subject(out: Faults, subject: Tree, path: str, *, namespaced: bool) -
         out.unsupported(f"{path}.kind", kind, ("ServiceAccount", "User", "Group"))
 
 
-def check_cluster_binding(out: Faults, item: Tree) -> None:
+def check_cluster_binding(out: FieldErrorList, item: Tree) -> None:
     check_binding(out, item, namespaced=False)
 
 
-def check_binding_update(out: Faults, item: Tree, old: Tree, *, namespaced: bool = True) -> None:
+def check_binding_update(out: FieldErrorList, item: Tree, old: Tree, *, namespaced: bool = True) -> None:
     check_binding(out, item, namespaced=namespaced)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item.get("roleRef") != old.get("roleRef"):
@@ -127,14 +127,14 @@ def check_binding_update(out: Faults, item: Tree, old: Tree, *, namespaced: bool
         out.invalid("roleRef", {**shown, "Name": reference.get("name", "")}, "cannot change roleRef")
 
 
-def check_cluster_binding_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_cluster_binding_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_binding_update(out, item, old, namespaced=False)
 
 
 # Ingresses
 
 
-def check_new_ingress(out: Faults, item: Tree) -> None:
+def check_new_ingress(out: FieldErrorList, item: Tree) -> None:
     check_ingress(out, item)
     name = (item["metadata"].get("annotations") or {}).get("kubernetes.io/ingress.class")
     chosen = item["spec"].get("ingressClassName")
@@ -143,7 +143,7 @@ def check_new_ingress(out: Faults, item: Tree) -> None:
         out.invalid(where, name, "must match `ingressClassName` when both are specified")
 
 
-def check_ingress(out: Faults, item: Tree) -> None:
+def check_ingress(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     spec = item["spec"]
     if not spec.get("rules") and spec.get("defaultBackend") is None:
@@ -162,7 +162,7 @@ def check_ingress(out: Faults, item: Tree) -> None:
         out.each_invalid("spec.ingressClassName", name, dns_subdomain(name))
 
 
-def _check_ingress_rule(out: Faults, rule: Tree, path: str) -> None:
+def _check_ingress_rule(out: FieldErrorList, rule: Tree, path: str) -> None:
     if host := rule.get("host"):
         if address(host):
             out.invalid(f"{path}.host", host, "must be a DNS name, not an IP address")
@@ -175,7 +175,7 @@ def _check_ingress_rule(out: Faults, rule: Tree, path: str) -> None:
             _check_path(out, each, f"{path}.http.paths[{index}]")
 
 
-def _check_path(out: Faults, each: Tree, path: str) -> None:
+def _check_path(out: FieldErrorList, each: Tree, path: str) -> None:
     kind, text = each.get("pathType"), each.get("path", "")
     if kind is None:
         out.required(f"{path}.pathType", "pathType must be specified")
@@ -197,7 +197,7 @@ def _check_path(out: Faults, each: Tree, path: str) -> None:
     _check_backend(out, each.get("backend") or {}, f"{path}.backend")
 
 
-def _check_backend(out: Faults, backend: Tree, path: str) -> None:
+def _check_backend(out: FieldErrorList, backend: Tree, path: str) -> None:
     resource, service = backend.get("resource"), backend.get("service")
     if resource is not None and service is not None:
         out.invalid(path, "", "cannot set both resource and service backends")
@@ -209,7 +209,7 @@ def _check_backend(out: Faults, backend: Tree, path: str) -> None:
         out.invalid(path, "", "resource or service backend is required")
 
 
-def _check_service_backend(out: Faults, service: Tree, path: str) -> None:
+def _check_service_backend(out: FieldErrorList, service: Tree, path: str) -> None:
     if not service.get("name"):
         out.required(f"{path}.service.name")
     else:
@@ -226,7 +226,7 @@ def _check_service_backend(out: Faults, service: Tree, path: str) -> None:
         out.required(path, "port name or number is required")
 
 
-def _check_local_reference(out: Faults, reference: Tree, path: str) -> None:
+def _check_local_reference(out: FieldErrorList, reference: Tree, path: str) -> None:
     if (group := reference.get("apiGroup")) is not None:
         out.each_invalid(f"{path}.apiGroup", group, dns_subdomain(group))
     for name in ("kind", "name"):
@@ -236,12 +236,12 @@ def _check_local_reference(out: Faults, reference: Tree, path: str) -> None:
             out.each_invalid(f"{path}.{name}", reference[name], path_segment(reference[name]))
 
 
-def check_ingress_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_ingress_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     check_ingress(out, item)
 
 
-def check_ingress_class(out: Faults, item: Tree) -> None:
+def check_ingress_class(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     spec = item["spec"]
     controller = spec.get("controller", "")
@@ -263,7 +263,7 @@ def check_ingress_class(out: Faults, item: Tree) -> None:
         out.forbidden("spec.parameters.namespace", "`parameters.scope` is set to 'Cluster'")
 
 
-def check_ingress_class_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_ingress_class_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     new, before = item["spec"].get("controller", ""), old["spec"].get("controller", "")
     check_immutable(out, new, before, "spec.controller")
@@ -273,17 +273,17 @@ def check_ingress_class_update(out: Faults, item: Tree, old: Tree) -> None:
 # Network policies
 
 
-def check_network_policy(out: Faults, item: Tree) -> None:
+def check_network_policy(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     _check_policy_spec(out, item["spec"])
 
 
-def check_network_policy_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_network_policy_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     _check_policy_spec(out, item["spec"])
 
 
-def _check_policy_spec(out: Faults, spec: Tree) -> None:
+def _check_policy_spec(out: FieldErrorList, spec: Tree) -> None:
     check_selector(out, spec.get("podSelector"), "spec.podSelector")
     for name, peers in (("ingress", "from"), ("egress", "to")):
         for index, rule in enumerate(spec.get(name, ())):
@@ -301,7 +301,7 @@ def _check_policy_spec(out: Faults, spec: Tree) -> None:
             out.unsupported(f"spec.policyTypes[{index}]", kind, ("Ingress", "Egress"))
 
 
-def _check_policy_port(out: Faults, port: Tree, path: str) -> None:
+def _check_policy_port(out: FieldErrorList, port: Tree, path: str) -> None:
     if port.get("protocol", "TCP") not in ("TCP", "UDP", "SCTP"):
         out.unsupported(f"{path}.protocol", port["protocol"], ("TCP", "UDP", "SCTP"))
     first: Any = port.get("port")
@@ -321,7 +321,7 @@ def _check_policy_port(out: Faults, port: Tree, path: str) -> None:
             out.each_invalid(f"{path}.endPort", last, port_number(last))
 
 
-def _check_peer(out: Faults, peer: Tree, path: str) -> None:
+def _check_peer(out: FieldErrorList, peer: Tree, path: str) -> None:
     for name in ("podSelector", "namespaceSelector"):
         check_selector(out, peer.get(name), f"{path}.{name}")
     block = peer.get("ipBlock")
@@ -334,7 +334,7 @@ def _check_peer(out: Faults, peer: Tree, path: str) -> None:
         out.forbidden(path, "may not specify both ipBlock and another peer")
 
 
-def _check_block(out: Faults, block: Tree, path: str) -> None:
+def _check_block(out: FieldErrorList, block: Tree, path: str) -> None:
     text = block.get("cidr", "")
     if not text:
         out.required(f"{path}.cidr")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import NOT_FOUND, Faults, FieldError
+from bayplan.apiserver.validation.field_errors import NOT_FOUND, FieldError, FieldErrorList
 from bayplan.apiserver.validation.names import Problems, dns_label, label_key
 from bayplan.codec.go_text import quote
 from bayplan.codec.quantity import Quantity, parse_quantity
@@ -18,8 +18,8 @@ from bayplan.objects.resources import is_extended_resource_name, is_hugepages, i
 
 NEGATIVE = "must be greater than or equal to 0"
 NOT_POSITIVE = "must be greater than zero"
-_CONTAINER = ("cpu", "memory", "ephemeral-storage")
-_OBJECTS = (
+_CONTAINER_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+_OBJECT_COUNT_RESOURCES = (
     "pods",
     "services",
     "replicationcontrollers",
@@ -30,9 +30,9 @@ _OBJECTS = (
     "services.nodeports",
     "services.loadbalancers",
 )
-_QUOTA = (
-    *_CONTAINER,
-    *_OBJECTS,
+_QUOTA_RESOURCES = (
+    *_CONTAINER_RESOURCES,
+    *_OBJECT_COUNT_RESOURCES,
     "requests.cpu",
     "requests.memory",
     "requests.storage",
@@ -41,8 +41,8 @@ _QUOTA = (
     "limits.memory",
     "limits.ephemeral-storage",
 )
-_STANDARD = frozenset((*_QUOTA, "storage"))
-_POD_LEVEL = ("cpu", "hugepages-", "memory")
+_STANDARD_RESOURCES = frozenset((*_QUOTA_RESOURCES, "storage"))
+_POD_LEVEL_RESOURCES = ("cpu", "hugepages-", "memory")
 
 NameCheck = Callable[[str], Problems]
 
@@ -57,7 +57,7 @@ def resource_name(name: str) -> Problems:
         return problems
     if (
         "/" not in name
-        and name not in _STANDARD
+        and name not in _STANDARD_RESOURCES
         and not is_hugepages(name)
         and not name.startswith("requests.hugepages-")
     ):
@@ -69,7 +69,7 @@ def resource_name(name: str) -> Problems:
 def container_resource_name(name: str) -> Problems:
     found = resource_name(name)
     if "/" not in name:
-        if name not in _CONTAINER and not is_hugepages(name):
+        if name not in _CONTAINER_RESOURCES and not is_hugepages(name):
             found += ("must be a standard resource for containers",)
     elif not is_native(name) and not is_extended_resource_name(name):
         found += ("doesn't follow extended resource name standard",)
@@ -79,7 +79,7 @@ def container_resource_name(name: str) -> Problems:
 @lru_cache(maxsize=4096)
 def quota_resource_name(name: str) -> Problems:
     found = resource_name(name)
-    if "/" not in name and name not in _QUOTA and not _is_hugepages_in_quotas(name):
+    if "/" not in name and name not in _QUOTA_RESOURCES and not _is_hugepages_in_quotas(name):
         found += ("must be a standard resource for quota",)
     return found
 
@@ -88,26 +88,26 @@ def overcommit_allowed(name: str) -> bool:
     return is_native(name) and not is_hugepages(name)
 
 
-def _is_whole(name: str) -> bool:
-    return name in _OBJECTS or is_extended_resource_name(name)
+def _is_integer_resource(name: str) -> bool:
+    return name in _OBJECT_COUNT_RESOURCES or is_extended_resource_name(name)
 
 
-def check_amount(out: Faults, name: str, quantity: Quantity, path: str) -> None:
+def check_quantity(out: FieldErrorList, name: str, quantity: Quantity, path: str) -> None:
     if quantity.sign() < 0:
         out.invalid(path, str(quantity), NEGATIVE)
-    if quantity.exponent < 0 and _is_whole(name) and quantity.milli_value() % 1000:
+    if quantity.exponent < 0 and _is_integer_resource(name) and quantity.milli_value() % 1000:
         out.invalid(path, str(quantity), "must be an integer")
 
 
-def check_amounts(out: Faults, amounts: Mapping[str, Any], rule: NameCheck, path: str) -> None:
+def check_quantities(out: FieldErrorList, amounts: Mapping[str, Any], rule: NameCheck, path: str) -> None:
     for name, text in amounts.items():
         where = f"{path}[{name}]"
         out.each_invalid(where, name, rule(name))
-        check_amount(out, name, parse_quantity(text), where)
+        check_quantity(out, name, parse_quantity(text), where)
 
 
 def check_requirements(
-    out: Faults, resources: Tree, claims: frozenset[str], path: str, *, whole_pod: bool = False
+    out: FieldErrorList, resources: Tree, claims: frozenset[str], path: str, *, whole_pod: bool = False
 ) -> None:
     """Requests, limits and claims of a container, or of a whole pod."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
@@ -123,7 +123,7 @@ def check_requirements(
         _check_claims(out, named, claims, f"{path}.claims")
 
 
-def _check_named(out: Faults, name: str, text: Any, path: str, *, whole_pod: bool) -> None:
+def _check_named(out: FieldErrorList, name: str, text: Any, path: str, *, whole_pod: bool) -> None:
     quantity = parse_quantity(text)
     if name in ("cpu", "memory"):
         if quantity.amount < 0:
@@ -135,13 +135,13 @@ def _check_named(out: Faults, name: str, text: Any, path: str, *, whole_pod: boo
     elif problems := resource_name(name):
         out.each_invalid(where, name, problems)
     elif not is_pod_level(name):
-        out.unsupported(where, name, _POD_LEVEL)
-    check_amount(out, name, quantity, where)
-    if is_hugepages(name) and not _divisible(name, quantity):
+        out.unsupported(where, name, _POD_LEVEL_RESOURCES)
+    check_quantity(out, name, quantity, where)
+    if is_hugepages(name) and not _is_divisible(name, quantity):
         out.invalid(where, str(quantity), f"{quantity} is not positive integer multiple of {name}")
 
 
-def _divisible(name: str, quantity: Quantity) -> bool:
+def _is_divisible(name: str, quantity: Quantity) -> bool:
     try:
         page = parse_quantity(name.removeprefix("hugepages-"))
     except ValueError:
@@ -149,7 +149,7 @@ def _divisible(name: str, quantity: Quantity) -> bool:
     return page.sign() > 0 and quantity.value() % page.value() == 0
 
 
-def _check_against_limit(out: Faults, name: str, text: Any, limit: Any, path: str) -> None:
+def _check_against_limit(out: FieldErrorList, name: str, text: Any, limit: Any, path: str) -> None:
     if limit is None:
         if not overcommit_allowed(name):
             out.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
@@ -164,7 +164,7 @@ def _check_against_limit(out: Faults, name: str, text: Any, limit: Any, path: st
         out.invalid(f"{path}.requests", str(quantity), f"must be less than or equal to {name} limit of {most}")
 
 
-def _check_claims(out: Faults, named: list[Tree], claims: frozenset[str], path: str) -> None:
+def _check_claims(out: FieldErrorList, named: list[Tree], claims: frozenset[str], path: str) -> None:
     seen: set[str] = set()
     for index, claim in enumerate(named):
         name, request, where = claim.get("name", ""), claim.get("request", ""), f"{path}[{index}]"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
     check_labels,
@@ -29,7 +29,7 @@ _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _FAMILIES = ("IPv4", "IPv6")
 _FAMILY_POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
 _ONLY_BALANCERS = "may only be used when `type` is 'LoadBalancer'"
-_ONCE = "may not change once set"
+_IMMUTABLE_ONCE_SET = "may not change once set"
 _MOST_AFFINITY_S = 86400
 
 
@@ -37,7 +37,7 @@ def is_headless(spec: Tree) -> bool:
     return list(spec.get("clusterIPs") or ()) == ["None"]
 
 
-def is_external(spec: Tree) -> bool:
+def is_externally_reachable(spec: Tree) -> bool:
     """Whether it is reached from outside the cluster."""
     kind = spec.get("type")
     return kind in ("LoadBalancer", "NodePort") or (kind == "ClusterIP" and bool(spec.get("externalIPs")))
@@ -47,12 +47,12 @@ def needs_health_check(spec: Tree) -> bool:
     return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
 
 
-def check_new_service(out: Faults, item: Tree) -> None:
+def check_new_service(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_label, namespaced=True)
     check_service(out, item["spec"], {})
 
 
-def check_service(out: Faults, spec: Tree, old: Tree) -> None:
+def check_service(out: FieldErrorList, spec: Tree, old: Tree) -> None:
     kind, headless, ports = spec.get("type"), is_headless(spec), spec.get("ports") or []
     if not ports and not headless and kind != "ExternalName":
         out.required("spec.ports")
@@ -75,11 +75,11 @@ def check_service(out: Faults, spec: Tree, old: Tree) -> None:
     if kind not in _TYPES:
         out.unsupported("spec.type", kind or "", _TYPES)
     _check_port_uses(out, ports, kind)
-    _check_balancer(out, spec, kind)
+    _check_load_balancer(out, spec, kind)
     _check_traffic(out, spec, kind)
 
 
-def _check_external_name(out: Faults, spec: Tree) -> None:
+def _check_external_name(out: FieldErrorList, spec: Tree) -> None:
     if spec.get("clusterIPs"):
         out.forbidden("spec.clusterIPs", "may not be set for ExternalName services")
     for name in ("ipFamilies", "ipFamilyPolicy"):
@@ -92,7 +92,7 @@ def _check_external_name(out: Faults, spec: Tree) -> None:
         out.each_invalid("spec.externalName", target, dns_subdomain(target))
 
 
-def _check_service_ports(out: Faults, ports: list[Tree]) -> None:
+def _check_service_ports(out: FieldErrorList, ports: list[Tree]) -> None:
     names: set[str] = set()
     for index, port in enumerate(ports):
         where, name = f"spec.ports[{index}]", port.get("name", "")
@@ -110,7 +110,7 @@ def _check_service_ports(out: Faults, ports: list[Tree]) -> None:
             out.each_invalid(f"{where}.appProtocol", protocol, label_key(protocol))
 
 
-def _check_affinity(out: Faults, spec: Tree) -> None:
+def _check_affinity(out: FieldErrorList, spec: Tree) -> None:
     affinity, config = spec.get("sessionAffinity"), spec.get("sessionAffinityConfig")
     if affinity not in ("ClientIP", "None"):
         out.unsupported("spec.sessionAffinity", affinity or "", ("ClientIP", "None"))
@@ -121,7 +121,7 @@ def _check_affinity(out: Faults, spec: Tree) -> None:
             out.invalid("spec.sessionAffinityConfig.clientIP.timeoutSeconds", seconds, rule)
 
 
-def _check_cluster_ips(out: Faults, spec: Tree, old: Tree) -> None:
+def _check_cluster_ips(out: FieldErrorList, spec: Tree, old: Tree) -> None:
     first, addresses = spec.get("clusterIP", ""), list(spec.get("clusterIPs") or ())
     if first:
         if not addresses:
@@ -151,7 +151,7 @@ def _check_cluster_ips(out: Faults, spec: Tree, old: Tree) -> None:
     _check_families(out, addresses, list(spec.get("ipFamilies") or ()))
 
 
-def _check_families(out: Faults, addresses: list[str], families: list[str]) -> None:
+def _check_families(out: FieldErrorList, addresses: list[str], families: list[str]) -> None:
     parsed = [address(text) for text in addresses]
     if not all(parsed):
         return
@@ -165,7 +165,7 @@ def _check_families(out: Faults, addresses: list[str], families: list[str]) -> N
             out.invalid(f"spec.clusterIPs[{index}]", addresses[index], rule)
 
 
-def _check_port_uses(out: Faults, ports: list[Tree], kind: Any) -> None:
+def _check_port_uses(out: FieldErrorList, ports: list[Tree], kind: Any) -> None:
     if kind == "ClusterIP":
         for index, port in enumerate(ports):
             if port.get("nodePort"):
@@ -185,7 +185,7 @@ def _check_port_uses(out: Faults, ports: list[Tree], kind: Any) -> None:
         seen.add(key)
 
 
-def _check_balancer(out: Faults, spec: Tree, kind: Any) -> None:
+def _check_load_balancer(out: FieldErrorList, spec: Tree, kind: Any) -> None:
     ranges = spec.get("loadBalancerSourceRanges") or ()
     if ranges:
         where = "spec.LoadBalancerSourceRanges"
@@ -203,9 +203,9 @@ def _check_balancer(out: Faults, spec: Tree, kind: Any) -> None:
             out.forbidden("spec.loadBalancerClass", _ONLY_BALANCERS)
 
 
-def _check_traffic(out: Faults, spec: Tree, kind: Any) -> None:
+def _check_traffic(out: FieldErrorList, spec: Tree, kind: Any) -> None:
     policy, port = spec.get("externalTrafficPolicy"), spec.get("healthCheckNodePort")
-    if not is_external(spec):
+    if not is_externally_reachable(spec):
         if policy:
             out.invalid("spec.externalTrafficPolicy", policy, "may only be set for externally-accessible services")
     elif policy not in ("Cluster", "Local"):
@@ -225,15 +225,15 @@ def _check_traffic(out: Faults, spec: Tree, kind: Any) -> None:
         out.unsupported("spec.trafficDistribution", distribution, known)
 
 
-def check_service_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_service_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     new, before = item["spec"], old["spec"]
     if "ExternalName" not in (new.get("type"), before.get("type")):
-        _check_kept_addresses(out, new, before)
-        _check_kept_families(out, new, before)
+        _check_immutable_addresses(out, new, before)
+        _check_immutable_families(out, new, before)
     if new.get("type") == before.get("type") == "LoadBalancer":
         if new.get("loadBalancerClass") != before.get("loadBalancerClass"):
-            out.invalid("spec.loadBalancerClass", new.get("loadBalancerClass"), _ONCE)
+            out.invalid("spec.loadBalancerClass", new.get("loadBalancerClass"), _IMMUTABLE_ONCE_SET)
         if new.get("loadBalancerClass") is not None:
             name = new["loadBalancerClass"]
             out.each_invalid("spec.loadBalancerClass", name, label_key(name))
@@ -242,39 +242,39 @@ def check_service_update(out: Faults, item: Tree, old: Tree) -> None:
     check_service(out, new, before)
 
 
-def _check_kept_addresses(out: Faults, new: Tree, old: Tree) -> None:
+def _check_immutable_addresses(out: FieldErrorList, new: Tree, old: Tree) -> None:
     if is_headless(new) and is_headless(old):
         return
     after, before = list(new.get("clusterIPs") or ()), list(old.get("clusterIPs") or ())
     if len(after) == len(before):
         for index, (first, second) in enumerate(zip(before, after, strict=True)):
             if first != second:
-                out.invalid(f"spec.clusterIPs[{index}]", after, _ONCE)
+                out.invalid(f"spec.clusterIPs[{index}]", after, _IMMUTABLE_ONCE_SET)
     elif len(before) > len(after):
         if not after:
             out.invalid("spec.clusterIPs[0]", None, "primary clusterIP can not be unset")
         elif after[0] != before[0]:
-            out.invalid("spec.clusterIPs[0]", after, _ONCE)
+            out.invalid("spec.clusterIPs[0]", after, _IMMUTABLE_ONCE_SET)
     elif before and after[0] != before[0]:
-        out.invalid("spec.clusterIPs[0]", after, _ONCE)
+        out.invalid("spec.clusterIPs[0]", after, _IMMUTABLE_ONCE_SET)
 
 
-def _check_kept_families(out: Faults, new: Tree, old: Tree) -> None:
+def _check_immutable_families(out: FieldErrorList, new: Tree, old: Tree) -> None:
     if is_headless(new) or is_headless(old):
         return
     after, before = list(new.get("ipFamilies") or ()), list(old.get("ipFamilies") or ())
     if len(after) == len(before):
         for first, second in zip(before, after, strict=True):
             if first != second:
-                out.invalid("spec.ipFamilies[0]", after, _ONCE)
+                out.invalid("spec.ipFamilies[0]", after, _IMMUTABLE_ONCE_SET)
     elif before and after and before[0] != after[0]:
-        out.invalid("spec.ipFamilies[0]", list(new.get("clusterIPs") or ()), _ONCE)
+        out.invalid("spec.ipFamilies[0]", list(new.get("clusterIPs") or ()), _IMMUTABLE_ONCE_SET)
 
 
 # Endpoints
 
 
-def check_endpoint_ip(out: Faults, text: str, path: str) -> None:
+def check_endpoint_ip(out: FieldErrorList, text: str, path: str) -> None:
     found = address(text)
     if found is None:
         out.invalid(path, text, "must be a valid IP address")
@@ -289,7 +289,7 @@ def check_endpoint_ip(out: Faults, text: str, path: str) -> None:
         out.invalid(path, text, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
 
 
-def check_endpoints(out: Faults, item: Tree) -> None:
+def check_endpoints(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     for index, subset in enumerate(item.get("subsets", ())):
         where = f"subsets[{index}]"
@@ -303,7 +303,7 @@ def check_endpoints(out: Faults, item: Tree) -> None:
             _check_endpoint_port(out, port, f"{where}.ports[{at}]", needs_name=len(ports) > 1)
 
 
-def _check_address(out: Faults, each: Tree, path: str) -> None:
+def _check_address(out: FieldErrorList, each: Tree, path: str) -> None:
     text = each.get("ip", "")
     out.each_invalid(f"{path}.ip", text, ip(text))
     if hostname := each.get("hostname"):
@@ -313,7 +313,7 @@ def _check_address(out: Faults, each: Tree, path: str) -> None:
     check_endpoint_ip(out, text, f"{path}.ip")
 
 
-def _check_endpoint_port(out: Faults, port: Tree, path: str, *, needs_name: bool) -> None:
+def _check_endpoint_port(out: FieldErrorList, port: Tree, path: str, *, needs_name: bool) -> None:
     name = port.get("name", "")
     if not name and needs_name:
         out.required(f"{path}.name")
@@ -325,14 +325,14 @@ def _check_endpoint_port(out: Faults, port: Tree, path: str, *, needs_name: bool
         out.each_invalid(f"{path}.appProtocol", protocol, label_key(protocol))
 
 
-def check_endpoints_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_endpoints_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item.get("subsets") == old.get("subsets"):
         item = {**item, "subsets": ()}
     check_endpoints(out, item)
 
 
-def check_slice(out: Faults, item: Tree) -> None:
+def check_endpoint_slice(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     kind = item.get("addressType", "")
     if not kind:
@@ -344,7 +344,7 @@ def check_slice(out: Faults, item: Tree) -> None:
         _check_endpoint(out, endpoint, kind, f"endpoints[{index}]")
 
 
-def _check_slice_ports(out: Faults, ports: Iterable[Tree]) -> None:
+def _check_slice_ports(out: FieldErrorList, ports: Iterable[Tree]) -> None:
     names: set[str] = set()
     for index, port in enumerate(ports):
         where, name = f"ports[{index}]", port.get("name", "")
@@ -358,7 +358,7 @@ def _check_slice_ports(out: Faults, ports: Iterable[Tree]) -> None:
             out.each_invalid(f"{where}.appProtocol", protocol, label_key(protocol))
 
 
-def _check_endpoint(out: Faults, endpoint: Tree, kind: str, path: str) -> None:
+def _check_endpoint(out: FieldErrorList, endpoint: Tree, kind: str, path: str) -> None:
     addresses = endpoint.get("addresses") or ()
     if not addresses:
         out.required(f"{path}.addresses", "must contain at least 1 address")
@@ -382,7 +382,7 @@ def _check_endpoint(out: Faults, endpoint: Tree, kind: str, path: str) -> None:
         out.each_invalid(f"{path}.hints.forZones[{index}].name", name, label_value(name))
 
 
-def check_slice_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_endpoint_slice_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     changed = item if item.get("endpoints") != old.get("endpoints") else {**item, "endpoints": ()}
-    check_slice(out, changed)
+    check_endpoint_slice(out, changed)
     check_immutable(out, item.get("addressType", ""), old.get("addressType", ""), "addressType")

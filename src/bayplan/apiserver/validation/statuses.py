@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.resource_quantities import NEGATIVE
 
 _OF_REPLICAS = "cannot be greater than status.replicas"
@@ -68,7 +68,7 @@ _PARTS_OF_REPLICAS: Mapping[str, Sequence[str]] = {
 }
 
 
-def check_status(out: Faults, resource: Resource, item: Tree, old: Tree) -> None:
+def check_status(out: FieldErrorList, resource: ServedResource, item: Tree, old: Tree) -> None:
     """The faults of a new status; kinds that nothing is known of have none."""
     numbers = _NUMBERS.get((resource.group, resource.kind))
     if numbers is None:

@@ -7,25 +7,25 @@ from posixpath import normpath
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import IMMUTABLE, Faults
-from bayplan.apiserver.validation.go_struct_text import difference, form
+from bayplan.apiserver.validation.field_errors import IMMUTABLE, FieldErrorList
+from bayplan.apiserver.validation.go_struct_text import struct_diff, struct_text
 from bayplan.apiserver.validation.metadata import (
     check_immutable,
     check_metadata,
     check_metadata_update,
     check_selector,
-    selector_form,
-    sorted_form,
+    normalize_selector,
+    sorted_map,
 )
 from bayplan.apiserver.validation.names import (
     dns_label,
     dns_subdomain,
     label_key,
-    no_steps_back,
+    no_backsteps,
 )
 from bayplan.apiserver.validation.pods.scheduling import check_node_selector
 from bayplan.apiserver.validation.pods.volumes import check_driver_name, check_source
-from bayplan.apiserver.validation.resource_quantities import NEGATIVE, NOT_POSITIVE, check_amount
+from bayplan.apiserver.validation.resource_quantities import NEGATIVE, NOT_POSITIVE, check_quantity
 from bayplan.codec.quantity import parse_quantity
 
 _ACCESS = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -45,7 +45,7 @@ _NOT_SOURCES = (
 _MOST_PARAMETERS = 256 * 1024
 
 
-def _check_access(out: Faults, modes: list[str], path: str, missing: str) -> None:
+def _check_access(out: FieldErrorList, modes: list[str], path: str, missing: str) -> None:
     if not modes:
         out.required(path, missing)
     for mode in modes:
@@ -55,7 +55,7 @@ def _check_access(out: Faults, modes: list[str], path: str, missing: str) -> Non
         out.forbidden(path, "may not use ReadWriteOncePod with other access modes")
 
 
-def _check_class_name(out: Faults, name: str | None, path: str) -> None:
+def _check_class_name(out: FieldErrorList, name: str | None, path: str) -> None:
     if name:
         out.each_invalid(path, name, dns_subdomain(name))
 
@@ -63,12 +63,12 @@ def _check_class_name(out: Faults, name: str | None, path: str) -> None:
 # Claims
 
 
-def check_claim(out: Faults, claim: Tree) -> None:
+def check_claim(out: FieldErrorList, claim: Tree) -> None:
     check_metadata(out, claim["metadata"], dns_subdomain, namespaced=True)
     check_claim_spec(out, claim["spec"], "spec")
 
 
-def check_claim_spec(out: Faults, spec: Tree, path: str, *, checked_before: bool = False) -> None:
+def check_claim_spec(out: FieldErrorList, spec: Tree, path: str, *, checked_before: bool = False) -> None:
     _check_access(out, spec.get("accessModes", []), f"{path}.accessModes", "at least 1 access mode is required")
     check_selector(out, spec.get("selector"), f"{path}.selector")
     size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
@@ -92,7 +92,7 @@ def check_claim_spec(out: Faults, spec: Tree, path: str, *, checked_before: bool
     _check_class_name(out, spec.get("volumeAttributesClassName"), f"{path}.volumeAttributesClassName")
 
 
-def _check_data_source(out: Faults, source: Tree, path: str, *, check_group: bool) -> None:
+def _check_data_source(out: FieldErrorList, source: Tree, path: str, *, check_group: bool) -> None:
     for name in ("name", "kind"):
         if not source.get(name):
             out.required(f"{path}.{name}")
@@ -106,7 +106,7 @@ def _check_data_source(out: Faults, source: Tree, path: str, *, check_group: boo
         out.each_invalid(f"{path}.namespace", namespace, dns_label(namespace))
 
 
-def check_claim_update(out: Faults, claim: Tree, old: Tree) -> None:
+def check_claim_update(out: FieldErrorList, claim: Tree, old: Tree) -> None:
     check_metadata_update(out, claim["metadata"], old["metadata"])
     check_metadata(out, claim["metadata"], dns_subdomain, namespaced=True)
     new_spec, old_spec = claim["spec"], old["spec"]
@@ -116,16 +116,16 @@ def check_claim_update(out: Faults, claim: Tree, old: Tree) -> None:
     if annotation != (old["metadata"].get("annotations") or {}).get(_OLD_CLASS, ""):
         out.invalid(f"metadata.annotations.{_OLD_CLASS}", annotation, IMMUTABLE)
     bound = (claim.get("status") or {}).get("phase") == "Bound"
-    if _kept_of_claim(new_spec, old_spec, bound=bound) != _kept_of_claim(old_spec, old_spec, bound=bound):
+    if _immutable_claim_spec(new_spec, old_spec, bound=bound) != _immutable_claim_spec(old_spec, old_spec, bound=bound):
         rule = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
-        told = difference("core.PersistentVolumeClaimSpec", _settled(old_spec, new_spec), new_spec)
+        told = struct_diff("core.PersistentVolumeClaimSpec", _with_settable_fields(old_spec, new_spec), new_spec)
         out.forbidden("spec", f"{rule} for bound claims\n{told}")
     _check_size_update(out, new_spec, old_spec, old.get("status") or {})
     if new_spec.get("volumeMode") != old_spec.get("volumeMode"):
         out.invalid("volumeMode", new_spec.get("volumeMode"), IMMUTABLE)
 
 
-def _kept_of_claim(spec: Tree, old: Tree, *, bound: bool) -> Tree:
+def _immutable_claim_spec(spec: Tree, old: Tree, *, bound: bool) -> Tree:
     """The part of a claim that stays; what may still be set counts as it was."""
     kept = dict(spec)
     if not old.get("volumeName"):
@@ -140,7 +140,7 @@ def _kept_of_claim(spec: Tree, old: Tree, *, bound: bool) -> Tree:
     return kept
 
 
-def _settled(old: Tree, new: Tree) -> Tree:
+def _with_settable_fields(old: Tree, new: Tree) -> Tree:
     """The old spec as it is compared: what may be set now is set as in the new one."""
     settled = dict(old)
     if not old.get("volumeName") and new.get("volumeName"):
@@ -148,21 +148,21 @@ def _settled(old: Tree, new: Tree) -> Tree:
     return settled
 
 
-def _check_size_update(out: Faults, new: Tree, old: Tree, status: Tree) -> None:
-    before = _storage((old.get("resources") or {}).get("requests"))
-    after = _storage((new.get("resources") or {}).get("requests"))
-    if after.compare(before) < 0 and after.compare(_storage(status.get("capacity"))) <= 0:
+def _check_size_update(out: FieldErrorList, new: Tree, old: Tree, status: Tree) -> None:
+    before = _storage_request((old.get("resources") or {}).get("requests"))
+    after = _storage_request((new.get("resources") or {}).get("requests"))
+    if after.compare(before) < 0 and after.compare(_storage_request(status.get("capacity"))) <= 0:
         out.forbidden("spec.resources.requests.storage", "field can not be less than status.capacity")
 
 
-def _storage(amounts: Mapping[str, Any] | None) -> Any:
+def _storage_request(amounts: Mapping[str, Any] | None) -> Any:
     return parse_quantity((amounts or {}).get("storage", "0"))
 
 
 # Volumes
 
 
-def check_volume(out: Faults, volume: Tree) -> None:
+def check_volume(out: FieldErrorList, volume: Tree) -> None:
     check_metadata(out, volume["metadata"], dns_subdomain, namespaced=False)
     spec = volume["spec"]
     _check_access(out, spec.get("accessModes", []), "spec.accessModes", "")
@@ -182,7 +182,7 @@ def check_volume(out: Faults, volume: Tree) -> None:
         out.unsupported("spec.volumeMode", spec["volumeMode"], _MODES)
 
 
-def _check_capacity(out: Faults, given: Tree | None) -> None:
+def _check_capacity(out: FieldErrorList, given: Tree | None) -> None:
     capacity = given or {}
     if not capacity:
         out.required("spec.capacity")
@@ -201,7 +201,7 @@ def volume_source(spec: Tree) -> dict[str, Tree]:
     return {name: source for name, source in spec.items() if name not in _NOT_SOURCES}
 
 
-def _check_volume_source(out: Faults, spec: Tree) -> None:
+def _check_volume_source(out: FieldErrorList, spec: Tree) -> None:
     sources = volume_source(spec)
     if not sources:
         out.required("spec", "must specify a volume type")
@@ -224,15 +224,15 @@ def _check_volume_source(out: Faults, spec: Tree) -> None:
         out.forbidden("spec.persistentVolumeReclaimPolicy", rule)
 
 
-def _check_local(out: Faults, source: Tree) -> None:
+def _check_local(out: FieldErrorList, source: Tree) -> None:
     path = source.get("path", "")
     if not path:
         out.required("spec.local.path")
     else:
-        out.each_invalid("spec.local.path", path, no_steps_back(path))
+        out.each_invalid("spec.local.path", path, no_backsteps(path))
 
 
-def _check_csi_volume(out: Faults, source: Tree) -> None:
+def _check_csi_volume(out: FieldErrorList, source: Tree) -> None:
     check_driver_name(out, source.get("driver", ""), "spec.csi.driver")
     if not source.get("volumeHandle"):
         out.required("spec.csi.volumeHandle")
@@ -250,24 +250,24 @@ def _check_csi_volume(out: Faults, source: Tree) -> None:
                     out.each_invalid(f"spec.csi.{name}.{field}", secret[field], rule(secret[field]))
 
 
-def check_volume_update(out: Faults, volume: Tree, old: Tree) -> None:
+def check_volume_update(out: FieldErrorList, volume: Tree, old: Tree) -> None:
     check_volume(out, volume)
     if volume_source(volume["spec"]) != volume_source(old["spec"]):
-        told = difference("core.PersistentVolumeSource", old["spec"], volume["spec"])
+        told = struct_diff("core.PersistentVolumeSource", old["spec"], volume["spec"])
         rule = "spec.persistentvolumesource is immutable after creation"
         out.forbidden("spec.persistentvolumesource", f"{rule}\n{told}")
     if volume["spec"].get("volumeMode") != old["spec"].get("volumeMode"):
         out.invalid("volumeMode", volume["spec"].get("volumeMode"), IMMUTABLE)
     place, before = volume["spec"].get("nodeAffinity"), old["spec"].get("nodeAffinity")
     if before is not None and place != before:
-        shown = None if place is None else form("core.VolumeNodeAffinity", place)
+        shown = None if place is None else struct_text("core.VolumeNodeAffinity", place)
         out.invalid("nodeAffinity", shown, f"{IMMUTABLE}, except for updating from beta label to GA")
 
 
 # Classes, drivers, capacities, attachments
 
 
-def check_storage_class(out: Faults, item: Tree) -> None:
+def check_storage_class(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     _check_provisioner(out, item.get("provisioner", ""), "provisioner")
     _check_parameters(out, item.get("parameters") or {})
@@ -285,14 +285,14 @@ def check_storage_class(out: Faults, item: Tree) -> None:
         seen.append(found)
 
 
-def _check_provisioner(out: Faults, name: str, path: str) -> None:
+def _check_provisioner(out: FieldErrorList, name: str, path: str) -> None:
     if not name:
         out.required(path)
     else:
         out.each_invalid(path, name.lower(), label_key(name.lower()))
 
 
-def _check_parameters(out: Faults, parameters: Mapping[str, str]) -> None:
+def _check_parameters(out: FieldErrorList, parameters: Mapping[str, str]) -> None:
     if len(parameters) > 512:
         out.too_long("parameters", 512)
     if "" in parameters:
@@ -301,7 +301,7 @@ def _check_parameters(out: Faults, parameters: Mapping[str, str]) -> None:
         out.too_long("parameters", _MOST_PARAMETERS)
 
 
-def _check_topology(out: Faults, term: Tree, path: str) -> dict[str, set[str]]:
+def _check_topology(out: FieldErrorList, term: Tree, path: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for index, expression in enumerate(term.get("matchLabelExpressions", ())):
         where, key = f"{path}.matchLabelExpressions[{index}]", expression.get("key", "")
@@ -319,21 +319,21 @@ def _check_topology(out: Faults, term: Tree, path: str) -> dict[str, set[str]]:
     return found
 
 
-def check_storage_class_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_storage_class_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_storage_class(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item.get("parameters") != old.get("parameters"):
-        out.invalid("parameters", sorted_form(item.get("parameters")), IMMUTABLE)
+        out.invalid("parameters", sorted_map(item.get("parameters")), IMMUTABLE)
     for name in ("provisioner", "reclaimPolicy", "volumeBindingMode"):
         check_immutable(out, item.get(name), old.get(name), name)
 
 
-def check_csi_driver(out: Faults, item: Tree) -> None:
+def check_csi_driver(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     _check_driver_spec(out, item["spec"])
 
 
-def _check_driver_spec(out: Faults, spec: Tree) -> None:
+def _check_driver_spec(out: FieldErrorList, spec: Tree) -> None:
     policies = ("File", "None", "ReadWriteOnceWithFSType")
     if spec.get("fsGroupPolicy", "None") not in policies:
         out.unsupported("spec.fsGroupPolicy", spec["fsGroupPolicy"], policies)
@@ -355,14 +355,14 @@ def _check_driver_spec(out: Faults, spec: Tree) -> None:
             out.unsupported("spec.volumeLifecycleModes", mode, ("Persistent", "Ephemeral"))
 
 
-def check_csi_driver_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_csi_driver_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     _check_driver_spec(out, item["spec"])
     for name, shown in (("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")):
         check_immutable(out, item["spec"].get(name), old["spec"].get(name), f"spec.{shown}")
 
 
-def check_csi_node(out: Faults, item: Tree) -> None:
+def check_csi_node(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     seen: set[str] = set()
     for index, driver in enumerate(item["spec"].get("drivers") or ()):
@@ -379,7 +379,7 @@ def check_csi_node(out: Faults, item: Tree) -> None:
         _check_topology_keys(out, driver.get("topologyKeys") or (), where)
 
 
-def _check_topology_keys(out: Faults, keys: Any, path: str) -> None:
+def _check_topology_keys(out: FieldErrorList, keys: Any, path: str) -> None:
     seen: set[str] = set()
     for key in keys:
         if not key:
@@ -390,7 +390,7 @@ def _check_topology_keys(out: Faults, keys: Any, path: str) -> None:
         out.each_invalid(path, key, label_key(key))
 
 
-def check_csi_node_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_csi_node_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_csi_node(out, item)
     for before in old["spec"].get("drivers") or ():
         for after in item["spec"].get("drivers") or ():
@@ -406,24 +406,24 @@ def check_csi_node_update(out: Faults, item: Tree, old: Tree) -> None:
                     out.invalid("spec.drivers", shown, IMMUTABLE)
 
 
-def check_capacity(out: Faults, item: Tree) -> None:
+def check_csi_storage_capacity(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
     check_selector(out, item.get("nodeTopology"), "nodeTopology")
     name = item.get("storageClassName", "")
     out.each_invalid("storageClassName", name, dns_subdomain(name))
     if item.get("capacity") is not None:
-        check_amount(out, "storage", parse_quantity(item["capacity"]), "capacity")
+        check_quantity(out, "storage", parse_quantity(item["capacity"]), "capacity")
 
 
-def check_capacity_update(out: Faults, item: Tree, old: Tree) -> None:
-    check_capacity(out, item)
+def check_csi_storage_capacity_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
+    check_csi_storage_capacity(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     if item.get("nodeTopology") != old.get("nodeTopology"):
-        out.invalid("nodeTopology", selector_form(item.get("nodeTopology")), IMMUTABLE)
+        out.invalid("nodeTopology", normalize_selector(item.get("nodeTopology")), IMMUTABLE)
     check_immutable(out, item.get("storageClassName", ""), old.get("storageClassName", ""), "storageClassName")
 
 
-def check_attachment(out: Faults, item: Tree) -> None:
+def check_volume_attachment(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     spec = item["spec"]
     check_driver_name(out, spec.get("attacher", ""), "spec.attacher")
@@ -442,8 +442,8 @@ def check_attachment(out: Faults, item: Tree) -> None:
         out.each_invalid("spec.source.persistentVolumeName", name, dns_subdomain(name))
 
 
-def check_attachment_update(out: Faults, item: Tree, old: Tree) -> None:
-    check_attachment(out, item)
+def check_volume_attachment_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
+    check_volume_attachment(out, item)
     if item["spec"] != old["spec"]:
         source = item["spec"].get("source") or {}
         shown = {
@@ -457,7 +457,7 @@ def check_attachment_update(out: Faults, item: Tree, old: Tree) -> None:
         out.invalid("spec", shown, IMMUTABLE)
 
 
-def check_attributes_class(out: Faults, item: Tree) -> None:
+def check_attributes_class(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False)
     _check_provisioner(out, item.get("driverName", ""), "driverName")
     _check_parameters(out, item.get("parameters") or {})
@@ -465,7 +465,7 @@ def check_attributes_class(out: Faults, item: Tree) -> None:
         out.required("parameters", "must contain at least one key/value pair")
 
 
-def check_attributes_class_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_attributes_class_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"])
     for name in ("driverName", "parameters"):
         if item.get(name) != old.get(name):

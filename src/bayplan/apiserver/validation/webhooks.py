@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_metadata, check_metadata_update, check_selector
 from bayplan.apiserver.validation.names import (
-    dns_old_label,
+    dns1035_label,
     dns_subdomain,
     label_key,
     port_number,
@@ -28,32 +28,32 @@ _SIDE_EFFECTS = ("None", "NoneOnDryRun")
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _SCOPES = ("*", "Cluster", "Namespaced")
 _FORM = "; desired format: https://host[/path]"
-_MOST_CONDITIONS = 64
-_LONGEST_S = 30
+_MAX_MATCH_CONDITIONS = 64
+_MAX_TIMEOUT_S = 30
 
 
-def check_webhooks(out: Faults, item: Tree) -> None:
+def check_webhooks(out: FieldErrorList, item: Tree) -> None:
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=False, kube=False)
     names: set[str] = set()
     for index, hook in enumerate(item.get("webhooks") or ()):
         path = f"webhooks[{index}]"
-        _check_hook(out, hook, path)
+        _check_webhook(out, hook, path)
         _check_reviews(out, hook.get("admissionReviewVersions") or [], f"{path}.admissionReviewVersions")
-        _check_new(out, names, hook.get("name", ""), f"{path}.name")
+        _check_unique_name(out, names, hook.get("name", ""), f"{path}.name")
 
 
-def check_webhooks_update(out: Faults, item: Tree, old: Tree) -> None:
+def check_webhooks_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_metadata_update(out, item["metadata"], old["metadata"], kube=False)
     check_webhooks(out, item)
 
 
-def _check_new(out: Faults, names: set[str], name: str, path: str) -> None:
+def _check_unique_name(out: FieldErrorList, names: set[str], name: str, path: str) -> None:
     if name and name in names:
         out.duplicate(path, name)
     names.add(name)
 
 
-def _check_hook(out: Faults, hook: Tree, path: str) -> None:
+def _check_webhook(out: FieldErrorList, hook: Tree, path: str) -> None:
     _check_name(out, hook.get("name", ""), f"{path}.name")
     for index, rule in enumerate(hook.get("rules") or ()):
         _check_rule(out, rule, f"{path}.rules[{index}]")
@@ -66,7 +66,7 @@ def _check_hook(out: Faults, hook: Tree, path: str) -> None:
     elif effects not in _SIDE_EFFECTS:
         out.unsupported(f"{path}.sideEffects", effects, _SIDE_EFFECTS)
     seconds = hook.get("timeoutSeconds")
-    if seconds is not None and not 1 <= seconds <= _LONGEST_S:
+    if seconds is not None and not 1 <= seconds <= _MAX_TIMEOUT_S:
         out.invalid(f"{path}.timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds")
     for name in ("namespaceSelector", "objectSelector"):
         check_selector(out, hook.get(name), f"{path}.{name}")
@@ -74,7 +74,7 @@ def _check_hook(out: Faults, hook: Tree, path: str) -> None:
     _check_conditions(out, hook.get("matchConditions") or [], f"{path}.matchConditions")
 
 
-def _check_name(out: Faults, name: str, path: str) -> None:
+def _check_name(out: FieldErrorList, name: str, path: str) -> None:
     if not name:
         out.required(path)
     elif problems := dns_subdomain(name):
@@ -83,7 +83,7 @@ def _check_name(out: Faults, name: str, path: str) -> None:
         out.invalid(path, name, "should be a domain with at least three segments separated by dots")
 
 
-def _check_reviews(out: Faults, versions: Sequence[str], path: str) -> None:
+def _check_reviews(out: FieldErrorList, versions: Sequence[str], path: str) -> None:
     if not versions:
         out.required(path, f"must specify one of {', '.join(_REVIEWS)}")
         return
@@ -91,7 +91,7 @@ def _check_reviews(out: Faults, versions: Sequence[str], path: str) -> None:
         if version in versions[:index]:
             out.invalid(f"{path}[{index}]", version, "duplicate version")
         else:
-            out.each_invalid(f"{path}[{index}]", version, dns_old_label(version))
+            out.each_invalid(f"{path}[{index}]", version, dns1035_label(version))
     if not set(versions) & set(_REVIEWS):
         out.invalid(path, list(versions), f"must include at least one of {', '.join(_REVIEWS)}")
 
@@ -99,15 +99,15 @@ def _check_reviews(out: Faults, versions: Sequence[str], path: str) -> None:
 # Rules
 
 
-def _check_rule(out: Faults, rule: Tree, path: str) -> None:
+def _check_rule(out: FieldErrorList, rule: Tree, path: str) -> None:
     operations = rule.get("operations") or []
-    _check_any(out, operations, f"{path}.operations", "operations")
+    _check_wildcard(out, operations, f"{path}.operations", "operations")
     for index, operation in enumerate(operations):
         if operation not in _OPERATIONS:
             out.unsupported(f"{path}.operations[{index}]", operation, _OPERATIONS)
-    _check_any(out, rule.get("apiGroups") or [], f"{path}.apiGroups", "API groups")
+    _check_wildcard(out, rule.get("apiGroups") or [], f"{path}.apiGroups", "API groups")
     versions = rule.get("apiVersions") or []
-    _check_any(out, versions, f"{path}.apiVersions", "API versions")
+    _check_wildcard(out, versions, f"{path}.apiVersions", "API versions")
     for index, version in enumerate(versions):
         if not version:
             out.required(f"{path}.apiVersions[{index}]")
@@ -116,7 +116,7 @@ def _check_rule(out: Faults, rule: Tree, path: str) -> None:
         out.unsupported(f"{path}.scope", rule["scope"], _SCOPES)
 
 
-def _check_any(out: Faults, chosen: Sequence[str], path: str, what: str) -> None:
+def _check_wildcard(out: FieldErrorList, chosen: Sequence[str], path: str, what: str) -> None:
     """Something must be chosen, and everything stands alone."""
     if not chosen:
         out.required(path)
@@ -124,7 +124,7 @@ def _check_any(out: Faults, chosen: Sequence[str], path: str, what: str) -> None
         out.invalid(path, list(chosen), f"if '*' is present, must not specify other {what}")
 
 
-def _check_resources(out: Faults, resources: Sequence[str], path: str) -> None:
+def _check_resources(out: FieldErrorList, resources: Sequence[str], path: str) -> None:
     if not resources:
         out.required(path)
     whole, parts, plain = set(), set(), False
@@ -151,7 +151,7 @@ def _check_resources(out: Faults, resources: Sequence[str], path: str) -> None:
 # Where the webhook is
 
 
-def _check_client(out: Faults, config: Tree, path: str) -> None:
+def _check_client(out: FieldErrorList, config: Tree, path: str) -> None:
     url, service = config.get("url"), config.get("service")
     if (url is None) == (service is None):
         out.required(path, "exactly one of url or service is required")
@@ -161,7 +161,7 @@ def _check_client(out: Faults, config: Tree, path: str) -> None:
         _check_service(out, service or {}, f"{path}.service")
 
 
-def _check_url(out: Faults, url: str, path: str) -> None:
+def _check_url(out: FieldErrorList, url: str, path: str) -> None:
     try:
         parts = urlsplit(url)
     except ValueError as fault:
@@ -180,7 +180,7 @@ def _check_url(out: Faults, url: str, path: str) -> None:
         out.invalid(path, parts.query, "query parameters are not permitted in the URL")
 
 
-def _check_service(out: Faults, service: Tree, path: str) -> None:
+def _check_service(out: FieldErrorList, service: Tree, path: str) -> None:
     # Upstream hands over name and namespace in the wrong order, and so tells of each under the other's name.
     for name, told in (("namespace", "name"), ("name", "namespace")):
         if not service.get(name):
@@ -203,9 +203,9 @@ def _check_service(out: Faults, service: Tree, path: str) -> None:
             out.invalid(f"{path}.path", where, f"segment[{index}]: {problem}")
 
 
-def _check_conditions(out: Faults, conditions: Sequence[Tree], path: str) -> None:
-    if len(conditions) > _MOST_CONDITIONS:
-        out.too_many(path, len(conditions), _MOST_CONDITIONS)
+def _check_conditions(out: FieldErrorList, conditions: Sequence[Tree], path: str) -> None:
+    if len(conditions) > _MAX_MATCH_CONDITIONS:
+        out.too_many(path, len(conditions), _MAX_MATCH_CONDITIONS)
     names: set[str] = set()
     for index, condition in enumerate(conditions):
         if not condition.get("expression", "").strip():
@@ -214,4 +214,4 @@ def _check_conditions(out: Faults, conditions: Sequence[Tree], path: str) -> Non
         if not name:
             out.required(f"{path}[{index}].name")
         out.each_invalid(f"{path}[{index}].name", name, label_key(name) if name else ())
-        _check_new(out, names, name, f"{path}[{index}].name")
+        _check_unique_name(out, names, name, f"{path}[{index}].name")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.pod_templates import TEMPLATES, at_path
 from bayplan.apiserver.validation.names import dns_label
 from bayplan.apiserver.warnings.other_kinds import (
@@ -28,7 +28,7 @@ from bayplan.apiserver.warnings.pods import pod_warnings
 _MANY_COMPLETIONS, _MANY_AT_ONCE = 100_000, 10_000
 
 
-def warnings_for(resource: Resource, item: Tree, old: Tree | None = None) -> list[str]:
+def warnings_for(resource: ServedResource, item: Tree, old: Tree | None = None) -> list[str]:
     """What there is to say about an object that is created, or changed if there is an old one."""
     if resource.custom:
         return []

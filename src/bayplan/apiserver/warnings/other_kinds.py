@@ -11,7 +11,7 @@ from bayplan.apiserver.resources.kinds import Tree
 from bayplan.codec.go_text import quote
 from bayplan.codec.quantity import parse_quantity
 
-OLD_LABELS = {
+DEPRECATED_LABELS = {
     "beta.kubernetes.io/arch": 'deprecated since v1.14; use "kubernetes.io/arch" instead',
     "beta.kubernetes.io/os": 'deprecated since v1.14; use "kubernetes.io/os" instead',
     "failure-domain.beta.kubernetes.io/region": 'deprecated since v1.17; use "topology.kubernetes.io/region" instead',
@@ -20,9 +20,9 @@ OLD_LABELS = {
     "node-role.kubernetes.io/master": 'use "node-role.kubernetes.io/control-plane" instead',
 }
 """Labels of nodes under names that are no longer theirs."""
-OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+STORAGE_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 _OLD_RECLAIM = "volume.beta.kubernetes.io/mount-options"
-GONE_VOLUMES = {
+REMOVED_VOLUME_TYPES = {
     "photonPersistentDisk": "deprecated in v1.11, non-functional in v1.16+",
     "scaleIO": "deprecated in v1.16, non-functional in v1.22+",
     "storageos": "deprecated in v1.22, non-functional in v1.25+",
@@ -30,7 +30,7 @@ GONE_VOLUMES = {
     "cephfs": "deprecated in v1.28, non-functional in v1.31+",
     "rbd": "deprecated in v1.28, non-functional in v1.31+",
 }
-SHOWN = {"storageos": "storageOS"}
+VOLUME_TYPE_NAMES = {"storageos": "storageOS"}
 """Fields that warnings spell in their own way."""
 _TOKENS = (
     "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible "
@@ -49,16 +49,16 @@ def fraction_warning(path: str, amount: Any) -> Iterator[str]:
 def term_warnings(path: str, term: Tree) -> Iterator[str]:
     """A term of a node selector."""
     for index, each in enumerate(term.get("matchExpressions") or ()):
-        if (told := OLD_LABELS.get(each.get("key", ""))) is not None:
+        if (told := DEPRECATED_LABELS.get(each.get("key", ""))) is not None:
             yield f"{path}.matchExpressions[{index}].key: {each['key']} is {told}"
 
 
 def volume_warnings(item: Tree) -> list[str]:
     spec, annotations = item["spec"], item["metadata"].get("annotations") or {}
     found = []
-    if OLD_CLASS in annotations:
+    if STORAGE_CLASS_ANNOTATION in annotations:
         told = 'deprecated since v1.8; use "storageClassName" attribute instead'
-        found.append(f"metadata.annotations[{OLD_CLASS}]: {told}")
+        found.append(f"metadata.annotations[{STORAGE_CLASS_ANNOTATION}]: {told}")
     if _OLD_RECLAIM in annotations:
         told = 'deprecated since v1.31; use "mountOptions" attribute instead'
         found.append(f"metadata.annotations[{_OLD_RECLAIM}]: {told}")
@@ -69,15 +69,15 @@ def volume_warnings(item: Tree) -> list[str]:
     terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
     for index, term in enumerate(terms):
         found += term_warnings(f"spec.nodeAffinity.required.nodeSelectorTerms[{index}]", term)
-    gone = [(name, told) for name, told in GONE_VOLUMES.items() if spec.get(name) is not None]
-    return found + [f"spec.{SHOWN.get(name, name)}: {told}" for name, told in gone]
+    gone = [(name, told) for name, told in REMOVED_VOLUME_TYPES.items() if spec.get(name) is not None]
+    return found + [f"spec.{VOLUME_TYPE_NAMES.get(name, name)}: {told}" for name, told in gone]
 
 
 def claim_warnings(item: Tree) -> list[str]:
     found = []
-    if OLD_CLASS in (item["metadata"].get("annotations") or {}):
+    if STORAGE_CLASS_ANNOTATION in (item["metadata"].get("annotations") or {}):
         told = 'deprecated since v1.8; use "storageClassName" attribute instead'
-        found.append(f"metadata.annotations[{OLD_CLASS}]: {told}")
+        found.append(f"metadata.annotations[{STORAGE_CLASS_ANNOTATION}]: {told}")
     return found + claim_spec_warnings("spec", item["spec"])
 
 
@@ -134,7 +134,7 @@ def node_warnings(item: Tree) -> list[str]:
 
 def runtime_class_warnings(item: Tree) -> list[str]:
     selector = (item.get("scheduling") or {}).get("nodeSelector") or {}
-    return [f"scheduling.nodeSelector: {OLD_LABELS[key]}" for key in selector if key in OLD_LABELS]
+    return [f"scheduling.nodeSelector: {DEPRECATED_LABELS[key]}" for key in selector if key in DEPRECATED_LABELS]
 
 
 def secret_warnings(item: Tree) -> list[str]:
@@ -158,8 +158,8 @@ def driver_warnings(item: Tree) -> list[str]:
 
 def storage_class_warnings(item: Tree) -> list[str]:
     return [
-        f"allowedTopologies[{index}].matchLabelExpressions[{number}].key: {OLD_LABELS[each['key']]}"
+        f"allowedTopologies[{index}].matchLabelExpressions[{number}].key: {DEPRECATED_LABELS[each['key']]}"
         for index, term in enumerate(item.get("allowedTopologies") or ())
         for number, each in enumerate(term.get("matchLabelExpressions") or ())
-        if each.get("key") in OLD_LABELS
+        if each.get("key") in DEPRECATED_LABELS
     ]

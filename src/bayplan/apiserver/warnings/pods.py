@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.clean_spec_cache import Faultless
+from bayplan.apiserver.validation.clean_spec_cache import CleanSpecCache
 from bayplan.apiserver.warnings.other_kinds import (
-    GONE_VOLUMES,
-    OLD_LABELS,
-    SHOWN,
+    DEPRECATED_LABELS,
+    REMOVED_VOLUME_TYPES,
+    VOLUME_TYPE_NAMES,
     claim_spec_warnings,
     fraction_warning,
     term_warnings,
@@ -29,7 +29,7 @@ _APPARMOR_OF = "container.apparmor.security.beta.kubernetes.io/"
 _NULL_SELECTOR = "a null labelSelector results in matching no pod"
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _VOLUMES = {
-    **GONE_VOLUMES,
+    **REMOVED_VOLUME_TYPES,
     "gitRepo": "deprecated in v1.11, and disabled by default in v1.33+",
     "flocker": "deprecated in v1.22, non-functional in v1.25+",
     "quobyte": "deprecated in v1.22, non-functional in v1.25+",
@@ -40,19 +40,19 @@ _Paths = list[tuple[str, str]]
 """(path, where it comes from)."""
 
 
-_FAULTLESS = Faultless()
+_CLEAN_SPECS = CleanSpecCache()
 
 
 def pod_warnings(where: str, pod: Tree) -> list[str]:
     """`where` is the path of a template; it is empty for a pod. A spec without a fault is looked at once."""
     if (pod.get("metadata") or {}).get("annotations"):
         return _pod_warnings(where, pod)
-    text = _FAULTLESS.text(pod.get("spec") or {})
-    if text in _FAULTLESS:
+    text = _CLEAN_SPECS.key(pod.get("spec") or {})
+    if text in _CLEAN_SPECS:
         return []
     found = _pod_warnings(where, pod)
     if not found:
-        _FAULTLESS.add(text)
+        _CLEAN_SPECS.add(text)
     return found
 
 
@@ -64,7 +64,9 @@ def _pod_warnings(where: str, pod: Tree) -> list[str]:
         (f"{path}.{kind}[{index}]", each) for kind in _CONTAINERS for index, each in enumerate(spec.get(kind) or ())
     ]
     found = [
-        f"{path}.nodeSelector[{key}]: {OLD_LABELS[key]}" for key in spec.get("nodeSelector") or () if key in OLD_LABELS
+        f"{path}.nodeSelector[{key}]: {DEPRECATED_LABELS[key]}"
+        for key in spec.get("nodeSelector") or ()
+        if key in DEPRECATED_LABELS
     ]
     affinity = spec.get("affinity")
     if affinity:
@@ -123,7 +125,7 @@ def _pod_affinity(path: str, affinity: Tree) -> Iterator[str]:
 def _spreading(path: str, spec: Tree) -> Iterator[str]:
     for index, each in enumerate(spec.get("topologySpreadConstraints") or ()):
         place = f"{path}.topologySpreadConstraints[{index}]"
-        if (told := OLD_LABELS.get(each.get("topologyKey", ""))) is not None:
+        if (told := DEPRECATED_LABELS.get(each.get("topologyKey", ""))) is not None:
             yield f"{place}.topologyKey: {each['topologyKey']} is {told}"
         if each.get("labelSelector") is None:
             yield f"{place}.labelSelector: {_NULL_SELECTOR}"
@@ -137,7 +139,7 @@ def _volumes(path: str, volumes: list[Tree]) -> Iterator[str]:
         place = f"{path}.volumes[{index}]"
         for name, told in _VOLUMES.items():
             if volume.get(name) is not None:
-                yield f"{place}.{SHOWN.get(name, name)}: {told}"
+                yield f"{place}.{VOLUME_TYPE_NAMES.get(name, name)}: {told}"
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
         if template is not None:
             yield from claim_spec_warnings(f"{place}.ephemeral.volumeClaimTemplate.spec", template.get("spec") or {})
@@ -149,16 +151,20 @@ def _overlaps(volume: Tree) -> Iterator[str]:
     for kind, called, key in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
         if (source := volume.get(kind)) is not None:
             shown = f"{called} {quote(source.get(key, ''))}"
-            yield from _colliding(volume, shown, [(each.get("path", ""), "") for each in source.get("items") or ()])
+            yield from _colliding_paths(
+                volume, shown, [(each.get("path", ""), "") for each in source.get("items") or ()]
+            )
     if (source := volume.get("downwardAPI")) is not None:
-        yield from _colliding(volume, "DownwardAPI", [(each.get("path", ""), "") for each in source.get("items") or ()])
+        yield from _colliding_paths(
+            volume, "DownwardAPI", [(each.get("path", ""), "") for each in source.get("items") or ()]
+        )
     if (projected := volume.get("projected")) is not None:
         together: _Paths = []
         for source in projected.get("sources") or ():
             if not source:
                 yield f"volume {quote(volume['name'])} (Projected) has no sources provided"
             together += _projected_paths(source)
-        yield from _colliding(volume, "Projected", together)
+        yield from _colliding_paths(volume, "Projected", together)
 
 
 def _projected_paths(source: Tree) -> _Paths:
@@ -176,7 +182,7 @@ def _projected_paths(source: Tree) -> _Paths:
     return [(certificate[key], f"PodCertificate {what}") for key, what in pairs if certificate.get(key)]
 
 
-def _colliding(volume: Tree, shown: str, paths: _Paths) -> Iterator[str]:
+def _colliding_paths(volume: Tree, shown: str, paths: _Paths) -> Iterator[str]:
     """Files of a volume of which one would stand where another has a folder, or both the same."""
     before: _Paths = []
     for given, source in paths:
@@ -272,7 +278,11 @@ def _ports(containers: _Containers) -> list[str]:
     numbers: dict[tuple[Any, Any], list[tuple[str, Tree]]] = {}
     for place, port in ports:
         others = numbers.setdefault((port.get("containerPort"), port.get("protocol", "TCP")), [])
-        found += (f"{place}: {told} port definition with {at}" for at, other in others if (told := _clash(port, other)))
+        found += (
+            f"{place}: {told} port definition with {at}"
+            for at, other in others
+            if (told := _port_conflict(port, other))
+        )
         others.append((place, port))
     names: dict[str, str] = {}
     for place, port in ports:
@@ -285,7 +295,7 @@ def _ports(containers: _Containers) -> list[str]:
     return found
 
 
-def _clash(port: Tree, other: Tree) -> str:
+def _port_conflict(port: Tree, other: Tree) -> str:
     """How two ports of one number are in each other's way."""
     mine, theirs = port.get("hostPort", 0), other.get("hostPort", 0)
     address, another = port.get("hostIP", ""), other.get("hostIP", "")

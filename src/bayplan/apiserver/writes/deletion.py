@@ -13,23 +13,23 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.schema.decoder import BuiltIn, Expected, parse_json
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.schema.decoder import BuiltInReader, ExpectedKind, parse_json
 from bayplan.apiserver.schema.protobuf import MAGIC, decode_protobuf
 from bayplan.apiserver.schema.types import built_in_types
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.writes.metadata import timestamp
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+CRD_CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """A definition goes after the objects of its kind."""
 _DEFINITIONS = ("apiextensions.k8s.io", "customresourcedefinitions")
-_EXPECTED = Expected("", "v1", "DeleteOptions")
+_EXPECTED = ExpectedKind("", "v1", "DeleteOptions")
 _POLICIES = ("Background", "Foreground", "Orphan")
-_ORPHANING = frozenset({("", "replicationcontrollers"), ("batch", "jobs")})
+_ORPHAN_BY_DEFAULT = frozenset({("", "replicationcontrollers"), ("batch", "jobs")})
 """Kinds whose dependents stay when nobody says what to do with them, as in their first versions."""
-_SHOWN = frozenset(
+_RETURNS_OBJECT = frozenset(
     {
         *(("", plural) for plural in ("namespaces", "persistentvolumeclaims", "persistentvolumes", "pods")),
         *(("", plural) for plural in ("podtemplates", "resourcequotas", "serviceaccounts", "services")),
@@ -41,7 +41,7 @@ _SHOWN = frozenset(
 )
 """Kinds whose deletion answers with the object; the others answer with a Status."""
 
-Outcome = Literal["removed", "marked", "unchanged"]
+DeletionOutcome = Literal["removed", "marked", "unchanged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class DeleteOptions:
     @classmethod
     def of(cls, body: Tree) -> DeleteOptions:
         """From a body, or from parameters in the shape of one. Raises what Kubernetes says about nonsense."""
-        faults = Faults()
+        faults = FieldErrorList()
         policy, orphan = body.get("propagationPolicy") or "", body.get("orphanDependents")
         if policy and orphan is not None:
             faults.invalid("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set")
@@ -80,14 +80,14 @@ class DeleteOptions:
             return cls.of(_read(content))
         body: Tree = {"propagationPolicy": query.get("propagationPolicy")}
         if query.get("gracePeriodSeconds"):
-            body["gracePeriodSeconds"] = _whole_number(query["gracePeriodSeconds"])
+            body["gracePeriodSeconds"] = _parse_int(query["gracePeriodSeconds"])
         if query.get("orphanDependents"):
             body["orphanDependents"] = query["orphanDependents"].lower() == "true"
         if query.get("dryRun"):
             body["dryRun"] = [query["dryRun"]]
         return cls.of(body)
 
-    def check(self, resource: Resource, tree: Tree) -> None:
+    def check(self, resource: ServedResource, tree: Tree) -> None:
         """Refuse when the object is not the one that was meant."""
         metadata = tree["metadata"]
         if self.uid and self.uid != metadata.get("uid"):
@@ -108,40 +108,42 @@ class DeleteOptions:
             )
 
 
-def begin_deletion(resource: Resource, tree: Tree, options: DeleteOptions, now: datetime) -> tuple[Outcome, bool]:
+def begin_deletion(
+    resource: ServedResource, tree: Tree, options: DeleteOptions, now: datetime
+) -> tuple[DeletionOutcome, bool]:
     """Mark the tree, which is changed in place, as far as it must be.
 
     The outcome, and whether the marking is to be written even though the object goes at once: watches of pods see the
     mark before the end.
     """
     metadata = tree["metadata"]
-    graceful = _grace(resource, tree, options, now)
+    graceful = _grace_period_s(resource, tree, options, now)
     if graceful == "pending":
         return "unchanged", False
-    changed = _settle_finalizers(resource, metadata, options.policy)
-    waiting = bool(metadata.get("finalizers")) or _namespace_holds(resource, tree)
+    changed = _update_propagation_finalizers(resource, metadata, options.policy)
+    waiting = bool(metadata.get("finalizers")) or _namespace_has_finalizers(resource, tree)
     if graceful == "no":
         if not waiting:
             return "removed", False
-        marked = _mark(resource, metadata, now) | _terminate(resource, tree)
+        marked = _set_deletion_timestamp(resource, metadata, now) | _set_terminating(resource, tree)
         return ("marked" if marked or changed else "unchanged"), True
     if waiting or metadata["deletionGracePeriodSeconds"] > 0:
         return "marked", True
     return "removed", True
 
 
-def may_go(resource: Resource, tree: Tree) -> bool:
+def can_remove(resource: ServedResource, tree: Tree) -> bool:
     """Whether a write leaves nothing that the object's end waits for."""
     metadata = tree["metadata"]
     marked = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds", 0) == 0
-    return marked and not metadata.get("finalizers") and not _namespace_holds(resource, tree)
+    return marked and not metadata.get("finalizers") and not _namespace_has_finalizers(resource, tree)
 
 
-def shows_deleted(resource: Resource) -> bool:
-    return resource.storage in _SHOWN
+def returns_deleted_object(resource: ServedResource) -> bool:
+    return resource.storage in _RETURNS_OBJECT
 
 
-def gone_status(resource: Resource, tree: Tree) -> Tree:
+def deleted_status(resource: ServedResource, tree: Tree) -> Tree:
     """The answer for kinds that do not show what was deleted."""
     metadata = tree["metadata"]
     details = {"name": metadata["name"], **({"group": resource.group} if resource.group else {})}
@@ -156,21 +158,21 @@ def _read(content: bytes) -> Tree:
     type_ = built_in_types().of("", "v1", "DeleteOptions")
     assert type_ is not None
     given = {**parse_json(content, _EXPECTED), "apiVersion": "v1", "kind": "DeleteOptions"}
-    found, _, wrong = BuiltIn(type_, _EXPECTED).read(given)
+    found, _, wrong = BuiltInReader(type_, _EXPECTED).read(given)
     if wrong is not None:
         raise api_errors.bad_request(f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {wrong}')
     return found
 
 
-def _whole_number(text: str) -> int:
+def _parse_int(text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise api_errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
 
 
-def _dry_run_faults(dry_run: list[Any]) -> Faults:
-    faults = Faults()
+def _dry_run_faults(dry_run: list[Any]) -> FieldErrorList:
+    faults = FieldErrorList()
     for each in dry_run:
         if each != "All":
             faults.unsupported("dryRun", dry_run, ("All",))
@@ -178,7 +180,9 @@ def _dry_run_faults(dry_run: list[Any]) -> Faults:
     return faults
 
 
-def _grace(resource: Resource, tree: Tree, options: DeleteOptions, now: datetime) -> Literal["no", "yes", "pending"]:
+def _grace_period_s(
+    resource: ServedResource, tree: Tree, options: DeleteOptions, now: datetime
+) -> Literal["no", "yes", "pending"]:
     """Only pods have a grace; a second deletion can only shorten it."""
     if resource.storage != ("", "pods"):
         return "no"
@@ -202,17 +206,17 @@ def _grace(resource: Resource, tree: Tree, options: DeleteOptions, now: datetime
     return "yes"
 
 
-def _settle_finalizers(resource: Resource, metadata: Tree, policy: str) -> bool:
+def _update_propagation_finalizers(resource: ServedResource, metadata: Tree, policy: str) -> bool:
     """Add or take away the two finalizers of propagation; whether that changed anything."""
     if resource.storage == ("", "events"):
         return False
     before = metadata.get("finalizers") or []
-    orphan = policy == "Orphan" or (not policy and (ORPHAN in before or resource.storage in _ORPHANING))
+    orphan = policy == "Orphan" or (not policy and (ORPHAN in before or resource.storage in _ORPHAN_BY_DEFAULT))
     foreground = policy == "Foreground" or (not policy and FOREGROUND in before and not orphan)
     after = [each for each in before if each not in (ORPHAN, FOREGROUND)]
     after += [ORPHAN] * orphan + [FOREGROUND] * foreground
-    if resource.storage == _DEFINITIONS and CLEANUP not in after and "deletionTimestamp" not in metadata:
-        after.append(CLEANUP)
+    if resource.storage == _DEFINITIONS and CRD_CLEANUP_FINALIZER not in after and "deletionTimestamp" not in metadata:
+        after.append(CRD_CLEANUP_FINALIZER)
     if set(after) == set(before):
         return False
     metadata["finalizers"] = after
@@ -221,7 +225,7 @@ def _settle_finalizers(resource: Resource, metadata: Tree, policy: str) -> bool:
     return True
 
 
-def _mark(resource: Resource, metadata: Tree, now: datetime) -> bool:
+def _set_deletion_timestamp(resource: ServedResource, metadata: Tree, now: datetime) -> bool:
     before = (metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds"))
     if before[0] is None:
         _count_generation(metadata)
@@ -237,12 +241,12 @@ def _count_generation(metadata: Tree) -> None:
         metadata["generation"] += 1
 
 
-def _namespace_holds(resource: Resource, tree: Tree) -> bool:
+def _namespace_has_finalizers(resource: ServedResource, tree: Tree) -> bool:
     """A namespace has finalizers of its own, which go when its content is gone."""
     return resource.storage == ("", "namespaces") and bool((tree.get("spec") or {}).get("finalizers"))
 
 
-def _terminate(resource: Resource, tree: Tree) -> bool:
+def _set_terminating(resource: ServedResource, tree: Tree) -> bool:
     if resource.storage != ("", "namespaces") or (tree.get("status") or {}).get("phase") == "Terminating":
         return False
     tree["status"] = {**(tree.get("status") or {}), "phase": "Terminating"}

@@ -13,39 +13,39 @@ from ipaddress import IPv4Network
 from typing import Any
 from zlib import crc32
 
-from bayplan.apiserver.api_errors import Refusal, internal, invalid
+from bayplan.apiserver.api_errors import StatusError, internal_error, invalid
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.names import address
 from bayplan.apiserver.validation.services import check_service, is_headless, needs_health_check
 
 ADDRESSES = IPv4Network("10.0.0.0/24")
 NODE_PORTS = range(30000, 32768)
-_SETTLED = 16  # the first addresses are left to those who ask for a certain one
+_STATIC_ADDRESSES = 16  # the first addresses are left to those who ask for a certain one
 
 
-def _refused(item: Tree, path: str, value: Any, detail: str) -> Refusal:
-    faults = Faults()
+def _refused(item: Tree, path: str, value: Any, detail: str) -> StatusError:
+    faults = FieldErrorList()
     faults.invalid(path, value, detail)
     return invalid("Service", "", item["metadata"].get("name", ""), faults)
 
 
-def assign(item: Tree, old: Tree | None, others: Iterable[Tree]) -> None:
+def allocate(item: Tree, old: Tree | None, others: Iterable[Tree]) -> None:
     """Give a service what it needs and does not have, in place; refuse numbers that cannot be had."""
     spec, before = item["spec"], (old or {}).get("spec") or {}
     if old is not None:
-        _keep(spec, before)
-    _normalise(spec, before)
+        _keep_allocated(spec, before)
+    _normalise_cluster_ips(spec, before)
     if spec.get("type") == "ExternalName":
         return
     taken = [each["spec"] for each in others if each["metadata"].get("uid") != item["metadata"].get("uid")]
-    _settle_families(item, spec, before)
-    _assign_address(item, spec, before, taken)
+    _set_ip_families(item, spec, before)
+    _allocate_cluster_ip(item, spec, before, taken)
     if spec.get("type") in ("NodePort", "LoadBalancer"):
-        _assign_ports(item, spec, before, taken)
+        _allocate_node_ports(item, spec, before, taken)
 
 
-def _keep(spec: Tree, before: Tree) -> None:
+def _keep_allocated(spec: Tree, before: Tree) -> None:
     """A client that leaves out what it was given means to keep it."""
     has_address = "ExternalName" not in (before.get("type"), spec.get("type"))
     if has_address:
@@ -67,7 +67,7 @@ def _keep(spec: Tree, before: Tree) -> None:
         spec["healthCheckNodePort"] = before["healthCheckNodePort"]
 
 
-def _normalise(spec: Tree, before: Tree) -> None:
+def _normalise_cluster_ips(spec: Tree, before: Tree) -> None:
     """`clusterIP` and the first of `clusterIPs` are one thing; who changes one alone means both."""
     first, several = spec.get("clusterIP", ""), spec.get("clusterIPs") or []
     if not before:
@@ -86,12 +86,12 @@ def _normalise(spec: Tree, before: Tree) -> None:
         spec.pop("clusterIP", None)
 
 
-def _settle_families(item: Tree, spec: Tree, before: Tree) -> None:
+def _set_ip_families(item: Tree, spec: Tree, before: Tree) -> None:
     selectorless = spec.get("clusterIP") == "None" and not spec.get("selector")
     if spec.get("ipFamilyPolicy") is None:
         dual = "RequireDualStack" if selectorless else "SingleStack"
         spec["ipFamilyPolicy"] = before.get("ipFamilyPolicy") or dual
-    faults = Faults()
+    faults = FieldErrorList()
     check_service(faults, {"type": "", **spec}, before)
     about = ("spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy")
     related = [fault for fault in faults if fault.field.startswith(about) and fault.value_text != '"None"']
@@ -115,13 +115,13 @@ def _settle_families(item: Tree, spec: Tree, before: Tree) -> None:
     spec["ipFamilies"] = families
 
 
-def _assign_address(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> None:
+def _allocate_cluster_ip(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> None:
     if is_headless(spec):
         return
     used = {text for each in taken for text in each.get("clusterIPs") or ()}
     given = spec.get("clusterIPs")
     if not given:
-        spec["clusterIP"] = _free_address(item, used)
+        spec["clusterIP"] = _free_cluster_ip(item, used)
         spec["clusterIPs"] = [spec["clusterIP"]]
         return
     if given == before.get("clusterIPs"):
@@ -135,23 +135,23 @@ def _assign_address(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> 
         raise _refused(item, "spec.clusterIPs", given, told)
 
 
-def _free_address(item: Tree, used: set[str]) -> str:
-    start, size = _place(item), ADDRESSES.num_addresses
-    free = list(range(_SETTLED, size - 1))
+def _free_cluster_ip(item: Tree, used: set[str]) -> str:
+    start, size = _name_hash(item), ADDRESSES.num_addresses
+    free = list(range(_STATIC_ADDRESSES, size - 1))
     for step in range(len(free)):
         text = str(ADDRESSES[free[(start + step) % len(free)]])
         if text not in used:
             return text
     name = item["metadata"].get("name", "")
-    raise internal(f'Internal error occurred: failed to allocate a serviceIP for Service "{name}": range is full')
+    raise internal_error(f'Internal error occurred: failed to allocate a serviceIP for Service "{name}": range is full')
 
 
-def _place(item: Tree) -> int:
+def _name_hash(item: Tree) -> int:
     meta = item["metadata"]
     return crc32(f"{meta.get('namespace', '')}/{meta.get('name', '')}".encode())
 
 
-def _assign_ports(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> None:
+def _allocate_node_ports(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> None:
     used = {port.get("nodePort") for each in taken for port in each.get("ports", ())}
     used |= {each.get("healthCheckNodePort") for each in taken}
     kept = {port.get("nodePort") for port in before.get("ports", ())}
@@ -162,11 +162,11 @@ def _assign_ports(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> No
         if number and number not in kept and number not in chosen.values():
             _check_port(item, number, used, f"spec.ports[{index}].nodePort")
         if not number and allocates:
-            number = _free_port(item, used | kept | set(chosen.values()))
+            number = _free_node_port(item, used | kept | set(chosen.values()))
         if number:
             port["nodePort"] = chosen[port.get("port", 0)] = number
     if needs_health_check(spec) and not spec.get("healthCheckNodePort"):
-        spec["healthCheckNodePort"] = _free_port(item, used | set(chosen.values()))
+        spec["healthCheckNodePort"] = _free_node_port(item, used | set(chosen.values()))
 
 
 def _check_port(item: Tree, number: int, used: set[Any], path: str) -> None:
@@ -179,10 +179,10 @@ def _check_port(item: Tree, number: int, used: set[Any], path: str) -> None:
         raise _refused(item, path, number, "provided port is already allocated")
 
 
-def _free_port(item: Tree, used: set[Any]) -> int:
-    start = _place(item)
+def _free_node_port(item: Tree, used: set[Any]) -> int:
+    start = _name_hash(item)
     for step in range(len(NODE_PORTS)):
         number = NODE_PORTS[(start + step) % len(NODE_PORTS)]
         if number not in used:
             return number
-    raise internal("Internal error occurred: failed to allocate a nodePort: range is full")
+    raise internal_error("Internal error occurred: failed to allocate a nodePort: range is full")

@@ -9,18 +9,25 @@ import random
 from datetime import datetime
 
 from bayplan.apiserver import api_errors
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.validation.field_errors import Faults
-from bayplan.objects.meta import SAFE_LETTERS
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.objects.meta import NAME_SUFFIX_ALPHABET
 
-_SUFFIX = 5
-_LONGEST_BASE = 58
+_SUFFIX_LENGTH = 5
+_MAX_BASE_LENGTH = 58
 _VERSION_4 = 0x4000_8000_0000_0000_0000
 _RANDOM = (1 << 128) - 1 ^ 0xF000_C000_0000_0000_0000
-_SERVERS_OWN = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+_SERVER_FIELDS = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+)
 
 
-class _Second:
+class _TimestampCache:
     """The last second that was written down: every write asks for it a few times, and thousands share it."""
 
     __slots__ = ("minute_of", "second", "text")
@@ -31,11 +38,11 @@ class _Second:
         self.text = ""
 
 
-_LAST = _Second()
+_LAST_TIMESTAMP = _TimestampCache()
 
 
 def timestamp(now: datetime) -> str:
-    last = _LAST
+    last = _LAST_TIMESTAMP
     minute_of = (now.minute, now.hour, now.day, now.month, now.year)
     if now.second != last.second or minute_of != last.minute_of:
         last.text = f"{now.isoformat(timespec='seconds')[:19]}Z"
@@ -49,11 +56,11 @@ def new_uid(chance: random.Random) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def generated(base: str, chance: random.Random) -> str:
-    return base[:_LONGEST_BASE] + "".join(chance.choices(SAFE_LETTERS, k=_SUFFIX))
+def generate_name(base: str, chance: random.Random) -> str:
+    return base[:_MAX_BASE_LENGTH] + "".join(chance.choices(NAME_SUFFIX_ALPHABET, k=_SUFFIX_LENGTH))
 
 
-def settle_namespace(resource: Resource, tree: Tree, namespace: str) -> None:
+def set_namespace(resource: ServedResource, tree: Tree, namespace: str) -> None:
     """The object belongs where the path says; one that belongs nowhere has its namespace taken from it."""
     metadata = tree.setdefault("metadata", {})
     given = metadata.get("namespace") or ""
@@ -67,7 +74,7 @@ def settle_namespace(resource: Resource, tree: Tree, namespace: str) -> None:
     metadata["namespace"] = namespace
 
 
-def settle_name(tree: Tree, name: str) -> None:
+def set_name(tree: Tree, name: str) -> None:
     """The object is called what the path says."""
     metadata = tree.setdefault("metadata", {})
     given = metadata.get("name") or ""
@@ -78,12 +85,12 @@ def settle_name(tree: Tree, name: str) -> None:
         raise api_errors.bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
 
 
-def begin(resource: Resource, tree: Tree, now: datetime, chance: random.Random) -> None:
+def prepare_create_metadata(resource: ServedResource, tree: Tree, now: datetime, chance: random.Random) -> None:
     """A new object: identity and birth are the server's to give."""
     metadata: Tree = tree["metadata"]
     metadata.pop("resourceVersion", None)
     generation = metadata.get("generation")
-    for key in _SERVERS_OWN:
+    for key in _SERVER_FIELDS:
         metadata.pop(key, None)
     if generation and not resource.custom:
         metadata["generation"] = generation
@@ -91,18 +98,18 @@ def begin(resource: Resource, tree: Tree, now: datetime, chance: random.Random) 
     metadata["creationTimestamp"] = timestamp(now)
 
 
-def need_name(resource: Resource, tree: Tree) -> None:
+def check_has_name(resource: ServedResource, tree: Tree) -> None:
     metadata = tree["metadata"]
     if not metadata.get("name") and not metadata.get("generateName"):
-        faults = Faults()
+        faults = FieldErrorList()
         faults.required("metadata.name", "name or generateName is required")
         raise api_errors.invalid(resource.kind, resource.group, "", faults)
 
 
-def go_on(resource: Resource, tree: Tree, old: Tree) -> None:
+def prepare_update_metadata(resource: ServedResource, tree: Tree, old: Tree) -> None:
     """A new state of an object that is there: what identifies it and what only the server writes stays."""
     metadata, before = tree["metadata"], old["metadata"]
-    faults = Faults()
+    faults = FieldErrorList()
     if metadata.get("uid") and metadata["uid"] != before.get("uid"):
         faults.invalid("metadata.uid", metadata["uid"], "field is immutable")
     for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.qos import quality_of_service
-from bayplan.apiserver.validation.pods.security import ARMOR
+from bayplan.apiserver.resources.qos import qos_class
+from bayplan.apiserver.validation.pods.security import APPARMOR_ANNOTATION_PREFIX
 
-_GATED = {
+_SCHEDULING_GATED = {
     "type": "PodScheduled",
     "status": "False",
     "reason": "SchedulingGated",
@@ -19,15 +19,15 @@ _MAX_PROFILE = 4095
 
 def prepare_pod(pod: Tree) -> None:
     spec = pod["spec"]
-    status: Tree = {"phase": "Pending", "qosClass": quality_of_service(spec)}
+    status: Tree = {"phase": "Pending", "qosClass": qos_class(spec)}
     if spec.get("schedulingGates"):
-        status["conditions"] = [{**_GATED, "lastProbeTime": None, "lastTransitionTime": None}]
+        status["conditions"] = [{**_SCHEDULING_GATED, "lastProbeTime": None, "lastTransitionTime": None}]
         created = pod["metadata"].get("creationTimestamp")
         status["conditions"][0]["lastTransitionTime"] = created
     pod["status"] = status
     _merge_label_keys(spec, pod["metadata"].get("labels") or {})
     if annotations := pod["metadata"].get("annotations"):
-        _armor(spec, annotations)
+        _sync_apparmor_fields(spec, annotations)
 
 
 def _merge_label_keys(spec: Tree, labels: Mapping[str, str]) -> None:
@@ -55,15 +55,19 @@ def _merge_keys(term: Tree, labels: Mapping[str, str]) -> None:
                 selector["matchExpressions"] = [*selector.get("matchExpressions", ()), more]
 
 
-def _armor(spec: Tree, annotations: Mapping[str, str]) -> None:
+def _sync_apparmor_fields(spec: Tree, annotations: Mapping[str, str]) -> None:
     """Profiles used to be annotations. They still are understood, where the field says nothing."""
-    given = {key.removeprefix(ARMOR): value for key, value in annotations.items() if key.startswith(ARMOR)}
+    given = {
+        key.removeprefix(APPARMOR_ANNOTATION_PREFIX): value
+        for key, value in annotations.items()
+        if key.startswith(APPARMOR_ANNOTATION_PREFIX)
+    }
     if not given or (spec.get("os") or {}).get("name") == "windows":
         return
     shared = (spec.get("securityContext") or {}).get("appArmorProfile")
     for container in _containers(spec):
         security = container.get("securityContext") or {}
-        profile = _profile(given.get(container.get("name", ""), ""))
+        profile = _apparmor_profile(given.get(container.get("name", ""), ""))
         if profile and "appArmorProfile" not in security and profile != shared:
             container["securityContext"] = {**security, "appArmorProfile": profile}
 
@@ -73,7 +77,7 @@ def _containers(spec: Tree) -> Iterator[Tree]:
         yield from spec.get(name) or ()
 
 
-def _profile(text: str) -> Tree | None:
+def _apparmor_profile(text: str) -> Tree | None:
     """The field that says the same, if it would be a valid one."""
     if text in ("unconfined", "runtime/default"):
         return {"type": "Unconfined" if text == "unconfined" else "RuntimeDefault"}

@@ -15,100 +15,100 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bayplan.apiserver.content_negotiation import JSON
-from bayplan.apiserver.requests import Ask
-from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.requests import ResourceRequest
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
 from bayplan.apiserver.resources.lookup import built_in
 from bayplan.apiserver.schema.patches import STRATEGIC_PATCH
 from bayplan.apiserver.schema.scalars import ScalarError, canonical_time
-from bayplan.apiserver.storage.store import Objects, Store
+from bayplan.apiserver.storage.store import ResourceObjects, Store
 from bayplan.apiserver.storage.store_lookup import StoreLookup
-from bayplan.apiserver.storage.stored_objects import Entry, encode
+from bayplan.apiserver.storage.stored_objects import StoredObject, encode
 from bayplan.apiserver.validation.names import ip
 from bayplan.apiserver.writes.create_templates import (
-    MOST,
-    MOST_BYTES,
-    Mould,
-    NoMould,
-    Seen,
-    Values,
-    exchanged,
-    is_plain,
-    marked,
+    MAX_BODY_BYTES,
+    MAX_TEMPLATES,
+    CreateTemplate,
+    NoTemplate,
+    PlaceholderValues,
+    ReadPlaces,
+    is_plain_json_text,
+    placeholder,
+    replace_at,
 )
 from bayplan.apiserver.writes.metadata import timestamp
-from bayplan.apiserver.writes.writer import Written
+from bayplan.apiserver.writes.writer import WriteResult
 from bayplan.clock import Clock
 
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
-class _Timed(msgspec.Struct, rename="camel"):
+class _TimeFields(msgspec.Struct, rename="camel"):
     time: str = ""
     last_transition_time: str = ""
 
 
-class _Began(msgspec.Struct, rename="camel"):
+class _RunningState(msgspec.Struct, rename="camel"):
     started_at: str = ""
 
 
-class _State(msgspec.Struct):
-    running: _Began = msgspec.field(default_factory=_Began)
+class _ContainerStateFields(msgspec.Struct):
+    running: _RunningState = msgspec.field(default_factory=_RunningState)
 
 
-class _Container(msgspec.Struct, rename={"container_id": "containerID"}):
+class _ContainerStatusBody(msgspec.Struct, rename={"container_id": "containerID"}):
     container_id: str = ""
-    state: _State = msgspec.field(default_factory=_State)
+    state: _ContainerStateFields = msgspec.field(default_factory=_ContainerStateFields)
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
     creation_timestamp: str = ""
-    managed_fields: list[_Timed] = []
+    managed_fields: list[_TimeFields] = []
 
 
 class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
-class _Status(
+class _PodStatusTimes(
     msgspec.Struct, rename={"start_time": "startTime", "pod_ip": "podIP", "container_statuses": "containerStatuses"}
 ):
     start_time: str = ""
     pod_ip: str = ""
-    conditions: list[_Timed] = []
-    container_statuses: list[_Container] = []
+    conditions: list[_TimeFields] = []
+    container_statuses: list[_ContainerStatusBody] = []
 
 
-class _Live(msgspec.Struct):
+class _StoredPodState(msgspec.Struct):
     metadata: _Metadata
     spec: _Spec
-    status: _Status
+    status: _PodStatusTimes
 
 
-class _Report(msgspec.Struct):
+class _StatusPatchBody(msgspec.Struct):
     metadata: _Metadata
-    status: _Status
+    status: _PodStatusTimes
 
 
-class _Named(msgspec.Struct):
+class _ObjectRef(msgspec.Struct):
     name: str = ""
     uid: str = ""
 
 
-class _Binding(msgspec.Struct):
-    metadata: _Named
-    target: _Named
+class _BindingBody(msgspec.Struct):
+    metadata: _ObjectRef
+    target: _ObjectRef
 
 
-_live = msgspec.json.Decoder(_Live).decode
-_binding = msgspec.json.Decoder(_Binding).decode
-_report = msgspec.json.Decoder(_Report).decode
+_decode_pod = msgspec.json.Decoder(_StoredPodState).decode
+_decode_binding = msgspec.json.Decoder(_BindingBody).decode
+_decode_status_patch = msgspec.json.Decoder(_StatusPatchBody).decode
 
-Key = tuple[str, str, str, bytes, bytes, bytes]
+StatusTemplateKey = tuple[str, str, str, bytes, bytes, bytes]
 """The part that is asked for, namespace and manager, pod and body without what differs, and the hole of this moment."""
 
 
-class Hole(NamedTuple):
+class Placeholder(NamedTuple):
     """Something that differs, and how often it stands in the pod and in the body."""
 
     name: bytes
@@ -117,82 +117,93 @@ class Hole(NamedTuple):
     in_body: int
 
 
-class SoughtState(NamedTuple):
+class StatusTemplateInput(NamedTuple):
     """What a pod and a body about it have in common with others, and what they have for themselves."""
 
-    key: Key
-    live: Entry
-    values: Values
+    key: StatusTemplateKey
+    live: StoredObject
+    values: PlaceholderValues
 
 
-class StateMoulds:
+class StatusTemplates:
     """The moulds of new states of pods of one cluster."""
 
     def __init__(self, store: Store, lookup: StoreLookup, clock: Clock) -> None:
         self._store = store
         self._lookup = lookup
         self._clock = clock
-        self._known: dict[Key, Mould | NoMould] = {}
+        self._known: dict[StatusTemplateKey, CreateTemplate | NoTemplate] = {}
 
-    def reported(self, ask: Ask, body: bytes) -> SoughtState | None:
+    def parse_status_patch(self, ask: ResourceRequest, body: bytes) -> StatusTemplateInput | None:
         """What to look for when a patch came; None where the state has to be made in any case."""
         live = self._live(ask, body, "status", STRATEGIC_PATCH)
         if live is None:
             return None
         try:
-            pod, report = _live(live.raw), _report(body)
+            pod, report = _decode_pod(live.raw), _decode_status_patch(body)
         except _UNREADABLE:
             return None
         status = report.status
         if report.metadata.uid != live.uid or pod.status.start_time or pod.status.pod_ip or ip(status.pod_ip):
             return None
-        times = _times(pod, report)
+        times = _all_times(pod, report)
         if times is None:
             return None
-        holes = [Hole(b"name", live.name, 1, 0), Hole(b"uid", live.uid, 1, 1), Hole(b"node", pod.spec.node_name, 1, 0)]
-        holes += [
-            Hole(b"container %d" % at, each.container_id, 0, 1) for at, each in enumerate(status.container_statuses)
+        holes = [
+            Placeholder(b"name", live.name, 1, 0),
+            Placeholder(b"uid", live.uid, 1, 1),
+            Placeholder(b"node", pod.spec.node_name, 1, 0),
         ]
-        # An address stands there twice, and nowhere else as `state_mould` makes sure.
+        holes += [
+            Placeholder(b"container %d" % at, each.container_id, 0, 1)
+            for at, each in enumerate(status.container_statuses)
+        ]
+        # An address stands there twice, and nowhere else as `make_status_template` makes sure.
         address = status.pod_ip.encode()
         found = self._sought(ask, live, body.replace(b'"%b"' % address, b"\0address\0"), holes, times)
         if found is not None:
             found.values[b"address"] = address
         return found
 
-    def bound(self, ask: Ask, body: bytes) -> SoughtState | None:
+    def parse_binding(self, ask: ResourceRequest, body: bytes) -> StatusTemplateInput | None:
         """The same for a binding."""
         live = self._live(ask, body, "binding", JSON)
         if live is None:
             return None
         try:
-            pod, binding = _live(live.raw), _binding(body)
+            pod, binding = _decode_pod(live.raw), _decode_binding(body)
         except _UNREADABLE:
             return None
-        times = _times(pod)
+        times = _all_times(pod)
         if binding.metadata.uid != live.uid or binding.metadata.name != live.name or pod.spec.node_name or not times:
             return None
-        holes = [Hole(b"name", live.name, 1, 1), Hole(b"uid", live.uid, 1, 1), Hole(b"node", binding.target.name, 0, 1)]
+        holes = [
+            Placeholder(b"name", live.name, 1, 1),
+            Placeholder(b"uid", live.uid, 1, 1),
+            Placeholder(b"node", binding.target.name, 0, 1),
+        ]
         return self._sought(ask, live, body, holes, times)
 
-    def _live(self, ask: Ask, body: bytes, part: str, media: str) -> Entry | None:
+    def _live(self, ask: ResourceRequest, body: bytes, part: str, media: str) -> StoredObject | None:
         """The pod that is meant, if nothing is unusual about how it is asked for."""
         if ask.path.subresource != part or ask.resource.storage != ("", "pods") or ask.query:
             return None
-        if ask.headers.get("Content-Type") != media or len(body) > MOST_BYTES:
+        if ask.headers.get("Content-Type") != media or len(body) > MAX_BODY_BYTES:
             return None
         if b"\0" in body or b"\\" in body:  # our own sign, or a text that is spelled in another way
             return None
         live = self._store.uncommitted(ask.resource.storage).get(ask.namespace, ask.name)
-        return live if live is not None and len(live.raw) <= MOST_BYTES else None
+        return live if live is not None and len(live.raw) <= MAX_BODY_BYTES else None
 
-    def _sought(self, ask: Ask, live: Entry, body: bytes, holes: list[Hole], times: list[str]) -> SoughtState | None:
-        values: Values = {}
+    def _sought(
+        self, ask: ResourceRequest, live: StoredObject, body: bytes, holes: list[Placeholder], times: list[str]
+    ) -> StatusTemplateInput | None:
+        values: PlaceholderValues = {}
         text = live.raw
-        for hole, content, in_pod, in_body in (*holes, Hole(b"version", str(live.version), 1, 0)):
+        for hole, content, in_pod, in_body in (*holes, Placeholder(b"version", str(live.version), 1, 0)):
             values[hole] = value = content.encode()
             quoted = b'"%b"' % value
-            if not is_plain(content) or text.count(quoted) != in_pod or body.count(quoted) != in_body:
+            if not is_plain_json_text(content) or text.count(quoted) != in_pod or body.count(quoted) != in_body:
                 return None  # which of them is the one that differs could not be told
             mark = b"\0%b\0" % hole
             if in_pod:
@@ -207,20 +218,20 @@ class StateMoulds:
             text, body = text.replace(quoted, mark), body.replace(quoted, mark)
             if time == now:
                 moment = hole
-        return SoughtState((ask.path.subresource, ask.namespace, ask.manager, text, body, moment), live, values)
+        return StatusTemplateInput((ask.path.subresource, ask.namespace, ask.manager, text, body, moment), live, values)
 
-    def cast(self, ask: Ask, sought: SoughtState) -> Written | None:
+    def apply(self, ask: ResourceRequest, sought: StatusTemplateInput) -> WriteResult | None:
         """The new state, stored; None where it has to be made, which is listened to from here on."""
         mould = self._known.get(sought.key)
-        if isinstance(mould, Mould) and mould.proven and mould.holds():
-            version, live, values = self._store.newest + 1, sought.live, sought.values
+        if isinstance(mould, CreateTemplate) and mould.verified and mould.is_current():
+            version, live, values = self._store.newest_version + 1, sought.live, sought.values
             values[b"version"] = b"%d" % version
-            entry = self._store.take(ask.resource.storage, mould.entry(live.name, live.uid, version, values))
-            return Written(mould.shown % values, {}, entry=entry)
-        self._lookup.asked.clear()
+            entry = self._store.put_entry(ask.resource.storage, mould.entry(live.name, live.uid, version, values))
+            return WriteResult(mould.response_format % values, {}, entry=entry)
+        self._lookup.places_read.clear()
         return None
 
-    def learn(self, sought: SoughtState, written: Written) -> None:
+    def learn(self, sought: StatusTemplateInput, written: WriteResult) -> None:
         """A state was made, and there was nothing to say about it."""
         known, made = self._known.get(sought.key), written.entry
         if made is None or made is sought.live or known == "hopeless":
@@ -229,20 +240,20 @@ class StateMoulds:
             return  # a second passed meanwhile, and nobody knows which of both was written down
         values = {**sought.values, b"version": b"%d" % made.version}
         if known is None:
-            if len(self._known) >= MOST:
+            if len(self._known) >= MAX_TEMPLATES:
                 self._known.clear()
             self._known[sought.key] = "noted"
-        elif isinstance(known, Mould) and known.proves(values, written):
-            known.proven = True
+        elif isinstance(known, CreateTemplate) and known.reproduces(values, written):
+            known.verified = True
         else:
             pods = built_in("Pod")
-            seen = tuple((each, each.changes) for each in self._lookup.asked.values())
+            seen = tuple((each, each.change_count) for each in self._lookup.places_read.values())
             self._known[sought.key] = (
-                state_mould(pods, self._store.uncommitted(pods.storage), made, values, seen) or "hopeless"
+                make_status_template(pods, self._store.uncommitted(pods.storage), made, values, seen) or "hopeless"
             )
 
 
-def _times(pod: _Live, report: _Report | None = None) -> list[str] | None:
+def _all_times(pod: _StoredPodState, report: _StatusPatchBody | None = None) -> list[str] | None:
     """All that are told; None where one would be written in another way than it was sent."""
     known = [pod.metadata.creation_timestamp]
     known += [each.time for each in pod.metadata.managed_fields]
@@ -263,45 +274,47 @@ def _times(pod: _Live, report: _Report | None = None) -> list[str] | None:
     return known + told
 
 
-def state_mould(resource: Resource, place: Objects, made: Entry, values: Values, seen: Seen) -> Mould | None:
+def make_status_template(
+    resource: ServedResource, place: ResourceObjects, made: StoredObject, values: PlaceholderValues, seen: ReadPlaces
+) -> CreateTemplate | None:
     """A mould of one state; None where something else in it may depend on what differs."""
     tree = made.tree()
     if encode(tree) != made.raw:
         return None
     by_text = {value: hole for hole, value in values.items() if hole.startswith(b"time ")}
-    for holder, key in _places_of_times(tree):
+    for holder, key in _time_paths(tree):
         hole = by_text.get(str(holder.get(key)).encode())
         if hole is None:
             return None
-        holder[key] = marked(hole)
+        holder[key] = placeholder(hole)
     containers = [hole for hole in values if hole.startswith(b"container ")]
     ids = [(hole, ("status", "containerStatuses", at, "containerID")) for at, hole in enumerate(containers)]
-    addresses = _ADDRESSES if b"address" in values else ()
-    for hole, way in (*_KEPT_IN, *addresses, *ids):
-        if exchanged(tree, way, marked(hole)).encode() != values[hole]:
+    addresses = _IP_PATHS if b"address" in values else ()
+    for hole, way in (*_PLACEHOLDER_PATHS, *addresses, *ids):
+        if replace_at(tree, way, placeholder(hole)).encode() != values[hole]:
             return None
     text = encode(tree)
     if addresses:  # who told it manages an element that is called by it
         element = b'{\\"ip\\":\\"%b\\"}'
-        text = text.replace(element % values[b"address"], element % marked(b"address").encode())
+        text = text.replace(element % values[b"address"], element % placeholder(b"address").encode())
     if any(text.count(value) for hole, value in values.items() if hole not in (b"name", b"node", b"version")):
         return None  # it stands where nobody would have looked for it
-    return Mould.of(resource, made, text, place.extract, seen)
+    return CreateTemplate.of(resource, made, text, place.extract, seen)
 
 
-_KEPT_IN: tuple[tuple[bytes, tuple[str | int, ...]], ...] = (
+_PLACEHOLDER_PATHS: tuple[tuple[bytes, tuple[str | int, ...]], ...] = (
     (b"name", ("metadata", "name")),
     (b"uid", ("metadata", "uid")),
     (b"version", ("metadata", "resourceVersion")),
     (b"node", ("spec", "nodeName")),
 )
-_ADDRESSES: tuple[tuple[bytes, tuple[str | int, ...]], ...] = (
+_IP_PATHS: tuple[tuple[bytes, tuple[str | int, ...]], ...] = (
     (b"address", ("status", "podIP")),
     (b"address", ("status", "podIPs", 0, "ip")),
 )
 
 
-def _places_of_times(tree: Tree) -> list[tuple[dict[str, Any], str]]:
+def _time_paths(tree: Tree) -> list[tuple[dict[str, Any], str]]:
     status = tree["status"]
     found = [(tree["metadata"], "creationTimestamp")]
     found += [(status, "startTime")] if "startTime" in status else []

@@ -13,14 +13,14 @@ from copy import deepcopy
 from typing import Any
 
 from bayplan.apiserver.defaulting.workloads import TEMPLATE_GENERATION
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.resources.lookup import Lookup, built_in
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.resources.pod_templates import pod_template
-from bayplan.apiserver.validation.services import is_external
-from bayplan.apiserver.writes.ip_port_allocation import assign
+from bayplan.apiserver.validation.services import is_externally_reachable
+from bayplan.apiserver.writes.ip_port_allocation import allocate
 from bayplan.apiserver.writes.pod_strategy import prepare_pod
 
-_FIRST_STATUS: Mapping[tuple[str, str], Tree] = {
+_INITIAL_STATUS: Mapping[tuple[str, str], Tree] = {
     ("", "Namespace"): {"phase": "Active"},
     ("", "PersistentVolumeClaim"): {"phase": "Pending"},
     ("", "ReplicationController"): {"replicas": 0},
@@ -50,7 +50,7 @@ _FIRST_STATUS: Mapping[tuple[str, str], Tree] = {
 }
 """The status of a new object, whatever its maker said."""
 
-_CHANGES: Mapping[tuple[str, str], tuple[str, ...]] = {
+_GENERATION_FIELDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): ("spec",),
     ("", "PodTemplate"): ("template",),
     ("", "ReplicationController"): ("spec",),
@@ -80,7 +80,7 @@ _CHANGES: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 """Kinds that have a generation, and the fields whose change raises it."""
 
-_METADATA_OF_STATUS: Mapping[tuple[str, str], tuple[str, ...]] = {
+_STATUS_METADATA_FIELDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): ("ownerReferences",),
     ("apps", "Deployment"): ("labels",),
 }
@@ -92,25 +92,25 @@ _NO_METADATA_BY_STATUS = (
 )
 
 
-def prepare_create(resource: Resource, item: Tree, *, lookup: Lookup | None = None) -> None:
+def prepare_create(resource: ServedResource, item: Tree, *, lookup: ObjectLookup | None = None) -> None:
     """Make a new object ready for validation. `lookup` is needed for services, whose numbers must be free."""
     key = (resource.group, resource.kind)
     if resource.custom:
         _prepare_custom(resource, item)
         return
-    status = _FIRST_STATUS.get(key)
+    status = _INITIAL_STATUS.get(key)
     if status is not None:
         item["status"] = dict(status)
-    if key in _CHANGES:
+    if key in _GENERATION_FIELDS:
         item["metadata"]["generation"] = 1
-    _drop_what_is_off(resource, item)
+    _drop_disabled_fields(resource, item)
     if (special := _ON_CREATE.get(key)) is not None:
         special(item)
     if key == ("", "Service"):
-        assign(item, None, lookup.list(built_in("Service")) if lookup else ())
+        allocate(item, None, lookup.list(built_in("Service")) if lookup else ())
 
 
-def _drop_what_is_off(resource: Resource, item: Tree) -> None:
+def _drop_disabled_fields(resource: ServedResource, item: Tree) -> None:
     """Fields of pods that belong to features that are not on, and so are not kept: signals of one's own choice."""
     pod = item if resource.kind == "Pod" and not resource.group else pod_template(resource, item)
     spec = (pod or {}).get("spec") or {}
@@ -119,7 +119,7 @@ def _drop_what_is_off(resource: Resource, item: Tree) -> None:
             lifecycle.pop("stopSignal", None)
 
 
-def _prepare_custom(resource: Resource, item: Tree) -> None:
+def _prepare_custom(resource: ServedResource, item: Tree) -> None:
     item["metadata"]["generation"] = 1
     if resource.subresource("status") is not None:
         item.pop("status", None)
@@ -179,10 +179,10 @@ def _prepare_attributes_class(item: Tree) -> None:
 
 def _prepare_claim(item: Tree) -> None:
     _add_finalizer(item, "kubernetes.io/pvc-protection")
-    settle_data_source(item["spec"])
+    sync_data_source(item["spec"])
 
 
-def settle_data_source(spec: Tree, old: Tree | None = None) -> None:
+def sync_data_source(spec: Tree, old: Tree | None = None) -> None:
     """`dataSource` and `dataSourceRef` are two names of one thing, unless it lives in another namespace.
 
     The old name knows claims and snapshots alone; anything else under it is ignored, as it always was.
@@ -222,63 +222,63 @@ _ON_CREATE: Mapping[tuple[str, str], Callable[[Tree], None]] = {
 
 
 def prepare_update(
-    resource: Resource, item: Tree, old: Tree, subresource: str = "", *, lookup: Lookup | None = None
+    resource: ServedResource, item: Tree, old: Tree, subresource: str = "", *, lookup: ObjectLookup | None = None
 ) -> None:
     """Put back what this way of writing may not change, and raise the generation where it must."""
     key = (resource.group, resource.kind)
     metadata = item["metadata"]
-    _keep(metadata, old["metadata"], "generation")
+    _restore_field(metadata, old["metadata"], "generation")
     if subresource == "status":
-        _take_status(resource, item, old)
+        _keep_all_but_status(resource, item, old)
         return
     if subresource in ("resize", "ephemeralcontainers"):
-        _take_part(item, old, subresource)
-    elif resource.subresource("status") is not None or key in _FIRST_STATUS or key == ("", "PersistentVolume"):
-        _keep(item, old, "status")
+        _keep_all_but_subresource(item, old, subresource)
+    elif resource.subresource("status") is not None or key in _INITIAL_STATUS or key == ("", "PersistentVolume"):
+        _restore_field(item, old, "status")
     if not subresource:
-        _drop_what_is_off(resource, item)
+        _drop_disabled_fields(resource, item)
     if key == ("", "Service"):
-        assign(item, old, lookup.list(built_in("Service")) if lookup else ())
+        allocate(item, old, lookup.list(built_in("Service")) if lookup else ())
     if (special := _ON_UPDATE.get(key)) is not None and not subresource:
         special(item, old)
     if resource.custom:
         changed = any(item.get(name) != old.get(name) for name in {*item, *old} - {"metadata", "status"})
     else:
-        changed = any(item.get(name) != old.get(name) for name in _CHANGES.get(key, ()))
-        changed = changed or _also_changed(key, metadata, old["metadata"])
+        changed = any(item.get(name) != old.get(name) for name in _GENERATION_FIELDS.get(key, ()))
+        changed = changed or _metadata_bumps_generation(key, metadata, old["metadata"])
     if changed or (key == ("storage.k8s.io", "CSIDriver") and item.get("spec") != old.get("spec")):
         metadata["generation"] = old["metadata"].get("generation", 0) + 1
 
 
-def _also_changed(key: tuple[str, str], new: Tree, old: Tree) -> bool:
+def _metadata_bumps_generation(key: tuple[str, str], new: Tree, old: Tree) -> bool:
     if key == ("apps", "Deployment"):
         return (new.get("annotations") or {}) != (old.get("annotations") or {})
     return key == ("discovery.k8s.io", "EndpointSlice") and (new.get("labels") or {}) != (old.get("labels") or {})
 
 
-def _keep(item: Tree, old: Tree, name: str) -> None:
+def _restore_field(item: Tree, old: Tree, name: str) -> None:
     if name in old:
         item[name] = old[name]
     else:
         item.pop(name, None)
 
 
-def _take_status(resource: Resource, item: Tree, old: Tree) -> None:
+def _keep_all_but_status(resource: ServedResource, item: Tree, old: Tree) -> None:
     for name in {*item, *old} - {"apiVersion", "kind", "metadata", "status"}:
-        _keep(item, old, name)
+        _restore_field(item, old, name)
     if resource.custom or resource.group in _NO_METADATA_BY_STATUS or resource.kind == "ServiceCIDR":
         names: tuple[str, ...] = _ALL_METADATA
     else:
-        names = _METADATA_OF_STATUS.get((resource.group, resource.kind), ())
+        names = _STATUS_METADATA_FIELDS.get((resource.group, resource.kind), ())
     for name in names:
-        _keep(item["metadata"], old["metadata"], name)
+        _restore_field(item["metadata"], old["metadata"], name)
     if resource.kind == "Pod" and not resource.group:
         status = item.setdefault("status", {})
         if not status.get("qosClass") and "qosClass" in old.get("status", {}):
             status["qosClass"] = old["status"]["qosClass"]
 
 
-def _take_part(item: Tree, old: Tree, subresource: str) -> None:
+def _keep_all_but_subresource(item: Tree, old: Tree, subresource: str) -> None:
     """Of a pod, its ephemeral containers or what its containers ask for; all else stays."""
     spec = item["spec"]
     kept = deepcopy(old["spec"])
@@ -292,12 +292,12 @@ def _take_part(item: Tree, old: Tree, subresource: str) -> None:
         for name in ("containers", "initContainers"):
             for mine, theirs in zip(kept.get(name) or (), spec.get(name) or (), strict=True):
                 mine["resources"] = theirs.get("resources", {})
-                _keep(mine, theirs, "resizePolicy")
-        _keep(kept, spec, "resources")
+                _restore_field(mine, theirs, "resizePolicy")
+        _restore_field(kept, spec, "resources")
     item["spec"] = kept
-    _keep(item, old, "status")
+    _restore_field(item, old, "status")
     for name in _ALL_METADATA:
-        _keep(item["metadata"], old["metadata"], name)
+        _restore_field(item["metadata"], old["metadata"], name)
 
 
 def _same_containers(spec: Tree, old: Tree) -> bool:
@@ -315,7 +315,7 @@ def _update_daemon_set(item: Tree, old: Tree) -> None:
 
 
 def _update_namespace(item: Tree, old: Tree) -> None:
-    _keep(item.setdefault("spec", {}), old.get("spec") or {}, "finalizers")
+    _restore_field(item.setdefault("spec", {}), old.get("spec") or {}, "finalizers")
 
 
 def _update_service(item: Tree, old: Tree) -> None:
@@ -336,7 +336,7 @@ def _update_service(item: Tree, old: Tree) -> None:
             for port in spec.get("ports", ()):
                 port.pop("nodePort", None)
     same = spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy")
-    if is_external(before) and not is_external(spec) and same:
+    if is_externally_reachable(before) and not is_externally_reachable(spec) and same:
         spec.pop("externalTrafficPolicy", None)
     if was == "LoadBalancer" != kind:
         for name in ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"):
@@ -347,7 +347,7 @@ def _update_service(item: Tree, old: Tree) -> None:
 
 
 def _update_claim(item: Tree, old: Tree) -> None:
-    settle_data_source(item["spec"], old["spec"])
+    sync_data_source(item["spec"], old["spec"])
 
 
 _ON_UPDATE: Mapping[tuple[str, str], Callable[[Tree, Tree], None]] = {

@@ -12,26 +12,26 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bayplan.apiserver.api_errors import (
-    Refusal,
+    StatusError,
     bad_request,
     conflict,
     forbidden,
     invalid,
     not_found,
-    other_uid,
     too_many_requests,
+    uid_conflict,
 )
-from bayplan.apiserver.resources.kinds import Resource, Tree
-from bayplan.apiserver.resources.lookup import Lookup, built_in
+from bayplan.apiserver.resources.kinds import ServedResource, Tree
+from bayplan.apiserver.resources.lookup import ObjectLookup, built_in
 from bayplan.apiserver.tables.cell_text import selector_text
-from bayplan.apiserver.validation.field_errors import Faults
-from bayplan.apiserver.validation.metadata import selects
+from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.apiserver.validation.metadata import selector_matches
 
 SUCCESS: Tree = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _TOO_MANY = "Cannot evict pod as it would violate the pod's disruption budget."
 _MOST_DISRUPTED = 2000
 _TEN_MINUTES_S = 600
-_ENDED = ("Succeeded", "Failed")
+_TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 # Binding
@@ -43,7 +43,7 @@ def bind(pod: Tree, binding: Tree, now: str) -> Tree:
     _check_binding(binding)
     wanted = (binding.get("metadata") or {}).get("uid")
     if wanted and wanted != meta.get("uid"):
-        raise other_uid(built_in("Pod"), meta["namespace"], name, asked=wanted, found=meta["uid"])
+        raise uid_conflict(built_in("Pod"), meta["namespace"], name, asked=wanted, found=meta["uid"])
     kind = built_in("Pod")
     if meta.get("deletionTimestamp"):
         raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host", called="pods/binding")
@@ -51,21 +51,21 @@ def bind(pod: Tree, binding: Tree, now: str) -> Tree:
         raise conflict(kind, name, f'pod {name} is already assigned to node "{node}"', called="pods/binding")
     if pod["spec"].get("schedulingGates"):
         raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates", called="pods/binding")
-    return _bound(pod, binding, now)
+    return _with_binding(pod, binding, now)
 
 
 def _check_binding(binding: Tree) -> None:
-    target, faults = binding.get("target") or {}, Faults()
+    target, faults = binding.get("target") or {}, FieldErrorList()
     if target.get("kind") and target["kind"] != "Node":
         faults.unsupported("target.kind", target["kind"], ("Node", "<empty>"))
     if not target.get("name"):
         faults.required("target.name")
     if faults:
         texts = list(map(str, faults))
-        raise Refusal(500, "", texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+        raise StatusError(500, "", texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
 
 
-def _bound(pod: Tree, binding: Tree, now: str) -> Tree:
+def _with_binding(pod: Tree, binding: Tree, now: str) -> Tree:
     given = binding.get("metadata") or {}
     metadata = dict(pod["metadata"])
     for name in ("annotations", "labels"):
@@ -95,14 +95,14 @@ def with_condition(status: Tree, condition: Tree) -> Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionResult:
     """What an eviction does: the pod to store before it is deleted, and the budget that pays for it, if one does."""
 
     pod: Tree
     budget: Tree | None = None
 
 
-def evict(pod: Tree, lookup: Lookup, now: str, *, dry_run: bool = False) -> Eviction:
+def evict(pod: Tree, lookup: ObjectLookup, now: str, *, dry_run: bool = False) -> EvictionResult:
     """Let a pod go if its budget has room for it."""
     condition = {
         "type": "DisruptionTarget",
@@ -113,27 +113,29 @@ def evict(pod: Tree, lookup: Lookup, now: str, *, dry_run: bool = False) -> Evic
         "message": "Eviction API: evicting",
     }
     marked = {**pod, "status": with_condition(pod.get("status") or {}, condition)}
-    if (pod.get("status") or {}).get("phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
-        return Eviction(marked)
+    if (pod.get("status") or {}).get("phase") in (*_TERMINAL_PHASES, "Pending") or pod["metadata"].get(
+        "deletionTimestamp"
+    ):
+        return EvictionResult(marked)
     budgets = list(_budgets_of(pod, lookup))
     if len(budgets) > 1:
         rule = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        raise Refusal(500, "", rule)
-    if not budgets or _unhealthy_may_go(pod, budgets[0]):
-        return Eviction(marked)
-    paid = _paid(budgets[0], pod["metadata"]["name"], now)
-    return Eviction(marked, None if dry_run else paid)
+        raise StatusError(500, "", rule)
+    if not budgets or _can_evict_unhealthy(pod, budgets[0]):
+        return EvictionResult(marked)
+    paid = _consume_disruption(budgets[0], pod["metadata"]["name"], now)
+    return EvictionResult(marked, None if dry_run else paid)
 
 
-def _budgets_of(pod: Tree, lookup: Lookup) -> Iterable[Tree]:
+def _budgets_of(pod: Tree, lookup: ObjectLookup) -> Iterable[Tree]:
     labels = pod["metadata"].get("labels") or {}
     for budget in lookup.list(built_in("PodDisruptionBudget", "policy"), pod["metadata"]["namespace"]):
         selector = budget["spec"].get("selector")
-        if labels and selector is not None and selects(selector, labels):
+        if labels and selector is not None and selector_matches(selector, labels):
             yield budget
 
 
-def _unhealthy_may_go(pod: Tree, budget: Tree) -> bool:
+def _can_evict_unhealthy(pod: Tree, budget: Tree) -> bool:
     """A pod that is not ready does not count; it may go if the policy says so, or if enough others are ready."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     if any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions):
@@ -144,7 +146,7 @@ def _unhealthy_may_go(pod: Tree, budget: Tree) -> bool:
     return bool(status.get("currentHealthy", 0) >= status.get("desiredHealthy", 0) > 0)
 
 
-def _paid(budget: Tree, pod_name: str, now: str) -> Tree:
+def _consume_disruption(budget: Tree, pod_name: str, now: str) -> Tree:
     name, status = budget["metadata"]["name"], budget.get("status") or {}
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         told = f"The disruption budget {name} is still being processed by the server."
@@ -159,11 +161,11 @@ def _paid(budget: Tree, pod_name: str, now: str) -> Tree:
     left = status["disruptionsAllowed"] - 1
     new = {**status, "disruptionsAllowed": left, "disruptedPods": {**disrupted, pod_name: now}}
     if left == 0:
-        new = with_condition(new, _no_more(budget, now))
+        new = with_condition(new, _disruption_exhausted(budget, now))
     return {**budget, "status": new}
 
 
-def _no_more(budget: Tree, now: str) -> Tree:
+def _disruption_exhausted(budget: Tree, now: str) -> Tree:
     return {
         "type": "DisruptionAllowed",
         "status": "False",
@@ -174,12 +176,12 @@ def _no_more(budget: Tree, now: str) -> Tree:
     }
 
 
-def _too_many(message: str, more: Tree) -> Refusal:
+def _too_many(message: str, more: Tree) -> StatusError:
     cause = {"reason": "DisruptionBudget", "message": message}
     return too_many_requests(_TOO_MANY, {"causes": [cause], **more})
 
 
-def check_name(given: Tree, name: str, kind: str) -> None:
+def check_body_name(given: Tree, name: str, kind: str) -> None:
     """The name in a body that goes to a pod's sub-resource must be the pod's."""
     if (given.get("metadata") or {}).get("name") != name:
         raise bad_request(f"name in URL does not match name in {kind} object")
@@ -188,7 +190,7 @@ def check_name(given: Tree, name: str, kind: str) -> None:
 # Scale
 
 
-def scale_of(resource: Resource, item: Tree) -> Tree:
+def to_scale(resource: ServedResource, item: Tree) -> Tree:
     """How many replicas an object has and should have, whatever its kind."""
     meta = item["metadata"]
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -205,11 +207,11 @@ def scale_of(resource: Resource, item: Tree) -> Tree:
     }
 
 
-def _scale_values(resource: Resource, item: Tree) -> tuple[int, int, str]:
+def _scale_values(resource: ServedResource, item: Tree) -> tuple[int, int, str]:
     if resource.definition is not None:
         paths = (resource.definition.get("subresources") or {}).get("scale") or {}
-        wanted, found = (_at(item, paths.get(f"{part}ReplicasPath", "")) for part in ("spec", "status"))
-        return wanted or 0, found or 0, _at(item, paths.get("labelSelectorPath", "")) or ""
+        wanted, found = (_get_path(item, paths.get(f"{part}ReplicasPath", "")) for part in ("spec", "status"))
+        return wanted or 0, found or 0, _get_path(item, paths.get("labelSelectorPath", "")) or ""
     spec, status = item.get("spec") or {}, item.get("status") or {}
     selector = spec.get("selector")
     if resource.kind == "ReplicationController":
@@ -217,34 +219,34 @@ def _scale_values(resource: Resource, item: Tree) -> tuple[int, int, str]:
     return spec.get("replicas", 0), status.get("replicas", 0), selector_text(selector)
 
 
-def scaled(resource: Resource, item: Tree, scale: Tree) -> Tree:
+def apply_scale(resource: ServedResource, item: Tree, scale: Tree) -> Tree:
     """The object with the number of replicas that the Scale asks for."""
     given, name = (scale.get("metadata") or {}).get("name", ""), item["metadata"]["name"]
     if given != name:
         raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-    wanted, faults = (scale.get("spec") or {}).get("replicas", 0), Faults()
+    wanted, faults = (scale.get("spec") or {}).get("replicas", 0), FieldErrorList()
     if wanted < 0:
         faults.invalid("spec.replicas", wanted, "must be greater than or equal to 0")
         raise invalid("Scale", "autoscaling", item["metadata"]["name"], faults)
     if resource.definition is not None:
         paths = (resource.definition.get("subresources") or {}).get("scale") or {}
-        return _put(item, _steps(paths.get("specReplicasPath", ".spec.replicas")), wanted)
+        return _set_path(item, _path_steps(paths.get("specReplicasPath", ".spec.replicas")), wanted)
     return {**item, "spec": {**(item.get("spec") or {}), "replicas": wanted}}
 
 
-def _steps(path: str) -> list[str]:
+def _path_steps(path: str) -> list[str]:
     return [step for step in path.split(".") if step]
 
 
-def _at(item: Any, path: str) -> Any:
-    for step in _steps(path):
+def _get_path(item: Any, path: str) -> Any:
+    for step in _path_steps(path):
         item = item.get(step) if isinstance(item, Mapping) else None
     return item if path else None
 
 
-def _put(item: Tree, steps: list[str], value: Any) -> Tree:
+def _set_path(item: Tree, steps: list[str], value: Any) -> Tree:
     first, *rest = steps
-    return {**item, first: _put(item.get(first) or {}, rest, value) if rest else value}
+    return {**item, first: _set_path(item.get(first) or {}, rest, value) if rest else value}
 
 
 # Logs, exec and its sisters
@@ -252,7 +254,7 @@ def _put(item: Tree, steps: list[str], value: Any) -> Tree:
 
 def check_log_options(name: str, query: Mapping[str, str]) -> None:
     """Numbers of a request for logs that make no sense."""
-    faults = Faults()
+    faults = FieldErrorList()
     for field, least, rule in (
         ("tailLines", 0, "must be greater than or equal to 0"),
         ("limitBytes", 1, "must be greater than 0"),
@@ -295,7 +297,7 @@ def _choose_one(name: str, spec: Tree, containers: list[str]) -> str:
     raise bad_request(told)
 
 
-def check_log(pod: Tree, wanted: str, lookup: Lookup) -> None:
+def check_log(pod: Tree, wanted: str, lookup: ObjectLookup) -> None:
     """Refuse logs that cannot be had. Of a pod on no node there are none yet, which is no fault."""
     container_of(pod, wanted)
     node = pod["spec"].get("nodeName")
@@ -303,7 +305,7 @@ def check_log(pod: Tree, wanted: str, lookup: Lookup) -> None:
         raise _unreachable(node, lookup)
 
 
-def check_stream(pod: Tree, wanted: str, lookup: Lookup, *, upgrade: bool) -> None:
+def check_stream(pod: Tree, wanted: str, lookup: ObjectLookup, *, upgrade: bool) -> None:
     """Refuse exec, attach and port-forward: no kubelet runs here that could answer."""
     container_of(pod, wanted)
     node = pod["spec"].get("nodeName")
@@ -313,11 +315,11 @@ def check_stream(pod: Tree, wanted: str, lookup: Lookup, *, upgrade: bool) -> No
     raise refusal if upgrade or refusal.code == 404 else bad_request("Upgrade request required")
 
 
-def _unreachable(node: str, lookup: Lookup) -> Refusal:
+def _unreachable(node: str, lookup: ObjectLookup) -> StatusError:
     if lookup.get(built_in("Node"), "", node) is None:
         return not_found(built_in("Pod"), node)
     why = f"no kubelet answers for node {node}: this cluster has an API and no containers"
-    return Refusal(500, "InternalError", f"Internal error occurred: {why}")
+    return StatusError(500, "InternalError", f"Internal error occurred: {why}")
 
 
 # Tokens
@@ -325,7 +327,7 @@ def _unreachable(node: str, lookup: Lookup) -> Refusal:
 
 def token_request(account: Tree, request: Tree, now: datetime, issuer: str) -> tuple[Tree, Tree]:
     """The answer to a TokenRequest, still without its token, and the claims that the token must have."""
-    spec, faults = dict(request.get("spec") or {}), Faults()
+    spec, faults = dict(request.get("spec") or {}), FieldErrorList()
     seconds = spec.get("expirationSeconds")
     seconds = 3600 if seconds is None else seconds
     if seconds < _TEN_MINUTES_S:

@@ -10,109 +10,109 @@ from collections.abc import Sequence
 
 from bayplan.apiserver import api_errors
 from bayplan.apiserver.admission import plugins, volcano_webhooks
-from bayplan.apiserver.defaulting.kind_defaults import fill
-from bayplan.apiserver.requests import Writing
+from bayplan.apiserver.defaulting.kind_defaults import set_defaults
+from bayplan.apiserver.requests import WriteRequest
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.lookup import Lookup
+from bayplan.apiserver.resources.lookup import ObjectLookup
 from bayplan.apiserver.schema.body_decoding import converter, custom_type, managed_type
 from bayplan.apiserver.schema.managed_fields.server_side_apply import track
-from bayplan.apiserver.storage.crd_registry import DEFINITIONS
+from bayplan.apiserver.storage.crd_registry import CRD_RESOURCE
 from bayplan.apiserver.validation import csr_rules
-from bayplan.apiserver.validation.kind_validators import on_create, on_update
+from bayplan.apiserver.validation.kind_validators import validate_create, validate_update
 from bayplan.apiserver.warnings import warnings_for
 from bayplan.apiserver.writes.metadata import timestamp
 from bayplan.apiserver.writes.strategies import prepare_create, prepare_update
 from bayplan.clock import Clock
 
-_REQUESTS = ("certificates.k8s.io", "certificatesigningrequests")
+_CSR_RESOURCE = ("certificates.k8s.io", "certificatesigningrequests")
 
 
-def _faults_of_definition(tree: Tree, old: Tree | None = None) -> Sequence[api_errors.Fault]:
+def _validate_crd(tree: Tree, old: Tree | None = None) -> Sequence[api_errors.FieldCause]:
     from bayplan.apiserver.schema.crd import (
         definitions,  # with it comes a language for rules: a plain start can spare it
     )
 
-    return definitions.faults(tree, old)
+    return definitions.validate_crd(tree, old)
 
 
-class Rulebook:
+class WritePipeline:
     """The rules of one cluster, on the objects that it has."""
 
-    def __init__(self, lookup: Lookup, clock: Clock) -> None:
+    def __init__(self, lookup: ObjectLookup, clock: Clock) -> None:
         self._lookup = lookup
         self._clock = clock
 
-    def created(self, write: Writing, tree: Tree) -> None:
+    def prepare_create(self, write: WriteRequest, tree: Tree) -> None:
         """Make a new object ready to be stored, or refuse it."""
         resource = write.resource
-        self._fill(write, tree)
-        self._track(write, tree, None)
+        self._set_defaults(write, tree)
+        self._track_managed_fields(write, tree, None)
         plugins.admit(resource, tree, None, "create", self._lookup, write.subresource)
         if not write.subresource:
             volcano_webhooks.mutate(resource, tree, self._lookup)
         prepare_create(resource, tree, lookup=self._lookup)
-        if resource.storage == _REQUESTS:
-            csr_rules.begin_request(tree, write.user.info())
-        faults: list[api_errors.Fault] = [*on_create(resource, tree)]
+        if resource.storage == _CSR_RESOURCE:
+            csr_rules.prepare_create(tree, write.user.info())
+        faults: list[api_errors.FieldCause] = [*validate_create(resource, tree)]
         if resource.custom:
             faults += custom_type(resource).faults(tree)
-        elif resource.storage == DEFINITIONS:
-            faults += _faults_of_definition(tree)
-        self._refuse(write, tree, faults)
+        elif resource.storage == CRD_RESOURCE:
+            faults += _validate_crd(tree)
+        self._raise_invalid(write, tree, faults)
         if resource.custom:
             custom_type(resource).default(tree)  # once more: the status that its maker gave it was taken away
         if not write.subresource:
-            volcano_webhooks.judge(resource, tree, None, "CREATE", self._lookup)
+            volcano_webhooks.validate(resource, tree, None, "CREATE", self._lookup)
         write.warnings.extend(warnings_for(resource, tree))
-        write.warnings.extend(plugins.check(resource, tree, None, "create", self._lookup, write.subresource))
-        if resource.storage == DEFINITIONS:
-            self._establish(write, tree, None)
+        write.warnings.extend(plugins.validate(resource, tree, None, "create", self._lookup, write.subresource))
+        if resource.storage == CRD_RESOURCE:
+            self._accept_crd_names(write, tree, None)
 
-    def updated(self, write: Writing, tree: Tree, old: Tree) -> None:
+    def prepare_update(self, write: WriteRequest, tree: Tree, old: Tree) -> None:
         """The same for a new state of an object that is there."""
         resource, part = write.resource, write.subresource
-        self._fill(write, tree)
-        self._track(write, tree, old)
+        self._set_defaults(write, tree)
+        self._track_managed_fields(write, tree, old)
         plugins.admit(resource, tree, old, "update", self._lookup, part)
-        if resource.storage == _REQUESTS:
-            csr_rules.change_request(tree, old, part, timestamp(self._clock.now()))
+        if resource.storage == _CSR_RESOURCE:
+            csr_rules.prepare_update(tree, old, part, timestamp(self._clock.now()))
         else:
             prepare_update(resource, tree, old, part, lookup=self._lookup)
-        faults: list[api_errors.Fault] = [*on_update(resource, tree, old, part)]
+        faults: list[api_errors.FieldCause] = [*validate_update(resource, tree, old, part)]
         if resource.custom:
             faults += custom_type(resource).faults(tree, old, subresource=part)
-        elif resource.storage == DEFINITIONS and not part:
-            faults += _faults_of_definition(tree, old)
-        self._refuse(write, tree, faults)
+        elif resource.storage == CRD_RESOURCE and not part:
+            faults += _validate_crd(tree, old)
+        self._raise_invalid(write, tree, faults)
         if not part:
-            volcano_webhooks.judge(resource, tree, old, "UPDATE", self._lookup)
+            volcano_webhooks.validate(resource, tree, old, "UPDATE", self._lookup)
         if part in ("", "scale"):
             write.warnings.extend(warnings_for(resource, tree, old))
-        write.warnings.extend(plugins.check(resource, tree, old, "update", self._lookup, part))
-        if resource.storage == DEFINITIONS and not part:
-            self._establish(write, tree, old)
+        write.warnings.extend(plugins.validate(resource, tree, old, "update", self._lookup, part))
+        if resource.storage == CRD_RESOURCE and not part:
+            self._accept_crd_names(write, tree, old)
 
-    def deleted(self, write: Writing, tree: Tree) -> None:
+    def check_delete(self, write: WriteRequest, tree: Tree) -> None:
         """Refuse the deletion of what may not go."""
         plugins.admit(write.resource, None, tree, "delete", self._lookup, write.subresource)
-        volcano_webhooks.judge(write.resource, None, tree, "DELETE", self._lookup)
+        volcano_webhooks.validate(write.resource, None, tree, "DELETE", self._lookup)
 
-    def _fill(self, write: Writing, tree: Tree) -> None:
-        if write.resource.storage == DEFINITIONS:
+    def _set_defaults(self, write: WriteRequest, tree: Tree) -> None:
+        if write.resource.storage == CRD_RESOURCE:
             from bayplan.apiserver.schema.crd import definitions
 
-            definitions.prepare(tree)
+            definitions.set_crd_defaults(tree)
         elif not write.resource.custom:  # those have the defaults of their schema from being read
-            fill(write.resource, tree)
+            set_defaults(write.resource, tree)
 
-    def _track(self, write: Writing, tree: Tree, old: Tree | None) -> None:
+    def _track_managed_fields(self, write: WriteRequest, tree: Tree, old: Tree | None) -> None:
         """Note down who manages what from now on."""
-        if write.tracked:
+        if write.fields_tracked:
             return
         resource, before, after = write.resource, old, tree
         convert = converter(resource)
-        if convert is not None and write.sent_as is not None:
-            resource = write.sent_as
+        if convert is not None and write.request_version is not None:
+            resource = write.request_version
             before = convert(old, resource.api_version)[0] if old is not None else None
             after = convert(tree, resource.api_version)[0]
         fields = track(
@@ -130,7 +130,7 @@ class Rulebook:
         else:
             tree["metadata"].pop("managedFields", None)
 
-    def _establish(self, write: Writing, tree: Tree, old: Tree | None) -> None:
+    def _accept_crd_names(self, write: WriteRequest, tree: Tree, old: Tree | None) -> None:
         """A definition is in force as soon as it is stored, unless its names are taken."""
         from bayplan.apiserver.schema.crd import definitions
 
@@ -138,8 +138,8 @@ class Rulebook:
         before = dict(tree)
         name = tree["metadata"]["name"]
         others = [each for each in self._lookup.list(write.resource) if each["metadata"]["name"] != name]
-        tree["status"] = definitions.accepted(tree, others, timestamp(self._clock.now()))
-        write.warnings.extend(definitions.warnings(tree, old))
+        tree["status"] = definitions.accept_names(tree, others, timestamp(self._clock.now()))
+        write.warnings.extend(definitions.crd_warnings(tree, old))
         tree["metadata"]["managedFields"] = track(
             before,
             tree,
@@ -151,7 +151,7 @@ class Rulebook:
         )
 
     @staticmethod
-    def _refuse(write: Writing, tree: Tree, faults: Sequence[api_errors.Fault]) -> None:
+    def _raise_invalid(write: WriteRequest, tree: Tree, faults: Sequence[api_errors.FieldCause]) -> None:
         if faults:
             raise api_errors.invalid(
                 write.resource.kind, write.resource.group, tree["metadata"].get("name", ""), faults

@@ -14,30 +14,30 @@ import numpy as np
 
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
 from bayplan.batch.config.argument_specs import Argument
-from bayplan.batch.evaluation.node_search import Search
-from bayplan.batch.evaluation.task_class_evaluation import Prospect
+from bayplan.batch.evaluation.node_search import NodeSearch
+from bayplan.batch.evaluation.task_class_evaluation import TaskClassEvaluation
 from bayplan.batch.model.fit_errors import FitErrors
-from bayplan.batch.model.hypernodes import TOP
+from bayplan.batch.model.hypernodes import TOP_HYPERNODE
 from bayplan.batch.model.jobs import INQUEUE_PHASE, Job
 from bayplan.batch.model.nodes import Node
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.session.pending_tasks import Worksheet, organize
+from bayplan.batch.session.pending_tasks import PendingTasks, collect_pending_tasks
 from bayplan.batch.session.priority_queue import PriorityQueue
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.statement import Statement
-from bayplan.framework.runtime.cooperative import finished
+from bayplan.framework.runtime.cooperative import run_to_end
 from bayplan.snapshot import BoolVector
 
-ERROR_CACHE = "predicateErrorCacheEnable"
+PREDICATE_ERROR_CACHE = "predicateErrorCacheEnable"
 
 
 class Allocate:
     """Places tasks that ask for something."""
 
     name = "allocate"
-    takes: ClassVar[tuple[Argument, ...]] = (Argument(ERROR_CACHE, bool, True),)
+    takes: ClassVar[tuple[Argument, ...]] = (Argument(PREDICATE_ERROR_CACHE, bool, True),)
 
     def __init__(self) -> None:
         self._remembers_errors = True  # what the file said last; a key that is gone keeps its value
@@ -50,24 +50,24 @@ class Allocate:
 
     def execute(self, session: Session) -> Iterator[None]:
         arguments = session.action_arguments(self.name)
-        self._remembers_errors = arguments.get_bool(ERROR_CACHE, self._remembers_errors)
-        return _Run(session, remembers_errors=self._remembers_errors).run()
+        self._remembers_errors = arguments.get_bool(PREDICATE_ERROR_CACHE, self._remembers_errors)
+        return _AllocateRun(session, remembers_errors=self._remembers_errors).run()
 
 
-class _Run:
+class _AllocateRun:
     """One execution of the action."""
 
     def __init__(self, session: Session, *, remembers_errors: bool) -> None:
         self._session = session
-        self._placer = Placer(session, remembers_errors=remembers_errors)
+        self._placer = TaskPlacer(session, remembers_errors=remembers_errors)
         self._topology = TopologyAllocator(session, self._placer)
         self._queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
         self._jobs: dict[str, PriorityQueue[Job]] = {}
-        self._sheets: dict[str, Worksheet] = {}
+        self._pending_tasks: dict[str, PendingTasks] = {}
 
     def run(self) -> Iterator[None]:
         for job in self._session.jobs.values():
-            self._enter(job)
+            self._add_job(job)
             yield
         while self._queues:
             queue = self._queues.pop()
@@ -75,12 +75,12 @@ class _Run:
             if self._session.overused(queue) or not jobs:
                 continue  # not asked again in this session
             job = jobs.pop()
-            if (yield from self._serve(job)):
+            if (yield from self._allocate_job(job)):
                 jobs.push(job)
             self._queues.push(queue)
             yield
 
-    def _enter(self, job: Job) -> None:
+    def _add_job(self, job: Job) -> None:
         session = self._session
         if job.is_pending():
             if "enqueue" in session.actions:
@@ -91,29 +91,29 @@ class _Run:
             return
         if not session.hyper_nodes.ready and job.contains_network_topology():
             return
-        sheet = organize(session, job)
+        sheet = collect_pending_tasks(session, job)
         if not sheet:
             return
         if queue.uid not in self._jobs:
             self._jobs[queue.uid] = PriorityQueue(session.job_order)
             self._queues.push(queue)
         self._jobs[queue.uid].push(job)
-        self._sheets[job.uid] = sheet
+        self._pending_tasks[job.uid] = sheet
 
-    def _serve(self, job: Job) -> Generator[None, None, bool]:
+    def _allocate_job(self, job: Job) -> Generator[None, None, bool]:
         """Place what can be placed of a job now; true when it has more."""
-        sheet = self._sheets[job.uid]
+        sheet = self._pending_tasks[job.uid]
         if job.contains_hard_topology() or job.has_sub_job_policy:
-            return self._topology.serve(job, sheet)
+            return self._topology.allocate_job(job, sheet)
         sub_job = job.default_sub_job
         if sub_job is None or job.uid not in sheet.tasks:
             return False
         tasks = sheet.tasks[job.uid]
         statement = None
         if sub_job.nominated_hyper_node:
-            statement = self._topology.from_nomination(job, sub_job, tasks, TOP)
+            statement = self._topology.from_nomination(job, sub_job, tasks, TOP_HYPERNODE)
         if statement is None:
-            statement = yield from self._placer.placing(job, sub_job, tasks, TOP)
+            statement = yield from self._placer.place_steps(job, sub_job, tasks, TOP_HYPERNODE)
         if statement is None or not self._session.job_ready(job):
             return False
         if not statement.commit():
@@ -122,7 +122,7 @@ class _Run:
         return bool(tasks)
 
 
-class Placer:
+class TaskPlacer:
     """Finds nodes for the tasks of a sub-job, one after another."""
 
     def __init__(self, session: Session, *, remembers_errors: bool) -> None:
@@ -132,9 +132,9 @@ class Placer:
 
     def place(self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], hyper_node: str) -> Statement | None:
         """A statement that makes the sub-job ready, or lets it wait for room; None where neither is possible."""
-        return finished(self.placing(job, sub_job, tasks, hyper_node))
+        return run_to_end(self.place_steps(job, sub_job, tasks, hyper_node))
 
-    def placing(
+    def place_steps(
         self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], hyper_node: str
     ) -> Generator[None, None, Statement | None]:
         """The same task by task: a gang of thousands must not hold the loop. Its commit is checked as a whole."""
@@ -143,22 +143,22 @@ class Placer:
         if not len(session.nodes) or (among is not None and not among.any()):
             return None
         statement = session.statement()
-        search = Search(session, remembers=self._remembers_errors)
+        search = NodeSearch(session, remembers=self._remembers_errors)
         hyper = sub_job.allocated_hyper_node
         while tasks:
             task = tasks.pop()
             yield
             if not self._may_be_tried(job, sub_job, task):
                 continue
-            node = self._find(task, sub_job, search, hyper_node, hyper)
+            node = self._find_node(task, sub_job, search, hyper_node, hyper)
             if node is None:
                 if task.uid in job.nodes_fit_errors and not job.needs_continue_allocating(sub_job):
                     break
                 continue
-            if not self.put(statement, task, node):
+            if not self.allocate_or_pipeline(statement, task, node):
                 continue
             if sub_job.network_topology is not None:
-                hyper = self._widened(node.name, hyper)
+                hyper = self._lowest_common_hypernode(node.name, hyper)
             if session.sub_job_ready(job, sub_job):
                 break
         if session.sub_job_ready(job, sub_job) or session.sub_job_pipelined(job, sub_job):
@@ -168,7 +168,7 @@ class Placer:
 
     def rows_of(self, hyper_node: str) -> BoolVector | None:
         """The rows of a hypernode; None for all."""
-        if hyper_node == TOP:
+        if hyper_node == TOP_HYPERNODE:
             return None
         mask = self._masks.get(hyper_node)
         if mask is None:
@@ -181,7 +181,7 @@ class Placer:
         if not self._session.allocatable(queue, task):
             return False
         if task.gated:
-            self._session.send_admission(task)
+            self._session.admit_task(task)
             return False
         if job.task_has_fit_errors(sub_job, task):
             text = f"Task {task.name} with role spec {task.role} has already predicated failed, skip"
@@ -189,30 +189,34 @@ class Placer:
             return False
         return True
 
-    def _find(self, task: Task, sub_job: SubJob, search: Search, hyper_node: str, allocated: str) -> Node | None:
+    def _find_node(
+        self, task: Task, sub_job: SubJob, search: NodeSearch, hyper_node: str, allocated: str
+    ) -> Node | None:
         """The node for one task; where there is none, the job knows why."""
         session = self._session
         among = self.rows_of(hyper_node)
         refused = session.pre_predicate(task)
         if refused is not None:
             rows = session.nodes.rows if among is None else np.flatnonzero(among)
-            session.record_failure(task, FitErrors.everywhere(refused, rows))
+            session.record_failure(task, FitErrors.on_all_rows(refused, rows))
             return None
-        prospect = session.prospect(task)
-        feasible = self._nominated(task, prospect, among, search)
+        prospect = session.evaluate_class(task)
+        feasible = self._nominated_node(task, prospect, among, search)
         if feasible is None:
             feasible = search.feasible(task, prospect, among)
             search.note_failures(task, prospect, feasible, among)
         if not feasible.any():
             errors = search.explain(task, prospect, among)
-            errors.hyper_node = "" if hyper_node == TOP else hyper_node
+            errors.hyper_node = "" if hyper_node == TOP_HYPERNODE else hyper_node
             session.record_failure(task, errors)
             return None
         if sub_job.network_topology is not None:
             task.job_allocated_hyper_node = allocated
-        return self.best(task, feasible, prospect)
+        return self.best_node(task, feasible, prospect)
 
-    def _nominated(self, task: Task, prospect: Prospect, among: BoolVector | None, search: Search) -> BoolVector | None:
+    def _nominated_node(
+        self, task: Task, prospect: TaskClassEvaluation, among: BoolVector | None, search: NodeSearch
+    ) -> BoolVector | None:
         """The node that was cleared for the task in an earlier session, if it will do."""
         name = task.pod.status.nominated_node_name
         row = self._session.snapshot.nodes.index.get(name) if name else None
@@ -226,18 +230,18 @@ class Placer:
         search.note_failures(task, prospect, found, only)
         return found if found.any() else None
 
-    def best(self, task: Task, feasible: BoolVector, prospect: Prospect) -> Node | None:
+    def best_node(self, task: Task, feasible: BoolVector, prospect: TaskClassEvaluation) -> Node | None:
         """The best node with idle room; only where there is none, the best with room soon."""
         session = self._session
         idle = feasible & prospect.fits_idle
         for rows in (idle, feasible & ~idle):
-            for part in session.in_turn(rows):
+            for part in session.candidate_groups(rows):
                 node = session.choose(task, part, prospect)
                 if node is not None:
                     return node
         return None
 
-    def put(self, statement: Statement, task: Task, node: Node) -> bool:
+    def allocate_or_pipeline(self, statement: Statement, task: Task, node: Node) -> bool:
         """Allocate where there is idle room, else promise; false when somebody objects."""
         if node.fits_idle(task):
             return statement.allocate(task, node)
@@ -245,7 +249,7 @@ class Placer:
             return statement.pipeline(task, node.name)
         return True
 
-    def _widened(self, node_name: str, allocated: str) -> str:
+    def _lowest_common_hypernode(self, node_name: str, allocated: str) -> str:
         tree = self._session.hyper_nodes
         leaf = tree.leaf_of(node_name)
         if not leaf:

@@ -30,11 +30,11 @@ class Backfill:
         """Nothing to give back."""
 
     def execute(self, session: Session) -> Iterator[None]:
-        for task in self._pick(session):
+        for task in self._pick_tasks(session):
             self._place(session, task)
             yield
 
-    def _pick(self, session: Session) -> list[Task]:
+    def _pick_tasks(self, session: Session) -> list[Task]:
         queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
         jobs: dict[str, PriorityQueue[Job]] = {}
         tasks: dict[str, PriorityQueue[Task]] = {}
@@ -42,7 +42,7 @@ class Backfill:
             queue = session.queues.get(job.queue)
             if job.is_pending() or session.job_invalid(job) is not None or queue is None:
                 continue
-            found = _best_effort(session, job)
+            found = _best_effort_tasks(session, job)
             if not found:
                 continue
             tasks[job.uid] = PriorityQueue(session.task_order, found)
@@ -62,28 +62,28 @@ class Backfill:
     def _place(self, session: Session, task: Task) -> None:
         refused = session.pre_predicate(task)
         if refused is not None:
-            session.record_failure(task, FitErrors.everywhere(refused, session.nodes.rows))
+            session.record_failure(task, FitErrors.on_all_rows(refused, session.nodes.rows))
             return
-        prospect = session.prospect(task)
-        candidates = prospect.allowed(task)
+        prospect = session.evaluate_class(task)
+        candidates = prospect.rows_to_allocate(task)
         if not candidates.any():
             errors = prospect.explain(task, np.flatnonzero(~candidates), with_room=False)
             session.record_failure(task, errors)
             return
-        choices = (session.choose(task, part) for part in session.in_turn(candidates))
+        choices = (session.choose(task, part) for part in session.candidate_groups(candidates))
         node = next((each for each in choices if each is not None), None)
         if node is None:  # no score could be compared
             return
         refused = session.allocate(task, node)
         if refused is not None:
-            session.record_failure(task, FitErrors.everywhere(refused, [node.row]))
+            session.record_failure(task, FitErrors.on_all_rows(refused, [node.row]))
 
 
-def _best_effort(session: Session, job: Job) -> list[Task]:
+def _best_effort_tasks(session: Session, job: Job) -> list[Task]:
     """Waiting tasks without a request, and those that were promised room they do not need."""
     found = [task for task in job.pending.values() if task.best_effort and not task.gated]
     for task in list(job.with_status(TaskStatus.PIPELINED)):
         if task.best_effort:
-            session.statement().un_pipeline(task)
+            session.statement().unpipeline(task)
             found.append(task)
     return found

@@ -19,10 +19,10 @@ from bayplan.batch.model.statuses import READY
 from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task
 
-_HAS_NODE = tuple(READY)
+_READY_STATUSES = tuple(READY)
 
 
-class Kind(IntEnum):
+class BundleKind(IntEnum):
     """Safe ones go first."""
 
     SAFE = 0
@@ -33,69 +33,69 @@ class Kind(IntEnum):
 class Bundle:
     """Tasks of one job that go together."""
 
-    kind: Kind
+    kind: BundleKind
     job: Job
     tasks: list[Task]
-    frees: Amounts
-    costs: Amounts  # what the job loses by it: nothing, or all that it is
+    freed_amounts: Amounts
+    lost_amounts: Amounts  # what the job loses by it: nothing, or all that it is
 
-    def only(self, allowed: Collection[str]) -> Bundle | None:
+    def restricted_to(self, allowed: Collection[str]) -> Bundle | None:
         """What is left of it when only these tasks may go; a whole bundle is there completely or not at all."""
         kept = [task for task in self.tasks if task.uid in allowed]
         if len(kept) == len(self.tasks):
             return self
-        if not kept or self.kind is Kind.WHOLE:
+        if not kept or self.kind is BundleKind.WHOLE:
             return None
-        return replace(self, tasks=kept, frees=sum_of(kept))
+        return replace(self, tasks=kept, freed_amounts=total_request_of(kept))
 
-    def worth(self, need: Amounts) -> float:
+    def value_for(self, need: Amounts) -> float:
         """How much of the need it covers for what the job loses."""
-        costs = _against(self.costs, need, math.inf)
-        return math.inf if costs == 0 else _against(self.frees, need, 1.0) / costs
+        costs = _covered_share(self.lost_amounts, need, math.inf)
+        return math.inf if costs == 0 else _covered_share(self.freed_amounts, need, 1.0) / costs
 
 
-def sum_of(tasks: Iterable[Task]) -> Amounts:
+def total_request_of(tasks: Iterable[Task]) -> Amounts:
     total = Amounts()
     for task in tasks:
         total.add(task.resreq)
     return total
 
 
-def _against(amounts: Amounts, need: Amounts, most: float) -> float:
+def _covered_share(amounts: Amounts, need: Amounts, most: float) -> float:
     return sum(min(amounts.get(name) / need.get(name), most) for name in need.names())
 
 
 # making them
 
 
-def bundles_of(job: Job, candidates: Sequence[Task]) -> list[Bundle]:
+def make_bundles(job: Job, candidates: Sequence[Task]) -> list[Bundle]:
     """The candidates of one job as bundles: the least important are taken first, as long as nothing breaks."""
     tasks = sorted(candidates, key=lambda task: (task.priority, task.uid))
     if not tasks:
         return []
     if job.ready_task_num < job.min_available:  # it is broken already
-        return [_bundle(Kind.SAFE, job, tasks)]
-    surplus = _Surplus(job)
-    parts: dict[Kind, list[Task]] = {Kind.SAFE: [], Kind.WHOLE: []}
+        return [_bundle(BundleKind.SAFE, job, tasks)]
+    surplus = _SurplusTasks(job)
+    parts: dict[BundleKind, list[Task]] = {BundleKind.SAFE: [], BundleKind.WHOLE: []}
     for task in tasks:
-        parts[Kind.SAFE if surplus.spares(task) else Kind.WHOLE].append(task)
+        parts[BundleKind.SAFE if surplus.take_if_surplus(task) else BundleKind.WHOLE].append(task)
     return [_bundle(kind, job, part) for kind, part in parts.items() if part]
 
 
-def _bundle(kind: Kind, job: Job, tasks: list[Task]) -> Bundle:
-    costs = Amounts() if kind is Kind.SAFE else job.total_request
-    return Bundle(kind, job, tasks, sum_of(tasks), costs)
+def _bundle(kind: BundleKind, job: Job, tasks: list[Task]) -> Bundle:
+    costs = Amounts() if kind is BundleKind.SAFE else job.total_request
+    return Bundle(kind, job, tasks, total_request_of(tasks), costs)
 
 
-class _Surplus:
+class _SurplusTasks:
     """What a job has more than it needs: tasks, tasks of each role, sub-jobs of each group."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._tasks = job.ready_task_num - job.min_available
         self._roles = {
-            role: job.role_count(role, _HAS_NODE, best_effort=True) - least
-            for role, least in (job.task_min_available.items() if job.checks_roles else ())
+            role: job.role_count(role, _READY_STATUSES, best_effort=True) - least
+            for role, least in (job.task_min_available.items() if job.checks_task_min_available else ())
         }
         self._broken: set[str] = set()  # sub-jobs that no longer count
         self._groups: Counter[str] = Counter()
@@ -110,7 +110,7 @@ class _Surplus:
                 self._broken.add(sub_job.uid)
         self._groups.subtract(self._job.min_sub_jobs)
 
-    def spares(self, task: Task) -> bool:
+    def take_if_surplus(self, task: Task) -> bool:
         """Whether the task can go without harm; if so it is gone from here on."""
         sub_job = self._job.sub_job_of(task) if self._job.min_sub_jobs else None
         if self._tasks <= 0 or self._roles.get(task.role, 1) <= 0 or not self._group_spares(sub_job):
@@ -130,9 +130,9 @@ class _Surplus:
 # choosing among them
 
 
-def in_order(bundles: Sequence[Bundle], need: Amounts, prefer: Callable[[Bundle, Bundle], int]) -> list[Bundle]:
+def sort_bundles(bundles: Sequence[Bundle], need: Amounts, prefer: Callable[[Bundle, Bundle], int]) -> list[Bundle]:
     """Safe ones first, then as `prefer` says (negative: the left first), then the better worth."""
-    worths = {id(bundle): bundle.worth(need) for bundle in bundles}
+    worths = {id(bundle): bundle.value_for(need) for bundle in bundles}
 
     def compare(left: Bundle, right: Bundle) -> int:
         if left.kind is not right.kind:
@@ -143,11 +143,11 @@ def in_order(bundles: Sequence[Bundle], need: Amounts, prefer: Callable[[Bundle,
         gain = worths[id(left)], worths[id(right)]
         if gain[0] != gain[1]:
             return -1 if gain[0] > gain[1] else 1
-        one, other = _last_resort(left), _last_resort(right)
+        one, other = _tie_break_key(left), _tie_break_key(right)
         return (one > other) - (one < other)
 
     return sorted(bundles, key=cmp_to_key(compare))
 
 
-def _last_resort(bundle: Bundle) -> tuple[str, str, int]:
+def _tie_break_key(bundle: Bundle) -> tuple[str, str, int]:
     return bundle.job.uid, bundle.tasks[0].uid, len(bundle.tasks)

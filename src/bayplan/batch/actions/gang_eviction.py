@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from bayplan.batch.actions.allocate import ERROR_CACHE
-from bayplan.batch.actions.gang_bundles import Bundle, Kind, bundles_of, in_order
-from bayplan.batch.actions.gang_dry_run import Planner
+from bayplan.batch.actions.allocate import PREDICATE_ERROR_CACHE
+from bayplan.batch.actions.gang_bundles import Bundle, BundleKind, make_bundles, sort_bundles
+from bayplan.batch.actions.gang_dry_run import GangDryRun
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.model.amounts import Amounts
-from bayplan.batch.model.hypernodes import TOP, HyperNode
+from bayplan.batch.model.hypernodes import TOP_HYPERNODE, HyperNode
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import Nodes
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import PREEMPTABLE, Task
 from bayplan.batch.session.priority_queue import PriorityQueue
-from bayplan.batch.session.registration import EvictionContext, EvictionKind, Purpose
+from bayplan.batch.session.registration import EvictionContext, EvictionKind, SearchPurpose
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.statement import Statement
 from bayplan.objects.resources import CPU, MEMORY
@@ -54,11 +54,11 @@ class GangEviction:
 
     # what subclasses say ----------------------------------------------------------------------------------------
 
-    def may_take_more(self, session: Session, queue: Queue) -> bool:
+    def can_serve_queue(self, session: Session, queue: Queue) -> bool:
         """Whether jobs of the queue are served at all."""
         raise NotImplementedError
 
-    def may_take_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
+    def can_evict_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
         """Whether the queue may have others evicted for these tasks."""
         raise NotImplementedError
 
@@ -66,7 +66,7 @@ class GangEviction:
         """Whether tasks of the other job may go for this one."""
         raise NotImplementedError
 
-    def prefer(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
+    def compare_bundles(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
         """Which of two bundles goes first: negative for the left, 0 where nothing is to choose."""
         raise NotImplementedError
 
@@ -74,14 +74,14 @@ class GangEviction:
 
     def execute(self, session: Session) -> Iterator[None]:
         self._read_arguments(session)
-        queues, starving = _starving_jobs(session)
+        queues, starving = _starving_jobs_by_queue(session)
         while queues:
             queue = queues.pop()
-            if not self.may_take_more(session, queue):
+            if not self.can_serve_queue(session, queue):
                 continue
             jobs = starving.get(queue.uid, ())
             while jobs:
-                self._serve(session, queue, jobs.pop())
+                self._preempt_for_job(session, queue, jobs.pop())
                 yield
 
     def _read_arguments(self, session: Session) -> None:
@@ -89,9 +89,9 @@ class GangEviction:
         most = arguments.get_int(MAX_DOMAINS, self._max_domains)
         self._max_domains = most if most > 0 else _DEFAULT_MAX_DOMAINS
         self._takes_whole = arguments.get_bool(ALLOW_WHOLE_BUNDLE, self._takes_whole)
-        self._remembers_errors = session.action_arguments("allocate").get_bool(ERROR_CACHE, True)
+        self._remembers_errors = session.action_arguments("allocate").get_bool(PREDICATE_ERROR_CACHE, True)
 
-    def _serve(self, session: Session, queue: Queue, job: Job) -> None:
+    def _preempt_for_job(self, session: Session, queue: Queue, job: Job) -> None:
         with session.statement() as statement:
             places = self._make_room(session, statement, queue, job)
             if session.job_pipelined(job) and statement.commit():
@@ -100,26 +100,26 @@ class GangEviction:
 
     def _make_room(self, session: Session, statement: Statement, queue: Queue, job: Job) -> dict[str, str]:
         """Take the steps that give the job its room into the statement; where its sub-jobs go by them."""
-        planner = Planner(session, queue, job, reason=self.name, remembers_errors=self._remembers_errors)
+        planner = GangDryRun(session, queue, job, reason=self.name, remembers_errors=self._remembers_errors)
         tasks = planner.tasks()
-        if not tasks or not self.may_take_for(session, queue, tasks):
+        if not tasks or not self.can_evict_for(session, queue, tasks):
             return {}
         need = Amounts()
         for task in tasks:
             need.add(task.init_resreq)
         for domain in self._domains(session, job):
             bundles = self._bundles(session, job, domain, need)
-            idle = _idle_soon(session.hyper_nodes.nodes_of(domain.name), need) if bundles else Amounts()
-            for victims in _enough(bundles, idle, need):
-                plan = planner.plan(domain, victims)
-                if plan is not None and statement.recover(plan.steps):
-                    return plan.places
+            idle = _future_idle(session.hyper_nodes.nodes_of(domain.name), need) if bundles else Amounts()
+            for victims in _victim_prefixes(bundles, idle, need):
+                plan = planner.try_domain(domain, victims)
+                if plan is not None and statement.recover_operations(plan.operations):
+                    return plan.hypernodes
         return {}
 
     def _domains(self, session: Session, job: Job) -> list[HyperNode]:
         top = session.hyper_nodes.top
         found: dict[str, HyperNode] = {}
-        for gradient in session.hyper_node_gradient_for_job(job, top, Purpose.EVICT):
+        for gradient in session.hyper_node_gradient_for_job(job, top, SearchPurpose.EVICT):
             for place in gradient:
                 found.setdefault(place.name, place)
         if not found and not job.contains_hard_topology():
@@ -130,31 +130,31 @@ class GangEviction:
         """What may be evicted in a domain, in the order in which it goes."""
 
         def prefer(left: Bundle, right: Bundle) -> int:
-            return self.prefer(session, job, left, right)
+            return self.compare_bundles(session, job, left, right)
 
-        inside = None if domain.name == TOP else domain.nodes
+        inside = None if domain.name == TOP_HYPERNODE else domain.nodes
         made = [
             bundle
             for other in session.jobs.values()
-            if other is not job and _may_lose_tasks(other) and self.is_victim(session, job, other)
-            for bundle in bundles_of(other, list(self._candidates(other, inside)))
+            if other is not job and _is_preemptable_job(other) and self.is_victim(session, job, other)
+            for bundle in make_bundles(other, list(self._candidates(other, inside)))
         ]
-        ordered = in_order(made, need, prefer)
+        ordered = sort_bundles(made, need, prefer)
         candidates = [task for bundle in ordered for task in bundle.tasks]
         context = EvictionContext(self.kind, job, hyper_node=domain.name)
         allowed = {task.uid for task in session.unified_evictable(context, candidates)} if candidates else set[str]()
-        kept = [left for bundle in ordered if (left := bundle.only(allowed)) is not None]
+        kept = [left for bundle in ordered if (left := bundle.restricted_to(allowed)) is not None]
         if any(left is not bundle for left, bundle in zip(kept, ordered, strict=False)):
-            kept = in_order(kept, need, prefer)
-        return [each for each in kept if self._takes_whole or each.kind is Kind.SAFE]
+            kept = sort_bundles(kept, need, prefer)
+        return [each for each in kept if self._takes_whole or each.kind is BundleKind.SAFE]
 
     def _candidates(self, job: Job, inside: set[str] | None) -> Iterable[Task]:
         for task in job.with_status(*self.victim_statuses):
-            if task.preemptable and task.held_as is not None and (inside is None or task.node_name in inside):
+            if task.preemptable and task.counted_status is not None and (inside is None or task.node_name in inside):
                 yield task
 
 
-def _starving_jobs(session: Session) -> tuple[PriorityQueue[Queue], dict[str, PriorityQueue[Job]]]:
+def _starving_jobs_by_queue(session: Session) -> tuple[PriorityQueue[Queue], dict[str, PriorityQueue[Job]]]:
     queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
     known: set[str] = set()
     starving: dict[str, PriorityQueue[Job]] = {}
@@ -172,23 +172,23 @@ def _starving_jobs(session: Session) -> tuple[PriorityQueue[Queue], dict[str, Pr
     return queues, starving
 
 
-def _may_lose_tasks(job: Job) -> bool:
+def _is_preemptable_job(job: Job) -> bool:
     """A group that says nothing about it may; that is not so where single tasks are evicted."""
     meta = job.pod_group.metadata
     return job.preemptable or not (PREEMPTABLE in meta.annotations or PREEMPTABLE in meta.labels)
 
 
-def _enough(bundles: Sequence[Bundle], idle: Amounts, need: Amounts) -> Iterator[list[Task]]:
+def _victim_prefixes(bundles: Sequence[Bundle], idle: Amounts, need: Amounts) -> Iterator[list[Task]]:
     """More and more victims, from where the room would suffice in sum."""
     victims: list[Task] = []
     for bundle in bundles:
         victims = victims + bundle.tasks
-        idle.add(bundle.frees)
+        idle.add(bundle.freed_amounts)
         if need.less_equal(idle):
             yield victims
 
 
-def _idle_soon(nodes: Nodes, need: Amounts) -> Amounts:
+def _future_idle(nodes: Nodes, need: Amounts) -> Amounts:
     """What is idle or being released there, of the resources that are needed."""
 
     def summed(resource: str) -> float:

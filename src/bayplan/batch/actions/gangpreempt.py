@@ -21,16 +21,16 @@ class GangPreempt(GangEviction):
     kind = EvictionKind.GANG_PREEMPT
     victim_statuses = (TaskStatus.BOUND, TaskStatus.RUNNING)
 
-    def may_take_more(self, session: Session, queue: Queue) -> bool:  # noqa: ARG002
+    def can_serve_queue(self, session: Session, queue: Queue) -> bool:  # noqa: ARG002
         return True
 
-    def may_take_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:  # noqa: ARG002
+    def can_evict_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:  # noqa: ARG002
         return True
 
     def is_victim(self, session: Session, job: Job, other: Job) -> bool:  # noqa: ARG002
         return other.queue == job.queue and other.priority < job.priority
 
-    def prefer(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:  # noqa: ARG002
+    def compare_bundles(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:  # noqa: ARG002
         if left.job is right.job:
             return 0
         return 1 if session.job_order(left.job, right.job) else -1

@@ -21,17 +21,17 @@ class GangReclaim(GangEviction):
     kind = EvictionKind.GANG_RECLAIM
     victim_statuses = (TaskStatus.RUNNING,)
 
-    def may_take_more(self, session: Session, queue: Queue) -> bool:
+    def can_serve_queue(self, session: Session, queue: Queue) -> bool:
         return not session.overused(queue)
 
-    def may_take_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
+    def can_evict_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
         return session.preemptive(queue, tasks)
 
     def is_victim(self, session: Session, job: Job, other: Job) -> bool:
         queue = session.queues.get(other.queue)
         return other.queue != job.queue and queue is not None and queue.reclaimable
 
-    def prefer(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
+    def compare_bundles(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
         mine, one, other = (session.queues[each.queue] for each in (job, left.job, right.job))
         if one is other:
             return 0

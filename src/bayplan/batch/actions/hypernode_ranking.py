@@ -13,15 +13,15 @@ from collections.abc import Sequence
 
 from bayplan.batch.model.hypernodes import HyperNode
 from bayplan.batch.model.sub_jobs import SubJob
-from bayplan.batch.session.registration import Purpose
+from bayplan.batch.session.registration import SearchPurpose
 from bayplan.batch.session.session import Session
 
 
-def best_first(session: Session, sub_job: SubJob, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
+def rank_hypernodes(session: Session, sub_job: SubJob, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
     """The hypernodes in the order in which they would win, those left out that cannot; None where only trials tell."""
     scores: dict[str, float] = {}
     for place in gradient:
-        below = session.hyper_node_gradient_for_sub_job(sub_job, place, Purpose.ALLOCATE)
+        below = session.hyper_node_gradient_for_sub_job(sub_job, place, SearchPurpose.ALLOCATE)
         if not below:
             continue
         if len(below) > 1 or len(below[0]) != 1:

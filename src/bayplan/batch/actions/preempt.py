@@ -14,19 +14,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from bayplan.batch.actions.allocate import ERROR_CACHE
-from bayplan.batch.actions.preempt_dry_run import Trials
-from bayplan.batch.actions.row_orders import best_first
+from bayplan.batch.actions.allocate import PREDICATE_ERROR_CACHE
+from bayplan.batch.actions.preempt_dry_run import PreemptionDryRun
+from bayplan.batch.actions.row_orders import rows_by_score
 from bayplan.batch.actions.victim_search import (
-    Accepts,
-    Evictable,
-    InVain,
-    Prey,
-    has_room_without,
+    EvictableTasks,
+    ExhaustedRows,
+    SearchAccepts,
+    VictimSearch,
+    fits_without,
 )
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.evaluation.task_class_evaluation import Prospect
+from bayplan.batch.evaluation.task_class_evaluation import TaskClassEvaluation
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import FloatVector, Node
@@ -43,7 +43,7 @@ from bayplan.snapshot import BoolVector
 
 REASON = "preempt"
 PREEMPTABLE = (TaskStatus.BOUND, TaskStatus.RUNNING)
-NEVER = "Never"
+PREEMPT_NEVER = "Never"
 TOPOLOGY_AWARE = "enableTopologyAwarePreemption"
 MIN_PERCENTAGE = "minCandidateNodesPercentage"
 MIN_ABSOLUTE = "minCandidateNodesAbsolute"
@@ -51,7 +51,7 @@ MAX_ABSOLUTE = "maxCandidateNodesAbsolute"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PreemptSettings:
     """What the file says about the action."""
 
     remembers_errors: bool = True
@@ -60,11 +60,11 @@ class Settings:
     min_absolute: int = 1
     max_absolute: int = 100
 
-    def updated(self, arguments: Arguments) -> Settings:
+    def updated(self, arguments: Arguments) -> PreemptSettings:
         """With what this file says; a key that is gone keeps its value."""
         return replace(
             self,
-            remembers_errors=arguments.get_bool(ERROR_CACHE, self.remembers_errors),
+            remembers_errors=arguments.get_bool(PREDICATE_ERROR_CACHE, self.remembers_errors),
             topology_aware=arguments.get_bool(TOPOLOGY_AWARE, self.topology_aware),
             min_percentage=arguments.get_int(MIN_PERCENTAGE, self.min_percentage),
             min_absolute=arguments.get_int(MIN_ABSOLUTE, self.min_absolute),
@@ -82,7 +82,7 @@ class Preempt:
 
     name = "preempt"
     takes: ClassVar[tuple[Argument, ...]] = (
-        Argument(ERROR_CACHE, bool, True),
+        Argument(PREDICATE_ERROR_CACHE, bool, True),
         Argument(TOPOLOGY_AWARE, bool, False),
         Argument(MIN_PERCENTAGE, int, 10),
         Argument(MIN_ABSOLUTE, int, 1),
@@ -90,7 +90,7 @@ class Preempt:
     )
 
     def __init__(self) -> None:
-        self._settings = Settings()
+        self._settings = PreemptSettings()
 
     def initialize(self) -> None:
         """Nothing to prepare."""
@@ -100,35 +100,35 @@ class Preempt:
 
     def execute(self, session: Session) -> Iterator[None]:
         self._settings = self._settings.updated(session.action_arguments(self.name))
-        return _Run(session, self._settings).run()
+        return _PreemptRun(session, self._settings).run()
 
 
-class _Run:
+class _PreemptRun:
     """One execution of the action."""
 
-    def __init__(self, session: Session, settings: Settings) -> None:
+    def __init__(self, session: Session, settings: PreemptSettings) -> None:
         self._session = session
         self._settings = settings
         self._preemptors: dict[str, PriorityQueue[Job]] = {}  # by queue
         self._starving: dict[str, list[Job]] = {}  # by queue, as they were when the action began
         self._tasks: dict[str, PriorityQueue[Task]] = {}
-        self._by_queue: dict[str, Evictable] = {}
-        self._in_vain: dict[str, InVain] = {}  # by queue, for jobs that may look at all of it
+        self._by_queue: dict[str, EvictableTasks] = {}
+        self._exhausted: dict[str, ExhaustedRows] = {}  # by queue, for jobs that may look at all of it
         self._failed: dict[tuple[str, str], BoolVector] = {}  # rows that failed a role of a job before
 
     def run(self) -> Iterator[None]:
         session = self._session
         for job in session.jobs.values():
-            self._enter(job)
+            self._add_job(job)
             yield
         queues = PriorityQueue(session.queue_order, (session.queues[name] for name in self._preemptors))
         while queues:
             queue = queues.pop()
-            yield from self._between_jobs(queue)
+            yield from self._preempt_between_jobs(queue)
             for job in self._starving[queue.name]:
-                yield from self._within(job, queue)
+                yield from self._preempt_within_job(job, queue)
 
-    def _enter(self, job: Job) -> None:
+    def _add_job(self, job: Job) -> None:
         session = self._session
         if job.is_pending() or session.job_invalid(job) is not None or job.queue not in session.queues:
             return
@@ -143,15 +143,15 @@ class _Run:
 
     # who preempts whom ------------------------------------------------------------------------------------------
 
-    def _between_jobs(self, queue: Queue) -> Iterator[None]:
+    def _preempt_between_jobs(self, queue: Queue) -> Iterator[None]:
         session, jobs = self._session, self._preemptors[queue.name]
         while jobs:
             job = jobs.pop()
-            tasks, prey = self._tasks[job.uid], self._others(job)
+            tasks, prey = self._tasks[job.uid], self._victims_of_other_jobs(job)
             statement = session.statement()
             assigned = False
             while session.job_starving(job) and tasks:
-                assigned = self._preempt(statement, tasks.pop(), queue, prey)
+                assigned = self._preempt_for_task(statement, tasks.pop(), queue, prey)
                 yield
             if not session.job_pipelined(job):
                 statement.discard()
@@ -161,65 +161,69 @@ class _Run:
             if assigned:
                 jobs.push(job)
 
-    def _within(self, job: Job, queue: Queue) -> Iterator[None]:
+    def _preempt_within_job(self, job: Job, queue: Queue) -> Iterator[None]:
         tasks = self._waiting(job)
         if not tasks:
             return
         session = self._session
-        own = Evictable(session, [job], PREEMPTABLE)
+        own = EvictableTasks(session, [job], PREEMPTABLE)
         while tasks:
             statement = session.statement()
-            prey = self._prey(job, own)
-            if not self._preempt(statement, tasks.pop(), queue, prey):
+            prey = self._victim_search(job, own)
+            if not self._preempt_for_task(statement, tasks.pop(), queue, prey):
                 statement.discard()
                 return
             statement.commit()
             yield
 
-    def _others(self, job: Job) -> Prey:
+    def _victims_of_other_jobs(self, job: Job) -> VictimSearch:
         """Tasks of other jobs in the queue of this one."""
         session = self._session
         whole = self._by_queue.get(job.queue)
         if whole is None:
             jobs = [each for each in session.jobs.values() if each.queue == job.queue]
-            whole = self._by_queue[job.queue] = Evictable(session, jobs, PREEMPTABLE)
-            self._in_vain[job.queue] = InVain(session)
+            whole = self._by_queue[job.queue] = EvictableTasks(session, jobs, PREEMPTABLE)
+            self._exhausted[job.queue] = ExhaustedRows(session)
         if not job.count(*PREEMPTABLE):
-            return self._prey(job, whole, in_vain=self._in_vain[job.queue])
-        return self._prey(job, whole, less=Evictable(session, [job], PREEMPTABLE))
+            return self._victim_search(job, whole, in_vain=self._exhausted[job.queue])
+        return self._victim_search(job, whole, less=EvictableTasks(session, [job], PREEMPTABLE))
 
-    def _prey(self, job: Job, of: Evictable, *, less: Evictable | None = None, in_vain: InVain | None = None) -> Prey:
-        accepts = Accepts.VICTIMS_ONLY if self._settings.topology_aware else Accepts.ROOM
-        return Prey(self._session, job, extension_points.PREEMPTABLE, of, less=less, accepts=accepts, in_vain=in_vain)
+    def _victim_search(
+        self, job: Job, of: EvictableTasks, *, less: EvictableTasks | None = None, in_vain: ExhaustedRows | None = None
+    ) -> VictimSearch:
+        accepts = SearchAccepts.VICTIMS_ONLY if self._settings.topology_aware else SearchAccepts.IDLE
+        return VictimSearch(
+            self._session, job, extension_points.PREEMPTABLE, of, less=less, accepts=accepts, in_vain=in_vain
+        )
 
     # one task ---------------------------------------------------------------------------------------------------
 
-    def _preempt(self, statement: Statement, task: Task, queue: Queue, prey: Prey) -> bool:
+    def _preempt_for_task(self, statement: Statement, task: Task, queue: Queue, prey: VictimSearch) -> bool:
         """Clear a node for the task. False: it may not preempt, or no node can be cleared."""
         session = self._session
         if not may_preempt(session, task) or session.pre_predicate(task) is not None:
             return False
-        prospect = session.prospect(task)
+        prospect = session.evaluate_class(task)
         candidates = self._candidates(task, prospect)
         if not candidates.any():
             return False
         if not self._settings.topology_aware:
             totals = prospect.scores(task, candidates)
             return totals is not None and self._preempt_by_score(statement, task, queue, prey, candidates, totals)
-        trials = Trials(session, task, queue, lambda row: _fair_prey(prey.on(row), task))
+        trials = PreemptionDryRun(session, task, queue, lambda row: _eligible_victims(prey.tasks_on_row(row), task))
         wanted = self._settings.candidates_wanted(int(np.count_nonzero(candidates)))
         found = trials.best(candidates, prey.narrow(task), wanted)
-        return found is not None and self._take(statement, task, found.node, found.victims)
+        return found is not None and self._evict_and_pipeline(statement, task, found.node, found.victims)
 
-    def _candidates(self, task: Task, prospect: Prospect) -> BoolVector:
+    def _candidates(self, task: Task, prospect: TaskClassEvaluation) -> BoolVector:
         """Rows on which evicting may help. What failed one task of a role fails the others of the job, too."""
         session = self._session
-        among = session.hopeful(task)
+        among = session.rows_worth_evicting(task)
         key = (task.job, task.role)
         failed = self._failed.get(key) if self._settings.remembers_errors and task.role else None
         if failed is not None:
             among &= ~failed
-        found = prospect.allowed_preempting(task, among)
+        found = prospect.rows_to_preempt(task, among)
         lost = among & ~found
         if lost.any():
             self._failed[key] = lost if failed is None else failed | lost
@@ -230,26 +234,26 @@ class _Run:
         statement: Statement,
         task: Task,
         queue: Queue,
-        prey: Prey,
+        prey: VictimSearch,
         candidates: BoolVector,
         totals: FloatVector,
     ) -> bool:
         session = self._session
-        parts = session.in_turn(candidates & prey.rows(task))
-        for row in chain.from_iterable(best_first(each, totals, lambda: prey.narrow(task)) for each in parts):
-            node, found = session.nodes.at(row), prey.on(row)
-            if not has_room_without(task, node, found):
-                prey.rule_out(row)
+        parts = session.candidate_groups(candidates & prey.rows(task))
+        for row in chain.from_iterable(rows_by_score(each, totals, lambda: prey.narrow(task)) for each in parts):
+            node, found = session.nodes.at_row(row), prey.tasks_on_row(row)
+            if not fits_without(task, node, found):
+                prey.mark_exhausted(row)
                 continue
-            victims = session.preemptable(task, _fair_prey(found, task))
-            if not has_room_without(task, node, victims):
+            victims = session.preemptable(task, _eligible_victims(found, task))
+            if not fits_without(task, node, victims):
                 prey.set_aside(row, found)
-            elif (evicted := self._clear(statement, task, queue, node, victims)) is not None:
-                prey.note_gone(evicted)
+            elif (evicted := self._evict_until_fits(statement, task, queue, node, victims)) is not None:
+                prey.note_evicted(evicted)
                 return True
         return False
 
-    def _clear(
+    def _evict_until_fits(
         self, statement: Statement, task: Task, queue: Queue, node: Node, victims: list[Task]
     ) -> list[Task] | None:
         """Evict until both the queue and the node can take the task: whom. None where they never can."""
@@ -267,7 +271,7 @@ class _Run:
         trial.discard()
         return None
 
-    def _take(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> bool:
+    def _evict_and_pipeline(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> bool:
         """Evict all of these, and promise their room to the task."""
         trial = self._session.statement()
         for victim in victims:
@@ -279,14 +283,14 @@ class _Run:
         return False
 
 
-def _fair_prey(found: list[Task], preemptor: Task) -> list[Task]:
+def _eligible_victims(found: list[Task], preemptor: Task) -> list[Task]:
     """Who asks for nothing takes nothing from those who do."""
     return [task for task in found if task.best_effort] if preemptor.best_effort else found
 
 
 def may_preempt(session: Session, task: Task) -> bool:
     """Not if it says so itself, and not while a node that was cleared for it before is still becoming free."""
-    if task.pod.spec.preemption_policy == NEVER:
+    if task.pod.spec.preemption_policy == PREEMPT_NEVER:
         return False
     name = task.pod.status.nominated_node_name
     if not name:
@@ -299,11 +303,11 @@ def may_preempt(session: Session, task: Task) -> bool:
         return True
     mine = task.pod.spec.priority or 0
     return not any(
-        (each.pod.spec.priority or 0) < mine and _is_going_for_another(each.pod) for each in node.tasks.values()
+        (each.pod.spec.priority or 0) < mine and _is_preemption_victim(each.pod) for each in node.tasks.values()
     )
 
 
-def _is_going_for_another(pod: Pod) -> bool:
+def _is_preemption_victim(pod: Pod) -> bool:
     """Whether the pod is being deleted because somebody preempted it."""
     if not pod.terminating:
         return False

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import numpy as np
 
-from bayplan.batch.actions.victim_search import has_room_without
+from bayplan.batch.actions.victim_search import fits_without
 from bayplan.batch.model.nodes import Node
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.tasks import Task
@@ -27,52 +27,52 @@ _PRIORITY_OFFSET = 2**31  # keeps sums of priorities comparable: every victim mo
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PreemptionCandidate:
     """A node, and who must go."""
 
     node: Node
     victims: list[Task]
 
 
-class Trials:
+class PreemptionDryRun:
     """One task's search."""
 
     def __init__(self, session: Session, task: Task, queue: Queue, prey_on: Callable[[int], list[Task]]) -> None:
         self._session = session
         self._task = task
         self._queue = queue
-        self._prey_on = prey_on
+        self._victims_on_row = prey_on
 
-    def best(self, candidates: BoolVector, within: BoolVector, wanted: int) -> Candidate | None:
+    def best(self, candidates: BoolVector, within: BoolVector, wanted: int) -> PreemptionCandidate | None:
         """The best of the first `wanted` nodes that can be cleared, from anywhere on; only those `within` can be."""
         rows = np.flatnonzero(candidates)
         start = self._start(rows)
-        found: list[Candidate] = []
+        found: list[PreemptionCandidate] = []
         for row in np.roll(rows, -start).tolist():
             if len(found) >= wanted:
                 break
             if within[row]:
-                node = self._session.nodes.at(row)
+                node = self._session.nodes.at_row(row)
                 victims = self._victims(node)
                 if victims:
-                    found.append(Candidate(node, victims))
+                    found.append(PreemptionCandidate(node, victims))
         if not found:
             return None
-        best = _least_costly(found, self._session.clock.now())
-        self._session.last_choices.note(self._task.key, best.node.name)
+        best = _pick_one_node(found, self._session.clock.now())
+        self._session.last_choices.record(self._task.key, best.node.name)
         return best
 
     def _start(self, rows: RowVector) -> int:
         """Where in the rows the search begins: at the node that the last search chose, else anywhere."""
-        last = self._session.last_row(self._task)
+        last = self._session.previous_row(self._task)
         found = np.flatnonzero(rows == last) if last is not None else rows[:0]
         return int(found[0]) if len(found) else self._session.chance.randrange(len(rows))
 
     def _victims(self, node: Node) -> list[Task]:
         """Who must go from the node; nobody where it cannot be cleared."""
         session, task = self._session, self._task
-        possible = session.preemptable(task, self._prey_on(node.row))
-        if not has_room_without(task, node, possible):
+        possible = session.preemptable(task, self._victims_on_row(node.row))
+        if not fits_without(task, node, possible):
             return []
         trial = Simulation(task, node)
         removed: list[Task] = []
@@ -86,9 +86,9 @@ class Trials:
         # Whether it fits is not asked here: where the queue never has room, everybody who was removed is a victim.
         if not removed or session.simulate_predicate(trial) is not None:
             return []
-        return self._given_back(trial, removed)
+        return self._reprieve(trial, removed)
 
-    def _given_back(self, trial: Simulation, removed: list[Task]) -> list[Task]:
+    def _reprieve(self, trial: Simulation, removed: list[Task]) -> list[Task]:
         """Who has to go after all, when the most important are given back first; those come first in it."""
         victims: list[Task] = []
         for each in reversed(removed):
@@ -121,10 +121,10 @@ class Trials:
         return True
 
 
-def _least_costly(candidates: list[Candidate], now: datetime) -> Candidate:
+def _pick_one_node(candidates: list[PreemptionCandidate], now: datetime) -> PreemptionCandidate:
     """Lowest victims first, then fewest, then those that have run for the shortest time; the first of equals."""
 
-    def cost(candidate: Candidate) -> tuple[float, ...]:
+    def cost(candidate: PreemptionCandidate) -> tuple[float, ...]:
         pods = [task.pod for task in candidate.victims]
         return (
             priority_of(pods[0]),

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from bayplan.batch.actions.row_orders import first_rows, one_by_one
+from bayplan.batch.actions.row_orders import first_rows, rows_in_order
 from bayplan.batch.actions.victim_search import (
-    Accepts,
-    Evictable,
-    InVain,
-    Prey,
-    has_room_without,
+    EvictableTasks,
+    ExhaustedRows,
+    SearchAccepts,
+    VictimSearch,
+    fits_without,
 )
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.model.jobs import Job
@@ -29,7 +29,7 @@ from bayplan.batch.session.session import Session
 from bayplan.batch.session.statement import Statement
 
 REASON = "reclaim"
-NEVER = "Never"
+PREEMPT_NEVER = "Never"
 
 
 class Reclaim:
@@ -45,10 +45,10 @@ class Reclaim:
         """Nothing to give back."""
 
     def execute(self, session: Session) -> Iterator[None]:
-        return _Run(session).run()
+        return _ReclaimRun(session).run()
 
 
-class _Run:
+class _ReclaimRun:
     """One execution of the action."""
 
     def __init__(self, session: Session) -> None:
@@ -56,21 +56,21 @@ class _Run:
         self._queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
         self._jobs: dict[str, PriorityQueue[Job]] = {}  # starving ones, by queue
         self._tasks: dict[str, PriorityQueue[Task]] = {}
-        self._all: Evictable | None = None  # running tasks of queues that may be reclaimed from
-        self._own: dict[str, Evictable] = {}  # those among them of one queue
-        self._in_vain: dict[str, InVain] = {}  # by queue: rows without enough of others
+        self._all: EvictableTasks | None = None  # running tasks of queues that may be reclaimed from
+        self._own: dict[str, EvictableTasks] = {}  # those among them of one queue
+        self._exhausted: dict[str, ExhaustedRows] = {}  # by queue: rows without enough of others
 
     def run(self) -> Iterator[None]:
         seen: set[str] = set()
         for job in self._session.jobs.values():
-            self._enter(job, seen)
+            self._add_job(job, seen)
             yield
         while self._queues:
             queue = self._queues.pop()
             if not self._session.overused(queue):
-                yield from self._serve(queue)
+                yield from self._reclaim_for_job(queue)
 
-    def _enter(self, job: Job, seen: set[str]) -> None:
+    def _add_job(self, job: Job, seen: set[str]) -> None:
         session = self._session
         queue = session.queues.get(job.queue)
         if job.is_pending() or session.job_invalid(job) is not None or queue is None:
@@ -83,14 +83,14 @@ class _Run:
             waiting = [task for task in job.pending.values() if not task.gated]
             self._tasks[job.uid] = PriorityQueue(session.task_order, waiting)
 
-    def _serve(self, queue: Queue) -> Iterator[None]:
+    def _reclaim_for_job(self, queue: Queue) -> Iterator[None]:
         jobs = self._jobs.get(queue.uid)
         while jobs:
             job = jobs.pop()
             statement = self._session.statement()
-            tasks, prey = self._tasks[job.uid], self._of_others(queue, job)
+            tasks, prey = self._tasks[job.uid], self._victims_of_other_queues(queue, job)
             while self._session.job_starving(job) and tasks:
-                self._reclaim(statement, queue, tasks.pop(), prey)
+                self._reclaim_for_task(statement, queue, tasks.pop(), prey)
                 yield
             if self._session.job_pipelined(job):
                 statement.commit()
@@ -100,36 +100,36 @@ class _Run:
             if jobs:
                 self._queues.push(queue)  # for nothing, as all of its jobs have their turn now; upstream does it
 
-    def _reclaim(self, statement: Statement, queue: Queue, task: Task, prey: Prey) -> bool:
+    def _reclaim_for_task(self, statement: Statement, queue: Queue, task: Task, prey: VictimSearch) -> bool:
         """Clear a node for the task. False: no node can be."""
         session = self._session
-        if task.pod.spec.preemption_policy == NEVER or not session.preemptive(queue, [task]):
+        if task.pod.spec.preemption_policy == PREEMPT_NEVER or not session.preemptive(queue, [task]):
             return False
         if session.pre_predicate(task) is not None:
             return False
         for row in self._rows(task, prey):
-            node, found = session.nodes.at(row), prey.on(row)
-            if not found or not has_room_without(task, node, found):
-                prey.rule_out(row)
+            node, found = session.nodes.at_row(row), prey.tasks_on_row(row)
+            if not found or not fits_without(task, node, found):
+                prey.mark_exhausted(row)
                 continue
             victims = session.reclaimable(task, found)
-            if not has_room_without(task, node, victims):
+            if not fits_without(task, node, victims):
                 prey.set_aside(row, found)
-            elif (evicted := self._clear(statement, task, node, victims)) is not None:
-                prey.note_gone(evicted)
+            elif (evicted := self._evict_until_fits(statement, task, node, victims)) is not None:
+                prey.note_evicted(evicted)
                 return True
         return False
 
-    def _rows(self, task: Task, prey: Prey) -> Iterator[int]:
+    def _rows(self, task: Task, prey: VictimSearch) -> Iterator[int]:
         """Rows that may do; what costs something is asked about few of them, unless these are in vain."""
-        prospect = self._session.prospect(task)
-        for among in self._session.in_turn(self._session.hopeful(task) & prey.rows(task)):
+        prospect = self._session.evaluate_class(task)
+        for among in self._session.candidate_groups(self._session.rows_worth_evicting(task) & prey.rows(task)):
             first = first_rows(among)
-            yield from one_by_one(prospect.allowed_preempting(task, first))
+            yield from rows_in_order(prospect.rows_to_preempt(task, first))
             if first is not among:
-                yield from one_by_one(prospect.allowed_preempting(task, among & ~first & prey.narrow(task)))
+                yield from rows_in_order(prospect.rows_to_preempt(task, among & ~first & prey.narrow(task)))
 
-    def _clear(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> list[Task] | None:
+    def _evict_until_fits(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> list[Task] | None:
         """Evict as few as needed, the least important first, and promise their room to the task: whom. None where
         that fails."""
         trial = self._session.statement()
@@ -144,26 +144,26 @@ class _Run:
         trial.discard()
         return None
 
-    def _of_others(self, queue: Queue, job: Job) -> Prey:
+    def _victims_of_other_queues(self, queue: Queue, job: Job) -> VictimSearch:
         """Running tasks of other queues that may be reclaimed from."""
         session = self._session
         if self._all is None:
             self._all = self._running_in(name for name, each in session.queues.items() if each.reclaimable)
         if queue.uid not in self._own and queue.reclaimable:
             self._own[queue.uid] = self._running_in([queue.name])
-        if queue.uid not in self._in_vain:
-            self._in_vain[queue.uid] = InVain(session)
-        return Prey(
+        if queue.uid not in self._exhausted:
+            self._exhausted[queue.uid] = ExhaustedRows(session)
+        return VictimSearch(
             session,
             job,
             extension_points.RECLAIMABLE,
             self._all,
             less=self._own.get(queue.uid),
-            accepts=Accepts.ROOM_BESIDE_PREY,
-            in_vain=self._in_vain[queue.uid],
+            accepts=SearchAccepts.IDLE_WITH_VICTIMS,
+            in_vain=self._exhausted[queue.uid],
         )
 
-    def _running_in(self, queues: Iterable[str]) -> Evictable:
+    def _running_in(self, queues: Iterable[str]) -> EvictableTasks:
         names = set(queues)
         jobs = [job for job in self._session.jobs.values() if job.queue in names]
-        return Evictable(self._session, jobs, [TaskStatus.RUNNING])
+        return EvictableTasks(self._session, jobs, [TaskStatus.RUNNING])

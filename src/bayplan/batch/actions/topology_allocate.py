@@ -10,44 +10,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bayplan.batch.actions.hypernode_ranking import best_first
-from bayplan.batch.model.hypernodes import TOP, HyperNode
+from bayplan.batch.actions.hypernode_ranking import rank_hypernodes
+from bayplan.batch.model.hypernodes import TOP_HYPERNODE, HyperNode
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.session.pending_tasks import Worksheet
+from bayplan.batch.session.pending_tasks import PendingTasks
 from bayplan.batch.session.priority_queue import PriorityQueue
-from bayplan.batch.session.registration import Purpose
+from bayplan.batch.session.registration import SearchPurpose
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.statement import SavedOperation, Statement, saved
+from bayplan.batch.session.statement import SavedOperation, Statement, save_operations
 
 if TYPE_CHECKING:
-    from bayplan.batch.actions.allocate import Placer
+    from bayplan.batch.actions.allocate import TaskPlacer
 
-_MOST_IN_VAIN = 8
+_MAX_FAILED_TRIALS = 8
 """So many of the best hypernodes are tried before all of them are, one by one."""
 
 
-class Trial(NamedTuple):
+class HypernodeTrial(NamedTuple):
     """What came of placing a job in one hypernode."""
 
     score: float
-    steps: list[SavedOperation]
-    left: Worksheet
+    operations: list[SavedOperation]
+    remaining: PendingTasks
     ready: bool
 
 
 class TopologyAllocator:
     """Serves jobs that care where their tasks are."""
 
-    def __init__(self, session: Session, placer: Placer) -> None:
+    def __init__(self, session: Session, placer: TaskPlacer) -> None:
         self._session = session
         self._placer = placer
         self._decisions: dict[str, dict[str, dict[str, str]]] = {}  # job -> hypernode of the job -> of sub-jobs
 
-    def serve(self, job: Job, sheet: Worksheet) -> bool:
+    def allocate_job(self, job: Job, sheet: PendingTasks) -> bool:
         """Place what can be placed of a job now; true when it has more."""
-        found = self._for_job(job, sheet, self._session.hyper_nodes.top)
+        found = self._allocate_for_job(job, sheet, self._session.hyper_nodes.top)
         if found is None:
             return False
         statement, hyper_node = found
@@ -70,26 +70,28 @@ class TopologyAllocator:
 
     # jobs -------------------------------------------------------------------------------------------------------
 
-    def _for_job(self, job: Job, sheet: Worksheet, root: HyperNode) -> tuple[Statement, str] | None:
+    def _allocate_for_job(self, job: Job, sheet: PendingTasks, root: HyperNode) -> tuple[Statement, str] | None:
         session = self._session
         before = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid in sheet.tasks}
-        for gradient in session.hyper_node_gradient_for_job(job, root, Purpose.ALLOCATE):
-            found = self._best_by_few(job, sheet, gradient, before) or self._best_of_all(job, sheet, gradient, before)
+        for gradient in session.hyper_node_gradient_for_job(job, root, SearchPurpose.ALLOCATE):
+            found = self._try_ranked_hypernodes(job, sheet, gradient, before) or self._try_all_hypernodes(
+                job, sheet, gradient, before
+            )
             if found is None:
                 continue
             best, trial = found
             statement = session.statement()
-            if not statement.recover(trial.steps):
+            if not statement.recover_operations(trial.operations):
                 return None
-            sheet.adopt(trial.left)
+            sheet.replace_with(trial.remaining)
             return statement, best
         return None
 
-    def _best_of_all(
-        self, job: Job, sheet: Worksheet, gradient: Sequence[HyperNode], before: dict[str, str]
-    ) -> tuple[str, Trial] | None:
+    def _try_all_hypernodes(
+        self, job: Job, sheet: PendingTasks, gradient: Sequence[HyperNode], before: dict[str, str]
+    ) -> tuple[str, HypernodeTrial] | None:
         """The best of the hypernodes that can take the job, and how; None where none can."""
-        found: dict[str, Trial] = {}
+        found: dict[str, HypernodeTrial] = {}
         for hyper_node in gradient:
             trial = self._try_job(job, sheet, hyper_node, before)
             if trial is not None:
@@ -99,36 +101,38 @@ class TopologyAllocator:
         best = max(found, key=lambda name: found[name].score)
         return best, found[best]
 
-    def _best_by_few(
-        self, job: Job, sheet: Worksheet, gradient: Sequence[HyperNode], before: dict[str, str]
-    ) -> tuple[str, Trial] | None:
+    def _try_ranked_hypernodes(
+        self, job: Job, sheet: PendingTasks, gradient: Sequence[HyperNode], before: dict[str, str]
+    ) -> tuple[str, HypernodeTrial] | None:
         """The same by trying the best first; None, and no trace, where only trying all of them tells."""
         ranked = self._ranked(job, sheet, gradient)
         if ranked is None:
             return None
         marks = [(task, task.last_transaction) for task in job.pending.values()]
         last = self._try_job(job, sheet, gradient[-1], before)  # its failures are those that people would read
-        failures = job.failures
-        for place in ranked[:_MOST_IN_VAIN]:
+        failures = job.fit_failures
+        for place in ranked[:_MAX_FAILED_TRIALS]:
             trial = last if place is gradient[-1] else self._try_job(job, sheet, place, before)
             if trial is None:
                 continue
-            if trial.ready and len(trial.steps) == sum(map(len, sheet.tasks.values())):
-                job.failures = failures
+            if trial.ready and len(trial.operations) == sum(map(len, sheet.tasks.values())):
+                job.fit_failures = failures
                 return place.name, trial
             break
         for task, mark in marks:
             task.last_transaction = mark
         return None
 
-    def _ranked(self, job: Job, sheet: Worksheet, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
+    def _ranked(self, job: Job, sheet: PendingTasks, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
         """The hypernodes, best first, where there is something to gain by that order."""
         if len(gradient) <= 2 or len(sheet.tasks) != 1 or len(sheet.sub_jobs) != 1:
             return None
         sub_job = job.sub_jobs[next(iter(sheet.tasks))]
-        return None if sub_job.nominated_hyper_node else best_first(self._session, sub_job, gradient)
+        return None if sub_job.nominated_hyper_node else rank_hypernodes(self._session, sub_job, gradient)
 
-    def _try_job(self, job: Job, sheet: Worksheet, hyper_node: HyperNode, before: dict[str, str]) -> Trial | None:
+    def _try_job(
+        self, job: Job, sheet: PendingTasks, hyper_node: HyperNode, before: dict[str, str]
+    ) -> HypernodeTrial | None:
         session = self._session
         job.reset_fit_errors()
         left = sheet.clone()
@@ -136,8 +140,8 @@ class TopologyAllocator:
         score = 0.0
         while left.sub_jobs:
             sub_job = left.sub_jobs.pop()
-            with session.last_choices.within(hyper_node.name):
-                found = self._for_sub_job(job, sub_job, left, hyper_node)
+            with session.last_choices.scope(hyper_node.name):
+                found = self._allocate_for_sub_job(job, sub_job, left, hyper_node)
             if found is None or not found[0].operations:
                 continue
             statements.append(found[0])
@@ -148,19 +152,19 @@ class TopologyAllocator:
                 break
         for uid, place in before.items():
             job.sub_jobs[uid].allocated_hyper_node = place
-        steps = saved(*statements)
+        steps = save_operations(*statements)
         if not steps:
             return None
         ready = session.job_ready(job)
         good = ready or session.job_pipelined(job)
         for statement in statements:
             statement.discard()
-        return Trial(score, steps, left, ready) if good else None
+        return HypernodeTrial(score, steps, left, ready) if good else None
 
     # sub-jobs ---------------------------------------------------------------------------------------------------
 
-    def _for_sub_job(
-        self, job: Job, sub_job: SubJob, sheet: Worksheet, root: HyperNode
+    def _allocate_for_sub_job(
+        self, job: Job, sub_job: SubJob, sheet: PendingTasks, root: HyperNode
     ) -> tuple[Statement, float] | None:
         session = self._session
         if not sheet.tasks.get(sub_job.uid):
@@ -169,15 +173,15 @@ class TopologyAllocator:
             statement = self.from_nomination(job, sub_job, sheet.tasks[sub_job.uid], root.name)
             if statement is not None:
                 return statement, 0.0
-        for gradient in session.hyper_node_gradient_for_sub_job(sub_job, root, Purpose.ALLOCATE):
+        for gradient in session.hyper_node_gradient_for_sub_job(sub_job, root, SearchPurpose.ALLOCATE):
             found: dict[str, tuple[list[SavedOperation], PriorityQueue[Task]]] = {}
             for hyper_node in gradient:
                 job.reset_fit_errors(sub_job)
                 tasks = sheet.tasks[sub_job.uid].clone()
-                with session.last_choices.within(hyper_node.name):
+                with session.last_choices.scope(hyper_node.name):
                     statement = self._placer.place(job, sub_job, tasks, hyper_node.name)
                 if statement is not None and statement.operations:
-                    found[hyper_node.name] = (saved(statement), tasks)
+                    found[hyper_node.name] = (save_operations(statement), tasks)
                     statement.discard()
             if not found:
                 continue
@@ -185,12 +189,12 @@ class TopologyAllocator:
             if not best:
                 return None
             final = session.statement()
-            if not final.recover(found[best][0]):
+            if not final.recover_operations(found[best][0]):
                 return None
             place = session.hyper_nodes.lowest_common(sub_job.allocated_hyper_node, best)
             sub_job.allocated_hyper_node = place
             sheet.tasks[sub_job.uid] = found[best][1]
-            self._decide(job, root.name, sub_job, place)
+            self._record_decision(job, root.name, sub_job, place)
             return final, score
         return None
 
@@ -202,20 +206,20 @@ class TopologyAllocator:
             return "", 0.0
         highest = max(scores[name] for name in comparable)
         tied = [name for name in comparable if scores[name] == highest]
-        return self._one_of(sub_job, tied), highest
+        return self._break_tie(sub_job, tied), highest
 
-    def _one_of(self, sub_job: SubJob, tied: list[str]) -> str:
+    def _break_tie(self, sub_job: SubJob, tied: list[str]) -> str:
         """One of equally good hypernodes: the last choice for the sub-job, else any."""
         choices, subject = self._session.last_choices, f"sub-job {sub_job.uid}"
-        last = choices.of(subject)
+        last = choices.previous(subject)
         if last is not None and last in tied:
             best = last
         else:
             best = tied[0] if len(tied) == 1 else self._session.chance.choice(tied)
-        choices.note(subject, best)
+        choices.record(subject, best)
         return best
 
-    def _decide(self, job: Job, job_place: str, sub_job: SubJob, place: str) -> None:
+    def _record_decision(self, job: Job, job_place: str, sub_job: SubJob, place: str) -> None:
         self._decisions.setdefault(job.uid, {}).setdefault(job_place, {})[sub_job.uid] = place
 
     # nominations ------------------------------------------------------------------------------------------------
@@ -231,7 +235,7 @@ class TopologyAllocator:
             assert node is not None
             if sub_job.network_topology is not None:
                 task.job_allocated_hyper_node = sub_job.nominated_hyper_node
-            if not self._placer.put(statement, task, node):
+            if not self._placer.allocate_or_pipeline(statement, task, node):
                 statement.discard()
                 plan = None
                 break
@@ -242,7 +246,7 @@ class TopologyAllocator:
             tasks.pop()
         tree = self._session.hyper_nodes
         sub_job.allocated_hyper_node = tree.lowest_common(sub_job.allocated_hyper_node, sub_job.nominated_hyper_node)
-        self._decide(job, job_place, sub_job, sub_job.allocated_hyper_node)
+        self._record_decision(job, job_place, sub_job, sub_job.allocated_hyper_node)
         return statement
 
     def _nominated_plan(self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task]) -> list[tuple[Task, str]] | None:
@@ -259,11 +263,11 @@ class TopologyAllocator:
                 return None
             if session.pre_predicate(task) is not None:
                 return None
-            prospect = session.prospect(task)
+            prospect = session.evaluate_class(task)
             if not prospect.fits_future[row] or prospect.statuses(task, row):
                 return None
             plan.append((task, name))
         return plan
 
 
-__all__ = ["TOP", "TopologyAllocator"]
+__all__ = ["TOP_HYPERNODE", "TopologyAllocator"]

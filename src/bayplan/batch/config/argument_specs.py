@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from bayplan.batch.config.arguments import Arguments
 from bayplan.codec.go_duration import DurationError, parse_duration
 
-_CLOSE = 0.75
+_SIMILARITY_CUTOFF = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Argument:
     default: Any = None
     fields: tuple[Argument, ...] = ()
     listed_in: str = ""
-    idle: str = ""
+    no_effect_reason: str = ""
     """Why it has no effect, if it has none: a name of Volcano's that is no mistake of who writes it."""
 
     @property
@@ -42,57 +42,60 @@ class Argument:
         """What stands before the placeholder; nothing where there is none."""
         return self.name.partition("<")[0] if self.name.endswith(">") else ""
 
-    def called(self, key: str) -> bool:
+    def matches(self, key: str) -> bool:
         return key.startswith(self.prefix) and key != self.prefix if self.prefix else key == self.name
 
-    def likeness(self, key: str) -> str:
+    def suggestion_for(self, key: str) -> str:
         """The name that a misspelt key may stand for."""
         return self.prefix + key.rpartition(".")[2] if self.prefix else self.name
 
 
-def takes_of(owner: object) -> tuple[Argument, ...] | None:
+def argument_specs_of(owner: object) -> tuple[Argument, ...] | None:
     """What a plugin or an action declares; None where it declares nothing."""
     found: tuple[Argument, ...] | None = getattr(owner, "takes", None)
     return found
 
 
-def misgiven(owner: str, takes: Sequence[Argument], given: Mapping[str, Any]) -> Iterator[str]:
+def argument_problems(owner: str, takes: Sequence[Argument], given: Mapping[str, Any]) -> Iterator[str]:
     """What a file gives that is not read, or not as it is: a sentence each."""
     for key, value in given.items():
-        found = next((each for each in takes if each.called(key)), None)
+        found = next((each for each in takes if each.matches(key)), None)
         if found is None:
-            yield f"{owner}: {key!r} is no argument and is ignored{meant(key, [each.likeness(key) for each in takes])}"
-        elif found.idle:
-            yield f"{owner}: {key} has no effect: {found.idle}"
-        elif found.listed_in and (rest := key.removeprefix(found.prefix)) not in _listed(given, found.listed_in):
+            yield (
+                f"{owner}: {key!r} is no argument and is "
+                f"ignored{did_you_mean(key, [each.suggestion_for(key) for each in takes])}"
+            )
+        elif found.no_effect_reason:
+            yield f"{owner}: {key} has no effect: {found.no_effect_reason}"
+        elif found.listed_in and (rest := key.removeprefix(found.prefix)) not in _listed_names(given, found.listed_in):
             yield f"{owner}: {key} is not read, because {found.listed_in} does not list {rest}"
         else:
-            yield from _misfit(owner, found, key, value)
+            yield from _value_problems(owner, found, key, value)
 
 
-def meant(word: str, known: Sequence[str]) -> str:
+def did_you_mean(word: str, known: Sequence[str]) -> str:
     """The end of a sentence about an unknown word: what it may be meant for, if anything."""
-    close = get_close_matches(word, known, n=1, cutoff=_CLOSE)
+    close = get_close_matches(word, known, n=1, cutoff=_SIMILARITY_CUTOFF)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _listed(given: Mapping[str, Any], name: str) -> list[str]:
+def _listed_names(given: Mapping[str, Any], name: str) -> list[str]:
     names = given.get(name)
     return [each.strip() for each in names.split(",")] if isinstance(names, str) else []
 
 
-def _misfit(owner: str, argument: Argument, key: str, value: Any) -> Iterator[str]:
+def _value_problems(owner: str, argument: Argument, key: str, value: Any) -> Iterator[str]:
     if argument.fields and isinstance(value, Mapping):
-        yield from misgiven(f"{owner}: {key}", argument.fields, value)
+        yield from argument_problems(f"{owner}: {key}", argument.fields, value)
         return
     arguments = Arguments({key: value}, owner=owner)
-    _read(arguments, argument, key)
+    _read_argument(arguments, argument, key)
     yield from arguments.warnings
-    for where, field, known in _strange(argument.kind, value, key):
-        yield f"{owner}: {where}: {field!r} is no key here and is ignored{meant(field, known)}"
+    for where, field, known in _unknown_keys(argument.kind, value, key):
+        yield f"{owner}: {where}: {field!r} is no key here and is ignored{did_you_mean(field, known)}"
 
 
-def _read(arguments: Arguments, argument: Argument, key: str) -> None:
+def _read_argument(arguments: Arguments, argument: Argument, key: str) -> None:
     kind, default = argument.kind, argument.default
     if kind is int:
         arguments.get_int(key, default)
@@ -115,15 +118,15 @@ def _read_duration(arguments: Arguments, key: str, text: str) -> None:
         arguments.warn(f"{key}: {fault}; write it like 1h30m")
 
 
-def _strange(kind: Any, value: Any, where: str) -> Iterator[tuple[str, str, list[str]]]:
+def _unknown_keys(kind: Any, value: Any, where: str) -> Iterator[tuple[str, str, list[str]]]:
     """Keys inside a value that no field of its type reads: where, which, and those that there are."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is dict and isinstance(value, Mapping):
         for key, each in value.items():
-            yield from _strange(inner[1], each, f"{where}.{key}")
+            yield from _unknown_keys(inner[1], each, f"{where}.{key}")
     elif origin is list and isinstance(value, list):
         for position, each in enumerate(value):
-            yield from _strange(inner[0], each, f"{where}[{position}]")
+            yield from _unknown_keys(inner[0], each, f"{where}[{position}]")
     elif dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         hints = get_type_hints(kind)
         fields = {_camel(each.name): hints[each.name] for each in dataclasses.fields(kind)}
@@ -133,7 +136,7 @@ def _strange(kind: Any, value: Any, where: str) -> Iterator[tuple[str, str, list
             if name is None:
                 yield where, str(key), list(fields)
             else:
-                yield from _strange(fields[name], each, f"{where}.{name}")
+                yield from _unknown_keys(fields[name], each, f"{where}.{name}")
 
 
 def _camel(name: str) -> str:

@@ -16,10 +16,10 @@ from bayplan.codec.go_text import go_value
 
 T = TypeVar("T")
 
-TRUTHS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True)
-TRUTHS |= dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)
+TRUE_TEXTS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True)
+TRUE_TEXTS |= dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)
 _INT64_MAX = 2**63 - 1
-_ZEROS: dict[Any, Any] = {int: 0, float: 0.0, bool: False, str: ""}
+_ZERO_VALUES: dict[Any, Any] = {int: 0, float: 0.0, bool: False, str: ""}
 
 
 class Arguments:
@@ -51,27 +51,27 @@ class Arguments:
     def get_int(self, key: str, default: int = 0) -> int:
         """An integer; floats, texts and truths are none."""
         value = self._values.get(key)
-        return value if _is_int(value) else self._kept(key, "int", default)
+        return value if _is_int(value) else self._keep_default(key, "int", default)
 
     def get_float(self, key: str, default: float = 0.0) -> float:
         """A float or an integer."""
         value = self._values.get(key)
         if isinstance(value, float) or _is_int(value):
             return float(value)
-        return self._kept(key, "float64", default)
+        return self._keep_default(key, "float64", default)
 
     def get_bool(self, key: str, default: bool = False) -> bool:
         """A truth, or a text such as "true", "T" or "0"."""
         value = self._values.get(key)
         if isinstance(value, bool):
             return value
-        if isinstance(value, str) and value in TRUTHS:
-            return TRUTHS[value]
-        return self._kept(key, "bool", default)
+        if isinstance(value, str) and value in TRUE_TEXTS:
+            return TRUE_TEXTS[value]
+        return self._keep_default(key, "bool", default)
 
     def get_str(self, key: str, default: str = "") -> str:
         value = self._values.get(key)
-        return value if isinstance(value, str) else self._kept(key, "string", default)
+        return value if isinstance(value, str) else self._keep_default(key, "string", default)
 
     def get(self, key: str, kind: type[T]) -> T | None:
         """The value as `kind`: a plain type, a list, a dictionary or a dataclass of such; None if it is missing.
@@ -83,14 +83,14 @@ class Arguments:
         if key not in self._values:
             return None
         try:
-            found: T = _converted(self._values[key], kind, "")
-        except _Misfit as fault:
+            found: T = _convert(self._values[key], kind, "")
+        except _TypeMismatch as fault:
             named = getattr(kind, "__name__", kind)
             self.warn(f"Could not parse argument for key {key} to type {named}: {fault}; the default is used")
             return None
         return found
 
-    def _kept(self, key: str, wanted: str, default: T) -> T:
+    def _keep_default(self, key: str, wanted: str, default: T) -> T:
         value = self._values.get(key)
         if value is not None:
             self.warn(
@@ -105,7 +105,7 @@ class Arguments:
             self.warnings.append(told)
 
 
-class _Misfit(Exception):
+class _TypeMismatch(Exception):
     """A value does not have the type that is wanted."""
 
 
@@ -114,77 +114,77 @@ def _is_int(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value <= _INT64_MAX
 
 
-def _converted(value: Any, kind: Any, where: str) -> Any:
+def _convert(value: Any, kind: Any, where: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         (kind,) = (each for each in arguments if each is not NoneType)
-        return None if value is None else _converted(value, kind, where)
+        return None if value is None else _convert(value, kind, where)
     if kind in (Any, object):
         return value
-    if kind in _ZEROS:
-        return _plain(value, kind, where)
+    if kind in _ZERO_VALUES:
+        return _convert_plain(value, kind, where)
     if origin is list:
-        return _list(value, arguments[0], where)
+        return _convert_list(value, arguments[0], where)
     if origin is dict:
-        return _dict(value, arguments[1], where)
-    return _struct(value, kind, where)
+        return _convert_dict(value, arguments[1], where)
+    return _convert_struct(value, kind, where)
 
 
-def _plain(value: Any, kind: Any, where: str) -> Any:
+def _convert_plain(value: Any, kind: Any, where: str) -> Any:
     if value is None:
-        return _ZEROS[kind]
+        return _ZERO_VALUES[kind]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and kind is int:
-        return _cut(value)
+        return _truncate_int64(value)
     if type(value) is kind or (number and kind is float):
         return kind(value)
     go_type = {int: "int", float: "float64", bool: "bool", str: "string"}[kind]
-    raise _Misfit(
+    raise _TypeMismatch(
         f"'{where}' expected type '{go_type}', got unconvertible type '{_go_type(value)}', value: '{go_value(value)}'"
     )
 
 
-def _cut(number: int | float) -> int:
+def _truncate_int64(number: int | float) -> int:
     """A number as 64 bits; what does not fit is what Go makes of it on amd64."""
     if isinstance(number, int):
         return number if number <= _INT64_MAX else number - 2**64
     return int(number) if abs(number) < 2.0**63 else -(2**63)
 
 
-def _list(value: Any, item: Any, where: str) -> list[Any]:
+def _convert_list(value: Any, item: Any, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _Misfit(f"'{where}': source data must be an array or slice, got {_go_kind(value)}")
-    return [_converted(each, item, f"{where}[{position}]") for position, each in enumerate(value)]
+        raise _TypeMismatch(f"'{where}': source data must be an array or slice, got {_go_kind(value)}")
+    return [_convert(each, item, f"{where}[{position}]") for position, each in enumerate(value)]
 
 
-def _dict(value: Any, item: Any, where: str) -> dict[str, Any]:
+def _convert_dict(value: Any, item: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise _Misfit(f"'{where}' expected a map, got '{_go_kind(value)}'")
+        raise _TypeMismatch(f"'{where}' expected a map, got '{_go_kind(value)}'")
     return {
-        _plain(key, str, f"{where}[{go_value(key)}]"): _converted(each, item, f"{where}[{go_value(key)}]")
+        _convert_plain(key, str, f"{where}[{go_value(key)}]"): _convert(each, item, f"{where}[{go_value(key)}]")
         for key, each in value.items()
     }
 
 
-def _struct(value: Any, kind: Any, where: str) -> Any:
+def _convert_struct(value: Any, kind: Any, where: str) -> Any:
     if not dataclasses.is_dataclass(kind):
         raise TypeError(
             f"no argument can be read as {kind!r}; "
             "name a plain type, list[int], dict[str, int] or the like, or a dataclass of such"
         )
     if not isinstance(value, Mapping | NoneType):
-        raise _Misfit(f"'{where}' expected a map, got '{_go_kind(value)}'")
+        raise _TypeMismatch(f"'{where}' expected a map, got '{_go_kind(value)}'")
     given = {str(key).lower(): each for key, each in (value or {}).items() if isinstance(key, str)}
     hints = get_type_hints(kind)
     found = {}
     for each in dataclasses.fields(kind):
         name = each.name.replace("_", "")
         if given.get(name) is not None:
-            found[each.name] = _converted(given[name], hints[each.name], f"{where}.{name}".lstrip("."))
+            found[each.name] = _convert(given[name], hints[each.name], f"{where}.{name}".lstrip("."))
     return kind(**found)  # type: ignore[operator]
 
 

@@ -20,13 +20,13 @@ from typing import Any
 from bayplan.codec.go_text import go_syntax
 from bayplan.codec.yaml_nodes import (
     MAX_DEPTH,
-    Aliases,
-    Node,
-    NodeKind,
+    AliasResolver,
+    YamlNode,
+    YamlNodeKind,
+    depth_error,
     read_nodes,
-    too_deep,
 )
-from bayplan.codec.yaml_scalars import resolved
+from bayplan.codec.yaml_scalars import resolve_scalar
 from bayplan.errors import ObjectError
 
 _SEQ, _MAP = "!!seq", "!!map"
@@ -34,7 +34,7 @@ _LONGEST_VALUE, _SHOWN_VALUE = 10, 7  # bytes of a wrong value that a complaint 
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ConfShape:
     """What a place of the document must hold; `go_type` is what complaints call it."""
 
     go_type: str
@@ -42,29 +42,29 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class ListShape(Shape):
-    item: Shape = field(kw_only=True)
+class ConfListShape(ConfShape):
+    item: ConfShape = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class MapShape(Shape):
-    value: Shape = field(kw_only=True)
+class ConfMapShape(ConfShape):
+    value: ConfShape = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class StructShape(Shape):
+class ConfStructShape(ConfShape):
     """Decoded as a dictionary of the fields that are given."""
 
-    fields: Mapping[str, Shape] = field(kw_only=True)
+    fields: Mapping[str, ConfShape] = field(kw_only=True)
 
 
-TEXT = Shape("string", "")
-FLAG = Shape("bool", False)
-ANY = Shape("interface {}")
+TEXT = ConfShape("string", "")
+FLAG = ConfShape("bool", False)
+ANY = ConfShape("interface {}")
 
 
 @dataclass(slots=True)
-class Decoded:
+class DecodedConf:
     """The fields of a document, and what a person may want to know about it."""
 
     value: dict[str, Any]
@@ -72,15 +72,15 @@ class Decoded:
     notes: list[str]
 
 
-def decode(text: str, shape: StructShape) -> Decoded:
+def decode_conf(text: str, shape: ConfStructShape) -> DecodedConf:
     """Read the first document of the text; raises `ObjectError` where it is no YAML."""
     decoder = _Decoder()
     root = next(read_nodes(text), None)
     value = decoder.document(root, shape) if root is not None else None
-    return Decoded(value or {}, decoder.faults, decoder.notes)
+    return DecodedConf(value or {}, decoder.faults, decoder.notes)
 
 
-_Answer = tuple[bool, Any]
+_DecodedValue = tuple[bool, Any]
 """Whether the value fits, and the value."""
 
 
@@ -88,28 +88,28 @@ class _Decoder:
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.notes: list[str] = []
-        self._aliases = Aliases()
+        self._aliases = AliasResolver()
 
-    def document(self, root: Node, shape: StructShape) -> Any:
+    def document(self, root: YamlNode, shape: ConfStructShape) -> Any:
         self._aliases.count()
         return self._value(root, shape, None, 0)[1]
 
-    def _value(self, node: Node, shape: Shape, current: Any, depth: int) -> _Answer:
+    def _value(self, node: YamlNode, shape: ConfShape, current: Any, depth: int) -> _DecodedValue:
         """The value of a node for a place that holds `current` until now."""
         self._aliases.count()
         if depth > MAX_DEPTH:
-            raise too_deep(f"yaml: line {node.line}: ")
-        if node.kind is NodeKind.ALIAS:
-            with self._aliases.followed(node) as target:
+            raise depth_error(f"yaml: line {node.line}: ")
+        if node.kind is YamlNodeKind.ALIAS:
+            with self._aliases.resolve(node) as target:
                 return self._value(target, shape, current, depth + 1)
-        if node.kind is NodeKind.SCALAR:
+        if node.kind is YamlNodeKind.SCALAR:
             return self._scalar(node, shape)
-        if node.kind is NodeKind.SEQUENCE:
+        if node.kind is YamlNodeKind.SEQUENCE:
             return self._sequence(node, shape, depth)
         return self._mapping(node, shape, current, depth)
 
-    def _scalar(self, node: Node, shape: Shape) -> _Answer:
-        tag, value = resolved(node.content, node.tag, plain=node.plain)
+    def _scalar(self, node: YamlNode, shape: ConfShape) -> _DecodedValue:
+        tag, value = resolve_scalar(node.content, node.tag, plain=node.plain)
         if value is None:
             return True, None if shape is FLAG and _is_null(node) else shape.zero
         if shape is TEXT:
@@ -122,8 +122,8 @@ class _Decoder:
             return True, value
         return self._fault(node, tag, shape.go_type)
 
-    def _sequence(self, node: Node, shape: Shape, depth: int) -> _Answer:
-        if isinstance(shape, ListShape):
+    def _sequence(self, node: YamlNode, shape: ConfShape, depth: int) -> _DecodedValue:
+        if isinstance(shape, ConfListShape):
             item = shape.item
         elif shape is ANY:
             item = ANY
@@ -132,11 +132,11 @@ class _Decoder:
         found = (self._value(child, item, None, depth + 1) for child in node.content)
         return True, [value for good, value in found if good]
 
-    def _mapping(self, node: Node, shape: Shape, current: Any, depth: int) -> _Answer:
-        if isinstance(shape, StructShape):
+    def _mapping(self, node: YamlNode, shape: ConfShape, current: Any, depth: int) -> _DecodedValue:
+        if isinstance(shape, ConfStructShape):
             members = {} if current is None else current
             self._fill_struct(node, shape, members, depth)
-        elif isinstance(shape, MapShape):
+        elif isinstance(shape, ConfMapShape):
             members = {} if current is None else current
             self._fill_map(node, TEXT, shape.value, members, depth)
         elif shape is ANY:
@@ -146,7 +146,7 @@ class _Decoder:
             return self._fault(node, _MAP, shape.go_type)
         return True, members
 
-    def _fill_struct(self, node: Node, shape: StructShape, members: dict[str, Any], depth: int) -> None:
+    def _fill_struct(self, node: YamlNode, shape: ConfStructShape, members: dict[str, Any], depth: int) -> None:
         own: set[str] = set()
         for key_node, value_node in node.pairs():
             if key_node.merges:
@@ -165,7 +165,9 @@ class _Decoder:
             if fits:
                 members[key] = value
 
-    def _fill_map(self, node: Node, key_shape: Shape, shape: Shape, members: dict[Any, Any], depth: int) -> None:
+    def _fill_map(
+        self, node: YamlNode, key_shape: ConfShape, shape: ConfShape, members: dict[Any, Any], depth: int
+    ) -> None:
         for key_node, value_node in node.pairs():
             if key_node.merges:
                 for mapping in value_node.merged():
@@ -178,25 +180,27 @@ class _Decoder:
             if fits:
                 members[key] = value
 
-    def _merge_map(self, node: Node, key_shape: Shape, shape: Shape, members: dict[Any, Any], depth: int) -> None:
+    def _merge_map(
+        self, node: YamlNode, key_shape: ConfShape, shape: ConfShape, members: dict[Any, Any], depth: int
+    ) -> None:
         self._aliases.count()
         if depth > MAX_DEPTH:
-            raise too_deep(f"yaml: line {node.line}: ")
-        if node.kind is NodeKind.ALIAS:
-            with self._aliases.followed(node) as target:
+            raise depth_error(f"yaml: line {node.line}: ")
+        if node.kind is YamlNodeKind.ALIAS:
+            with self._aliases.resolve(node) as target:
                 self._merge_map(target, key_shape, shape, members, depth + 1)
         else:
             self._fill_map(node, key_shape, shape, members, depth)
 
-    def _fault(self, node: Node, tag: str, go_type: str) -> _Answer:
+    def _fault(self, node: YamlNode, tag: str, go_type: str) -> _DecodedValue:
         tag = node.tag or tag
-        value = node.content if node.kind is NodeKind.SCALAR else ""
+        value = node.content if node.kind is YamlNodeKind.SCALAR else ""
         if tag not in (_SEQ, _MAP):
             value = f" `{_shortened(value)}`"
         self.faults.append(f"line {node.line}: cannot unmarshal {tag}{value} into {go_type}")
         return False, None
 
-    def _note(self, node: Node, key: str, shape: StructShape, *, twice: bool) -> None:
+    def _note(self, node: YamlNode, key: str, shape: ConfStructShape, *, twice: bool) -> None:
         if key not in shape.fields:
             close = difflib.get_close_matches(key, shape.fields, n=1, cutoff=0.8)
             remedy = f"; did you mean {close[0]}?" if close else ""
@@ -205,7 +209,7 @@ class _Decoder:
             self.notes.append(f"line {node.line}: {key} is given twice; the last one counts")
 
 
-def _is_null(node: Node) -> bool:
+def _is_null(node: YamlNode) -> bool:
     """What go-yaml takes for null before it follows a pointer."""
     if node.tag:
         return node.tag == "!!null"

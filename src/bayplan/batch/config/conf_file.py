@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from bayplan.batch.config.scheduler_conf import BUILT_IN_ACTIONS, BatchConfiguration, ConfLoader
+from bayplan.batch.config.scheduler_conf import BUILT_IN_ACTIONS, BatchConfiguration, SchedulerConfLoader
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +21,14 @@ class ConfFile:
 
     def __init__(self, path: Path, *, actions: Collection[str] = BUILT_IN_ACTIONS) -> None:
         self.path = path
-        self._loader = ConfLoader(actions=actions)
-        self._seen: object = None
-        self.look()
+        self._loader = SchedulerConfLoader(actions=actions)
+        self._loaded_version: object = None
+        self.check()
 
-    def allow(self, actions: Collection[str]) -> None:
+    def set_actions(self, actions: Collection[str]) -> None:
         """Other actions can be named from now on; what the file says is read again for that."""
-        self._loader.allow(actions)
-        self._seen = None
+        self._loader.set_actions(actions)
+        self._loaded_version = None
 
     @property
     def current(self) -> BatchConfiguration:
@@ -37,15 +37,15 @@ class ConfFile:
     @property
     def fault(self) -> str:
         """Why what the file says now is not in force; nothing where it is."""
-        return self._loader.refused or ""
+        return self._loader.error or ""
 
-    def look(self) -> BatchConfiguration:
+    def check(self) -> BatchConfiguration:
         """What is in force, now that the file has been looked at."""
         seen = self._version()
-        if seen is None or seen != self._seen:
-            self._seen = seen
+        if seen is None or seen != self._loaded_version:
+            self._loaded_version = seen
             before, told = self.current, self.fault
-            self._loader.reload(self.path)
+            self._loader.apply_file(self.path)
             if self.fault and self.fault != told:
                 log.error("%s", self.fault)
             elif not self.fault and (told or self.current != before):

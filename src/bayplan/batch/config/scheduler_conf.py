@@ -2,9 +2,8 @@
 
 Reads a volcano-scheduler.conf as Volcano's scheduler does: unknown keys are passed over (and noted), type faults refuse
 the whole document, flags that the file does not give are on, except `enableHierarchy` and `EnabledClusterOrder`. Asked
-when the engine starts and each time the file changes; `ConfLoader` keeps the last good configuration meanwhile.
-Cost: about a millisecond a load.
-"""
+when the engine starts and each time the file changes; `SchedulerConfLoader` keeps the last good configuration
+meanwhile. Cost: about a millisecond a load."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ from bayplan.batch.config.conf_decoder import (
     ANY,
     FLAG,
     TEXT,
-    ListShape,
-    MapShape,
-    StructShape,
-    decode,
+    ConfListShape,
+    ConfMapShape,
+    ConfStructShape,
+    decode_conf,
 )
 from bayplan.codec.go_text import go_value
 from bayplan.errors import ConfigError, ObjectError
@@ -87,21 +86,23 @@ DEFAULTED_FLAGS = (
 FLAGS = (*DEFAULTED_FLAGS, ENABLE_HIERARCHY, ENABLED_CLUSTER_ORDER)
 """Every flag of a plugin. The last two are off unless the file turns them on."""
 
-PAGE = "docs/batch-configuration.md"
+DOCS_PAGE = "docs/batch-configuration.md"
 _NO_ACTION = "failed to find Action"
 _HIERARCHY_CONFLICT = "proportion and drf with hierarchy enabled conflicts"
 
-_ARGUMENTS = MapShape("map[string]interface {}", value=ANY)
-_PLUGIN = StructShape("conf.PluginOption", fields={"name": TEXT, "arguments": _ARGUMENTS} | dict.fromkeys(FLAGS, FLAG))
-_TIER = StructShape("conf.Tier", fields={"plugins": ListShape("[]conf.PluginOption", item=_PLUGIN)})
-_CONFIGURATION = StructShape("conf.Configuration", fields={"name": TEXT, "arguments": _ARGUMENTS})
-_DOCUMENT = StructShape(
+_ARGUMENTS = ConfMapShape("map[string]interface {}", value=ANY)
+_PLUGIN = ConfStructShape(
+    "conf.PluginOption", fields={"name": TEXT, "arguments": _ARGUMENTS} | dict.fromkeys(FLAGS, FLAG)
+)
+_TIER = ConfStructShape("conf.Tier", fields={"plugins": ConfListShape("[]conf.PluginOption", item=_PLUGIN)})
+_CONFIGURATION = ConfStructShape("conf.Configuration", fields={"name": TEXT, "arguments": _ARGUMENTS})
+_DOCUMENT = ConfStructShape(
     "conf.SchedulerConfiguration",
     fields={
         "actions": TEXT,
-        "tiers": ListShape("[]conf.Tier", item=_TIER),
-        "configurations": ListShape("[]conf.Configuration", item=_CONFIGURATION),
-        "metrics": MapShape("map[string]string", value=TEXT),
+        "tiers": ConfListShape("[]conf.Tier", item=_TIER),
+        "configurations": ConfListShape("[]conf.Configuration", item=_CONFIGURATION),
+        "metrics": ConfMapShape("map[string]string", value=TEXT),
     },
 )
 
@@ -118,7 +119,7 @@ class PluginOption:
         """Whether the flag of this spelling is on; unset is off."""
         return self.flags.get(key, False)
 
-    def defaulted(self) -> PluginOption:
+    def with_default_flags(self) -> PluginOption:
         """With every flag that a file may leave out turned on."""
         return replace(self, flags=dict.fromkeys(DEFAULTED_FLAGS, True) | dict(self.flags))
 
@@ -156,10 +157,10 @@ class BatchConfiguration:
         return Arguments(found, owner=action)
 
 
-def load(text: str, actions: Collection[str] = BUILT_IN_ACTIONS) -> BatchConfiguration:
+def load_conf(text: str, actions: Collection[str] = BUILT_IN_ACTIONS) -> BatchConfiguration:
     """Read a volcano-scheduler.conf; raises `ConfigError`. `actions` are the names that may be asked for."""
     try:
-        document = decode(text, _DOCUMENT)
+        document = decode_conf(text, _DOCUMENT)
     except ObjectError as fault:
         raise ConfigError(str(fault), stage="decoding") from None
     if document.faults:
@@ -176,27 +177,29 @@ def load(text: str, actions: Collection[str] = BUILT_IN_ACTIONS) -> BatchConfigu
     )
 
 
-def load_default() -> BatchConfiguration:
+def load_default_conf() -> BatchConfiguration:
     """What runs where no file was given."""
-    return load(DEFAULT_CONF)
+    return load_conf(DEFAULT_CONF)
 
 
-def as_file(configuration: BatchConfiguration) -> dict[str, Any]:
+def to_conf_text(configuration: BatchConfiguration) -> dict[str, Any]:
     """The configuration as the file that says it in full: every flag that is set, no default left to be guessed."""
     found: dict[str, Any] = {
         "actions": ", ".join(configuration.actions),
-        "tiers": [{"plugins": [_told_plugin(plugin) for plugin in tier]} for tier in configuration.tiers],
+        "tiers": [{"plugins": [_plugin_to_dict(plugin) for plugin in tier]} for tier in configuration.tiers],
     }
     if configuration.configurations:
-        found["configurations"] = [_told_arguments(each.name, each.arguments) for each in configuration.configurations]
+        found["configurations"] = [
+            _arguments_to_dict(each.name, each.arguments) for each in configuration.configurations
+        ]
     if configuration.metrics is not None:
         found["metrics"] = dict(configuration.metrics)
     return found
 
 
-def dump(configuration: BatchConfiguration) -> dict[str, Any]:
+def conf_to_dict(configuration: BatchConfiguration) -> dict[str, Any]:
     """The configuration as plain data that JSON can carry: tiers as lists of plugins, infinities as texts."""
-    found = plain(as_file(configuration))
+    found = to_json_value(to_conf_text(configuration))
     return {
         "actions": list(configuration.actions),
         "tiers": [tier["plugins"] for tier in found["tiers"]],
@@ -205,21 +208,21 @@ def dump(configuration: BatchConfiguration) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """A value of the file in JSON's words: it has none for infinities, nor for keys that are no texts."""
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else go_value(key): plain(each) for key, each in value.items()}
+        return {key if isinstance(key, str) else go_value(key): to_json_value(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [to_json_value(each) for each in value]
     return go_value(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _told_plugin(plugin: PluginOption) -> dict[str, Any]:
+def _plugin_to_dict(plugin: PluginOption) -> dict[str, Any]:
     flags = {key: plugin.flags[key] for key in FLAGS if key in plugin.flags}
-    return {"name": plugin.name, **flags, **_told_arguments(plugin.name, plugin.arguments)}
+    return {"name": plugin.name, **flags, **_arguments_to_dict(plugin.name, plugin.arguments)}
 
 
-def _told_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments_to_dict(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "arguments": dict(arguments)} if arguments else {"name": name}
 
 
@@ -233,7 +236,7 @@ def _tier(raw: dict[str, Any] | None) -> Tier:
 
 def _plugin(raw: dict[str, Any]) -> PluginOption:
     flags = {key: raw[key] for key in FLAGS if raw.get(key) is not None}
-    return PluginOption(raw.get("name", ""), flags, raw.get("arguments") or {}).defaulted()
+    return PluginOption(raw.get("name", ""), flags, raw.get("arguments") or {}).with_default_flags()
 
 
 def _configuration(raw: dict[str, Any]) -> ActionConfiguration:
@@ -247,42 +250,42 @@ def _actions(text: str, known: Collection[str]) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def remedy_for(fault: ConfigError, actions: Collection[str]) -> str:
+def suggest_remedy(fault: ConfigError, actions: Collection[str]) -> str:
     """What to do about a file that was refused: Volcano's words say what happened and no more."""
     if not str(fault).startswith(_NO_ACTION):
-        return f"see {PAGE}"
+        return f"see {DOCS_PAGE}"
     known = f"known actions: {', '.join(actions)}"
     if str(fault).strip() == _NO_ACTION:
         return f"`actions` is missing or empty, or one of its commas has no name beside it; {known}"
     return known
 
 
-_LAST_STAYS = "the configuration that was in force stays so"
-_BUILT_IN_STAYS = "until that is mended the built-in configuration is in force"
+_PREVIOUS_KEPT = "the configuration that was in force stays so"
+_DEFAULT_KEPT = "until that is mended the built-in configuration is in force"
 
 
-class ConfLoader:
+class SchedulerConfLoader:
     """The configuration that is in force: the last one that was good, the built-in one to begin with."""
 
     def __init__(
         self, *, actions: Collection[str] = BUILT_IN_ACTIONS, initial: BatchConfiguration | None = None
     ) -> None:
         self._actions = actions
-        self.current = load_default() if initial is None else initial
-        self._in_force = _BUILT_IN_STAYS if initial is None else _LAST_STAYS
-        self.refused: str | None = None
+        self.current = load_default_conf() if initial is None else initial
+        self._in_force = _DEFAULT_KEPT if initial is None else _PREVIOUS_KEPT
+        self.error: str | None = None
         """Why the text that was offered last is not in force; None if it is."""
 
-    def allow(self, actions: Collection[str]) -> None:
+    def set_actions(self, actions: Collection[str]) -> None:
         """What the next text may name."""
         self._actions = actions
 
-    def offer(self, text: str) -> bool:
-        """Put a text in force if it is good. If not, everything stays as it is, and `refused` says why."""
+    def apply_text(self, text: str) -> bool:
+        """Put a text in force if it is good. If not, everything stays as it is, and `error` says why."""
         return self._offer(text, "")
 
-    def reload(self, path: Path) -> bool:
-        """`offer` the content of a file."""
+    def apply_file(self, path: Path) -> bool:
+        """`apply_text` the content of a file."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as fault:
@@ -291,12 +294,12 @@ class ConfLoader:
 
     def _offer(self, text: str, origin: str) -> bool:
         try:
-            self.current = load(text.rstrip(), self._actions)
+            self.current = load_conf(text.rstrip(), self._actions)
         except ConfigError as fault:
-            return self._refuse(f"{origin}{fault}; {remedy_for(fault, self._actions)}")
-        self.refused, self._in_force = None, _LAST_STAYS
+            return self._refuse(f"{origin}{fault}; {suggest_remedy(fault, self._actions)}")
+        self.error, self._in_force = None, _PREVIOUS_KEPT
         return True
 
     def _refuse(self, why: str) -> bool:
-        self.refused = f"{why}; {self._in_force}"
+        self.error = f"{why}; {self._in_force}"
         return False

@@ -13,7 +13,7 @@ from enum import Enum
 from bayplan.errors import UsageError
 
 
-class Mend(Enum):
+class QuirkFix(Enum):
     """A quirk that can be switched off; the value is its name."""
 
     TDM_MIDNIGHT = "tdm-midnight"
@@ -26,15 +26,15 @@ class Mend(Enum):
     """A tier whose plugins agree on nobody has the last word: nobody is a victim, and no later tier is asked."""
 
 
-def mends_named(names: Iterable[str | Mend]) -> frozenset[Mend]:
+def parse_quirk_fixes(names: Iterable[str | QuirkFix]) -> frozenset[QuirkFix]:
     """The switches of these names; raises `UsageError` for a name that is none."""
-    return frozenset(each if isinstance(each, Mend) else _named(each) for each in names)
+    return frozenset(each if isinstance(each, QuirkFix) else _parse_quirk_fix(each) for each in names)
 
 
-def _named(name: str) -> Mend:
-    known = [each.value for each in Mend]
+def _parse_quirk_fix(name: str) -> QuirkFix:
+    known = [each.value for each in QuirkFix]
     if name in known:
-        return Mend(name)
+        return QuirkFix(name)
     close = get_close_matches(name, known, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
     raise UsageError(f"there is no mend {name!r}; known ones are {', '.join(known)}{meant}")

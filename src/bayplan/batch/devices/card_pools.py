@@ -21,16 +21,16 @@ from bayplan.batch.session.simulation import Simulation
 from bayplan.framework.api.status import Status, error, unschedulable
 from bayplan.snapshot import BoolVector
 
-_UNCOUNTED = (None, TaskStatus.RELEASING, TaskStatus.PIPELINED)
+_STATUSES_WITHOUT_CARDS = (None, TaskStatus.RELEASING, TaskStatus.PIPELINED)
 
 C = TypeVar("C")
 R = TypeVar("R", bound=Hashable)
 
 
-class Fit(NamedTuple):
+class CardFit(NamedTuple):
     """Whether a node's cards will do ("" if so, else why not), and how good they are."""
 
-    refused: str
+    reason: str
     score: float = 0.0
 
 
@@ -40,7 +40,7 @@ class CardPool(ABC, Generic[C, R]):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._cards: dict[int, C | None] = {}  # by row
-        self._fits: dict[int, dict[R, Fit]] = {}  # by row, until the row changes
+        self._fits: dict[int, dict[R, CardFit]] = {}  # by row, until the row changes
         self._requests: dict[str, R | None] = {}  # by uid
 
     # what a way of sharing says ---------------------------------------------------------------------------------
@@ -54,17 +54,17 @@ class CardPool(ABC, Generic[C, R]):
         """The cards of a node with nobody on them; None where it has none, so that nothing is checked there."""
 
     @abstractmethod
-    def copied(self, cards: C) -> C: ...
+    def copy_cards(self, cards: C) -> C: ...
 
     @abstractmethod
-    def put(self, cards: C, task: Task) -> None:
+    def add_pod(self, cards: C, task: Task) -> None:
         """Count a pod where it says that it is."""
 
     @abstractmethod
-    def take(self, cards: C, task: Task) -> None: ...
+    def remove_pod(self, cards: C, task: Task) -> None: ...
 
     @abstractmethod
-    def fit(self, cards: C, request: R, *, weighed: bool = True) -> Fit:
+    def check_fit(self, cards: C, request: R, *, weighed: bool = True) -> CardFit:
         """Whether the cards will do. Nothing is changed."""
 
     def last_score(self, cards: C) -> float:  # noqa: ARG002
@@ -72,11 +72,11 @@ class CardPool(ABC, Generic[C, R]):
         return 0.0
 
     @abstractmethod
-    def choose(self, cards: C, task: Task, request: R) -> dict[str, str] | None:
+    def assign_cards(self, cards: C, task: Task, request: R) -> dict[str, str] | None:
         """Give the pod cards: what to write onto it, nothing if it has them already. None where there are none."""
 
     @abstractmethod
-    def give_back(self, cards: C, task: Task) -> Iterable[str] | None:
+    def unassign_cards(self, cards: C, task: Task) -> Iterable[str] | None:
         """Undo what was chosen; which annotations go. None: they cannot, and nothing is undone."""
 
     # asking -----------------------------------------------------------------------------------------------------
@@ -88,21 +88,21 @@ class CardPool(ABC, Generic[C, R]):
 
     def cards(self, row: int) -> C | None:
         if row not in self._cards:
-            node = self._session.nodes.at(row)
+            node = self._session.nodes.at_row(row)
             made = self._cards[row] = self.read_cards(node)
             if made is not None:
                 for task in node.tasks.values():
-                    if task.held_as not in _UNCOUNTED:
-                        self.put(made, task)
+                    if task.counted_status not in _STATUSES_WITHOUT_CARDS:
+                        self.add_pod(made, task)
         return self._cards[row]
 
-    def ask(self, request: R, row: int) -> Fit:
+    def fit_on_row(self, request: R, row: int) -> CardFit:
         """Whether the cards of a row will do, as they are at the moment."""
         known = self._fits.setdefault(row, {})
         found = known.get(request)
         if found is None:
             cards = self.cards(row)
-            found = known[request] = Fit("") if cards is None else self.fit(cards, request)
+            found = known[request] = CardFit("") if cards is None else self.check_fit(cards, request)
         return found
 
     def scores(self, task: Task, nodes: Nodes) -> FloatVector:
@@ -110,9 +110,9 @@ class CardPool(ABC, Generic[C, R]):
         request = self.request(task)
         if request is None:
             return np.zeros(len(nodes))
-        return np.array([self._found(request, row) for row in nodes.rows.tolist()], dtype=np.float64)
+        return np.array([self._known_score(request, row) for row in nodes.rows.tolist()], dtype=np.float64)
 
-    def _found(self, request: R, row: int) -> float:
+    def _known_score(self, request: R, row: int) -> float:
         known = self._fits.get(row, {}).get(request)
         if known is not None:
             return known.score
@@ -121,24 +121,24 @@ class CardPool(ABC, Generic[C, R]):
 
     # DevicePool -------------------------------------------------------------------------------------------------
 
-    def hold(self, task: Task, node: Node) -> None:
+    def add_task(self, task: Task, node: Node) -> None:
         cards = self.cards(node.row)
         if cards is not None:
-            self.put(cards, task)
-            self._note(node)
+            self.add_pod(cards, task)
+            self._mark_changed(node)
 
-    def free(self, task: Task, node: Node) -> None:
+    def remove_task(self, task: Task, node: Node) -> None:
         cards = self.cards(node.row)
         if cards is not None:
-            self.take(cards, task)
-            self._note(node)
+            self.remove_pod(cards, task)
+            self._mark_changed(node)
 
     def allocate(self, task: Task, node: Node) -> Status | None:
         request, cards = self.request(task), self.cards(node.row)
         if request is None or cards is None:
             return None
-        notes = self.choose(cards, task, request)
-        self._note(node)
+        notes = self.assign_cards(cards, task, request)
+        self._mark_changed(node)
         if notes is None:
             return error(f"the node {node.name} can't place the pod {task.name} in ns {task.namespace}")
         if notes:
@@ -149,7 +149,7 @@ class CardPool(ABC, Generic[C, R]):
         cards = self.cards(node.row)
         if self.request(task) is None or cards is None:
             return True
-        gone = self.give_back(cards, task)
+        gone = self.unassign_cards(cards, task)
         if gone is None:
             return False
         notes = self._session.annotations.get(task.key, {})
@@ -157,7 +157,7 @@ class CardPool(ABC, Generic[C, R]):
             notes.pop(key, None)
         if not notes:
             self._session.annotations.pop(task.key, None)
-        self._note(node)
+        self._mark_changed(node)
         return True
 
     def simulate(self, trial: Simulation) -> Status | None:
@@ -165,40 +165,40 @@ class CardPool(ABC, Generic[C, R]):
         request, cards = self.request(trial.task), self.cards(trial.node.row)
         if request is None or cards is None:
             return None
-        cards = self.copied(cards)
+        cards = self.copy_cards(cards)
         for uid, task in trial.node.tasks.items():
-            if uid not in trial.tasks and task.held_as not in _UNCOUNTED:
-                self.take(cards, task)
-        refused = self.fit(cards, request, weighed=False).refused
+            if uid not in trial.tasks and task.counted_status not in _STATUSES_WITHOUT_CARDS:
+                self.remove_pod(cards, task)
+        refused = self.check_fit(cards, request, weighed=False).reason
         return unschedulable(refused) if refused else None
 
     def queue_amounts(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002
         return {}
 
-    def _note(self, node: Node) -> None:
+    def _mark_changed(self, node: Node) -> None:
         self._fits.pop(node.row, None)
-        self._session.touched.note(node.row)
+        self._session.changed_rows.append(node.row)
 
 
-class CardVerdicts(Generic[C, R]):
+class CardPredicateResults(Generic[C, R]):
     """What a pool says of every row, for one kind of request."""
 
     def __init__(self, pool: CardPool[C, R], count: int) -> None:
         self._pool = pool
         self._request: R | None = None
-        self.says_no: BoolVector = np.zeros(count, dtype=np.bool_)
-        self.grave: BoolVector = np.zeros(count, dtype=np.bool_)  # never: who is evicted leaves cards
+        self.rejected: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.unresolvable: BoolVector = np.zeros(count, dtype=np.bool_)  # never: who is evicted leaves cards
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
         self._request = self._pool.request(task)
         if self._request is None:
             return False
-        rows = range(len(self.says_no)) if touched is None else touched
+        rows = range(len(self.rejected)) if touched is None else touched
         for row in rows:
-            self.says_no[row] = bool(self._pool.ask(self._request, row).refused)
+            self.rejected[row] = bool(self._pool.fit_on_row(self._request, row).reason)
         return touched is None
 
     def statuses(self, row: int) -> tuple[Status, ...]:
-        if self._request is None or not self.says_no[row]:
+        if self._request is None or not self.rejected[row]:
             return ()
-        return (unschedulable(self._pool.ask(self._request, row).refused),)
+        return (unschedulable(self._pool.fit_on_row(self._request, row).reason),)

@@ -22,19 +22,19 @@ ALL_DEVICES = "All"
 
 
 @dataclass(slots=True)
-class Devices:
+class DeviceClassAmount:
     """Some devices of one class."""
 
     count: int = 0
     capacity: dict[str, Quantity] = field(default_factory=dict)
 
-    def add(self, other: Devices, times: int = 1) -> None:
+    def add(self, other: DeviceClassAmount, times: int = 1) -> None:
         self.count += other.count * times
         for name, quantity in other.capacity.items():
             for _ in range(max(times, 1)):
                 self.capacity[name] = self.capacity.get(name, Quantity()).add(quantity)
 
-    def sub(self, other: Devices) -> None:
+    def sub(self, other: DeviceClassAmount) -> None:
         """Take away, never below nothing."""
         self.count = max(self.count - other.count, 0)
         for name, quantity in other.capacity.items():
@@ -42,15 +42,15 @@ class Devices:
                 left = self.capacity[name].sub(quantity)
                 self.capacity[name] = left if left.sign() >= 0 else Quantity()
 
-    def clone(self) -> Devices:
-        return Devices(self.count, dict(self.capacity))
+    def clone(self) -> DeviceClassAmount:
+        return DeviceClassAmount(self.count, dict(self.capacity))
 
 
-ByClass = dict[str, Devices]
+ByClass = dict[str, DeviceClassAmount]
 ByClaim = Mapping[str, ByClass]
 
 
-class DeviceAsks:
+class ClaimedDeviceRequests:
     """What tasks and jobs ask for through resource claims."""
 
     def __init__(self, claims: Mapping[str, ResourceClaim], *, consumable: bool) -> None:
@@ -63,7 +63,7 @@ class DeviceAsks:
         """Whether the cluster has any; where not, nobody asks for anything."""
         return bool(self._claims)
 
-    def of(self, task: Task) -> ByClaim:
+    def of_task(self, task: Task) -> ByClaim:
         """By claim; nothing as long as one of the pod's claims is not there."""
         if not task.pod.spec.resource_claims:
             return {}
@@ -72,20 +72,20 @@ class DeviceAsks:
             found = self._known[task.uid] = self._read(task.pod)
         return found
 
-    def minimum(self, job: Job) -> ByClass:
+    def of_job_minimum(self, job: Job) -> ByClass:
         """What the smallest number of tasks that lets the job start asks for; shared claims count for each of them."""
-        asking = [task for task in job.tasks.values() if self.of(task)]
+        asking = [task for task in job.tasks.values() if self.of_task(task)]
         total: ByClass = {}
         if not job.task_min_available:
             first = sorted(asking, key=lambda task: (task.namespace, task.name, task.uid))
             for task in first[: max(job.min_available, 0)]:
-                merge(total, merged(self.of(task).values()))
+                add_claims(total, sum_claims(self.of_task(task).values()))
             return total
         by_role = {task.role: task for task in reversed(asking)}
         for role, task in by_role.items():
             times = job.task_min_available.get(role, 0)
             if times > 0:
-                merge(total, merged(self.of(task).values()), times)
+                add_claims(total, sum_claims(self.of_task(task).values()), times)
         return total
 
     def _read(self, pod: Pod) -> ByClaim:
@@ -97,7 +97,7 @@ class DeviceAsks:
                 return {}
             asked: ByClass = {}
             for request in claim.spec.devices.requests:
-                merge(asked, self._requested(request))
+                add_claims(asked, self._requested(request))
             if asked:
                 found[f"{pod.namespace}/{name}"] = asked
         return found
@@ -110,23 +110,23 @@ class DeviceAsks:
         if not exactly.device_class_name:
             return {}
         count = exactly.count or 1
-        devices = Devices(count)
+        devices = DeviceClassAmount(count)
         if self._consumable and exactly.capacity is not None:
             each = {name: parse_quantity(text) for name, text in exactly.capacity.requests.items()}
-            devices.add(Devices(0, each), times=count)
+            devices.add(DeviceClassAmount(0, each), times=count)
         return {exactly.device_class_name: devices}
 
 
-def merged(parts: Iterable[ByClass]) -> ByClass:
+def sum_claims(parts: Iterable[ByClass]) -> ByClass:
     total: ByClass = {}
     for part in parts:
-        merge(total, part)
+        add_claims(total, part)
     return total
 
 
-def merge(total: ByClass, part: ByClass, times: int = 1) -> None:
+def add_claims(total: ByClass, part: ByClass, times: int = 1) -> None:
     for name, devices in part.items():
-        total.setdefault(name, Devices()).add(devices, times)
+        total.setdefault(name, DeviceClassAmount()).add(devices, times)
 
 
 def _claim_name(pod: Pod, reference: PodResourceClaim) -> str:

@@ -18,11 +18,11 @@ from bayplan.framework.api.status import Status
 class DevicePool(Protocol):
     """One kind of shared device on all nodes."""
 
-    def hold(self, task: Task, node: Node) -> None:
+    def add_task(self, task: Task, node: Node) -> None:
         """The task counts on the node from now on. Tasks that are being deleted, or only promised room, do not."""
         ...
 
-    def free(self, task: Task, node: Node) -> None:
+    def remove_task(self, task: Task, node: Node) -> None:
         """It no longer does."""
         ...
 

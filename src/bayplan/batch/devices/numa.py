@@ -27,19 +27,19 @@ BEST_EFFORT = "best-effort"
 RESTRICTED = "restricted"
 SINGLE_NUMA_NODE = "single-numa-node"
 
-_MOST_CPUS = 1 << 16
-_MOST_ANSWERS = 1 << 14
+_MAX_CPUS = 1 << 16
+_MAX_CACHED_ASSIGNMENTS = 1 << 14
 _RESERVABLE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
-class Hint(NamedTuple):
+class NumaHint(NamedTuple):
     """NUMA nodes to take CPUs from; None: any. `preferred`: nothing narrower could do."""
 
     affinity: int | None
     preferred: bool
 
 
-class CpuRequest(NamedTuple):
+class ContainerCpuRequest(NamedTuple):
     """What one container asks for: whole CPUs of its own, 0 if it shares them with others."""
 
     container: str
@@ -57,19 +57,19 @@ class NumaTopology:
         self._numa_of = {cpu: place.numa for cpu, place in places.items()}
         self._socket_of = {cpu: place.socket for cpu, place in places.items()}
         self._core_of = {cpu: place.core for cpu, place in places.items()}
-        self._numa_nodes = _by_value(self._numa_of)
-        self._sockets = _by_value(self._socket_of)
-        self._cores = _by_value(self._core_of)
+        self._numa_nodes = _group_by_value(self._numa_of)
+        self._sockets = _group_by_value(self._socket_of)
+        self._cores = _group_by_value(self._core_of)
         cores = {(place.socket, place.core) for place in places.values()}  # core ids repeat from socket to socket
         self._per_socket = len(places) // len(self._sockets) if places else 0
         self._per_core = len(places) // len(cores) if places else 0
-        self._reserved_count = _reserved(spec.res_reserved)
-        self._answers: dict[tuple[int | None, tuple[CpuRequest, ...]], int | str] = {}
+        self._reserved_count = _reserved_cpu_count(spec.res_reserved)
+        self._answers: dict[tuple[int | None, tuple[ContainerCpuRequest, ...]], int | str] = {}
 
     @cached_property
     def reserved(self) -> int:
         """CPUs that nobody gets."""
-        return self.take(self.cpus, self._reserved_count) or 0
+        return self.take_cpus(self.cpus, self._reserved_count) or 0
 
     @cached_property
     def all_numa_nodes(self) -> int:
@@ -81,40 +81,40 @@ class NumaTopology:
 
     # a pod ------------------------------------------------------------------------------------------------------
 
-    def assign(self, free: int | None, containers: tuple[CpuRequest, ...]) -> int | str:
+    def assign(self, free: int | None, containers: tuple[ContainerCpuRequest, ...]) -> int | str:
         """The CPUs that the containers get of the free ones, or the name of the container that cannot be placed."""
         key = (free, containers)
         found = self._answers.get(key)
         if found is None:
-            if len(self._answers) >= _MOST_ANSWERS:
+            if len(self._answers) >= _MAX_CACHED_ASSIGNMENTS:
                 self._answers.clear()
-            found = self._answers[key] = self._assigned(free, containers)
+            found = self._answers[key] = self._assign_containers(free, containers)
         return found
 
-    def _assigned(self, free: int | None, containers: tuple[CpuRequest, ...]) -> int | str:
+    def _assign_containers(self, free: int | None, containers: tuple[ContainerCpuRequest, ...]) -> int | str:
         total = 0
         for container in containers:
-            hint = self._hint(free, container.cpus)
+            hint = self._best_hint(free, container.cpus)
             if self.policy in (RESTRICTED, SINGLE_NUMA_NODE) and not hint.preferred:
                 return container.container
-            given = self._give(free or 0, container.cpus, hint)
+            given = self._take_by_hint(free or 0, container.cpus, hint)
             total |= given
             free = (free or 0) & ~given
         return total
 
-    def _hint(self, free: int | None, count: int) -> Hint:
+    def _best_hint(self, free: int | None, count: int) -> NumaHint:
         """The best way to get so many CPUs under the node's policy."""
         if self.policy not in (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE):
-            return Hint(None, preferred=True)
-        everywhere = Hint(self.all_numa_nodes, preferred=False)
+            return NumaHint(None, preferred=True)
+        everywhere = NumaHint(self.all_numa_nodes, preferred=False)
         if free is None or not count:
-            return Hint(self.all_numa_nodes, preferred=bool(self._numa_nodes))
+            return NumaHint(self.all_numa_nodes, preferred=bool(self._numa_nodes))
         hints = list(self._hints(free & ~self.reserved, count))
         if self.policy == SINGLE_NUMA_NODE:
             hints = [hint for hint in hints if hint.preferred and (hint.affinity or 0).bit_count() == 1]
         return min((*hints, everywhere), key=_narrowest)
 
-    def _hints(self, free: int, count: int) -> Iterator[Hint]:
+    def _hints(self, free: int, count: int) -> Iterator[NumaHint]:
         """All sets of NUMA nodes with enough free CPUs; preferred where no smaller set could ever do."""
         here = {node: (cpus & free).bit_count() for node, cpus in self._numa_nodes.items()}
         if 0 in here:
@@ -127,16 +127,16 @@ class NumaTopology:
                     smallest = size
                 if sum(here[node] for node in nodes) >= count:
                     enough.append(nodes)
-        return (Hint(bit_set(nodes), preferred=len(nodes) == smallest) for nodes in enough)
+        return (NumaHint(bit_set(nodes), preferred=len(nodes) == smallest) for nodes in enough)
 
-    def _give(self, free: int, count: int, hint: Hint) -> int:
+    def _take_by_hint(self, free: int, count: int, hint: NumaHint) -> int:
         """CPUs of the hinted NUMA nodes, the rest from anywhere; nothing where there are not enough."""
         free &= ~self.reserved
         given = 0
         if hint.affinity is not None:
             near = free & self._cpus_on(hint.affinity)
-            given = self.take(near, min(count, near.bit_count())) or 0
-        rest = self.take(free & ~given, count - given.bit_count())
+            given = self.take_cpus(near, min(count, near.bit_count())) or 0
+        rest = self.take_cpus(free & ~given, count - given.bit_count())
         return 0 if rest is None else given | rest
 
     def _cpus_on(self, numa_nodes: int) -> int:
@@ -147,7 +147,7 @@ class NumaTopology:
 
     # taking -----------------------------------------------------------------------------------------------------
 
-    def take(self, free: int, count: int) -> int | None:
+    def take_cpus(self, free: int, count: int) -> int | None:
         """So many of the free CPUs: whole sockets, then whole cores, then single ones. None: there are not enough."""
         free &= self.cpus
         taken = 0
@@ -174,12 +174,12 @@ class NumaTopology:
 
     def _free_sockets(self, free: int) -> list[int]:
         """Sockets with free CPUs whose number happens to be that of a free CPU."""
-        return [socket for socket, cpus in sorted(self._sockets.items()) if cpus & free and _has(free, socket)]
+        return [socket for socket, cpus in sorted(self._sockets.items()) if cpus & free and _contains(free, socket)]
 
     def _free_cores(self, free: int) -> list[int]:
         """The same of cores, those of sockets with fewer of them first."""
         cores = {
-            socket: sorted({self._core_of[cpu] for cpu in bits(cpus & free) if _has(free, self._core_of[cpu])})
+            socket: sorted({self._core_of[cpu] for cpu in bits(cpus & free) if _contains(free, self._core_of[cpu])})
             for socket, cpus in sorted(self._sockets.items())
             if cpus & free
         }
@@ -210,7 +210,7 @@ class NumaTopology:
 def bit_set(numbers: Iterable[int]) -> int:
     found = 0
     for number in numbers:
-        if 0 <= number < _MOST_CPUS:
+        if 0 <= number < _MAX_CPUS:
             found |= 1 << number
     return found
 
@@ -229,29 +229,29 @@ def parse_cpus(text: str) -> int:
     for part in text.split(",") if text else ():
         first, dash, last = part.partition("-")
         start, end = _number(first), _number(last if dash else first)
-        if start is None or end is None or not start <= end < _MOST_CPUS:
+        if start is None or end is None or not start <= end < _MAX_CPUS:
             return 0
         found |= (1 << end + 1) - (1 << start)
     return found
 
 
-def _narrowest(hint: Hint) -> tuple[bool, int, int]:
+def _narrowest(hint: NumaHint) -> tuple[bool, int, int]:
     nodes = hint.affinity or 0
     return not hint.preferred, nodes.bit_count(), nodes
 
 
-def _has(cpus: int, number: int) -> bool:
+def _contains(cpus: int, number: int) -> bool:
     return number >= 0 and bool(cpus >> number & 1)
 
 
-def _by_value(places: Mapping[int, int]) -> dict[int, int]:
+def _group_by_value(places: Mapping[int, int]) -> dict[int, int]:
     found: dict[int, int] = {}
     for cpu, place in places.items():
         found[place] = found.get(place, 0) | bit_set([cpu])
     return found
 
 
-def _reserved(reserved: Mapping[str, str]) -> int:
+def _reserved_cpu_count(reserved: Mapping[str, str]) -> int:
     """How many CPUs the node keeps for itself, rounded up; none where anything else about it cannot be understood."""
     try:
         amounts = {name: parse_quantity(text) for name, text in reserved.items()}

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bayplan.batch.devices.card_pools import CardPool, Fit
+from bayplan.batch.devices.card_pools import CardFit, CardPool
 from bayplan.batch.model.nodes import Node
 from bayplan.batch.model.tasks import Task, parse_int
 from bayplan.batch.session.session import Session
@@ -34,7 +34,7 @@ class GpuRequest(NamedTuple):
 
 
 @dataclass(slots=True)
-class Gpus:
+class NodeGpus:
     """The cards of one node."""
 
     node: str
@@ -53,7 +53,7 @@ class Gpus:
         return found[:number] if len(found) >= number else []
 
 
-class SharedGpus(CardPool[Gpus, GpuRequest]):
+class SharedGpuPool(CardPool[NodeGpus, GpuRequest]):
     """GPUs by memory or by number, never by both."""
 
     def __init__(self, session: Session, *, by_memory: bool, by_number: bool) -> None:
@@ -63,43 +63,43 @@ class SharedGpus(CardPool[Gpus, GpuRequest]):
         self._bare: set[str] = set()  # pods (by uid) whose own annotations have been taken off
 
     def read_request(self, task: Task) -> GpuRequest | None:
-        asked = _asked(task.pod)
+        asked = _read_request(task.pod)
         concerned = (self._by_memory and asked.memory > 0) or (self._by_number and asked.number > 0)
         return asked if concerned else None
 
-    def read_cards(self, node: Node) -> Gpus | None:
+    def read_cards(self, node: Node) -> NodeGpus | None:
         capacity = node.node.status.capacity
         if GPU_MEMORY not in capacity or GPU_NUMBER not in capacity:
             return None
         number = parse_quantity(capacity[GPU_NUMBER]).value()
         if number == 0:
             return None
-        ill = _numbers(node.node.metadata.annotations.get(UNHEALTHY, ""))
+        ill = _parse_numbers(node.node.metadata.annotations.get(UNHEALTHY, ""))
         memory = int(parse_quantity(capacity[GPU_MEMORY]).value() / number)
-        return Gpus(node.name, memory, {card: {} for card in range(number) if card not in ill})
+        return NodeGpus(node.name, memory, {card: {} for card in range(number) if card not in ill})
 
-    def copied(self, cards: Gpus) -> Gpus:
-        return Gpus(cards.node, cards.memory, {card: dict(users) for card, users in cards.users.items()})
+    def copy_cards(self, cards: NodeGpus) -> NodeGpus:
+        return NodeGpus(cards.node, cards.memory, {card: dict(users) for card, users in cards.users.items()})
 
-    def put(self, cards: Gpus, task: Task) -> None:
-        for card in _given(task.pod):
+    def add_pod(self, cards: NodeGpus, task: Task) -> None:
+        for card in _assigned_cards(task.pod):
             if card in cards.users:
-                asked = _asked(task.pod)
+                asked = _read_request(task.pod)
                 if asked.memory > 0 or asked.number > 0:
                     cards.users[card][task.uid] = asked.memory
 
-    def take(self, cards: Gpus, task: Task) -> None:
-        for card in _given(task.pod):
+    def remove_pod(self, cards: NodeGpus, task: Task) -> None:
+        for card in _assigned_cards(task.pod):
             cards.users.get(card, {}).pop(task.uid, None)
 
-    def fit(self, cards: Gpus, request: GpuRequest, *, weighed: bool = True) -> Fit:  # noqa: ARG002
+    def check_fit(self, cards: NodeGpus, request: GpuRequest, *, weighed: bool = True) -> CardFit:  # noqa: ARG002
         if self._by_memory and request.memory > 0 and not cards.with_memory(request.memory):
-            return Fit(f"GpuShare no enough gpu memory on node {cards.node}")
+            return CardFit(f"GpuShare no enough gpu memory on node {cards.node}")
         if self._by_number and request.number > 0 and not cards.unused(request.number):
-            return Fit(f"GpuNumber no enough gpu number on node {cards.node}")
-        return Fit("")
+            return CardFit(f"GpuNumber no enough gpu number on node {cards.node}")
+        return CardFit("")
 
-    def choose(self, cards: Gpus, task: Task, request: GpuRequest) -> dict[str, str] | None:
+    def assign_cards(self, cards: NodeGpus, task: Task, request: GpuRequest) -> dict[str, str] | None:
         chosen: list[int] = []
         if request.memory > 0:
             chosen = cards.with_memory(request.memory)[:1]
@@ -113,12 +113,12 @@ class SharedGpus(CardPool[Gpus, GpuRequest]):
         return {GPU_INDEX: ",".join(map(str, chosen)), PREDICATE_TIME: str(nanoseconds)}
 
     @staticmethod
-    def _give(cards: Gpus, chosen: list[int], task: Task, request: GpuRequest) -> bool:
+    def _give(cards: NodeGpus, chosen: list[int], task: Task, request: GpuRequest) -> bool:
         for card in chosen:
             cards.users[card][task.uid] = request.memory
         return bool(chosen)
 
-    def give_back(self, cards: Gpus, task: Task) -> Iterable[str] | None:
+    def unassign_cards(self, cards: NodeGpus, task: Task) -> Iterable[str] | None:
         """Only a card that the pod named when the session opened becomes free.
 
         Upstream forgets the one that it chose itself, so a gang that did not start keeps its cards from others until
@@ -128,15 +128,15 @@ class SharedGpus(CardPool[Gpus, GpuRequest]):
         if GPU_INDEX not in said or PREDICATE_TIME not in said:
             return None
         self._bare.add(task.uid)
-        self.take(cards, task)
+        self.remove_pod(cards, task)
         return GPU_INDEX, PREDICATE_TIME
 
 
-def _asked(pod: Pod) -> GpuRequest:
-    return GpuRequest(_most(pod, GPU_MEMORY), _most(pod, GPU_NUMBER))
+def _read_request(pod: Pod) -> GpuRequest:
+    return GpuRequest(_max_limit(pod, GPU_MEMORY), _max_limit(pod, GPU_NUMBER))
 
 
-def _most(pod: Pod, resource: str) -> int:
+def _max_limit(pod: Pod, resource: str) -> int:
     """The limits of all containers, or of one init container if that is more."""
     running = sum(_limit(container, resource) for container in pod.spec.containers)
     return max(running, *(_limit(container, resource) for container in pod.spec.init_containers), 0)
@@ -147,15 +147,15 @@ def _limit(container: Container, resource: str) -> int:
     return parse_quantity(limits[resource]).value() if resource in limits else 0
 
 
-def _given(pod: Pod) -> list[int]:
+def _assigned_cards(pod: Pod) -> list[int]:
     """The cards that a pod says it has; none if it says nonsense."""
     text = pod.metadata.annotations.get(GPU_INDEX)
     if text is None:
         return []
     parts = text.split(",")
-    cards = _numbers(text)
+    cards = _parse_numbers(text)
     return cards if len(cards) == len(parts) else []
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_numbers(text: str) -> list[int]:
     return [number for part in text.split(",") if (number := parse_int(part)) is not None]

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bayplan.batch.devices.card_pools import CardPool, Fit
+from bayplan.batch.devices.card_pools import CardFit, CardPool
 from bayplan.batch.devices.vgpus import (
     VGPU_CORES,
     VGPU_MEMORY,
-    Card,
-    Given,
-    Usage,
+    ContainerVgpu,
+    GpuCard,
+    PodGpuUsage,
     VgpuRequest,
     choose_cards,
-    given,
-    group_of,
-    registered,
-    request_of,
-    written,
+    format_assigned_vgpus,
+    parse_assigned_vgpus,
+    pod_group_of,
+    read_registered_cards,
+    vgpu_request,
 )
 from bayplan.batch.model.nodes import Node
 from bayplan.batch.model.statuses import TaskStatus
@@ -32,24 +32,24 @@ from bayplan.objects.core import Pod
 
 IDS = "volcano.sh/vgpu-ids-new"
 IDS_TO_ALLOCATE = "volcano.sh/devices-to-allocate"
-ON_NODE = "volcano.sh/vgpu-node"
-GIVEN_AT = "volcano.sh/vgpu-time"
+ASSIGNED_NODE = "volcano.sh/vgpu-node"
+ASSIGNED_TIME = "volcano.sh/vgpu-time"
 BIND_PHASE = "volcano.sh/bind-phase"
 BIND_TIME = "volcano.sh/bind-time"
 ALLOCATING, SUCCESS = "allocating", "success"
 REFUSED = "hami-vgpuDeviceSharing error"
-_WRITTEN = (ON_NODE, IDS, IDS_TO_ALLOCATE, GIVEN_AT, BIND_TIME, BIND_PHASE)
+_WRITTEN_ANNOTATIONS = (ASSIGNED_NODE, IDS, IDS_TO_ALLOCATE, ASSIGNED_TIME, BIND_TIME, BIND_PHASE)
 
-Rule = Mapping[str, str]
+ExclusiveRule = Mapping[str, str]
 """Labels; a pod that has all of them falls under the rule."""
 
-Notes = Mapping[str, str]
+Annotations = Mapping[str, str]
 
 
-class Exclusive:
+class ExclusiveCards:
     """Which cards of one node the pods under each rule use."""
 
-    def __init__(self, rules: Sequence[Rule], cards: list[Card]) -> None:
+    def __init__(self, rules: Sequence[ExclusiveRule], cards: list[GpuCard]) -> None:
         self._rules = rules
         self._cards = cards
         self._by_rule: dict[int, set[int]] = {}
@@ -60,35 +60,35 @@ class Exclusive:
         """Who is on the node when the session opens; one that goes keeps its cards, by what it says it has."""
         for task in tasks:
             self._uids[task.key] = task.uid
-            rules = matching(task.pod, self._rules)
+            rules = matching_rules(task.pod, self._rules)
             if not rules:
                 continue
             self._rules_of[task.key] = rules
             if not self._reserve(task.uid, rules):
-                named = {each.uuid for each in given(notes.get(task.uid, ""))}
+                named = {each.uuid for each in parse_assigned_vgpus(notes.get(task.uid, ""))}
                 self._enter(rules, (position for position, card in enumerate(self._cards) if card.uuid in named))
 
-    def closed_to(self, rules: Iterable[int]) -> set[int]:
+    def cards_closed_to(self, rules: Iterable[int]) -> set[int]:
         """The cards that a pod under these rules may not use."""
         return {position for rule in rules for position in self._by_rule.get(rule, ())}
 
-    def put(self, task: Task) -> None:
+    def add_pod(self, task: Task) -> None:
         """The pod is counted on the node."""
         self._uids[task.key] = task.uid
-        self.chosen(task)
+        self.reserve_for_pod(task)
 
-    def chosen(self, task: Task) -> None:
+    def reserve_for_pod(self, task: Task) -> None:
         """The pod was given cards."""
-        rules = matching(task.pod, self._rules)
+        rules = matching_rules(task.pod, self._rules)
         if rules:
             self._rules_of[task.key] = rules
             self._reserve(task.uid, rules)
 
-    def take(self, task: Task) -> None:
-        self.given_back(task)
+    def remove_pod(self, task: Task) -> None:
+        self.release_pod(task)
         self._uids.pop(task.key, None)
 
-    def given_back(self, task: Task) -> None:
+    def release_pod(self, task: Task) -> None:
         """The pod's rules let go of cards that no other pod under any rule uses."""
         known = {self._uids.get(key) for key in self._rules_of if key != task.key}
         for rule in self._rules_of.pop(task.key, ()):
@@ -97,8 +97,8 @@ class Exclusive:
             if kept:
                 self._by_rule[rule] = kept
 
-    def copied(self, cards: list[Card]) -> Exclusive:
-        twin = Exclusive(self._rules, cards)
+    def copy(self, cards: list[GpuCard]) -> ExclusiveCards:
+        twin = ExclusiveCards(self._rules, cards)
         twin._by_rule = {rule: set(held) for rule, held in self._by_rule.items()}
         twin._rules_of, twin._uids = dict(self._rules_of), dict(self._uids)
         return twin
@@ -121,29 +121,29 @@ class NodeVgpus:
     """The cards of one node."""
 
     name: str
-    cards: list[Card]
-    exclusive: Exclusive | None = None
+    cards: list[GpuCard]
+    exclusive: ExclusiveCards | None = None
     score: float = 0.0  # what the last kind of pod that fitted made of it; one that does not fit finds it here
 
-    def holding(self, uuid: str) -> Card | None:
+    def card_of(self, uuid: str) -> GpuCard | None:
         """The card that a part of a card belongs to."""
         return next((card for card in self.cards if card.uuid in uuid), None)
 
 
 @dataclass(slots=True)
-class Assignments:
+class PendingVgpuAssignments:
     """What was given to pods that are being bound, by uid, until the API server shows it."""
 
     notes: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)  # uid -> (job, annotations)
 
-    def of(self, task: Task) -> Notes:
+    def annotations_of(self, task: Task) -> Annotations:
         """What the pod says, or will say, about its cards."""
         said = task.pod.metadata.annotations
         if IDS not in said and task.uid in self.notes and task.status is not TaskStatus.PENDING:
             return {**said, **self.notes[task.uid][1]}
         return said
 
-    def settle(self, session: Session) -> None:
+    def end_session(self, session: Session) -> None:
         """A session is over: remember what it gave to those that are being bound, forget what has been seen."""
         for job in session.jobs.values() if session.annotations else ():
             for bound in job.with_status(TaskStatus.BINDING):
@@ -157,113 +157,117 @@ class Assignments:
                 del self.notes[uid]
 
 
-class VirtualGpus(CardPool[NodeVgpus, VgpuRequest]):
+class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
     """Parts of GPUs on all nodes."""
 
-    def __init__(self, session: Session, policy: str, rules: Sequence[Rule], assignments: Assignments) -> None:
+    def __init__(
+        self, session: Session, policy: str, rules: Sequence[ExclusiveRule], assignments: PendingVgpuAssignments
+    ) -> None:
         super().__init__(session)
         self._policy = policy
         self._rules = rules
         self._assignments = assignments
-        self._own: dict[str, Notes] = {}  # by uid: what pods say after this session has changed it
+        self._own: dict[str, Annotations] = {}  # by uid: what pods say after this session has changed it
         if rules:
             for row in range(len(session.nodes)):  # who goes later in the session still counts when it opens
                 self.cards(row)
 
     def read_request(self, task: Task) -> VgpuRequest | None:
-        return request_of(task.pod, matching(task.pod, self._rules))
+        return vgpu_request(task.pod, matching_rules(task.pod, self._rules))
 
     def read_cards(self, node: Node) -> NodeVgpus | None:
-        cards = registered(node.node)
+        cards = read_registered_cards(node.node)
         return NodeVgpus(node.name, cards) if cards else None
 
     def cards(self, row: int) -> NodeVgpus | None:
         known = row in self._cards
         found = super().cards(row)
         if self._rules and found is not None and not known:
-            tasks = list(self._session.nodes.at(row).tasks.values())
-            found.exclusive = Exclusive(self._rules, found.cards)
-            found.exclusive.read(tasks, {task.uid: self._assignments.of(task).get(IDS, "") for task in tasks})
+            tasks = list(self._session.nodes.at_row(row).tasks.values())
+            found.exclusive = ExclusiveCards(self._rules, found.cards)
+            found.exclusive.read(
+                tasks, {task.uid: self._assignments.annotations_of(task).get(IDS, "") for task in tasks}
+            )
         return found
 
-    def copied(self, cards: NodeVgpus) -> NodeVgpus:
+    def copy_cards(self, cards: NodeVgpus) -> NodeVgpus:
         twins = [card.copy() for card in cards.cards]
-        exclusive = None if cards.exclusive is None else cards.exclusive.copied(twins)
+        exclusive = None if cards.exclusive is None else cards.exclusive.copy(twins)
         return NodeVgpus(cards.name, twins, exclusive, cards.score)
 
     # who is where -----------------------------------------------------------------------------------------------
 
-    def put(self, cards: NodeVgpus, task: Task) -> None:
-        group = group_of(task.pod)
-        for each in given(self._assignments.of(task).get(IDS, "")):
-            card = cards.holding(each.uuid)
+    def add_pod(self, cards: NodeVgpus, task: Task) -> None:
+        group = pod_group_of(task.pod)
+        for each in parse_assigned_vgpus(self._assignments.annotations_of(task).get(IDS, "")):
+            card = cards.card_of(each.uuid)
             if card is None:
                 continue
             if task.uid not in card.pods:
                 card.add(each.memory, each.cores)
-                card.pods[task.uid] = Usage(each.memory, each.cores, group)
+                card.pods[task.uid] = PodGpuUsage(each.memory, each.cores, group)
         if cards.exclusive is not None:
-            cards.exclusive.put(task)
+            cards.exclusive.add_pod(task)
 
-    def take(self, cards: NodeVgpus, task: Task) -> None:
-        _sub(cards, task.uid, self._assignments.of(task))
+    def remove_pod(self, cards: NodeVgpus, task: Task) -> None:
+        _remove_pod_from_cards(cards, task.uid, self._assignments.annotations_of(task))
         if cards.exclusive is not None:
-            cards.exclusive.take(task)
+            cards.exclusive.remove_pod(task)
 
     # trying, choosing, giving back ------------------------------------------------------------------------------
 
-    def fit(self, cards: NodeVgpus, request: VgpuRequest, *, weighed: bool = True) -> Fit:
-        closed = () if cards.exclusive is None else cards.exclusive.closed_to(request.rules)
+    def check_fit(self, cards: NodeVgpus, request: VgpuRequest, *, weighed: bool = True) -> CardFit:
+        closed = () if cards.exclusive is None else cards.exclusive.cards_closed_to(request.rules)
         chosen = choose_cards(cards.cards, request, self._policy if weighed else "", closed)
         if chosen is None:
-            return Fit(REFUSED, cards.score)
+            return CardFit(REFUSED, cards.score)
         chosen.undo()
         cards.score = chosen.score
-        return Fit("", chosen.score)
+        return CardFit("", chosen.score)
 
     def last_score(self, cards: NodeVgpus) -> float:
         return cards.score
 
-    def choose(self, cards: NodeVgpus, task: Task, request: VgpuRequest) -> dict[str, str] | None:
+    def assign_cards(self, cards: NodeVgpus, task: Task, request: VgpuRequest) -> dict[str, str] | None:
         said = self._said(task)
-        if said.get(ON_NODE) == cards.name and said.get(IDS):
+        if said.get(ASSIGNED_NODE) == cards.name and said.get(IDS):
             return {}
-        closed = () if cards.exclusive is None else cards.exclusive.closed_to(request.rules)
+        closed = () if cards.exclusive is None else cards.exclusive.cards_closed_to(request.rules)
         chosen = choose_cards(cards.cards, request, self._policy, closed)
         if chosen is None:
             return None
         for each in (part for parts in chosen.containers for part in parts):
-            _enter(cards, task, each)
+            _add_pod_to_cards(cards, task, each)
         if cards.exclusive is not None:
-            cards.exclusive.chosen(task)
-        notes = self._notes(cards.name, written(chosen.containers))
+            cards.exclusive.reserve_for_pod(task)
+        notes = self._notes(cards.name, format_assigned_vgpus(chosen.containers))
         self._own[task.uid] = {**said, **notes}
         return notes
 
     def _notes(self, node: str, ids: str) -> dict[str, str]:
         now = str(int(self._session.clock.now().timestamp()))
         return {
-            ON_NODE: node,
-            GIVEN_AT: now,
+            ASSIGNED_NODE: node,
+            ASSIGNED_TIME: now,
             IDS: ids,
             IDS_TO_ALLOCATE: ids,
             BIND_PHASE: ALLOCATING,
             BIND_TIME: now,
         }
 
-    def give_back(self, cards: NodeVgpus, task: Task) -> Iterable[str]:
+    def unassign_cards(self, cards: NodeVgpus, task: Task) -> Iterable[str]:
         said = self._said(task)
-        _sub(cards, task.uid, said)
+        _remove_pod_from_cards(cards, task.uid, said)
         if cards.exclusive is not None:
-            cards.exclusive.given_back(task)
+            cards.exclusive.release_pod(task)
         if said.get(BIND_PHASE) == SUCCESS:
             return ()
-        self._own[task.uid] = {key: value for key, value in said.items() if key not in _WRITTEN}
-        return _WRITTEN
+        self._own[task.uid] = {key: value for key, value in said.items() if key not in _WRITTEN_ANNOTATIONS}
+        return _WRITTEN_ANNOTATIONS
 
-    def _said(self, task: Task) -> Notes:
+    def _said(self, task: Task) -> Annotations:
         found = self._own.get(task.uid)
-        return self._assignments.of(task) if found is None else found
+        return self._assignments.annotations_of(task) if found is None else found
 
     def queue_amounts(self, task: Task) -> Mapping[str, float]:
         """Memory and cores as the pod says it has them, in thousandths."""
@@ -272,7 +276,7 @@ class VirtualGpus(CardPool[NodeVgpus, VgpuRequest]):
         cards = None if not said or row is None or self.request(task) is None else self.cards(row)
         if cards is None:
             return {}
-        parts = [each for each in given(said) for card in cards.cards if card.uuid in each.uuid]
+        parts = [each for each in parse_assigned_vgpus(said) for card in cards.cards if card.uuid in each.uuid]
         if not parts:
             return {}
         return {
@@ -281,23 +285,23 @@ class VirtualGpus(CardPool[NodeVgpus, VgpuRequest]):
         }
 
 
-def _enter(cards: NodeVgpus, task: Task, part: Given) -> None:
+def _add_pod_to_cards(cards: NodeVgpus, task: Task, part: ContainerVgpu) -> None:
     for card in cards.cards:
         if card.uuid in part.uuid:
-            usage = card.pods.setdefault(task.uid, Usage(0, 0, group_of(task.pod)))
+            usage = card.pods.setdefault(task.uid, PodGpuUsage(0, 0, pod_group_of(task.pod)))
             usage.memory += part.memory
             usage.cores += part.cores
 
 
-def _sub(cards: NodeVgpus, uid: str, said: Notes) -> None:
+def _remove_pod_from_cards(cards: NodeVgpus, uid: str, said: Annotations) -> None:
     """Take a pod off its cards. It is on a card once, however many of its containers have a part of it."""
-    for each in given(said.get(IDS, "")):
-        card = cards.holding(each.uuid)
+    for each in parse_assigned_vgpus(said.get(IDS, "")):
+        card = cards.card_of(each.uuid)
         if card is not None and card.pods.pop(uid, None) is not None:
             card.sub(each.memory, each.cores)
 
 
-def matching(pod: Pod, rules: Sequence[Rule]) -> tuple[int, ...]:
+def matching_rules(pod: Pod, rules: Sequence[ExclusiveRule]) -> tuple[int, ...]:
     """The rules that a pod falls under."""
     labels = pod.metadata.labels
     return tuple(

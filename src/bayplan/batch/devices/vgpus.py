@@ -29,12 +29,12 @@ VENDOR = "NVIDIA"
 HAMI_CORE = "hami-core"
 _VOLCANO_GROUP_NAME = "scheduling.volcano.sh/group-name"
 _ALL_CORES = 100
-_WHOLE = 100.0
+_PERCENT = 100.0
 _UNSIGNED = 1 << 64
 _FIELDS = 6
 
 
-class Given(NamedTuple):
+class ContainerVgpu(NamedTuple):
     """A part of a card that a container has."""
 
     uuid: str
@@ -42,7 +42,7 @@ class Given(NamedTuple):
     cores: int
 
 
-class Wish(NamedTuple):
+class ContainerVgpuRequest(NamedTuple):
     """What one container asks for."""
 
     number: int
@@ -53,16 +53,16 @@ class Wish(NamedTuple):
 class VgpuRequest(NamedTuple):
     """What a pod asks for."""
 
-    wishes: tuple[Wish, ...]
+    containers: tuple[ContainerVgpuRequest, ...]
     use: str | None
     no_use: str | None
     mode: str | None
-    apart: str  # the group that must not share a card with itself; "" for none
+    spread_group: str  # the group that must not share a card with itself; "" for none
     rules: tuple[int, ...] = ()  # which rules of exclusive use it falls under
 
 
 @dataclass(slots=True)
-class Usage:
+class PodGpuUsage:
     """What one pod has of a card."""
 
     memory: int
@@ -71,17 +71,17 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Card:
+class GpuCard:
     """One physical card."""
 
     uuid: str
-    most: int  # how many may share it
+    max_pods: int  # how many may share it
     memory: int
     type: str
     users: int = 0
     used_memory: int = 0
     used_cores: int = 0
-    pods: dict[str, Usage] = field(default_factory=dict)
+    pods: dict[str, PodGpuUsage] = field(default_factory=dict)
 
     def add(self, memory: int, cores: int) -> None:
         self.users += 1
@@ -93,25 +93,25 @@ class Card:
         self.used_memory -= memory
         self.used_cores -= cores
 
-    def copy(self) -> Card:
+    def copy(self) -> GpuCard:
         return replace(self, pods={uid: replace(usage) for uid, usage in self.pods.items()})
 
 
 # what nodes and pods say
 
 
-def registered(node: Node) -> list[Card]:
+def read_registered_cards(node: Node) -> list[GpuCard]:
     """The cards that a node has registered; none unless it also offers number, memory and cores."""
     text = node.metadata.annotations.get(REGISTER, "")
     offered = node.status.allocatable
     for resource in (VGPU_NUMBER, VGPU_CORES, VGPU_MEMORY):
         if resource not in offered or parse_quantity(offered[resource]).value() == 0:
             return []
-    return [Card(*each) for each in card_fields(text)]
+    return [GpuCard(*each) for each in parse_card_annotation(text)]
 
 
 @lru_cache(maxsize=8192)
-def card_fields(text: str) -> tuple[tuple[str, int, int, str], ...]:
+def parse_card_annotation(text: str) -> tuple[tuple[str, int, int, str], ...]:
     """What the annotation says of each card; nothing where it cannot be read."""
     if ":" not in text:
         return ()
@@ -124,40 +124,40 @@ def card_fields(text: str) -> tuple[tuple[str, int, int, str], ...]:
 
 
 @lru_cache(maxsize=65536)
-def given(text: str) -> tuple[Given, ...]:
+def parse_assigned_vgpus(text: str) -> tuple[ContainerVgpu, ...]:
     """The parts of cards that a pod says it has, of all its containers."""
     found = []
     for part in text.replace(";", ":").split(":"):
         fields = part.split(",")
         if len(fields) >= 4:
-            found.append(Given(fields[0], parse_int(fields[2], 32) or 0, parse_int(fields[3], 32) or 0))
+            found.append(ContainerVgpu(fields[0], parse_int(fields[2], 32) or 0, parse_int(fields[3], 32) or 0))
     return tuple(found)
 
 
-def written(containers: Iterable[Iterable[Given]]) -> str:
+def format_assigned_vgpus(containers: Iterable[Iterable[ContainerVgpu]]) -> str:
     """The same as a pod's annotation says it."""
     return ";".join(
         "".join(f"{each.uuid},{VENDOR},{each.memory},{each.cores}:" for each in parts) for parts in containers
     )
 
 
-def request_of(pod: Pod, rules: tuple[int, ...]) -> VgpuRequest | None:
+def vgpu_request(pod: Pod, rules: tuple[int, ...]) -> VgpuRequest | None:
     """What a pod asks for; None where it asks for no part of a card."""
-    wishes = tuple(wish for container in pod.spec.containers if (wish := _wish(container)) is not None)
+    wishes = tuple(wish for container in pod.spec.containers if (wish := _container_request(container)) is not None)
     if not wishes:
         return None
     notes = pod.metadata.annotations
-    apart = group_of(pod) if notes.get(GROUP_POLICY) == SPREAD else ""
+    apart = pod_group_of(pod) if notes.get(GROUP_POLICY) == SPREAD else ""
     return VgpuRequest(wishes, notes.get(USE_TYPE), notes.get(NO_USE_TYPE), notes.get(MODE), apart, rules)
 
 
-def group_of(pod: Pod) -> str:
+def pod_group_of(pod: Pod) -> str:
     notes = pod.metadata.annotations
     name = notes.get(GROUP_NAME) or notes.get(_VOLCANO_GROUP_NAME) or ""
     return f"{pod.metadata.namespace}/{name}" if name else ""
 
 
-def _wish(container: Container) -> Wish | None:
+def _container_request(container: Container) -> ContainerVgpuRequest | None:
     limits, requests = container.resources.limits, container.resources.requests
 
     def amount(resource: str) -> int:
@@ -166,10 +166,10 @@ def _wish(container: Container) -> Wish | None:
         return _int32(whole or 0)
 
     if VGPU_NUMBER in limits:
-        return Wish(
+        return ContainerVgpuRequest(
             _int32(parse_quantity(limits[VGPU_NUMBER]).as_integer() or 0), amount(VGPU_MEMORY), amount(VGPU_CORES)
         )
-    return Wish(1, amount(VGPU_MEMORY), amount(VGPU_CORES)) if VGPU_MEMORY in limits else None
+    return ContainerVgpuRequest(1, amount(VGPU_MEMORY), amount(VGPU_CORES)) if VGPU_MEMORY in limits else None
 
 
 def _int32(number: int) -> int:
@@ -180,39 +180,41 @@ def _int32(number: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class GpuCardAssignment:
     """Cards for a pod: the parts of each container, how good that is, and what it takes off the cards."""
 
-    containers: list[list[Given]]
+    containers: list[list[ContainerVgpu]]
     score: float
-    taken: list[tuple[Card, int, int]]
+    taken: list[tuple[GpuCard, int, int]]
 
     def undo(self) -> None:
         for card, memory, cores in self.taken:
             card.sub(memory, cores)
 
 
-def choose_cards(cards: list[Card], request: VgpuRequest, policy: str, closed: Collection[int] = ()) -> Chosen | None:
+def choose_cards(
+    cards: list[GpuCard], request: VgpuRequest, policy: str, closed: Collection[int] = ()
+) -> GpuCardAssignment | None:
     """Take cards for every container in turn; None, and nothing is taken, where one of them does not get enough.
 
     `closed` are the positions of cards that this pod may not use at all."""
     if request.mode is not None and request.mode != HAMI_CORE:
         return None
-    chosen = Chosen([], 0.0, [])
+    chosen = GpuCardAssignment([], 0.0, [])
     score = 0.0
-    for wish in request.wishes:
-        parts: list[Given] = []
+    for wish in request.containers:
+        parts: list[ContainerVgpu] = []
         wanted = wish.number if wish.number <= len(cards) else math.inf
-        for position in _in_order(cards, policy) if wanted < math.inf else ():
+        for position in _ordered_cards(cards, policy) if wanted < math.inf else ():
             card = cards[position]
-            memory = wish.memory or int(float(card.memory) * _WHOLE / 100.0)
+            memory = wish.memory or int(float(card.memory) * _PERCENT / 100.0)
             if position in closed or not _has_room(card, wish, memory, request):
                 continue
             card.add(memory, wish.cores)
             chosen.taken.append((card, memory, wish.cores))
             if wanted > 0:
                 wanted -= 1
-                parts.append(Given(card.uuid, memory, wish.cores))
+                parts.append(ContainerVgpu(card.uuid, memory, wish.cores))
                 score += _score(card, policy)
             if wanted == 0:
                 break
@@ -223,7 +225,7 @@ def choose_cards(cards: list[Card], request: VgpuRequest, policy: str, closed: C
     return replace(chosen, score=score)
 
 
-def _in_order(cards: list[Card], policy: str) -> list[int]:
+def _ordered_cards(cards: list[GpuCard], policy: str) -> list[int]:
     positions = range(len(cards))
     if policy == BINPACK:
         return sorted(positions, key=lambda position: -cards[position].used_memory)
@@ -232,23 +234,23 @@ def _in_order(cards: list[Card], policy: str) -> list[int]:
     return list(reversed(positions))
 
 
-def _has_room(card: Card, wish: Wish, memory: int, request: VgpuRequest) -> bool:
-    if card.most <= card.users or card.memory - card.used_memory < memory:
+def _has_room(card: GpuCard, wish: ContainerVgpuRequest, memory: int, request: VgpuRequest) -> bool:
+    if card.max_pods <= card.users or card.memory - card.used_memory < memory:
         return False
-    if request.apart and _has_group(card, request.apart):
+    if request.spread_group and _has_group(card, request.spread_group):
         return False
     if card.used_cores + wish.cores > _ALL_CORES or (wish.cores == _ALL_CORES and card.users > 0):
         return False
     if card.used_cores == _ALL_CORES and wish.cores == 0:
         return False
-    return _is_wanted(card.type, request)
+    return _type_allowed(card.type, request)
 
 
-def _has_group(card: Card, group: str) -> bool:
+def _has_group(card: GpuCard, group: str) -> bool:
     return any(usage.group == group and (usage.memory > 0 or usage.cores > 0) for usage in card.pods.values())
 
 
-def _is_wanted(kind: str, request: VgpuRequest) -> bool:
+def _type_allowed(kind: str, request: VgpuRequest) -> bool:
     if VENDOR not in kind:
         return False
     if request.use is not None:
@@ -258,7 +260,7 @@ def _is_wanted(kind: str, request: VgpuRequest) -> bool:
     return True
 
 
-def _score(card: Card, policy: str) -> float:
+def _score(card: GpuCard, policy: str) -> float:
     """How good it is to use a card, the pod being on it. So by spreading, which looks for unused ones, it is 0."""
     if policy == BINPACK:
         return 100.0 * (card.used_memory / card.memory) if card.memory else math.nan

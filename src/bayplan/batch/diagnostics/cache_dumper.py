@@ -10,23 +10,23 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from bayplan.batch.cluster_state import Ledger
+from bayplan.batch.cluster_state import BatchClusterState
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.jobs import Job
-from bayplan.batch.model.node_accounts import Room
+from bayplan.batch.model.node_accounts import NodeAccounts
 
 
-def lines_of(engine: BatchEngine) -> Iterator[str]:
+def dump_lines(engine: BatchEngine) -> Iterator[str]:
     """For a log; the last line is all of it as JSON."""
     yield from cache_lines(engine)
-    yield f"batch: {json.dumps(tree_of(engine), sort_keys=True)}"
+    yield f"batch: {json.dumps(dump_dict(engine), sort_keys=True)}"
 
 
 def cache_lines(engine: BatchEngine) -> Iterator[str]:
     """A line a node, queue, job and leaving pod. Each is looked up when its turn comes: there may be others."""
-    ledger = engine.ledger
+    ledger = engine.cluster_state
     for name, row in _rows(ledger):
-        node = _node(ledger.room, row)
+        node = _node(ledger.node_accounts, row)
         yield f"cache: node {name}: idle {node['idle']}; used {node['used']}; {len(node['pods'])} pods"
     for name, queue in sorted(ledger.queues.items()):
         yield f"cache: queue {name}: weight {queue.weight}, {queue.queue.status.state or 'state unknown'}"
@@ -35,32 +35,32 @@ def cache_lines(engine: BatchEngine) -> Iterator[str]:
         counts = ", ".join(f"{count} {status}" for status, count in sorted(job["tasks"].items()))
         phase = job["phase"] or "no phase"
         yield f"cache: job {uid} in queue {job['queue']}: {phase}, minimum {job['minimum']}; {counts}"
-    for uid, leaving in sorted(engine.handle.nominations.leaving.items()):
-        yield f"cache: pod {uid} leaves {leaving.node_name} for {leaving.for_whom}"
+    for uid, leaving in sorted(engine.handle.nominator.terminating_victims.items()):
+        yield f"cache: pod {uid} leaves {leaving.node_name} for {leaving.preemptor}"
 
 
-def tree_of(engine: BatchEngine) -> dict[str, Any]:
+def dump_dict(engine: BatchEngine) -> dict[str, Any]:
     """Nodes, queues and jobs as the last session left them; a node that an opening one has not counted yet is not."""
-    ledger = engine.ledger
+    ledger = engine.cluster_state
     return {
-        "nodes": {name: _node(ledger.room, row) for name, row in _rows(ledger)},
+        "nodes": {name: _node(ledger.node_accounts, row) for name, row in _rows(ledger)},
         "queues": {
             name: {"weight": queue.weight, "state": queue.queue.status.state, "parent": queue.parent}
             for name, queue in sorted(ledger.queues.items())
         },
         "jobs": {uid: _job(job) for uid, job in sorted(ledger.jobs.items())},
         "leaving": {
-            uid: {"node": each.node_name, "for": each.for_whom}
-            for uid, each in sorted(engine.handle.nominations.leaving.items())
+            uid: {"node": each.node_name, "for": each.preemptor}
+            for uid, each in sorted(engine.handle.nominator.terminating_victims.items())
         },
     }
 
 
-def _rows(ledger: Ledger) -> list[tuple[str, int]]:
-    return sorted(each for each in ledger.snapshot.nodes.index.items() if each[1] < len(ledger.room.tasks))
+def _rows(ledger: BatchClusterState) -> list[tuple[str, int]]:
+    return sorted(each for each in ledger.snapshot.nodes.index.items() if each[1] < len(ledger.node_accounts.tasks))
 
 
-def _node(room: Room, row: int) -> dict[str, Any]:
+def _node(room: NodeAccounts, row: int) -> dict[str, Any]:
     return {
         "idle": str(room.amounts(room.idle, row)),
         "used": str(room.amounts(room.used, row)),

@@ -16,7 +16,7 @@ from bayplan.objects.meta import ResourceList
 from bayplan.objects.volcano.types import PodGroup, Queue
 
 
-class Reader:
+class AmountReader:
     """Reads the amounts of one object."""
 
     def __init__(self, title: str) -> None:
@@ -25,26 +25,26 @@ class Reader:
 
     def read(self, field: str, amounts: ResourceList) -> ResourceList:
         """The amounts that are quantities and not below zero; the same object where all are."""
-        bad = {name: fault for name, text in amounts.items() if (fault := _fault(text))}
+        bad = {name: fault for name, text in amounts.items() if (fault := _amount_error(text))}
         for name, fault in bad.items():
             self.faults.append(f'{self._title}: {field}.{name} is "{amounts[name]}", {fault}; it counts as missing')
         return {name: text for name, text in amounts.items() if name not in bad} if bad else amounts
 
 
-def legible_group(group: PodGroup) -> tuple[PodGroup, list[str]]:
+def with_valid_amounts(group: PodGroup) -> tuple[PodGroup, list[str]]:
     """The group with what can be read of it, and what cannot."""
     if not group.spec.min_resources:
         return group, []
-    reader = Reader(f"pod group {group.key}")
+    reader = AmountReader(f"pod group {group.key}")
     amounts = reader.read("minResources", group.spec.min_resources)
     if reader.faults:
         group = replace(group, spec=replace(group.spec, min_resources=amounts))
     return group, reader.faults
 
 
-def legible_queue(queue: Queue) -> tuple[Queue, list[str]]:
+def queue_with_valid_amounts(queue: Queue) -> tuple[Queue, list[str]]:
     """The queue with what can be read of it, and what cannot."""
-    reader, spec, status = Reader(f"queue {queue.name}"), queue.spec, queue.status
+    reader, spec, status = AmountReader(f"queue {queue.name}"), queue.spec, queue.status
     capability = reader.read("capability", spec.capability)
     deserved = reader.read("deserved", spec.deserved)
     guarantee = reader.read("guarantee.resource", spec.guarantee.resource)
@@ -60,7 +60,7 @@ def legible_queue(queue: Queue) -> tuple[Queue, list[str]]:
     return queue, reader.faults
 
 
-def _fault(text: str | float) -> str:
+def _amount_error(text: str | float) -> str:
     """What is wrong with an amount; empty if nothing is."""
     try:
         amount = parse_quantity(text)

@@ -1,8 +1,8 @@
 """The pod engine's plugins as predicates and node scores of a session.
 
-`Filters` asks PreFilter and Filter plugins for one class of tasks and keeps the answers up to date; `Scorers` does the
-same for PreScore, Score and normalising. Both read the session's snapshot. A filter is asked about all rows once; after
-that only about rows that changed, and in full when what it depends on elsewhere has changed.
+`FrameworkFilters` asks PreFilter and Filter plugins for one class of tasks and keeps the answers up to date;
+`FrameworkScores` does the same for PreScore, Score and normalising. Both read the session's snapshot. A filter is asked
+about all rows once; after that only about rows that changed, and in full when what it depends on elsewhere has changed.
 
 A plugin that raises or answers nonsense is named, and has no opinion on what it was asked about.
 
@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.batch.evaluation.node_points import Blame, check_rejection
-from bayplan.batch.evaluation.rejected_rows import bits
-from bayplan.batch.evaluation.score_columns import NoScore, ScoreColumn
+from bayplan.batch.evaluation.node_points import FaultRecorder, check_rejection
+from bayplan.batch.evaluation.rejected_rows import combination_numbers
+from bayplan.batch.evaluation.score_columns import ScoreColumn, ScoreError
 from bayplan.batch.handle import BatchHandle
-from bayplan.batch.model.fit_errors import ABORTING, POD_NUMBER_EXCEEDED
+from bayplan.batch.model.fit_errors import POD_NUMBER_EXCEEDED, UNRESOLVABLE_CODES
 from bayplan.batch.model.nodes import FloatVector
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
@@ -33,7 +33,7 @@ from bayplan.framework.api.extension_points import (
     PRE_SCORE,
     SCORE,
 )
-from bayplan.framework.api.plugin import NarrowTo, amounts_alone, row_alone
+from bayplan.framework.api.plugin import PreFilterResult, amounts_local, row_local
 from bayplan.framework.api.status import (
     SKIP,
     Code,
@@ -41,24 +41,24 @@ from bayplan.framework.api.status import (
     error,
     unschedulable,
 )
-from bayplan.framework.runtime.plugin_call import FAULTS, as_status
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS, to_status
 from bayplan.objects.core import ReplicationController, Service
 from bayplan.objects.workloads import ReplicaSet, StatefulSet
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, Snapshot
 
 AFFINITY, SPREAD = "InterPodAffinity", "PodTopologySpread"
-_FULL = unschedulable(POD_NUMBER_EXCEEDED)
-_GRAVE_CODES = np.array([code in ABORTING for code in Code], dtype=np.bool_)
-_MEMBERSHIP = (Service, ReplicationController, ReplicaSet, StatefulSet)
+_TOO_MANY_PODS = unschedulable(POD_NUMBER_EXCEEDED)
+_UNRESOLVABLE_CODES = np.array([code in UNRESOLVABLE_CODES for code in Code], dtype=np.bool_)
+_SELECTOR_KINDS = (Service, ReplicationController, ReplicaSet, StatefulSet)
 
 
-def built(handle: BatchHandle, owner: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+def cached_plugin(handle: BatchHandle, owner: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
     """A plugin of the framework with arguments as its configuration would have them; kept between sessions."""
     key = f"{owner}/{name} {arguments}"
-    return handle.remembered(key, lambda: _built(handle, name, arguments))
+    return handle.keep(key, lambda: _build_plugin(handle, name, arguments))
 
 
-def _built(handle: BatchHandle, name: str, arguments: Mapping[str, Any] | None) -> Any:
+def _build_plugin(handle: BatchHandle, name: str, arguments: Mapping[str, Any] | None) -> Any:
     entry = handle.framework_plugins.get(name)
     assert entry is not None, f"the framework ships {name}"
     if entry.args is None:
@@ -67,22 +67,22 @@ def _built(handle: BatchHandle, name: str, arguments: Mapping[str, Any] | None) 
     return entry.build(args, handle)
 
 
-def listen(affinity: Any, snapshot: Snapshot) -> None:
+def limit_affinity_rows(affinity: Any, snapshot: Snapshot) -> None:
     """Let InterPodAffinity hear the terms of pods only on rows where somebody has such terms when the session opens.
 
     Volcano lists those nodes once a session; elsewhere it does not hear what pods want that are placed meanwhile.
     """
     pods = snapshot.pods
     rows, terms = pods.rows[: pods.slots], pods.affinities[: pods.slots]
-    affinity.heard_affinity = np.zeros(len(snapshot), dtype=np.bool_)
-    affinity.heard_anti_affinity = np.zeros(len(snapshot), dtype=np.bool_)
-    affinity.heard_affinity[rows[terms >= 0]] = True
+    affinity.affinity_events = np.zeros(len(snapshot), dtype=np.bool_)
+    affinity.anti_affinity_events = np.zeros(len(snapshot), dtype=np.bool_)
+    affinity.affinity_events[rows[terms >= 0]] = True
     for number, each in pods.affinity_terms():
         if each.required_anti:
-            affinity.heard_anti_affinity[rows[terms == number]] = True
+            affinity.anti_affinity_events[rows[terms == number]] = True
 
 
-class Alike:
+class FrameworkSignatures:
     """Which tasks the framework's plugins treat alike, in one session.
 
     What a pod's labels mean to affinity and spread is left out where nobody in sight has terms or constraints: pods of
@@ -97,27 +97,27 @@ class Alike:
         self._numbers: dict[Hashable, int] = {}  # signatures are long; numbers compare and hash at once
 
     def signature(self, task: Task) -> int | None:
-        key: Hashable = task.template or self._session.templates.of(task)
-        if self._labels_matter is not False and self.labels_matter:
+        key: Hashable = task.template or self._session.templates.template_number(task)
+        if self._labels_matter is not False and self.uses_labels:
             meta = task.pod.metadata
             key = (key, meta.namespace, frozenset(meta.labels.items()), meta.controller)
         if key not in self._known:
-            signed = self._signed(task)
+            signed = self._compute_signature(task)
             number = None if signed is None else self._numbers.setdefault(signed, len(self._numbers))
             self._known[key] = number
         return self._known[key]
 
-    def _signed(self, task: Task) -> Hashable | None:
+    def _compute_signature(self, task: Task) -> Hashable | None:
         parts: list[Hashable] = []
         for plugin in self._plugins:
-            if plugin.name in (AFFINITY, SPREAD) and not self.labels_matter:
+            if plugin.name in (AFFINITY, SPREAD) and not self.uses_labels:
                 continue
             signature = getattr(plugin, "signature", None)
             try:
                 part = signature(task.pod) if signature is not None else None
                 hash(part)
-            except FAULTS as fault:
-                self._session.blame(plugin.name, fault, "signature")
+            except PLUGIN_EXCEPTIONS as fault:
+                self._session.record_plugin_fault(plugin.name, fault, "signature")
                 part = None
             if part is None:
                 return None
@@ -125,14 +125,14 @@ class Alike:
         return tuple(parts)
 
     @property
-    def labels_matter(self) -> bool:
+    def uses_labels(self) -> bool:
         if self._labels_matter is None:
-            self._labels_matter = self._look_around()
+            self._labels_matter = self._any_affinity_or_spread()
         return self._labels_matter
 
-    def _look_around(self) -> bool:
+    def _any_affinity_or_spread(self) -> bool:
         session = self._session
-        if session.snapshot.pods.affinity_users or any(session.catalog.table(kind) for kind in _MEMBERSHIP):
+        if session.snapshot.pods.affinity_users or any(session.catalog.table(kind) for kind in _SELECTOR_KINDS):
             return True
         return any(
             task.info.affinity is not None or task.pod.spec.topology_spread_constraints
@@ -143,22 +143,22 @@ class Alike:
 class FilterColumn:
     """One filter's own answer on every row, for one class of tasks."""
 
-    __slots__ = ("_blame", "active", "codes", "looks_at_pods", "plugin", "reasons", "stamp")
+    __slots__ = ("_blame", "active", "codes", "dependency_value", "looks_at_pods", "plugin", "reasons")
 
-    def __init__(self, plugin: Any, count: int, blame: Blame) -> None:
+    def __init__(self, plugin: Any, count: int, blame: FaultRecorder) -> None:
         self.plugin = plugin
         self._blame = blame
         self.active = False
         self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
         self.codes: npt.NDArray[np.int8] = np.zeros(count, dtype=np.int8)
         self.reasons: dict[str, BoolVector] = {}  # in the order the filter gives them
-        self.stamp: Hashable = None
+        self.dependency_value: Hashable = None
 
     def evaluate(self, cycle: Cycle) -> None:
         self.codes[:] = 0
         self.reasons = {}
         if self.active:
-            self._ask(cycle, cycle.snapshot.table)
+            self._call_plugin(cycle, cycle.snapshot.table)
 
     def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
         where = np.array(rows, dtype=np.intp)
@@ -166,18 +166,18 @@ class FilterColumn:
             self.codes[where] = 0
             for mask in self.reasons.values():
                 mask[where] = False
-        self._ask(cycle, NodeTable(cycle.snapshot.nodes, where))
+        self._call_plugin(cycle, NodeTable(cycle.snapshot.nodes, where))
 
-    def _ask(self, cycle: Cycle, table: NodeTable) -> None:
+    def _call_plugin(self, cycle: Cycle, table: NodeTable) -> None:
         try:
-            self._note(cycle, table)
-        except FAULTS as fault:
+            self._record_rejections(cycle, table)
+        except PLUGIN_EXCEPTIONS as fault:
             self._blame(self.plugin.name, fault)
             self.codes[table.rows] = 0
             for mask in self.reasons.values():
                 mask[table.rows] = False
 
-    def _note(self, cycle: Cycle, table: NodeTable) -> None:
+    def _record_rejections(self, cycle: Cycle, table: NodeTable) -> None:
         rows = table.rows
         for rejection in self.plugin.filter_nodes(cycle, table):
             check_rejection(rejection, len(rows))
@@ -185,7 +185,7 @@ class FilterColumn:
                 continue
             code = rejection.status_code
             hit = rows[rejection.mask]
-            if code in ABORTING:
+            if code in UNRESOLVABLE_CODES:
                 self.codes[hit] = code
             else:
                 before = self.codes[hit]
@@ -199,24 +199,24 @@ class FilterColumn:
         return Status(Code(int(self.codes[row])), tuple(text for text, mask in self.reasons.items() if mask[row]))
 
 
-class Filters:
-    """PreFilter and Filter of the framework's plugins for one class of tasks: a `RowVerdicts`."""
+class FrameworkFilters:
+    """PreFilter and Filter of the framework's plugins for one class of tasks: a `RowPredicateResults`."""
 
     def __init__(self, session: Session, task: Task, pre_filters: Sequence[Any], filters: Sequence[Any]) -> None:
         self._session = session
         self._snapshot: Snapshot = session.snapshot
-        count = session.nodes.room.count
+        count = session.nodes.accounts.count
         self.cycle = Cycle(task.info, self._snapshot)
         self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
-        self._columns = [FilterColumn(plugin, count, session.blaming(FILTER.key)) for plugin in filters]
-        self._watching = [plugin for plugin in pre_filters if not _is_row_alone(plugin)]
+        self._columns = [FilterColumn(plugin, count, session.fault_recorder(FILTER.key)) for plugin in filters]
+        self._watching = [plugin for plugin in pre_filters if not _is_row_local(plugin)]
         self._stamps: dict[str, Hashable] = {}
         self._ran = False
-        self._anew = False  # some filter was asked about all rows since the last refresh
+        self._full_evaluation = False  # some filter was asked about all rows since the last refresh
         self._refused: Status | None = None
         self._full: BoolVector = np.zeros(count, dtype=np.bool_)
-        self.says_no: BoolVector = np.zeros(count, dtype=np.bool_)
-        self.grave: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.rejected: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.unresolvable: BoolVector = np.zeros(count, dtype=np.bool_)
         self._evaluated = False
 
     # PreFilter --------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Filters:
         for name, plugin in self._pre_filters.items():
             if name not in moved:
                 continue
-            status = self._ask_pre_filter(plugin)
+            status = self._run_pre_filter(plugin)
             self._stamps[name] = self._stamp(plugin)
             if status.code is Code.SKIP:
                 self.cycle.skip_filter.add(name)
@@ -249,17 +249,17 @@ class Filters:
             self._evaluate(name)
         return None
 
-    def _ask_pre_filter(self, plugin: Any) -> Status:
+    def _run_pre_filter(self, plugin: Any) -> Status:
         """Who breaks is passed over: its Filter would miss what PreFilter leaves for it."""
         try:
-            if sits_out(plugin, self.cycle):
+            if is_not_applicable(plugin, self.cycle):
                 return SKIP
             answer = plugin.pre_filter(self.cycle)
-            if isinstance(answer, NarrowTo):  # its Filter says the same again, node by node
-                return as_status(None, plugin.name, PRE_FILTER)
-            return as_status(answer, plugin.name, PRE_FILTER)
-        except FAULTS as fault:
-            self._session.blame(plugin.name, fault, PRE_FILTER.key)
+            if isinstance(answer, PreFilterResult):  # its Filter says the same again, node by node
+                return to_status(None, plugin.name, PRE_FILTER)
+            return to_status(answer, plugin.name, PRE_FILTER)
+        except PLUGIN_EXCEPTIONS as fault:
+            self._session.record_plugin_fault(plugin.name, fault, PRE_FILTER.key)
             return SKIP
 
     def _stamp(self, plugin: Any) -> Hashable:
@@ -268,8 +268,8 @@ class Filters:
             return object()
         try:
             stamp: Hashable = depends(self.cycle)
-        except FAULTS as fault:
-            self._session.blame(plugin.name, fault, "depends_on")
+        except PLUGIN_EXCEPTIONS as fault:
+            self._session.record_plugin_fault(plugin.name, fault, "depends_on")
             return object()
         return stamp
 
@@ -281,17 +281,17 @@ class Filters:
             self._evaluated = True
             for column in self._columns:
                 self._evaluate(column.plugin.name)
-            self._anew = False
-            self._settle(None)
+            self._full_evaluation = False
+            self._combine_columns(None)
             return True
-        if self._anew:
-            self._anew = False
+        if self._full_evaluation:
+            self._full_evaluation = False
             self._refresh_rows(touched)
-            self._settle(None)
+            self._combine_columns(None)
             return True
         if touched:
             self._refresh_rows(touched)
-            self._settle(touched)
+            self._combine_columns(touched)
         return False
 
     def _evaluate(self, name: str) -> None:
@@ -302,31 +302,31 @@ class Filters:
             if column.plugin.name == name:
                 column.active = name not in self.cycle.skip_filter
                 column.evaluate(self.cycle)
-                self._anew = True
+                self._full_evaluation = True
 
     def _refresh_rows(self, touched: Sequence[int]) -> None:
         for column in self._columns:
             if column.active and column.looks_at_pods and touched:
                 column.refresh(self.cycle, touched)
 
-    def _settle(self, rows: Sequence[int] | None) -> None:
-        room, pod_count = self._session.nodes.room, self._snapshot.nodes.pod_count
+    def _combine_columns(self, rows: Sequence[int] | None) -> None:
+        room, pod_count = self._session.nodes.accounts, self._snapshot.nodes.pod_count
         if rows is None:
             count = room.count
             self._full = room.max_tasks <= pod_count[:count]
-            self.says_no = self._full.copy()
-            self.grave = np.zeros(count, dtype=np.bool_)
+            self.rejected = self._full.copy()
+            self.unresolvable = np.zeros(count, dtype=np.bool_)
             for column in self._columns:
                 if column.active and column.codes.any():
-                    self.says_no |= column.codes != 0
-                    self.grave |= _GRAVE_CODES[column.codes]
+                    self.rejected |= column.codes != 0
+                    self.unresolvable |= _UNRESOLVABLE_CODES[column.codes]
             return
         active = [column.codes for column in self._columns if column.active]
         for row in rows:
             codes = [code for column in active if (code := column.item(row))]
             self._full[row] = full = room.max_tasks.item(row) <= pod_count.item(row)
-            self.says_no[row] = full or bool(codes)
-            self.grave[row] = bool(codes) and any(_GRAVE_CODES[code] for code in codes)
+            self.rejected[row] = full or bool(codes)
+            self.unresolvable[row] = bool(codes) and any(_UNRESOLVABLE_CODES[code] for code in codes)
 
     def keys(self) -> IntVector:
         """Equal for rows that answer alike."""
@@ -334,24 +334,24 @@ class Filters:
         for column in self._columns:
             if column.active:
                 masks += column.reasons.values()
-        return bits(masks, len(self.says_no))
+        return combination_numbers(masks, len(self.rejected))
 
     def statuses(self, row: int) -> tuple[Status, ...]:
-        found: list[Status] = [_FULL] if self._full[row] else []
+        found: list[Status] = [_TOO_MANY_PODS] if self._full[row] else []
         for column in self._columns:
             if column.active and column.codes[row]:
                 found.append(column.status(row))
-                if found[-1].code in ABORTING:
+                if found[-1].code in UNRESOLVABLE_CODES:
                     break
         return tuple(found)
 
 
-class Scorers:
+class FrameworkScores:
     """PreScore, Score and normalising of the framework's plugins for one class of tasks: a `RowScores`."""
 
     def __init__(self, session: Session, task: Task, plugins: Sequence[tuple[Any, int]]) -> None:
         self._snapshot = session.snapshot
-        self._blame = session.blaming(SCORE.key)
+        self._blame = session.fault_recorder(SCORE.key)
         self._cycle = Cycle(task.info, self._snapshot)
         self._parts = [(number, ScoreColumn(plugin, weight)) for number, (plugin, weight) in enumerate(plugins)]
         self._live = self._parts  # those that score, or may begin to
@@ -360,8 +360,8 @@ class Scorers:
         self._compares = True
         self._stamps: dict[int, Hashable] = {}
         self._candidates: BoolVector | None = None
-        self._watching = [not _is_row_alone(plugin) for plugin, _ in plugins]
-        self.values: FloatVector = np.zeros(session.nodes.room.count)
+        self._watching = [not _is_row_local(plugin) for plugin, _ in plugins]
+        self.values: FloatVector = np.zeros(session.nodes.accounts.count)
         self.failed: BoolVector | None = None
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:  # noqa: ARG002
@@ -369,12 +369,12 @@ class Scorers:
         same = not anew and (not self._compares or bool((candidates == self._candidates).all()))
         try:
             for number, part in self._parts if anew else self._live:
-                anew |= self._guarded(number, part, candidates, touched, same=same)
-        except NoScore as fault:
+                anew |= self._refresh_column_safely(number, part, candidates, touched, same=same)
+        except ScoreError as fault:
             self._candidates = None
             return error(str(fault) or "a score is out of range")
         if anew or not same:
-            self._settle()
+            self._update_active()
         if anew or not same or not self._compares:
             self._candidates = candidates.copy()
         if anew or touched is None:
@@ -386,7 +386,7 @@ class Scorers:
             self.values[row] = sum([part.weighted.item(row) for part in self._active])
         return False
 
-    def _settle(self) -> None:
+    def _update_active(self) -> None:
         """Whom to ask from now on, and whether the candidates matter to any of them."""
         self._live = [(number, part) for number, part in self._parts if part.active or self._watching[number]]
         self._active = [part for _, part in self._live if part.active]
@@ -396,22 +396,22 @@ class Scorers:
             if number not in self._out
         )
 
-    def _guarded(
+    def _refresh_column_safely(
         self, number: int, part: ScoreColumn, candidates: BoolVector, touched: Sequence[int] | None, *, same: bool
     ) -> bool:
         """The same for plugins that may break: such a one gives nothing until it is asked in full again."""
         try:
-            return self._catch_up(number, part, candidates, touched, same=same)
-        except NoScore:
+            return self._refresh_column(number, part, candidates, touched, same=same)
+        except ScoreError:
             raise
-        except FAULTS as fault:
+        except PLUGIN_EXCEPTIONS as fault:
             self._blame(part.plugin.name, fault)
             part.active = False
             self._out.add(number)
             self._stamps[number] = None
             return True
 
-    def _catch_up(
+    def _refresh_column(
         self,
         number: int,
         part: ScoreColumn,
@@ -435,7 +435,7 @@ class Scorers:
                 self._evaluate(number, part, candidates)
                 return True
             if not same:
-                part.weigh(self._cycle, candidates)
+                part.normalize_and_weight(self._cycle, candidates)
                 return True
             return False
         if rows:
@@ -444,13 +444,13 @@ class Scorers:
 
     def _evaluate(self, number: int, part: ScoreColumn, candidates: BoolVector) -> None:
         plugin = part.plugin
-        table = self._snapshot.table.narrowed(candidates)
-        part.active = not sits_out(plugin, self._cycle)
+        table = self._snapshot.table.restricted_to(candidates)
+        part.active = not is_not_applicable(plugin, self._cycle)
         (self._out.discard if part.active else self._out.add)(number)
         if part.active and hasattr(plugin, "pre_score"):
-            status = as_status(plugin.pre_score(self._cycle, table), plugin.name, PRE_SCORE)
+            status = to_status(plugin.pre_score(self._cycle, table), plugin.name, PRE_SCORE)
             if not status.ok and status.code is not Code.SKIP:
-                raise NoScore(status.message)
+                raise ScoreError(status.message)
             part.active = status.ok
         if part.active:
             part.evaluate(self._cycle, candidates)
@@ -466,11 +466,11 @@ class Scorers:
         return depends(self._cycle) if scores is None else (depends(self._cycle), scores(self._cycle))
 
 
-def sits_out(plugin: Any, cycle: Cycle) -> bool:
+def is_not_applicable(plugin: Any, cycle: Cycle) -> bool:
     """Whether a plugin says at once that it has nothing to say of the pod."""
     sits_out = getattr(plugin, "sits_out", None)
     return sits_out is not None and bool(sits_out(cycle))
 
 
-def _is_row_alone(plugin: Any) -> bool:
-    return getattr(type(plugin), "depends_on", None) in (row_alone, amounts_alone)
+def _is_row_local(plugin: Any) -> bool:
+    return getattr(type(plugin), "depends_on", None) in (row_local, amounts_local)

@@ -19,48 +19,48 @@ import numpy as np
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.evaluation.shard_filter import NOT_IN_SHARD, NOT_SELECTED
 from bayplan.batch.model.amounts import Amounts
-from bayplan.batch.model.fit_errors import POD_NUMBER_EXCEEDED, insufficient
-from bayplan.batch.model.node_accounts import FloatVector, enough, lacking_first
+from bayplan.batch.model.fit_errors import POD_NUMBER_EXCEEDED, insufficient_reason
+from bayplan.batch.model.node_accounts import FloatVector, first_insufficient, is_sufficient
 from bayplan.batch.model.pod_amounts import pod_amounts
 from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.model.volume_counts import PREFIX
+from bayplan.batch.model.volume_counts import ATTACHABLE_VOLUMES_PREFIX
 from bayplan.codec.quantity import QuantityError
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.plugin import Rejection
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.resources import CPU, MEMORY, PODS
 from bayplan.snapshot import BoolVector, NodeColumns, NodeTable
 
-_TASK: Key[Task] = Key("PreFilterSessionRoom")
+_TASK: StateKey[Task] = StateKey("PreFilterSessionRoom")
 _BACKFILL = "backfill"
-_THOUSANDTHS = 1000.0
+_MILLI = 1000.0
 
 
-class SessionRoom:
+class NodeAccountFilter:
     """Keeps pods off nodes on which no session would put them for want of room."""
 
     name = "room"
 
     def __init__(self, engine: BatchEngine) -> None:
-        self._ledger, self._handle = engine.ledger, engine.handle
+        self._ledger, self._handle = engine.cluster_state, engine.handle
         self._backfills = _BACKFILL in engine.configuration.actions
-        self._offered = _Offered([], [])
+        self._offered = _OfferedColumns([], [])
 
     def pre_filter(self, cycle: Cycle) -> None:
         cycle.put(_TASK, self._ledger.as_task(cycle.pod))
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         task = cycle.get(_TASK)
-        offered, idle = self._offers(nodes.columns), self._idle(nodes, task)
-        for name, short in lacking_first(_asked(task.resreq), idle):
-            never = short & ~enough(task.resreq.get(name), offered.column(name)[nodes.rows])
-            yield Rejection(never, insufficient([name]), resolvable=False)
-            yield Rejection(short & ~never, insufficient([name]))
-        yield from self._fenced(nodes)
+        offered, idle = self._offered_amounts(nodes.columns), self._idle(nodes, task)
+        for name, short in first_insufficient(_compared_amounts(task.resreq), idle):
+            never = short & ~is_sufficient(task.resreq.get(name), offered.column(name)[nodes.rows])
+            yield Rejection(never, insufficient_reason([name]), resolvable=False)
+            yield Rejection(short & ~never, insufficient_reason([name]))
+        yield from self._reject_outside_shard(nodes)
         yield Rejection(offered.most_pods[nodes.rows] <= nodes.pod_count, POD_NUMBER_EXCEEDED)
 
-    def left_out(self, pod: Pod) -> bool:
+    def is_never_tried(self, pod: Pod) -> bool:
         """Whether no session tries the pod: it asks for nothing, and nobody backfills."""
         if self._backfills:
             return False
@@ -77,9 +77,14 @@ class SessionRoom:
         A node that holds more than it has takes nobody, however little they ask for."""
         task = self._ledger.as_task(pod)
         idle = self._idle(NodeTable(columns, np.arange(columns.count)), task)
-        asked = [(name, amount, idle(name)) for name, amount in _asked(task.resreq)]
+        asked = [(name, amount, idle(name)) for name, amount in _compared_amounts(task.resreq)]
         told = [
-            (name, enough(amount, have).tolist(), enough(0.0, have).tolist(), (have // _unit(name)).tolist())
+            (
+                name,
+                is_sufficient(amount, have).tolist(),
+                is_sufficient(0.0, have).tolist(),
+                (have // _unit(name)).tolist(),
+            )
             for name, amount, have in asked
         ]
 
@@ -98,14 +103,16 @@ class SessionRoom:
 
     # what nodes have ----------------------------------------------------------------------------------------------
 
-    def _offers(self, columns: NodeColumns) -> _Offered:
+    def _offered_amounts(self, columns: NodeColumns) -> _OfferedColumns:
         """Of all rows. Worked out once an answer, as long as the nodes are the same objects."""
         if self._offered.nodes != columns.nodes:
-            self._offered = _Offered(list(columns.nodes), [self._ledger.offer_of(node) for node in columns.nodes])
+            self._offered = _OfferedColumns(
+                list(columns.nodes), [self._ledger.offered_amounts(node) for node in columns.nodes]
+            )
         return self._offered
 
     def _idle(self, nodes: NodeTable, task: Task) -> Callable[[str], FloatVector]:
-        offered, promised = self._offers(nodes.columns), self._promised(nodes, task)
+        offered, promised = self._offered_amounts(nodes.columns), self._nominated_amounts(nodes, task)
 
         def idle(name: str) -> FloatVector:
             have: FloatVector = offered.column(name)[nodes.rows] - self._used(nodes, name)
@@ -118,17 +125,17 @@ class SessionRoom:
     def _used(self, nodes: NodeTable, name: str) -> FloatVector:
         if name == PODS:
             return nodes.pod_count.astype(np.float64)
-        if name.startswith(PREFIX):
-            pods, counted = nodes.columns.pods, self._ledger.counted_as
+        if name.startswith(ATTACHABLE_VOLUMES_PREFIX):
+            pods, counted = nodes.columns.pods, self._ledger.task_of_pod
             sums = (sum(counted(info).resreq.get(name) for info in pods[row]) for row in nodes.rows.tolist())
             return np.fromiter(sums, np.float64, len(nodes))
         used: FloatVector = nodes.requested(name).astype(np.float64) * _unit(name)
         return used
 
-    def _promised(self, nodes: NodeTable, task: Task) -> dict[int, tuple[Amounts, Amounts]]:
+    def _nominated_amounts(self, nodes: NodeTable, task: Task) -> dict[int, tuple[Amounts, Amounts]]:
         """By place in the table: what is being released there, and what others wait for."""
         found: dict[int, tuple[Amounts, Amounts]] = {}
-        nominations, ledger = self._handle.nominations, self._ledger
+        nominations, ledger = self._handle.nominator, self._ledger
         if not nominations.nodes():
             return found
         for place, row in enumerate(nodes.rows.tolist()):
@@ -141,13 +148,13 @@ class SessionRoom:
                 continue
             going = Amounts(scalars={})
             for info in nodes.columns.pods[row]:
-                other = ledger.counted_as(info)
+                other = ledger.task_of_pod(info)
                 if other.status is TaskStatus.RELEASING:
                     going.add(other.resreq)
             found[place] = going, coming
         return found
 
-    def _fenced(self, nodes: NodeTable) -> Iterator[Rejection]:
+    def _reject_outside_shard(self, nodes: NodeTable) -> Iterator[Rejection]:
         manages, shard = self._ledger.manages, self._handle.shard
         if manages is not None:
             ours = [manages(nodes.columns.nodes[row]) for row in nodes.rows.tolist()]
@@ -157,7 +164,7 @@ class SessionRoom:
             yield Rejection(~inside, NOT_IN_SHARD, resolvable=False)
 
 
-class _Offered:
+class _OfferedColumns:
     """What some nodes offer, by resource; each is read off them when it is first asked for."""
 
     def __init__(self, nodes: list[Node], offers: list[Amounts]) -> None:
@@ -174,7 +181,7 @@ class _Offered:
         return found
 
 
-def _asked(amounts: Amounts) -> list[tuple[str, float]]:
+def _compared_amounts(amounts: Amounts) -> list[tuple[str, float]]:
     """What is compared, in a session's order: cpu and memory in any case."""
     scalars = amounts.scalars or {}
     return [(CPU, amounts.milli_cpu), (MEMORY, amounts.memory), *((name, scalars[name]) for name in sorted(scalars))]
@@ -182,4 +189,4 @@ def _asked(amounts: Amounts) -> list[tuple[str, float]]:
 
 def _unit(name: str) -> float:
     """What one of a resource as nodes and pods count it is in amounts."""
-    return 1.0 if name in (CPU, MEMORY) else _THOUSANDTHS
+    return 1.0 if name in (CPU, MEMORY) else _MILLI

@@ -4,11 +4,11 @@ A plugin answers in one of three forms; the first is the one anybody can write:
 
 - about one node: `fn(task, node)`, asked on the rows that nobody else rejects;
 - about many nodes at once: `fn(task, nodes)`, with columns in and columns out;
-- by an object a class of tasks (`make(task)`), which keeps itself up to date: what the bridge to the framework uses.
+- by an object a class of tasks (`factory(task)`), which keeps itself up to date: what the bridge to the framework uses.
 
 Tasks share answers where every plugin says of what its answers depend: `signature(task)` (equal: treated alike; None:
-never shared) and `depends_on(task)` (a value that changes when answers on untouched rows may; `ROW_ALONE`: never;
-`NODE_ALONE`: not on touched ones either). A plugin that states neither is asked in full for every task.
+never shared) and `depends_on(task)` (a value that changes when answers on untouched rows may; `ROW_LOCAL`: never;
+`NODE_STATIC`: not on touched ones either). A plugin that states neither is asked in full for every task.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bayplan.batch.diagnostics.plugin_faults import Nonsense
-from bayplan.batch.evaluation.rejected_rows import bits
-from bayplan.batch.model.fit_errors import ABORTING, FitAnswer, statuses_of
+from bayplan.batch.diagnostics.plugin_faults import InvalidAnswer
+from bayplan.batch.evaluation.rejected_rows import combination_numbers
+from bayplan.batch.model.fit_errors import UNRESOLVABLE_CODES, FitAnswer, statuses_of
 from bayplan.batch.model.nodes import FloatVector, Node, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.framework.api.plugin import Rejection
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.runtime.plugin_call import FAULTS
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
 from bayplan.snapshot import BoolVector, IntVector
 
 _SCORES = (float, Status, Real)
 
 Signature = Callable[[Task], Hashable | None]
-Dependence = Callable[[Task], Hashable]
-Blame = Callable[[str, BaseException], None]
+DependsOn = Callable[[Task], Hashable]
+FaultRecorder = Callable[[str, BaseException], None]
 
-NodeTest = Callable[[Task, Node], FitAnswer]
-NodesTest = Callable[[Task, Nodes], Iterable[Rejection]]
+NodePredicate = Callable[[Task, Node], FitAnswer]
+NodesPredicate = Callable[[Task, Nodes], Iterable[Rejection]]
 NodeScore = Callable[[Task, Node], "float | Status"]
 NodesScore = Callable[[Task, Nodes], "FloatVector | ScoredRows | Status"]
 
 
-def never_shared(task: Task) -> Hashable | None:  # noqa: ARG001
+def unshared(task: Task) -> Hashable | None:  # noqa: ARG001
     return None
 
 
@@ -51,13 +51,13 @@ def same_for_all(task: Task) -> Hashable:  # noqa: ARG001
     return ()
 
 
-def NODE_ALONE(task: Task) -> Hashable:  # noqa: ARG001, N802
-    """`depends_on=NODE_ALONE`: not even on who is on the row; such an answer holds for the whole session."""
+def NODE_STATIC(task: Task) -> Hashable:  # noqa: ARG001, N802
+    """`depends_on=NODE_STATIC`: not even on who is on the row; such an answer holds for the whole session."""
     return ()
 
 
-def ROW_ALONE(task: Task) -> Hashable:  # noqa: ARG001, N802
-    """`depends_on=ROW_ALONE`: what is said of a row depends on that row and on the task, on nothing else."""
+def ROW_LOCAL(task: Task) -> Hashable:  # noqa: ARG001, N802
+    """`depends_on=ROW_LOCAL`: what is said of a row depends on that row and on the task, on nothing else."""
     return ()
 
 
@@ -69,12 +69,12 @@ class ScoredRows:
     failed: BoolVector
 
 
-class RowVerdicts(Protocol):
+class RowPredicateResults(Protocol):
     """What one plugin says of every row, for one class of tasks. With `keys()`, a number a row that is equal where rows
     answer alike, thousands of rows are explained at the cost of a few."""
 
-    says_no: BoolVector  # any objection
-    grave: BoolVector  # one that evicting does not cure
+    rejected: BoolVector  # any objection
+    unresolvable: BoolVector  # one that evicting does not cure
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
         """Catch up; None: everything may have changed. True when more than the touched rows was asked again."""
@@ -97,82 +97,82 @@ class RowScores(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFn:
+class NodeFunction:
     """A registration at a point about nodes."""
 
     plugin: str
-    by_node: Callable[..., Any] | None = None
-    by_table: Callable[..., Any] | None = None
-    make: Callable[[Task], Any] | None = None
-    signature: Signature = never_shared
-    depends_on: Dependence | None = None
+    per_node: Callable[..., Any] | None = None
+    for_nodes: Callable[..., Any] | None = None
+    factory: Callable[[Task], Any] | None = None
+    signature: Signature = unshared
+    depends_on: DependsOn | None = None
 
     @property
-    def given(self) -> tuple[object, ...]:
+    def callables(self) -> tuple[object, ...]:
         """What has to be a function."""
-        fns = tuple(each for each in (self.by_node, self.by_table, self.make) if each is not None) or (None,)
+        fns = tuple(each for each in (self.per_node, self.for_nodes, self.factory) if each is not None) or (None,)
         return (*fns, self.signature) if self.depends_on is None else (*fns, self.signature, self.depends_on)
 
 
-class TableVerdicts:
+class TablePredicateResults:
     """`fn(task, nodes)` kept up to date."""
 
-    def __init__(self, fn: NodeFn, nodes: Nodes, blame: Blame) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder) -> None:
         self._fn = fn
         self._nodes = nodes
         self._blame = blame
         self._stamp: Hashable = None
         self._asked = False
         self._reasons: dict[tuple[str, Code], BoolVector] = {}
-        self.says_no: BoolVector = np.zeros(nodes.room.count, dtype=np.bool_)
-        self.grave: BoolVector = np.zeros(nodes.room.count, dtype=np.bool_)
+        self.rejected: BoolVector = np.zeros(nodes.accounts.count, dtype=np.bool_)
+        self.unresolvable: BoolVector = np.zeros(nodes.accounts.count, dtype=np.bool_)
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
         depends = self._fn.depends_on
-        stamp = _stamp(self._fn, task, self._blame)
+        stamp = _dependency_value(self._fn, task, self._blame)
         if touched is None or not self._asked or stamp != self._stamp:
             self._stamp, self._asked = stamp, True
             self._reasons.clear()
-            self.says_no[:] = False
-            self.grave[:] = False
-            self._ask(task, self._nodes)
+            self.rejected[:] = False
+            self.unresolvable[:] = False
+            self._call_plugin(task, self._nodes)
             return True
-        if touched and depends is not NODE_ALONE:
+        if touched and depends is not NODE_STATIC:
             where = np.array(touched, dtype=np.intp)
-            self.says_no[where] = False
-            self.grave[where] = False
+            self.rejected[where] = False
+            self.unresolvable[where] = False
             for mask in self._reasons.values():
                 mask[where] = False
-            self._ask(task, self._nodes.only(where))
+            self._call_plugin(task, self._nodes.select_rows(where))
         return False
 
-    def _ask(self, task: Task, nodes: Nodes) -> None:
-        assert self._fn.by_table is not None
+    def _call_plugin(self, task: Task, nodes: Nodes) -> None:
+        assert self._fn.for_nodes is not None
         rows = nodes.rows
         try:
-            for rejection in _rejections(self._fn.by_table(task, nodes), len(rows)):
+            for rejection in _check_rejections(self._fn.for_nodes(task, nodes), len(rows)):
                 if not rejection.mask.any():
                     continue
                 code = rejection.status_code
                 hit = rows[rejection.mask]
-                self.says_no[hit] = True
-                if code in ABORTING:
-                    self.grave[hit] = True
+                self.rejected[hit] = True
+                if code in UNRESOLVABLE_CODES:
+                    self.unresolvable[hit] = True
                 mask = self._reasons.get((rejection.reason, code))
                 if mask is None:
-                    mask = np.zeros(len(self.says_no), dtype=np.bool_)
+                    mask = np.zeros(len(self.rejected), dtype=np.bool_)
                     self._reasons[rejection.reason, code] = mask
                 mask[hit] = True
-        except FAULTS as fault:
+        except PLUGIN_EXCEPTIONS as fault:
             self._blame(self._fn.plugin, fault)
-            self.says_no[rows] = False
-            self.grave[rows] = False
+            self.rejected[rows] = False
+            self.unresolvable[rows] = False
             for mask in self._reasons.values():
                 mask[rows] = False
 
     def keys(self) -> IntVector:
         """Equal for rows that answer alike."""
-        return bits(list(self._reasons.values()), len(self.says_no))
+        return combination_numbers(list(self._reasons.values()), len(self.rejected))
 
     def statuses(self, row: int) -> tuple[Status, ...]:
         return tuple(Status(code, (text,)) for (text, code), mask in self._reasons.items() if mask[row])
@@ -181,34 +181,34 @@ class TableVerdicts:
 class TableScores:
     """`fn(task, nodes)` kept up to date."""
 
-    def __init__(self, fn: NodeFn, nodes: Nodes, blame: Blame, *, compares: bool) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder, *, compares: bool) -> None:
         self._fn = fn
         self._nodes = nodes
         self._blame = blame
         self._compares = compares  # the scores depend on which nodes are candidates
         self._stamp: Hashable = None
         self._asked = False
-        self.values: FloatVector = np.zeros(nodes.room.count)
+        self.values: FloatVector = np.zeros(nodes.accounts.count)
         self.failed: BoolVector | None = None
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:
         depends = self._fn.depends_on
-        stamp = _stamp(self._fn, task, self._blame)
+        stamp = _dependency_value(self._fn, task, self._blame)
         if self._compares or touched is None or not self._asked or stamp != self._stamp:
             self._stamp, self._asked = stamp, True
-            self.values = np.zeros(self._nodes.room.count)
+            self.values = np.zeros(self._nodes.accounts.count)
             self.failed = None
-            nodes = self._nodes.only(np.flatnonzero(candidates)) if self._compares else self._nodes
-            return self._ask(task, nodes) or True
-        if touched and depends is not NODE_ALONE:
-            return self._ask(task, self._nodes.only(np.array(touched, dtype=np.intp))) or False
+            nodes = self._nodes.select_rows(np.flatnonzero(candidates)) if self._compares else self._nodes
+            return self._call_plugin(task, nodes) or True
+        if touched and depends is not NODE_STATIC:
+            return self._call_plugin(task, self._nodes.select_rows(np.array(touched, dtype=np.intp))) or False
         return False
 
-    def _ask(self, task: Task, nodes: Nodes) -> Status | None:
-        assert self._fn.by_table is not None
+    def _call_plugin(self, task: Task, nodes: Nodes) -> Status | None:
+        assert self._fn.for_nodes is not None
         rows = nodes.rows
         try:
-            answer = self._fn.by_table(task, nodes)
+            answer = self._fn.for_nodes(task, nodes)
             if isinstance(answer, Status):
                 self._asked = False
                 return answer
@@ -218,9 +218,9 @@ class TableScores:
                 self.failed[rows] = answer.failed
                 answer = answer.values
             if not isinstance(answer, np.ndarray) or answer.shape != rows.shape or answer.dtype.kind not in "fiu":
-                raise Nonsense(answer, f"a vector of {len(rows)} numbers, one a node,")
+                raise InvalidAnswer(answer, f"a vector of {len(rows)} numbers, one a node,")
             self.values[rows] = answer
-        except FAULTS as fault:
+        except PLUGIN_EXCEPTIONS as fault:
             self._blame(self._fn.plugin, fault)
             self.values[rows] = 0.0
         return None
@@ -229,27 +229,27 @@ class TableScores:
 class NodeScores:
     """`fn(task, node)` asked of every candidate, each time."""
 
-    def __init__(self, fn: NodeFn, nodes: Nodes, blame: Blame) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder) -> None:
         self._fn = fn
         self._nodes = nodes
         self._blame = blame
-        self.values: FloatVector = np.zeros(nodes.room.count)
+        self.values: FloatVector = np.zeros(nodes.accounts.count)
         self.failed: BoolVector | None = None
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:  # noqa: ARG002
-        assert self._fn.by_node is not None
+        assert self._fn.per_node is not None
         self.failed = None
-        for node in self._nodes.only(np.flatnonzero(candidates)):
+        for node in self._nodes.select_rows(np.flatnonzero(candidates)):
             try:
-                score = self._fn.by_node(task, node)
+                score = self._fn.per_node(task, node)
                 if not isinstance(score, _SCORES):
-                    raise Nonsense(score, "a number")
+                    raise InvalidAnswer(score, "a number")
                 if isinstance(score, Status):
                     self.failed = np.zeros(len(candidates), dtype=np.bool_) if self.failed is None else self.failed
                     self.failed[node.row] = True
                     score = 0.0
                 self.values[node.row] = float(score)
-            except FAULTS as fault:
+            except PLUGIN_EXCEPTIONS as fault:
                 self._blame(self._fn.plugin, fault)
                 self.values[node.row] = 0.0
         return True
@@ -258,22 +258,22 @@ class NodeScores:
 class BatchScores:
     """`fn(task, nodes)` with scores by name, asked each time."""
 
-    def __init__(self, fn: NodeFn, nodes: Nodes, blame: Blame) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder) -> None:
         self._fn = fn
         self._nodes = nodes
         self._blame = blame
-        self.values: FloatVector = np.zeros(nodes.room.count)
+        self.values: FloatVector = np.zeros(nodes.accounts.count)
         self.failed: BoolVector | None = None
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:  # noqa: ARG002
-        assert self._fn.by_node is not None
+        assert self._fn.per_node is not None
         self.values = np.zeros(len(candidates))
         try:
-            answer = self._fn.by_node(task, self._nodes.only(np.flatnonzero(candidates)))
+            answer = self._fn.per_node(task, self._nodes.select_rows(np.flatnonzero(candidates)))
             if isinstance(answer, Status):
                 return answer
             self.values = scores_by_row(answer, self._nodes)
-        except FAULTS as fault:
+        except PLUGIN_EXCEPTIONS as fault:
             self._blame(self._fn.plugin, fault)
         return True
 
@@ -281,31 +281,31 @@ class BatchScores:
 def scores_by_row(answer: Mapping[str, float], nodes: Nodes) -> FloatVector:
     """Scores by the names of nodes as a column of all rows; strange names, and what is no number, are refused."""
     if not isinstance(answer, Mapping) or not all(isinstance(score, Real) for score in answer.values()):
-        raise Nonsense(answer, "a number for each node by its name")
+        raise InvalidAnswer(answer, "a number for each node by its name")
     index = nodes.snapshot.nodes.index
     strangers = [name for name in answer if name not in index]
     if strangers:
-        raise Nonsense(strangers[0], "the name of a node")
-    values: FloatVector = np.zeros(nodes.room.count)
+        raise InvalidAnswer(strangers[0], "the name of a node")
+    values: FloatVector = np.zeros(nodes.accounts.count)
     for name, score in answer.items():
         values[index[name]] = float(score)
     return values
 
 
-def _stamp(fn: NodeFn, task: Task, blame: Blame) -> Hashable:
+def _dependency_value(fn: NodeFunction, task: Task, blame: FaultRecorder) -> Hashable:
     """What the plugin's answers depend on elsewhere; new each time where it does not say."""
     if fn.depends_on is None:
         return object()
     try:
         return fn.depends_on(task)
-    except FAULTS as fault:
+    except PLUGIN_EXCEPTIONS as fault:
         blame(fn.plugin, fault)
         return object()
 
 
-def _rejections(answer: Iterable[Rejection], count: int) -> Iterator[Rejection]:
+def _check_rejections(answer: Iterable[Rejection], count: int) -> Iterator[Rejection]:
     if not isinstance(answer, Iterable):
-        raise Nonsense(answer, "an iterable of Rejections")
+        raise InvalidAnswer(answer, "an iterable of Rejections")
     for each in answer:
         check_rejection(each, count)
         yield each
@@ -314,25 +314,27 @@ def _rejections(answer: Iterable[Rejection], count: int) -> Iterator[Rejection]:
 def check_rejection(each: Rejection, count: int) -> None:
     """Refuse what is no rejection of some of so many rows."""
     if not isinstance(each, Rejection):
-        raise Nonsense(each, "a Rejection")
+        raise InvalidAnswer(each, "a Rejection")
     mask = each.mask
     if not isinstance(mask, np.ndarray) or mask.shape != (count,) or mask.dtype != np.bool_:
-        raise Nonsense(mask, f"a mask of {count} truths, one a node,")
+        raise InvalidAnswer(mask, f"a mask of {count} truths, one a node,")
 
 
-def ask_about_nodes(fn: NodeFn, task: Task, nodes: Nodes, blame: Blame) -> list[tuple[int, tuple[Status, ...]]]:
+def call_predicate_per_node(
+    fn: NodeFunction, task: Task, nodes: Nodes, blame: FaultRecorder
+) -> list[tuple[int, tuple[Status, ...]]]:
     """A predicate in the simple form on these nodes: the rows that it rejects, and why."""
-    assert fn.by_node is not None
+    assert fn.per_node is not None
     found = []
     for node in nodes:
         try:
-            answer = fn.by_node(task, node)
+            answer = fn.per_node(task, node)
             if not isinstance(answer, Status | list | tuple | None):
-                raise Nonsense(answer, "a Status, several, or None where the task may go there,")
+                raise InvalidAnswer(answer, "a Status, several, or None where the task may go there,")
             statuses = statuses_of(answer)
             if not all(isinstance(status, Status) for status in statuses):
-                raise Nonsense(answer, "a Status, several, or None where the task may go there,")
-        except FAULTS as fault:
+                raise InvalidAnswer(answer, "a Status, several, or None where the task may go there,")
+        except PLUGIN_EXCEPTIONS as fault:
             blame(fn.plugin, fault)
             continue
         if any(not status.ok for status in statuses):

@@ -7,7 +7,7 @@ import numpy as np
 from bayplan.snapshot import BoolVector
 
 
-class Share:
+class FeasibleNodeSampling:
     """How many nodes are looked at for one task: a percentage, but never fewer than a number.
 
     Volcano's way to save time: a search ends when it has found so many, and the next one begins where it ended."""
@@ -19,16 +19,16 @@ class Share:
         self._least = least
         self._next = 0
 
-    def wanted(self, nodes: int) -> int:
+    def num_feasible_nodes_to_find(self, nodes: int) -> int:
         if nodes <= self._least or self._percentage >= 100:
             return nodes
         return max(nodes * self._percentage // 100, self._least)
 
-    def taken(self, feasible: BoolVector, among: BoolVector | None, first: int | None = None) -> BoolVector:
+    def sample(self, feasible: BoolVector, among: BoolVector | None, first: int | None = None) -> BoolVector:
         """The first of the feasible rows, as many as are wanted: from where the last search ended or, for a task that
         had a row before, from that row on. Else a task that waits would see other rows in every session."""
         rows = np.arange(len(feasible)) if among is None else np.flatnonzero(among)
-        wanted = self.wanted(len(rows))
+        wanted = self.num_feasible_nodes_to_find(len(rows))
         if wanted >= len(rows):
             return feasible
         again = first is not None and bool(feasible[first])

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from bayplan.batch.evaluation.rejected_rows import Refusal, errors_of
-from bayplan.batch.evaluation.task_class_evaluation import Prospect
+from bayplan.batch.evaluation.rejected_rows import RejectedRows, fit_errors_of
+from bayplan.batch.evaluation.task_class_evaluation import TaskClassEvaluation
 from bayplan.batch.model.fit_errors import FitErrors
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
 from bayplan.snapshot import BoolVector
 
 
-class _Failed:
+class _FailedRows:
     """Rows that failed a role, and what they said."""
 
     __slots__ = ("count", "refusals", "rows")
@@ -24,30 +24,32 @@ class _Failed:
     def __init__(self, count: int) -> None:
         self.rows: BoolVector = np.zeros(count, dtype=np.bool_)
         self.count = 0  # of those rows
-        self.refusals: list[Refusal] = []
+        self.refusals: list[RejectedRows] = []
 
 
-class Search:
+class NodeSearch:
     """Searches of one statement: they share what failed."""
 
     def __init__(self, session: Session, *, remembers: bool) -> None:
         self._session = session
-        self._remembers = remembers
-        self._failed: dict[tuple[str, str], _Failed] = {}
+        self._caches_failures = remembers
+        self._failed: dict[tuple[str, str], _FailedRows] = {}
 
-    def feasible(self, task: Task, prospect: Prospect, among: BoolVector | None) -> BoolVector:
+    def feasible(self, task: Task, prospect: TaskClassEvaluation, among: BoolVector | None) -> BoolVector:
         """Rows with room, now or soon, that no predicate rejects."""
         fits = prospect.fits_future if among is None else prospect.fits_future & among
-        failed = self._known(task)
-        allowed = prospect.allowed(task, fits if failed is None else fits & ~failed.rows)
-        share = self._session.share
-        return allowed if share is None else share.taken(allowed, among, self._session.last_row(task))
+        failed = self._failed_rows_of(task)
+        allowed = prospect.rows_to_allocate(task, fits if failed is None else fits & ~failed.rows)
+        share = self._session.node_sampling
+        return allowed if share is None else share.sample(allowed, among, self._session.previous_row(task))
 
-    def note_failures(self, task: Task, prospect: Prospect, feasible: BoolVector, among: BoolVector | None) -> None:
+    def note_failures(
+        self, task: Task, prospect: TaskClassEvaluation, feasible: BoolVector, among: BoolVector | None
+    ) -> None:
         """Remember the rows that failed the task for those of its role that follow."""
-        if not self._remembers or not task.role:
+        if not self._caches_failures or not task.role:
             return
-        failed = self._known(task)
+        failed = self._failed_rows_of(task)
         if among is None and failed is not None and failed.count + np.count_nonzero(feasible) == len(feasible):
             return  # the two have nothing in common, and nobody else is left
         lost = ~feasible if among is None else among & ~feasible
@@ -57,22 +59,22 @@ class Search:
         if not len(fresh):
             return
         if failed is None:
-            failed = self._failed[task.job, task.role] = _Failed(len(lost))
-        failed.refusals += prospect.refusals(task, fresh, with_room=True)
+            failed = self._failed[task.job, task.role] = _FailedRows(len(lost))
+        failed.refusals += prospect.rejections(task, fresh, with_room=True)
         failed.rows[fresh] = True
         failed.count += len(fresh)
 
-    def explain(self, task: Task, prospect: Prospect, among: BoolVector | None) -> FitErrors:
+    def explain(self, task: Task, prospect: TaskClassEvaluation, among: BoolVector | None) -> FitErrors:
         """Why none of the rows will do."""
         wanted = np.ones(len(self._session.nodes), dtype=np.bool_) if among is None else among.copy()
-        failed = self._known(task)
-        found: list[Refusal] = []
+        failed = self._failed_rows_of(task)
+        found: list[RejectedRows] = []
         if failed is not None:
-            found = [Refusal(statuses, rows[wanted[rows]]) for statuses, rows in failed.refusals]
+            found = [RejectedRows(statuses, rows[wanted[rows]]) for statuses, rows in failed.refusals]
             wanted &= ~failed.rows
-        found += prospect.refusals(task, np.flatnonzero(wanted), with_room=True)
-        self._session.narration.refused(task, found, self._session.snapshot.nodes.names)
-        return errors_of(found, len(wanted))
+        found += prospect.rejections(task, np.flatnonzero(wanted), with_room=True)
+        self._session.verbose_log.log_rejections(task, found, self._session.snapshot.nodes.names)
+        return fit_errors_of(found, len(wanted))
 
-    def _known(self, task: Task) -> _Failed | None:
-        return self._failed.get((task.job, task.role)) if self._remembers and task.role else None
+    def _failed_rows_of(self, task: Task) -> _FailedRows | None:
+        return self._failed.get((task.job, task.role)) if self._caches_failures and task.role else None

@@ -19,14 +19,14 @@ from bayplan.snapshot import BoolVector, IntVector, RowVector
 _MOST_BITS = 62
 
 
-class Refusal(NamedTuple):
+class RejectedRows(NamedTuple):
     """One answer, and the rows that give it."""
 
     statuses: tuple[Status, ...]
     rows: RowVector
 
 
-def errors_of(refusals: Iterable[Refusal], rows: int) -> FitErrors:
+def fit_errors_of(refusals: Iterable[RejectedRows], rows: int) -> FitErrors:
     """What a search found that was refused by all of these; `rows` is how many rows there are at all."""
     reasons: Counter[str] = Counter()
     unresolvable: BoolVector | None = None
@@ -43,30 +43,30 @@ def errors_of(refusals: Iterable[Refusal], rows: int) -> FitErrors:
     return FitErrors(count, reasons, unresolvable)
 
 
-def by_answer(rows: RowVector, verdicts: Any) -> list[Refusal]:
+def group_rows_by_answer(rows: RowVector, verdicts: Any) -> list[RejectedRows]:
     """What one plugin says of rows that it rejects; rows that answer alike together."""
     if not len(rows):
         return []
     keys = getattr(verdicts, "keys", None)
     if keys is None:
-        return by_statuses((row, verdicts.statuses(row)) for row in rows.tolist())
+        return group_rows_by_statuses((row, verdicts.statuses(row)) for row in rows.tolist())
     found = []
     values = keys()[rows]
     for value in np.unique(values):
         alike = rows[values == value]
-        found.append(Refusal(verdicts.statuses(int(alike[0])), alike))
+        found.append(RejectedRows(verdicts.statuses(int(alike[0])), alike))
     return found
 
 
-def by_statuses(told: Iterable[tuple[int, tuple[Status, ...]]]) -> list[Refusal]:
+def group_rows_by_statuses(told: Iterable[tuple[int, tuple[Status, ...]]]) -> list[RejectedRows]:
     """The same of rows that were asked one by one."""
     groups: dict[tuple[Status, ...], list[int]] = {}
     for row, statuses in told:
         groups.setdefault(statuses, []).append(row)
-    return [Refusal(statuses, np.array(rows, dtype=np.intp)) for statuses, rows in groups.items()]
+    return [RejectedRows(statuses, np.array(rows, dtype=np.intp)) for statuses, rows in groups.items()]
 
 
-def bits(masks: Sequence[BoolVector], count: int) -> IntVector:
+def combination_numbers(masks: Sequence[BoolVector], count: int) -> IntVector:
     """A number for each row, equal where the row is in the same masks."""
     keys = np.zeros(count, dtype=np.int64)
     if len(masks) > _MOST_BITS:

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from bayplan.batch.diagnostics.plugin_faults import Nonsense
+from bayplan.batch.diagnostics.plugin_faults import InvalidAnswer
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import MAX_SCORE
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
+from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable
 
 _FEW_ROWS = 2
 """Up to so many changed rows are asked about one by one, more of them as a table."""
 
 
-class NoScore(Exception):
+class ScoreError(Exception):
     """A plugin refuses to score, or its scores are out of range."""
 
 
@@ -46,50 +46,52 @@ class ScoreColumn:
         """Ask about all rows, or about the candidates where the plugin compares them."""
         table = cycle.snapshot.table
         if not self.compares_candidates:
-            self.raw = np.array(_vector(self.plugin.score_nodes(cycle, table)))  # a plugin may keep what it returned
+            self.raw = np.array(
+                _check_vector(self.plugin.score_nodes(cycle, table))
+            )  # a plugin may keep what it returned
         else:
-            candidates = table.narrowed(feasible)
+            candidates = table.restricted_to(feasible)
             self.raw = np.zeros(len(table), dtype=np.int64)
-            self.raw[feasible] = _vector(self.plugin.score_nodes(cycle, candidates))
-        self.weigh(cycle, feasible)
+            self.raw[feasible] = _check_vector(self.plugin.score_nodes(cycle, candidates))
+        self.normalize_and_weight(cycle, feasible)
 
     def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
         """Ask about some rows. Only for plugins that neither compare candidates nor normalise."""
         if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "score"):
             for row in rows:
-                self.raw[row] = score = self.plugin.score(cycle, NodeView(cycle.snapshot.nodes, row))
-                self.weighted[row] = _checked(score) * self.weight
+                self.raw[row] = score = self.plugin.score(cycle, NodeInfo(cycle.snapshot.nodes, row))
+                self.weighted[row] = _check_score(score) * self.weight
             return
         where = np.array(rows, dtype=np.intp)
-        self.raw[where] = fresh = _vector(self.plugin.score_nodes(cycle, NodeTable(cycle.snapshot.nodes, where)))
-        self.weighted[where] = _checked_all(fresh) * self.weight
+        self.raw[where] = fresh = _check_vector(self.plugin.score_nodes(cycle, NodeTable(cycle.snapshot.nodes, where)))
+        self.weighted[where] = _check_scores(fresh) * self.weight
 
-    def weigh(self, cycle: Cycle, feasible: BoolVector) -> None:
+    def normalize_and_weight(self, cycle: Cycle, feasible: BoolVector) -> None:
         """Normalise over the candidates and apply the weight."""
         if not self.normalizes:
-            self.weighted = _checked_all(self.raw, feasible) * self.weight
+            self.weighted = _check_scores(self.raw, feasible) * self.weight
             return
-        candidates = cycle.snapshot.table.narrowed(feasible)
-        final = _vector(self.plugin.normalize(cycle, candidates, self.raw[feasible]))
+        candidates = cycle.snapshot.table.restricted_to(feasible)
+        final = _check_vector(self.plugin.normalize(cycle, candidates, self.raw[feasible]))
         self.weighted = np.zeros(len(self.raw), dtype=np.int64)
-        self.weighted[feasible] = _checked_all(final) * self.weight
+        self.weighted[feasible] = _check_scores(final) * self.weight
 
 
-def _vector(answer: object) -> IntVector:
+def _check_vector(answer: object) -> IntVector:
     if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iuf":
-        raise Nonsense(answer, "a vector of whole numbers, one a node,")
+        raise InvalidAnswer(answer, "a vector of whole numbers, one a node,")
     return answer.astype(np.int64, copy=False)
 
 
-def _checked(score: int) -> int:
+def _check_score(score: int) -> int:
     if not 0 <= score <= MAX_SCORE:
-        raise NoScore
+        raise ScoreError
     return score
 
 
-def _checked_all(scores: IntVector, where: BoolVector | None = None) -> IntVector:
+def _check_scores(scores: IntVector, where: BoolVector | None = None) -> IntVector:
     """Scores that are in range where it matters: on candidates."""
     judged = scores if where is None else scores[where]
     if len(judged) and (judged.min() < 0 or judged.max() > MAX_SCORE):
-        raise NoScore
+        raise ScoreError
     return scores

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bayplan.batch.evaluation.node_points import NODE_ALONE, NodeFn
+from bayplan.batch.evaluation.node_points import NODE_STATIC, NodeFunction
 from bayplan.batch.model.nodes import Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.framework.api.plugin import Rejection
@@ -24,7 +24,7 @@ NOT_SELECTED = "node isn't among those that sessions work on"
 _OWNER, _SELECTOR = "sharding", "node-selector"
 
 
-Manages = Callable[[Node], bool]
+NodePredicateFn = Callable[[Node], bool]
 """Whether sessions work on a node."""
 
 
@@ -45,12 +45,12 @@ class ShardStatus:
     to_remove: frozenset[str] = frozenset()
 
     @classmethod
-    def told_by(cls, shard: NodeShard) -> ShardStatus:
+    def from_node_shard(cls, shard: NodeShard) -> ShardStatus:
         status = shard.status
         return cls(frozenset(status.nodes_in_use), frozenset(status.nodes_to_add), frozenset(status.nodes_to_remove))
 
 
-def usable(own: str, shards: Mapping[str, NodeShard]) -> ShardStatus:
+def usable_nodes(own: str, shards: Mapping[str, NodeShard]) -> ShardStatus:
     """What is desired for our shard and in use by no other; the rest comes when the others have let it go."""
     mine = shards.get(own)
     desired = frozenset(mine.spec.nodes_desired) if mine is not None else frozenset[str]()
@@ -60,47 +60,55 @@ def usable(own: str, shards: Mapping[str, NodeShard]) -> ShardStatus:
 
 
 @dataclass(slots=True)
-class Fence:
+class ShardFilter:
     """A shard over the nodes of one session, and which of them it works on at all."""
 
     shard: Shard | None
     nodes: Nodes
-    manages: Manages | None = None
-    inside: BoolVector = field(init=False)
+    manages: NodePredicateFn | None = None
+    in_shard: BoolVector = field(init=False)
     managed: BoolVector = field(init=False)
 
     def __post_init__(self) -> None:
         columns, shard, manages = self.nodes.snapshot.nodes, self.shard, self.manages
-        self.inside = np.array([shard is None or name in shard.names for name in columns.names], dtype=np.bool_)
+        self.in_shard = np.array([shard is None or name in shard.names for name in columns.names], dtype=np.bool_)
         self.managed = np.array([manages is None or manages(node) for node in columns.nodes], dtype=np.bool_)
 
     @classmethod
-    def around(cls, nodes: Nodes, shard: Shard | None, manages: Manages | None) -> Fence | None:
+    def for_nodes(cls, nodes: Nodes, shard: Shard | None, manages: NodePredicateFn | None) -> ShardFilter | None:
         """None where every node is as good as any other."""
         return None if shard is None and manages is None else cls(shard, nodes, manages)
 
-    def predicates(self) -> list[NodeFn]:
+    def predicates(self) -> list[NodeFunction]:
         """Asked before all others."""
         found = []
         if self.manages is not None:
-            found.append(NodeFn(_SELECTOR, by_table=self._not_ours, signature=_everybody, depends_on=NODE_ALONE))
+            found.append(
+                NodeFunction(
+                    _SELECTOR, for_nodes=self._reject_unselected, signature=_same_signature, depends_on=NODE_STATIC
+                )
+            )
         if self.shard is not None and self.shard.is_hard:
-            found.append(NodeFn(_OWNER, by_table=self._refused, signature=_everybody, depends_on=NODE_ALONE))
+            found.append(
+                NodeFunction(
+                    _OWNER, for_nodes=self._reject_outside_shard, signature=_same_signature, depends_on=NODE_STATIC
+                )
+            )
         return found
 
-    def _not_ours(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
+    def _reject_unselected(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
         yield Rejection(~self.managed[nodes.rows], NOT_SELECTED, resolvable=False)
 
-    def _refused(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
-        yield Rejection(~self.inside[nodes.rows], NOT_IN_SHARD, resolvable=False)
+    def _reject_outside_shard(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
+        yield Rejection(~self.in_shard[nodes.rows], NOT_IN_SHARD, resolvable=False)
 
-    def in_turn(self, rows: BoolVector) -> Iterable[BoolVector]:
+    def candidate_groups(self, rows: BoolVector) -> Iterable[BoolVector]:
         """Candidates, those of the shard first."""
         if self.shard is None or self.shard.is_hard:
             return (rows,)
-        return rows & self.inside, rows & ~self.inside
+        return rows & self.in_shard, rows & ~self.in_shard
 
 
-def _everybody(task: Task) -> tuple[()]:  # noqa: ARG001
+def _same_signature(task: Task) -> tuple[()]:  # noqa: ARG001
     """All tasks are alike to a fence."""
     return ()

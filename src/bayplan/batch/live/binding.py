@@ -16,21 +16,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from bayplan.batch.live.event_handlers import Following
+from bayplan.batch.live.event_handlers import BatchEventHandlers
 from bayplan.batch.live.observer import BatchObserver
-from bayplan.batch.live.write_interfaces import Speaker, Statuses, Writer
-from bayplan.batch.session.pre_bind_state import PreBinding
+from bayplan.batch.live.write_interfaces import IntentWriter, ObjectEventRecorder, PodStatusWriter
+from bayplan.batch.session.pre_bind_state import PreBindState
 from bayplan.batch.session.verbose_log import DECISIONS
-from bayplan.bind_requests.tracker import BindRequests
+from bayplan.bind_requests.tracker import BindRequestTracker
 from bayplan.client import worker_slot
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, NotFound
 from bayplan.framework.api.status import SUCCESS, Status, error
 from bayplan.intents.pod_intents import AnnotatePod, BindPod, CreateBindRequest
 from bayplan.objects.core import Pod
-from bayplan.objects.kai.gpu_sharing import given_whole
+from bayplan.objects.kai.gpu_sharing import whole_device_spec
 from bayplan.telemetry.events import NORMAL, WARNING
-from bayplan.telemetry.logs import Ref, StructuredLog
+from bayplan.telemetry.logs import ObjectRef, StructuredLog
 
 log = logging.getLogger(__name__)
 outcomes = StructuredLog(__name__)
@@ -38,36 +38,36 @@ outcomes = StructuredLog(__name__)
 SCHEDULER_ERROR = "SchedulerError"
 
 
-class _NotBound(Exception):
+class _BindError(Exception):
     """Why a pod is not bound, in the words that its condition gets."""
 
 
-class _Placed(NamedTuple):
+class _PlacedPod(NamedTuple):
     """A pod that has a node, and what is to be done first."""
 
     pod: Pod
     node_name: str
-    needs: PreBinding | None
+    needs: PreBindState | None
     annotations: Mapping[str, str]
     handed: Mapping[str, str]
 
 
 @dataclass(slots=True)
-class Binds:
+class BatchBinder:
     """Carries out what sessions have placed."""
 
-    following: Following
-    writes: Writer
-    statuses: Statuses
-    speaker: Speaker
+    event_handlers: BatchEventHandlers
+    writes: IntentWriter
+    statuses: PodStatusWriter
+    event_recorder: ObjectEventRecorder
     observer: BatchObserver
     clock: Clock
-    at_once: int = 64
-    requests: BindRequests | None = None
+    max_workers: int = 64
+    requests: BindRequestTracker | None = None
     """Where the binder carries out what sessions have placed: who knows what became of it."""
-    under_way: set[str] = field(default_factory=set)
+    in_flight: set[str] = field(default_factory=set)
     """Uids of pods whose binding is not written yet, or that the binder has."""
-    _waiting: deque[_Placed] = field(default_factory=deque)
+    _waiting: deque[_PlacedPod] = field(default_factory=deque)
     _workers: set[asyncio.Task[None]] = field(default_factory=set)
     _idle_workers: int = 0
 
@@ -75,30 +75,30 @@ class Binds:
         self,
         pod: Pod,
         node_name: str,
-        needs: PreBinding | None,
+        needs: PreBindState | None,
         annotations: Mapping[str, str] | None,
         handed: Mapping[str, str] | None = None,
     ) -> None:
         """A session has given a pod a node; the cache counts it there already. `handed`: to the binder's plugins."""
         self.observer.task_stage("Assumed", pod)
-        self.under_way.add(pod.uid)
-        self._waiting.append(_Placed(pod, node_name, needs, annotations or {}, handed or {}))
+        self.in_flight.add(pod.uid)
+        self._waiting.append(_PlacedPod(pod, node_name, needs, annotations or {}, handed or {}))
         self._start_worker()
 
     def _start_worker(self) -> None:
-        if self._waiting and len(self._workers) - self._idle_workers < self.at_once:
-            worker = asyncio.ensure_future(self._work())
+        if self._waiting and len(self._workers) - self._idle_workers < self.max_workers:
+            worker = asyncio.ensure_future(self._run_worker())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
     async def drain(self) -> None:
         """Until everything is written; what the binder has is carried out without us."""
         if self.requests is not None:
-            self.requests.let_go()
+            self.requests.stop_tracking()
         while self._workers:
             await asyncio.wait(self._workers)  # it cancels no binding when it is cancelled itself
         await asyncio.sleep(0)  # for those whose end was told just now
-        self.under_way.clear()
+        self.in_flight.clear()
 
     async def abandon(self) -> None:
         self._waiting.clear()
@@ -108,23 +108,23 @@ class Binds:
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _run_worker(self) -> None:
         """Bind the pod that waits longest, until none waits. No worker waits for what the binder makes of a pod."""
-        worker_slot.set(self._without_slot)
-        while self._waiting and len(self._workers) - self._idle_workers <= self.at_once:
+        worker_slot.set(self._release_worker_slot)
+        while self._waiting and len(self._workers) - self._idle_workers <= self.max_workers:
             placed = self._waiting.popleft()
             with_binder = False
             try:
-                status = await self._written(placed)
+                status = await self._run_binding_cycle(placed)
                 with_binder = status is None
                 if status is not None:
-                    self._conclude(placed, status)
+                    self._finish(placed, status)
             finally:
                 if not with_binder:
-                    self.under_way.discard(placed.pod.uid)
+                    self.in_flight.discard(placed.pod.uid)
 
     @asynccontextmanager
-    async def _without_slot(self) -> AsyncIterator[None]:
+    async def _release_worker_slot(self) -> AsyncIterator[None]:
         """Let another worker start while this one only waits to learn the outcome of a write."""
         self._idle_workers += 1
         self._start_worker()
@@ -133,107 +133,109 @@ class Binds:
         finally:
             self._idle_workers -= 1
 
-    async def _written(self, placed: _Placed) -> Status | None:
+    async def _run_binding_cycle(self, placed: _PlacedPod) -> Status | None:
         """How a pod stands whose binding was written, or was not; None: the binder has it, and may take minutes."""
         pod = placed.pod
         try:
-            await self._carry_out(placed)
-            self._assigned(placed)
-            return self._followed_up(placed)
-        except _NotBound as fault:
+            await self._pre_bind_and_bind(placed)
+            self._record_scheduled_event(placed)
+            return self._track_bind_request(placed)
+        except _BindError as fault:
             return error(str(fault))
         except Exception as fault:  # a bug of ours costs the pod one session, and never leaves it counted on its node
             log.exception("the binding of pod %s broke", pod.key)
             return error(f"{type(fault).__name__}: {fault}")
 
-    def _followed_up(self, placed: _Placed) -> Status | None:
+    def _track_bind_request(self, placed: _PlacedPod) -> Status | None:
         if self.requests is None:
             return SUCCESS
-        return self.requests.follow_up(placed.pod, partial(self._end, placed))
+        return self.requests.track(placed.pod, partial(self._schedule_result, placed))
 
-    def _end(self, placed: _Placed, status: Status) -> None:
+    def _schedule_result(self, placed: _PlacedPod, status: Status) -> None:
         """The binder has done with a pod; we are told in the midst of a change, and come to it after that."""
-        asyncio.get_running_loop().call_soon(self._arrived, placed, status)
+        asyncio.get_running_loop().call_soon(self._handle_result, placed, status)
 
-    def _arrived(self, placed: _Placed, status: Status) -> None:
-        self.under_way.discard(placed.pod.uid)
-        self._conclude(placed, status)
+    def _handle_result(self, placed: _PlacedPod, status: Status) -> None:
+        self.in_flight.discard(placed.pod.uid)
+        self._finish(placed, status)
 
-    def _conclude(self, placed: _Placed, status: Status) -> None:
+    def _finish(self, placed: _PlacedPod, status: Status) -> None:
         """A pod is bound, or taken back."""
         if status.ok:
-            self._bound(placed.pod, placed.node_name)
+            self._finish_binding(placed.pod, placed.node_name)
         else:
-            self._take_back(placed.pod, placed.needs, placed.node_name, status.message)
+            self._handle_binding_failure(placed.pod, placed.needs, placed.node_name, status.message)
 
-    async def _carry_out(self, placed: _Placed) -> None:
-        await self._prepare(placed.pod, placed.node_name, placed.needs, placed.annotations)
-        await self._write(placed)
+    async def _pre_bind_and_bind(self, placed: _PlacedPod) -> None:
+        await self._run_pre_bind(placed.pod, placed.node_name, placed.needs, placed.annotations)
+        await self._bind(placed)
 
-    async def _prepare(
-        self, pod: Pod, node_name: str, needs: PreBinding | None, annotations: Mapping[str, str]
+    async def _run_pre_bind(
+        self, pod: Pod, node_name: str, needs: PreBindState | None, annotations: Mapping[str, str]
     ) -> None:
         """Everything that must be there before: volumes, devices, what plugins tell the node by annotations."""
         if needs is not None:
             start_s = self.clock.monotonic_s()
-            status = await needs.perform(node_name)
+            status = await needs.run_pre_bind(node_name)
             self.observer.stage("PreBind", self.clock.monotonic_s() - start_s)
             if not status.ok:
-                raise _NotBound(f"execute preBind for pod {pod.key} failed: {status.message}, resync the task")
+                raise _BindError(f"execute preBind for pod {pod.key} failed: {status.message}, resync the task")
         if annotations:
             try:
                 await self.writes.perform(AnnotatePod(pod, annotations))
             except BayplanError as fault:
-                raise _NotBound(f"execute preBind for pod {pod.key} failed: {fault}, resync the task") from fault
+                raise _BindError(f"execute preBind for pod {pod.key} failed: {fault}, resync the task") from fault
         self.observer.task_stage("PreBound", pod)
 
-    async def _write(self, placed: _Placed) -> None:
+    async def _bind(self, placed: _PlacedPod) -> None:
         pod, node_name = placed.pod, placed.node_name
-        if (saying := self.statuses.being_written(pod.uid)) is not None:
+        if (saying := self.statuses.pending_write(pod.uid)) is not None:
             await asyncio.wait([saying])  # else why it waited could be written after it has a node
         start_s = self.clock.monotonic_s()
         try:
-            desk = self.following.engine.handle.desk
+            desk = self.event_handlers.engine.handle.bind_request_desk
             if desk is None:
                 await self.writes.perform(BindPod(pod, node_name))
             else:
-                given = {**given_whole(pod), **(placed.needs.request_fields if placed.needs is not None else {})}
+                given = {**whole_device_spec(pod), **(placed.needs.request_fields if placed.needs is not None else {})}
                 wanted = CreateBindRequest(pod, desk.request(pod, node_name, placed.handed, **given))
-                desk.made(await self.writes.perform(wanted), pod)
+                desk.observe_created(await self.writes.perform(wanted), pod)
         except NotFound:
-            raise _NotBound("") from None  # it is gone, and nobody is left to be told
+            raise _BindError("") from None  # it is gone, and nobody is left to be told
         except BayplanError as fault:
-            raise _NotBound(f"failed to bind to node {node_name}: {fault}") from fault
+            raise _BindError(f"failed to bind to node {node_name}: {fault}") from fault
         finally:
             self.observer.stage("Bind", self.clock.monotonic_s() - start_s)
 
-    def _assigned(self, placed: _Placed) -> None:
+    def _record_scheduled_event(self, placed: _PlacedPod) -> None:
         """The API server has the binding of a pod, or the request for it: the binder tells of the rest."""
         pod, node_name = placed.pod, placed.node_name
-        self.speaker.tell(pod, NORMAL, "Scheduled", f"Successfully assigned {pod.key} to {node_name}")
+        self.event_recorder.record_core_event(
+            pod, NORMAL, "Scheduled", f"Successfully assigned {pod.key} to {node_name}"
+        )
 
-    def _bound(self, pod: Pod, node_name: str) -> None:
-        cache = self.following.engine.cache
+    def _finish_binding(self, pod: Pod, node_name: str) -> None:
+        cache = self.event_handlers.engine.cache
         cache.finish_binding(pod.uid, self.clock.monotonic_s())
-        self.observer.bound(pod)
+        self.observer.observe_bound(pod)
         if outcomes.enabled(DECISIONS):
-            outcomes.info("Successfully bound pod to node", v=DECISIONS, pod=Ref(pod.key), node=node_name)
+            outcomes.info("Successfully bound pod to node", v=DECISIONS, pod=ObjectRef(pod.key), node=node_name)
 
-    def _take_back(self, pod: Pod, needs: PreBinding | None, node_name: str, why: str) -> None:
+    def _handle_binding_failure(self, pod: Pod, needs: PreBindState | None, node_name: str, why: str) -> None:
         """Nothing is held for the pod any more, and the next session finds it waiting."""
-        engine = self.following.engine
+        engine = self.event_handlers.engine
         if needs is not None:
-            needs.undo(node_name)
+            needs.unreserve(node_name)
         assumed = engine.cache.pod(pod.uid) if engine.cache.is_assumed(pod.uid) else None
         if assumed is not None:
             engine.cache.forget(assumed)
-            self.following.freed(assumed)
-        newest = self.following.newest(pod)
+            self.event_handlers.on_pod_released(assumed)
+        newest = self.event_handlers.latest_pod(pod)
         if newest is None or newest.spec.node_name:
             return  # gone, or on a node: the watch knows better than whoever answered us
-        engine.observe(newest)
-        self.observer.failed(pod)
+        engine.handle_update(newest)
+        self.observer.observe_failed(pod)
         if why:
             log.warning("pod %s: %s", pod.key, why)
-            if self.statuses.say(newest, SCHEDULER_ERROR, why, None) is not None:
-                self.speaker.tell(newest, WARNING, "FailedScheduling", why)
+            if self.statuses.set_unschedulable(newest, SCHEDULER_ERROR, why, None) is not None:
+                self.event_recorder.record_core_event(newest, WARNING, "FailedScheduling", why)

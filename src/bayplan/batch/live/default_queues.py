@@ -13,44 +13,50 @@ from typing import Any
 
 import msgspec
 
-from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.clock import LoopClock
 from bayplan.errors import AlreadyExists, ApiError
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
 log = logging.getLogger(__name__)
 
-PAUSE_S = 2.0
-_LOOK_S, _LOOKS = 0.02, 250
+RETRY_INTERVAL_S = 2.0
+_POLL_INTERVAL_S, _MAX_POLLS = 0.02, 250
 _OPEN = "Open"
 
 
-async def make_queues(
-    client: Client, queues: Resource, clock: LoopClock, known: Callable[[str], bool], default: str = DEFAULT_QUEUE
+async def ensure_default_queues(
+    client: Client,
+    queues: GroupVersionResource,
+    clock: LoopClock,
+    known: Callable[[str], bool],
+    default: str = DEFAULT_QUEUE,
 ) -> None:
     """Make sure that both are there, and `known`: else the first session finds jobs in queues that do not exist."""
     for name, reclaimable in ((ROOT_QUEUE, False), (default, True)):
-        await _made_at_last(client, queues, clock, name, reclaimable=reclaimable)
-    for _ in range(_LOOKS):
+        await _create_with_retry(client, queues, clock, name, reclaimable=reclaimable)
+    for _ in range(_MAX_POLLS):
         if known(ROOT_QUEUE) and known(default):
             return
-        await clock.sleep(_LOOK_S)
+        await clock.sleep(_POLL_INTERVAL_S)
 
 
-async def _made_at_last(client: Client, queues: Resource, clock: LoopClock, name: str, *, reclaimable: bool) -> None:
+async def _create_with_retry(
+    client: Client, queues: GroupVersionResource, clock: LoopClock, name: str, *, reclaimable: bool
+) -> None:
     told = ""
     while True:
         try:
-            await _made(client, queues, name, reclaimable=reclaimable)
+            await _create_and_open(client, queues, name, reclaimable=reclaimable)
             return
         except ApiError as fault:
             if str(fault) != told:
                 told = str(fault)
                 log.warning('queue "%s" cannot be created yet, and nothing is scheduled until it is: %s', name, fault)
-        await clock.sleep(PAUSE_S)
+        await clock.sleep(RETRY_INTERVAL_S)
 
 
-async def _made(client: Client, queues: Resource, name: str, *, reclaimable: bool) -> None:
+async def _create_and_open(client: Client, queues: GroupVersionResource, name: str, *, reclaimable: bool) -> None:
     tree: dict[str, Any] = {
         "apiVersion": queues.api_version,
         "kind": "Queue",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.live.multi_scheduler import Division
-from bayplan.bind_requests.tracker import BindRequests
+from bayplan.batch.live.multi_scheduler import MultiScheduler
+from bayplan.bind_requests.tracker import BindRequestTracker
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.meta import KubeObject
@@ -20,80 +20,80 @@ from bayplan.objects.volcano.types import PodGroup
 
 log = logging.getLogger(__name__)
 
-OVER = ("Succeeded", "Failed")
+ENDED_PHASES = ("Succeeded", "Failed")
 
 
-def every_node(_: Node) -> bool:
+def manage_every_node(_: Node) -> bool:
     return True
 
 
-def nobody_waits(_: Pod) -> None:
+def ignore_freed_pod(_: Pod) -> None:
     """Nobody else waits for room."""
 
 
 @dataclass(slots=True)
-class Following:
+class BatchEventHandlers:
     """Keeps cache and engine true to what the API server tells."""
 
     engine: BatchEngine
     scheduler_names: Collection[str]
-    left_to_others: Collection[type[KubeObject]] = ()
+    kinds_handled_elsewhere: Collection[type[KubeObject]] = ()
     """Kinds that somebody else writes into the cache: the pod engine, where it works on the same one."""
-    manages: Callable[[Node], bool] = every_node
-    division: Division | None = None
+    manages: Callable[[Node], bool] = manage_every_node
+    multi_scheduler: MultiScheduler | None = None
     """Which jobs are ours, where several schedulers of one name divide them among themselves."""
-    freed: Callable[[Pod], None] = nobody_waits
+    on_pod_released: Callable[[Pod], None] = ignore_freed_pod
     """Told of a pod that was assumed on a node and is not going to be there."""
     pods: dict[str, Pod] = field(default_factory=dict)
     """By key: every pod of ours that waits, and every pod on a node or of a group, as last told."""
     waiting: dict[str, Pod] = field(default_factory=dict)
     """By uid: pods of ours without a node."""
-    requests: BindRequests | None = None
+    requests: BindRequestTracker | None = None
     """Where pods may be on their way by a BindRequest; None: they are bound by us."""
 
-    def follow(self, old: KubeObject | None, new: KubeObject | None) -> None:
+    def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """One change; None stands for "was not there" and "is gone"."""
         item = new if new is not None else old
         if isinstance(item, Pod):
             assert old is None or isinstance(old, Pod)
             assert new is None or isinstance(new, Pod)
-            self._pod(old, new)
+            self._handle_pod(old, new)
         elif isinstance(item, Node):
-            self._node(item, is_gone=new is None)
+            self._handle_node(item, is_gone=new is None)
         elif isinstance(item, BindRequest):
-            self._request(old, new)
-        elif item is not None and type(item) not in self.left_to_others:
-            if new is not None and not (isinstance(new, PodGroup) and self._is_of_others(new)):
-                self.engine.cache.put(new)
+            self._handle_bind_request(old, new)
+        elif item is not None and type(item) not in self.kinds_handled_elsewhere:
+            if new is not None and not (isinstance(new, PodGroup) and self._belongs_to_other_scheduler(new)):
+                self.engine.cache.upsert(new)
             else:
-                self.engine.cache.drop(item)
+                self.engine.cache.delete(item)
 
     @property
     def knows_all_nodes(self) -> bool:
         """Whether a node that the cache does not have is not there; else it may be another scheduler's."""
-        return Node in self.left_to_others or self.manages is every_node
+        return Node in self.kinds_handled_elsewhere or self.manages is manage_every_node
 
-    def serves(self, pod: Pod) -> bool:
-        return pod.scheduler_name in self.scheduler_names and not self._is_of_others(pod)
+    def is_responsible_for(self, pod: Pod) -> bool:
+        return pod.scheduler_name in self.scheduler_names and not self._belongs_to_other_scheduler(pod)
 
-    def _is_of_others(self, item: Pod | PodGroup) -> bool:
-        return self.division is not None and not self.division.has_job(item)
+    def _belongs_to_other_scheduler(self, item: Pod | PodGroup) -> bool:
+        return self.multi_scheduler is not None and not self.multi_scheduler.owns_job(item)
 
-    def newest(self, pod: Pod) -> Pod | None:
+    def latest_pod(self, pod: Pod) -> Pod | None:
         """The same pod as last told; None where it is gone."""
         known = self.pods.get(pod.key)
         return known if known is not None and known.uid == pod.uid else None
 
     # inside -----------------------------------------------------------------------------------------------------
 
-    def _request(self, old: KubeObject | None, new: KubeObject | None) -> None:
+    def _handle_bind_request(self, old: KubeObject | None, new: KubeObject | None) -> None:
         assert old is None or isinstance(old, BindRequest)
         assert new is None or isinstance(new, BindRequest)
         if self.requests is not None:
-            self.requests.hear(old, new)
+            self.requests.handle_event(old, new)
 
-    def _node(self, node: Node, *, is_gone: bool) -> None:
-        if Node in self.left_to_others:
+    def _handle_node(self, node: Node, *, is_gone: bool) -> None:
+        if Node in self.kinds_handled_elsewhere:
             return
         cache = self.engine.cache
         if not is_gone and self.manages(node):
@@ -101,14 +101,14 @@ class Following:
         elif cache.node(node.name) is not None:
             cache.remove_node(node.name)
 
-    def _pod(self, old: Pod | None, new: Pod | None) -> None:
+    def _handle_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or old.uid != new.uid):
-            self._gone(old)
+            self._handle_pod_deleted(old)
         if new is None:
             return
-        if not new.spec.node_name and not self.serves(new):
-            if self.requests is not None and new.status.phase not in OVER:
-                self.requests.pod_of_others(new)
+        if not new.spec.node_name and not self.is_responsible_for(new):
+            if self.requests is not None and new.status.phase not in ENDED_PHASES:
+                self.requests.handle_foreign_pod(new)
             return  # somebody else's, and nowhere yet
         self.pods[new.key] = new
         if new.spec.node_name:
@@ -116,43 +116,43 @@ class Following:
         else:
             self.waiting[new.uid] = new
         if self.requests is not None and new.spec.node_name:
-            self.requests.pod_placed(new)
-        elif self.requests is not None and not new.terminating and new.status.phase not in OVER:
-            self.requests.pod_came(new)
-        if Pod not in self.left_to_others:
-            self._count(new)
-        if new.status.phase in OVER:
-            self.engine.handle.nominations.stays(new.uid)
+            self.requests.handle_pod_assigned(new)
+        elif self.requests is not None and not new.terminating and new.status.phase not in ENDED_PHASES:
+            self.requests.handle_pod_add(new)
+        if Pod not in self.kinds_handled_elsewhere:
+            self._update_cache(new)
+        if new.status.phase in ENDED_PHASES:
+            self.engine.handle.nominator.remove_victim(new.uid)
             self._forget_assumed(new)
-        if not self._is_of_others(new):
-            self.engine.observe(new)
+        if not self._belongs_to_other_scheduler(new):
+            self.engine.handle_update(new)
 
-    def _gone(self, pod: Pod) -> None:
+    def _handle_pod_deleted(self, pod: Pod) -> None:
         known = self.pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
             del self.pods[pod.key]
         self.waiting.pop(pod.uid, None)
         if self.requests is not None:
-            self.requests.pod_gone(pod)
+            self.requests.handle_pod_delete(pod)
         cache = self.engine.cache
         self._forget_assumed(pod)
-        if Pod not in self.left_to_others and cache.pod(pod.uid) is not None:
+        if Pod not in self.kinds_handled_elsewhere and cache.pod(pod.uid) is not None:
             cache.remove_pod(pod)
-        self.engine.handle.nominations.stays(pod.uid)
-        self.engine.withdraw(pod)
+        self.engine.handle.nominator.remove_victim(pod.uid)
+        self.engine.handle_delete(pod)
 
     def _forget_assumed(self, pod: Pod) -> None:
         """What a pod held that went on its way to a node is free."""
         cache = self.engine.cache
-        assumed = cache.pod(pod.uid) if cache.is_assumed(pod.uid) and self.serves(pod) else None
+        assumed = cache.pod(pod.uid) if cache.is_assumed(pod.uid) and self.is_responsible_for(pod) else None
         if assumed is not None:
             cache.forget(assumed)
-            self.freed(assumed)
+            self.on_pod_released(assumed)
 
-    def _count(self, pod: Pod) -> None:
+    def _update_cache(self, pod: Pod) -> None:
         """A pod on a node takes room there until it ends, whoever put it there."""
         cache, known = self.engine.cache, self.engine.cache.pod(pod.uid)
-        if pod.status.phase in OVER:
+        if pod.status.phase in ENDED_PHASES:
             if known is not None and not cache.is_assumed(pod.uid):
                 cache.remove_pod(pod)
         elif not pod.spec.node_name:

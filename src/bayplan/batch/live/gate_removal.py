@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from bayplan.batch.live.write_interfaces import Writer
+from bayplan.batch.live.write_interfaces import IntentWriter
 from bayplan.batch.model.tasks import QUEUE_ALLOCATION_GATE
 from bayplan.batch.session.verbose_log import DECISIONS
 from bayplan.client import PODS, STRATEGIC_PATCH, Client
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, Conflict, LeaseLost, NotFound, Unreachable
 from bayplan.objects.core import Pod
-from bayplan.telemetry.logs import Ref, StructuredLog
+from bayplan.telemetry.logs import ObjectRef, StructuredLog
 
 log = logging.getLogger(__name__)
 outcomes = StructuredLog(__name__)
@@ -33,7 +33,7 @@ class GateRemovals:
     """Carries out what sessions have admitted."""
 
     client: Client
-    writes: Writer
+    writes: IntentWriter
     clock: Clock
     _under_way: set[str] = field(default_factory=set)
     _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # by uid: how often, and no try before then
@@ -43,15 +43,15 @@ class GateRemovals:
         _, paused_until_s = self._refused.get(pod.uid, _NEVER)
         if pod.uid not in self._under_way and self.clock.monotonic_s() >= paused_until_s:
             self._under_way.add(pod.uid)
-            self.writes.start(self._carry_out(pod), f"removing the gate of {pod.key}")
+            self.writes.start(self._remove_gate(pod), f"removing the gate of {pod.key}")
 
-    async def _carry_out(self, pod: Pod) -> None:
+    async def _remove_gate(self, pod: Pod) -> None:
         gate = {"name": QUEUE_ALLOCATION_GATE, "$patch": "delete"}
         patch = {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}}
         try:
             await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, kind=STRATEGIC_PATCH)
             self._refused.pop(pod.uid, None)
-            outcomes.info("Removed Volcano scheduling gate from pod", v=DECISIONS, pod=Ref(pod.key))
+            outcomes.info("Removed Volcano scheduling gate from pod", v=DECISIONS, pod=ObjectRef(pod.key))
         except (NotFound, Conflict):
             self._refused.pop(pod.uid, None)  # gone, or a namesake that came after it
         except BayplanError as fault:

@@ -17,15 +17,15 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import PodGroup
 
-_POINTS = 20
+_POINTS_PER_NAME = 20
 """Of each scheduler on the ring."""
 
 
-class Ring:
+class HashRing:
     """Words to names, so that most words keep their name when a name comes or goes."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        points = {crc32(f"{number}{name}".encode()): name for name in names for number in range(_POINTS)}
+        points = {crc32(f"{number}{name}".encode()): name for name in names for number in range(_POINTS_PER_NAME)}
         self._hashes = sorted(points)
         self._names = [points[each] for each in self._hashes]
 
@@ -35,19 +35,19 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class MultiScheduler:
     """One of several schedulers."""
 
     own: str
     count: int
-    _ring: Ring = field(init=False, repr=False, compare=False)
+    _ring: HashRing = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         base = self.own.rpartition("-")[0]
-        object.__setattr__(self, "_ring", Ring(f"{base}-{number}" for number in range(self.count)))
+        object.__setattr__(self, "_ring", HashRing(f"{base}-{number}" for number in range(self.count)))
 
     @classmethod
-    def told_by(cls, environment: Mapping[str, str]) -> Division | None:
+    def from_environment(cls, environment: Mapping[str, str]) -> MultiScheduler | None:
         """What Volcano's variables say; None where one scheduler has everything to itself."""
         if environment.get("MULTI_SCHEDULER_ENABLE") != "true":
             return None
@@ -55,7 +55,7 @@ class Division:
         is_number = count.isascii() and count.isdigit() and int(count) > 0
         return cls(environment.get("SCHEDULER_POD_NAME", ""), int(count) if is_number else 1)
 
-    def fault(self) -> str:
+    def validation_error(self) -> str:
         """What cannot be meant; nothing where all is well."""
         _, dash, number = self.own.rpartition("-")
         if dash and number.isascii() and number.isdigit() and int(number) < self.count:
@@ -65,18 +65,18 @@ class Division:
             f"such as scheduler-0, with a number below SCHEDULER_NUM ({self.count})"
         )
 
-    def has_word(self, word: str) -> bool:
+    def owns_key(self, word: str) -> bool:
         """Whether our part of the ring has what is called so."""
         return self._ring.name_for(word) == self.own
 
-    def has_node(self, node: Node) -> bool:
-        return self.has_word(node.name)
+    def owns_node(self, node: Node) -> bool:
+        return self.owns_key(node.name)
 
-    def has_job(self, item: Pod | PodGroup) -> bool:
+    def owns_job(self, item: Pod | PodGroup) -> bool:
         """By the first owner, which a pod and its group have in common; else by its own name."""
-        return self.has_word(_owner(item))
+        return self.owns_key(_owner_name(item))
 
 
-def _owner(item: KubeObject) -> str:
+def _owner_name(item: KubeObject) -> str:
     owners = item.metadata.owner_references
     return owners[0].name if owners else item.name

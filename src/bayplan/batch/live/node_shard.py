@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.evaluation.shard_filter import Shard, ShardStatus, usable
-from bayplan.batch.live.write_interfaces import Writer
-from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.batch.evaluation.shard_filter import Shard, ShardStatus, usable_nodes
+from bayplan.batch.live.write_interfaces import IntentWriter
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, Conflict, NotFound
 from bayplan.objects.volcano.types import NodeShard
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Sharding:
+class NodeShardSync:
     """One scheduler's part of a cluster that several share."""
 
     engine: BatchEngine
     client: Client
-    writes: Writer
-    shards: Resource
+    writes: IntentWriter
+    shards: GroupVersionResource
     clock: LoopClock
     name: str
     is_hard: bool
@@ -36,28 +36,28 @@ class Sharding:
     _writing: bool = False
     _is_unsure: bool = False
     """Whether a patch may still be applied. The next one is sent whatever the shard says, to change its version."""
-    _told: tuple[str, ShardStatus] | None = field(default=None)  # version of the shard, and what we wrote of it
+    _last_written: tuple[str, ShardStatus] | None = field(default=None)  # version of the shard, and what we wrote of it
 
-    def look(self) -> None:
+    def sync(self) -> None:
         """Before a session: what is ours from now on."""
         known = self.engine.cache.catalog.table(NodeShard)
-        status = usable(self.name, known)
+        status = usable_nodes(self.name, known)
         self.engine.handle.shard = Shard(status.in_use, self.is_hard)
         mine = known.get(self.name)
-        self._name_missing(is_missing=mine is None)
-        if mine is None or self._writing or (status == ShardStatus.told_by(mine) and not self._is_unsure):
+        self._log_missing_shard(is_missing=mine is None)
+        if mine is None or self._writing or (status == ShardStatus.from_node_shard(mine) and not self._is_unsure):
             return
         saying = mine.metadata.resource_version, status
-        if saying != self._told:
-            self._told, self._writing = saying, True
-            self.writes.start(self._tell(mine, status), f"writing the status of node shard {self.name}")
+        if saying != self._last_written:
+            self._last_written, self._writing = saying, True
+            self.writes.start(self._write_status(mine, status), f"writing the status of node shard {self.name}")
 
-    def _name_missing(self, *, is_missing: bool) -> None:
+    def _log_missing_shard(self, *, is_missing: bool) -> None:
         if is_missing and not self._is_missing:
             log.error("sharding is on, and there is no node shard %s; create it, or name another one", self.name)
         self._is_missing = is_missing
 
-    async def _tell(self, mine: NodeShard, status: ShardStatus) -> None:
+    async def _write_status(self, mine: NodeShard, status: ShardStatus) -> None:
         said: dict[str, Any] = {
             "nodesInUse": sorted(status.in_use),
             "nodesToAdd": sorted(status.to_add),
@@ -73,9 +73,9 @@ class Sharding:
         except NotFound:
             return
         except Conflict:
-            self._told = None
+            self._last_written = None
         except ApiError as fault:
-            self._told = None  # the next session tries again
+            self._last_written = None  # the next session tries again
             self._is_unsure = self._is_unsure or fault.outcome_unknown
             raise
         finally:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
-from bayplan.batch.evaluation.node_sampling import Share
-from bayplan.batch.live.multi_scheduler import Division
-from bayplan.codec.go_duration import Duration
+from bayplan.batch.evaluation.node_sampling import FeasibleNodeSampling
+from bayplan.batch.live.multi_scheduler import MultiScheduler
+from bayplan.codec.go_duration import GoDuration
 from bayplan.objects.core import Node
 from bayplan.objects.volcano.types import DEFAULT_QUEUE
 
 LOCK_NAMESPACE = "volcano-system"
-_A_SECOND = Duration.of_seconds(1)
+_ONE_SECOND = GoDuration.of_seconds(1)
 NO_SHARDS, HARD_SHARDS, SOFT_SHARDS = "none", "hard", "soft"
 
 
@@ -23,7 +23,7 @@ class BatchOptions:
     """Flags of vc-scheduler by their names."""
 
     scheduler_name: tuple[str, ...] = (DEFAULT_SCHEDULER,)
-    schedule_period: Duration = _A_SECOND
+    schedule_period: GoDuration = _ONE_SECOND
     default_queue: str = DEFAULT_QUEUE
     node_selector: tuple[str, ...] = ()
     ignored_provisioners: tuple[str, ...] = ()
@@ -32,11 +32,11 @@ class BatchOptions:
     minimum_percentage_nodes_to_find: int = 5
     sharding_mode: str = NO_SHARDS
     sharding_name: str = DEFAULT_SCHEDULER
-    queues_admit: bool = False
+    queue_admission: bool = False
     """Whether pods are let go from Volcano's gate when their queue has room: the feature gate for that is on."""
-    division: Division | None = None
+    multi_scheduler: MultiScheduler | None = None
     """Which of several schedulers of one name this is."""
-    writes_at_once: int = 64
+    max_concurrent_writes: int = 64
     slice_s: float = 0.004
 
     @property
@@ -45,9 +45,9 @@ class BatchOptions:
         return self.scheduler_name[0] if len(self.scheduler_name) == 1 else DEFAULT_SCHEDULER
 
     @property
-    def sole_names(self) -> tuple[str, ...]:
+    def exclusive_scheduler_names(self) -> tuple[str, ...]:
         """The names whose pods are all ours; none where several schedulers of a name divide the work."""
-        return () if self.is_sharded or self.division is not None else self.scheduler_name
+        return () if self.is_sharded or self.multi_scheduler is not None else self.scheduler_name
 
     @property
     def is_sharded(self) -> bool:
@@ -55,13 +55,13 @@ class BatchOptions:
         return self.sharding_mode != NO_SHARDS
 
     @property
-    def share(self) -> Share | None:
+    def node_sampling(self) -> FeasibleNodeSampling | None:
         """How many nodes are looked at for a task; None: all of them, which costs little here."""
         if not self.percentage_nodes_to_find:
             return None
-        return Share(self.percentage_nodes_to_find, self.minimum_feasible_nodes)
+        return FeasibleNodeSampling(self.percentage_nodes_to_find, self.minimum_feasible_nodes)
 
-    def faults(self) -> Iterable[str]:
+    def validation_errors(self) -> Iterable[str]:
         """What cannot be meant."""
         if not all(self.scheduler_name) or not self.scheduler_name:
             yield "--scheduler-name must not be empty; leave it out for volcano"
@@ -72,14 +72,14 @@ class BatchOptions:
         for text in self.node_selector:
             if not all(text.partition(":")):
                 yield f"--node-selector {text!r} is no label:value; write, for instance, pool:batch"
-        if self.division is not None and (fault := self.division.fault()):
+        if self.multi_scheduler is not None and (fault := self.multi_scheduler.validation_error()):
             yield fault
         if self.schedule_period.seconds <= 0:
             yield "--schedule-period must be above zero"
 
     def manages(self, node: Node) -> bool:
         """Whether any of the selectors names the node (all of them do where there is none), and it is in our part."""
-        if self.division is not None and not self.division.has_node(node):
+        if self.multi_scheduler is not None and not self.multi_scheduler.owns_node(node):
             return False
         labels: Mapping[str, Any] = node.metadata.labels
         pairs = [text.partition(":")[::2] for text in self.node_selector]

@@ -12,34 +12,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.errors import BayplanError
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class BatchReloading:
+class BatchPluginReloader:
     """Keeps the plugins and actions of an engine in step with their files."""
 
     engine: BatchEngine
-    looks: Callable[[], object]
-    load: Callable[[], tuple[PluginSet, ActionSet]]
+    read_version: Callable[[], object]
+    load: Callable[[], tuple[BatchPluginSet, ActionSet]]
     fault: str = ""
     """Why the files of now are not in use; empty where they are."""
-    _seen: object = field(init=False)
+    _loaded_version: object = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seen = self.looks()
+        self._loaded_version = self.read_version()
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Take over what has changed since the last look."""
         try:
-            seen = self.looks()
-            if seen == self._seen:
+            seen = self.read_version()
+            if seen == self._loaded_version:
                 return
-            self._seen = seen
-            self.engine.renew(*self.load())
+            self._loaded_version = seen
+            self.engine.replace_plugins(*self.load())
         except Exception as fault:  # whatever somebody's file does, the process goes on
             told = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
             if told != self.fault:

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from bayplan.batch.diagnostics.misconfigured_objects import Grievance, grievances
-from bayplan.batch.live.event_handlers import Following
-from bayplan.batch.live.write_interfaces import Speaker, Statuses, Writer
+from bayplan.batch.diagnostics.misconfigured_objects import ObjectProblem, find_misconfigured_objects
+from bayplan.batch.live.event_handlers import BatchEventHandlers
+from bayplan.batch.live.write_interfaces import IntentWriter, ObjectEventRecorder, PodStatusWriter
 from bayplan.batch.model.tasks import GROUP_NAME
-from bayplan.batch.session.outcome import GroupEvent, GroupOutcome, Outcome
-from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.batch.session.outcome import GroupEvent, GroupOutcome, SessionResult
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.codec.quantity import Quantity
 from bayplan.errors import ApiError, Conflict, NotFound
 from bayplan.objects.core import Pod
@@ -31,37 +31,39 @@ from bayplan.telemetry.events import WARNING
 log = logging.getLogger(__name__)
 
 UNSCHEDULABLE, MISCONFIGURED = "Unschedulable", "Misconfigured"
-GROUPLESS = (
+NO_POD_GROUP_MESSAGE = (
     f"the pod names no pod group by the annotation {GROUP_NAME}; the pod group controller adds it, or create a "
     "PodGroup and name it"
 )
-_WORTH_SWEEPING = 1024
+_CLEANUP_THRESHOLD = 1024
 
 _Object = tuple[type[KubeObject], str, str]
 """Kind, key and uid."""
 
 
 @dataclass(slots=True)
-class Telling:
+class SessionStatusUpdater:
     """Writes what a session has left."""
 
-    following: Following
+    following: BatchEventHandlers
     client: Client
-    writes: Writer
-    statuses: Statuses
-    speaker: Speaker
-    groups: Resource
-    queues: Resource
+    writes: IntentWriter
+    statuses: PodStatusWriter
+    speaker: ObjectEventRecorder
+    groups: GroupVersionResource
+    queues: GroupVersionResource
     _latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by path: what waits to be written
     _busy: set[str] = field(default_factory=set)
-    _said: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by path: version of the object, and what we wrote
-    _told: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    _last_written: dict[str, tuple[str, Any]] = field(
+        default_factory=dict
+    )  # by path: version of the object, and what we wrote
+    _last_events: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """By object and reason: the texts of the events of the last session that had any."""
     _faults: set[str] = field(default_factory=set)
-    _grieved: dict[_Object, str] = field(default_factory=dict)  # what is wrong with objects, as last told
-    _groupless: set[str] = field(default_factory=set)
+    _last_reported: dict[_Object, str] = field(default_factory=dict)  # what is wrong with objects, as last told
+    _pods_without_group: set[str] = field(default_factory=set)
 
-    def tell(self, outcome: Outcome, *, early: bool = False) -> Iterable[None]:
+    def update_statuses(self, outcome: SessionResult, *, early: bool = False) -> Iterable[None]:
         """All that a session has left to say, some of it a turn; after an early one, what others wait to hear."""
         catalog = self.following.engine.cache.catalog
         table = catalog.table(volcano.PodGroup)
@@ -70,7 +72,7 @@ class Telling:
             group = table.get(uid)
             if found.changed and group is not None and not (early and found.status.phase == group.status.phase):
                 written.add(uid)
-                self._write_group(group, found)
+                self._update_group(group, found)
                 yield
         by_reason: dict[tuple[str, str], list[GroupEvent]] = {}
         for event in outcome.events:
@@ -78,61 +80,68 @@ class Telling:
                 by_reason.setdefault((event.group, event.reason), []).append(event)
         for (uid, _), events in by_reason.items():
             if (group := table.get(uid)) is not None:
-                self._record(group, events)
+                self._record_group_events(group, events)
                 yield
         if not early:
-            yield from self._tell_the_rest(outcome)
+            yield from self._update_pods_and_queues(outcome)
 
-    def _tell_the_rest(self, outcome: Outcome) -> Iterable[None]:
+    def _update_pods_and_queues(self, outcome: SessionResult) -> Iterable[None]:
         for key, message in outcome.messages.items():
             pod = self.following.pods.get(key)
             if pod is not None and not self.following.engine.cache.pod(pod.uid):
-                self._explain(pod, message.reason, message.message, message.nominated_node)
+                self._update_pod_condition(pod, message.reason, message.message, message.nominated_node)
                 yield
         queues = self.following.engine.cache.catalog.table(volcano.Queue)
         for name, held in outcome.queues.items():
             if name in queues:
-                self._write_queue(queues[name], held)
+                self._update_queue(queues[name], held)
                 yield
-        yield from self._complain(outcome)
-        self._sweep()
+        yield from self._report_faults(outcome)
+        self._forget_deleted_objects()
 
     # groups and queues ------------------------------------------------------------------------------------------
 
-    def _write_group(self, group: volcano.PodGroup, found: GroupOutcome) -> None:
+    def _update_group(self, group: volcano.PodGroup, found: GroupOutcome) -> None:
         """Groups have no status of their own: the object itself is patched, and only what a session decides of it."""
         status = found.status
         said: dict[str, Any] = {
             "phase": status.phase or None,
-            "conditions": [_written(each) for each in status.conditions] or None,
+            "conditions": [_condition_to_dict(each) for each in status.conditions] or None,
             "running": status.running or None,
             "succeeded": status.succeeded or None,
             "failed": status.failed or None,
         }
-        meaning = (status.phase, status.running, status.succeeded, status.failed, _meaning(status.conditions))
+        meaning = (status.phase, status.running, status.succeeded, status.failed, _condition_keys(status.conditions))
         patch = {"metadata": _precondition(group), "status": said}
         self._write(self.groups, group, patch, meaning)
 
-    def _write_queue(self, queue: volcano.Queue, held: Mapping[str, Quantity]) -> None:
+    def _update_queue(self, queue: volcano.Queue, held: Mapping[str, Quantity]) -> None:
         allocated: dict[str, str | None] = {name: None for name in queue.status.allocated if name not in held}
         allocated |= {name: str(amount) for name, amount in held.items()}
         patch = {"metadata": _precondition(queue), "status": {"allocated": allocated}}
         self._write(self.queues, queue, patch, allocated, subresource="status")
 
     def _write(
-        self, resource: Resource, item: KubeObject, patch: dict[str, Any], meaning: Any, subresource: str = ""
+        self,
+        resource: GroupVersionResource,
+        item: KubeObject,
+        patch: dict[str, Any],
+        meaning: Any,
+        subresource: str = "",
     ) -> None:
         path = f"{resource} {item.key}"
         version = item.metadata.resource_version
-        if self._said.get(path) == (version, meaning):
+        if self._last_written.get(path) == (version, meaning):
             return  # the watch has not shown it yet
-        self._said[path] = version, meaning
+        self._last_written[path] = version, meaning
         self._latest[path] = patch
         if path not in self._busy:
             self._busy.add(path)
             self.writes.start(self._write_latest(resource, item, path, subresource), f"writing the status of {path}")
 
-    async def _write_latest(self, resource: Resource, item: KubeObject, path: str, subresource: str) -> None:
+    async def _write_latest(
+        self, resource: GroupVersionResource, item: KubeObject, path: str, subresource: str
+    ) -> None:
         meta, before, after = item.metadata, "", ""
         try:
             while (patch := self._latest.pop(path, None)) is not None:
@@ -152,75 +161,81 @@ class Telling:
                 except NotFound:
                     return
                 except Conflict:
-                    self._said.pop(path, None)  # the next session writes what is still true of the newer version
+                    self._last_written.pop(
+                        path, None
+                    )  # the next session writes what is still true of the newer version
                 except ApiError as fault:
-                    self._said.pop(path, None)  # nobody knows what it says now: the next session writes it again
+                    self._last_written.pop(
+                        path, None
+                    )  # nobody knows what it says now: the next session writes it again
                     log.warning("cannot write the status of %s: %s; the next session tries again", path, fault)
         finally:
             self._busy.discard(path)
 
     # pods and people --------------------------------------------------------------------------------------------
 
-    def _explain(self, pod: Pod, reason: str, message: str, nominate: str = "") -> None:
-        if self.statuses.say(pod, reason, message, nominate or None) is not None:
-            self.speaker.tell(pod, WARNING, "FailedScheduling", message)
+    def _update_pod_condition(self, pod: Pod, reason: str, message: str, nominate: str = "") -> None:
+        if self.statuses.set_unschedulable(pod, reason, message, nominate or None) is not None:
+            self.speaker.record_core_event(pod, WARNING, "FailedScheduling", message)
 
-    def _record(self, item: KubeObject, events: Sequence[GroupEvent]) -> None:
+    def _record_group_events(self, item: KubeObject, events: Sequence[GroupEvent]) -> None:
         """Record a session's events of one reason about an object, without those of the session before."""
         key = item.metadata.uid, events[0].reason
-        before = self._told.get(key, ())
-        self._told[key] = tuple(dict.fromkeys(event.text for event in events))
+        before = self._last_events.get(key, ())
+        self._last_events[key] = tuple(dict.fromkeys(event.text for event in events))
         for event in {event.text: event for event in events}.values():
             if event.text not in before:
-                self.speaker.tell(item, event.type, event.reason, event.text)
+                self.speaker.record_core_event(item, event.type, event.reason, event.text)
 
-    def _complain(self, outcome: Outcome) -> Iterable[None]:
+    def _report_faults(self, outcome: SessionResult) -> Iterable[None]:
         """What somebody must mend: on the object where it is one's, and in the log once."""
         current = set(outcome.faults)
         for sentence in sorted(current - self._faults):
             log.warning("%s", sentence)
         self._faults = current
-        yield from self._grieve(list(grievances(self.following.engine, outcome)))  # at once: turns change the ledger
-        yield from self._name_groupless()
+        yield from self._report_objects(
+            list(find_misconfigured_objects(self.following.engine, outcome))
+        )  # at once: turns change the ledger
+        yield from self._report_pods_without_group()
 
-    def _grieve(self, found: Iterable[Grievance]) -> Iterable[None]:
+    def _report_objects(self, found: Iterable[ObjectProblem]) -> Iterable[None]:
         """One event an object, with all that is wrong, when that is not what it was told last; of a pod its status."""
         by_object: dict[_Object, tuple[KubeObject, list[str]]] = {}
         for item, sentence in found:
             by_object.setdefault((type(item), item.key, item.metadata.uid), (item, []))[1].append(sentence)
-        told_before, self._grieved = self._grieved, {}
+        told_before, self._last_reported = self._last_reported, {}
         for key, (item, sentences) in by_object.items():
             text = ". ".join(sentences)
             if isinstance(item, Pod):
-                self._explain(item, UNSCHEDULABLE, text)
+                self._update_pod_condition(item, UNSCHEDULABLE, text)
             else:
-                self._grieved[key] = text
+                self._last_reported[key] = text
                 if told_before.get(key) != text:
-                    self.speaker.tell(item, WARNING, MISCONFIGURED, text)
+                    self.speaker.record_core_event(item, WARNING, MISCONFIGURED, text)
             yield
 
-    def _name_groupless(self) -> Iterable[None]:
+    def _report_pods_without_group(self) -> Iterable[None]:
         """Pods of ours without a group. Controllers need a moment: who is without one for two sessions is told."""
         following, found = self.following, set[str]()
         for pod in list(following.waiting.values()):
             if GROUP_NAME in pod.metadata.annotations:
                 continue
             found.add(pod.uid)
-            if pod.uid in self._groupless:
-                self._explain(pod, UNSCHEDULABLE, GROUPLESS)
+            if pod.uid in self._pods_without_group:
+                self._update_pod_condition(pod, UNSCHEDULABLE, NO_POD_GROUP_MESSAGE)
                 yield
-        self._groupless = found
+        self._pods_without_group = found
 
-    def _sweep(self) -> None:
+    def _forget_deleted_objects(self) -> None:
         """Forget what was said about objects that are gone."""
-        if len(self._said) < _WORTH_SWEEPING and len(self._told) < _WORTH_SWEEPING:
+        if len(self._last_written) < _CLEANUP_THRESHOLD and len(self._last_events) < _CLEANUP_THRESHOLD:
             return
         catalog = self.following.engine.cache.catalog
         groups, queues = catalog.table(volcano.PodGroup), catalog.table(volcano.Queue)
         paths = {f"{self.groups} {key}" for key in groups} | {f"{self.queues} {key}" for key in queues}
         uids = {item.metadata.uid for item in (*groups.values(), *queues.values())}
-        self._said = {path: said for path, said in self._said.items() if path in paths}
-        self._told = {key: text for key, text in self._told.items() if key[0] in uids}
+        self._last_written = {path: said for path, said in self._last_written.items() if path in paths}
+        self._last_events = {key: text for key, text in self._last_events.items() if key[0] in uids}
 
 
 class _Answer(msgspec.Struct):
@@ -232,13 +247,13 @@ def _precondition(item: KubeObject) -> dict[str, Any]:
     return {"uid": item.metadata.uid, "resourceVersion": item.metadata.resource_version}
 
 
-def _written(condition: volcano.PodGroupCondition) -> dict[str, Any]:
+def _condition_to_dict(condition: volcano.PodGroupCondition) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(condition)
     if condition.last_transition_time is not None:
         tree["lastTransitionTime"] = condition.last_transition_time.strftime("%Y-%m-%dT%H:%M:%SZ")
     return tree
 
 
-def _meaning(conditions: Iterable[volcano.PodGroupCondition]) -> tuple[tuple[str, str, str, str], ...]:
+def _condition_keys(conditions: Iterable[volcano.PodGroupCondition]) -> tuple[tuple[str, str, str, str], ...]:
     """What counts of conditions: not when they were set, nor by which session."""
     return tuple((each.type, each.status, each.reason, each.message) for each in conditions)

@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from bayplan.api_writes.crash_points import Reached
+from bayplan.api_writes.crash_points import CrashPointCallback
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 
 
-class Writer(Protocol):
+class IntentWriter(Protocol):
     """Performs intents, and runs work that nobody waits for."""
 
-    reached: Reached
+    crash_point: CrashPointCallback
     """Told of every step at which a test may want the process to die."""
 
     async def perform(self, intent: object) -> Any: ...
@@ -38,21 +38,21 @@ class Writer(Protocol):
     async def abandon(self) -> None: ...
 
 
-class Statuses(Protocol):
+class PodStatusWriter(Protocol):
     """Writes the status of pods."""
 
-    def say(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
+    def set_unschedulable(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
         """Write why a pod waits, unless its status says so: then None. `nominate`: None keeps its node."""
         ...
 
-    def being_written(self, uid: str) -> asyncio.Task[None] | None: ...
+    def pending_write(self, uid: str) -> asyncio.Task[None] | None: ...
 
     async def patch(self, pod: Pod, patch: dict[str, Any]) -> bool:
         """Whether there still is such a pod; raises what goes wrong again and again."""
         ...
 
 
-class Speaker(Protocol):
+class ObjectEventRecorder(Protocol):
     """Tells people, by events about objects."""
 
-    def tell(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None: ...
+    def record_core_event(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None: ...

@@ -14,9 +14,9 @@ Comparisons that name dimensions return the names, cpu and memory first, the oth
 | here | Volcano |
 |---|---|
 | `names_above` | LessEqualWithResourcesName, GreaterPartly |
-| `names_above_in` | LessEqualWithDimensionAndResourcesName |
-| `names_greater_in`, `names_greater_relevant` | GreaterPartlyWithDimension, GreaterPartlyWithRelevantDimensions |
-| `names_within`, `names_within_used` | LessEqualPartlyWithDimension, LessEqualPartlyWithDimensionZeroFiltered |
+| `requested_names_above` | LessEqualWithDimensionAndResourcesName |
+| `requested_names_greater`, `relevant_names_greater` | GreaterPartlyWithDimension, GreaterPartlyWithRelevantDimensions |
+| `requested_names_within`, `used_names_within` | LessEqualPartlyWithDimension, LessEqualPartlyWithDimensionZeroFiltered |
 
 Cost: a microsecond or less each, plus a dictionary step a scalar. Whole-node comparisons belong on columns, not here.
 """
@@ -27,7 +27,7 @@ import sys
 from collections.abc import Mapping
 from enum import Enum
 
-from bayplan.codec.quantity import Format, Quantity, parse_quantity
+from bayplan.codec.quantity import Quantity, QuantityFormat, parse_quantity
 from bayplan.errors import BayplanError
 from bayplan.objects.meta import ResourceList
 from bayplan.objects.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, is_scalar_resource
@@ -42,7 +42,7 @@ _UNNAMED_INFINITY = -1.0  # what Volcano puts in place of a scalar without limit
 _COUNT_QUOTA_PREFIX = "count/"
 
 
-class Missing(Enum):
+class DimensionDefault(Enum):
     """What a scalar counts as on a side that does not name it."""
 
     ZERO = 0
@@ -79,7 +79,7 @@ class Amounts:
 
     @staticmethod
     def unlimited() -> Amounts:
-        """All the cpu and memory there is. It names no scalar, so `Missing` decides about those."""
+        """All the cpu and memory there is. It names no scalar, so `DimensionDefault` decides about those."""
         return Amounts(UNLIMITED, UNLIMITED, None, MAX_TASKS)
 
     @staticmethod
@@ -109,7 +109,7 @@ class Amounts:
         """The amounts as a status of an object holds them; fractions are cut off."""
         found = {
             CPU: Quantity.of_milli(_as_int64(self.milli_cpu)),
-            MEMORY: Quantity.of(_as_int64(self.memory), Format.BINARY_SI),
+            MEMORY: Quantity.of(_as_int64(self.memory), QuantityFormat.BINARY_SI),
         }
         for name, amount in (self.scalars or {}).items():
             found[name] = (Quantity.of if name == PODS else Quantity.of_milli)(_as_int64(amount))
@@ -138,7 +138,7 @@ class Amounts:
     def is_zero(self, name: str) -> bool:
         return self.get(name) < TOLERANCE
 
-    def knows(self, name: str) -> bool:
+    def has_dimension(self, name: str) -> bool:
         """Whether there is some cpu or memory, or the scalar is named here, be it with nothing."""
         return not self.is_zero(name) if name in (CPU, MEMORY) else name in (self.scalars or {})
 
@@ -200,7 +200,7 @@ class Amounts:
                     mine[name] = amount
         return self
 
-    def min_dimension(self, other: Amounts, missing: Missing) -> Amounts:
+    def min_dimension(self, other: Amounts, missing: DimensionDefault) -> Amounts:
         """Lower each dimension to the other's where that is less; a scalar it does not name falls to `missing`."""
         self.milli_cpu = min(self.milli_cpu, other.milli_cpu)
         self.memory = min(self.memory, other.memory)
@@ -209,15 +209,15 @@ class Amounts:
             for name, amount in mine.items():
                 if name in theirs:
                     mine[name] = min(amount, theirs[name])
-                elif missing is Missing.ZERO:
+                elif missing is DimensionDefault.ZERO:
                     mine[name] = 0.0
         return self
 
-    def diff(self, other: Amounts, missing: Missing) -> tuple[Amounts, Amounts]:
+    def diff(self, other: Amounts, missing: DimensionDefault) -> tuple[Amounts, Amounts]:
         """By how much this is more, and by how much less. A scalar of unlimited difference is -1."""
         more, less = Amounts(scalars={}), Amounts(scalars={})
-        more.milli_cpu, less.milli_cpu = _gaps(self.milli_cpu, other.milli_cpu)
-        more.memory, less.memory = _gaps(self.memory, other.memory)
+        more.milli_cpu, less.milli_cpu = _differences(self.milli_cpu, other.milli_cpu)
+        more.memory, less.memory = _differences(self.memory, other.memory)
         mine, theirs, default = self.scalars or {}, other.scalars or {}, float(missing.value)
         for name in (*mine, *(name for name in theirs if name not in mine)):
             left, right = mine.get(name, default), theirs.get(name, default)
@@ -233,21 +233,21 @@ class Amounts:
 
     # Comparisons
 
-    def less(self, other: Amounts, missing: Missing = Missing.ZERO) -> bool:
+    def less(self, other: Amounts, missing: DimensionDefault = DimensionDefault.ZERO) -> bool:
         """Whether every dimension is strictly less."""
         if not (self.milli_cpu < other.milli_cpu and self.memory < other.memory):
             return False
         mine, theirs = self.scalars or {}, other.scalars or {}
-        if missing is Missing.INFINITY:
+        if missing is DimensionDefault.INFINITY:
             return theirs.keys() <= mine.keys() and all(mine[name] < amount for name, amount in theirs.items())
         return all(amount < theirs.get(name, 0.0) for name, amount in mine.items())
 
-    def less_equal(self, other: Amounts, missing: Missing = Missing.ZERO) -> bool:
+    def less_equal(self, other: Amounts, missing: DimensionDefault = DimensionDefault.ZERO) -> bool:
         """Whether every dimension is less or about equal; a scalar that only the other names fails it at INFINITY."""
         if not (self.milli_cpu - other.milli_cpu < TOLERANCE and self.memory - other.memory < TOLERANCE):
             return False
         mine, theirs = self.scalars, other.scalars or {}
-        if missing is Missing.INFINITY:
+        if missing is DimensionDefault.INFINITY:
             mine = mine or {}
             return theirs.keys() <= mine.keys() and all(_within(mine[name], amount) for name, amount in theirs.items())
         if mine:
@@ -258,32 +258,32 @@ class Amounts:
 
     def equal(self, other: Amounts) -> bool:
         """Whether cpu, memory and the scalars named here are about equal."""
-        if not (_near(self.milli_cpu, other.milli_cpu) and _near(self.memory, other.memory)):
+        if not (_almost_equal(self.milli_cpu, other.milli_cpu) and _almost_equal(self.memory, other.memory)):
             return False
         theirs = other.scalars or {}
-        return all(_near(amount, theirs.get(name, 0.0)) for name, amount in (self.scalars or {}).items())
+        return all(_almost_equal(amount, theirs.get(name, 0.0)) for name, amount in (self.scalars or {}).items())
 
-    def less_partly(self, other: Amounts, missing: Missing = Missing.ZERO) -> bool:
+    def less_partly(self, other: Amounts, missing: DimensionDefault = DimensionDefault.ZERO) -> bool:
         """Whether any dimension is strictly less."""
         if self.milli_cpu < other.milli_cpu or self.memory < other.memory:
             return True
         mine, theirs = self.scalars or {}, other.scalars or {}
-        if _missing_decides(mine, theirs, missing):
+        if _missing_name_is_less(mine, theirs, missing):
             return True
         return any(amount < theirs.get(name, 0.0) for name, amount in mine.items())
 
     # Comparisons that name dimensions
 
-    def names_above(self, other: Amounts, missing: Missing = Missing.ZERO) -> list[str]:
+    def names_above(self, other: Amounts, missing: DimensionDefault = DimensionDefault.ZERO) -> list[str]:
         """The dimensions that are more than the other's, and not just about equal."""
         found = [] if _within(self.milli_cpu, other.milli_cpu) else [CPU]
         if not _within(self.memory, other.memory):
             found.append(MEMORY)
         mine, theirs = self.scalars or {}, other.scalars or {}
-        limited = mine if missing is Missing.ZERO else mine.keys() & theirs.keys()
+        limited = mine if missing is DimensionDefault.ZERO else mine.keys() & theirs.keys()
         return found + sorted(name for name in limited if not _within(mine[name], theirs.get(name, 0.0)))
 
-    def names_above_in(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
+    def requested_names_above(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
         """The asked dimensions that are more than the other's, be it by a crumb. Above nothing is all there is."""
         if other is None:
             return self.names()
@@ -291,25 +291,26 @@ class Amounts:
             return self.names_above(other)
         if self.scalars is None:
             asked = Amounts(asked.milli_cpu, asked.memory)
-        return self.names_greater_in(other, asked)
+        return self.requested_names_greater(other, asked)
 
-    def names_greater_in(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
+    def requested_names_greater(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
         """The asked dimensions that are more than the other's, be it by a crumb; none when nothing is asked."""
         other = other or Amounts()
-        return [name for name in _asked_names(asked) if self.get(name) > other.get(name)]
+        return [name for name in _requested_names(asked) if self.get(name) > other.get(name)]
 
-    def names_greater_relevant(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
-        """`names_greater_in` of the dimensions that the other has: some cpu, some memory, a scalar that it names."""
+    def relevant_names_greater(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
+        """`requested_names_greater` of the dimensions that the other has: some cpu, some memory, a scalar that it
+        names."""
         other = other or Amounts()
-        return [name for name in self.names_greater_in(other, asked) if other.knows(name)]
+        return [name for name in self.requested_names_greater(other, asked) if other.has_dimension(name)]
 
-    def names_within(self, other: Amounts, asked: Amounts | None) -> list[str]:
+    def requested_names_within(self, other: Amounts, asked: Amounts | None) -> list[str]:
         """The asked dimensions that are less than the other's or about equal."""
-        return [name for name in _asked_names(asked) if _within(self.get(name), other.get(name))]
+        return [name for name in _requested_names(asked) if _within(self.get(name), other.get(name))]
 
-    def names_within_used(self, other: Amounts, asked: Amounts | None) -> list[str]:
-        """`names_within` of the dimensions of which either side has any."""
-        found = self.names_within(other, asked)
+    def used_names_within(self, other: Amounts, asked: Amounts | None) -> list[str]:
+        """`requested_names_within` of the dimensions of which either side has any."""
+        found = self.requested_names_within(other, asked)
         return [name for name in found if not (self.is_zero(name) and other.is_zero(name))]
 
     def __eq__(self, other: object) -> bool:
@@ -323,7 +324,7 @@ class Amounts:
     def __str__(self) -> str:
         """As messages and conditions spell amounts."""
         parts = [(CPU, self.milli_cpu), (MEMORY, self.memory), *sorted((self.scalars or {}).items())]
-        return ", ".join(f"{name} {_written(amount)}" for name, amount in parts)
+        return ", ".join(f"{name} {_format_amount(amount)}" for name, amount in parts)
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -332,7 +333,7 @@ class Amounts:
 # Of two amounts
 
 
-def smaller(left: Amounts, right: Amounts) -> Amounts:
+def min_amounts(left: Amounts, right: Amounts) -> Amounts:
     """The lesser of each dimension; scalars are those of the left, none unless both sides have some."""
     found = Amounts(min(left.milli_cpu, right.milli_cpu), min(left.memory, right.memory))
     theirs = right.scalars
@@ -341,7 +342,7 @@ def smaller(left: Amounts, right: Amounts) -> Amounts:
     return found
 
 
-def larger(left: Amounts, right: Amounts) -> Amounts:
+def max_amounts(left: Amounts, right: Amounts) -> Amounts:
     """The greater of each dimension; scalars below zero are left out."""
     found = Amounts(max(left.milli_cpu, right.milli_cpu), max(left.memory, right.memory))
     if left.scalars is None and right.scalars is None:
@@ -354,14 +355,14 @@ def larger(left: Amounts, right: Amounts) -> Amounts:
     return found
 
 
-def exceeded(left: Amounts | None, right: Amounts | None) -> Amounts:
+def excess_amounts(left: Amounts | None, right: Amounts | None) -> Amounts:
     """The part of the left that exceeds the right."""
     if left is None:
         return Amounts()
-    return left if right is None else left.diff(right, Missing.ZERO)[0]
+    return left if right is None else left.diff(right, DimensionDefault.ZERO)[0]
 
 
-def shared_names(left: Amounts, right: Amounts, *, with_pods: bool = True) -> list[str]:
+def common_names(left: Amounts, right: Amounts, *, with_pods: bool = True) -> list[str]:
     """The dimensions of which both sides have any."""
     ours = set(left.names())
     return [name for name in right.names() if name in ours and (with_pods or name != PODS)]
@@ -388,22 +389,22 @@ def _within(left: float, right: float) -> bool:
     return left - right < TOLERANCE
 
 
-def _near(left: float, right: float) -> bool:
+def _almost_equal(left: float, right: float) -> bool:
     return left == right or abs(left - right) < TOLERANCE
 
 
-def _gaps(left: float, right: float) -> tuple[float, float]:
+def _differences(left: float, right: float) -> tuple[float, float]:
     return (left - right, 0.0) if left > right else (0.0, right - left)
 
 
-def _missing_decides(mine: Mapping[str, float], theirs: Mapping[str, float], missing: Missing) -> bool:
+def _missing_name_is_less(mine: Mapping[str, float], theirs: Mapping[str, float], missing: DimensionDefault) -> bool:
     """Whether a name that one side lacks makes "less in any dimension" true by itself."""
-    if missing is Missing.ZERO:
+    if missing is DimensionDefault.ZERO:
         return not theirs.keys() <= mine.keys()
     return not mine.keys() <= theirs.keys()
 
 
-def _asked_names(asked: Amounts | None) -> list[str]:
+def _requested_names(asked: Amounts | None) -> list[str]:
     """The dimensions of which any is asked for; `pods` is never compared, since every task asks for one."""
     if asked is None:
         return []
@@ -418,7 +419,7 @@ def _as_int64(amount: float) -> int:
     return int(amount) if -_MAX_INT64 <= amount < _MAX_INT64 else -(2**63)
 
 
-def _written(amount: float) -> str:
+def _format_amount(amount: float) -> str:
     if amount == UNLIMITED:
         return "maxFloat"
     if amount == _MAX_INT64:

@@ -20,15 +20,15 @@ ALL_NODES_UNAVAILABLE = "all nodes are unavailable"
 FitAnswer = Status | Sequence[Status] | None
 """What a predicate returns: nothing where the task fits."""
 
-REJECTS_ALLOCATING = frozenset({Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.ERROR, Code.SKIP, Code.WAIT})
-REJECTS_PREEMPTING = REJECTS_ALLOCATING - {Code.UNSCHEDULABLE}
+REJECTING_ALLOCATE = frozenset({Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.ERROR, Code.SKIP, Code.WAIT})
+REJECTING_PREEMPT = REJECTING_ALLOCATE - {Code.UNSCHEDULABLE}
 """Preempting may cure what is plainly unschedulable, so only the graver codes count there."""
 
-ABORTING = REJECTS_PREEMPTING
+UNRESOLVABLE_CODES = REJECTING_PREEMPT
 """Codes after which a node is not looked at any further."""
 
 
-def insufficient(names: Sequence[str]) -> str:
+def insufficient_reason(names: Sequence[str]) -> str:
     """The reason of a node that lacks these resources: the first is named."""
     return f"Insufficient {names[0]}" if names else ""
 
@@ -47,7 +47,7 @@ def rejects(statuses: Iterable[Status], codes: frozenset[Code]) -> bool:
 class FitErrors:
     """What one search for a node found, for one task."""
 
-    __slots__ = ("count", "head", "hyper_node", "reasons", "unresolvable")
+    __slots__ = ("count", "hyper_node", "reasons", "summary", "unresolvable")
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class FitErrors:
         self.count = count  # nodes that said no
         self.reasons: Mapping[str, int] = reasons if reasons is not None else {}
         self.unresolvable = unresolvable  # rows on which evicting is no use; None: no row
-        self.head = head
+        self.summary = head
         self.hyper_node = ""
 
     @classmethod
-    def everywhere(cls, status: Status, rows: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.intp]]) -> FitErrors:
+    def on_all_rows(cls, status: Status, rows: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.intp]]) -> FitErrors:
         """The same answer on all of these rows: something was wrong before any node was looked at."""
         count = len(rows)
         return cls(count, {status.message: count} if status.message and count else {})
 
     def text(self) -> str:
         """The sentence for people."""
-        head = self.head or f"0/{self.count} nodes are unavailable"
+        head = self.summary or f"0/{self.count} nodes are unavailable"
         if not self.count:
             return head
         listed = ", ".join(sorted(f"{count} {reason}" for reason, count in self.reasons.items()))

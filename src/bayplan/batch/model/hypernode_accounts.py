@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.batch.model.amounts import TOLERANCE, Amounts
-from bayplan.batch.model.hypernodes import HyperNodes
+from bayplan.batch.model.hypernodes import HyperNodeTree
 from bayplan.batch.model.node_accounts import FloatMatrix
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
@@ -25,14 +25,14 @@ Numbers = npt.NDArray[np.intp]
 class HyperNodeAccounts:
     """Amounts by hypernode."""
 
-    def __init__(self, nodes: Nodes, tree: HyperNodes, weights: Mapping[str, int]) -> None:
+    def __init__(self, nodes: Nodes, tree: HyperNodeTree, weights: Mapping[str, int]) -> None:
         self._nodes = nodes
         self._tree = tree
         self.names = list(tree)
         self._numbers = {name: number for number, name in enumerate(self.names)}
         self._weights = dict(weights)  # of resources, in the order of the columns below
         self._columns = {resource: column for column, resource in enumerate(self._weights)}
-        room = nodes.room
+        room = nodes.accounts
         self._matrices = {"idle": room.idle.copy(), "future": room.future_idle(), "allocatable": room.allocatable}
         self._totals: dict[tuple[str, str], FloatVector] = {}  # by matrix and hypernode: the sum of each resource
         self.allocatable = self._sums(nodes.allocatable)
@@ -53,19 +53,19 @@ class HyperNodeAccounts:
 
     # who is where -----------------------------------------------------------------------------------------------
 
-    def place(self, task: Task, sign: float) -> None:
+    def update_usage(self, task: Task, sign: float) -> None:
         """The task is put on its node (1) or taken off it (-1)."""
         request = [sign * task.resreq.get(resource) for resource in self._weights]
-        self.used[self._holding(task.node_name)] += request
+        self.used[self._hypernodes_of_node(task.node_name)] += request
 
-    def _holding(self, node_name: str) -> Numbers:
+    def _hypernodes_of_node(self, node_name: str) -> Numbers:
         found = self._above.get(node_name)
         if found is None:
             numbers = [number for number, name in enumerate(self.names) if node_name in self._tree[name].nodes]
             found = self._above[node_name] = np.array(numbers, dtype=np.intp)
         return found
 
-    def at_tier(self, tier: int) -> Numbers:
+    def hypernode_at_tier(self, tier: int) -> Numbers:
         """For every row the number of the hypernode of this tier that holds it; -1 where none does."""
         found = self._by_tier.get(tier)
         if found is None:
@@ -85,7 +85,7 @@ class HyperNodeAccounts:
                     total[resource] = total.get(resource, 0.0) + task.resreq.get(resource)
         return total
 
-    def fullness(self, request: Mapping[str, float]) -> FloatVector:
+    def utilization(self, request: Mapping[str, float]) -> FloatVector:
         """For every hypernode the weighted mean share that would be taken; 0 where the request does not fit."""
         count = len(self.names)
         total, weights = np.zeros(count), 0
@@ -100,21 +100,21 @@ class HyperNodeAccounts:
             return np.zeros(count)
         return np.where(over, 0.0, total / weights)
 
-    def fullness_of(self, name: str, scores: FloatVector) -> float:
+    def utilization_of(self, name: str, scores: FloatVector) -> float:
         return float(scores[self._numbers[name]])
 
     # how much there is ------------------------------------------------------------------------------------------
 
-    def had_room(self, name: str, least: Amounts) -> bool:
+    def fitted_at_open(self, name: str, least: Amounts) -> bool:
         """Whether so much was idle when the session opened, or would have been once everybody who goes is gone."""
         return self._covers("idle", name, least) or self._covers("future", name, least)
 
-    def could_have_room(self, name: str, least: Amounts) -> bool:
+    def fits_allocatable(self, name: str, least: Amounts) -> bool:
         """Whether there is so much at all."""
         return self._covers("allocatable", name, least)
 
     def _covers(self, matrix: str, name: str, least: Amounts) -> bool:
-        total, index = self._total(matrix, name), self._nodes.room.dimensions.index
+        total, index = self._total(matrix, name), self._nodes.accounts.dimensions.index
         wanted = {CPU: least.milli_cpu, MEMORY: least.memory, **(least.scalars or {})}
         for resource, amount in wanted.items():
             column = index.get(resource, len(total))

@@ -17,14 +17,14 @@ from bayplan.errors import BayplanError
 from bayplan.objects.core import Node as NodeObject
 from bayplan.objects.selectors.label_selectors import SelectorError, compile_label_selector
 from bayplan.objects.volcano.types import HyperNode as HyperNodeObject
-from bayplan.objects.volcano.types import Member
+from bayplan.objects.volcano.types import MemberSpec
 from bayplan.snapshot import RowVector
 
-TOP = "<cluster-top-hypernode>"
+TOP_HYPERNODE = "<cluster-top-hypernode>"
 """The root that every session has: all nodes, one tier above the highest."""
 
-_OF_NODES, _OF_HYPER_NODES = "Node", "HyperNode"
-_MOST_LISTED = 5
+_NODE_MEMBER, _HYPERNODE_MEMBER = "Node", "HyperNode"
+_MAX_LISTED_NAMES = 5
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class HyperNode:
         return f"HyperNode({self.name}, tier {self.tier})"
 
 
-class HyperNodes(Mapping[str, HyperNode]):
+class HyperNodeTree(Mapping[str, HyperNode]):
     """The tree of a session, the virtual root included."""
 
     def __init__(self, places: dict[str, HyperNode], nodes: Nodes, *, ready: bool = True) -> None:
@@ -65,12 +65,12 @@ class HyperNodes(Mapping[str, HyperNode]):
 
     def _add_top(self, names: set[str]) -> None:
         tier = max((place.tier + 1 for place in self._places.values() if place.listed), default=1)
-        top = HyperNode(TOP, max(tier, 1), nodes=names)
+        top = HyperNode(TOP_HYPERNODE, max(tier, 1), nodes=names)
         for place in self._places.values():
             if not place.parent:
-                place.parent = TOP
+                place.parent = TOP_HYPERNODE
                 top.children.add(place.name)
-        self._places[TOP] = top
+        self._places[TOP_HYPERNODE] = top
 
     def __getitem__(self, name: str) -> HyperNode:
         return self._places[name]
@@ -83,16 +83,16 @@ class HyperNodes(Mapping[str, HyperNode]):
 
     @property
     def top(self) -> HyperNode:
-        return self._places[TOP]
+        return self._places[TOP_HYPERNODE]
 
     def nodes_of(self, name: str) -> Nodes:
         """The nodes below a hypernode; none for one that does not exist."""
-        if name == TOP:
+        if name == TOP_HYPERNODE:
             return self._nodes
         found = self._rows.get(name)
         if found is None:
             place = self._places.get(name)
-            found = self._rows[name] = self._nodes.only(_rows_of(self._nodes, place.nodes if place else ()))
+            found = self._rows[name] = self._nodes.select_rows(_rows_of(self._nodes, place.nodes if place else ()))
         return found
 
     def leaf_of(self, node_name: str) -> str:
@@ -125,11 +125,11 @@ def _rows_of(nodes: Nodes, names: Iterable[str]) -> RowVector:
     return np.array(sorted(index[name] for name in names if name in index), dtype=np.intp)
 
 
-Faults = dict[str, tuple[str, ...]]
+HyperNodeFaults = dict[str, tuple[str, ...]]
 """By sentence: the hypernodes that must be mended."""
 
 
-class TreeFault(BayplanError):
+class HyperNodeTreeError(BayplanError):
     """Hypernodes contradict each other; the sentence says which."""
 
     def __init__(self, problem: str, names: tuple[str, ...]) -> None:
@@ -137,20 +137,22 @@ class TreeFault(BayplanError):
         self.names = names
 
 
-def build(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> tuple[dict[str, HyperNode], Faults]:
+def build_hypernode_tree(
+    objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]
+) -> tuple[dict[str, HyperNode], HyperNodeFaults]:
     """The tree that the objects describe, and why it cannot be used, if so.
 
     Objects are taken in one after another and again while that mends something, as Volcano's cache does; those that
     do not fit in the end make the tree unusable.
     """
-    tree = _Tree(nodes)
-    waiting, faults = list(objects), Faults()
+    tree = _TreeBuilder(nodes)
+    waiting, faults = list(objects), HyperNodeFaults()
     while waiting:
         again, faults = [], {}
         for each in waiting:
             try:
-                tree.take_in(each)
-            except TreeFault as found:
+                tree.add_object(each)
+            except HyperNodeTreeError as found:
                 faults[str(found)] = found.names
                 again.append(each)
         if len(again) == len(waiting):
@@ -159,111 +161,113 @@ def build(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> tu
     return tree.places, faults
 
 
-class _Tree:
+class _TreeBuilder:
     def __init__(self, nodes: Sequence[NodeObject]) -> None:
         self.places: dict[str, HyperNode] = {}
         self._nodes = nodes
         self._objects: dict[str, HyperNodeObject] = {}
 
-    def take_in(self, each: HyperNodeObject) -> None:
+    def add_object(self, each: HyperNodeObject) -> None:
         name = each.name
         known = self.places.setdefault(name, HyperNode(name, 0))
         known.tier, known.tier_name, known.listed = each.spec.tier, each.spec.tier_name, True
         self._objects[name] = each
-        line = self._line_above(name)
+        line = self._ancestors_of(name)
         for above in line:
             place = self.places[above]
             place.nodes, place.parent, place.children = set(), "", set()
         done: set[str] = set()
         for above in line:
-            self._gather(above, done, [], set(line))
+            self._collect_nodes(above, done, [], set(line))
 
-    def _line_above(self, name: str) -> list[str]:
+    def _ancestors_of(self, name: str) -> list[str]:
         """The hypernode and what is above it, as far as that is known."""
         line = [name]
         while True:
-            parent = self.places[line[-1]].parent or self._claiming(line[-1])
+            parent = self.places[line[-1]].parent or self._parent_by_member(line[-1])
             if not parent or parent in line:
                 return line
             line.append(parent)
 
-    def _claiming(self, name: str) -> str:
+    def _parent_by_member(self, name: str) -> str:
         """A hypernode of a higher tier that names this one as a member."""
         tier = self.places[name].tier
         for other, each in self._objects.items():
-            if each.spec.tier > tier and any(_child(member) == name for member in each.spec.members):
+            if each.spec.tier > tier and any(_child_name(member) == name for member in each.spec.members):
                 return other
         return ""
 
-    def _gather(self, name: str, done: set[str], chain: list[str], line: set[str]) -> None:
+    def _collect_nodes(self, name: str, done: set[str], chain: list[str], line: set[str]) -> None:
         """Work out which nodes are below a hypernode of the line."""
         if name in chain:
-            raise _cycle(chain[chain.index(name) :])
+            raise _cycle_message(chain[chain.index(name) :])
         if name in done or name not in line or name not in self._objects:
             return
         place = self.places[name]
         for member in self._objects[name].spec.members:
-            if member.type == _OF_NODES:
-                place.nodes |= _matching(member, self._nodes)
-            child = _child(member)
+            if member.type == _NODE_MEMBER:
+                place.nodes |= _matching_nodes(member, self._nodes)
+            child = _child_name(member)
             if child:
-                self._adopt(place, child)
-                self._gather(child, done, [*chain, name], line)
+                self._add_child(place, child)
+                self._collect_nodes(child, done, [*chain, name], line)
                 place.nodes |= self.places[child].nodes
         done.add(name)
 
-    def _adopt(self, parent: HyperNode, child: str) -> None:
+    def _add_child(self, parent: HyperNode, child: str) -> None:
         place = self.places.setdefault(child, HyperNode(child, 0, listed=False))
         if place.parent not in ("", parent.name):
             claimants = place.parent, parent.name
-            raise TreeFault(f"hypernode {child} is a member of {' and of '.join(claimants)}; leave one out", claimants)
+            raise HyperNodeTreeError(
+                f"hypernode {child} is a member of {' and of '.join(claimants)}; leave one out", claimants
+            )
         place.parent = parent.name
         parent.children.add(child)
 
 
-def _cycle(ring: list[str]) -> TreeFault:
+def _cycle_message(ring: list[str]) -> HyperNodeTreeError:
     """The same sentence wherever the ring was entered."""
     first = ring.index(min(ring))
     names = (*ring[first:], *ring[:first])
-    return TreeFault(f"hypernodes form a cycle: {' > '.join([*names, names[0]])}; take one of them out", names)
+    return HyperNodeTreeError(f"hypernodes form a cycle: {' > '.join([*names, names[0]])}; take one of them out", names)
 
 
-def misread_members(objects: Sequence[HyperNodeObject]) -> Faults:
+def unreadable_members(objects: Sequence[HyperNodeObject]) -> HyperNodeFaults:
     """Members that no node can be, because what they say cannot be read; a sentence each."""
     return {
         f"hypernode {each.name}: {fault}; this member stands for no node": (each.name,)
         for each in objects
         for member in each.spec.members
-        if (fault := _misread(member))
+        if (fault := _member_error(member))
     }
 
 
-def missing_members(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> Faults:
+def missing_members(objects: Sequence[HyperNodeObject], nodes: Sequence[NodeObject]) -> HyperNodeFaults:
     """Members by name that the cluster does not have; a sentence a hypernode."""
     known = {False: {node.name for node in nodes}, True: {each.name for each in objects}}
-    found = Faults()
+    found = HyperNodeFaults()
     for each in objects:
         named = [
-            (member.type == _OF_HYPER_NODES, member.selector.exact_match.name)
+            (member.type == _HYPERNODE_MEMBER, member.selector.exact_match.name)
             for member in each.spec.members
-            if member.type in (_OF_NODES, _OF_HYPER_NODES)
+            if member.type in (_NODE_MEMBER, _HYPERNODE_MEMBER)
             and member.selector.exact_match is not None
             and member.selector.exact_match.name
         ]
         missing = [name for is_place, name in named if name not in known[is_place]]
         if missing:
-            listed = ", ".join(missing[:_MOST_LISTED]) + (" and more" if len(missing) > _MOST_LISTED else "")
+            listed = ", ".join(missing[:_MAX_LISTED_NAMES]) + (" and more" if len(missing) > _MAX_LISTED_NAMES else "")
             sentence = f"hypernode {each.name}: {len(missing)} member(s) do not exist: {listed}; they stand for no node"
             found[sentence] = (each.name,)
     return found
 
 
-def _misread(member: Member) -> str:
+def _member_error(member: MemberSpec) -> str:
     pattern, labels = member.selector.regex_match, member.selector.label_match
-    if member.type == _OF_HYPER_NODES:
+    if member.type == _HYPERNODE_MEMBER:
         return ""
-    if member.type != _OF_NODES:
-        return f'the member type "{member.type}" is none; say {_OF_NODES} or {_OF_HYPER_NODES}'
+    if member.type != _NODE_MEMBER:
+        return f'the member type "{member.type}" is none; say {_NODE_MEMBER} or {_HYPERNODE_MEMBER}'
     try:
         if pattern is not None:
             compile_regex(pattern.pattern)
@@ -276,12 +280,12 @@ def _misread(member: Member) -> str:
     return ""
 
 
-def _child(member: Member) -> str:
+def _child_name(member: MemberSpec) -> str:
     exact = member.selector.exact_match
-    return exact.name if member.type == _OF_HYPER_NODES and exact is not None else ""
+    return exact.name if member.type == _HYPERNODE_MEMBER and exact is not None else ""
 
 
-def _matching(member: Member, nodes: Sequence[NodeObject]) -> set[str]:
+def _matching_nodes(member: MemberSpec, nodes: Sequence[NodeObject]) -> set[str]:
     """The names of nodes that a member means."""
     selector, found = member.selector, set[str]()
     if selector.exact_match is not None:

@@ -14,22 +14,22 @@ from bayplan.snapshot import ImageState
 
 
 @dataclass(slots=True)
-class _Image:
+class _ImageNodes:
     size_bytes: int
     nodes: set[str] = field(default_factory=set)
 
 
-class ImageLedger:
+class ImageNodeCounts:
     """Images by name, and what each node was told about its own."""
 
     def __init__(self) -> None:
-        self._images: dict[str, _Image] = {}
+        self._images: dict[str, _ImageNodes] = {}
         self._told: dict[str, dict[str, ImageState]] = {}
 
-    def read(self, node: Node) -> None:
+    def update_node(self, node: Node) -> None:
         """A node came or changed."""
         if node.name in self._told:
-            self.drop(node.name)
+            self.remove_node(node.name)
         told: dict[str, ImageState] = {}
         images, own = self._images, node.name
         for listed in node.status.images:
@@ -38,13 +38,13 @@ class ImageLedger:
                     continue
                 image = images.get(name)
                 if image is None:
-                    image = images[name] = _Image(listed.size_bytes)
+                    image = images[name] = _ImageNodes(listed.size_bytes)
                 nodes = image.nodes
                 nodes.add(own)
                 told[name] = ImageState(image.size_bytes, len(nodes))
         self._told[own] = told
 
-    def drop(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
         """A node is gone."""
         for image in self._told.pop(name, ()):
             held = self._images[image]
@@ -52,5 +52,5 @@ class ImageLedger:
             if not held.nodes:
                 del self._images[image]
 
-    def told(self, name: str) -> dict[str, ImageState]:
+    def image_states(self, name: str) -> dict[str, ImageState]:
         return self._told.get(name, {})

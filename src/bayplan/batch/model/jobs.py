@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from bayplan.batch.model.amounts import Amounts, exceeded
+from bayplan.batch.model.amounts import Amounts, excess_amounts
 from bayplan.batch.model.fit_errors import FitErrors
 from bayplan.batch.model.statuses import (
     IS_HOLDING,
@@ -19,16 +19,16 @@ from bayplan.batch.model.statuses import (
     TaskStatus,
 )
 from bayplan.batch.model.sub_jobs import (
-    Member,
-    Ranks,
+    ResolvedNetworkTopology,
     SubJob,
-    Topology,
+    TaskSet,
+    TaskStatusIndex,
     group_id,
     match_values,
     sub_job_id,
 )
 from bayplan.batch.model.tasks import (
-    LONG_AGO,
+    EARLIEST_TIME,
     PREEMPTABLE,
     Task,
     parse_bool,
@@ -45,18 +45,18 @@ JDB_MAX_UNAVAILABLE = "volcano.sh/jdb-max-unavailable"
 
 PENDING_PHASE, INQUEUE_PHASE, RUNNING_PHASE = "Pending", "Inqueue", "Running"
 UNKNOWN_PHASE, COMPLETED_PHASE = "Unknown", "Completed"
-_OCCUPIED = tuple(READY)
-_OCCUPIED_OR_WAITING = (*_OCCUPIED, TaskStatus.PIPELINED)
-_VALID = tuple(VALID)
+_READY_STATUSES = tuple(READY)
+_READY_OR_PIPELINED_STATUSES = (*_READY_STATUSES, TaskStatus.PIPELINED)
+_VALID_STATUSES = tuple(VALID)
 
 
-class Job(Member):
+class Job(TaskSet):
     """One pod group with its tasks."""
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
         self.namespace, _, self.name = uid.partition("/")
-        self.ranks = Ranks()
+        self.status_index = TaskStatusIndex()
         self.revision = 0  # another number whenever tasks, their statuses or the group change
         self.roles: dict[str, list[int]] = {}  # for each role how many tasks in each status
         self.role_best_effort: dict[str, int] = {}  # for each role how many pending tasks that ask for nothing
@@ -64,13 +64,13 @@ class Job(Member):
         self.total_request = Amounts()
         self.priority = 0
         self.allocated_hyper_node = ""
-        self.kept_hyper_node = ""  # what it was allocated to by sessions that are over
+        self.saved_hyper_node = ""  # what it was allocated to by sessions that are over
         self.sub_hyper_nodes: dict[str, str] = {}  # what sub-jobs were allocated to, kept between sessions
         self.fit_error = ""
-        self.nodes_fit_errors: dict[str, FitErrors] = {}  # by task; written by `record`
+        self.nodes_fit_errors: dict[str, FitErrors] = {}  # by task; written by `record_fit_errors`
         self._failed_roles: dict[str, set[str]] = {}  # by sub-job
         self.gated_task_num = 0
-        self.network_topology: Topology | None = None
+        self.network_topology: ResolvedNetworkTopology | None = None
         self.schedule_start: datetime | None = None
         self._sub_jobs: dict[str, SubJob] | None = None
         self._sub_job_of: dict[str, SubJob] = {}
@@ -105,7 +105,7 @@ class Job(Member):
         self.min_sub_jobs: dict[str, int] = {
             group_id(self.uid, policy): policy.min_sub_groups or 0 for policy in spec.sub_group_policy
         }
-        self.created: datetime = group.metadata.creation_timestamp or LONG_AGO
+        self.created: datetime = group.metadata.creation_timestamp or EARLIEST_TIME
         self.preemptable: bool = _group_preemptable(group)
         self.revocable_zone: str = revocable_zone(annotations)
         self.waiting_time_s: float | None = _waiting_time_s(annotations)
@@ -113,9 +113,9 @@ class Job(Member):
         self.budget_max_unavailable: str = (
             "" if JDB_MIN_AVAILABLE in annotations else annotations.get(JDB_MAX_UNAVAILABLE, "")
         )
-        self.begin_session()
+        self.reset_for_session()
 
-    def begin_session(self) -> None:
+    def reset_for_session(self) -> None:
         """What a session may change starts from what the group says."""
         group = self.pod_group
         status, spec = group.status, group.spec
@@ -126,7 +126,7 @@ class Job(Member):
             self.reset_fit_errors()
         self.network_topology = None
         if spec.network_topology is not None or spec.sub_group_policy:
-            self.network_topology = Topology.of(spec.network_topology)
+            self.network_topology = ResolvedNetworkTopology.from_spec(spec.network_topology)
             self._sub_jobs = None
 
     @property
@@ -152,7 +152,7 @@ class Job(Member):
 
     def add_task(self, task: Task) -> None:
         self.revision += 1
-        self.ranks.add(task)
+        self.status_index.add(task)
         self._count(task, task.status, 1)
         self.total_request.add(task.resreq)
         self.gated_task_num += task.gated
@@ -162,7 +162,7 @@ class Job(Member):
 
     def remove_task(self, task: Task) -> None:
         self.revision += 1
-        self.ranks.remove(task)
+        self.status_index.remove(task)
         self._count(task, task.status, -1)
         self.total_request.sub_unchecked(task.resreq)
         self.gated_task_num -= task.gated
@@ -177,7 +177,7 @@ class Job(Member):
             return
         self.revision += 1
         task.status = status
-        self.ranks.move(task, before)
+        self.status_index.move(task, before)
         self._count(task, before, -1)
         self._count(task, status, 1)
         if IS_HOLDING[before] != IS_HOLDING[status]:
@@ -186,7 +186,7 @@ class Job(Member):
             else:
                 self.allocated.sub_unchecked(task.resreq)
         if self._sub_jobs is not None and (sub := self._sub_job_of.get(task.uid)) is not None:
-            sub.ranks.move(task, before)
+            sub.status_index.move(task, before)
 
     def _count(self, task: Task, status: TaskStatus, by: int) -> None:
         counts = self.roles.get(task.role)
@@ -201,7 +201,7 @@ class Job(Member):
     @property
     def sub_jobs(self) -> dict[str, SubJob]:
         if self._sub_jobs is None:
-            self._sub_jobs = self._made_sub_jobs()
+            self._sub_jobs = self._create_sub_jobs()
         return self._sub_jobs
 
     @property
@@ -217,13 +217,13 @@ class Job(Member):
     def has_sub_job_policy(self) -> bool:
         return bool(self.pod_group.spec.sub_group_policy)
 
-    def _made_sub_jobs(self) -> dict[str, SubJob]:
+    def _create_sub_jobs(self) -> dict[str, SubJob]:
         self._sub_job_of = {}
         made: dict[str, SubJob] = {}
         if not self.has_sub_job_policy:
             if self.tasks:
                 made[self.uid] = self._default(self.min_available)
-                made[self.uid].ranks = self.ranks  # the same tasks, so the same indexes
+                made[self.uid].status_index = self.status_index  # the same tasks, so the same indexes
                 made[self.uid].priority = max(0, *(task.priority for task in self.tasks.values()))
         else:
             for task in self.tasks.values():
@@ -247,7 +247,7 @@ class Job(Member):
         return made[self.uid]
 
     def _default(self, min_available: int) -> SubJob:
-        topology = Topology.of(self.pod_group.spec.network_topology)
+        topology = ResolvedNetworkTopology.from_spec(self.pod_group.spec.network_topology)
         return SubJob(self.uid, self.uid, self.uid, min_available, topology)
 
     # network topology -------------------------------------------------------------------------------------------
@@ -272,26 +272,26 @@ class Job(Member):
 
     @property
     def valid_task_num(self) -> int:
-        return self.count(*_VALID)
+        return self.count(*_VALID_STATUSES)
 
     @property
-    def checks_roles(self) -> bool:
+    def checks_task_min_available(self) -> bool:
         """Whether the least number of each role counts: not when the whole gang may be smaller than their sum."""
         return self.min_available >= self.task_min_available_total
 
     def check_task_valid(self) -> bool:
-        return self._every_role_has(_VALID, zero_counts=False)
+        return self._roles_meet_min_available(_VALID_STATUSES, zero_counts=False)
 
     def check_task_ready(self) -> bool:
-        return self._every_role_has(_OCCUPIED, best_effort=True)
+        return self._roles_meet_min_available(_READY_STATUSES, best_effort=True)
 
     def check_task_pipelined(self) -> bool:
-        return self._every_role_has(_OCCUPIED_OR_WAITING, best_effort=True)
+        return self._roles_meet_min_available(_READY_OR_PIPELINED_STATUSES, best_effort=True)
 
-    def _every_role_has(
+    def _roles_meet_min_available(
         self, statuses: tuple[TaskStatus, ...], *, best_effort: bool = False, zero_counts: bool = True
     ) -> bool:
-        if not self.task_min_available or not self.checks_roles:
+        if not self.task_min_available or not self.checks_task_min_available:
             return True
         for role, least in self.task_min_available.items():
             if least == 0 and not zero_counts:
@@ -306,15 +306,15 @@ class Job(Member):
         return found + (self.role_best_effort.get(role, 0) if best_effort else 0)
 
     def check_sub_job_valid(self) -> bool:
-        return self._every_group_has(lambda _: True)
+        return self._groups_meet_min_sub_jobs(lambda _: True)
 
     def check_sub_job_ready(self) -> bool:
-        return self._every_group_has(SubJob.is_ready)
+        return self._groups_meet_min_sub_jobs(SubJob.is_ready)
 
     def check_sub_job_pipelined(self) -> bool:
-        return self._every_group_has(SubJob.is_pipelined)
+        return self._groups_meet_min_sub_jobs(SubJob.is_pipelined)
 
-    def _every_group_has(self, counts: Callable[[SubJob], bool]) -> bool:
+    def _groups_meet_min_sub_jobs(self, counts: Callable[[SubJob], bool]) -> bool:
         if not self.min_sub_jobs:
             return True
         found = dict.fromkeys(self.min_sub_jobs, 0)
@@ -325,7 +325,7 @@ class Job(Member):
 
     # failures ---------------------------------------------------------------------------------------------------
 
-    def record(self, task: Task, errors: FitErrors) -> None:
+    def record_fit_errors(self, task: Task, errors: FitErrors) -> None:
         """The task found no node; why."""
         self.nodes_fit_errors[task.uid] = errors
         sub_job = self.sub_job_of(task)
@@ -347,22 +347,22 @@ class Job(Member):
         if self.has_sub_job_policy:
             return True
         failed = self.failed_roles(sub_job)
-        if not self.checks_roles:
+        if not self.checks_task_min_available:
             left = sum(1 for task in self.pending.values() if task.role not in failed)
             return self.ready_task_num + left >= self.min_available
         return all(
-            self.role_count(role, _OCCUPIED, best_effort=True) >= least
+            self.role_count(role, _READY_STATUSES, best_effort=True) >= least
             for role in failed
             if (least := self.task_min_available.get(role, 0))
         )
 
     @property
-    def failures(self) -> tuple[str, dict[str, FitErrors], dict[str, set[str]]]:
+    def fit_failures(self) -> tuple[str, dict[str, FitErrors], dict[str, set[str]]]:
         """Everything that is known about failures, to be put back after something was tried out."""
         return self.fit_error, self.nodes_fit_errors, self._failed_roles
 
-    @failures.setter
-    def failures(self, known: tuple[str, dict[str, FitErrors], dict[str, set[str]]]) -> None:
+    @fit_failures.setter
+    def fit_failures(self, known: tuple[str, dict[str, FitErrors], dict[str, set[str]]]) -> None:
         self.fit_error, self.nodes_fit_errors, self._failed_roles = known
 
     def reset_fit_errors(self, sub_job: SubJob | None = None) -> None:
@@ -380,13 +380,13 @@ class Job(Member):
 
     def elastic_resources(self) -> Amounts:
         """What the job holds beyond what it needs to start."""
-        return exceeded(self.allocated, self.min_resources())
+        return excess_amounts(self.allocated, self.min_resources())
 
     def gated_resources(self) -> Amounts:
         """What tasks ask for that somebody else's gate holds back."""
         total = Amounts()
         for task in self.tasks.values() if self.gated_task_num else ():
-            if task.gated and not task.only_queue_gate:
+            if task.gated and not task.has_only_queue_gate:
                 total.add(task.resreq)
         return total
 

@@ -1,12 +1,12 @@
 """What is idle, used, being released and promised on each node, as columns.
 
-`Room` holds a float64 matrix a question, resources by rows; its rows are the rows of the session's snapshot. Tasks
-enter and leave a row by `hold` and `free`, which do what Volcano's NodeInfo does. Questions about all nodes are a
-few operations on columns.
+`NodeAccounts` holds a float64 matrix a question, resources by rows; its rows are the rows of the session's snapshot.
+Tasks enter and leave a row by `add_task` and `remove_task`, which do what Volcano's NodeInfo does. Questions about all
+nodes are a few operations on columns.
 
 Columns do not tell "no such resource" from "none of it"; where that matters, `allocatables` has the nodes' own words.
 A node that offers cpu and memory alone, not even `pods`, keeps no account of what else its tasks take: in a session
-nothing of that is idle, whoever is there, until somebody goes. That is `bare`.
+nothing of that is idle, whoever is there, until somebody goes. That is `scalarless_rows`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bayplan.snapshot import BoolVector, RowVector
 
 FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
-Asked = TypeVar("Asked")
+RequestT = TypeVar("RequestT")
 Demand = tuple[tuple[int, float], ...]
 """What a task asks for as (column, amount): cpu and memory always, every scalar it names."""
 
@@ -40,25 +40,27 @@ OVERSUBSCRIPTION_MEMORY = "volcano.sh/oversubscription-memory"
 PODS_COLUMN = 2
 """The first column of a scalar; those before it are cpu and memory."""
 
-_MOST_DEMANDS = 4096
+_MAX_CACHED_DEMANDS = 4096
 _ACCOUNTS = ("allocatable", "idle", "used", "releasing", "pipelined")
 
 
-class Dimensions:
+class ResourceDimensions:
     """Which resource is which column. Only ever grows."""
 
-    __slots__ = ("_demands", "_written", "index", "names")
+    __slots__ = ("_demand_by_amounts", "_demands", "index", "names")
 
     def __init__(self) -> None:
         self._demands: dict[Demand, Demand] = {}  # equal demands are one object: quick to compare, and there are many
-        self._written: dict[tuple[object, ...], Demand] = {}  # the same, by amounts in the order in which they came
+        self._demand_by_amounts: dict[
+            tuple[object, ...], Demand
+        ] = {}  # the same, by amounts in the order in which they came
         self.names: list[str] = [CPU, MEMORY, PODS]
         self.index: dict[str, int] = {name: number for number, name in enumerate(self.names)}
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def of(self, name: str) -> int:
+    def column_of(self, name: str) -> int:
         number = self.index.get(name)
         if number is None:
             number = self.index[name] = len(self.names)
@@ -68,46 +70,48 @@ class Dimensions:
     def demand(self, amounts: Amounts) -> Demand:
         scalars = amounts.scalars or {}
         written = (amounts.milli_cpu, amounts.memory, *scalars.items())
-        found = self._written.get(written)
+        found = self._demand_by_amounts.get(written)
         if found is None:
-            asked = [(self.of(name), scalars[name]) for name in sorted(scalars)]
-            if len(self._written) >= _MOST_DEMANDS:
-                self._written.clear()
+            asked = [(self.column_of(name), scalars[name]) for name in sorted(scalars)]
+            if len(self._demand_by_amounts) >= _MAX_CACHED_DEMANDS:
+                self._demand_by_amounts.clear()
                 self._demands.clear()
             found = ((0, amounts.milli_cpu), (1, amounts.memory), *asked)
-            found = self._written[written] = self._demands.setdefault(found, found)
+            found = self._demand_by_amounts[written] = self._demands.setdefault(found, found)
         return found
 
 
-class Room:
+class NodeAccounts:
     """The accounts of all nodes."""
 
-    def __init__(self, dimensions: Dimensions) -> None:
+    def __init__(self, dimensions: ResourceDimensions) -> None:
         self.dimensions = dimensions
         self.count = 0
-        self.allocatable = _empty(len(dimensions))
-        self.idle = _empty(len(dimensions))
-        self.used = _empty(len(dimensions))
-        self.releasing = _empty(len(dimensions))
-        self.pipelined = _empty(len(dimensions))
+        self.allocatable = _empty_matrix(len(dimensions))
+        self.idle = _empty_matrix(len(dimensions))
+        self.used = _empty_matrix(len(dimensions))
+        self.releasing = _empty_matrix(len(dimensions))
+        self.pipelined = _empty_matrix(len(dimensions))
         self.max_tasks: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.allocatables: list[Amounts] = []  # in the nodes' own words, oversubscription added
         self.tasks: list[dict[str, Task]] = []  # on each row, by uid
-        self.bare: set[int] = set()  # rows of a session that know cpu and memory alone, and that nobody has left
+        self.scalarless_rows: set[int] = (
+            set()
+        )  # rows of a session that know cpu and memory alone, and that nobody has left
         self._scalarless: set[int] = set()
         self._total: Amounts | None = None  # of all `allocatables`, until one of them changes
 
-    def copy(self) -> Room:
+    def copy(self) -> NodeAccounts:
         """Accounts of a session's own. Tasks by row are shared: the session puts back what it changes."""
-        twin = Room.__new__(Room)
+        twin = NodeAccounts.__new__(NodeAccounts)
         twin.dimensions, twin.count = self.dimensions, self.count
         twin.allocatable, twin.max_tasks = self.allocatable, self.max_tasks
         twin.allocatables, twin.tasks = self.allocatables, self.tasks
         twin.idle, twin.used = self.idle.copy(), self.used.copy()
         twin.releasing, twin.pipelined = self.releasing.copy(), self.pipelined.copy()
-        twin.bare, twin._scalarless = set(self._scalarless), self._scalarless
-        if twin.bare:
-            twin.idle[PODS_COLUMN:, list(twin.bare)] = 0.0
+        twin.scalarless_rows, twin._scalarless = set(self._scalarless), self._scalarless
+        if twin.scalarless_rows:
+            twin.idle[PODS_COLUMN:, list(twin.scalarless_rows)] = 0.0
         twin._total = self.total()
         return twin
 
@@ -119,47 +123,47 @@ class Room:
         if found is None:
             found = task.demand = self.dimensions.demand(task.resreq)
         if len(self.dimensions.names) > len(self.idle):  # another room may have been the first to hear of a resource
-            self.widen()
+            self.add_resource_columns()
         return found
 
-    def hold(self, row: int, task: Task) -> None:
+    def add_task(self, row: int, task: Task) -> None:
         """Count a task on a row, as its status says."""
         status = task.status
         demand = self.demand(task)
         if status is TaskStatus.PIPELINED:
             self._add(self.pipelined, row, demand, 1.0)
         else:
-            self._add(self.idle, row, demand[:PODS_COLUMN] if row in self.bare else demand, -1.0)
+            self._add(self.idle, row, demand[:PODS_COLUMN] if row in self.scalarless_rows else demand, -1.0)
             self._add(self.used, row, demand, 1.0)
             if status is TaskStatus.RELEASING:
                 self._add(self.releasing, row, demand, 1.0)
-        task.held_as = status
+        task.counted_status = status
         self.tasks[row][task.uid] = task
 
-    def free(self, row: int, task: Task) -> None:
+    def remove_task(self, row: int, task: Task) -> None:
         """The inverse, by the status under which the task was counted."""
-        status, task.held_as = task.held_as, None
+        status, task.counted_status = task.counted_status, None
         if status is None or self.tasks[row].pop(task.uid, None) is None:
             return
         demand = self.demand(task)
         if status is TaskStatus.PIPELINED:
             self._add(self.pipelined, row, demand, -1.0)
             return
-        self.bare.discard(row)
+        self.scalarless_rows.discard(row)
         self._add(self.idle, row, demand, 1.0)
         self._add(self.used, row, demand, -1.0)
         if status is TaskStatus.RELEASING:
             self._add(self.releasing, row, demand, -1.0)
 
-    def charge(self, row: int, demand: Demand) -> None:
+    def add_usage(self, row: int, demand: Demand) -> None:
         """Count what somebody takes of a row, whoever it is."""
         self._add(self.idle, row, demand, -1.0)
         self._add(self.used, row, demand, 1.0)
 
-    def promise(self, row: int, amounts: Amounts) -> None:
+    def add_pipelined(self, row: int, amounts: Amounts) -> None:
         """Somebody else waits for so much of what is, or will be, idle on a row."""
         demand = self.dimensions.demand(amounts)
-        self.widen()
+        self.add_resource_columns()
         self._add(self.pipelined, row, demand, 1.0)
 
     @staticmethod
@@ -186,7 +190,7 @@ class Room:
         """On which rows (or which of these) there is enough of everything."""
         found: BoolVector | None = None
         for column, amount in demand:
-            fits = enough(amount, matrix[column] if rows is None else matrix[column, rows])
+            fits = is_sufficient(amount, matrix[column] if rows is None else matrix[column, rows])
             found = fits if found is None else found & fits
         assert found is not None, "a demand names cpu and memory at least"
         return found
@@ -209,7 +213,7 @@ class Room:
                 soon = False
         return now, soon
 
-    def lacking(self, matrix: FloatMatrix, row: int, demand: Demand) -> list[str]:
+    def insufficient_resources(self, matrix: FloatMatrix, row: int, demand: Demand) -> list[str]:
         """The resources of which a row has too little."""
         names = self.dimensions.names
         return [names[column] for column, amount in demand if not amount - matrix[column, row] < TOLERANCE]
@@ -226,7 +230,7 @@ class Room:
 
     # rows -------------------------------------------------------------------------------------------------------
 
-    def widen(self) -> None:
+    def add_resource_columns(self) -> None:
         """Room for resources that were not known before."""
         missing = len(self.dimensions) - len(self.idle)
         if missing <= 0:
@@ -268,7 +272,7 @@ class Room:
             (self._scalarless.discard if allocatable.scalars else self._scalarless.add)(row)
             self.tasks[row] = {task.uid: task for task in tasks}
             for task in tasks:
-                status = task.held_as = task.status
+                status = task.counted_status = task.status
                 held = kinds.get(task.demand or self.demand(task))
                 if held is None:
                     held = kinds[self.demand(task)] = ([], [])
@@ -276,7 +280,7 @@ class Room:
                 if status is TaskStatus.RELEASING:
                     held[1].append(row)
         offers = {id(offer): self.dimensions.demand(offer) for offer, _ in rows.values()}
-        self.widen()
+        self.add_resource_columns()
         where = np.fromiter(rows, np.intp, len(rows))
         for name in _ACCOUNTS:
             getattr(self, name)[:, where] = 0.0
@@ -296,9 +300,9 @@ class Room:
                     matrix[column] += amount * number
 
     @contextmanager
-    def together(self) -> Iterator[Sums]:
+    def batched_changes(self) -> Iterator[NodeAccountChanges]:
         """Many tasks that come and go, counted at the end of the block: one sum a kind of demand, not one a task."""
-        sums = Sums(self)
+        sums = NodeAccountChanges(self)
         yield sums
         for demand, everybody, going in sums.kinds.values():
             self._shift(self.used, demand, everybody, 1.0)
@@ -315,30 +319,30 @@ class Room:
             if amount:
                 matrix[column, where] += sign * amount * number
 
-    def recount(self, row: int, tasks: Iterable[Task]) -> None:
+    def recompute_row(self, row: int, tasks: Iterable[Task]) -> None:
         """What is idle and used on a row with these tasks on it; who else is noted there stays."""
         self.idle[:, row] = self.allocatable[:, row]
         self.used[:, row] = 0.0
         for task in tasks:
-            self.charge(row, self.demand(task))
+            self.add_usage(row, self.demand(task))
 
 
-class Sums:
+class NodeAccountChanges:
     """Tasks that come to rows and leave them, by what they ask for. None of them is pipelined."""
 
     __slots__ = ("_room", "kinds")
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: NodeAccounts) -> None:
         self._room = room
         self.kinds: dict[int, tuple[Demand, dict[int, int], dict[int, int]]] = {}  # by row: all, and those that go
 
-    def hold(self, row: int, task: Task) -> None:
-        task.held_as = task.status
+    def add_task(self, row: int, task: Task) -> None:
+        task.counted_status = task.status
         self._count(row, task, 1)
 
-    def free(self, row: int, task: Task) -> None:
+    def remove_task(self, row: int, task: Task) -> None:
         self._count(row, task, -1)
-        task.held_as = None
+        task.counted_status = None
 
     def _count(self, row: int, task: Task, by: int) -> None:
         demand = task.demand or self._room.demand(task)
@@ -347,23 +351,23 @@ class Sums:
             found = self.kinds[id(demand)] = (self._room.demand(task), {}, {})
         rows = found[1]
         rows[row] = rows.get(row, 0) + by
-        if task.held_as is TaskStatus.RELEASING:
+        if task.counted_status is TaskStatus.RELEASING:
             found[2][row] = found[2].get(row, 0) + by
 
 
-def enough(amount: float, have: FloatVector) -> BoolVector:
+def is_sufficient(amount: float, have: FloatVector) -> BoolVector:
     """Where there is so much of one resource. What is below zero is not even enough for nothing."""
     found: BoolVector = amount - have < TOLERANCE
     return found
 
 
-def lacking_first(
-    asked: Iterable[tuple[Asked, float]], have: Callable[[Asked], FloatVector]
-) -> Iterator[tuple[Asked, BoolVector]]:
+def first_insufficient(
+    asked: Iterable[tuple[RequestT, float]], have: Callable[[RequestT], FloatVector]
+) -> Iterator[tuple[RequestT, BoolVector]]:
     """The resources of which nodes have too little: each node with the first that it lacks."""
     told: BoolVector | None = None
     for resource, amount in asked:
-        short = ~enough(amount, have(resource))
+        short = ~is_sufficient(amount, have(resource))
         if told is not None:
             short &= ~told
         if short.any():
@@ -371,29 +375,29 @@ def lacking_first(
         told = short if told is None else told | short
 
 
-def _empty(dimensions: int) -> FloatMatrix:
+def _empty_matrix(dimensions: int) -> FloatMatrix:
     return np.zeros((dimensions, 0))
 
 
-def offered_by(node: NodeObject) -> Amounts:
+def offered_amounts(node: NodeObject) -> Amounts:
     """What a node offers: its allocatable, and what it says may be lent on top. Shared between equal nodes."""
     notes = node.metadata.annotations
     lent = (notes.get(OVERSUBSCRIPTION_CPU), notes.get(OVERSUBSCRIPTION_MEMORY))
-    return _offered(tuple(node.status.allocatable.items()), *lent)
+    return _offered_amounts(tuple(node.status.allocatable.items()), *lent)
 
 
 @lru_cache(maxsize=1024)
-def _offered(allocatable: tuple[tuple[str, QuantityText], ...], cpu: str | None, memory: str | None) -> Amounts:
-    return Amounts.of(dict(allocatable)).add(Amounts(_number(cpu), _number(memory)))
+def _offered_amounts(allocatable: tuple[tuple[str, QuantityText], ...], cpu: str | None, memory: str | None) -> Amounts:
+    return Amounts.of(dict(allocatable)).add(Amounts(_parse_number(cpu), _parse_number(memory)))
 
 
 def capacity_of(node: NodeObject) -> Amounts:
     notes = node.metadata.annotations
-    lent = Amounts(_number(notes.get(OVERSUBSCRIPTION_CPU)), _number(notes.get(OVERSUBSCRIPTION_MEMORY)))
+    lent = Amounts(_parse_number(notes.get(OVERSUBSCRIPTION_CPU)), _parse_number(notes.get(OVERSUBSCRIPTION_MEMORY)))
     return Amounts.of(node.status.capacity).add(lent)
 
 
-def _number(text: str | None) -> float:
+def _parse_number(text: str | None) -> float:
     try:
         return float(text) if text is not None else 0.0
     except ValueError:

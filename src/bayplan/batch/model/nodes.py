@@ -1,7 +1,7 @@
 """The nodes of a session: one of them as people see it, or many as columns.
 
-Both are views of the accounts (`room`) and of the snapshot that the framework's plugins read; making one costs nothing.
-"""
+Both are views of the accounts (`accounts`) and of the snapshot that the framework's plugins read; making one costs
+nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.node_accounts import (
     FloatMatrix,
     FloatVector,
-    Room,
+    NodeAccounts,
     capacity_of,
 )
 from bayplan.batch.model.tasks import Task
 from bayplan.objects.core import Node as NodeObject
-from bayplan.snapshot import BoolVector, NodeTable, NodeView, RowVector, Snapshot
+from bayplan.snapshot import BoolVector, NodeInfo, NodeTable, RowVector, Snapshot
 
 __all__ = ["REVOCABLE_ZONE", "FloatVector", "Node", "NodeUsage", "Nodes"]
 
@@ -59,19 +59,19 @@ class Node:
         return self.node.metadata.labels
 
     @property
-    def view(self) -> NodeView:
+    def view(self) -> NodeInfo:
         """The node as the framework's plugins see it."""
-        return NodeView(self.nodes.snapshot.nodes, self.row)
+        return NodeInfo(self.nodes.snapshot.nodes, self.row)
 
     @property
     def tasks(self) -> Mapping[str, Task]:
         """Who is on it, by uid: running, releasing, allocated and pipelined in this session."""
-        return self.nodes.room.tasks[self.row]
+        return self.nodes.accounts.tasks[self.row]
 
     @property
     def allocatable(self) -> Amounts:
         """Shared: clone before changing it."""
-        return self.nodes.room.allocatables[self.row]
+        return self.nodes.accounts.allocatables[self.row]
 
     @property
     def capacity(self) -> Amounts:
@@ -79,19 +79,19 @@ class Node:
 
     @property
     def idle(self) -> Amounts:
-        return self._amounts(self.nodes.room.idle)
+        return self._amounts(self.nodes.accounts.idle)
 
     @property
     def used(self) -> Amounts:
-        return self._amounts(self.nodes.room.used)
+        return self._amounts(self.nodes.accounts.used)
 
     @property
     def releasing(self) -> Amounts:
-        return self._amounts(self.nodes.room.releasing)
+        return self._amounts(self.nodes.accounts.releasing)
 
     @property
     def pipelined(self) -> Amounts:
-        return self._amounts(self.nodes.room.pipelined)
+        return self._amounts(self.nodes.accounts.pipelined)
 
     @property
     def future_idle(self) -> Amounts:
@@ -107,14 +107,14 @@ class Node:
 
     def fits_idle(self, task: Task) -> bool:
         """Whether the task can start now."""
-        return self.nodes.room.fits_idle(self.row, self.nodes.room.demand(task))
+        return self.nodes.accounts.fits_idle(self.row, self.nodes.accounts.demand(task))
 
     def fits_future(self, task: Task) -> bool:
         """Whether the task can start once everybody who goes is gone."""
-        return self.nodes.room.fits_future(self.row, self.nodes.room.demand(task))
+        return self.nodes.accounts.fits_future(self.row, self.nodes.accounts.demand(task))
 
     def _amounts(self, matrix: FloatMatrix) -> Amounts:
-        return self.nodes.room.amounts(matrix, self.row)
+        return self.nodes.accounts.amounts(matrix, self.row)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and other.row == self.row and other.nodes.snapshot is self.nodes.snapshot
@@ -129,26 +129,26 @@ class Node:
 class Nodes(Sequence[Node]):
     """All nodes of a session, or some of them: by name, by row, or as columns with one entry a node of it."""
 
-    __slots__ = ("_rows", "room", "snapshot", "usage")
+    __slots__ = ("_rows", "accounts", "snapshot", "usage")
 
     def __init__(
         self,
         snapshot: Snapshot,
-        room: Room,
+        room: NodeAccounts,
         rows: RowVector | None = None,
         usage: Mapping[str, NodeUsage] | None = None,
     ) -> None:
         self.snapshot = snapshot
-        self.room = room
+        self.accounts = room
         self.usage: Mapping[str, NodeUsage] = usage if usage is not None else {}
         self._rows = rows
 
     def __len__(self) -> int:
-        return self.room.count if self._rows is None else len(self._rows)
+        return self.accounts.count if self._rows is None else len(self._rows)
 
     def __getitem__(self, position: Any) -> Any:
         if isinstance(position, slice):
-            return Nodes(self.snapshot, self.room, self.rows[position], self.usage)
+            return Nodes(self.snapshot, self.accounts, self.rows[position], self.usage)
         return Node(self, int(self.rows[position]))
 
     def __iter__(self) -> Iterator[Node]:
@@ -162,12 +162,12 @@ class Nodes(Sequence[Node]):
         row = self.snapshot.nodes.index.get(name)
         return None if row is None else Node(self, row)
 
-    def at(self, row: int) -> Node:
+    def at_row(self, row: int) -> Node:
         return Node(self, row)
 
-    def only(self, rows: RowVector) -> Nodes:
+    def select_rows(self, rows: RowVector) -> Nodes:
         """Those of the session's rows."""
-        return Nodes(self.snapshot, self.room, rows, self.usage)
+        return Nodes(self.snapshot, self.accounts, rows, self.usage)
 
     @property
     def is_whole(self) -> bool:
@@ -175,7 +175,7 @@ class Nodes(Sequence[Node]):
 
     @property
     def rows(self) -> RowVector:
-        return np.arange(self.room.count, dtype=np.intp) if self._rows is None else self._rows
+        return np.arange(self.accounts.count, dtype=np.intp) if self._rows is None else self._rows
 
     @property
     def names(self) -> list[str]:
@@ -190,31 +190,31 @@ class Nodes(Sequence[Node]):
     # columns, one entry a node; do not write to them ---------------------------------------------------------------
 
     def idle(self, resource: str) -> FloatVector:
-        return self._column(self.room.idle, resource)
+        return self._column(self.accounts.idle, resource)
 
     def used(self, resource: str) -> FloatVector:
-        return self._column(self.room.used, resource)
+        return self._column(self.accounts.used, resource)
 
     def releasing(self, resource: str) -> FloatVector:
-        return self._column(self.room.releasing, resource)
+        return self._column(self.accounts.releasing, resource)
 
     def pipelined(self, resource: str) -> FloatVector:
-        return self._column(self.room.pipelined, resource)
+        return self._column(self.accounts.pipelined, resource)
 
     def allocatable(self, resource: str) -> FloatVector:
-        return self._column(self.room.allocatable, resource)
+        return self._column(self.accounts.allocatable, resource)
 
     def future_idle(self, resource: str) -> FloatVector:
         return (self.idle(resource) + self.releasing(resource)) - self.pipelined(resource)
 
     def fits_idle(self, task: Task) -> BoolVector:
-        return self.room.fits(self.room.idle, self.room.demand(task), self._rows)
+        return self.accounts.fits(self.accounts.idle, self.accounts.demand(task), self._rows)
 
     def fits_future(self, task: Task) -> BoolVector:
-        return self.room.fits(self.room.future_idle(), self.room.demand(task), self._rows)
+        return self.accounts.fits(self.accounts.future_idle(), self.accounts.demand(task), self._rows)
 
     def _column(self, matrix: FloatMatrix, resource: str) -> FloatVector:
-        number = self.room.dimensions.index.get(resource)
+        number = self.accounts.dimensions.index.get(resource)
         if number is None or number >= len(matrix):
             return np.zeros(len(self))
         column: FloatVector = matrix[number] if self._rows is None else matrix[number, self._rows]

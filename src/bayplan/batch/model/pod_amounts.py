@@ -17,18 +17,18 @@ from bayplan.objects.core import Container, ContainerStatus, Pod
 from bayplan.objects.meta import ResourceList
 from bayplan.objects.resources import PODS, has_pod_level_requests, is_pod_level
 
-_Written = tuple[tuple[tuple[str, QuantityText], ...], ...]
+_RequestTexts = tuple[tuple[tuple[str, QuantityText], ...], ...]
 
 
 def pod_amounts(pod: Pod) -> Amounts:
     """All that a pod needs at once, at its worst moment, and its place among the `pods` of a node."""
     if _is_plain(pod):
         written = tuple([tuple(container.resources.requests.items()) for container in pod.spec.containers])
-        return _remembered(written).clone()
-    amounts = _of_containers(pod)
-    amounts.set_max(_of_init_containers(pod, amounts))
+        return _cached_amounts(written).clone()
+    amounts = _container_requests(pod)
+    amounts.set_max(_init_container_requests(pod, amounts))
     amounts.add_scalar(PODS, 1.0)
-    return _with_pod_features(amounts, pod)
+    return _add_pod_level_requests(amounts, pod)
 
 
 def _is_plain(pod: Pod) -> bool:
@@ -40,7 +40,7 @@ def _is_plain(pod: Pod) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _remembered(written: _Written) -> Amounts:
+def _cached_amounts(written: _RequestTexts) -> Amounts:
     amounts = Amounts(scalars={})
     for requests in written:
         amounts.add(Amounts.of(dict(requests)))
@@ -48,7 +48,7 @@ def _remembered(written: _Written) -> Amounts:
     return amounts
 
 
-def _of_containers(pod: Pod) -> Amounts:
+def _container_requests(pod: Pod) -> Amounts:
     statuses = {status.name: status for status in pod.status.container_statuses}
     amounts = Amounts()
     for container in pod.spec.containers:
@@ -56,7 +56,7 @@ def _of_containers(pod: Pod) -> Amounts:
     return amounts
 
 
-def _of_init_containers(pod: Pod, running: Amounts) -> Amounts:
+def _init_container_requests(pod: Pod, running: Amounts) -> Amounts:
     """The most that starting the pod takes; sidecars are added to what is `running` afterwards, too."""
     statuses = {status.name: status for status in pod.status.init_container_statuses}
     sidecars, starting = Amounts(), Amounts()
@@ -86,20 +86,20 @@ def _requests(pod: Pod, container: Container, status: ContainerStatus | None) ->
     return largest
 
 
-def _with_pod_features(amounts: Amounts, pod: Pod) -> Amounts:
+def _add_pod_level_requests(amounts: Amounts, pod: Pod) -> Amounts:
     if amounts.scalars is None:
         amounts.scalars = {}
     level = pod.spec.resources
     if level is not None and has_pod_level_requests(pod):
         whole = Amounts.of(level.requests)
         for name in filter(is_pod_level, level.requests):
-            _set(amounts, name, whole.get(name))
+            _set_amount(amounts, name, whole.get(name))
     if pod.spec.overhead:
         amounts.add(Amounts.of(pod.spec.overhead))
     return amounts
 
 
-def _set(amounts: Amounts, name: str, amount: float) -> None:
+def _set_amount(amounts: Amounts, name: str, amount: float) -> None:
     if name == "cpu":
         amounts.milli_cpu = amount
     elif name == "memory":

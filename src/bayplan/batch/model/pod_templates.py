@@ -10,21 +10,21 @@ from itertools import count
 
 from bayplan.batch.model.tasks import Task
 from bayplan.objects.core import PodSpec
-from bayplan.snapshot import PodInfo, Vocabulary
+from bayplan.snapshot import InternTables, PodInfo
 
 _FROM_SPEC = ("requests", "nonzero", "host_ports")
 """What a `PodInfo` works out from the spec alone, as long as no container is being resized."""
 
 
-class Templates:
+class PodTemplateIndex:
     """Numbers for templates. Two numbers may stand for equal specs; one never stands for different ones."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: InternTables) -> None:
         self._vocabulary = vocabulary
         self._last: dict[tuple[str, str], tuple[PodSpec, int, PodInfo]] = {}  # by job and role
         self._numbers = count(1)
 
-    def of(self, task: Task) -> int:
+    def template_number(self, task: Task) -> int:
         """The number of the task's template."""
         if task.template is not None:
             return task.template
@@ -32,7 +32,7 @@ class Templates:
         last = self._last.get(key)
         if last is not None and last[0] == task.pod.spec:
             number = last[1]
-            _share(last[2], task.info, self._vocabulary)
+            _share_derived_values(last[2], task.info, self._vocabulary)
         else:
             number = next(self._numbers)
             self._last[key] = (task.pod.spec, number, task.info)
@@ -45,13 +45,13 @@ class Templates:
             del self._last[key]
 
 
-def _share(known: PodInfo, fresh: PodInfo, vocabulary: Vocabulary) -> None:
+def _share_derived_values(known: PodInfo, fresh: PodInfo, vocabulary: InternTables) -> None:
     """Save the second pod of a template what the first has worked out."""
     if known.pod.status.container_statuses or fresh.pod.status.container_statuses:
         return
     for name in _FROM_SPEC:
         fresh.__dict__[name] = getattr(known, name)
-    fresh.share_weight(known, vocabulary)
+    fresh.share_row_amounts(known, vocabulary)
     if not fresh.pod.spec.volumes:
         fresh.__dict__["claim_keys"] = ()
     if fresh.pod.spec.affinity is None:

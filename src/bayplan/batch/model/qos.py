@@ -30,12 +30,12 @@ def qos_of(pod: Pod) -> Qos:
     whole = pod.spec.resources
     if whole is not None:
         limited = not whole.limits or len(_positive(whole.limits)) == len(_COMPUTE)
-        return _class([whole], limited=limited)
+        return _qos_class([whole], limited=limited)
     parts = [container.resources for container in (*pod.spec.containers, *pod.spec.init_containers)]
-    return _class(parts, limited=all(len(_positive(part.limits)) == len(_COMPUTE) for part in parts))
+    return _qos_class(parts, limited=all(len(_positive(part.limits)) == len(_COMPUTE) for part in parts))
 
 
-def _class(parts: Iterable[ResourceRequirements], *, limited: bool) -> Qos:
+def _qos_class(parts: Iterable[ResourceRequirements], *, limited: bool) -> Qos:
     """`limited`: every part has limits of both cpu and memory."""
     parts = list(parts)
     requests = _sum(part.requests for part in parts)

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 
 from bayplan.batch.model.amounts import Amounts
-from bayplan.batch.model.tasks import LONG_AGO
+from bayplan.batch.model.tasks import EARLIEST_TIME
 from bayplan.objects.volcano import types as volcano
 
 HIERARCHY = "volcano.sh/hierarchy"
@@ -25,7 +25,7 @@ class Queue:
         self.weight: int = queue.spec.weight
         self.parent: str = queue.spec.parent
         self.priority: int = queue.spec.priority
-        self.created: datetime = queue.metadata.creation_timestamp or LONG_AGO
+        self.created: datetime = queue.metadata.creation_timestamp or EARLIEST_TIME
 
     @property
     def hierarchy(self) -> str:
@@ -60,7 +60,7 @@ class Queue:
         return f"Queue({self.name})"
 
 
-def cycles(queues: Mapping[str, Queue]) -> dict[str, tuple[str, ...]]:
+def find_queue_cycles(queues: Mapping[str, Queue]) -> dict[str, tuple[str, ...]]:
     """Queues that are below themselves: a sentence a cycle, and who is in it. The root, or a parent that does not
     exist, ends a line."""
     found: dict[str, tuple[str, ...]] = {}

@@ -15,7 +15,7 @@ from bayplan.cache import Cache
 from bayplan.snapshot import PodInfo, Snapshot
 
 
-class ClusterView:
+class SnapshotChanges:
     """One session's changes to its snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -34,8 +34,8 @@ class ClusterView:
         slot = self._own[info.uid] = self._free.pop() if self._free else snapshot.pods.slots
         vocabulary, terms = snapshot.vocabulary, info.affinity
         snapshot.nodes.add_pod(row, info)
-        kind = vocabulary.kinds.acquire(info.kind)
-        snapshot.pods.put(slot, info, row, kind, vocabulary.affinities.acquire(terms) if terms is not None else -1)
+        kind = vocabulary.kinds.acquire(info.namespaced_labels)
+        snapshot.pods.set_slot(slot, info, row, kind, vocabulary.affinities.acquire(terms) if terms is not None else -1)
         self._note(row, slot)
 
     def remove(self, task: Task, row: int) -> bool:
@@ -53,22 +53,22 @@ class ClusterView:
             slot = self._slot_of(uid)  # the cache goes on using what it stands for
             pods = self.snapshot.pods
             self._cleared[slot] = (info, row, int(pods.kinds[slot]), int(pods.affinities[slot]))
-            pods.clear(slot)
+            pods.clear_slot(slot)
         self._note(row, slot)
         return True
 
-    def closing(self) -> Iterator[None]:
+    def restore(self) -> Iterator[None]:
         """Give back what was taken, a pod a turn; what is stale says in the end what must be copied anew."""
         for slot in self._own.values():
             self._give_back(slot)
             yield
         self._own.clear()
         for slot, pod in self._cleared.items():  # so that whoever refreshes learns what became of it meanwhile
-            self.snapshot.pods.put(slot, *pod)
+            self.snapshot.pods.set_slot(slot, *pod)
         self._cleared.clear()
 
     def _note(self, row: int, slot: int) -> None:
-        self.snapshot.touched.note(row)
+        self.snapshot.touched.append(row)
         self.stale_rows.add(row)
         self.stale_slots.add(slot)
 
@@ -78,7 +78,7 @@ class ClusterView:
         affinity = int(pods.affinities[slot])
         if affinity >= 0:
             vocabulary.affinities.release(affinity)
-        pods.clear(slot)
+        pods.clear_slot(slot)
 
     def _slot_of(self, uid: str) -> int:
         if self._slots is None:
@@ -87,7 +87,7 @@ class ClusterView:
         return self._slots[uid]
 
 
-class LiveView:
+class LiveSnapshot:
     """The cluster of the moment, beside the one that a session works on: what commits are held against."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -108,7 +108,7 @@ class LiveView:
     @contextmanager
     def with_added(self, tasks: Sequence[Task]) -> Iterator[Iterator[tuple[Task, int]]]:
         """Each task with its row, and on it from then on, so that the next one sees it there; gone with the block."""
-        view = ClusterView(self.snapshot)
+        view = SnapshotChanges(self.snapshot)
         added: list[tuple[Task, int]] = []
 
         def each() -> Iterator[tuple[Task, int]]:

@@ -1,8 +1,8 @@
 """The members of a job's sub-group policies, and the sub-job that holds everybody else.
 
-A job without policies has one sub-job: itself, seen through the same indexes. Counters of both are those of `Ranks`:
-tasks by status, kept as statements move them, so that asking whether a gang is ready is a handful of additions.
-"""
+A job without policies has one sub-job: itself, seen through the same indexes. Counters of both are those of
+`TaskStatusIndex`: tasks by status, kept as statements move them, so that asking whether a gang is ready is a handful of
+additions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import Task, parse_int
 from bayplan.objects.core import Pod
-from bayplan.objects.meta import SAFE_LETTERS
+from bayplan.objects.meta import NAME_SUFFIX_ALPHABET
 from bayplan.objects.selectors.label_selectors import SelectorError, compile_label_selector
 from bayplan.objects.volcano.types import (
     HARD,
@@ -27,7 +27,7 @@ _NO_TASKS: dict[str, Task] = {}
 
 
 @dataclass(slots=True)
-class Topology:
+class ResolvedNetworkTopology:
     """How close together tasks must be, in a session's own copy: names become tiers there, soft becomes hard."""
 
     mode: str
@@ -35,7 +35,7 @@ class Topology:
     highest_tier_name: str
 
     @classmethod
-    def of(cls, spec: NetworkTopology | None) -> Topology | None:
+    def from_spec(cls, spec: NetworkTopology | None) -> ResolvedNetworkTopology | None:
         if spec is None:
             return None
         return cls(spec.mode, spec.highest_tier_allowed, spec.highest_tier_name)
@@ -44,13 +44,13 @@ class Topology:
         """The highest tier that the tasks may span; None where there is no such limit."""
         return self.highest_tier_allowed if self.mode == HARD else None
 
-    def translate(self, tiers: dict[str, int]) -> None:
+    def resolve_tier_name(self, tiers: dict[str, int]) -> None:
         """Replace the name of a tier by its number; a name that nobody has stays, and limits nothing."""
         if self.highest_tier_allowed is None and self.highest_tier_name in tiers:
             self.highest_tier_allowed = tiers[self.highest_tier_name]
             self.highest_tier_name = ""
 
-    def fault(self) -> str:
+    def validation_error(self) -> str:
         """What nobody can make sense of once names are tiers; empty if there is nothing such."""
         if self.mode not in ("", HARD, SOFT):
             return f'mode is "{self.mode}", neither {HARD} nor {SOFT}'
@@ -58,13 +58,13 @@ class Topology:
             return f'highestTierName is "{self.highest_tier_name}", which no hypernode has'
         return ""
 
-    def harden(self, tier: int) -> None:
+    def make_hard(self, tier: int) -> None:
         """A soft wish becomes a hard one that `tier`, the top, always grants."""
         if self.mode == SOFT:
             self.mode, self.highest_tier_allowed, self.highest_tier_name = HARD, tier, ""
 
 
-class Ranks:
+class TaskStatusIndex:
     """Tasks by status."""
 
     __slots__ = ("best_effort_pending", "by_status", "tasks")
@@ -104,57 +104,57 @@ class Ranks:
         self.by_status[task.status][task.uid] = task
 
 
-class Member:
+class TaskSet:
     """What jobs and sub-jobs can both be asked."""
 
-    __slots__ = ("ranks",)
+    __slots__ = ("status_index",)
 
-    ranks: Ranks
+    status_index: TaskStatusIndex
     min_available: int
 
     @property
     def tasks(self) -> dict[str, Task]:
-        return self.ranks.tasks
+        return self.status_index.tasks
 
     def with_status(self, *statuses: TaskStatus) -> Iterator[Task]:
         """The tasks in these statuses. The session may not move tasks while this is walked; copy first."""
         for status in statuses:
-            yield from self.ranks.by_status[status].values()
+            yield from self.status_index.by_status[status].values()
 
     def count(self, *statuses: TaskStatus) -> int:
-        return sum(len(self.ranks.by_status[status]) for status in statuses)
+        return sum(len(self.status_index.by_status[status]) for status in statuses)
 
     @property
     def pending(self) -> dict[str, Task]:
-        return self.ranks.by_status[TaskStatus.PENDING]
+        return self.status_index.by_status[TaskStatus.PENDING]
 
     @property
     def ready_task_num(self) -> int:
         """Tasks that have their node, or are done."""
-        by = self.ranks.by_status
+        by = self.status_index.by_status
         return len(by[4]) + len(by[3]) + len(by[5]) + len(by[1]) + len(by[7])
 
     @property
     def waiting_task_num(self) -> int:
-        return len(self.ranks.by_status[TaskStatus.PIPELINED])
+        return len(self.status_index.by_status[TaskStatus.PIPELINED])
 
     @property
     def allocated_task_num(self) -> int:
         """Tasks in one of the `HOLDING` statuses."""
-        by = self.ranks.by_status
+        by = self.status_index.by_status
         return len(by[4]) + len(by[3]) + len(by[5]) + len(by[1])
 
     def is_ready(self) -> bool:
-        return self.ready_task_num + self.ranks.best_effort_pending >= self.min_available
+        return self.ready_task_num + self.status_index.best_effort_pending >= self.min_available
 
     def is_pipelined(self) -> bool:
-        return self.waiting_task_num + self.ready_task_num + self.ranks.best_effort_pending >= self.min_available
+        return self.waiting_task_num + self.ready_task_num + self.status_index.best_effort_pending >= self.min_available
 
     def is_starving(self) -> bool:
         return self.waiting_task_num + self.ready_task_num < self.min_available
 
 
-class SubJob(Member):
+class SubJob(TaskSet):
     """Tasks of a job that belong together."""
 
     __slots__ = (
@@ -169,7 +169,9 @@ class SubJob(Member):
         "uid",
     )
 
-    def __init__(self, gid: str, uid: str, job: str, min_available: int, topology: Topology | None) -> None:
+    def __init__(
+        self, gid: str, uid: str, job: str, min_available: int, topology: ResolvedNetworkTopology | None
+    ) -> None:
         self.gid = gid  # all sub-jobs of one policy have the same
         self.uid = uid
         self.job = job
@@ -179,18 +181,18 @@ class SubJob(Member):
         self.priority = 0  # the highest of any task that it ever had
         self.allocated_hyper_node = ""
         self.nominated_hyper_node = ""
-        self.ranks = Ranks()
+        self.status_index = TaskStatusIndex()
 
     @classmethod
     def of_policy(cls, job: str, policy: SubGroupPolicy, values: list[str]) -> SubJob:
         size = 1 if policy.sub_group_size is None else policy.sub_group_size
-        topology = Topology.of(policy.network_topology)
+        topology = ResolvedNetworkTopology.from_spec(policy.network_topology)
         made = cls(group_id(job, policy), sub_job_id(job, policy, values), job, size, topology)
         made.match_index = parse_int(values[0]) or 0
         return made
 
     def add(self, task: Task) -> None:
-        self.ranks.add(task)
+        self.status_index.add(task)
         self.priority = max(self.priority, task.priority)
 
     @property
@@ -228,7 +230,7 @@ def group_id(job: str, policy: SubGroupPolicy) -> str:
 def sub_job_id(job: str, policy: SubGroupPolicy, values: list[str]) -> str:
     suffix = "-".join(values)
     if len(suffix.encode()) > _LONGEST_SUFFIX:
-        suffix = _safe(str(_fnv32a(suffix.encode())))
+        suffix = _safe_encode(str(_fnv32a(suffix.encode())))
     return f"{job}/{policy.name}-{suffix}"
 
 
@@ -239,6 +241,6 @@ def _fnv32a(data: bytes) -> int:
     return value
 
 
-def _safe(text: str) -> str:
+def _safe_encode(text: str) -> str:
     """Kubernetes' way to write a hash without letters that could form words."""
-    return "".join(SAFE_LETTERS[ord(letter) % len(SAFE_LETTERS)] for letter in text)
+    return "".join(NAME_SUFFIX_ALPHABET[ord(letter) % len(NAME_SUFFIX_ALPHABET)] for letter in text)

@@ -23,15 +23,15 @@ PREEMPTABLE = "volcano.sh/preemptable"
 REVOCABLE_ZONE = "volcano.sh/revocable-zone"
 QUEUE_ALLOCATION_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+EARLIEST_TIME = datetime.min.replace(tzinfo=UTC)
 """The creation time of what says none."""
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_UNREAD = -1  # no pod's name ends in a negative number: the sign is a separator there
+_NOT_PARSED = -1  # no pod's name ends in a negative number: the sign is a separator there
 
 
-class Transaction(NamedTuple):
+class TransactionContext(NamedTuple):
     """Where a task stood in a statement that was undone: the best that could be found for it."""
 
     status: TaskStatus
@@ -61,11 +61,11 @@ class Task:
         "_info",
         "_revocable_zone",
         "best_effort",
+        "counted_status",
         "created",
         "demand",
         "eviction_occurred",
         "gated",
-        "held_as",
         "init_resreq",
         "job",
         "job_allocated_hyper_node",
@@ -101,20 +101,20 @@ class Task:
         self.priority: int = _priority(pod)
         self.preemptable: bool = _preemptable(pod)  # asked of every running task at once: not worked out then
         self.gated: bool = bool(spec.scheduling_gates)
-        self.created: datetime = meta.creation_timestamp or LONG_AGO
+        self.created: datetime = meta.creation_timestamp or EARLIEST_TIME
         self.demand: tuple[tuple[int, float], ...] | None = None  # by columns: see `Room.demand`
         self.template: int | None = None  # see `templates`
         self._info = info
         self._demand_key: tuple[object, ...] | None = None
         self._revocable_zone: str | None = None
-        self._index: int | None = _UNREAD
+        self._index: int | None = _NOT_PARSED
 
         self.status: TaskStatus = status_of(pod)
         self.node_name: str = spec.node_name
-        self.held_as: TaskStatus | None = None  # the status under which its node counts it
+        self.counted_status: TaskStatus | None = None  # the status under which its node counts it
         self.eviction_occurred = False
         self.job_allocated_hyper_node = ""
-        self.last_transaction: Transaction | None = None
+        self.last_transaction: TransactionContext | None = None
 
     @property
     def info(self) -> PodInfo:
@@ -143,37 +143,37 @@ class Task:
         return any(container.is_sidecar for container in self.pod.spec.init_containers)
 
     @property
-    def only_queue_gate(self) -> bool:
+    def has_only_queue_gate(self) -> bool:
         """Whether the one thing that holds the pod back is the gate that Volcano itself removes."""
         gates = self.pod.spec.scheduling_gates
         return len(gates) == 1 and gates[0].name == QUEUE_ALLOCATION_GATE
 
     @property
-    def awaits_queue(self) -> bool:
+    def awaits_queue_admission(self) -> bool:
         """Whether the pod asked to be held by that gate until its queue has room."""
         return self.pod.metadata.annotations.get(QUEUE_ALLOCATION_GATE) == "true"
 
     @property
     def index(self) -> int | None:
         """The number at the end of the pod's name, which orders tasks of equal priority."""
-        if self._index == _UNREAD:
+        if self._index == _NOT_PARSED:
             parts = self.name.split("-")
             self._index = parse_int(parts[-1]) if len(parts) >= 3 else None
         return self._index
 
-    def context(self) -> Transaction:
+    def transaction_context(self) -> TransactionContext:
         """Where the task stands, or stood in the last statement that was undone."""
-        return self.last_transaction or Transaction(self.status, self.node_name, self.eviction_occurred)
+        return self.last_transaction or TransactionContext(self.status, self.node_name, self.eviction_occurred)
 
-    def remember(self) -> None:
+    def save_last_transaction(self) -> None:
         """Keep where it stands, right before that is undone."""
-        self.last_transaction = Transaction(self.status, self.node_name, self.eviction_occurred)
+        self.last_transaction = TransactionContext(self.status, self.node_name, self.eviction_occurred)
 
     def __repr__(self) -> str:
         return f"Task({self.key}, {self.status.label}{f' on {self.node_name}' if self.node_name else ''})"
 
 
-class ShownTask(Task):
+class ReadOnlyTask(Task):
     """A task for whoever may look at it and not change it: equal to it, and what is set raises."""
 
     __slots__ = ("_shown",)

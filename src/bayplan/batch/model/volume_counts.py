@@ -16,11 +16,11 @@ from bayplan.batch.model.tasks import Task
 from bayplan.objects.core import Pod
 from bayplan.objects.storage import CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from bayplan.snapshot import Catalog
-from bayplan.volumes.claims import claim_uses, class_of_claim, not_owner
+from bayplan.volumes.claims import claim_uses, ownership_error, storage_class_of_claim
 from bayplan.volumes.lookup import claim_key
 from bayplan.volumes.volume_matcher import HOST_PATH_PROVISIONER
 
-PREFIX = "attachable-volumes-csi-"
+ATTACHABLE_VOLUMES_PREFIX = "attachable-volumes-csi-"
 DRIVER_NAME = "csi.storage.k8s.io/csi-driver-name"
 """The parameter of a storage class that names its driver where the provisioner does not."""
 
@@ -45,19 +45,19 @@ class VolumeCounts:
         self._csi_nodes: dict[str, CsiNode] = {}
         self._csi_revision = -1
 
-    def counted(self, task: Task) -> Task:
+    def with_volume_requests(self, task: Task) -> Task:
         """The task, what it attaches among what it asks for."""
         self._unresolved.discard(task.uid)
         counts = self._count(task.pod) if task.pod.spec.volumes else {}
         if counts is None:
             self._unresolved.add(task.uid)
-        return _with(task, counts)
+        return _add_volume_requests(task, counts)
 
-    def tried(self, task: Task) -> Task:
+    def with_volume_requests_uncached(self, task: Task) -> Task:
         """The same for a task of which nothing is remembered."""
-        return _with(task, self._count(task.pod) if task.pod.spec.volumes else {})
+        return _add_volume_requests(task, self._count(task.pod) if task.pod.spec.volumes else {})
 
-    def offered(self, node_name: str, allocatable: Amounts) -> Amounts:
+    def with_volume_limits(self, node_name: str, allocatable: Amounts) -> Amounts:
         """What a node offers, with what can be attached to it."""
         csi_node = self._csi_nodes.get(node_name)
         if csi_node is None or not csi_node.spec.drivers:
@@ -65,7 +65,7 @@ class VolumeCounts:
         offered = allocatable.clone()
         for driver in csi_node.spec.drivers:
             limit = driver.allocatable.count if driver.allocatable is not None else None
-            offered.set_scalar(resource_of(driver.name), UNLIMITED if limit is None else float(limit))
+            offered.set_scalar(attach_resource_name(driver.name), UNLIMITED if limit is None else float(limit))
         return offered
 
     def newly_resolvable(self) -> list[str]:
@@ -101,7 +101,7 @@ class VolumeCounts:
         claims = self._catalog.table(PersistentVolumeClaim)
         for use in claim_uses(pod):
             claim = claims[claim_key(pod.namespace, use.name)]
-            if use.ephemeral and not_owner(pod, claim) is not None:
+            if use.ephemeral and ownership_error(pod, claim) is not None:
                 raise LookupError(claim.name)
             yield self._driver(claim)
 
@@ -109,26 +109,28 @@ class VolumeCounts:
         volume = self._catalog.table(PersistentVolume).get(claim.spec.volume_name)
         if volume is not None:
             return volume.spec.csi.driver if volume.spec.csi is not None else ""
-        name = class_of_claim(claim)
+        name = storage_class_of_claim(claim)
         if not name:
             return ""
         storage_class = self._catalog.table(StorageClass)[name]
         return storage_class.parameters.get(DRIVER_NAME, storage_class.provisioner)
 
 
-def _with(task: Task, counts: Mapping[str, int] | None) -> Task:
+def _add_volume_requests(task: Task, counts: Mapping[str, int] | None) -> Task:
     """The task, volumes among what it asks for."""
     if counts:
         asked = task.resreq.clone()
         for driver, number in counts.items():
-            asked.add_scalar(resource_of(driver), float(number))
+            asked.add_scalar(attach_resource_name(driver), float(number))
         task.resreq = task.init_resreq = asked
         task.best_effort = asked.is_empty()
     return task
 
 
-def resource_of(driver: str) -> str:
+def attach_resource_name(driver: str) -> str:
     """The name under which volumes of a driver are counted; long ones are cut and made unique again."""
-    if len(PREFIX) + len(driver) < _LONGEST_NAME:
-        return PREFIX + driver
-    return PREFIX + driver[:23] + hashlib.sha1(driver.encode(), usedforsecurity=False).hexdigest()[:16]
+    if len(ATTACHABLE_VOLUMES_PREFIX) + len(driver) < _LONGEST_NAME:
+        return ATTACHABLE_VOLUMES_PREFIX + driver
+    return (
+        ATTACHABLE_VOLUMES_PREFIX + driver[:23] + hashlib.sha1(driver.encode(), usedforsecurity=False).hexdigest()[:16]
+    )

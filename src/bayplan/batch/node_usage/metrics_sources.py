@@ -17,8 +17,8 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
-from bayplan.batch.config.argument_specs import Argument, meant, misgiven
-from bayplan.batch.handle import Reply
+from bayplan.batch.config.argument_specs import Argument, argument_problems, did_you_mean
+from bayplan.batch.handle import HttpReply
 from bayplan.batch.model.nodes import NodeUsage
 from bayplan.clock import Clock
 from bayplan.codec.go_duration import DurationError, parse_duration
@@ -61,7 +61,7 @@ METRICS = (
 """What a `metrics` section can say."""
 
 
-class MetricsFault(BayplanError):
+class MetricsError(BayplanError):
     """Real usage cannot be collected."""
 
 
@@ -78,12 +78,12 @@ class MetricsRequest:
     verify_tls: bool = True
 
 
-Fetch = Callable[[MetricsRequest, float], Awaitable[Reply]]
+Fetch = Callable[[MetricsRequest, float], Awaitable[HttpReply]]
 """Sends a request and waits so many seconds for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class UsageSample:
     """What was measured on a node, in percent."""
 
     at: datetime
@@ -91,7 +91,7 @@ class Reading:
     memory: float = 0.0
 
 
-Measured = tuple[str, Mapping[str, Any]]
+Measurement = tuple[str, Mapping[str, Any]]
 """A node and the fields of its reading that are known now."""
 
 
@@ -100,10 +100,10 @@ class MetricsSource(Protocol):
 
     def requests(self, nodes: Iterable[str], now: datetime) -> Iterator[MetricsRequest]: ...
 
-    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]: ...
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measurement]: ...
 
 
-def source_of(metrics: Mapping[str, str]) -> MetricsSource | None:
+def metrics_source(metrics: Mapping[str, str]) -> MetricsSource | None:
     """The source that a configuration's `metrics` section asks for; None where it asks for none."""
     kind = metrics.get("type", "")
     if not kind:
@@ -112,22 +112,22 @@ def source_of(metrics: Mapping[str, str]) -> MetricsSource | None:
         return AdaptorSource()
     if kind not in (PROMETHEUS, ELASTICSEARCH):
         known = f"{ELASTICSEARCH}, {PROMETHEUS}, and {PROMETHEUS_ADAPTOR}"
-        raise MetricsFault(
+        raise MetricsError(
             f"data cannot be collected from the {kind} monitoring system. The supported monitoring systems are {known}"
         )
     if not metrics.get("address"):
-        raise MetricsFault("metrics address is empty")
+        raise MetricsError("metrics address is empty")
     return PrometheusSource(metrics) if kind == PROMETHEUS else ElasticsearchSource(metrics)
 
 
-def mistakes_in(metrics: Mapping[str, str]) -> Iterator[str]:
+def metrics_problems(metrics: Mapping[str, str]) -> Iterator[str]:
     """What a `metrics` section says that nobody reads, and why nothing would be collected: a sentence each."""
-    yield from misgiven("metrics", METRICS, metrics)
+    yield from argument_problems("metrics", METRICS, metrics)
     try:
-        source_of(metrics)
-    except MetricsFault as fault:
+        metrics_source(metrics)
+    except MetricsError as fault:
         kind, known = metrics["type"], (PROMETHEUS, ELASTICSEARCH, PROMETHEUS_ADAPTOR)
-        yield f"metrics: {fault}{'' if kind in known else meant(kind, known)}"
+        yield f"metrics: {fault}{'' if kind in known else did_you_mean(kind, known)}"
 
 
 def interval_s(metrics: Mapping[str, str]) -> float:
@@ -154,15 +154,15 @@ class PrometheusSource:
                     self._url,
                     node=node,
                     measure=measure,
-                    body=_form(form),
+                    body=_form_encode(form),
                     headers={"Content-Type": "application/x-www-form-urlencoded"},
                     verify_tls=self._verify,
                 )
 
-    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]:
-        if _decoded(answer, _PrometheusAnswer).data.result_type != "vector":
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measurement]:
+        if _decode(answer, _PrometheusAnswer).data.result_type != "vector":
             return
-        for row in _decoded(answer, _PrometheusVectorAnswer).data.result[:1]:
+        for row in _decode(answer, _PrometheusVectorAnswer).data.result[:1]:
             yield request.node, {request.measure: float(row.value[1])}
 
 
@@ -196,8 +196,8 @@ class ElasticsearchSource:
             },
         }
 
-    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]:
-        found = _decoded(answer, _ElasticsearchAnswer).aggregations
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measurement]:
+        found = _decode(answer, _ElasticsearchAnswer).aggregations
         yield request.node, {"cpu": (found.cpu.value or 0.0) * 100, "memory": (found.mem.value or 0.0) * 100}
 
 
@@ -208,21 +208,21 @@ class AdaptorSource:
         for measure in ("cpu", "memory"):
             yield MetricsRequest(f"{_ADAPTOR_PATH}node_{measure}_usage_avg", measure=measure, method="GET")
 
-    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]:
-        for item in _decoded(answer, _MetricValues).items:
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measurement]:
+        for item in _decode(answer, _MetricValues).items:
             try:
                 share = parse_quantity(item.value).as_float()
             except QuantityError as fault:
-                raise MetricsFault(f"{request.url}: {fault}") from None
+                raise MetricsError(f"{request.url}: {fault}") from None
             yield item.described_object.name, {"at": item.timestamp, request.measure: share * 100}
 
 
-async def collect(source: MetricsSource, nodes: Sequence[str], fetch: Fetch, now: datetime) -> dict[str, Reading]:
-    """One round: a reading for each of the nodes. Raises what `fetch` raises, `BadAnswer` or `MetricsFault`."""
-    found = {node: Reading(now) for node in nodes}
+async def collect(source: MetricsSource, nodes: Sequence[str], fetch: Fetch, now: datetime) -> dict[str, UsageSample]:
+    """One round: a reading for each of the nodes. Raises what `fetch` raises, `BadAnswer` or `MetricsError`."""
+    found = {node: UsageSample(now) for node in nodes}
     for request in source.requests(nodes, now):
         reply = await fetch(request, ROUND_TIMEOUT_S)
-        for node, fields in source.read(request, reply.good(request.url)):
+        for node, fields in source.read(request, reply.body_or_error(request.url)):
             if node in found:
                 found[node] = replace(found[node], **fields)
     return found
@@ -233,9 +233,9 @@ class UsageView(Mapping[str, NodeUsage]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, UsageSample] = {}
 
-    def take(self, readings: Mapping[str, Reading]) -> None:
+    def replace_samples(self, readings: Mapping[str, UsageSample]) -> None:
         """The result of a round; nodes that are not in it are forgotten."""
         self._readings = dict(readings)
 
@@ -289,36 +289,36 @@ class _ElasticsearchAnswer(msgspec.Struct):
     aggregations: _Averages = msgspec.field(default_factory=_Averages)
 
 
-class _Described(msgspec.Struct):
+class _DescribedObject(msgspec.Struct):
     name: str = ""
 
 
 class _MetricValue(msgspec.Struct, rename="camel"):
     timestamp: datetime
     value: QuantityText
-    described_object: _Described = msgspec.field(default_factory=_Described)
+    described_object: _DescribedObject = msgspec.field(default_factory=_DescribedObject)
 
 
 class _MetricValues(msgspec.Struct):
     items: list[_MetricValue] = []
 
 
-def _decoded(answer: bytes, kind: type[T]) -> T:
+def _decode(answer: bytes, kind: type[T]) -> T:
     if len(answer) > MAX_ANSWER_BYTES:
-        raise MetricsFault(f"the metrics system answered with {len(answer)} bytes; {MAX_ANSWER_BYTES} are read at most")
+        raise MetricsError(f"the metrics system answered with {len(answer)} bytes; {MAX_ANSWER_BYTES} are read at most")
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as fault:
-        raise MetricsFault(f"the metrics system answered with something else: {fault}") from None
+        raise MetricsError(f"the metrics system answered with something else: {fault}") from None
 
 
 def _verify_tls(metrics: Mapping[str, str]) -> bool:
     return metrics.get("tls.insecureSkipVerify") != "true"
 
 
-def _form(fields: Mapping[str, str]) -> bytes:
-    return "&".join(f"{key}={_quoted(value)}" for key, value in fields.items()).encode()
+def _form_encode(fields: Mapping[str, str]) -> bytes:
+    return "&".join(f"{key}={_percent_encode(value)}" for key, value in fields.items()).encode()
 
 
-def _quoted(text: str) -> str:
+def _percent_encode(text: str) -> str:
     return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode())

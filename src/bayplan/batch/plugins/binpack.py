@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.evaluation.node_columns import WeighedDemand, overfull
-from bayplan.batch.evaluation.node_points import ROW_ALONE
+from bayplan.batch.evaluation.node_columns import WeightedDemand, exceeds_capacity
+from bayplan.batch.evaluation.node_points import ROW_LOCAL
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
@@ -21,7 +21,7 @@ from bayplan.objects.resources import CPU, MEMORY
 RESOURCES = "binpack.resources"
 
 
-class Binpack:
+class BinpackPlugin:
     """Best fit: the fullest node that still has room is the best."""
 
     name = "binpack"
@@ -36,29 +36,29 @@ class Binpack:
     def __init__(self, arguments: Arguments) -> None:
         self.weight = arguments.get_int("binpack.weight", 1)
         self.weights = _weights(arguments)
-        self._demands: dict[tuple[object, ...], tuple[WeighedDemand, int]] = {}
+        self._demands: dict[tuple[object, ...], tuple[WeightedDemand, int]] = {}
 
     def on_session_open(self, session: Session) -> None:
         if self.weight:
             session.add_node_order_nodes_fn(
-                self.name, self._score, signature=lambda task: task.demand_key, depends_on=ROW_ALONE
+                self.name, self._score, signature=lambda task: task.demand_key, depends_on=ROW_LOCAL
             )
 
     def _score(self, task: Task, nodes: Nodes) -> FloatVector:
         demand, total_weight = self._demand(task, nodes)
-        taken, capacity = demand.taken(nodes), demand.capacity(nodes)
-        score = demand.mean(taken, capacity, total_weight)
+        taken, capacity = demand.used_with_task(nodes), demand.capacity(nodes)
+        score = demand.weighted_mean(taken, capacity, total_weight)
         score *= float(MAX_SCORE * self.weight)
-        score[overfull(taken, capacity)] = 0.0
+        score[exceeds_capacity(taken, capacity)] = 0.0
         return score
 
-    def _demand(self, task: Task, nodes: Nodes) -> tuple[WeighedDemand, int]:
+    def _demand(self, task: Task, nodes: Nodes) -> tuple[WeightedDemand, int]:
         """What counts of what the task asks for, and the sum of the weights, of those that are 0 too."""
         known = self._demands.get(task.demand_key)
         if known is None:
             found = [(name, self.weights[name]) for name in task.resreq.names() if name in self.weights]
             counting = [(name, weight) for name, weight in found if weight]
-            known = (WeighedDemand.of(task, nodes, counting), sum(weight for _, weight in found))
+            known = (WeightedDemand.of(task, nodes, counting), sum(weight for _, weight in found))
             self._demands[task.demand_key] = known
         return known
 

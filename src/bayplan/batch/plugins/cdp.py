@@ -10,14 +10,14 @@ from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 from bayplan.codec.go_duration import DurationError, parse_duration
 from bayplan.objects.core import Pod
 
 COOLDOWN_TIME = "volcano.sh/cooldown-time"
 
 
-class CooldownProtection:
+class CdpPlugin:
     """Spares running pods for the time that they ask for, counted from when they were placed."""
 
     name = "cdp"
@@ -29,10 +29,10 @@ class CooldownProtection:
     def on_session_open(self, session: Session) -> None:
         self._session = session
         self._now = session.clock.now()
-        session.add_preemptable_fn(self.name, self._spare_young, Foresight(Ground.JOBS))
-        session.add_reclaimable_fn(self.name, self._spare_young, Foresight(Ground.JOBS))
+        session.add_preemptable_fn(self.name, self._drop_protected, VictimHints(VictimDependence.JOBS))
+        session.add_reclaimable_fn(self.name, self._drop_protected, VictimHints(VictimDependence.JOBS))
 
-    def _spare_young(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
+    def _drop_protected(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
         return [task for task in candidates if not self._protected(task)]
 
     def _protected(self, task: Task) -> bool:
@@ -43,13 +43,13 @@ class CooldownProtection:
         try:
             cooldown_s = parse_duration(text).seconds
         except DurationError as fault:
-            self._session.complain(self.name, f"pod {task.key}: {COOLDOWN_TIME}: {fault}; write it like 10m")
+            self._session.log_plugin_message(self.name, f"pod {task.key}: {COOLDOWN_TIME}: {fault}; write it like 10m")
             return False
-        placed = _placed_at(pod)
+        placed = _scheduled_time(pod)
         return placed is not None and placed + timedelta(seconds=cooldown_s) > self._now
 
 
-def _placed_at(pod: Pod) -> datetime | None:
+def _scheduled_time(pod: Pod) -> datetime | None:
     """When the pod got its node, as its first condition about that says."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True":

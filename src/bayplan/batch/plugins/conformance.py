@@ -10,13 +10,13 @@ from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.registration import EvictionContext
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 
 _CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
 _SYSTEM_NAMESPACE = "kube-system"
 
 
-class Conformance:
+class ConformancePlugin:
     """Spares critical pods and the system's namespace."""
 
     name = "conformance"
@@ -26,12 +26,12 @@ class Conformance:
         self.arguments = arguments
 
     def on_session_open(self, session: Session) -> None:
-        session.add_preemptable_fn(self.name, _spared, Foresight(Ground.JOBS))
-        session.add_reclaimable_fn(self.name, _spared, Foresight(Ground.JOBS))
-        session.add_unified_evictable_fn(self.name, _spared)
+        session.add_preemptable_fn(self.name, _non_critical_tasks, VictimHints(VictimDependence.JOBS))
+        session.add_reclaimable_fn(self.name, _non_critical_tasks, VictimHints(VictimDependence.JOBS))
+        session.add_unified_evictable_fn(self.name, _non_critical_tasks)
 
 
-def _spared(evictor: Task | EvictionContext, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG001
+def _non_critical_tasks(evictor: Task | EvictionContext, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG001
     return [
         task
         for task in candidates

@@ -15,63 +15,63 @@ import numpy as np
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.devices.card_pools import CardPool, CardVerdicts
-from bayplan.batch.devices.shared_gpus import SharedGpus
-from bayplan.batch.devices.vgpu_pool import Assignments, Rule, VirtualGpus
-from bayplan.batch.evaluation.node_points import ROW_ALONE
+from bayplan.batch.devices.card_pools import CardPool, CardPredicateResults
+from bayplan.batch.devices.shared_gpus import SharedGpuPool
+from bayplan.batch.devices.vgpu_pool import ExclusiveRule, PendingVgpuAssignments, VgpuPool
+from bayplan.batch.evaluation.node_points import ROW_LOCAL
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
 from bayplan.errors import BayplanError
 
-BY_MEMORY = "deviceshare.GPUSharingEnable"
-BY_NUMBER = "deviceshare.GPUNumberEnable"
-IN_PARTS = "deviceshare.VGPUEnable"
+GPU_SHARING_ENABLE = "deviceshare.GPUSharingEnable"
+GPU_NUMBER_ENABLE = "deviceshare.GPUNumberEnable"
+VGPU_ENABLE = "deviceshare.VGPUEnable"
 POLICY = "deviceshare.SchedulePolicy"
 WEIGHT = "deviceshare.ScheduleWeight"
 EXCLUSIVE_RULES = "deviceshare.GPUExclusiveRules"
 _CONFIG_MAP = ("deviceshare.KnownGeometriesCMName", "deviceshare.KnownGeometriesCMNamespace")
-_NOT_HERE = (
+_UNSUPPORTED = (
     "deviceshare.AscendMindClusterVNPUEnable",
     "deviceshare.AscendHAMiVNPUEnable",
     "deviceshare.NodeLockEnable",
 )
 
 
-class SwitchesConflict(BayplanError):
+class GpuModesConflict(BayplanError):
     """Two ways of sharing are switched on that cannot be together."""
 
 
 @dataclass(slots=True)
-class _Memory:
+class _DeviceShareState:
     """What outlives sessions: the switches as they were said last, and cards that are being handed over."""
 
     switches: dict[str, bool] = field(default_factory=dict)
-    assignments: Assignments = field(default_factory=Assignments)
+    assignments: PendingVgpuAssignments = field(default_factory=PendingVgpuAssignments)
 
 
-class DeviceShare:
+class DeviceSharePlugin:
     """Shares GPUs between pods."""
 
     name = "deviceshare"
     also_at: ClassVar[tuple[str, ...]] = ("predicate", "node_order")
     takes: ClassVar[tuple[Argument, ...]] = (
-        Argument(BY_MEMORY, bool, False),
-        Argument(BY_NUMBER, bool, False),
-        Argument(IN_PARTS, bool, False),
+        Argument(GPU_SHARING_ENABLE, bool, False),
+        Argument(GPU_NUMBER_ENABLE, bool, False),
+        Argument(VGPU_ENABLE, bool, False),
         Argument(POLICY, str, ""),
         Argument(WEIGHT, int, 0),
         Argument(EXCLUSIVE_RULES, list[dict[str, Any]]),
-        *(Argument(key, object, idle="it is not supported") for key in _NOT_HERE),
-        *(Argument(key, object, idle="the config map is not read") for key in _CONFIG_MAP),
+        *(Argument(key, object, no_effect_reason="it is not supported") for key in _UNSUPPORTED),
+        *(Argument(key, object, no_effect_reason="the config map is not read") for key in _CONFIG_MAP),
     )
 
-    def __init__(self, arguments: Arguments, memory: _Memory) -> None:
+    def __init__(self, arguments: Arguments, memory: _DeviceShareState) -> None:
         self._memory = memory
-        for key in (BY_MEMORY, BY_NUMBER, IN_PARTS):
+        for key in (GPU_SHARING_ENABLE, GPU_NUMBER_ENABLE, VGPU_ENABLE):
             memory.switches[key] = arguments.get_bool(key, memory.switches.get(key, False))
-        for key in _NOT_HERE:
+        for key in _UNSUPPORTED:
             if arguments.get_bool(key):
                 arguments.warn(f"{key} is not supported and has no effect")
         for key in _CONFIG_MAP:
@@ -79,11 +79,11 @@ class DeviceShare:
                 arguments.warn(f"{key}: the config map is not read; resources of vGPUs have their default names")
         self._policy = arguments.get_str(POLICY)
         self._weight = arguments.get_int(WEIGHT)
-        self._rules = _rules(arguments)
+        self._rules = _exclusive_rules(arguments)
 
     @classmethod
-    def factory(cls, arguments: Arguments, handle: BatchHandle) -> DeviceShare:
-        return cls(arguments, handle.remembered(cls.name, _Memory))
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> DeviceSharePlugin:
+        return cls(arguments, handle.keep(cls.name, _DeviceShareState))
 
     def on_session_open(self, session: Session) -> None:
         pool = self._pool(session)
@@ -95,32 +95,35 @@ class DeviceShare:
             return pool.request(task) or ()
 
         count = len(session.nodes)
-        session.add_predicate_maker(self.name, lambda task: CardVerdicts(pool, count), signature)  # noqa: ARG005
+        session.add_predicate_factory(self.name, lambda task: CardPredicateResults(pool, count), signature)  # noqa: ARG005
         if self._weight > 0:
             session.add_node_order_nodes_fn(
                 self.name,
                 lambda task, nodes: self._score(pool, task, nodes),
                 signature=signature,
-                depends_on=ROW_ALONE,
+                depends_on=ROW_LOCAL,
             )
 
     def on_session_close(self, session: Session) -> None:
-        self._memory.assignments.settle(session)
+        self._memory.assignments.end_session(session)
 
     def _pool(self, session: Session) -> CardPool[Any, Any] | None:
-        by_memory, by_number, in_parts = (self._memory.switches[key] for key in (BY_MEMORY, BY_NUMBER, IN_PARTS))
+        by_memory, by_number, in_parts = (
+            self._memory.switches[key] for key in (GPU_SHARING_ENABLE, GPU_NUMBER_ENABLE, VGPU_ENABLE)
+        )
         if by_memory and by_number:
-            raise SwitchesConflict(
-                f"can not define true in both gpu sharing and gpu number: set {BY_MEMORY} or {BY_NUMBER} to false"
+            raise GpuModesConflict(
+                f"can not define true in both gpu sharing and gpu number: set {GPU_SHARING_ENABLE} or "
+                f"{GPU_NUMBER_ENABLE} to false"
             )
         if in_parts and (by_memory or by_number):
-            raise SwitchesConflict(
-                f"gpu-share and vgpu can't be used together: set {IN_PARTS} to false, or the other one"
+            raise GpuModesConflict(
+                f"gpu-share and vgpu can't be used together: set {VGPU_ENABLE} to false, or the other one"
             )
         if in_parts:
-            return VirtualGpus(session, self._policy, self._rules, self._memory.assignments)
+            return VgpuPool(session, self._policy, self._rules, self._memory.assignments)
         if by_memory or by_number:
-            return SharedGpus(session, by_memory=by_memory, by_number=by_number)
+            return SharedGpuPool(session, by_memory=by_memory, by_number=by_number)
         return None
 
     def _score(self, pool: CardPool[Any, Any], task: Task, nodes: Nodes) -> FloatVector:
@@ -130,11 +133,11 @@ class DeviceShare:
         return weighed
 
 
-def _rules(arguments: Arguments) -> list[Rule]:
+def _exclusive_rules(arguments: Arguments) -> list[ExclusiveRule]:
     if EXCLUSIVE_RULES not in arguments:
         return []
     raw = arguments[EXCLUSIVE_RULES]
-    found: list[Rule] = []
+    found: list[ExclusiveRule] = []
     for item in raw if isinstance(raw, list) else ():
         labels = item.items() if isinstance(item, dict) else ()
         rule = {key: value for key, value in labels if isinstance(key, str) and isinstance(value, str)}

@@ -13,10 +13,10 @@ from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.close_session import fit_error
 from bayplan.batch.session.combine_rules import Vote
-from bayplan.batch.session.extension_points import Invalid
+from bayplan.batch.session.extension_points import InvalidJob
 from bayplan.batch.session.registration import EvictionContext
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 from bayplan.objects.volcano.types import PodGroupCondition
 
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
@@ -25,7 +25,7 @@ NOT_ENOUGH_PODS_OF_TASK = "NotEnoughPodsOfTask"
 READY_TO_BE_SCHEDULED = "tasks in gang are ready to be scheduled"
 
 
-class Gang:
+class GangPlugin:
     """Keeps gangs whole."""
 
     name = "gang"
@@ -37,10 +37,10 @@ class Gang:
     def on_session_open(self, session: Session) -> None:
         self._session = session
         session.add_job_valid_fn(self.name, _invalid)
-        at_minimum = Foresight(Ground.JOBS, self._is_at_minimum)
-        session.add_preemptable_fn(self.name, self._spare_gangs, at_minimum)
-        session.add_reclaimable_fn(self.name, self._spare_gangs, at_minimum)
-        session.add_unified_evictable_fn(self.name, _everybody)
+        at_minimum = VictimHints(VictimDependence.JOBS, self._is_at_minimum)
+        session.add_preemptable_fn(self.name, self._surplus_tasks, at_minimum)
+        session.add_reclaimable_fn(self.name, self._surplus_tasks, at_minimum)
+        session.add_unified_evictable_fn(self.name, _all_candidates)
         session.add_job_order_fn(self.name, _unready_first)
         session.add_sub_job_order_fn(self.name, _unready_first)
         session.add_job_ready_fn(self.name, _ready)
@@ -77,7 +77,7 @@ class Gang:
         job = self._session.jobs.get(task.job)
         return job is None or job.ready_task_num <= job.min_available
 
-    def _spare_gangs(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
+    def _surplus_tasks(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
         """Only what a job has above its minimum, in the order given."""
         left: dict[str, int] = {}
         victims = []
@@ -92,19 +92,19 @@ class Gang:
         return victims
 
 
-def _invalid(job: Job) -> Invalid | None:
+def _invalid(job: Job) -> InvalidJob | None:
     if not job.check_task_valid():
-        return Invalid(NOT_ENOUGH_PODS_OF_TASK, "Not enough valid pods of each task for gang-scheduling")
+        return InvalidJob(NOT_ENOUGH_PODS_OF_TASK, "Not enough valid pods of each task for gang-scheduling")
     if not job.check_sub_job_valid():
-        return Invalid(NOT_ENOUGH_PODS_OF_TASK, "Not enough valid subGroups of each task for gang-scheduling")
+        return InvalidJob(NOT_ENOUGH_PODS_OF_TASK, "Not enough valid subGroups of each task for gang-scheduling")
     valid = job.valid_task_num
     if valid < job.min_available:
         text = f"Not enough valid tasks for gang-scheduling, valid: {valid}, min: {job.min_available}"
-        return Invalid(NOT_ENOUGH_TASKS, text)
+        return InvalidJob(NOT_ENOUGH_TASKS, text)
     return None
 
 
-def _everybody(context: EvictionContext, candidates: Sequence[Task]) -> Sequence[Task]:  # noqa: ARG001
+def _all_candidates(context: EvictionContext, candidates: Sequence[Task]) -> Sequence[Task]:  # noqa: ARG001
     """Who evicts whole bundles has looked after gangs already."""
     return candidates
 
@@ -128,4 +128,4 @@ def _sub_job_pipelined(sub_job: SubJob) -> Vote:
 
 def _schedulable(job: Job) -> int:
     """Tasks that have a node, or had one in the last trial."""
-    return job.ready_task_num + sum(IS_HOLDING[task.context().status] for task in job.pending.values())
+    return job.ready_task_num + sum(IS_HOLDING[task.transaction_context().status] for task in job.pending.values())

@@ -19,24 +19,24 @@ from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.evaluation.node_points import same_for_all
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.hypernode_accounts import HyperNodeAccounts
-from bayplan.batch.model.hypernodes import HyperNode, HyperNodes
+from bayplan.batch.model.hypernodes import HyperNode, HyperNodeTree
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.session.registration import Purpose
+from bayplan.batch.session.registration import SearchPurpose
 from bayplan.batch.session.session import Session
 from bayplan.objects.resources import CPU, MEMORY
 
 MAX_SCORE = 100.0
 RESOURCES = "hypernode.binpack.resources"
-_MOST_TIERS = 4096
+_MAX_TIERS = 4096
 """Up to so many tiers are added one by one, which gives the same last digit as upstream; more by a formula."""
 
 Gradient = list[list[HyperNode]]
 
 
-class NetworkTopologyAware:
+class NetworkTopologyAwarePlugin:
     """Keeps jobs together in the network, and the network in whole pieces."""
 
     name = "network-topology-aware"
@@ -58,11 +58,11 @@ class NetworkTopologyAware:
         fading = arguments.get_float("hypernode.binpack.normal-pod.fading", 0.8)
         self._fading = 0.8 if fading < 0 else fading
         most = arguments.get_int("hypernode.gradient.evict.max-hypernodes", 8)
-        self._most_evicting = 8 if most <= 0 else most
+        self._max_eviction_domains = 8 if most <= 0 else most
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._tree: HyperNodes = session.hyper_nodes
+        self._tree: HyperNodeTree = session.hyper_nodes
         self._lowest, self._highest = self._tree.tiers[0], self._tree.tiers[-1]
         self._tier_weights = TierWeights(self._fading, self._tree.tiers)
         self._accounts = accounts = HyperNodeAccounts(session.nodes, self._tree, self._weights)
@@ -73,13 +73,13 @@ class NetworkTopologyAware:
         session.add_hyper_node_gradient_for_sub_job_fn(self.name, self._gradient)
         session.add_event_handler(
             self.name,
-            allocate=lambda task: accounts.place(task, 1.0),
-            deallocate=lambda task: accounts.place(task, -1.0),
+            allocate=lambda task: accounts.update_usage(task, 1.0),
+            deallocate=lambda task: accounts.update_usage(task, -1.0),
         )
 
     # which hypernodes may be tried ------------------------------------------------------------------------------
 
-    def _gradient(self, who: Job | SubJob, start: HyperNode, purpose: Purpose) -> Gradient:
+    def _gradient(self, who: Job | SubJob, start: HyperNode, purpose: SearchPurpose) -> Gradient:
         """Hypernodes of one tier together: the lowest tier first to place, the highest first to evict."""
         highest = who.hard_tier
         if highest is None:
@@ -93,12 +93,12 @@ class NetworkTopologyAware:
             if place.tier <= highest and (least is None or self._is_big_enough(place, least, purpose)):
                 by_tier.setdefault(place.tier, []).append(place)
         found = [by_tier[tier] for tier in sorted(by_tier)]
-        return found if purpose is Purpose.ALLOCATE else self._widest_first(found)
+        return found if purpose is SearchPurpose.ALLOCATE else self._widest_first(found)
 
-    def _is_big_enough(self, place: HyperNode, least: Amounts, purpose: Purpose) -> bool:
-        if purpose is Purpose.EVICT:
-            return self._accounts.could_have_room(place.name, least)
-        return self._accounts.had_room(place.name, least)
+    def _is_big_enough(self, place: HyperNode, least: Amounts, purpose: SearchPurpose) -> bool:
+        if purpose is SearchPurpose.EVICT:
+            return self._accounts.fits_allocatable(place.name, least)
+        return self._accounts.fitted_at_open(place.name, least)
 
     def _search_root(self, start: HyperNode, highest: int, allocated: str) -> HyperNode | None:
         """Where start meets the part of the tree that a job which is allocated already may spread to."""
@@ -127,7 +127,7 @@ class NetworkTopologyAware:
 
     def _widest_first(self, gradient: Gradient) -> Gradient:
         """To evict, wide hypernodes give the best chance; only so many are looked at."""
-        left = self._most_evicting
+        left = self._max_eviction_domains
         found: Gradient = []
         for places in reversed(gradient):
             if not left:
@@ -144,8 +144,8 @@ class NetworkTopologyAware:
         request = self._requests.get(sub_job.uid)
         if request is None:
             request = self._requests[sub_job.uid] = accounts.request_of(list(sub_job.tasks.values()))
-        fullness = accounts.fullness(request)
-        scores = {name: accounts.fullness_of(name, fullness) for name in candidates}
+        fullness = accounts.utilization(request)
+        scores = {name: accounts.utilization_of(name, fullness) for name in candidates}
         best = max(scores.values(), default=0.0)
         tied = [name for name, score in scores.items() if score == best]
         if len(tied) > 1:
@@ -168,10 +168,10 @@ class NetworkTopologyAware:
         if sub_job is None:
             return np.zeros(len(nodes))
         if sub_job.network_topology is None:
-            return self._scale * self._packing(task, nodes)
-        return self._scale * self._closeness(task, sub_job, nodes)
+            return self._scale * self._binpack_scores(task, nodes)
+        return self._scale * self._topology_scores(task, sub_job, nodes)
 
-    def _packing(self, task: Task, nodes: Nodes) -> FloatVector:
+    def _binpack_scores(self, task: Task, nodes: Nodes) -> FloatVector:
         """How full hypernodes above a node would be: the higher the tier, the less it counts.
 
         Outside of every hypernode is best."""
@@ -179,21 +179,21 @@ class NetworkTopologyAware:
         if not self._packs_others or weights.whole <= 0:
             return np.zeros(len(nodes))
         accounts, rows = self._accounts, None if nodes.is_whole else nodes.rows
-        fullness = np.append(accounts.fullness(accounts.request_of([task])), 1.0)  # the last: in no hypernode
+        fullness = np.append(accounts.utilization(accounts.request_of([task])), 1.0)  # the last: in no hypernode
         total = np.full(len(nodes), weights.empty)
         for tier in self._tree.tiers:
-            numbers = accounts.at_tier(tier)
+            numbers = accounts.hypernode_at_tier(tier)
             total += weights.of[tier] * fullness[numbers if rows is None else numbers[rows]]
         with np.errstate(invalid="ignore"):
             scores: FloatVector = total / weights.whole
         return scores
 
-    def _closeness(self, task: Task, sub_job: SubJob, nodes: Nodes) -> FloatVector:
+    def _topology_scores(self, task: Task, sub_job: SubJob, nodes: Nodes) -> FloatVector:
         """How close a node is to where the job is; between equally close ones where more of the sub-job is."""
         scores = np.zeros(len(nodes))
         if not task.job_allocated_hyper_node or not len(nodes):
             return scores
-        leaves = self._accounts.at_tier(self._lowest)[nodes.rows]
+        leaves = self._accounts.hypernode_at_tier(self._lowest)[nodes.rows]
         for number in np.unique(leaves).tolist():
             scores[leaves == number] = self._closeness_of(self._leaf(number), task.job_allocated_hyper_node)
         best = scores == scores.max()
@@ -230,14 +230,14 @@ class TierWeights:
         weights = _fading_weights(fading, tiers)
         self.of = dict(zip(tiers, weights.tolist(), strict=True))
         lowest, highest = tiers[0], tiers[-1]
-        if highest - lowest < _MOST_TIERS:
+        if highest - lowest < _MAX_TIERS:
             dense = _fading_weights(fading, range(lowest, highest + 1))
             empty = np.isin(np.arange(len(dense)), [tier - lowest for tier in tiers], invert=True)
             self.whole = float(dense.sum())
             self.empty = float(dense[empty].sum())  # no hypernode there counts as a full one
             return
         gaps = [(low + 1, high - low - 1) for low, high in pairwise(tiers)]
-        self.empty = sum(_run_of_weights(fading, first, count) for first, count in gaps)
+        self.empty = sum(_sum_of_weights(fading, first, count) for first, count in gaps)
         self.whole = self.empty + float(weights.sum())
 
 
@@ -247,7 +247,7 @@ def _fading_weights(fading: float, tiers: Sequence[int]) -> FloatVector:
     return weights
 
 
-def _run_of_weights(fading: float, first: int, count: int) -> float:
+def _sum_of_weights(fading: float, first: int, count: int) -> float:
     """The sum for so many tiers in a row: a geometric series."""
     if not count:
         return 0.0

@@ -15,7 +15,7 @@ import numpy as np
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.evaluation.node_points import NODE_ALONE
+from bayplan.batch.evaluation.node_points import NODE_STATIC
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
@@ -34,39 +34,41 @@ _NONE = NodeGroupAffinity()
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class QueueGroupAffinity:
     """What a queue says about groups."""
 
-    near: NodeGroupAffinity
-    away: NodeGroupAffinity
+    affinity: NodeGroupAffinity
+    anti_affinity: NodeGroupAffinity
 
     @classmethod
-    def of(cls, affinity: QueueAffinity) -> Wishes:
+    def of(cls, affinity: QueueAffinity) -> QueueGroupAffinity:
         return cls(affinity.node_group_affinity or _NONE, affinity.node_group_anti_affinity or _NONE)
 
     def __bool__(self) -> bool:
-        return any((self.near.required, self.near.preferred, self.away.required, self.away.preferred))
+        return any(
+            (self.affinity.required, self.affinity.preferred, self.anti_affinity.required, self.anti_affinity.preferred)
+        )
 
     def allow(self, group: str) -> bool:
-        if group in self.away.preferred:
+        if group in self.anti_affinity.preferred:
             return True
-        return group not in self.away.required and group in (*self.near.required, *self.near.preferred)
+        return group not in self.anti_affinity.required and group in (*self.affinity.required, *self.affinity.preferred)
 
     def score(self, group: str, *, ordered: bool) -> float:
-        if group in self.away.preferred:
+        if group in self.anti_affinity.preferred:
             return -1.0
-        score = BASE_SCORE if group in self.near.required else 0.0
-        if group in self.near.preferred:
+        score = BASE_SCORE if group in self.affinity.required else 0.0
+        if group in self.affinity.preferred:
             score += self._rank(group) if ordered else 0.5 * BASE_SCORE
         return score
 
     def _rank(self, group: str) -> float:
         """Half the base for the first of the preferred groups, and less for each that follows."""
-        places = {name: place for place, name in enumerate(self.near.preferred)}
+        places = {name: place for place, name in enumerate(self.affinity.preferred)}
         return 0.5 * BASE_SCORE * (len(places) - places[group]) / len(places)
 
 
-class NodeGroup:
+class NodeGroupPlugin:
     """Sends the tasks of a queue to the groups of nodes that it asks for."""
 
     name = "nodegroup"
@@ -81,20 +83,20 @@ class NodeGroup:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._wishes = _wishes_by_queue(session, inherited=session.hierarchy_enabled(self.name))
+        self._wishes = _affinity_by_queue(session, inherited=session.hierarchy_enabled(self.name))
         labels = [node.labels.get(GROUP_LABEL) for node in session.nodes]
         self._groups = sorted({label for label in labels if label is not None})
         numbers = {group: number for number, group in enumerate(self._groups)}
         self._group_of = np.array([-1 if label is None else numbers[label] for label in labels], dtype=np.intp)
-        session.add_predicate_nodes_fn(self.name, self._unfit, signature=self._queue, depends_on=NODE_ALONE)
-        session.add_node_order_nodes_fn(self.name, self._score, signature=self._queue, depends_on=NODE_ALONE)
+        session.add_predicate_nodes_fn(self.name, self._reject, signature=self._queue, depends_on=NODE_STATIC)
+        session.add_node_order_nodes_fn(self.name, self._score, signature=self._queue, depends_on=NODE_STATIC)
 
     def _queue(self, task: Task) -> tuple[str, str]:
         """What answers depend on: the queue; for a task whose job is gone, the job, which is named in the answer."""
         job = self._session.job_of(task)
         return (job.queue, "") if job is not None else ("", task.job)
 
-    def _unfit(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
+    def _reject(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
         groups = self._group_of[nodes.rows]
         queue, orphan = self._queue(task)
         if orphan:
@@ -119,10 +121,10 @@ class NodeGroup:
         return scores[self._group_of[nodes.rows]]
 
 
-def _wishes_by_queue(session: Session, *, inherited: bool) -> dict[str, Wishes]:
+def _affinity_by_queue(session: Session, *, inherited: bool) -> dict[str, QueueGroupAffinity]:
     """What each queue wishes; a queue that says nothing takes over what its nearest ancestor says, if that is on."""
     own = {
-        name: Wishes.of(queue.queue.spec.affinity)
+        name: QueueGroupAffinity.of(queue.queue.spec.affinity)
         for name, queue in session.queues.items()
         if queue.queue.spec.affinity is not None
     }
@@ -130,13 +132,13 @@ def _wishes_by_queue(session: Session, *, inherited: bool) -> dict[str, Wishes]:
         return own
     found = {}
     for name in session.queues:
-        speaker = next((each for each in _lineage(session, name) if each in own), None)
+        speaker = next((each for each in _queue_ancestors(session, name) if each in own), None)
         if speaker is not None:
             found[name] = own[speaker]
     return found
 
 
-def _lineage(session: Session, name: str) -> Iterator[str]:
+def _queue_ancestors(session: Session, name: str) -> Iterator[str]:
     """A queue and those above it; a circle is walked once."""
     seen: set[str] = set()
     while name in session.queues and name not in seen:

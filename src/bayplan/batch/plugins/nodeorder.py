@@ -9,19 +9,19 @@ import numpy as np
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.evaluation.framework_adapter import (
-    Alike,
-    Scorers,
-    built,
-    listen,
+    FrameworkScores,
+    FrameworkSignatures,
+    cached_plugin,
+    limit_affinity_rows,
 )
-from bayplan.batch.evaluation.node_points import NODE_ALONE
+from bayplan.batch.evaluation.node_points import NODE_STATIC
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import SCORE
-from bayplan.framework.runtime.plugin_call import FAULTS
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
 from bayplan.snapshot import IntVector
 
 _RESOURCES = ("cpu", "memory")
@@ -38,7 +38,7 @@ _DEFAULT_WEIGHTS = {
 }
 
 
-class NodeOrder:
+class NodeOrderPlugin:
     """ImageLocality by node; resources, affinity, taints and spread by batch. A weight of 0 leaves a scorer out."""
 
     name = "nodeorder"
@@ -51,47 +51,47 @@ class NodeOrder:
         self._weights = {key: arguments.get_int(f"{key}.weight", default) for key, default in _DEFAULT_WEIGHTS.items()}
 
     @classmethod
-    def factory(cls, arguments: Arguments, handle: BatchHandle) -> NodeOrder:
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> NodeOrderPlugin:
         return cls(arguments, handle)
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
         scorers = self._scorers()
-        alike = Alike(session, (plugin for plugin, _ in scorers))
+        alike = FrameworkSignatures(session, (plugin for plugin, _ in scorers))
 
-        def make(task: Task) -> Scorers:
-            return Scorers(session, task, scorers)
+        def make(task: Task) -> FrameworkScores:
+            return FrameworkScores(session, task, scorers)
 
-        session.add_batch_node_order_maker(self.name, make, alike.signature)
+        session.add_batch_node_order_factory(self.name, make, alike.signature)
         if self._weights["imagelocality"]:
-            self._images = built(self._handle, self.name, "ImageLocality")
+            self._images = cached_plugin(self._handle, self.name, "ImageLocality")
             session.add_node_order_nodes_fn(
                 self.name,
                 self._image_locality,
-                signature=Alike(session, [self._images]).signature,
-                depends_on=NODE_ALONE,
+                signature=FrameworkSignatures(session, [self._images]).signature,
+                depends_on=NODE_STATIC,
             )
 
     def _scorers(self) -> list[tuple[Any, int]]:
         handle, weights = self._handle, self._weights
-        balanced = built(
+        balanced = cached_plugin(
             handle,
             self.name,
             "NodeResourcesBalancedAllocation",
             {"resources": [{"name": name, "weight": 1} for name in _BALANCED]},
         )
-        balanced.by_improvement = False
-        affinity = built(handle, NodeOrder.name, "InterPodAffinity", {"hardPodAffinityWeight": 0})
-        listen(affinity, self._session.snapshot)
+        balanced.scores_improvement = False
+        affinity = cached_plugin(handle, NodeOrderPlugin.name, "InterPodAffinity", {"hardPodAffinityWeight": 0})
+        limit_affinity_rows(affinity, self._session.snapshot)
         found = [
-            (_fit(handle, "LeastAllocated", 50), weights["leastrequested"]),
-            (_fit(handle, "MostAllocated", 1), weights["mostrequested"]),
+            (_resources_fit_plugin(handle, "LeastAllocated", 50), weights["leastrequested"]),
+            (_resources_fit_plugin(handle, "MostAllocated", 1), weights["mostrequested"]),
             (balanced, weights["balancedresource"]),
-            (built(handle, NodeOrder.name, "NodeAffinity"), weights["nodeaffinity"]),
+            (cached_plugin(handle, NodeOrderPlugin.name, "NodeAffinity"), weights["nodeaffinity"]),
             (affinity, weights["podaffinity"]),
-            (built(handle, NodeOrder.name, "TaintToleration"), weights["tainttoleration"]),
+            (cached_plugin(handle, NodeOrderPlugin.name, "TaintToleration"), weights["tainttoleration"]),
             (
-                built(handle, NodeOrder.name, "PodTopologySpread", {"defaultingType": "System"}),
+                cached_plugin(handle, NodeOrderPlugin.name, "PodTopologySpread", {"defaultingType": "System"}),
                 weights["podtopologyspread"],
             ),
         ]
@@ -100,14 +100,17 @@ class NodeOrder:
     def _image_locality(self, task: Task, nodes: Nodes) -> FloatVector:
         try:
             scores: IntVector = self._images.score_nodes(Cycle(task.info, self._session.snapshot), nodes.table)
-        except FAULTS as fault:
-            self._session.blame(self._images.name, fault, SCORE.key)
+        except PLUGIN_EXCEPTIONS as fault:
+            self._session.record_plugin_fault(self._images.name, fault, SCORE.key)
             return np.zeros(len(nodes))
         return scores.astype(np.float64) * float(self._weights["imagelocality"])
 
 
-def _fit(handle: BatchHandle, strategy: str, weight: int) -> Any:
+def _resources_fit_plugin(handle: BatchHandle, strategy: str, weight: int) -> Any:
     resources = [{"name": name, "weight": weight} for name in _RESOURCES]
-    return built(
-        handle, NodeOrder.name, "NodeResourcesFit", {"scoringStrategy": {"type": strategy, "resources": resources}}
+    return cached_plugin(
+        handle,
+        NodeOrderPlugin.name,
+        "NodeResourcesFit",
+        {"scoringStrategy": {"type": strategy, "resources": resources}},
     )

@@ -9,7 +9,7 @@ from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import Nodes
-from bayplan.batch.queue_accounts.job_reservations import lacking_words, reserved_by
+from bayplan.batch.queue_accounts.job_reservations import insufficient_message, reserved_resources
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
 
@@ -17,7 +17,7 @@ FACTOR = "overcommit-factor"
 DEFAULT_FACTOR = 1.2
 
 
-class Overcommit:
+class OvercommitPlugin:
     """Lets jobs in while their minimums fit what is idle, the whole cluster counted a bit larger than it is."""
 
     name = "overcommit"
@@ -32,7 +32,7 @@ class Overcommit:
         self._inqueue = Amounts()
         for job in session.jobs.values():
             if job.min_resources_given is not None:
-                self._inqueue.add(reserved_by(job))
+                self._inqueue.add(reserved_resources(job))
         session.add_job_enqueueable_fn(self.name, self._enqueueable)
         session.add_job_enqueued_fn(self.name, self._enqueued)
 
@@ -47,10 +47,10 @@ class Overcommit:
         if job.min_resources_given is None:
             return Vote.PERMIT
         wanted = job.min_resources()
-        names = self._inqueue.clone().add(wanted).names_above_in(self._idle, wanted)
+        names = self._inqueue.clone().add(wanted).requested_names_above(self._idle, wanted)
         if not names:
             return Vote.PERMIT
-        text = lacking_words("resource in cluster is overused", "overused", names)
+        text = insufficient_message("resource in cluster is overused", "overused", names)
         self._session.record_event(job, "Normal", "Unschedulable", text)
         return Vote.REJECT
 
@@ -61,6 +61,6 @@ class Overcommit:
 
 def _used(nodes: Nodes) -> Amounts:
     """What all pods take together, those of others included."""
-    cpu, memory, *scalars = nodes.room.dimensions.names
+    cpu, memory, *scalars = nodes.accounts.dimensions.names
     taken = {name: float(nodes.used(name).sum()) for name in scalars}
     return Amounts(float(nodes.used(cpu).sum()), float(nodes.used(memory).sum()), taken)

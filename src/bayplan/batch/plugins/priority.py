@@ -12,10 +12,10 @@ from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 
 
-class Priority:
+class PriorityPlugin:
     """Orders tasks, sub-jobs and jobs by priority; preempts downwards only."""
 
     name = "priority"
@@ -29,7 +29,7 @@ class Priority:
         session.add_task_order_fn(self.name, _higher_first)
         session.add_job_order_fn(self.name, _higher_first)
         session.add_sub_job_order_fn(self.name, _higher_first)
-        session.add_preemptable_fn(self.name, self._preemptable, Foresight(Ground.JOBS, self._is_no_lower))
+        session.add_preemptable_fn(self.name, self._preemptable, VictimHints(VictimDependence.JOBS, self._is_no_lower))
         session.add_unified_evictable_fn(self.name, self._evictable)
         session.add_job_starving_fn(self.name, _has_waiting_tasks)
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.evaluation.node_columns import WeighedDemand, offered, overfull
-from bayplan.batch.evaluation.node_points import ROW_ALONE
+from bayplan.batch.evaluation.node_columns import WeightedDemand, exceeds_capacity, rows_with_resource
+from bayplan.batch.evaluation.node_points import ROW_LOCAL
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.session import Session
@@ -29,17 +29,17 @@ from bayplan.snapshot import BoolVector
 MOST_ALLOCATED = "MostAllocated"
 LEAST_ALLOCATED = "LeastAllocated"
 _TYPES = (MOST_ALLOCATED, LEAST_ALLOCATED)
-OWN_TYPE = "volcano.sh/resource-strategy-scoring-type"
-OWN_WEIGHTS = "volcano.sh/resource-strategy-weight"
+POD_SCORING_TYPE = "volcano.sh/resource-strategy-scoring-type"
+POD_RESOURCE_WEIGHTS = "volcano.sh/resource-strategy-weight"
 DEFAULT_WEIGHT = 10
 
 _THOUSAND = 1000.0
 BoolMatrix = npt.NDArray[np.bool_]
-_own_weights = msgspec.json.Decoder(dict[str, int | None] | None)
+_pod_weights_decoder = msgspec.json.Decoder(dict[str, int | None] | None)
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class ResourceStrategy:
     """How one resource is scored."""
 
     type: str = ""
@@ -62,7 +62,7 @@ class ScarceResources:
 
 
 @dataclass(frozen=True, slots=True)
-class Proportions:
+class ProportionalReserve:
     """The argument `proportional`: how much cpu and memory an idle device keeps for itself."""
 
     enable: bool = False
@@ -79,16 +79,16 @@ class Proportions:
         return 1.0 if rate < 0 else rate
 
 
-class ResourceStrategyFit:
+class ResourceStrategyFitPlugin:
     """Scores nodes by strategies, scarcity and proportion."""
 
     name = "resource-strategy-fit"
     also_at: ClassVar[tuple[str, ...]] = ("predicate",)
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument("resourceStrategyFitWeight", int | None, DEFAULT_WEIGHT),  # read by `get`, which cuts floats
-        Argument("resources", dict[str, Strategy]),
+        Argument("resources", dict[str, ResourceStrategy]),
         Argument("sra", ScarceResources),
-        Argument("proportional", Proportions),
+        Argument("proportional", ProportionalReserve),
     )
 
     def __init__(self, arguments: Arguments) -> None:
@@ -98,25 +98,25 @@ class ResourceStrategyFit:
         scarce = arguments.get("sra", ScarceResources) or ScarceResources()
         self._sra_weight = scarce.weight if scarce.enable else 0
         self._scarce = scarce.weights()
-        proportions = arguments.get("proportional", Proportions) or Proportions()
+        proportions = arguments.get("proportional", ProportionalReserve) or ProportionalReserve()
         self._rates = proportions.rates() if proportions.enable else None
-        self._demands: dict[tuple[object, ...], tuple[WeighedDemand, BoolMatrix, int]] = {}
+        self._demands: dict[tuple[object, ...], tuple[WeightedDemand, BoolMatrix, int]] = {}
         self._spared_by_demand: dict[tuple[object, ...], FloatVector] = {}
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
         self._spare = self._spare_scores(session.nodes)
         if self._rates is not None:
-            self._offered = {name: offered(session.nodes, name) for name in self._rates}
+            self._offered = {name: rows_with_resource(session.nodes, name) for name in self._rates}
             session.add_predicate_nodes_fn(
-                self.name, self._disproportionate, signature=lambda task: task.demand_key, depends_on=ROW_ALONE
+                self.name, self._reject_disproportionate, signature=lambda task: task.demand_key, depends_on=ROW_LOCAL
             )
         if self._weight > 0 or self._sra_weight > 0:
-            session.add_node_order_nodes_fn(self.name, self._score, signature=_signature, depends_on=ROW_ALONE)
+            session.add_node_order_nodes_fn(self.name, self._score, signature=_signature, depends_on=ROW_LOCAL)
 
     # proportional -----------------------------------------------------------------------------------------------
 
-    def _disproportionate(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
+    def _reject_disproportionate(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
         """Rows on which a task that asks for none of the devices would leave too little beside them."""
         rates = self._rates or {}
         if any(task.resreq.get(name) > 0 for name in rates):
@@ -138,42 +138,42 @@ class ResourceStrategyFit:
         if self._weight > 0:
             score += self._strategic(task, nodes)
         if self._sra_weight > 0:
-            score += self._spared(task, nodes)
+            score += self._scarcity_scores(task, nodes)
         return score
 
     def _strategic(self, task: Task, nodes: Nodes) -> FloatVector:
         demand, least, total_weight = self._demand(task, nodes)
-        taken, capacity = demand.taken(nodes), demand.capacity(nodes)
-        score = demand.mean(np.where(least, capacity - taken, taken), capacity, total_weight)
+        taken, capacity = demand.used_with_task(nodes), demand.capacity(nodes)
+        score = demand.weighted_mean(np.where(least, capacity - taken, taken), capacity, total_weight)
         score *= float(MAX_SCORE) * float(self._weight)
-        score[overfull(taken, capacity)] = 0.0
+        score[exceeds_capacity(taken, capacity)] = 0.0
         return score
 
-    def _demand(self, task: Task, nodes: Nodes) -> tuple[WeighedDemand, BoolMatrix, int]:
+    def _demand(self, task: Task, nodes: Nodes) -> tuple[WeightedDemand, BoolMatrix, int]:
         """What counts of what the task asks for, which of it is better left alone, and the sum of all weights."""
         key = _signature(task)
         known = self._demands.get(key)
         if known is None:
             found = list(self._strategies_for(task))
             counting = [(name, each) for name, each in found if each.weight and each.type in _TYPES]
-            demand = WeighedDemand.of(task, nodes, [(name, each.weight) for name, each in counting])
+            demand = WeightedDemand.of(task, nodes, [(name, each.weight) for name, each in counting])
             least = np.array([[each.type == LEAST_ALLOCATED] for _, each in counting], dtype=np.bool_).reshape(-1, 1)
             known = self._demands[key] = (demand, least, sum(each.weight for _, each in found))
         return known
 
-    def _strategies_for(self, task: Task) -> Iterator[tuple[str, Strategy]]:
+    def _strategies_for(self, task: Task) -> Iterator[tuple[str, ResourceStrategy]]:
         """What the task asks for and somebody has said how to score."""
-        own = task.pod.metadata.annotations.get(OWN_TYPE, "")
+        own = task.pod.metadata.annotations.get(POD_SCORING_TYPE, "")
         weights = _weights_of(task) if own else {}
         for resource in task.resreq.names():
             if not own:
-                found = _match(resource, self._strategies)
+                found = _matching_strategy(resource, self._strategies)
                 if found is not None:
                     yield resource, found
             elif resource in weights:
-                yield resource, Strategy(own, weights[resource])
+                yield resource, ResourceStrategy(own, weights[resource])
 
-    def _spared(self, task: Task, nodes: Nodes) -> FloatVector:
+    def _scarcity_scores(self, task: Task, nodes: Nodes) -> FloatVector:
         """High where a node has few of the scarce resources; 0 where it lacks something that the task asks for."""
         known = self._spared_by_demand.get(task.demand_key)
         if known is None:  # what nodes offer stays as it is for the whole session
@@ -194,13 +194,13 @@ class ResourceStrategyFit:
 
 def _signature(task: Task) -> tuple[object, ...]:
     own = task.pod.metadata.annotations
-    return task.demand_key, own.get(OWN_TYPE), own.get(OWN_WEIGHTS)
+    return task.demand_key, own.get(POD_SCORING_TYPE), own.get(POD_RESOURCE_WEIGHTS)
 
 
-def _strategies(arguments: Arguments) -> dict[str, Strategy]:
-    given = arguments.get("resources", dict[str, Strategy]) or {
-        CPU: Strategy(LEAST_ALLOCATED, 1),
-        MEMORY: Strategy(LEAST_ALLOCATED, 1),
+def _strategies(arguments: Arguments) -> dict[str, ResourceStrategy]:
+    given = arguments.get("resources", dict[str, ResourceStrategy]) or {
+        CPU: ResourceStrategy(LEAST_ALLOCATED, 1),
+        MEMORY: ResourceStrategy(LEAST_ALLOCATED, 1),
     }
     found = {}
     for name, strategy in given.items():
@@ -208,11 +208,11 @@ def _strategies(arguments: Arguments) -> dict[str, Strategy]:
             arguments.warn(f"resources: {name} is passed over; one * is allowed, at the end of a name")
             continue
         kind = strategy.type if strategy.type in _TYPES else LEAST_ALLOCATED
-        found[name] = Strategy(kind, strategy.weight if strategy.weight > 0 else 1)
+        found[name] = ResourceStrategy(kind, strategy.weight if strategy.weight > 0 else 1)
     return found
 
 
-def _match(resource: str, strategies: dict[str, Strategy]) -> Strategy | None:
+def _matching_strategy(resource: str, strategies: dict[str, ResourceStrategy]) -> ResourceStrategy | None:
     """The strategy of exactly this name, else of the longest beginning."""
     exact = strategies.get(resource)
     if exact is not None:
@@ -223,9 +223,9 @@ def _match(resource: str, strategies: dict[str, Strategy]) -> Strategy | None:
 
 def _weights_of(task: Task) -> dict[str, int]:
     """The weights that a pod brings along; none where they are missing or are not whole numbers."""
-    text = task.pod.metadata.annotations.get(OWN_WEIGHTS, "")
+    text = task.pod.metadata.annotations.get(POD_RESOURCE_WEIGHTS, "")
     try:
-        found = _own_weights.decode(text) or {} if text else {}
+        found = _pod_weights_decoder.decode(text) or {} if text else {}
     except msgspec.MsgspecError:
         return {}
     weights = {name: weight or 0 for name, weight in found.items()}

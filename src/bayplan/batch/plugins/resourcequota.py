@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.diagnostics.invalid_amounts import Reader
+from bayplan.batch.diagnostics.invalid_amounts import AmountReader
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
@@ -18,7 +18,7 @@ from bayplan.objects.meta import ResourceList
 Quantities = Mapping[str, Quantity]
 
 
-class ResourceQuotas:
+class ResourceQuotaPlugin:
     """Keeps jobs out whose minimum exceeds a quota of their namespace, jobs let in before them counted."""
 
     name = "resourcequota"
@@ -40,32 +40,34 @@ class ResourceQuotas:
         given = job.min_resources_given
         if given is None:
             return Vote.PERMIT
-        wanted = _read(given)
+        wanted = _read_quota(given)
         let_in = self._let_in.get(job.namespace, {})
         for quota in self._quotas.get(job.namespace, ()):
             hard, used = self._amounts_of(quota)
             above = [
                 name
                 for name, quantity in wanted.items()
-                if name in hard and _sum(name, let_in, used).add(quantity).compare(hard[name]) > 0
+                if name in hard and _sum_quantity(name, let_in, used).add(quantity).compare(hard[name]) > 0
             ]
             if above:
-                self._refuse(job, above, wanted, used, hard)
+                self._record_exceeded(job, above, wanted, used, hard)
                 return Vote.REJECT
-        self._let_in[job.namespace] = {name: _sum(name, let_in, wanted) for name in {**let_in, **wanted}}
+        self._let_in[job.namespace] = {name: _sum_quantity(name, let_in, wanted) for name in {**let_in, **wanted}}
         return Vote.PERMIT
 
     def _amounts_of(self, quota: ResourceQuota) -> tuple[Quantities, Quantities]:
         """Its limits and what is used of them; what cannot be read limits nothing, and is told once a session."""
         found = self._amounts.get(quota.key)
         if found is None:
-            reader = Reader(f"resource quota {quota.key}")
+            reader = AmountReader(f"resource quota {quota.key}")
             hard, used = reader.read("status.hard", quota.status.hard), reader.read("status.used", quota.status.used)
             self._session.faults += reader.faults
-            found = self._amounts[quota.key] = _read(hard), _read(used)
+            found = self._amounts[quota.key] = _read_quota(hard), _read_quota(used)
         return found
 
-    def _refuse(self, job: Job, names: Collection[str], wanted: Quantities, used: Quantities, hard: Quantities) -> None:
+    def _record_exceeded(
+        self, job: Job, names: Collection[str], wanted: Quantities, used: Quantities, hard: Quantities
+    ) -> None:
         told = [
             f"{what}: {', '.join(f'{name} {amounts[name]}' for name in names if name in amounts)}"
             for what, amounts in (("requested", wanted), ("used", used), ("limited", hard))
@@ -74,11 +76,11 @@ class ResourceQuotas:
         self._session.record_event(job, "Normal", "Unschedulable", text)
 
 
-def _read(resources: ResourceList) -> Quantities:
+def _read_quota(resources: ResourceList) -> Quantities:
     return {name: parse_quantity(text) for name, text in resources.items()}
 
 
-def _sum(name: str, *amounts: Quantities) -> Quantity:
+def _sum_quantity(name: str, *amounts: Quantities) -> Quantity:
     total = Quantity()
     for each in amounts:
         if name in each:

@@ -15,7 +15,7 @@ from bayplan.codec.go_duration import DurationError, parse_duration
 WAITING_TIME = "sla-waiting-time"
 
 
-class Sla:
+class SlaPlugin:
     """Orders jobs by when their waiting time ends; one whose time is over is let in, and room is kept for it."""
 
     name = "sla"
@@ -23,7 +23,7 @@ class Sla:
 
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
-        self._everybody_s = self._read_waiting_time()
+        self._default_waiting_time_s = self._read_waiting_time()
 
     def on_session_open(self, session: Session) -> None:
         self._now = session.clock.now()
@@ -47,7 +47,7 @@ class Sla:
         return seconds
 
     def _deadline(self, job: Job) -> datetime | None:
-        seconds = job.waiting_time_s if job.waiting_time_s is not None else self._everybody_s
+        seconds = job.waiting_time_s if job.waiting_time_s is not None else self._default_waiting_time_s
         return None if seconds is None else job.created + timedelta(seconds=seconds)
 
     def _earlier_first(self, left: Job, right: Job) -> int:

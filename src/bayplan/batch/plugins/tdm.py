@@ -18,8 +18,8 @@ import numpy as np
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.config.volcano_quirk_fixes import Mend
-from bayplan.batch.evaluation.node_points import ROW_ALONE, ScoredRows
+from bayplan.batch.config.volcano_quirk_fixes import QuirkFix
+from bayplan.batch.evaluation.node_points import ROW_LOCAL, ScoredRows
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import Nodes
@@ -27,7 +27,7 @@ from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import Task, parse_int
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 from bayplan.codec.go_duration import DurationError, parse_duration
 from bayplan.codec.go_text import quote
 from bayplan.framework.api.plugin import Rejection
@@ -41,13 +41,13 @@ MAX_SCORE = 100.0
 
 
 @dataclass(slots=True)
-class _Timer:
+class _EvictionTimer:
     """When victims were named last; outlives sessions."""
 
     evicted_at: datetime | None = None
 
 
-class TimeDivision:
+class TdmPlugin:
     """Sends tasks that may be revoked to lent nodes while these are open, and evicts them afterwards, bit by bit."""
 
     name = "tdm"
@@ -56,36 +56,36 @@ class TimeDivision:
         Argument(EVICT_PERIOD, timedelta, "1m"),
     )
 
-    def __init__(self, arguments: Arguments, timer: _Timer | None = None) -> None:
+    def __init__(self, arguments: Arguments, timer: _EvictionTimer | None = None) -> None:
         self.arguments = arguments
-        self._timer = timer or _Timer()
+        self._timer = timer or _EvictionTimer()
         self._hours = dict(_zones(arguments))
         self._period = _evict_period(arguments)
 
     @classmethod
-    def factory(cls, arguments: Arguments, handle: BatchHandle) -> TimeDivision:
-        return cls(arguments, handle.remembered(cls.name, _Timer))
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> TdmPlugin:
+        return cls(arguments, handle.keep(cls.name, _EvictionTimer))
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
         self._now = session.clock.now()
         self._zones = _rows_by_zone(session.nodes)
-        self._closed = {zone: self.closed(zone) for zone in {*self._zones, *self._hours}}
-        session.add_predicate_nodes_fn(self.name, self._unfit, signature=_revocable, depends_on=ROW_ALONE)
-        session.add_node_order_nodes_fn(self.name, self._score, signature=_revocable, depends_on=ROW_ALONE)
-        session.add_preemptable_fn(self.name, self._preemptable, Foresight(Ground.JOBS))
-        session.add_victim_tasks_fns(self.name, [self._overdue])
+        self._closed = {zone: self.closed_reason(zone) for zone in {*self._zones, *self._hours}}
+        session.add_predicate_nodes_fn(self.name, self._reject, signature=_revocable, depends_on=ROW_LOCAL)
+        session.add_node_order_nodes_fn(self.name, self._score, signature=_revocable, depends_on=ROW_LOCAL)
+        session.add_preemptable_fn(self.name, self._preemptable, VictimHints(VictimDependence.JOBS))
+        session.add_victim_tasks_fns(self.name, [self._tasks_in_closed_zones])
         session.add_job_order_fn(self.name, lambda left, right: left.preemptable - right.preemptable)
         session.add_job_pipelined_fn(self.name, lambda job: Vote.PERMIT if job.is_pipelined() else Vote.REJECT)
         session.add_job_starving_fn(self.name, lambda job: not job.preemptable and bool(job.pending))
 
-    def closed(self, zone: str) -> str:
+    def closed_reason(self, zone: str) -> str:
         """Why nodes of the zone may not be used now; nothing if they may."""
         hours = self._hours.get(zone)
         if hours is None:
             return f"revocable zone {zone} not support"
         try:
-            mended = Mend.TDM_MIDNIGHT in self._session.mends
+            mended = QuirkFix.TDM_MIDNIGHT in self._session.quirk_fixes
             is_open = _is_open(hours, self._now.astimezone(), wraps=mended)
         except ValueError as fault:
             return str(fault)
@@ -93,7 +93,7 @@ class TimeDivision:
 
     # nodes ------------------------------------------------------------------------------------------------------
 
-    def _unfit(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
+    def _reject(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
         for zone, members in self._zones.items():
             reason = self._closed[zone] or ("" if task.revocable_zone else NOT_ALLOWED)
             if reason:
@@ -121,7 +121,7 @@ class TimeDivision:
             if (node := self._session.node(task.node_name)) is not None and not node.revocable_zone
         )
 
-    def _overdue(self, running: Sequence[Task]) -> list[Task]:  # noqa: ARG002
+    def _tasks_in_closed_zones(self, running: Sequence[Task]) -> list[Task]:  # noqa: ARG002
         """Tasks that are still on lent nodes though the hours are over; asked once a period."""
         last = self._timer.evicted_at
         if last is not None and last + self._period > self._now:
@@ -132,7 +132,7 @@ class TimeDivision:
         for zone in self._hours:
             if self._closed[zone] and zone in self._zones:
                 rows = np.flatnonzero(self._zones[zone]).tolist()
-                victims += self._within_budgets(task for row in rows for task in nodes.at(row).tasks.values())
+                victims += self._within_budgets(task for row in rows for task in nodes.at_row(row).tasks.values())
         return victims
 
     def _within_budgets(self, tasks: Iterable[Task]) -> list[Task]:
@@ -142,7 +142,7 @@ class TimeDivision:
             if task.preemptable and task.status is TaskStatus.RUNNING:
                 by_job.setdefault(task.job, []).append(task)
         jobs = self._session.jobs
-        return [task for uid, found in by_job.items() if uid in jobs for task in found[: _spared_by(jobs[uid])]]
+        return [task for uid, found in by_job.items() if uid in jobs for task in found[: _max_victims_of(jobs[uid])]]
 
 
 def _revocable(task: Task) -> bool:
@@ -154,7 +154,7 @@ def _rows_by_zone(nodes: Nodes) -> dict[str, BoolVector]:
     for node in nodes:
         zone = node.revocable_zone
         if zone:
-            found.setdefault(zone, np.zeros(nodes.room.count, dtype=np.bool_))[node.row] = True
+            found.setdefault(zone, np.zeros(nodes.accounts.count, dtype=np.bool_))[node.row] = True
     return found
 
 
@@ -220,20 +220,20 @@ def _unparsable(text: str, rest: str, element: str) -> ValueError:
 # budgets of jobs
 
 
-def _spared_by(job: Job) -> int:
+def _max_victims_of(job: Job) -> int:
     """How many tasks a job can lose at once, as its annotations say; one, if they say nothing."""
     tasks, running = len(job.tasks), job.count(TaskStatus.RUNNING)
     if job.budget_max_unavailable:
         finished = job.count(TaskStatus.SUCCEEDED, TaskStatus.FAILED)
-        return max(_share_of(job.budget_max_unavailable, tasks) - (tasks - finished - running), 0)
+        return max(_count_or_percentage(job.budget_max_unavailable, tasks) - (tasks - finished - running), 0)
     if job.budget_min_available:
-        least = _share_of(job.budget_min_available, tasks)
+        least = _count_or_percentage(job.budget_min_available, tasks)
         if running >= least:
             return running - least
     return DEFAULT_VICTIMS
 
 
-def _share_of(text: str, tasks: int) -> int:
+def _count_or_percentage(text: str, tasks: int) -> int:
     """A number of tasks, or a percentage of them, rounded up; anything else is none."""
     number = parse_int(text, 32)
     if number is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.evaluation.node_points import NODE_ALONE, same_for_all
+from bayplan.batch.evaluation.node_points import NODE_STATIC, same_for_all
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.node_usage.metrics_sources import PERIOD
@@ -26,7 +26,7 @@ CPU_TOO_BUSY = "the CPU load of the node exceeds the upper limit."
 MEMORY_TOO_BUSY = "the memory load of the node exceeds the upper limit."
 
 
-class Usage:
+class UsagePlugin:
     """Keeps tasks off nodes whose measured load is above a threshold, and prefers the idlest of the others."""
 
     name = "usage"
@@ -45,8 +45,8 @@ class Usage:
 
     def on_session_open(self, session: Session) -> None:
         self._measure(session.nodes)
-        session.add_predicate_nodes_fn(self.name, self._too_busy, signature=same_for_all, depends_on=NODE_ALONE)
-        session.add_node_order_nodes_fn(self.name, self._score, signature=same_for_all, depends_on=NODE_ALONE)
+        session.add_predicate_nodes_fn(self.name, self._reject_busy, signature=same_for_all, depends_on=NODE_STATIC)
+        session.add_node_order_nodes_fn(self.name, self._score, signature=same_for_all, depends_on=NODE_STATIC)
 
     def _measure(self, nodes: Nodes) -> None:
         """Columns of what was measured; not a number where nothing is known."""
@@ -61,7 +61,7 @@ class Usage:
             self._cpu[row] = usage.cpu.get(PERIOD, np.nan)
             self._memory[row] = usage.memory.get(PERIOD, np.nan)
 
-    def _too_busy(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
+    def _reject_busy(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
         rows = nodes.rows
         cpu = self._fresh[rows] & (np.nan_to_num(self._cpu[rows]) > self._cpu_limit)
         memory = self._fresh[rows] & (np.nan_to_num(self._memory[rows]) > self._memory_limit)

@@ -14,7 +14,7 @@ from bayplan.batch.model.jobs import INQUEUE_PHASE, RUNNING_PHASE, Job
 from bayplan.objects.resources import PODS, is_scalar_resource
 
 
-def reserved_by(job: Job) -> Amounts:
+def reserved_resources(job: Job) -> Amounts:
     """What the job keeps reserved, gated tasks left out; nothing for a job that says no minimum."""
     if job.min_resources_given is None:
         return Amounts()
@@ -25,7 +25,7 @@ def reserved_by(job: Job) -> Amounts:
     return Amounts()
 
 
-def kept_in_queue(job: Job) -> Amounts:
+def inqueue_resources(job: Job) -> Amounts:
     """The same less what the job holds already, for those who count that as allocated."""
     if job.min_resources_given is None:
         return Amounts()
@@ -48,6 +48,6 @@ def _still_missing(job: Job) -> Amounts:
     return missing
 
 
-def lacking_words(problem: str, verb: str, names: Sequence[str]) -> str:
+def insufficient_message(problem: str, verb: str, names: Sequence[str]) -> str:
     """How events tell of which resources there is too little."""
     return f"{problem}: {', '.join(f'{verb} {name}' for name in names)}" if names else problem

@@ -1,7 +1,7 @@
 """What may a queue have at most, and would this much more stay within that?
 
-Shared by the plugins that divide the cluster among queues. Limits are worked out when a session opens; `fits_below` is
-asked for every task that is to be placed, so it makes nothing and costs well below a microsecond.
+Shared by the plugins that divide the cluster among queues. Limits are worked out when a session opens;
+`is_within_limit` is asked for every task that is to be placed, so it makes nothing and costs well below a microsecond.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from bayplan.batch.model.amounts import UNLIMITED, Amounts, Missing
+from bayplan.batch.model.amounts import UNLIMITED, Amounts, DimensionDefault
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.queue_accounts.job_reservations import lacking_words
+from bayplan.batch.queue_accounts.job_reservations import insufficient_message
 from bayplan.objects.resources import PODS
 
 if TYPE_CHECKING:
     from bayplan.batch.session.session import Session
 
-INSUFFICIENT = "queue resource quota insufficient"
+QUOTA_INSUFFICIENT = "queue resource quota insufficient"
 _GAUGES = {
     what: (f"{what}_milli_cpu", f"{what}_memory_bytes", f"{what}_scalar_resources/")
     for what in ("deserved", "allocated", "request", "capacity", "real_capacity")
 }
 
 
-def guaranteed(queues: Iterable[Queue]) -> Amounts:
+def total_guarantee(queues: Iterable[Queue]) -> Amounts:
     """What is promised to queues in sum."""
     total = Amounts()
     for queue in queues:
@@ -34,11 +34,11 @@ def guaranteed(queues: Iterable[Queue]) -> Amounts:
     return total
 
 
-def limit_of(queue: Queue, unpromised: Amounts) -> Amounts:
+def real_capability(queue: Queue, unpromised: Amounts) -> Amounts:
     """The most that a queue can have: what is promised to nobody and its own promise, within its capability."""
     limit = unpromised.clone().add(queue.guarantee)
     if queue.queue.spec.capability:
-        limit.min_dimension(capability_of(queue), Missing.INFINITY)
+        limit.min_dimension(capability_of(queue), DimensionDefault.INFINITY)
     return limit
 
 
@@ -52,10 +52,10 @@ def capability_of(queue: Queue) -> Amounts:
     return capability
 
 
-def fits_below(limit: Amounts, held: Amounts, asked: Amounts) -> bool:
+def is_within_limit(limit: Amounts, held: Amounts, asked: Amounts) -> bool:
     """Whether what is asked for on top of what is held stays within the limit, to the last crumb.
 
-    Only asked dimensions count, and `pods` never: `names_above_in` of the sum, without making either."""
+    Only asked dimensions count, and `pods` never: `requested_names_above` of the sum, without making either."""
     if asked.milli_cpu > 0 and held.milli_cpu + asked.milli_cpu > limit.milli_cpu:
         return False
     if asked.memory > 0 and held.memory + asked.memory > limit.memory:
@@ -68,20 +68,22 @@ def fits_below(limit: Amounts, held: Amounts, asked: Amounts) -> bool:
     return True
 
 
-def names_lacking(limit: Amounts, wanted: Amounts, allocated: Amounts, inqueue: Amounts, elastic: Amounts) -> list[str]:
+def insufficient_resources(
+    limit: Amounts, wanted: Amounts, allocated: Amounts, inqueue: Amounts, elastic: Amounts
+) -> list[str]:
     """Of which wanted resources there would be too little below the limit, if a job with this minimum came in.
 
     What jobs hold beyond their minimums does not count: it can be taken back."""
-    return wanted.clone().add(allocated).add(inqueue).sub(elastic).names_above_in(limit, wanted)
+    return wanted.clone().add(allocated).add(inqueue).sub(elastic).requested_names_above(limit, wanted)
 
 
-def tell_insufficient(session: Session, job: Job, names: list[str]) -> None:
+def record_quota_event(session: Session, job: Job, names: list[str]) -> None:
     """The group learns why its job is not let in."""
-    text = lacking_words(INSUFFICIENT, "insufficient", names)
+    text = insufficient_message(QUOTA_INSUFFICIENT, "insufficient", names)
     session.record_event(job, "Normal", "Unschedulable", text)
 
 
-def asked_by(tasks: Iterable[Task]) -> Amounts:
+def total_request(tasks: Iterable[Task]) -> Amounts:
     """What tasks ask for in sum."""
     total = Amounts()
     for task in tasks:
@@ -89,7 +91,7 @@ def asked_by(tasks: Iterable[Task]) -> Amounts:
     return total
 
 
-def gauge(session: Session, queue: str, what: str, amounts: Amounts) -> None:
+def set_queue_gauges(session: Session, queue: str, what: str, amounts: Amounts) -> None:
     """Show amounts of a queue to people who watch it; a scalar that was shown before and is not named now is 0."""
     cpu, memory, prefix = _GAUGES[what]
     shown = session.queue_gauges.setdefault(queue, {})
@@ -102,8 +104,8 @@ def gauge(session: Session, queue: str, what: str, amounts: Amounts) -> None:
             shown[prefix + name] = amount
 
 
-def gauged(gauges: Mapping[str, float], what: str) -> Amounts:
-    """Amounts as `gauge` showed them; none where it did not."""
+def read_queue_gauges(gauges: Mapping[str, float], what: str) -> Amounts:
+    """Amounts as `set_queue_gauges` showed them; none where it did not."""
     cpu, memory, prefix = _GAUGES[what]
     found = Amounts(gauges.get(cpu, 0.0), gauges.get(memory, 0.0))
     for name, amount in gauges.items():

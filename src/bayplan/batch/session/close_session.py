@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from bayplan.batch.devices.claimed_devices import (
     COUNT_PREFIX,
     ByClass,
-    DeviceAsks,
-    merged,
+    ClaimedDeviceRequests,
+    sum_claims,
 )
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.fit_errors import ALL_NODES_UNAVAILABLE
@@ -35,8 +35,8 @@ from bayplan.batch.model.tasks import Task
 from bayplan.batch.session.outcome import (
     GroupEvent,
     GroupOutcome,
-    Outcome,
     PodMessage,
+    SessionResult,
 )
 from bayplan.batch.session.session import Session
 from bayplan.codec.quantity import Quantity, parse_quantity
@@ -45,7 +45,7 @@ from bayplan.objects.volcano.types import ROOT_QUEUE, PodGroupCondition, PodGrou
 
 UNSCHEDULABLE, SCHEDULABLE = "Unschedulable", "Schedulable"
 _UNSCHEDULABLE_PHASES = frozenset({UNKNOWN_PHASE, PENDING_PHASE, INQUEUE_PHASE})
-_WAITING = (TaskStatus.ALLOCATED, TaskStatus.PENDING, TaskStatus.PIPELINED)
+_WAITING_STATUSES = (TaskStatus.ALLOCATED, TaskStatus.PENDING, TaskStatus.PIPELINED)
 
 
 # texts
@@ -53,21 +53,21 @@ _WAITING = (TaskStatus.ALLOCATED, TaskStatus.PENDING, TaskStatus.PIPELINED)
 
 def fit_error(job: Job) -> str:
     """Where the tasks of a job stand, and why those that wait do."""
-    counts = {TaskStatus(number).label: len(tasks) for number, tasks in enumerate(job.ranks.by_status) if tasks}
+    counts = {TaskStatus(number).label: len(tasks) for number, tasks in enumerate(job.status_index.by_status) if tasks}
     counts["minAvailable"] = job.min_available
     head = "pod group is ready" if job.is_ready() else "pod group is not ready"
     text = f"{head}, {_histogram(counts)}"
     reasons = Counter(task_reason(job, task).reason for task in job.pending.values())
     if reasons:
         text += f"; Pending: {_histogram(reasons)}"
-    return text + _origin(job)
+    return text + _origin_reason(job)
 
 
 def _histogram(counts: Mapping[str, int]) -> str:
     return ", ".join(sorted(f"{count} {name}" for name, count in counts.items()))
 
 
-def _origin(job: Job) -> str:
+def _origin_reason(job: Job) -> str:
     if job.fit_error:
         return f". Origin reason is: {job.fit_error}"
     for uid, errors in job.nodes_fit_errors.items():
@@ -78,7 +78,7 @@ def _origin(job: Job) -> str:
 
 def task_reason(job: Job, task: Task) -> PodMessage:
     """Why one task waits: by the last statement that was undone, else by where it stands."""
-    context = task.context()
+    context = task.transaction_context()
     pod = f"Pod {task.key} can possibly be assigned to {context.node_name}, once"
     if context.status is TaskStatus.ALLOCATED:
         return PodMessage(SCHEDULABLE, f"{pod} minAvailable is satisfied")
@@ -96,7 +96,7 @@ def task_reason(job: Job, task: Task) -> PodMessage:
 # groups
 
 
-def settle_groups(session: Session, outcome: Outcome) -> Iterator[None]:
+def collect_group_outcomes(session: Session, outcome: SessionResult) -> Iterator[None]:
     """The status of every group, its events, and the messages of its pods; a job a turn."""
     for job in session.jobs.values():
         yield
@@ -110,7 +110,7 @@ def settle_groups(session: Session, outcome: Outcome) -> Iterator[None]:
             failed=job.count(TaskStatus.FAILED),
         )
         changed = _differs(status, old)
-        places = _places_of_sub_jobs(job)
+        places = _sub_job_hypernodes(job)
         outcome.groups[job.uid] = GroupOutcome(
             status,
             changed,
@@ -120,10 +120,10 @@ def settle_groups(session: Session, outcome: Outcome) -> Iterator[None]:
             job.queue,
             job.pod_group.metadata.creation_timestamp,
         )
-        _tell(job, outcome, changed=changed)
+        _add_events_and_messages(job, outcome, changed=changed)
 
 
-def _places_of_sub_jobs(job: Job) -> dict[str, str]:
+def _sub_job_hypernodes(job: Job) -> dict[str, str]:
     """Where sub-groups are; the sub-job of everybody else is where the job is."""
     if not job.has_sub_job_policy:
         return {}
@@ -149,15 +149,17 @@ def _differs(new: PodGroupStatus, old: PodGroupStatus) -> bool:
     counts = (new.phase, new.running, new.succeeded, new.failed)
     if counts != (old.phase, old.running, old.succeeded, old.failed) or len(new.conditions) != len(old.conditions):
         return True
-    return any(_said(one) != _said(other) for one, other in zip(new.conditions, old.conditions, strict=True))
+    return any(
+        _condition_key(one) != _condition_key(other) for one, other in zip(new.conditions, old.conditions, strict=True)
+    )
 
 
-def _said(condition: PodGroupCondition) -> tuple[str, str, str, str]:
+def _condition_key(condition: PodGroupCondition) -> tuple[str, str, str, str]:
     return condition.type, condition.status, condition.reason, condition.message
 
 
-def _tell(job: Job, outcome: Outcome, *, changed: bool) -> None:
-    waiting = job.count(*_WAITING)
+def _add_events_and_messages(job: Job, outcome: SessionResult, *, changed: bool) -> None:
+    waiting = job.count(*_WAITING_STATUSES)
     if job.phase in _UNSCHEDULABLE_PHASES:
         text = fit_error(job)
         pending = len(job.pending)
@@ -168,18 +170,18 @@ def _tell(job: Job, outcome: Outcome, *, changed: bool) -> None:
     if not waiting:
         return
     base = fit_error(job) or ALL_NODES_UNAVAILABLE
-    for task in job.with_status(*_WAITING):
+    for task in job.with_status(*_WAITING_STATUSES):
         if task.gated:
             continue
         found = task_reason(job, task)
         nominated = found.nominated_node or task.pod.status.nominated_node_name
         told = PodMessage(found.reason, found.message or base, nominated, found.counts)
         outcome.waiting[task.key] = told
-        if _must_be_written(task, found, told.message):
+        if _condition_differs(task, found, told.message):
             outcome.messages[task.key] = told
 
 
-def _must_be_written(task: Task, found: PodMessage, message: str) -> bool:
+def _condition_differs(task: Task, found: PodMessage, message: str) -> bool:
     """Whether the pod does not say so already."""
     status = task.pod.status
     if found.nominated_node and found.nominated_node != status.nominated_node_name:
@@ -193,30 +195,30 @@ def _must_be_written(task: Task, found: PodMessage, message: str) -> bool:
 # queues
 
 
-def settle_queues(session: Session, outcome: Outcome) -> Iterator[None]:
+def collect_queue_outcomes(session: Session, outcome: SessionResult) -> Iterator[None]:
     """What each queue holds, its parents too; told where that differs from what the queue says."""
     held = {name: Amounts() for name in session.queues}
     devices: dict[str, dict[str, ByClass]] = {name: {} for name in session.queues}  # by claim, which pods may share
-    asks = DeviceAsks(session.catalog.table(ResourceClaim), consumable=False)
+    asks = ClaimedDeviceRequests(session.catalog.table(ResourceClaim), consumable=False)
     has_root = ROOT_QUEUE in session.queues
     for job in session.jobs.values():
         yield
-        total = _held_by(session, job)
+        total = _allocated_by_job(session, job)
         if total is None:
             continue
-        claimed = _claimed_by(asks, job)
-        for name in _lineage(session, job.queue) if has_root else (job.queue,):
+        claimed = _claimed_devices_of(asks, job)
+        for name in _queue_and_ancestors(session, job.queue) if has_root else (job.queue,):
             held[name].add(total)
             devices[name] |= claimed
     for name, amounts in held.items():
         found = amounts.quantities()
-        for device_class, some in merged(devices[name].values()).items():
+        for device_class, some in sum_claims(devices[name].values()).items():
             found[COUNT_PREFIX + device_class] = Quantity.of(some.count)
-        if not _same(session.queues[name].queue.status.allocated, found):
+        if not _same_amounts(session.queues[name].queue.status.allocated, found):
             outcome.queues[name] = found
 
 
-def _held_by(session: Session, job: Job) -> Amounts | None:
+def _allocated_by_job(session: Session, job: Job) -> Amounts | None:
     if not job.allocated_task_num:
         return None
     total = job.allocated
@@ -233,15 +235,15 @@ def _held_by(session: Session, job: Job) -> Amounts | None:
     return total
 
 
-def _claimed_by(asks: DeviceAsks, job: Job) -> dict[str, ByClass]:
+def _claimed_devices_of(asks: ClaimedDeviceRequests, job: Job) -> dict[str, ByClass]:
     """The devices of a job's tasks by claim."""
     found: dict[str, ByClass] = {}
     for task in job.with_status(*HOLDING) if asks.has_claims else ():
-        found |= asks.of(task)
+        found |= asks.of_task(task)
     return found
 
 
-def _lineage(session: Session, name: str) -> list[str]:
+def _queue_and_ancestors(session: Session, name: str) -> list[str]:
     """The queue and its parents up to the root; a parent that does not exist, or a cycle, ends it."""
     found = [name]
     while True:
@@ -254,5 +256,5 @@ def _lineage(session: Session, name: str) -> list[str]:
         found.append(parent)
 
 
-def _same(told: Mapping[str, str | int | float], found: Mapping[str, Quantity]) -> bool:
+def _same_amounts(told: Mapping[str, str | int | float], found: Mapping[str, Quantity]) -> bool:
     return told.keys() == found.keys() and all(parse_quantity(told[name]) == found[name] for name in found)

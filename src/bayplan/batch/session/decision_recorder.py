@@ -18,16 +18,16 @@ from bayplan.clock import Clock
 from bayplan.telemetry.decisions import (
     BEST_NODES,
     FLOATS,
-    LARGEST_RECORD_BYTES,
+    MAX_RECORD_BYTES,
     NO_RANKING,
     DecisionRecord,
     DecisionRing,
     Ranking,
 )
 
-_MOST_NOTED = 50_000
+_MAX_PENDING_CHOICES = 50_000
 """So many choices of one session are kept until they are bound: a topology is tried out place by place."""
-_RANKING_BYTES = LARGEST_RECORD_BYTES // 2
+_RANKING_BYTES = MAX_RECORD_BYTES // 2
 
 
 def best_rows(totals: FloatVector, first: int) -> list[int]:
@@ -43,7 +43,7 @@ def best_rows(totals: FloatVector, first: int) -> list[int]:
     return found
 
 
-class Choices:
+class DecisionRecorder:
     """The choices of one session."""
 
     def __init__(self, records: DecisionRing, clock: Clock) -> None:
@@ -51,13 +51,13 @@ class Choices:
         self._clock = clock
         self._noted: dict[tuple[str, str], tuple[int, Ranking]] = {}  # by uid and node: of how many, and the best
 
-    def note(self, task: Task, node: str, feasible: int, ranking: Ranking = NO_RANKING) -> None:
+    def note_choice(self, task: Task, node: str, feasible: int, ranking: Ranking = NO_RANKING) -> None:
         """A node was chosen among so many; another one of the same task may be chosen yet."""
-        if len(self._noted) >= _MOST_NOTED:
+        if len(self._noted) >= _MAX_PENDING_CHOICES:
             del self._noted[next(iter(self._noted))]
         self._noted[task.uid, node] = feasible, ranking
 
-    def record(self, task: Task, nodes: int) -> None:
+    def record_decision(self, task: Task, nodes: int) -> None:
         """The task is bound to its node, of so many that there are."""
         feasible, ranking = self._noted.pop((task.uid, task.node_name), (0, NO_RANKING))
         kept = task.pod.status.nominated_node_name
@@ -78,6 +78,6 @@ class Choices:
         )
 
 
-def ranking_of(names: tuple[str, ...], plugins: tuple[str, ...], scores: Sequence[float]) -> Ranking:
+def make_ranking(names: tuple[str, ...], plugins: tuple[str, ...], scores: Sequence[float]) -> Ranking:
     """The best nodes; `scores`: of each its total, then what each plugin gave to it."""
-    return Ranking.within(_RANKING_BYTES, names, plugins, array(FLOATS, scores).tobytes(), FLOATS)
+    return Ranking.fit(_RANKING_BYTES, names, plugins, array(FLOATS, scores).tobytes(), FLOATS)

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bayplan.batch.config.volcano_quirk_fixes import Mend
-from bayplan.batch.diagnostics.plugin_faults import Complaints
-from bayplan.batch.evaluation.bind_failure_filter import GivenUp
-from bayplan.batch.evaluation.node_points import Blame, NodeFn, scores_by_row
-from bayplan.batch.evaluation.shard_filter import Fence
+from bayplan.batch.config.volcano_quirk_fixes import QuirkFix
+from bayplan.batch.diagnostics.plugin_faults import PluginFaults
+from bayplan.batch.evaluation.bind_failure_filter import BindFailureFilter
+from bayplan.batch.evaluation.node_points import FaultRecorder, NodeFunction, scores_by_row
+from bayplan.batch.evaluation.shard_filter import ShardFilter
 from bayplan.batch.model.hypernodes import HyperNode
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import FloatVector, Node, Nodes
@@ -22,16 +22,16 @@ from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task, default_task_order
 from bayplan.batch.session import extension_points
-from bayplan.batch.session.combine_rules import NOBODY, Asked
-from bayplan.batch.session.extension_points import Invalid, Point, Switches
-from bayplan.batch.session.outcome import Standstill
+from bayplan.batch.session.combine_rules import NO_FUNCTION, PointFunctions
+from bayplan.batch.session.extension_points import InvalidJob, PluginSwitches, SessionPoint
+from bayplan.batch.session.outcome import StalledQueue
 from bayplan.batch.session.priority_queue import PriorityQueue
-from bayplan.batch.session.registration import EvictionContext, Purpose, Registrations
+from bayplan.batch.session.registration import EvictionContext, Registrations, SearchPurpose
 from bayplan.batch.session.simulation import Simulation
-from bayplan.batch.session.verbose_log import Narration
-from bayplan.batch.session.victim_hints import NO_FORESIGHT, Foresight
+from bayplan.batch.session.verbose_log import VerboseLog
+from bayplan.batch.session.victim_hints import NO_VICTIM_HINTS, VictimHints
 from bayplan.framework.api.status import Status
-from bayplan.framework.runtime.plugin_call import FAULTS
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
 from bayplan.snapshot import BoolVector
 
 log = logging.getLogger(__name__)
@@ -49,115 +49,119 @@ _NODE_POINTS = {
 }
 
 
-class Questions(Registrations):
+class ExtensionCalls(Registrations):
     """A session, as far as asking plugins goes."""
 
     jobs: dict[str, Job]
     queues: dict[str, Queue]
     nodes: Nodes
-    told_before: Set[str] = frozenset()
+    previous_faults: Set[str] = frozenset()
     """What the session before complained of: it is in the log already."""
 
     def __init__(
         self,
-        tiers: Sequence[Sequence[Switches]],
-        mends: Set[Mend] = frozenset(),
-        fence: Fence | None = None,
-        given_up: GivenUp | None = None,
+        tiers: Sequence[Sequence[PluginSwitches]],
+        mends: Set[QuirkFix] = frozenset(),
+        fence: ShardFilter | None = None,
+        given_up: BindFailureFilter | None = None,
     ) -> None:
         super().__init__()
-        self._fence = fence
-        self._given_up = given_up
-        self.narration = Narration()
-        self.mends = mends
+        self._shard_filter = fence
+        self._bind_failure_filter = given_up
+        self.verbose_log = VerboseLog()
+        self.quirk_fixes = mends
         self.tiers = tiers
         self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
-        self._complaints = Complaints()
-        self.faults = self._complaints.sentences  # what plugins did wrong in this session, a sentence each
-        self.standstills: list[Standstill] = []
-        self._asked: dict[Point[Any], Asked] = {}
-        self._node_fns: dict[str, list[NodeFn]] = {}
+        self._plugin_faults = PluginFaults()
+        self.faults = self._plugin_faults.messages  # what plugins did wrong in this session, a sentence each
+        self.stalled_queues: list[StalledQueue] = []
+        self._functions_by_point: dict[SessionPoint[Any], PointFunctions] = {}
+        self._node_fns: dict[str, list[NodeFunction]] = {}
 
-    def registered(self, point: Point[Any]) -> None:
-        self._asked.pop(point, None)
+    def invalidate_point(self, point: SessionPoint[Any]) -> None:
+        self._functions_by_point.pop(point, None)
         self._node_fns.clear()
 
-    def _answering(self, point: Point[Any]) -> Asked:
-        asked = self._asked.get(point)
+    def _functions_of(self, point: SessionPoint[Any]) -> PointFunctions:
+        asked = self._functions_by_point.get(point)
         if asked is None:
             fns = self._fns[point]
             tiers = [
-                [(plugin.name, fns[plugin.name]) for plugin in tier if plugin.name in fns and point.open_to(plugin)]
+                [
+                    (plugin.name, fns[plugin.name])
+                    for plugin in tier
+                    if plugin.name in fns and point.is_enabled_for(plugin)
+                ]
                 for tier in self.tiers
             ]
-            if self.narration.details and point.rule is not None:
-                tell = self.narration.overheard
+            if self.verbose_log.details and point.rule is not None:
+                tell = self.verbose_log.logged_function
                 tiers = [[(name, tell(point.name, name, fn)) for name, fn in tier] for tier in tiers]
-            asked = self._asked[point] = Asked(
+            asked = self._functions_by_point[point] = PointFunctions(
                 tiers,
-                self.blaming(point.name),
-                accepts=point.accepts,
-                wanted=point.wanted,
-                veto_is_final=Mend.VICTIMS_VETO in self.mends,
+                self.fault_recorder(point.name),
+                accepts=point.is_valid_answer,
+                wanted=point.expected_answer,
+                veto_is_final=QuirkFix.VICTIMS_VETO in self.quirk_fixes,
             )
         return asked
 
-    def ask(self, point: Point[R], *args: Any) -> R:
+    def call_point(self, point: SessionPoint[R], *args: Any) -> R:
         """The answer at a point, by its rule."""
         rule = point.rule
         assert rule is not None, f"{point.name} is asked by rows"
-        return rule(self._asked.get(point) or self._answering(point), *args)
+        return rule(self._functions_by_point.get(point) or self._functions_of(point), *args)
 
-    def node_fns(self, point: str) -> list[NodeFn]:
+    def node_fns(self, point: str) -> list[NodeFunction]:
         """The functions about nodes at a point, in the order in which they are asked."""
         found = self._node_fns.get(point)
         if found is None:
-            fns: list[Any] = [fn for _, fn in self._answering(_NODE_POINTS[point]).flat]
+            fns: list[Any] = [fn for _, fn in self._functions_of(_NODE_POINTS[point]).flat]
             if point == extension_points.PREDICATE.name:
-                fns = [*self._own_predicates(), *fns]
+                fns = [*self._built_in_predicates(), *fns]
             found = self._node_fns[point] = fns
         return found
 
-    def _own_predicates(self) -> Iterator[NodeFn]:
+    def _built_in_predicates(self) -> Iterator[NodeFunction]:
         """What a session asks whatever plugins there are."""
-        if self._fence is not None:
-            yield from self._fence.predicates()
-        if self._given_up is not None:
-            yield self._given_up.predicate()
+        if self._shard_filter is not None:
+            yield from self._shard_filter.predicates()
+        if self._bind_failure_filter is not None:
+            yield self._bind_failure_filter.predicate()
 
-    def in_turn(self, rows: BoolVector) -> Iterable[BoolVector]:
+    def candidate_groups(self, rows: BoolVector) -> Iterable[BoolVector]:
         """Candidates for a task, those that are to be tried first by themselves."""
-        return (rows,) if self._fence is None else self._fence.in_turn(rows)
+        return (rows,) if self._shard_filter is None else self._shard_filter.candidate_groups(rows)
 
-    def blame(self, plugin: str, what: BaseException | str, point: str = "") -> None:
+    def record_plugin_fault(self, plugin: str, what: BaseException | str, point: str = "") -> None:
         """A plugin broke, or answered nonsense: say so once, not in every session, and go on without its answer."""
-        sentence = self._complaints.about(plugin, what, point)
-        if sentence is not None and sentence not in self.told_before:
+        sentence = self._plugin_faults.record(plugin, what, point)
+        if sentence is not None and sentence not in self.previous_faults:
             log.warning(sentence, exc_info=what if isinstance(what, BaseException) else None)
 
-    def blaming(self, point: str) -> Blame:
-        return lambda plugin, what: self.blame(plugin, what, point)
+    def fault_recorder(self, point: str) -> FaultRecorder:
+        return lambda plugin, what: self.record_plugin_fault(plugin, what, point)
 
-    def report(self, plugin: str, sentence: str) -> None:
+    def report_misconfiguration(self, plugin: str, sentence: str) -> None:
         """Something that a plugin has found wrong, and that a person should mend: it goes into the faults, once."""
-        told = self._complaints.by(plugin, sentence)
-        if told is not None and told not in self.told_before:
+        told = self._plugin_faults.record_from_plugin(plugin, sentence)
+        if told is not None and told not in self.previous_faults:
             log.warning("%s", told)
 
-    def complain(self, plugin: str, sentence: str) -> None:
+    def log_plugin_message(self, plugin: str, sentence: str) -> None:
         """Something that a plugin objects to, in the course of its work."""
         log.info('plugin "%s": %s', plugin, sentence)
 
-    def stand_still(self, why: Standstill) -> None:
+    def stall_queues(self, why: StalledQueue) -> None:
         """A plugin gives queues nothing: who must mend something is told, and everybody who waits for it."""
-        self.standstills.append(why)
-        self.faults.append(why.sentence)
+        self.stalled_queues.append(why)
+        self.faults.append(why.message)
 
     # orders -----------------------------------------------------------------------------------------------------
 
     def compare_jobs(self, left: Job, right: Job) -> int:
         """What plugins say; 0 where nobody has an opinion."""
-        return self.ask(extension_points.JOB_ORDER, left, right)
+        return self.call_point(extension_points.JOB_ORDER, left, right)
 
     def job_order(self, left: Job, right: Job) -> bool:
         """Whether the left comes first: by plugins, then by age, then by name."""
@@ -167,24 +171,24 @@ class Questions(Registrations):
         return (left.created, left.uid) < (right.created, right.uid)
 
     def sub_job_order(self, left: SubJob, right: SubJob) -> bool:
-        order = self.ask(extension_points.SUB_JOB_ORDER, left, right)
+        order = self.call_point(extension_points.SUB_JOB_ORDER, left, right)
         if order:
             return order < 0
         return (left.match_index, left.uid) < (right.match_index, right.uid)
 
     def queue_order(self, left: Queue, right: Queue) -> bool:
-        order = self.ask(extension_points.QUEUE_ORDER, left, right)
+        order = self.call_point(extension_points.QUEUE_ORDER, left, right)
         if order:
             return order < 0
         return (left.created, left.uid) < (right.created, right.uid)
 
     def victim_queue_order(self, left: Queue, right: Queue, preemptor: Queue) -> bool:
         """Whether the left loses tasks first: unless plugins say, the queue that would be served last."""
-        order = self.ask(extension_points.VICTIM_QUEUE_ORDER, left, right, preemptor)
+        order = self.call_point(extension_points.VICTIM_QUEUE_ORDER, left, right, preemptor)
         return order < 0 if order else not self.queue_order(left, right)
 
     def compare_tasks(self, left: Task, right: Task) -> int:
-        return self.ask(extension_points.TASK_ORDER, left, right)
+        return self.call_point(extension_points.TASK_ORDER, left, right)
 
     def task_order(self, left: Task, right: Task) -> bool:
         order = self.compare_tasks(left, right)
@@ -216,109 +220,109 @@ class Questions(Registrations):
     # victims ----------------------------------------------------------------------------------------------------
 
     def preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
-        return self.ask(extension_points.PREEMPTABLE, preemptor, candidates)
+        return self.call_point(extension_points.PREEMPTABLE, preemptor, candidates)
 
     def reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
-        return self.ask(extension_points.RECLAIMABLE, reclaimer, candidates)
+        return self.call_point(extension_points.RECLAIMABLE, reclaimer, candidates)
 
-    def foresight(self, point: Point[list[Task]]) -> list[list[Foresight]]:
+    def victim_hints(self, point: SessionPoint[list[Task]]) -> list[list[VictimHints]]:
         """Tier by tier, what plugins that name victims say about them in advance."""
-        known = self._foresight[point]
+        known = self._victim_hints[point]
         return [
-            [self._guarded(plugin, point, known.get(plugin, NO_FORESIGHT)) for plugin, _ in tier]
-            for tier in self._answering(point).tiers
+            [self._catch_hint_faults(plugin, point, known.get(plugin, NO_VICTIM_HINTS)) for plugin, _ in tier]
+            for tier in self._functions_of(point).tiers
         ]
 
-    def _guarded(self, plugin: str, point: Point[Any], foresight: Foresight) -> Foresight:
-        spares = foresight.spares
+    def _catch_hint_faults(self, plugin: str, point: SessionPoint[Any], foresight: VictimHints) -> VictimHints:
+        spares = foresight.never_evicts
         if spares is None:
             return foresight
 
         def spares_or_breaks(job: Job, task: Task) -> bool:
             try:
                 return bool(spares(job, task))
-            except FAULTS as fault:
-                self.blame(plugin, fault, point.name)
+            except PLUGIN_EXCEPTIONS as fault:
+                self.record_plugin_fault(plugin, fault, point.name)
                 return False
 
-        return replace(foresight, spares=spares_or_breaks)
+        return replace(foresight, never_evicts=spares_or_breaks)
 
     def unified_evictable(self, context: EvictionContext, candidates: Sequence[Task]) -> list[Task]:
-        return self.ask(extension_points.UNIFIED_EVICTABLE, context, candidates)
+        return self.call_point(extension_points.UNIFIED_EVICTABLE, context, candidates)
 
     def victim_tasks(self, running: Sequence[Task]) -> list[Task]:
-        return self.ask(extension_points.VICTIM_TASKS, running)
+        return self.call_point(extension_points.VICTIM_TASKS, running)
 
     # jobs and queues --------------------------------------------------------------------------------------------
 
-    def job_invalid(self, job: Job) -> Invalid | None:
+    def job_invalid(self, job: Job) -> InvalidJob | None:
         """Why the job is not looked at; None for a valid one."""
-        return self.ask(extension_points.JOB_VALID, job)
+        return self.call_point(extension_points.JOB_VALID, job)
 
     def job_enqueueable(self, job: Job) -> bool:
-        return self.ask(extension_points.JOB_ENQUEUEABLE, job)
+        return self.call_point(extension_points.JOB_ENQUEUEABLE, job)
 
     def job_enqueued(self, job: Job) -> None:
-        self.ask(extension_points.JOB_ENQUEUED, job)
+        self.call_point(extension_points.JOB_ENQUEUED, job)
 
     def job_ready(self, job: Job) -> bool:
-        return self.ask(extension_points.JOB_READY, job)
+        return self.call_point(extension_points.JOB_READY, job)
 
     def job_pipelined(self, job: Job) -> bool:
-        return self.ask(extension_points.JOB_PIPELINED, job)
+        return self.call_point(extension_points.JOB_PIPELINED, job)
 
     def job_starving(self, job: Job) -> bool:
-        return self.ask(extension_points.JOB_STARVING, job)
+        return self.call_point(extension_points.JOB_STARVING, job)
 
     def sub_job_ready(self, job: Job, sub_job: SubJob) -> bool:
         """Without sub-group policies this is about the whole job."""
         if not job.has_sub_job_policy:
             return self.job_ready(job)
-        return self.ask(extension_points.SUB_JOB_READY, sub_job)
+        return self.call_point(extension_points.SUB_JOB_READY, sub_job)
 
     def sub_job_pipelined(self, job: Job, sub_job: SubJob) -> bool:
         if not job.has_sub_job_policy:
             return self.job_pipelined(job)
-        return self.ask(extension_points.SUB_JOB_PIPELINED, sub_job)
+        return self.call_point(extension_points.SUB_JOB_PIPELINED, sub_job)
 
     def overused(self, queue: Queue) -> bool:
-        return self.ask(extension_points.OVERUSED, queue)
+        return self.call_point(extension_points.OVERUSED, queue)
 
     def preemptive(self, queue: Queue, tasks: Sequence[Task]) -> bool:
-        return self.ask(extension_points.PREEMPTIVE, queue, tasks)
+        return self.call_point(extension_points.PREEMPTIVE, queue, tasks)
 
     def allocatable(self, queue: Queue, task: Task) -> bool:
-        return self.ask(extension_points.ALLOCATABLE, queue, task)
+        return self.call_point(extension_points.ALLOCATABLE, queue, task)
 
     def target_job(self, jobs: Sequence[Job]) -> Job | None:
-        found = self.ask(extension_points.TARGET_JOB, jobs)
-        return None if found is NOBODY else found
+        found = self.call_point(extension_points.TARGET_JOB, jobs)
+        return None if found is NO_FUNCTION else found
 
     def reserved_nodes(self) -> None:
-        self.ask(extension_points.RESERVED_NODES)
+        self.call_point(extension_points.RESERVED_NODES)
 
     # nodes and hypernodes ---------------------------------------------------------------------------------------
 
     def pre_predicate(self, task: Task) -> Status | None:
         """What speaks against the task before any node is looked at."""
-        refused = self._given_up.objection(task) if self._given_up is not None else None
-        return refused if refused is not None else self.ask(extension_points.PRE_PREDICATE, task)
+        refused = self._bind_failure_filter.pre_predicate(task) if self._bind_failure_filter is not None else None
+        return refused if refused is not None else self.call_point(extension_points.PRE_PREDICATE, task)
 
     def best_node(self, task: Task, by_score: Mapping[float, Sequence[Node]]) -> Node | None:
-        return self.ask(extension_points.BEST_NODE, task, by_score)
+        return self.call_point(extension_points.BEST_NODE, task, by_score)
 
     @property
     def has_best_node_fns(self) -> bool:
-        return bool(self._answering(extension_points.BEST_NODE).flat)
+        return bool(self._functions_of(extension_points.BEST_NODE).flat)
 
     def reduced_scores(self, task: Task, candidates: BoolVector) -> FloatVector | Status | None:
         """What plugins that map and reduce give; None where there are none, a Status where no node can be chosen."""
-        reducing = self._answering(extension_points.NODE_REDUCE).flat
+        reducing = self._functions_of(extension_points.NODE_REDUCE).flat
         if not reducing:
             return None
         total = np.zeros(len(candidates))
-        maps = dict(self._answering(extension_points.NODE_MAP).flat)
-        nodes = self.nodes.only(np.flatnonzero(candidates))
+        maps = dict(self._functions_of(extension_points.NODE_MAP).flat)
+        nodes = self.nodes.select_rows(np.flatnonzero(candidates))
         for plugin, reduce in reducing:
             try:
                 raw = {node.name: math.floor(maps[plugin](task, node)) for node in nodes} if plugin in maps else {}
@@ -326,42 +330,42 @@ class Questions(Registrations):
                 if isinstance(final, Status):
                     return final
                 total += scores_by_row(final, self.nodes)
-            except FAULTS as fault:
-                self.blame(plugin, fault, "node_reduce")
+            except PLUGIN_EXCEPTIONS as fault:
+                self.record_plugin_fault(plugin, fault, "node_reduce")
         return total
 
     def hyper_node_scores(self, sub_job: SubJob, candidates: Mapping[str, Nodes]) -> dict[str, float]:
         """The sum of what plugins give each hypernode."""
         total = dict.fromkeys(candidates, 0.0)
-        for scores in self.ask(extension_points.HYPER_NODE_ORDER, sub_job, candidates).values():
+        for scores in self.call_point(extension_points.HYPER_NODE_ORDER, sub_job, candidates).values():
             for name, score in scores.items():
                 if name in total:
                     total[name] += score
         return total
 
     def hyper_node_gradient_for_job(
-        self, job: Job, hyper_node: HyperNode, purpose: Purpose
+        self, job: Job, hyper_node: HyperNode, purpose: SearchPurpose
     ) -> Sequence[Sequence[HyperNode]]:
         """Hypernodes to try, list by list; the one given where nobody decides."""
-        found = self.ask(extension_points.HYPER_NODE_GRADIENT_FOR_JOB, job, hyper_node, purpose)
-        return [[hyper_node]] if found is NOBODY else found or []
+        found = self.call_point(extension_points.HYPER_NODE_GRADIENT_FOR_JOB, job, hyper_node, purpose)
+        return [[hyper_node]] if found is NO_FUNCTION else found or []
 
     def hyper_node_gradient_for_sub_job(
-        self, sub_job: SubJob, hyper_node: HyperNode, purpose: Purpose
+        self, sub_job: SubJob, hyper_node: HyperNode, purpose: SearchPurpose
     ) -> Sequence[Sequence[HyperNode]]:
-        found = self.ask(extension_points.HYPER_NODE_GRADIENT_FOR_SUB_JOB, sub_job, hyper_node, purpose)
-        return [[hyper_node]] if found is NOBODY else found or []
+        found = self.call_point(extension_points.HYPER_NODE_GRADIENT_FOR_SUB_JOB, sub_job, hyper_node, purpose)
+        return [[hyper_node]] if found is NO_FUNCTION else found or []
 
     # simulation -------------------------------------------------------------------------------------------------
 
     def simulate_add_task(self, simulation: Simulation, task: Task) -> Any:
-        return self.ask(extension_points.SIMULATE_ADD_TASK, simulation, task)
+        return self.call_point(extension_points.SIMULATE_ADD_TASK, simulation, task)
 
     def simulate_remove_task(self, simulation: Simulation, task: Task) -> Any:
-        return self.ask(extension_points.SIMULATE_REMOVE_TASK, simulation, task)
+        return self.call_point(extension_points.SIMULATE_REMOVE_TASK, simulation, task)
 
     def simulate_predicate(self, simulation: Simulation) -> Any:
-        return self.ask(extension_points.SIMULATE_PREDICATE, simulation)
+        return self.call_point(extension_points.SIMULATE_PREDICATE, simulation)
 
     def simulate_allocatable(self, simulation: Simulation, queue: Queue) -> bool:
-        return self.ask(extension_points.SIMULATE_ALLOCATABLE, simulation, queue)
+        return self.call_point(extension_points.SIMULATE_ALLOCATABLE, simulation, queue)

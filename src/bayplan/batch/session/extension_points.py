@@ -22,14 +22,14 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Invalid:
+class InvalidJob:
     """Why a job is not looked at."""
 
     reason: str
     message: str
 
 
-class Switches(Protocol):
+class PluginSwitches(Protocol):
     """A plugin as a tier lists it: its name and which points it is asked at."""
 
     @property
@@ -41,16 +41,16 @@ class Switches(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # a point is itself: it is looked up for every question
-class Point(Generic[R]):
+class SessionPoint(Generic[R]):
     """One extension point. R is what asking there gives."""
 
     name: str
     switches: tuple[str, ...] = ()  # keys of the file; any of them on is enough; none: always asked
     rule: Callable[..., R] | None = None
-    accepts: Callable[..., bool] | None = None  # (answer, *what was asked); None where the rule sees for itself
-    wanted: str = ""  # what an answer has to be, for whoever answered something else
+    is_valid_answer: Callable[..., bool] | None = None  # (answer, *what was asked); None where the rule sees for itself
+    expected_answer: str = ""  # what an answer has to be, for whoever answered something else
 
-    def open_to(self, plugin: Switches) -> bool:
+    def is_enabled_for(self, plugin: PluginSwitches) -> bool:
         return not self.switches or any(plugin.enabled(key) for key in self.switches)
 
 
@@ -76,78 +76,88 @@ def _are_scores(answer: Any, *_: Any) -> bool:
     return isinstance(answer, Mapping) and all(isinstance(score, Real) for score in answer.values())
 
 
-_STATUS = (_is_status, "a Status, or None where nothing speaks against it,")
-_FIT = (_is_fit_answer, "a Status, several, or None where nothing speaks against it,")
-_EITHER = ("enablePreemptable", "enabledAllocatable")
-_GRADIENTS = (_are_gradients, "a list of lists of hypernodes")
+_STATUS_ANSWER = (_is_status, "a Status, or None where nothing speaks against it,")
+_FIT_ANSWER = (_is_fit_answer, "a Status, several, or None where nothing speaks against it,")
+_PREEMPTABLE_OR_ALLOCATABLE = ("enablePreemptable", "enabledAllocatable")
+_GRADIENTS_ANSWER = (_are_gradients, "a list of lists of hypernodes")
 
 
-JOB_ORDER = Point("job_order", ("enableJobOrder",), combine_rules.first_nonzero)
-SUB_JOB_ORDER = Point("sub_job_order", ("enabledSubJobOrder",), combine_rules.first_nonzero)
-QUEUE_ORDER = Point("queue_order", ("enableQueueOrder",), combine_rules.first_nonzero)
-VICTIM_QUEUE_ORDER = Point("victim_queue_order", (), combine_rules.first_nonzero)
-CLUSTER_ORDER = Point("cluster_order", ("EnabledClusterOrder",), combine_rules.first_nonzero)
-TASK_ORDER = Point("task_order", ("enableTaskOrder",), combine_rules.first_nonzero)
-NAMESPACE_ORDER = Point("namespace_order", (), combine_rules.first_nonzero)
+JOB_ORDER = SessionPoint("job_order", ("enableJobOrder",), combine_rules.first_nonzero)
+SUB_JOB_ORDER = SessionPoint("sub_job_order", ("enabledSubJobOrder",), combine_rules.first_nonzero)
+QUEUE_ORDER = SessionPoint("queue_order", ("enableQueueOrder",), combine_rules.first_nonzero)
+VICTIM_QUEUE_ORDER = SessionPoint("victim_queue_order", (), combine_rules.first_nonzero)
+CLUSTER_ORDER = SessionPoint("cluster_order", ("EnabledClusterOrder",), combine_rules.first_nonzero)
+TASK_ORDER = SessionPoint("task_order", ("enableTaskOrder",), combine_rules.first_nonzero)
+NAMESPACE_ORDER = SessionPoint("namespace_order", (), combine_rules.first_nonzero)
 
-PRE_PREDICATE: Point[Status | None] = Point("pre_predicate", ("enablePredicate",), combine_rules.first_answer, *_STATUS)
-PREDICATE: Point[None] = Point("predicate", ("enablePredicate",))
-BEST_NODE: Point[Node | None] = Point(
+PRE_PREDICATE: SessionPoint[Status | None] = SessionPoint(
+    "pre_predicate", ("enablePredicate",), combine_rules.first_answer, *_STATUS_ANSWER
+)
+PREDICATE: SessionPoint[None] = SessionPoint("predicate", ("enablePredicate",))
+BEST_NODE: SessionPoint[Node | None] = SessionPoint(
     "best_node",
     ("enableBestNode",),
     combine_rules.first_answer,
     _is_candidate,
     "one of the nodes, or None for no opinion,",
 )
-NODE_ORDER: Point[None] = Point("node_order", ("enableNodeOrder",))
-BATCH_NODE_ORDER: Point[None] = Point("batch_node_order", ("enableNodeOrder",))
-NODE_MAP: Point[None] = Point("node_map", ("enableNodeOrder",))
-NODE_REDUCE: Point[None] = Point("node_reduce", ("enableNodeOrder",))
-HYPER_NODE_ORDER = Point(
-    "hyper_node_order", ("enabledHyperNodeOrder",), combine_rules.by_plugin, _are_scores, "a number for each name"
+NODE_ORDER: SessionPoint[None] = SessionPoint("node_order", ("enableNodeOrder",))
+BATCH_NODE_ORDER: SessionPoint[None] = SessionPoint("batch_node_order", ("enableNodeOrder",))
+NODE_MAP: SessionPoint[None] = SessionPoint("node_map", ("enableNodeOrder",))
+NODE_REDUCE: SessionPoint[None] = SessionPoint("node_reduce", ("enableNodeOrder",))
+HYPER_NODE_ORDER = SessionPoint(
+    "hyper_node_order",
+    ("enabledHyperNodeOrder",),
+    combine_rules.answers_by_plugin,
+    _are_scores,
+    "a number for each name",
 )
-HYPER_NODE_GRADIENT_FOR_JOB = Point(
-    "hyper_node_gradient_for_job", ("enabledHyperNodeGradient",), combine_rules.first_registered, *_GRADIENTS
+HYPER_NODE_GRADIENT_FOR_JOB = SessionPoint(
+    "hyper_node_gradient_for_job", ("enabledHyperNodeGradient",), combine_rules.first_registered, *_GRADIENTS_ANSWER
 )
-HYPER_NODE_GRADIENT_FOR_SUB_JOB = Point(
-    "hyper_node_gradient_for_sub_job", ("enabledHyperNodeGradient",), combine_rules.first_registered, *_GRADIENTS
+HYPER_NODE_GRADIENT_FOR_SUB_JOB = SessionPoint(
+    "hyper_node_gradient_for_sub_job", ("enabledHyperNodeGradient",), combine_rules.first_registered, *_GRADIENTS_ANSWER
 )
 
-PREEMPTABLE = Point("preemptable", ("enablePreemptable",), combine_rules.victims_of_tier)
-RECLAIMABLE = Point("reclaimable", ("enableReclaimable",), combine_rules.victims_of_tier)
-UNIFIED_EVICTABLE = Point("unified_evictable", (), combine_rules.victims_of_tier)
-VICTIM_TASKS = Point("victim_tasks", ("enabledVictim",), combine_rules.union_of_tier)
+PREEMPTABLE = SessionPoint("preemptable", ("enablePreemptable",), combine_rules.victims_of_tier)
+RECLAIMABLE = SessionPoint("reclaimable", ("enableReclaimable",), combine_rules.victims_of_tier)
+UNIFIED_EVICTABLE = SessionPoint("unified_evictable", (), combine_rules.victims_of_tier)
+VICTIM_TASKS = SessionPoint("victim_tasks", ("enabledVictim",), combine_rules.union_of_tier)
 
-JOB_VALID: Point[Invalid | None] = Point(
+JOB_VALID: SessionPoint[InvalidJob | None] = SessionPoint(
     "job_valid",
     (),
     combine_rules.first_answer,
-    lambda answer, _: isinstance(answer, Invalid),
+    lambda answer, _: isinstance(answer, InvalidJob),
     "Invalid, or None for a valid job,",
 )
-JOB_ENQUEUEABLE = Point("job_enqueueable", ("enableJobEnqueued",), combine_rules.vote)
-JOB_ENQUEUED = Point("job_enqueued", ("enableJobEnqueued",), combine_rules.everybody)
-JOB_READY = Point("job_ready", ("enableJobReady",), combine_rules.unanimous)
-SUB_JOB_READY = Point("sub_job_ready", ("enabledSubJobReady",), combine_rules.unanimous)
-JOB_PIPELINED = Point("job_pipelined", ("enableJobPipelined",), combine_rules.vote)
-SUB_JOB_PIPELINED = Point("sub_job_pipelined", ("enabledSubJobPipelined",), combine_rules.vote)
-JOB_STARVING = Point("job_starving", ("enableJobStarving",), combine_rules.agreed_in_first_tier)
-OVERUSED = Point("overused", ("enabledOverused",), combine_rules.anybody)
-PREEMPTIVE = Point("preemptive", ("enablePreemptive",), combine_rules.unanimous)
-ALLOCATABLE = Point("allocatable", ("enabledAllocatable",), combine_rules.unanimous)
-TARGET_JOB: Point[Any] = Point(
+JOB_ENQUEUEABLE = SessionPoint("job_enqueueable", ("enableJobEnqueued",), combine_rules.vote)
+JOB_ENQUEUED = SessionPoint("job_enqueued", ("enableJobEnqueued",), combine_rules.call_all)
+JOB_READY = SessionPoint("job_ready", ("enableJobReady",), combine_rules.unanimous)
+SUB_JOB_READY = SessionPoint("sub_job_ready", ("enabledSubJobReady",), combine_rules.unanimous)
+JOB_PIPELINED = SessionPoint("job_pipelined", ("enableJobPipelined",), combine_rules.vote)
+SUB_JOB_PIPELINED = SessionPoint("sub_job_pipelined", ("enabledSubJobPipelined",), combine_rules.vote)
+JOB_STARVING = SessionPoint("job_starving", ("enableJobStarving",), combine_rules.unanimous_in_first_tier)
+OVERUSED = SessionPoint("overused", ("enabledOverused",), combine_rules.any_true)
+PREEMPTIVE = SessionPoint("preemptive", ("enablePreemptive",), combine_rules.unanimous)
+ALLOCATABLE = SessionPoint("allocatable", ("enabledAllocatable",), combine_rules.unanimous)
+TARGET_JOB: SessionPoint[Any] = SessionPoint(
     "target_job",
     ("enableTargetJob",),
     combine_rules.first_registered,
     lambda answer, _: isinstance(answer, Job),
     "a Job, or None for no job,",
 )
-RESERVED_NODES = Point("reserved_nodes", ("enableReservedNodes",), combine_rules.everybody)
+RESERVED_NODES = SessionPoint("reserved_nodes", ("enableReservedNodes",), combine_rules.call_all)
 
-SIMULATE_ADD_TASK = Point("simulate_add_task", _EITHER, combine_rules.first_answer, *_FIT)
-SIMULATE_REMOVE_TASK = Point("simulate_remove_task", _EITHER, combine_rules.first_answer, *_FIT)
-SIMULATE_PREDICATE = Point("simulate_predicate", ("enablePredicate",), combine_rules.first_answer, *_FIT)
-SIMULATE_ALLOCATABLE = Point("simulate_allocatable", ("enabledAllocatable",), combine_rules.unanimous)
+SIMULATE_ADD_TASK = SessionPoint(
+    "simulate_add_task", _PREEMPTABLE_OR_ALLOCATABLE, combine_rules.first_answer, *_FIT_ANSWER
+)
+SIMULATE_REMOVE_TASK = SessionPoint(
+    "simulate_remove_task", _PREEMPTABLE_OR_ALLOCATABLE, combine_rules.first_answer, *_FIT_ANSWER
+)
+SIMULATE_PREDICATE = SessionPoint("simulate_predicate", ("enablePredicate",), combine_rules.first_answer, *_FIT_ANSWER)
+SIMULATE_ALLOCATABLE = SessionPoint("simulate_allocatable", ("enabledAllocatable",), combine_rules.unanimous)
 
-POINTS: tuple[Point[Any], ...] = tuple(value for value in vars().values() if isinstance(value, Point))
+POINTS: tuple[SessionPoint[Any], ...] = tuple(value for value in vars().values() if isinstance(value, SessionPoint))
 """Every point, in the order of this page."""

@@ -26,7 +26,7 @@ class LastChoices:
         self._previous, self._current = self._current, {}
 
     @contextmanager
-    def within(self, name: str) -> Iterator[None]:
+    def scope(self, name: str) -> Iterator[None]:
         """Tell choices apart that one session makes for the same subject: by action, and by hypernode that is tried."""
         before = self._scope
         self._scope = f"{before}/{name}"
@@ -35,9 +35,9 @@ class LastChoices:
         finally:
             self._scope = before
 
-    def of(self, subject: str) -> str | None:
+    def previous(self, subject: str) -> str | None:
         """What the previous session chose for this subject, in the same scope."""
         return self._previous.get((self._scope, subject))
 
-    def note(self, subject: str, name: str) -> None:
+    def record(self, subject: str, name: str) -> None:
         self._current[self._scope, subject] = name

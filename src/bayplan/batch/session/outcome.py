@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from bayplan.batch.session.pre_bind_state import PreBinding
+from bayplan.batch.session.pre_bind_state import PreBindState
 from bayplan.codec.quantity import Quantity
 from bayplan.objects.volcano.types import PodGroupStatus
 
@@ -45,16 +45,16 @@ class GroupEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class StalledQueue:
     """Queues get nothing, whatever they ask for, until somebody mends an object."""
 
-    sentence: str
-    by: tuple[str, ...] = ()  # the queues that must be mended
-    of: str = ""  # the queue that gets nothing; "": no queue gets anything
+    message: str
+    objects: tuple[str, ...] = ()  # the queues that must be mended
+    queue: str = ""  # the queue that gets nothing; "": no queue gets anything
 
 
 @dataclass(slots=True)
-class Outcome:
+class SessionResult:
     """Everything a session leaves. Pods and groups by `namespace/name`."""
 
     binds: dict[str, str] = field(default_factory=dict)  # pod -> node
@@ -73,9 +73,11 @@ class Outcome:
     final_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # and as it closed
     annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what is patched onto it
     request_annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what the binder is handed
-    standstills: list[Standstill] = field(default_factory=list)  # why queues got nothing
+    stalled_queues: list[StalledQueue] = field(default_factory=list)  # why queues got nothing
     faults: list[str] = field(default_factory=list)  # what plugins and actions did wrong, a sentence each
     session: str = ""  # its uid
-    pre_binds: dict[str, PreBinding] = field(default_factory=dict)  # by uid: what a bound pod needs before it is bound
+    pre_binds: dict[str, PreBindState] = field(
+        default_factory=dict
+    )  # by uid: what a bound pod needs before it is bound
     action_s: dict[str, float] = field(default_factory=dict)  # how long each action took
     plugin_s: dict[tuple[str, str], float] = field(default_factory=dict)  # and each plugin, opening and closing

@@ -11,7 +11,7 @@ from bayplan.batch.session.priority_queue import PriorityQueue
 from bayplan.batch.session.session import Session
 
 
-class Worksheet:
+class PendingTasks:
     """The waiting tasks of one job."""
 
     def __init__(self, sub_jobs: PriorityQueue[SubJob], tasks: dict[str, PriorityQueue[Task]]) -> None:
@@ -21,33 +21,33 @@ class Worksheet:
     def __bool__(self) -> bool:
         return bool(self.sub_jobs)
 
-    def clone(self) -> Worksheet:
-        return Worksheet(self.sub_jobs.clone(), {uid: tasks.clone() for uid, tasks in self.tasks.items()})
+    def clone(self) -> PendingTasks:
+        return PendingTasks(self.sub_jobs.clone(), {uid: tasks.clone() for uid, tasks in self.tasks.items()})
 
-    def adopt(self, other: Worksheet) -> None:
+    def replace_with(self, other: PendingTasks) -> None:
         """Go on from where a trial has got to."""
         self.sub_jobs, self.tasks = other.sub_jobs, other.tasks
 
 
-def organize(session: Session, job: Job) -> Worksheet:
+def collect_pending_tasks(session: Session, job: Job) -> PendingTasks:
     """The sub-jobs that the job cannot start without come first; ready ones take what is left of their tasks."""
-    order = _needed_first(session, job) if job.has_sub_job_policy else session.sub_job_order
+    order = _required_sub_jobs_first(session, job) if job.has_sub_job_policy else session.sub_job_order
     sub_jobs: PriorityQueue[SubJob] = PriorityQueue(order)
     tasks: dict[str, PriorityQueue[Task]] = {}
     for uid, sub_job in job.sub_jobs.items():
-        waiting = [task for task in sub_job.pending.values() if _is_placed_here(task)]
+        waiting = [task for task in sub_job.pending.values() if _is_allocatable_task(task)]
         if waiting:
             tasks[uid] = PriorityQueue(session.task_order, waiting)
             sub_jobs.push(sub_job)
-    return Worksheet(sub_jobs, tasks)
+    return PendingTasks(sub_jobs, tasks)
 
 
-def _is_placed_here(task: Task) -> bool:
+def _is_allocatable_task(task: Task) -> bool:
     """Gates of others hold a task back, and one that asks for nothing is backfilled."""
-    return not (task.gated and not task.only_queue_gate) and not task.best_effort
+    return not (task.gated and not task.has_only_queue_gate) and not task.best_effort
 
 
-def _needed_first(session: Session, job: Job) -> Callable[[SubJob, SubJob], bool]:
+def _required_sub_jobs_first(session: Session, job: Job) -> Callable[[SubJob, SubJob], bool]:
     ready: dict[str, int] = {}
     unready: PriorityQueue[SubJob] = PriorityQueue(session.sub_job_order)
     for sub_job in job.sub_jobs.values():

@@ -15,26 +15,26 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import PRE_BIND
 from bayplan.framework.api.status import SUCCESS, Status, error
 from bayplan.framework.runtime.bind_request_mutation import REQUEST_FIELDS
-from bayplan.framework.runtime.plugin_call import as_status
+from bayplan.framework.runtime.plugin_call import to_status
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PreBinding:
+class PreBindState:
     """Plugins of the framework that have reserved something for a pod, and the state in which they keep it."""
 
     plugins: Sequence[Any]
     cycle: Cycle
 
-    async def perform(self, node_name: str) -> Status:
+    async def run_pre_bind(self, node_name: str) -> Status:
         """Have everything written that must be there first; what goes wrong is an answer."""
         for plugin in self.plugins:
             pre_bind = getattr(plugin, "pre_bind", None)
             if pre_bind is None:
                 continue
             try:
-                status = as_status(await pre_bind(self.cycle, node_name), plugin.name, PRE_BIND)
+                status = to_status(await pre_bind(self.cycle, node_name), plugin.name, PRE_BIND)
             except Exception as fault:  # a plugin or the API server: either way the pod is not bound
                 status = error(f"{plugin.name}: {type(fault).__name__}: {fault}")
             if not status.ok:
@@ -46,7 +46,7 @@ class PreBinding:
         """What the BindRequest of the pod says of it, where there is one."""
         return self.cycle.find(REQUEST_FIELDS) or {}
 
-    def undo(self, node_name: str) -> None:
+    def unreserve(self, node_name: str) -> None:
         """Give back what was reserved, newest first."""
         for plugin in reversed(self.plugins):
             try:

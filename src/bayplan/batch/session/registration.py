@@ -13,16 +13,16 @@ from enum import Enum
 from typing import Any
 
 from bayplan.batch.evaluation.node_points import (
-    Dependence,
-    NodeFn,
+    DependsOn,
+    NodeFunction,
+    NodePredicate,
     NodeScore,
+    NodesPredicate,
     NodesScore,
-    NodesTest,
-    NodeTest,
+    RowPredicateResults,
     RowScores,
-    RowVerdicts,
     Signature,
-    never_shared,
+    unshared,
 )
 from bayplan.batch.model.fit_errors import FitAnswer
 from bayplan.batch.model.hypernodes import HyperNode
@@ -33,15 +33,15 @@ from bayplan.batch.model.sub_jobs import SubJob
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session import extension_points
 from bayplan.batch.session.combine_rules import Vote
-from bayplan.batch.session.extension_points import Invalid, Point
+from bayplan.batch.session.extension_points import InvalidJob, SessionPoint
 from bayplan.batch.session.simulation import Simulation
-from bayplan.batch.session.victim_hints import NO_FORESIGHT, Foresight
+from bayplan.batch.session.victim_hints import NO_VICTIM_HINTS, VictimHints
 from bayplan.errors import PluginError
 from bayplan.framework.api.status import Status
 from bayplan.framework.runtime.bind_request_mutation import SKIP, Mutator
 
 
-class Misregistered(PluginError):
+class RegistrationError(PluginError):
     """A plugin registered something that would never be asked, or could not be called."""
 
 
@@ -54,7 +54,7 @@ class EvictionKind(Enum):
     TASK_RECLAIM = "TaskReclaim"
 
 
-class Purpose(Enum):
+class SearchPurpose(Enum):
     """For what hypernodes are searched."""
 
     ALLOCATE = "Allocate"
@@ -89,7 +89,7 @@ EvictableFn = Callable[[Task, Sequence[Task]], Sequence[Task] | None]
 UnifiedEvictableFn = Callable[[EvictionContext, Sequence[Task]], Sequence[Task] | None]
 VictimTasksFn = Callable[[Sequence[Task]], Iterable[Task]]
 JobVoteFn = Callable[[Job], Vote]
-GradientFn = Callable[[Any, HyperNode, Purpose], Sequence[Sequence[HyperNode]] | None]
+GradientFn = Callable[[Any, HyperNode, SearchPurpose], Sequence[Sequence[HyperNode]] | None]
 BindRequestMutateFn = Callable[[Task, str], Mapping[str, str] | None]
 HyperNodeOrderFn = Callable[[SubJob, Mapping[str, Nodes]], Mapping[str, float]]
 
@@ -98,47 +98,47 @@ class Registrations:
     """The functions that plugins have registered."""
 
     def __init__(self) -> None:
-        self._fns: dict[Point[Any], dict[str, Any]] = {point: {} for point in extension_points.POINTS}
-        self._foresight: dict[Point[Any], dict[str, Foresight]] = {
+        self._fns: dict[SessionPoint[Any], dict[str, Any]] = {point: {} for point in extension_points.POINTS}
+        self._victim_hints: dict[SessionPoint[Any], dict[str, VictimHints]] = {
             extension_points.PREEMPTABLE: {},
             extension_points.RECLAIMABLE: {},
         }
         self.event_handlers: list[EventHandler] = []
         self.bind_request_mutate_fns: list[Mutator] = []
-        self.opening = ""  # whose `on_session_open` runs
+        self.opening_plugin = ""  # whose `on_session_open` runs
         self.listed: frozenset[str] = frozenset()  # whom the tiers name
 
-    def _add(self, point: Point[Any], plugin: str, fn: Any) -> None:
-        self._refuse_misuse(point.name, plugin, *(fn.given if isinstance(fn, NodeFn) else (fn,)))
+    def _add(self, point: SessionPoint[Any], plugin: str, fn: Any) -> None:
+        self._refuse_misuse(point.name, plugin, *(fn.callables if isinstance(fn, NodeFunction) else (fn,)))
         self._fns[point][plugin] = fn
-        self.registered(point)
+        self.invalidate_point(point)
 
     def _refuse_misuse(self, point: str, plugin: str, *fns: object) -> None:
         """What would never be asked, or could not be called when it is, is found where it is registered."""
-        if self.opening and plugin != self.opening:
-            raise Misregistered(
-                f'it registers at {point} as "{plugin}", but is called "{self.opening}"; pass self.name'
+        if self.opening_plugin and plugin != self.opening_plugin:
+            raise RegistrationError(
+                f'it registers at {point} as "{plugin}", but is called "{self.opening_plugin}"; pass self.name'
             )
         if self.listed and plugin not in self.listed:
-            raise Misregistered(f'"{plugin}" registers at {point}, but no tier lists a plugin of that name')
+            raise RegistrationError(f'"{plugin}" registers at {point}, but no tier lists a plugin of that name')
         for fn in fns:
             if not callable(fn):
-                raise Misregistered(f"it registers {fn!r} at {point}, which cannot be called; pass a function")
+                raise RegistrationError(f"it registers {fn!r} at {point}, which cannot be called; pass a function")
 
     def add_bind_request_mutate_fn(self, fn: BindRequestMutateFn, *, on_error: str = SKIP) -> None:
         """Ask `fn(task, node_name)` for annotations of each bind request that is about to be made; functions add up.
 
         `on_error`: "skip" leaves out what a function that fails would have said; "fail" does not bind the task."""
         if not callable(fn):
-            raise Misregistered(f"it registers {fn!r} for bind requests, which cannot be called; pass a function")
-        self.bind_request_mutate_fns.append(Mutator(self.opening, fn, on_error))
+            raise RegistrationError(f"it registers {fn!r} for bind requests, which cannot be called; pass a function")
+        self.bind_request_mutate_fns.append(Mutator(self.opening_plugin, fn, on_error))
 
     def points_of(self, plugin: str) -> list[str]:
         """The points at which a plugin has registered, in the order of the table; `events` if it handles those."""
         handles = any(handler.plugin == plugin for handler in self.event_handlers)
         return [point.name for point, fns in self._fns.items() if plugin in fns] + ["events"] * handles
 
-    def registered(self, point: Point[Any]) -> None:
+    def invalidate_point(self, point: SessionPoint[Any]) -> None:
         """Called after each registration; what was worked out for the point before is void."""
 
     # orders: negative where the left comes first, 0 for no opinion ----------------------------------------------
@@ -171,21 +171,25 @@ class Registrations:
         """Before any node is looked at: a Status that is not ok ends it for the task."""
         self._add(extension_points.PRE_PREDICATE, plugin, fn)
 
-    def add_predicate_fn(self, plugin: str, fn: NodeTest) -> None:
+    def add_predicate_fn(self, plugin: str, fn: NodePredicate) -> None:
         """May this task go to this node? None, or the Status (or several) why not."""
-        self._add(extension_points.PREDICATE, plugin, NodeFn(plugin, by_node=fn))
+        self._add(extension_points.PREDICATE, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_predicate_nodes_fn(
-        self, plugin: str, fn: NodesTest, *, signature: Signature = never_shared, depends_on: Dependence | None = None
+        self, plugin: str, fn: NodesPredicate, *, signature: Signature = unshared, depends_on: DependsOn | None = None
     ) -> None:
         """The same about many nodes at once: yields a Rejection a reason, its mask with one entry a node."""
         self._add(
-            extension_points.PREDICATE, plugin, NodeFn(plugin, by_table=fn, signature=signature, depends_on=depends_on)
+            extension_points.PREDICATE,
+            plugin,
+            NodeFunction(plugin, for_nodes=fn, signature=signature, depends_on=depends_on),
         )
 
-    def add_predicate_maker(self, plugin: str, make: Callable[[Task], RowVerdicts], signature: Signature) -> None:
+    def add_predicate_factory(
+        self, plugin: str, make: Callable[[Task], RowPredicateResults], signature: Signature
+    ) -> None:
         """The same by an object that answers for one class of tasks and keeps itself up to date."""
-        self._add(extension_points.PREDICATE, plugin, NodeFn(plugin, make=make, signature=signature))
+        self._add(extension_points.PREDICATE, plugin, NodeFunction(plugin, factory=make, signature=signature))
 
     def add_best_node_fn(self, plugin: str, fn: Callable[[Task, Mapping[float, Sequence[Node]]], Node | None]) -> None:
         """Overrules the best score: nodes by score in, the one to take out (None: no opinion)."""
@@ -193,30 +197,34 @@ class Registrations:
 
     def add_node_order_fn(self, plugin: str, fn: NodeScore) -> None:
         """How good is this node for this task? A Status: this node gets nothing from anybody who answers by node."""
-        self._add(extension_points.NODE_ORDER, plugin, NodeFn(plugin, by_node=fn))
+        self._add(extension_points.NODE_ORDER, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_node_order_nodes_fn(
-        self, plugin: str, fn: NodesScore, *, signature: Signature = never_shared, depends_on: Dependence | None = None
+        self, plugin: str, fn: NodesScore, *, signature: Signature = unshared, depends_on: DependsOn | None = None
     ) -> None:
         """The same about many nodes at once: a float vector with one entry a node."""
         self._add(
-            extension_points.NODE_ORDER, plugin, NodeFn(plugin, by_table=fn, signature=signature, depends_on=depends_on)
+            extension_points.NODE_ORDER,
+            plugin,
+            NodeFunction(plugin, for_nodes=fn, signature=signature, depends_on=depends_on),
         )
 
     def add_batch_node_order_fn(self, plugin: str, fn: Callable[[Task, Nodes], Mapping[str, float] | Status]) -> None:
         """How good is each candidate, all of them being known? Scores by name; a Status: no node is chosen at all."""
-        self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFn(plugin, by_node=fn))
+        self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_batch_node_order_nodes_fn(
-        self, plugin: str, fn: NodesScore, *, signature: Signature = never_shared, depends_on: Dependence | None = None
+        self, plugin: str, fn: NodesScore, *, signature: Signature = unshared, depends_on: DependsOn | None = None
     ) -> None:
         """The same with a float vector out, one entry a candidate."""
-        node_fn = NodeFn(plugin, by_table=fn, signature=signature, depends_on=depends_on)
+        node_fn = NodeFunction(plugin, for_nodes=fn, signature=signature, depends_on=depends_on)
         self._add(extension_points.BATCH_NODE_ORDER, plugin, node_fn)
 
-    def add_batch_node_order_maker(self, plugin: str, make: Callable[[Task], RowScores], signature: Signature) -> None:
+    def add_batch_node_order_factory(
+        self, plugin: str, make: Callable[[Task], RowScores], signature: Signature
+    ) -> None:
         """The same by an object that scores for one class of tasks and keeps itself up to date."""
-        self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFn(plugin, make=make, signature=signature))
+        self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFunction(plugin, factory=make, signature=signature))
 
     def add_node_map_fn(self, plugin: str, fn: Callable[[Task, Node], float]) -> None:
         """A raw score a node, cut to a whole number, that `node_reduce` of the same plugin normalises."""
@@ -242,13 +250,13 @@ class Registrations:
 
     # victims: the tasks that may go; an empty list vetoes the tier, None abstains --------------------------------
 
-    def add_preemptable_fn(self, plugin: str, fn: EvictableFn, foresight: Foresight = NO_FORESIGHT) -> None:
+    def add_preemptable_fn(self, plugin: str, fn: EvictableFn, foresight: VictimHints = NO_VICTIM_HINTS) -> None:
         self._add(extension_points.PREEMPTABLE, plugin, fn)
-        self._foresight[extension_points.PREEMPTABLE][plugin] = foresight
+        self._victim_hints[extension_points.PREEMPTABLE][plugin] = foresight
 
-    def add_reclaimable_fn(self, plugin: str, fn: EvictableFn, foresight: Foresight = NO_FORESIGHT) -> None:
+    def add_reclaimable_fn(self, plugin: str, fn: EvictableFn, foresight: VictimHints = NO_VICTIM_HINTS) -> None:
         self._add(extension_points.RECLAIMABLE, plugin, fn)
-        self._foresight[extension_points.RECLAIMABLE][plugin] = foresight
+        self._victim_hints[extension_points.RECLAIMABLE][plugin] = foresight
 
     def add_unified_evictable_fn(self, plugin: str, fn: UnifiedEvictableFn) -> None:
         self._add(extension_points.UNIFIED_EVICTABLE, plugin, fn)
@@ -256,16 +264,16 @@ class Registrations:
     def add_victim_tasks_fns(self, plugin: str, fns: Sequence[VictimTasksFn]) -> None:
         """Each gets all running tasks and names those that should go for their own reasons."""
         if not isinstance(fns, list | tuple):
-            raise Misregistered(
+            raise RegistrationError(
                 f"it registers {fns!r} at {extension_points.VICTIM_TASKS.name}; pass a list of functions"
             )
         self._refuse_misuse(extension_points.VICTIM_TASKS.name, plugin, *fns)
         self._fns[extension_points.VICTIM_TASKS][plugin] = list(fns)
-        self.registered(extension_points.VICTIM_TASKS)
+        self.invalidate_point(extension_points.VICTIM_TASKS)
 
     # jobs and queues --------------------------------------------------------------------------------------------
 
-    def add_job_valid_fn(self, plugin: str, fn: Callable[[Job], Invalid | None]) -> None:
+    def add_job_valid_fn(self, plugin: str, fn: Callable[[Job], InvalidJob | None]) -> None:
         self._add(extension_points.JOB_VALID, plugin, fn)
 
     def add_job_enqueueable_fn(self, plugin: str, fn: JobVoteFn) -> None:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Self
 
 from bayplan.batch.model.nodes import Node
 from bayplan.batch.model.statuses import TaskStatus
-from bayplan.batch.model.tasks import Task, Transaction
+from bayplan.batch.model.tasks import Task, TransactionContext
 
 if TYPE_CHECKING:
     from bayplan.batch.session.session import Session
 
 
-class Step(Enum):
+class OperationKind(Enum):
     EVICT = "evict"
     PIPELINE = "pipeline"
     ALLOCATE = "allocate"
@@ -30,7 +30,7 @@ class Step(Enum):
 class Operation:
     """One step that was taken."""
 
-    step: Step
+    step: OperationKind
     task: Task
     reason: str = ""
 
@@ -39,12 +39,12 @@ class Operation:
 class SavedOperation:
     """A step of a trial, with everything that is needed to take it again after the trial was undone."""
 
-    step: Step
+    step: OperationKind
     task: Task
     reason: str
     node_name: str
     eviction_occurred: bool
-    last_transaction: Transaction | None
+    last_transaction: TransactionContext | None
 
 
 class Statement:
@@ -67,60 +67,64 @@ class Statement:
 
     def evict(self, task: Task, reason: str) -> None:
         """The task will go; its room counts as being released from now on."""
-        self._session.move(task, TaskStatus.RELEASING)
-        self._session.recount(task)
-        self._session.tell_deallocated(task)
-        self._session.narration.evicting(task, reason)
-        self.operations.append(Operation(Step.EVICT, task, reason))
+        self._session.set_task_status(task, TaskStatus.RELEASING)
+        self._session.update_task_on_node(task)
+        self._session.call_deallocate_handlers(task)
+        self._session.verbose_log.log_evicted(task, reason)
+        self.operations.append(Operation(OperationKind.EVICT, task, reason))
 
     def pipeline(self, task: Task, node_name: str, *, eviction_occurred: bool = False) -> bool:
         """Promise the task the room that others are leaving. False: somebody objected, and it was undone."""
         task.eviction_occurred = eviction_occurred
-        return self._place(task, node_name, TaskStatus.PIPELINED, Step.PIPELINE)
+        return self._place(task, node_name, TaskStatus.PIPELINED, OperationKind.PIPELINE)
 
     def allocate(self, task: Task, node: Node | str) -> bool:
         """Give the task a node with idle room. False: somebody objected, and it was undone."""
         name = node if isinstance(node, str) else node.name
-        return self._place(task, name, TaskStatus.ALLOCATED, Step.ALLOCATE)
+        return self._place(task, name, TaskStatus.ALLOCATED, OperationKind.ALLOCATE)
 
-    def _place(self, task: Task, node_name: str, status: TaskStatus, step: Step) -> bool:
+    def _place(self, task: Task, node_name: str, status: TaskStatus, step: OperationKind) -> bool:
         session = self._session
-        placed = session.put(task, node_name, status)
-        agreed = session.tell_allocated(task)
+        placed = session.add_task_to_node(task, node_name, status)
+        agreed = session.call_allocate_handlers(task)
         if placed and agreed:
             self.operations.append(Operation(step, task))
-            tell = session.narration.allocated if step is Step.ALLOCATE else session.narration.pipelined
+            tell = (
+                session.verbose_log.log_allocated
+                if step is OperationKind.ALLOCATE
+                else session.verbose_log.log_pipelined
+            )
             tell(task)
             return True
-        self.un_pipeline(task)
+        self.unpipeline(task)
         return False
 
-    def un_pipeline(self, task: Task) -> None:
+    def unpipeline(self, task: Task) -> None:
         """Take a promise, or a node, back from a task. The step stays on the list."""
         session = self._session
-        session.move(task, TaskStatus.PENDING)
-        session.take(task)
-        session.tell_deallocated(task)
-        session.clear_place(task)
+        session.set_task_status(task, TaskStatus.PENDING)
+        session.remove_task_from_node(task)
+        session.call_deallocate_handlers(task)
+        session.clear_node(task)
 
     def _un_evict(self, task: Task) -> None:
         # Running whatever it was before: upstream forgets that a victim was only bound.
-        self._session.move(task, TaskStatus.RUNNING)
-        self._session.recount(task)
-        self._session.tell_allocated(task)
+        self._session.set_task_status(task, TaskStatus.RUNNING)
+        self._session.update_task_on_node(task)
+        self._session.call_allocate_handlers(task)
 
     # the end ----------------------------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Undo every step, newest first."""
         operations, self.operations = self.operations, []
-        self._session.narration.discarded(operations)
+        self._session.verbose_log.log_discarded(operations)
         for operation in reversed(operations):
-            operation.task.remember()
-            if operation.step is Step.EVICT:
+            operation.task.save_last_transaction()
+            if operation.step is OperationKind.EVICT:
                 self._un_evict(operation.task)
             else:
-                self.un_pipeline(operation.task)
+                self.unpipeline(operation.task)
 
     def commit(self) -> bool:
         """Carry the steps out. False: nothing of it was carried out, for the cluster has changed meanwhile, or plugins
@@ -128,30 +132,30 @@ class Statement:
 
         A single step that is refused is undone; the others stand.
         """
-        placed = [each.task for each in self.operations if each.step is not Step.EVICT]
+        placed = [each.task for each in self.operations if each.step is not OperationKind.EVICT]
         if not self._session.still_fits(placed):
-            self._session.narration.outrun(placed)
+            self._session.verbose_log.log_commit_conflict(placed)
             self.discard()
             return False
-        if not self._do_without(self._session.ask_for_annotations(self._to_bind())):
+        if not self._drop_tasks(self._session.collect_bind_request_annotations(self._to_bind())):
             self.discard()
             return False
         operations, self.operations = self.operations, []
         for operation in operations:
             task = operation.task
             task.last_transaction = None
-            if operation.step is Step.EVICT and not self._session.send_eviction(task, operation.reason):
+            if operation.step is OperationKind.EVICT and not self._session.evict_task(task, operation.reason):
                 self._un_evict(task)
-            elif operation.step is Step.ALLOCATE and self._session.send_binding(task) is not None:
-                self.un_pipeline(task)
-            elif operation.step is Step.PIPELINE and task.status is TaskStatus.PIPELINED:
-                self._session.send_promise(task)
+            elif operation.step is OperationKind.ALLOCATE and self._session.bind_task(task) is not None:
+                self.unpipeline(task)
+            elif operation.step is OperationKind.PIPELINE and task.status is TaskStatus.PIPELINED:
+                self._session.nominate_task(task)
         return True
 
     def _to_bind(self) -> list[Task]:
-        return [each.task for each in self.operations if each.step is Step.ALLOCATE]
+        return [each.task for each in self.operations if each.step is OperationKind.ALLOCATE]
 
-    def _do_without(self, refused: Mapping[str, str]) -> bool:
+    def _drop_tasks(self, refused: Mapping[str, str]) -> bool:
         """Undo the placing of tasks by uid; whether the jobs that are placed are ready without them."""
         if not refused:
             return True
@@ -160,7 +164,7 @@ class Statement:
         for task in tasks:
             if task.uid in refused:
                 task.last_transaction = None  # why it waits is told by its job
-                self.un_pipeline(task)
+                self.unpipeline(task)
         return all(self._session.job_ready(self._session.jobs[uid]) for uid in {task.job for task in tasks})
 
     # trials -----------------------------------------------------------------------------------------------------
@@ -171,14 +175,14 @@ class Statement:
             self.operations += other.operations
             other.operations = []
 
-    def recover(self, saved: list[SavedOperation]) -> bool:
+    def recover_operations(self, saved: list[SavedOperation]) -> bool:
         """Take the steps of a trial again. False at the first that fails; those before it stand."""
         for each in saved:
             each.task.last_transaction = each.last_transaction
-            if each.step is Step.EVICT:
+            if each.step is OperationKind.EVICT:
                 self.evict(each.task, each.reason)
                 continue
-            if each.step is Step.PIPELINE:
+            if each.step is OperationKind.PIPELINE:
                 done = self.pipeline(each.task, each.node_name, eviction_occurred=each.eviction_occurred)
             else:
                 done = self.allocate(each.task, each.node_name)
@@ -187,7 +191,7 @@ class Statement:
         return True
 
 
-def saved(*statements: Statement) -> list[SavedOperation]:
+def save_operations(*statements: Statement) -> list[SavedOperation]:
     """The steps of trials, to be taken again once the trials are undone."""
     return [
         SavedOperation(

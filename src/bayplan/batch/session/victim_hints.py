@@ -14,7 +14,7 @@ from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.tasks import Task
 
 
-class Ground(Enum):
+class VictimDependence(Enum):
     """On what the word about the tasks of one node rests, besides those tasks and the spec of who evicts."""
 
     JOBS = "jobs"
@@ -27,24 +27,24 @@ class Ground(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
+class VictimHints:
     """One plugin's."""
 
-    ground: Ground = Ground.ANYTHING
-    spares: Callable[[Job, Task], bool] | None = None
+    depends_on: VictimDependence = VictimDependence.ANYTHING
+    never_evicts: Callable[[Job, Task], bool] | None = None
     """(job, task): neither this task, nor any other of its job that asks for as much, goes for a task of this job as
     long as the statement at hand lasts, however many others go."""
 
 
-NO_FORESIGHT = Foresight()
+NO_VICTIM_HINTS = VictimHints()
 
 
-def is_foreseeable(tiers: Sequence[Sequence[Foresight]]) -> bool:
+def is_cacheable(tiers: Sequence[Sequence[VictimHints]]) -> bool:
     """Whether a plugin's no can be remembered at all; not if somebody's word may rest on anything."""
-    return not any(each.ground is Ground.ANYTHING for tier in tiers for each in tier)
+    return not any(each.depends_on is VictimDependence.ANYTHING for tier in tiers for each in tier)
 
 
-def is_final(tiers: Sequence[Sequence[Foresight]]) -> bool:
+def is_final(tiers: Sequence[Sequence[VictimHints]]) -> bool:
     """Whether a row without enough victims stays so until it, or the job of somebody on it, changes.
 
     Where a plugin names fewer, its tier may fall silent and the next be asked; and within a tier of three or more, the
@@ -53,5 +53,5 @@ def is_final(tiers: Sequence[Sequence[Foresight]]) -> bool:
     """
     if not tiers:
         return True
-    shrinking = [any(each.ground is Ground.SHRINKING for each in tier) for tier in tiers]
-    return is_foreseeable(tiers) and not any(shrinking[:-1]) and (not shrinking[-1] or len(tiers[-1]) <= 2)
+    shrinking = [any(each.depends_on is VictimDependence.SHRINKING for each in tier) for tier in tiers]
+    return is_cacheable(tiers) and not any(shrinking[:-1]) and (not shrinking[-1] or len(tiers[-1]) <= 2)

@@ -24,36 +24,36 @@ from typing import Any
 import msgspec
 
 from bayplan.api_writes import crash_points
-from bayplan.api_writes.crash_points import Reached
-from bayplan.binder.cancellable_waits import Waiting
-from bayplan.binder.informer_cache import View
+from bayplan.api_writes.crash_points import CrashPointCallback
+from bayplan.binder.cancellable_waits import WaitContext
+from bayplan.binder.informer_cache import InformerCache
 from bayplan.client import (
     MERGE_PATCH,
     Client,
+    ConfirmedWrite,
     ConfirmedWrites,
-    Found,
     LateCreates,
-    Missing,
+    NotWritten,
     Selection,
-    Written,
+    WriteState,
     resource_of,
 )
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, NotFound, Unreachable
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import (
-    OURS,
-    TAKEN_BY,
+    HANDLED_BY_BAYPLAN,
+    HANDLED_BY_LABEL,
     BindRequest,
-    shares_on_its_node,
+    is_bound_with_shared_gpus,
 )
 from bayplan.objects.kai.gpu_sharing import (
-    DEVICE,
+    DEVICE_INDEX_ANNOTATION,
     GPU,
     GROUP_LABEL,
     RESERVATION_PREFIX,
-    group_problem,
-    groups_of,
+    gpu_group_error,
+    gpu_groups_of,
     is_reservation,
 )
 from bayplan.objects.kinds import kind_of
@@ -64,11 +64,11 @@ log = logging.getLogger(__name__)
 
 APP_LABEL = "app"
 _PODS = resource_of(kind_of(Pod))
-_OVER = ("Succeeded", "Failed")
-_TRIES = 5
+_TERMINAL_PHASES = ("Succeeded", "Failed")
+_MAX_TRIES = 5
 
 
-class NoDevice(BayplanError):
+class DeviceNotReserved(BayplanError):
     """A device could not be reserved, for now."""
 
 
@@ -78,13 +78,13 @@ class GpuReservations:
     def __init__(
         self,
         client: Client,
-        view: View,
+        view: InformerCache,
         settings: ReservationSettings,
         confirmed: ConfirmedWrites | None = None,
         *,
         takes_all: bool = False,
-        waiting: Waiting = nullcontext,
-        reached: Reached = crash_points.unarmed,
+        waiting: WaitContext = nullcontext,
+        reached: CrashPointCallback = crash_points.ignore_crash_point,
         speaker: EventRecorder | None = None,
     ) -> None:
         """`takes_all`: no other binder is at work here, and what carries no mark is ours, too. `speaker`: tells pods
@@ -106,19 +106,21 @@ class GpuReservations:
     # what the binder asks ---------------------------------------------------------------------------------------
 
     async def reserve(self, pod: Pod, node: Node, group: str, *, several: bool) -> str:
-        async with self._alone(group):
+        async with self._group_lock(group):
             found, _ = await self._members(group)
-            usable = (each for each in found if in_use(each) and not each.terminating)
+            usable = (each for each in found if is_using_device(each) and not each.terminating)
             reservation = next((each for each in usable if each.spec.node_name == node.name), None)
             if reservation is None:
-                reservation = await self._made(pod, node, group)
-            device = reservation.metadata.annotations.get(DEVICE) or await self._told(reservation)
-            self._reached(crash_points.RESERVED)
-            await self._label(pod, group, several=several)
-            self._reached(crash_points.LABELLED)
+                reservation = await self._create_reservation(pod, node, group)
+            device = reservation.metadata.annotations.get(DEVICE_INDEX_ANNOTATION) or await self._wait_for_device_index(
+                reservation
+            )
+            self._reached(crash_points.GPU_RESERVED)
+            await self._add_group_label(pod, group, several=several)
+            self._reached(crash_points.POD_LABELLED)
             return device
 
-    async def leave_others(self, pod: Pod, groups: Sequence[str]) -> None:
+    async def remove_other_groups(self, pod: Pod, groups: Sequence[str]) -> None:
         """Groups of a request before, which nobody took back: with their labels the pod would hold devices for as long
         as it lives, and use none of them."""
 
@@ -133,18 +135,18 @@ class GpuReservations:
         """What ties a pod to devices of the node that it is on is not ours to take off, whichever request put it there;
         nor is the mark as long as it has any."""
         gone = [group for group in groups if not await self._is_on_device(pod, group)]
-        stays = shares_on_its_node(pod) and groups_of(pod) - set(gone)
-        await self._unlabel(pod, gone, mark=not stays)
+        stays = is_bound_with_shared_gpus(pod) and gpu_groups_of(pod) - set(gone)
+        await self._remove_group_labels(pod, gone, mark=not stays)
         for group in groups:
             await self.sync_group(group)
 
     async def sync_node(self, node_name: str) -> None:
         """Repair every group of a node."""
-        await self._sync_each(await self._groups_there(f"spec.nodeName={node_name}"))
+        await self._sync_each(await self._existing_groups(f"spec.nodeName={node_name}"))
 
     async def sync_all(self) -> None:
         """Repair every group that is known: those of reservations and their users, and those that requests name."""
-        groups = await self._groups_there()
+        groups = await self._existing_groups()
         groups |= {group for each in self._view.requests.values() for group in each.spec.selected_gpu_groups}
         await self._sync_each(groups)
 
@@ -160,21 +162,23 @@ class GpuReservations:
         reservation they have made; as a user it counts whoever bound it. A name that no label can have is no group's:
         the request that has it is given up.
         """
-        if group_problem(group):
+        if gpu_group_error(group):
             return
-        async with self._alone(group):
+        async with self._group_lock(group):
             reservations, others = await self._members(group)
-            users = [each for each in others if in_use(each)]
+            users = [each for each in others if is_using_device(each)]
             unused = (each for each in reservations if not each.terminating and not _has_users(each, users))
             for each in filter(self._is_ours, unused):
-                if not await self._is_wanted(group, each.spec.node_name):
+                if not await self._is_requested(group, each.spec.node_name):
                     log.info("GPU group %s has no users any more: reservation %s goes", group, each.key)
                     await self._delete_reservation(each)
-            if users and all(self._is_ours(each) and not in_use(each) for each in reservations):  # ended: holds nothing
+            if users and all(
+                self._is_ours(each) and not is_using_device(each) for each in reservations
+            ):  # ended: holds nothing
                 for each in filter(self._is_ours, users):
                     if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
                         log.warning("pod %s runs on GPU group %s, which nobody reserves: it goes", each.key, group)
-                        self._say_farewell(each, group)
+                        self._record_unreserved(each, group)
                         await self._delete(each)
 
     def is_reservation(self, pod: Pod) -> bool:
@@ -200,7 +204,7 @@ class GpuReservations:
                 log.warning("GPU group %s is not looked after: %s; trying again", group, fault)
 
     @asynccontextmanager
-    async def _alone(self, group: str) -> AsyncIterator[None]:
+    async def _group_lock(self, group: str) -> AsyncIterator[None]:
         """One at a time for each group; locks that nobody waits for are not kept. Whoever has to wait for its turn
         keeps nobody else from work meanwhile: the one before may wait for a device."""
         lock = self._locks.setdefault(group, asyncio.Lock())
@@ -217,35 +221,35 @@ class GpuReservations:
 
     def _is_ours(self, pod: Pod) -> bool:
         """Whether we have made this reservation, or put this user on its device."""
-        return self._takes_all or pod.labels.get(TAKEN_BY) == OURS
+        return self._takes_all or pod.labels.get(HANDLED_BY_LABEL) == HANDLED_BY_BAYPLAN
 
-    async def _is_wanted(self, group: str, node_name: str) -> bool:
+    async def _is_requested(self, group: str, node_name: str) -> bool:
         """Whether a request that may still be carried out names the group, on this node, whoever is to do it."""
-        names = partial(_names, group, node_name)
+        names = partial(_reservation_fields, group, node_name)
         if any(map(names, self._view.requests.values())):
             return True
-        return not self._takes_all and any(map(names, await self._view.requests_of_others()))
+        return not self._takes_all and any(map(names, await self._view.list_foreign_requests()))
 
-    async def _groups_there(self, where: str = "") -> set[str]:
+    async def _existing_groups(self, where: str = "") -> set[str]:
         """Of pods that carry their labels. Users of several devices have a label for each, of which nobody can select
         without knowing it: those that we have put there carry our mark."""
         found: set[str] = set()
-        for labels in (GROUP_LABEL, f"{TAKEN_BY}={OURS}"):
-            for each in await self._listed(Selection(label_selector=labels, field_selector=where)):
-                found |= groups_of(each)
+        for labels in (GROUP_LABEL, f"{HANDLED_BY_LABEL}={HANDLED_BY_BAYPLAN}"):
+            for each in await self._list_pods(Selection(label_selector=labels, field_selector=where)):
+                found |= gpu_groups_of(each)
         return found
 
     async def _members(self, group: str) -> tuple[list[Pod], list[Pod]]:
         """Reservations and users of a group, also those that are going. Where reservations live now comes first: what
         was made elsewhere holds its device until nobody uses it, and no longer."""
-        one = await self._listed(Selection(label_selector=f"{GROUP_LABEL}={group}"))
-        several = await self._listed(Selection(label_selector=f"{GROUP_LABEL}/{group}"))
+        one = await self._list_pods(Selection(label_selector=f"{GROUP_LABEL}={group}"))
+        several = await self._list_pods(Selection(label_selector=f"{GROUP_LABEL}/{group}"))
         reservations = [each for each in (*one, *several) if self.is_reservation(each)]
-        self._say_where({each.namespace for each in reservations})
+        self._warn_other_namespaces({each.namespace for each in reservations})
         users = [each for each in (*one, *several) if not self.is_reservation(each)]
         return sorted(reservations, key=lambda each: each.namespace != self._settings.namespace), users
 
-    def _say_where(self, namespaces: set[str]) -> None:
+    def _warn_other_namespaces(self, namespaces: set[str]) -> None:
         """Once for each namespace: whoever has moved reservations may take the old one away too early."""
         home = self._settings.namespace
         for namespace in sorted(namespaces - {home} - self._moved_from):
@@ -259,55 +263,65 @@ class GpuReservations:
 
     async def _is_on_device(self, pod: Pod, group: str) -> bool:
         """Whether the device of the group is one of those that the pod was given where it is."""
-        if not shares_on_its_node(pod) or group_problem(group):
+        if not is_bound_with_shared_gpus(pod) or gpu_group_error(group):
             return False
         reservations, _ = await self._members(group)
         return any(each.spec.node_name == pod.spec.node_name for each in reservations)
 
-    async def _listed(self, selection: Selection) -> list[Pod]:
+    async def _list_pods(self, selection: Selection) -> list[Pod]:
         found = await self._client.list(_PODS, selection)
         return [each for each in found.items if isinstance(each, Pod)]
 
-    async def _made(self, pod: Pod, node: Node, group: str) -> Pod:
-        scaling = await self._listed(
+    async def _create_reservation(self, pod: Pod, node: Node, group: str) -> Pod:
+        scaling = await self._list_pods(
             Selection(namespace=self._settings.scaling_pod_namespace, field_selector="spec.nodeName=")
         )
         if any(not each.terminating for each in scaling):
-            raise NoDevice("the cluster is being scaled for pods that share devices; nothing is reserved meanwhile")
+            raise DeviceNotReserved(
+                "the cluster is being scaled for pods that share devices; nothing is reserved meanwhile"
+            )
         await self._check_user(pod)
         body = self._manifest(pod, node, group)
         namespace, name = self._settings.namespace, body["metadata"]["name"]
 
         async def send() -> Pod:
             try:
-                return await self._client.created(Pod, body, namespace=namespace)
+                return await self._client.create_typed(Pod, body, namespace=namespace)
             except ApiError as refusal:
                 self._late_creates.note(f"{namespace}/{name}", refusal)
                 raise
 
-        async def find() -> Found[Pod]:
+        async def find() -> WriteState[Pod]:
             try:
                 found = await self._client.get(Pod, namespace, name)
             except NotFound:
-                return Missing.SO_FAR
+                return NotWritten.SO_FAR
             is_ours = found.spec.node_name == node.name and found.labels.get(GROUP_LABEL) == group
-            return Written(found) if is_ours and in_use(found) and not found.terminating else Missing.FOR_EVER
+            return (
+                ConfirmedWrite(found)
+                if is_ours and is_using_device(found) and not found.terminating
+                else NotWritten.FOR_EVER
+            )
 
         what = f"creating the reservation {namespace}/{name}"
         try:
             return await self._confirmed.write(send, find, what=what, trust_refusal=True)
         except NotFound as fault:
             wanted = f"create {namespace}, in which resourceReservation.namespace has pods that hold shared devices"
-            raise NoDevice(f"no device can be reserved: {fault}; {wanted}") from None
+            raise DeviceNotReserved(f"no device can be reserved: {fault}; {wanted}") from None
         except AlreadyExists:
             found = await self._client.get(Pod, namespace, name)
-            if not in_use(found):
+            if not is_using_device(found):
                 if not self._is_ours(found):
-                    raise NoDevice(f"the reservation {found.key} has ended; whoever made it has to delete it") from None
+                    raise DeviceNotReserved(
+                        f"the reservation {found.key} has ended; whoever made it has to delete it"
+                    ) from None
                 await self._delete_reservation(found)
-                raise NoDevice(f"the reservation {found.key} has ended; it is made anew when it is gone") from None
+                raise DeviceNotReserved(
+                    f"the reservation {found.key} has ended; it is made anew when it is gone"
+                ) from None
             if found.terminating:
-                raise NoDevice(f"the reservation {found.key} of an earlier pod is still going") from None
+                raise DeviceNotReserved(f"the reservation {found.key} of an earlier pod is still going") from None
             return found
 
     async def _check_user(self, pod: Pod) -> None:
@@ -317,7 +331,7 @@ class GpuReservations:
         except NotFound:
             found = None
         if found is None or found.uid != pod.uid or found.terminating:
-            raise NoDevice(f"pod {pod.key} is gone, so no device is reserved for it")
+            raise DeviceNotReserved(f"pod {pod.key} is gone, so no device is reserved for it")
 
     def _manifest(self, pod: Pod, node: Node, group: str) -> dict[str, Any]:
         settings, device = self._settings, {GPU: "1"}
@@ -329,7 +343,7 @@ class GpuReservations:
             "metadata": {
                 "name": reservation_name(node.name, group),
                 "namespace": settings.namespace,
-                "labels": {GROUP_LABEL: group, APP_LABEL: settings.app_label, TAKEN_BY: OURS},
+                "labels": {GROUP_LABEL: group, APP_LABEL: settings.app_label, HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN},
                 "annotations": {"karpenter.sh/do-not-disrupt": "true"},
             },
             "spec": {
@@ -351,22 +365,24 @@ class GpuReservations:
             },
         }
 
-    async def _told(self, reservation: Pod) -> str:
+    async def _wait_for_device_index(self, reservation: Pod) -> str:
         """Which device it holds, as soon as it says so."""
         known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def hear(_: KubeObject | None, new: KubeObject | None) -> None:
-            device = new.metadata.annotations.get(DEVICE) if new is not None else None
+            device = new.metadata.annotations.get(DEVICE_INDEX_ANNOTATION) if new is not None else None
             if device and not known.done():
                 known.set_result(device)
             elif new is None and not known.done():
-                known.set_exception(NoDevice(f"the reservation {reservation.key} went before it held a device"))
+                known.set_exception(
+                    DeviceNotReserved(f"the reservation {reservation.key} went before it held a device")
+                )
 
         selection = Selection(
             namespace=reservation.namespace, field_selector=f"metadata.name={reservation.metadata.name}"
         )
         watching = asyncio.ensure_future(self._client.informer(_PODS, hear, selection=selection).run())
-        waiting = asyncio.ensure_future(self._client.clock.sleep(self._settings.patience_s))
+        waiting = asyncio.ensure_future(self._client.clock.sleep(self._settings.timeout_s))
         try:
             async with self._waiting():
                 await asyncio.wait((known, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -378,18 +394,20 @@ class GpuReservations:
             await asyncio.gather(watching, waiting, return_exceptions=True)
         if self._is_ours(reservation):
             await self._delete_reservation(reservation)
-        patience_s = self._settings.patience_s
-        raise NoDevice(f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds")
+        patience_s = self._settings.timeout_s
+        raise DeviceNotReserved(
+            f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds"
+        )
 
-    async def _label(self, pod: Pod, group: str, *, several: bool) -> None:
+    async def _add_group_label(self, pod: Pod, group: str, *, several: bool) -> None:
         """Whatever the pod is known to say: we may have taken the label off since the watch told of it."""
         key = f"{GROUP_LABEL}/{group}" if several else GROUP_LABEL
-        await self._change_labels(pod, lambda _: {key: group, TAKEN_BY: OURS})
+        await self._change_labels(pod, lambda _: {key: group, HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN})
 
     async def _change_labels(self, pod: Pod, wanted: Callable[[Pod], Mapping[str, str | None]]) -> None:
         """Only as long as the pod waits: once it has a node its labels say which devices it has there."""
         found = pod
-        for tries_left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_MAX_TRIES)):
             if found.uid != pod.uid or found.spec.node_name:
                 raise Conflict(f"pod {pod.key} does not wait for a node any more")
             try:
@@ -401,15 +419,15 @@ class GpuReservations:
                     raise
             found = await self._client.get(Pod, pod.namespace, pod.name)
 
-    async def _unlabel(self, pod: Pod, groups: Sequence[str], *, mark: bool = True) -> None:
+    async def _remove_group_labels(self, pod: Pod, groups: Sequence[str], *, mark: bool = True) -> None:
         """Remove the labels of these groups that have the value we wrote. `mark`: also the label that names us.
 
         The patch names the version that it changes: applied late, it must not remove the labels of a later attempt.
         """
         wanted = {**{f"{GROUP_LABEL}/{group}": {group} for group in groups}, GROUP_LABEL: set(groups)}
         if mark:
-            wanted[TAKEN_BY] = {OURS}
-        for tries_left in reversed(range(_TRIES)):
+            wanted[HANDLED_BY_LABEL] = {HANDLED_BY_BAYPLAN}
+        for tries_left in reversed(range(_MAX_TRIES)):
             with contextlib.suppress(NotFound):
                 found = await self._client.get(Pod, pod.namespace, pod.name)
                 removed = {key: None for key, values in wanted.items() if found.labels.get(key) in values}
@@ -434,19 +452,19 @@ class GpuReservations:
         async def send() -> None:
             await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
 
-        async def find() -> Found[None]:
+        async def find() -> WriteState[None]:
             try:
                 found = await self._client.get(Pod, pod.namespace, pod.name)
             except NotFound:
-                return Missing.FOR_EVER
-            return Missing.SO_FAR if found.metadata.resource_version == version else Missing.FOR_EVER
+                return NotWritten.FOR_EVER
+            return NotWritten.SO_FAR if found.metadata.resource_version == version else NotWritten.FOR_EVER
 
         await self._confirmed.write(send, find, what=f"labelling pod {pod.key}", trust_refusal=True)
 
-    def _say_farewell(self, pod: Pod, group: str) -> None:
+    def _record_unreserved(self, pod: Pod, group: str) -> None:
         if self._speaker is not None:
             note = f"Pod {pod.key} is deleted: nobody reserves the device of its GPU group {group} any more"
-            self._speaker.event(
+            self._speaker.record(
                 pod, type=WARNING, reason="GPUNotReserved", action="Deleting", note=f"{note}, and others could get it"
             )
 
@@ -470,12 +488,12 @@ class GpuReservations:
             with contextlib.suppress(NotFound, Conflict):
                 await self._client.delete(_PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
 
-        async def find() -> Found[None]:
+        async def find() -> WriteState[None]:
             try:
                 found = await self._client.get(Pod, pod.namespace, pod.name)
             except NotFound:
-                return Written(None)
-            return Written(None) if found.uid != pod.uid or found.terminating else Missing.SO_FAR
+                return ConfirmedWrite(None)
+            return ConfirmedWrite(None) if found.uid != pod.uid or found.terminating else NotWritten.SO_FAR
 
         try:
             await self._confirmed.write(send, find, what=f"deleting pod {pod.key}", trust_refusal=True)
@@ -484,9 +502,9 @@ class GpuReservations:
             raise
 
 
-def _names(group: str, node_name: str, request: BindRequest) -> bool:
+def _reservation_fields(group: str, node_name: str, request: BindRequest) -> bool:
     asked = group in request.spec.selected_gpu_groups and request.spec.selected_node == node_name
-    return asked and request.is_live and not request.has_succeeded
+    return asked and request.is_active and not request.has_succeeded
 
 
 def _has_users(reservation: Pod, users: Iterable[Pod]) -> bool:
@@ -494,9 +512,9 @@ def _has_users(reservation: Pod, users: Iterable[Pod]) -> bool:
     return any(each.spec.node_name in ("", reservation.spec.node_name) for each in users)
 
 
-def in_use(pod: Pod) -> bool:
+def is_using_device(pod: Pod) -> bool:
     """Whether a pod is on its device, or may come to be: Pending or Running, whoever wants it deleted."""
-    return pod.status.phase not in _OVER
+    return pod.status.phase not in _TERMINAL_PHASES
 
 
 def reservation_name(node_name: str, group: str) -> str:

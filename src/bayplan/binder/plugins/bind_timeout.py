@@ -11,7 +11,7 @@ _KEY = "bindTimeoutSeconds"
 _DEFAULT_S = 120.0
 
 
-class Patient:
+class BindTimeoutPlugin:
     """What plugins that wait have in common."""
 
     argument_names = (_KEY,)

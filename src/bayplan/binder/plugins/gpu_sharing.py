@@ -13,21 +13,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan.binder.plugin import Arguments, BinderHandle, BindingState, InvalidRequest
-from bayplan.client import MERGE_PATCH, Resource
+from bayplan.client import MERGE_PATCH, GroupVersionResource
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, NotFound, ObjectError, PluginError
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.kai.bind_request import BindRequest, shares_on_its_node
+from bayplan.objects.kai.bind_request import BindRequest, is_bound_with_shared_gpus
 from bayplan.objects.kai.gpu_sharing import (
     CONFIG_MAP_NAME,
-    PORTION,
-    PORTION_BEFORE,
+    LEGACY_PORTION_VARIABLE,
+    PORTION_VARIABLE,
     VISIBLE_DEVICES,
     config_map_names,
+    parse_portion,
     sharing_container,
-    told_portion,
 )
 
-CONFIG_MAPS = Resource("", "v1", "configmaps")
+CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 REPLACED_VERSION = "bayplan.dev/replaced-version"
 """Annotation of a ConfigMap that was patched: the resourceVersion that the patch was made from."""
 _TRIES = 5
@@ -35,7 +35,7 @@ _CDI_ENABLED = "cdiEnabled"
 _CDI = "k8s.device-plugin.nvidia.com/gpu={}"
 
 
-class GpuSharing:
+class GpuSharingBinderPlugin:
     """Tells containers of fractional pods which devices are theirs."""
 
     name = "gpusharing"
@@ -45,7 +45,7 @@ class GpuSharing:
         self._cdi = cdi
 
     @classmethod
-    def factory(cls, arguments: Arguments, handle: BinderHandle) -> GpuSharing:  # noqa: ARG003
+    def factory(cls, arguments: Arguments, handle: BinderHandle) -> GpuSharingBinderPlugin:  # noqa: ARG003
         cdi = arguments.get(_CDI_ENABLED, False)
         if not isinstance(cdi, bool):
             raise PluginError(f"{_CDI_ENABLED} is {cdi!r}; it takes true or false")
@@ -62,22 +62,24 @@ class GpuSharing:
         visible = ",".join(devices)
         share = f"{portion_of(bind_request):.2f}"
         capabilities, variables = config_maps_of(pod)
-        await upsert(ctx, pod, capabilities, {PORTION: share, PORTION_BEFORE: share, VISIBLE_DEVICES: visible})
-        await upsert(ctx, pod, variables, {VISIBLE_DEVICES: visible})
+        await upsert_config_map(
+            ctx, pod, capabilities, {PORTION_VARIABLE: share, LEGACY_PORTION_VARIABLE: share, VISIBLE_DEVICES: visible}
+        )
+        await upsert_config_map(ctx, pod, variables, {VISIBLE_DEVICES: visible})
 
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
         """A pod that shares devices on another node needs its ConfigMaps there as long as it lives."""
         named = CONFIG_MAP_NAME in pod.metadata.annotations
-        if bind_request.is_fraction and named and not shares_on_its_node(pod):
-            await delete(ctx, pod, config_maps_of(pod))
+        if bind_request.is_fraction and named and not is_bound_with_shared_gpus(pod):
+            await delete_config_maps(ctx, pod, config_maps_of(pod))
 
 
 def portion_of(request: BindRequest) -> float:
     """The share of each device; a request that tells a wrong one does not come here, but it may tell none."""
     given = request.spec.received_gpu
-    portion = told_portion(given.portion) if given is not None else None
+    portion = parse_portion(given.portion) if given is not None else None
     if portion is None:
         raise InvalidRequest("it asks for a fraction of a device and says no share in receivedGPU.portion")
     return portion
@@ -97,7 +99,7 @@ def config_maps_of(pod: Pod) -> tuple[str, str]:
         raise InvalidRequest(str(fault)) from None
 
 
-async def upsert(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -> None:
+async def upsert_config_map(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -> None:
     """Have a ConfigMap of the pod's say this; what else it says stays."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
     body: dict[str, Any] = {
@@ -131,7 +133,7 @@ async def _metadata(ctx: BinderHandle, namespace: str, name: str) -> Mapping[str
 
 async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: dict[str, str]) -> None:
     name = found["name"]
-    if not _is_owned(found, pod):
+    if not _is_owned_by(found, pod):
         raise BayplanError(
             f"the ConfigMap {pod.namespace}/{name} is not the pod's own: it stays as it is, and the annotation "
             f"{CONFIG_MAP_NAME} has to say another name, or somebody to delete it"
@@ -144,18 +146,18 @@ async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: 
     await ctx.client.patch(CONFIG_MAPS, body, name=name, namespace=pod.namespace, kind=MERGE_PATCH)
 
 
-async def delete(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
+async def delete_config_maps(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
     """Delete those that are the pod's own, and that no later attempt has written."""
     for name in names:
         with contextlib.suppress(NotFound, Conflict):  # gone, or another one by now
             found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
-            if _is_owned(found, pod):
+            if _is_owned_by(found, pod):
                 version = found["resourceVersion"]
                 await ctx.client.delete(
                     CONFIG_MAPS, name=name, namespace=pod.namespace, uid=found["uid"], resource_version=version
                 )
 
 
-def _is_owned(meta: Mapping[str, Any], pod: Pod) -> bool:
+def _is_owned_by(meta: Mapping[str, Any], pod: Pod) -> bool:
     """Whether it goes with this very pod; one of an earlier pod of the name does not."""
     return any(each.get("uid") == pod.uid for each in meta.get("ownerReferences", ()))

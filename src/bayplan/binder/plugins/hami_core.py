@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from bayplan.binder.plugin import BinderHandle, BindingState, RejectBind
-from bayplan.binder.plugins.gpu_sharing import GpuSharing, config_maps_of, portion_of, upsert
+from bayplan.binder.plugins.gpu_sharing import GpuSharingBinderPlugin, config_maps_of, portion_of, upsert_config_map
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kai.gpu_sharing import GPU_MEMORY_LABEL
@@ -17,12 +17,12 @@ from bayplan.objects.kai.gpu_sharing import GPU_MEMORY_LABEL
 MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
 
 
-class HamiCore:
+class HamiCoreBinderPlugin:
     """Limits fractional pods to their share."""
 
     name = "hamicore"
     argument_names = ()
-    runs_after = (GpuSharing.name,)
+    runs_after = (GpuSharingBinderPlugin.name,)
 
     async def pre_bind(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
@@ -30,11 +30,11 @@ class HamiCore:
         if not bind_request.is_fraction:
             return
         capabilities, _ = config_maps_of(pod)
-        limit = math.floor(memory_of(node) * portion_of(bind_request))
-        await upsert(ctx, pod, capabilities, {MEMORY_LIMIT: f"{limit}m"})
+        limit = math.floor(gpu_memory_mib(node) * portion_of(bind_request))
+        await upsert_config_map(ctx, pod, capabilities, {MEMORY_LIMIT: f"{limit}m"})
 
 
-def memory_of(node: Node) -> int:
+def gpu_memory_mib(node: Node) -> int:
     """What each device of a node has, in MiB."""
     text = node.labels.get(GPU_MEMORY_LABEL, "")
     if not text.isdecimal() or not int(text):

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from bayplan.api_writes import crash_points
 from bayplan.binder.plugin import BinderHandle, BindingState
-from bayplan.binder.plugins.bind_timeout import Patient
+from bayplan.binder.plugins.bind_timeout import BindTimeoutPlugin
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.storage import CsiNode
-from bayplan.volumes.bind_pod_volumes import await_bound, write_assumed
-from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, VolumeDecider
-from bayplan.volumes.claims import all_bound, claim_uses, classify, refusal
+from bayplan.volumes.bind_pod_volumes import bind_api_update, wait_until_bound
+from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, PodVolumes, VolumeFinder
+from bayplan.volumes.claims import all_bound, claim_uses, claims_error, classify_claims
 from bayplan.volumes.csi import migrated_on
 from bayplan.volumes.errors import VolumeError
-from bayplan.volumes.volume_intents import assume, revert
+from bayplan.volumes.volume_intents import assume_pod_volumes, revert_assumed_pod_volumes
 
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
 
 
-class VolumeBinding(Patient):
+class VolumeBindingBinderPlugin(BindTimeoutPlugin):
     """Binds volumes that wait for their first consumer."""
 
     name = "volumebinding"
@@ -34,22 +34,22 @@ class VolumeBinding(Patient):
             return
         volumes, lookup = ctx.cache.volumes, ctx.cache.catalog
         csi_node = lookup.csi_nodes.get(node.name)
-        if (reason := refusal(pod, lookup)) is not None:
+        if (reason := claims_error(pod, lookup)) is not None:
             raise VolumeError(reason)
-        claims = classify(pod, volumes.claims, lookup)
+        claims = classify_claims(pod, volumes.claims, lookup)
         if claims.immediate:
             raise VolumeError(UNBOUND_IMMEDIATE)
-        decider = VolumeDecider(claims, volumes, lookup)
-        _demand_reachable(decider, node, csi_node)
+        decider = VolumeFinder(claims, volumes, lookup)
+        _require_reachable(decider, node, csi_node)
         if all_bound(pod, volumes.claims):
             return
-        conflict, wanted = decider.decide(node.name, node.labels)
+        conflict, wanted = decider.find_pod_volumes(node.name, node.labels)
         if conflict is not None:
             raise VolumeError(conflict)
-        info = assume(wanted, node.name, volumes)
+        info = assume_pod_volumes(wanted, node.name, volumes)
 
-        def noted(latest: BindingInfo) -> None:
-            state.kept[self.name] = latest
+        def noted(latest: PodVolumes) -> None:
+            state.plugin_state[self.name] = latest
 
         noted(info)
 
@@ -57,19 +57,19 @@ class VolumeBinding(Patient):
             return ctx.cache.node(node.name), lookup.csi_nodes.get(node.name)
 
         perform = ctx.writes.perform
-        written = await write_assumed(info, perform, volumes, noted)
-        ctx.reached(crash_points.PROMISED)
-        await await_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self.timeout_s)
+        written = await bind_api_update(info, perform, volumes, noted)
+        ctx.crash_point(crash_points.VOLUMES_ASSUMED)
+        await wait_until_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self.timeout_s)
 
     async def rollback(
         self, ctx: BinderHandle, pod: Pod, node: Node, bind_request: BindRequest, state: BindingState
     ) -> None:
-        info = state.kept.pop(self.name, None)
-        if isinstance(info, BindingInfo):
-            revert(info, ctx.cache.volumes)
+        info = state.plugin_state.pop(self.name, None)
+        if isinstance(info, PodVolumes):
+            revert_assumed_pod_volumes(info, ctx.cache.volumes)
 
 
-def _demand_reachable(decider: VolumeDecider, node: Node, csi_node: CsiNode | None) -> None:
+def _require_reachable(decider: VolumeFinder, node: Node, csi_node: CsiNode | None) -> None:
     migrated = migrated_on(csi_node)
     for volume in decider.bound:
         if volume.missing:

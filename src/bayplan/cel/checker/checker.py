@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.source import ExpressionSource
 from bayplan.cel.parser.syntax import (
     Call,
     Comprehension,
@@ -32,21 +32,21 @@ from bayplan.cel.types.types import (
     NULL,
     STRING,
     UINT,
-    Kind,
-    Type,
-    describe,
+    CelType,
+    TypeKind,
     describe_call,
     is_optional,
     list_of,
     map_of,
     optional_of,
     param,
+    short_name,
     unwrap_optional,
 )
-from bayplan.cel.types.unification import Bindings, most_general, substitute
+from bayplan.cel.types.unification import TypeBindings, more_general_type, substitute
 from bayplan.cel.values.values import Uint
 
-_LITERAL_TYPES: dict[type, Type] = {
+_LITERAL_TYPES: dict[type, CelType] = {
     bool: BOOL,
     int: INT,
     Uint: UINT,
@@ -58,44 +58,46 @@ _LITERAL_TYPES: dict[type, Type] = {
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedExpression:
     """A tree and what is known of its nodes, by id."""
 
     tree: Expr
-    types: dict[int, Type] = field(default_factory=dict)
+    types: dict[int, CelType] = field(default_factory=dict)
     overloads: dict[int, tuple[str, ...]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
     @property
-    def result(self) -> Type:
+    def result(self) -> CelType:
         return self.types[self.tree.id]
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameScope:
     """What an expression may refer to: variables, types by name, and the fields of structs."""
 
-    variables: dict[str, Type]
-    fields: dict[str, dict[str, Type]]
+    variables: dict[str, CelType]
+    fields: dict[str, dict[str, CelType]]
 
 
-def check(tree: Expr, source: Source, names: Names, functions: Functions) -> Checked:
-    checker = _Checker(source, names, functions, Checked(tree))
+def check_expression(tree: Expr, source: ExpressionSource, names: NameScope, functions: Functions) -> CheckedExpression:
+    checker = _Checker(source, names, functions, CheckedExpression(tree))
     checker.check(tree)
     return checker.finish()
 
 
 class _Checker:
-    def __init__(self, source: Source, names: Names, functions: Functions, out: Checked) -> None:
+    def __init__(
+        self, source: ExpressionSource, names: NameScope, functions: Functions, out: CheckedExpression
+    ) -> None:
         self._source = source
         self._names = names
         self._functions = functions
         self._out = out
-        self._bindings = Bindings()
-        self._scopes: list[dict[str, Type]] = [names.variables]
+        self._bindings = TypeBindings()
+        self._scopes: list[dict[str, CelType]] = [names.variables]
         self._free = 0
 
-    def finish(self) -> Checked:
+    def finish(self) -> CheckedExpression:
         types = self._out.types
         for node_id, t in types.items():
             types[node_id] = self._bindings.resolve(t, free_as_dyn=True)
@@ -121,17 +123,17 @@ class _Checker:
             case Comprehension():
                 self._comprehension(node)
 
-    def _set(self, node: Expr, t: Type) -> None:
+    def _set(self, node: Expr, t: CelType) -> None:
         self._out.types[node.id] = t
 
-    def _type(self, node: Expr) -> Type:
+    def _type(self, node: Expr) -> CelType:
         return self._out.types[node.id]
 
-    def _fresh(self) -> Type:
+    def _fresh(self) -> CelType:
         self._free += 1
         return param(f"_var{self._free - 1}")
 
-    def _lookup(self, name: str) -> Type | None:
+    def _lookup(self, name: str) -> CelType | None:
         name = name.removeprefix(".")
         for scope in reversed(self._scopes):
             if name in scope:
@@ -142,8 +144,8 @@ class _Checker:
         self._source.error(node.id, f"undeclared reference to '{name}' (in container '')")
         self._set(node, ERROR)
 
-    def _mismatch(self, node: Expr, expected: Type, actual: Type) -> None:
-        self._source.error(node.id, f"expected type '{describe(expected)}' but found '{describe(actual)}'")
+    def _mismatch(self, node: Expr, expected: CelType, actual: CelType) -> None:
+        self._source.error(node.id, f"expected type '{short_name(expected)}' but found '{short_name(actual)}'")
 
     # --- names and fields
 
@@ -173,25 +175,25 @@ class _Checker:
         self._set(node, self._bindings.resolve(result))
         self._out.overloads[node.id] = ("select_optional_field",)
 
-    def _field(self, node: Expr, operand: Expr, name: str, *, optional: bool) -> Type:
+    def _field(self, node: Expr, operand: Expr, name: str, *, optional: bool) -> CelType:
         self.check(operand)
         operand_type = self._bindings.resolve(self._type(operand))
         target = unwrap_optional(operand_type)
         match target.kind:
-            case Kind.MAP:
+            case TypeKind.MAP:
                 result = target.params[1]
-            case Kind.STRUCT:
+            case TypeKind.STRUCT:
                 result = self._struct_field(node, target, name)
-            case Kind.PARAM:
+            case TypeKind.PARAM:
                 self._bindings.fits(DYN, target)
                 result = DYN
             case _:
                 if not target.is_dyn_or_error:
-                    self._source.error(node.id, f"type '{describe(target)}' does not support field selection")
+                    self._source.error(node.id, f"type '{short_name(target)}' does not support field selection")
                 result = DYN
         return optional_of(result) if optional or is_optional(operand_type) else result
 
-    def _struct_field(self, node: Expr, struct: Type, name: str) -> Type:
+    def _struct_field(self, node: Expr, struct: CelType, name: str) -> CelType:
         fields = self._names.fields.get(struct.name)
         if fields is None:
             self._source.error(node.id, f"unexpected failed resolution of '{struct.name}'")
@@ -236,7 +238,7 @@ class _Checker:
         if fn.name in ("_&&_", "_||_"):
             self._logical(node, fn, types)
             return
-        result: Type | None = None
+        result: CelType | None = None
         fitting: list[str] = []
         for overload in fn.overloads:
             if overload.member != (node.target is not None) or len(overload.args) != len(types):
@@ -259,7 +261,7 @@ class _Checker:
         self._set(node, result)
         self._out.overloads[node.id] = tuple(fitting)
 
-    def _logical(self, node: Call, fn: Function, types: list[Type]) -> None:
+    def _logical(self, node: Call, fn: Function, types: list[CelType]) -> None:
         fine = True
         for arg, t in zip(node.args, types, strict=True):
             if not self._bindings.fits(t, BOOL):
@@ -271,15 +273,15 @@ class _Checker:
     # --- aggregates
 
     def _list(self, node: ListExpr) -> None:
-        joined: Type | None = None
+        joined: CelType | None = None
         for i, element in enumerate(node.elements):
             self.check(element)
             joined = self._join(joined, self._element_type(element, optional=i in node.optionals))
         self._set(node, list_of(self._fresh() if joined is None else joined))
 
     def _map(self, node: MapExpr) -> None:
-        key: Type | None = None
-        value: Type | None = None
+        key: CelType | None = None
+        value: CelType | None = None
         for entry in node.entries:
             self.check(entry.key)
             key = self._join(key, self._type(entry.key))
@@ -289,7 +291,7 @@ class _Checker:
             key, value = self._fresh(), self._fresh()
         self._set(node, map_of(key, value))
 
-    def _element_type(self, element: Expr, *, optional: bool) -> Type:
+    def _element_type(self, element: Expr, *, optional: bool) -> CelType:
         t = self._type(element)
         if not optional:
             return t
@@ -298,11 +300,11 @@ class _Checker:
             self._mismatch(element, optional_of(inner), inner)
         return inner
 
-    def _join(self, previous: Type | None, current: Type) -> Type:
+    def _join(self, previous: CelType | None, current: CelType) -> CelType:
         """Mixed elements make dyn here; whether mixing is allowed is for the validators to say."""
         if previous is None:
             return current
-        return most_general(previous, current) if self._bindings.fits(previous, current) else DYN
+        return more_general_type(previous, current) if self._bindings.fits(previous, current) else DYN
 
     # --- folds
 
@@ -325,24 +327,24 @@ class _Checker:
         self._scopes.pop()
         self._set(node, self._bindings.resolve(self._type(node.result)))
 
-    def _iteration_types(self, node: Comprehension) -> tuple[Type, Type]:
+    def _iteration_types(self, node: Comprehension) -> tuple[CelType, CelType]:
         over = self._bindings.resolve(self._type(node.range))
         match over.kind:
-            case Kind.LIST:
+            case TypeKind.LIST:
                 return (INT, over.params[0]) if node.iter_var2 else (over.params[0], DYN)
-            case Kind.MAP:
+            case TypeKind.MAP:
                 return over.params[0], over.params[1]
-            case Kind.DYN | Kind.ERROR | Kind.PARAM:
+            case TypeKind.DYN | TypeKind.ERROR | TypeKind.PARAM:
                 self._bindings.fits(DYN, over)
                 return DYN, DYN
             case _:
                 message = (
-                    f"expression of type '{describe(over)}' cannot be range of a comprehension "
+                    f"expression of type '{short_name(over)}' cannot be range of a comprehension "
                     "(must be list, map, or dynamic)"
                 )
                 self._source.error(node.range.id, message)
                 return ERROR, ERROR
 
-    def _assert(self, node: Expr, wanted: Type) -> None:
+    def _assert(self, node: Expr, wanted: CelType) -> None:
         if not self._bindings.fits(wanted, self._type(node)):
             self._mismatch(node, wanted, self._type(node))

@@ -6,10 +6,10 @@ format calls whose clauses do not fit their arguments. Errors go into the source
 
 from __future__ import annotations
 
-from bayplan.cel.checker.checker import Checked
-from bayplan.cel.errors import Fault
+from bayplan.cel.checker.checker import CheckedExpression
+from bayplan.cel.errors import CelError
 from bayplan.cel.libraries import conversions, string_format
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.source import ExpressionSource
 from bayplan.cel.parser.syntax import (
     Call,
     Expr,
@@ -21,28 +21,28 @@ from bayplan.cel.parser.syntax import (
 from bayplan.cel.regex.regex import compile_regex
 from bayplan.cel.types.types import (
     DYN,
-    Kind,
-    Type,
-    describe,
+    CelType,
+    TypeKind,
     is_optional,
+    short_name,
 )
 from bayplan.cel.values import go_format
 from bayplan.cel.values.values import Uint
 
 _FORMATTABLE = frozenset(
     {
-        Kind.LIST,
-        Kind.MAP,
-        Kind.INT,
-        Kind.UINT,
-        Kind.DOUBLE,
-        Kind.BOOL,
-        Kind.STRING,
-        Kind.TIMESTAMP,
-        Kind.BYTES,
-        Kind.DURATION,
-        Kind.TYPE,
-        Kind.NULL,
+        TypeKind.LIST,
+        TypeKind.MAP,
+        TypeKind.INT,
+        TypeKind.UINT,
+        TypeKind.DOUBLE,
+        TypeKind.BOOL,
+        TypeKind.STRING,
+        TypeKind.TIMESTAMP,
+        TypeKind.BYTES,
+        TypeKind.DURATION,
+        TypeKind.TYPE,
+        TypeKind.NULL,
     }
 )
 
@@ -53,12 +53,12 @@ class _BadArgument(ValueError):
         self.node = node
 
 
-def validate(checked: Checked, source: Source) -> None:
+def validate_expression(checked: CheckedExpression, source: ExpressionSource) -> None:
     _Validator(checked, source).visit(checked.tree, exempt=False)
 
 
 class _Validator:
-    def __init__(self, checked: Checked, source: Source) -> None:
+    def __init__(self, checked: CheckedExpression, source: ExpressionSource) -> None:
         self._checked = checked
         self._source = source
 
@@ -88,7 +88,7 @@ class _Validator:
     # --- aggregates
 
     def _uniform_list(self, node: ListExpr) -> None:
-        first: Type | None = None
+        first: CelType | None = None
         for i, element in enumerate(node.elements):
             t = self._entry_type(element, optional=i in node.optionals)
             if first is None:
@@ -98,8 +98,8 @@ class _Validator:
                 return
 
     def _uniform_map(self, node: MapExpr) -> None:
-        key: Type | None = None
-        value: Type | None = None
+        key: CelType | None = None
+        value: CelType | None = None
         for entry in node.entries:
             key_type = self._checked.types[entry.key.id]
             value_type = self._entry_type(entry.value, optional=entry.optional)
@@ -111,12 +111,12 @@ class _Validator:
             if not _equivalent(value, value_type):
                 self._mismatch(entry.value, value, value_type)
 
-    def _entry_type(self, node: Expr, *, optional: bool) -> Type:
+    def _entry_type(self, node: Expr, *, optional: bool) -> CelType:
         t = self._checked.types[node.id]
         return t.params[0] if optional and is_optional(t) else t
 
-    def _mismatch(self, node: Expr, expected: Type, actual: Type) -> None:
-        self._source.error(node.id, f"expected type '{describe(expected)}' but found '{describe(actual)}'")
+    def _mismatch(self, node: Expr, expected: CelType, actual: CelType) -> None:
+        self._source.error(node.id, f"expected type '{short_name(expected)}' but found '{short_name(actual)}'")
 
     # --- format calls
 
@@ -133,7 +133,7 @@ class _Validator:
             return ""
 
         try:
-            _, used = string_format.walk(template.value, len(given.elements), clause)
+            _, used = string_format.substitute_clauses(template.value, len(given.elements), clause)
         except _BadArgument as error:
             self._source.error(error.node.id, f"error during formatting: {error}")
         except ValueError as error:
@@ -173,15 +173,15 @@ def _is_valid(function: str, literal: Literal) -> bool:
             conversions.to_timestamp(value)
         else:
             return not isinstance(value, int) or isinstance(value, bool | Uint)
-    except (ValueError, Fault):
+    except (ValueError, CelError):
         return False
     return True
 
 
-def _equivalent(left: Type, right: Type) -> bool:
+def _equivalent(left: CelType, right: CelType) -> bool:
     """Equal up to the names of type parameters."""
     if left.kind is not right.kind or len(left.params) != len(right.params):
         return False
-    if left.kind is not Kind.PARAM and left.name != right.name:
+    if left.kind is not TypeKind.PARAM and left.name != right.name:
         return False
     return all(_equivalent(a, b) for a, b in zip(left.params, right.params, strict=True))

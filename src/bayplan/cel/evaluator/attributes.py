@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.cel.errors import Fault, no_overload
+from bayplan.cel.errors import CelError, no_such_overload
 from bayplan.cel.evaluator.frames import UNSET, Frame, Run
 from bayplan.cel.values.quantities import DerivedQuantity
 from bayplan.cel.values.semver import Semver
@@ -22,16 +22,16 @@ from bayplan.cel.values.values import (
     Cidr,
     Ip,
     NamedFormat,
-    Optional,
+    OptionalValue,
     StringMap,
     TypeValue,
     Uint,
     Url,
+    go_text,
     go_type,
     is_list,
     is_quantity,
     lossless_int,
-    show,
     type_name,
 )
 
@@ -39,41 +39,41 @@ _KEYS = (str, int, Uint, bool, float)
 
 
 @dataclass(slots=True)
-class Step:
-    """One field or index. `key` computes it unless it is `constant`; `tested` asks for presence only."""
+class Qualifier:
+    """One field or index. `key` computes it unless it is `constant`; `presence_only` asks for presence only."""
 
     constant: Any = MISSING
     key: Run | None = None
     optional: bool = False
-    tested: bool = False
+    presence_only: bool = False
 
 
 @dataclass(slots=True)
-class Chain:
+class AttributeChain:
     """`root` finds where to start; steps are added as the tree is climbed."""
 
     root: Run
-    steps: list[Step] = field(default_factory=list)
+    qualifiers: list[Qualifier] = field(default_factory=list)
     is_device: bool = False
     # A conditional, with `root` for its condition: steps go into both branches, as cel-go has it.
-    branches: tuple[Chain, Chain] | None = None
+    branches: tuple[AttributeChain, AttributeChain] | None = None
 
-    def add(self, step: Step) -> None:
+    def add_qualifier(self, step: Qualifier) -> None:
         if self.branches is None:
-            self.steps.append(step)
+            self.qualifiers.append(step)
         else:
             for branch in self.branches:
-                branch.add(step)
+                branch.add_qualifier(step)
 
 
-def find(holder: Any, key: Any) -> Any:
+def find_qualifier(holder: Any, key: Any) -> Any:
     """The value at a key, MISSING where there is none; faults where the key makes no sense."""
     if isinstance(holder, CelMap):
         return holder.find(key)
     if is_list(holder):
         index = _index(key)
         return holder[index] if 0 <= index < len(holder) else MISSING
-    if isinstance(holder, Fault):
+    if isinstance(holder, CelError):
         raise holder
     return MISSING
 
@@ -88,59 +88,59 @@ def _index(key: Any) -> int:
         if whole is not None and whole <= INT_MAX:
             return whole
     if type(key) in (Uint, float):
-        raise Fault(f"unsupported index value {show(key)} in list")
-    raise Fault(f"unsupported index type '{type_name(key)}' in list")
+        raise CelError(f"unsupported index value {go_text(key)} in list")
+    raise CelError(f"unsupported index type '{type_name(key)}' in list")
 
 
-def get(holder: Any, key: Any) -> Any:
-    value = find(holder, key)
+def get_qualifier(holder: Any, key: Any) -> Any:
+    value = find_qualifier(holder, key)
     if value is MISSING:
-        raise Fault(f"index out of bounds: {show(key)}" if is_list(holder) else f"no such key: {show(key)}")
+        raise CelError(f"index out of bounds: {go_text(key)}" if is_list(holder) else f"no such key: {go_text(key)}")
     return value
 
 
 def check_key(key: Any) -> Any:
     if type(key) not in _KEYS:
-        raise Fault(f"invalid qualifier type: {go_type(key)}")
+        raise CelError(f"invalid qualifier type: {go_type(key)}")
     return key
 
 
-def reopened(value: Any) -> Any:
+def flattened_optional(value: Any) -> Any:
     """What cel-go makes of an optional's value when it passes a variable or a conditional.
 
     The value is turned into a plain Go value and back, which Kubernetes' own types do not survive.
     """
-    if isinstance(value, Optional):
-        return reopened(value.value) if value.present else None
+    if isinstance(value, OptionalValue):
+        return flattened_optional(value.value) if value.has_value else None
     if isinstance(value, TypeValue):
         return value.name
     if isinstance(value, Semver):
-        return Fault(f"unsupported conversion to ref.Val: (semver.Version){value}")
+        return CelError(f"unsupported conversion to ref.Val: (semver.Version){value}")
     if isinstance(value, Ip):
-        return Fault(f"unsupported conversion to ref.Val: (netip.Addr){value.address}")
+        return CelError(f"unsupported conversion to ref.Val: (netip.Addr){value.address}")
     if isinstance(value, Cidr):
-        return Fault(f"unsupported conversion to ref.Val: (netip.Prefix){value.address}/{value.bits}")
+        return CelError(f"unsupported conversion to ref.Val: (netip.Prefix){value.address}/{value.bits}")
     if isinstance(value, Url):
-        return Fault(f"unsupported conversion to ref.Val: (*url.URL){value.text}")
-    if isinstance(value, NamedFormat | Fault):
+        return CelError(f"unsupported conversion to ref.Val: (*url.URL){value.text}")
+    if isinstance(value, NamedFormat | CelError):
         return value
     if is_quantity(value):
         inner = value.value if isinstance(value, DerivedQuantity) else value
-        return Fault(f"unsupported conversion to ref.Val: (*resource.Quantity){inner}")
+        return CelError(f"unsupported conversion to ref.Val: (*resource.Quantity){inner}")
     return value
 
 
-def resolver(chain: Chain, look: int = 0) -> Run:
+def attribute_resolver(chain: AttributeChain, look: int = 0) -> Run:
     """The function that follows a finished chain and charges for its steps.
 
     `look` is what is charged on top: one where the chain's value is itself an operand, nothing where it is a key, a
     branch of a conditional or the subject of `has()`.
     """
     if chain.branches is not None:
-        return _conditional(chain.root, resolver(chain.branches[0]), resolver(chain.branches[1]))
+        return _conditional(chain.root, attribute_resolver(chain.branches[0]), attribute_resolver(chain.branches[1]))
     if chain.is_device and (fast := _attribute_path(chain, look)) is not None:
         return fast
-    return _follower(chain, look)
+    return _resolver_of(chain, look)
 
 
 def _conditional(condition: Run, then: Run, otherwise: Run) -> Run:
@@ -150,29 +150,29 @@ def _conditional(condition: Run, then: Run, otherwise: Run) -> Run:
             return then(frame)
         if chosen is False:
             return otherwise(frame)
-        raise no_overload()
+        raise no_such_overload()
 
     return run
 
 
-def _follower(chain: Chain, look: int) -> Run:
-    root, steps = chain.root, tuple(chain.steps)
+def _resolver_of(chain: AttributeChain, look: int) -> Run:
+    root, steps = chain.root, tuple(chain.qualifiers)
     if not steps:
-        return _bare(root, look)
+        return _resolve_root(root, look)
     if any(type(s.constant) is not str or s.optional for s in steps):
-        return _general_follower(root, steps, look)
-    return _named_follower(root, steps, look)
+        return _general_resolver(root, steps, look)
+    return _name_only_resolver(root, steps, look)
 
 
-def _named_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
+def _name_only_resolver(root: Run, steps: tuple[Qualifier, ...], look: int) -> Run:
     """Nothing but names, and only maps on the way; whatever else comes up is left to the general walk."""
-    names, tested = [s.constant for s in steps], steps[-1].tested
-    price, walk = len(names) + look, _general_walk(steps, look)
+    names, tested = [s.constant for s in steps], steps[-1].presence_only
+    price, walk = len(names) + look, _resolve_qualifiers(steps, look)
 
     def run(frame: Frame) -> Any:
         try:
             start = value = root(frame)
-        except Fault:
+        except CelError:
             frame.cost += look
             raise
         for name in names:
@@ -187,13 +187,13 @@ def _named_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
     return run
 
 
-def _general_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
-    walk = _general_walk(steps, look)
+def _general_resolver(root: Run, steps: tuple[Qualifier, ...], look: int) -> Run:
+    walk = _resolve_qualifiers(steps, look)
 
     def run(frame: Frame) -> Any:
         try:
             value = root(frame)
-        except Fault:
+        except CelError:
             frame.cost += look
             raise
         return walk(frame, value)
@@ -201,66 +201,66 @@ def _general_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
     return run
 
 
-def _general_walk(steps: tuple[Step, ...], look: int) -> Callable[[Frame, Any], Any]:
+def _resolve_qualifiers(steps: tuple[Qualifier, ...], look: int) -> Callable[[Frame, Any], Any]:
     def walk(frame: Frame, value: Any) -> Any:
         frame.cost += look
         optional = False
-        if type(value) is Optional:
-            if not value.present:
+        if type(value) is OptionalValue:
+            if not value.has_value:
                 return value
-            value, optional = reopened(value.value), True
+            value, optional = flattened_optional(value.value), True
         for step in steps:
             optional = optional or step.optional
             if optional:
-                value = _optional_step(frame, step, value)
+                value = _apply_optional_qualifier(frame, step, value)
                 if value is MISSING:
                     return NONE
             else:
-                value = _plain_step(frame, step, value)
-        return Optional(value) if optional else value
+                value = _apply_qualifier(frame, step, value)
+        return OptionalValue(value) if optional else value
 
     return walk
 
 
-def _bare(root: Run, look: int) -> Run:
+def _resolve_root(root: Run, look: int) -> Run:
     def run(frame: Frame) -> Any:
         frame.cost += look
         value = root(frame)
-        if type(value) is Optional and value.present:
-            return Optional(reopened(value.value))
+        if type(value) is OptionalValue and value.has_value:
+            return OptionalValue(flattened_optional(value.value))
         return value
 
     return run
 
 
-def _plain_step(frame: Frame, step: Step, value: Any) -> Any:
+def _apply_qualifier(frame: Frame, step: Qualifier, value: Any) -> Any:
     try:
         key = step.constant if step.key is None else check_key(step.key(frame))
-        if step.tested:
-            return find(value, key) is not MISSING
-        return get(value, key)
+        if step.presence_only:
+            return find_qualifier(value, key) is not MISSING
+        return get_qualifier(value, key)
     finally:
         frame.cost += 1
 
 
-def _optional_step(frame: Frame, step: Step, value: Any) -> Any:
+def _apply_optional_qualifier(frame: Frame, step: Qualifier, value: Any) -> Any:
     """A step that finds nothing, or fails, is not charged."""
     key = step.constant if step.key is None else check_key(step.key(frame))
-    found = find(value, key)
-    if found is not MISSING or step.tested:
+    found = find_qualifier(value, key)
+    if found is not MISSING or step.presence_only:
         frame.cost += 1
     return found
 
 
-def _attribute_path(chain: Chain, look: int) -> Run | None:
+def _attribute_path(chain: AttributeChain, look: int) -> Run | None:
     """`device.attributes[DOMAIN].NAME` and the same of capacity, with constants and nothing optional."""
-    steps = chain.steps
-    if len(steps) != 3 or any(type(s.constant) is not str or s.optional or s.tested for s in steps):
+    steps = chain.qualifiers
+    if len(steps) != 3 or any(type(s.constant) is not str or s.optional or s.presence_only for s in steps):
         return None
     table, domain, name = (s.constant for s in steps)
     if table not in ("attributes", "capacity"):
         return None
-    slow, price = _follower(chain, look), 3 + look
+    slow, price = _resolver_of(chain, look), 3 + look
 
     def attribute(frame: Frame) -> Any:
         held = frame.view.attribute_domains.get(domain)
@@ -279,18 +279,18 @@ def _attribute_path(chain: Chain, look: int) -> Run | None:
     return attribute if table == "attributes" else capacity
 
 
-def presence(resolve: Run, refund: int) -> Run:
+def presence_test(resolve: Run, refund: int) -> Run:
     """`has()`: charged by its steps alone; an optional on the way answers by being there."""
 
     def run(frame: Frame) -> Any:
         value = resolve(frame)
         frame.cost -= refund
-        return value.present if type(value) is Optional else value
+        return value.has_value if type(value) is OptionalValue else value
 
     return run
 
 
-def variable(slot: int, init: Run | None, wrap: Callable[[Any], Any]) -> Run:
+def comprehension_variable(slot: int, init: Run | None, wrap: Callable[[Any], Any]) -> Run:
     """A fold's variable. Accumulators get their first value when somebody asks for it, and faults are values too."""
 
     def run(frame: Frame) -> Any:
@@ -299,10 +299,10 @@ def variable(slot: int, init: Run | None, wrap: Callable[[Any], Any]) -> Run:
             assert init is not None
             try:
                 value = wrap(init(frame))
-            except Fault as fault:
+            except CelError as fault:
                 value = fault
             frame.slots[slot] = value
-        if type(value) is Fault:
+        if type(value) is CelError:
             raise value
         return value
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel.errors import Abort, Fault, no_overload
+from bayplan.cel.errors import CelError, EvaluationAborted, no_such_overload
 from bayplan.cel.evaluator.frames import Frame, Run
 from bayplan.cel.regex.regex import Regex
 from bayplan.cel.types.declarations import Function, Implementation, Overload
-from bayplan.cel.types.types import QUANTITY, Type
+from bayplan.cel.types.types import QUANTITY, CelType
 from bayplan.cel.values.cost import FAILED, Cost
 from bayplan.cel.values.values import (
-    HELD_AS,
+    PYTHON_TYPES,
     CelMap,
-    Optional,
-    fits,
+    OptionalValue,
+    go_text,
+    is_assignable,
     is_quantity,
-    show,
     type_name,
 )
 
@@ -35,7 +35,7 @@ NOT_CONSTANT = _NotConstant()
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundCall:
     """What a call runs. `eager`: all arguments are evaluated even if one of them fails."""
 
     run: Implementation
@@ -45,47 +45,51 @@ class Bound:
 # --- what runs
 
 
-def bind(function: Function, overloads: tuple[str, ...], certain: list[bool]) -> Bound:
+def bind_overload(function: Function, overloads: tuple[str, ...], certain: list[bool]) -> BoundCall:
     """The one overload that fits, guarded where its types are not certain; or a choice at run time."""
     if len(overloads) == 1:
         chosen = next(o for o in function.overloads if o.id == overloads[0])
         eager = len(certain) <= 2 and function.name != "format"
         assert chosen.run is not None
         if all(certain) or not chosen.guarded:
-            return Bound(chosen.run, eager)
-        return Bound(_guarded(chosen, certain), eager)
-    return Bound(_dispatcher(function, len(certain)), eager=False)
+            return BoundCall(chosen.run, eager)
+        return BoundCall(_guarded(chosen, certain), eager)
+    return BoundCall(_dispatcher(function, len(certain)), eager=False)
 
 
-def _no_match(name: str, args: Sequence[Any]) -> Fault:
-    return Fault(f"no such overload: {name}({', '.join(type_name(arg) for arg in args)})")
+def _no_matching_overload(name: str, args: Sequence[Any]) -> CelError:
+    return CelError(f"no such overload: {name}({', '.join(type_name(arg) for arg in args)})")
 
 
-def _tests(wanted: Sequence[Type], certain: Sequence[bool]) -> list[tuple[int, type | None, Callable[[Any], bool]]]:
+def _argument_tests(
+    wanted: Sequence[CelType], certain: Sequence[bool]
+) -> list[tuple[int, type | None, Callable[[Any], bool]]]:
     """What to check of which argument: its Python class where that decides, else a closer look."""
-    return [(i, HELD_AS.get(t), _test(t)) for i, t in enumerate(wanted) if not certain[i]]
+    return [(i, PYTHON_TYPES.get(t), _argument_test(t)) for i, t in enumerate(wanted) if not certain[i]]
 
 
-def _test(wanted: Type) -> Callable[[Any], bool]:
-    return is_quantity if wanted == QUANTITY else lambda value: fits(value, wanted)
+def _argument_test(wanted: CelType) -> Callable[[Any], bool]:
+    return is_quantity if wanted == QUANTITY else lambda value: is_assignable(value, wanted)
 
 
 def _guarded(overload: Overload, certain: list[bool]) -> Implementation:
     run, name = overload.run, overload.function
-    tests = _tests(overload.args, certain)
+    tests = _argument_tests(overload.args, certain)
     assert run is not None
 
     def guarded(*args: Any) -> Any:
         for i, held_as, test in tests:
             if type(args[i]) is not held_as and (held_as is not None or not test(args[i])):
-                raise _no_match(name, args)
+                raise _no_matching_overload(name, args)
         return run(*args)
 
     return guarded
 
 
 def _dispatcher(function: Function, count: int) -> Implementation:
-    candidates = [(_tests(o.args, [not o.guarded] * count), o.run) for o in function.overloads if len(o.args) == count]
+    candidates = [
+        (_argument_tests(o.args, [not o.guarded] * count), o.run) for o in function.overloads if len(o.args) == count
+    ]
 
     def dispatch(*args: Any) -> Any:
         for tests, run in candidates:
@@ -95,36 +99,36 @@ def _dispatcher(function: Function, count: int) -> Implementation:
             else:
                 if run is not None:
                     return run(*args)
-        raise _no_match(function.name, args)
+        raise _no_matching_overload(function.name, args)
 
     return dispatch
 
 
-def constant_regex(function: str, regex: Regex) -> Bound:
+def constant_regex(function: str, regex: Regex) -> BoundCall:
     """Patterns that are known beforehand are compiled once."""
 
     def matches(text: Any, _: Any) -> bool:
         if type(text) is not str:
-            raise no_overload()
+            raise no_such_overload()
         return regex.matches(text)
 
     def find(text: Any, _: Any) -> str:
         if type(text) is not str:
-            raise no_overload()
+            raise no_such_overload()
         return regex.find(text)
 
     def find_all(text: Any, _: Any, limit: Any = -1) -> tuple[str, ...]:
         if type(text) is not str or type(limit) is not int:
-            raise no_overload()
+            raise no_such_overload()
         return tuple(regex.find_all(text, limit))
 
-    return Bound({"matches": matches, "find": find, "findAll": find_all}[function], eager=False)
+    return BoundCall({"matches": matches, "find": find, "findAll": find_all}[function], eager=False)
 
 
 # --- calls
 
 
-def call(args: list[Run], bound: Bound, cost: Cost) -> Run:
+def call(args: list[Run], bound: BoundCall, cost: Cost) -> Run:
     if cost.by_result is not None:
         return _call_by_result(args, bound, cost.by_result)
     if len(args) == 1:
@@ -140,7 +144,7 @@ def _unary(arg: Run, run: Implementation, cost: Cost) -> Run:
     def unary(frame: Frame) -> Any:
         try:
             value = arg(frame)
-        except Fault:
+        except CelError:
             frame.cost += fixed if by_args is None else by_args((FAILED,))
             raise
         frame.cost += fixed if by_args is None else by_args((value,))
@@ -155,13 +159,13 @@ def _binary(left: Run, right: Run, run: Implementation, cost: Cost) -> Run:
     def binary(frame: Frame) -> Any:
         try:
             a = left(frame)
-        except Fault:
+        except CelError:
             _, (b,) = evaluate_all((right,), frame)
             frame.cost += fixed if by_args is None else by_args((FAILED, b))
             raise
         try:
             b = right(frame)
-        except Fault:
+        except CelError:
             frame.cost += fixed if by_args is None else by_args((a, FAILED))
             raise
         frame.cost += fixed if by_args is None else by_args((a, b))
@@ -170,20 +174,20 @@ def _binary(left: Run, right: Run, run: Implementation, cost: Cost) -> Run:
     return binary
 
 
-def evaluate_all(args: Sequence[Run], frame: Frame) -> tuple[Fault | None, list[Any]]:
+def evaluate_all(args: Sequence[Run], frame: Frame) -> tuple[CelError | None, list[Any]]:
     """Every argument, with the first fault among them; failed ones are marked."""
-    first: Fault | None = None
+    first: CelError | None = None
     values: list[Any] = []
     for arg in args:
         try:
             values.append(arg(frame))
-        except Fault as fault:
+        except CelError as fault:
             first = first or fault
             values.append(FAILED)
     return first, values
 
 
-def _many(args: list[Run], bound: Bound, cost: Cost) -> Run:
+def _many(args: list[Run], bound: BoundCall, cost: Cost) -> Run:
     last = len(args) - 1
 
     def many(frame: Frame) -> Any:
@@ -191,7 +195,7 @@ def _many(args: list[Run], bound: Bound, cost: Cost) -> Run:
         for i, arg in enumerate(args):
             try:
                 values.append(arg(frame))
-            except Fault:
+            except CelError:
                 # A call that never got all its arguments is not charged.
                 if i == last:
                     frame.cost += cost.fixed if cost.by_args is None else cost.by_args([*values, FAILED])
@@ -202,7 +206,7 @@ def _many(args: list[Run], bound: Bound, cost: Cost) -> Run:
     return many
 
 
-def _call_by_result(args: list[Run], bound: Bound, price: Callable[[Any], int]) -> Run:
+def _call_by_result(args: list[Run], bound: BoundCall, price: Callable[[Any], int]) -> Run:
     def run(frame: Frame) -> Any:
         if bound.eager:
             fault, values = evaluate_all(args, frame)
@@ -215,7 +219,7 @@ def _call_by_result(args: list[Run], bound: Bound, price: Callable[[Any], int]) 
             if fault is not None:
                 raise fault
             result = bound.run(*values)
-        except Fault:
+        except CelError:
             frame.cost += price(FAILED)
             raise
         frame.cost += price(result)
@@ -224,22 +228,22 @@ def _call_by_result(args: list[Run], bound: Bound, price: Callable[[Any], int]) 
     return run
 
 
-def constant_call(bound: Bound, args: list[Any], cost: Cost) -> Run | None:
+def constant_call(bound: BoundCall, args: list[Any], cost: Cost) -> Run | None:
     """A call that only has constants is made once; it still costs every time. None if it fails."""
     try:
         value = bound.run(*args)
-    except (Fault, Abort):
+    except (CelError, EvaluationAborted):
         return None
     price = cost.fixed if cost.by_args is None else cost.by_args(args)
     if cost.by_result is not None:
         price = cost.by_result(value)
-    return charged(lambda _: value, price)
+    return with_cost(lambda _: value, price)
 
 
 # --- aggregates
 
 
-def charged(build: Run, price: int) -> Run:
+def with_cost(build: Run, price: int) -> Run:
     def run(frame: Frame) -> Any:
         frame.cost += price
         return build(frame)
@@ -257,10 +261,10 @@ def list_of(elements: list[tuple[Run, bool]]) -> Run:
         for run, optional in elements:
             value = run(frame)
             if optional:
-                if not isinstance(value, Optional):
-                    text = f"cannot initialize optional list element from non-optional value {show(value)}"
-                    raise Fault(text)
-                if not value.present:
+                if not isinstance(value, OptionalValue):
+                    text = f"cannot initialize optional list element from non-optional value {go_text(value)}"
+                    raise CelError(text)
+                if not value.has_value:
                     continue
                 value = value.get()
             out.append(value)
@@ -275,10 +279,10 @@ def map_of(entries: list[tuple[Run, Run, bool]]) -> Run:
         for key_run, value_run, optional in entries:
             key, value = key_run(frame), value_run(frame)
             if optional:
-                if not isinstance(value, Optional):
-                    text = f"cannot initialize optional entry '{show(key)}' from non-optional value {show(value)}"
-                    raise Fault(text)
-                if not value.present:
+                if not isinstance(value, OptionalValue):
+                    text = f"cannot initialize optional entry '{go_text(key)}' from non-optional value {go_text(value)}"
+                    raise CelError(text)
+                if not value.has_value:
                     out.drop(key)
                     continue
                 value = value.get()

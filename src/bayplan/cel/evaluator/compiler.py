@@ -11,24 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel.checker.checker import Checked
+from bayplan.cel.checker.checker import CheckedExpression
 from bayplan.cel.errors import (
     COST_EXCEEDED,
-    Abort,
+    CelError,
     CompileError,
+    EvaluationAborted,
     EvaluationError,
-    Fault,
 )
 from bayplan.cel.evaluator import calls, predicates
 from bayplan.cel.evaluator.attributes import (
-    Chain,
-    Step,
+    AttributeChain,
+    Qualifier,
+    attribute_resolver,
     check_key,
-    presence,
-    resolver,
-    variable,
+    comprehension_variable,
+    presence_test,
 )
-from bayplan.cel.evaluator.folds import fold, growing
+from bayplan.cel.evaluator.folds import growable, run_comprehension
 from bayplan.cel.evaluator.frames import Frame, Run
 from bayplan.cel.libraries.conversions import CONVERSIONS
 from bayplan.cel.parser.syntax import (
@@ -43,7 +43,7 @@ from bayplan.cel.parser.syntax import (
 )
 from bayplan.cel.regex.regex import compile_regex
 from bayplan.cel.types.declarations import Functions
-from bayplan.cel.types.types import Kind, mentions_dyn
+from bayplan.cel.types.types import TypeKind, mentions_dyn
 from bayplan.cel.values.cost import (
     LIMIT,
     LIST_COST,
@@ -53,24 +53,24 @@ from bayplan.cel.values.cost import (
     cost_of,
 )
 from bayplan.cel.values.device_view import DeviceView
-from bayplan.cel.values.values import Optional, TypeValue
+from bayplan.cel.values.values import OptionalValue, TypeValue
 
 
 @dataclass(slots=True)
-class Node:
+class CompiledNode:
     """A compiled node: a constant, a chain that may still grow, or just a function."""
 
     run: Run
     constant: Any = calls.NOT_CONSTANT
-    chain: Chain | None = None
+    chain: AttributeChain | None = None
 
     @property
     def is_constant(self) -> bool:
         return self.constant is not calls.NOT_CONSTANT
 
 
-def constant(value: Any) -> Node:
-    return Node(lambda _: value, value)
+def constant(value: Any) -> CompiledNode:
+    return CompiledNode(lambda _: value, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class Program:
     run: Run
     slots: int
 
-    def answer(self, view: Any) -> Any:
+    def evaluate(self, view: Any) -> Any:
         """What the expression comes to on a view; `EvaluationError` where it has no answer, or is too dear."""
         frame = Frame(view, self.slots)
         try:
             result = self.run(frame)
-        except Fault as fault:
+        except CelError as fault:
             raise EvaluationError(COST_EXCEEDED if frame.cost > LIMIT else fault.text) from None
-        except Abort as abort:
+        except EvaluationAborted as abort:
             raise EvaluationError(abort.text) from None
         if frame.cost > LIMIT:
             raise EvaluationError(COST_EXCEEDED)
@@ -93,20 +93,20 @@ class Program:
 
 
 def compile_tree(
-    checked: Checked, functions: Functions, types: frozenset[str], variables: Mapping[str, Run] | None = None
+    checked: CheckedExpression, functions: Functions, types: frozenset[str], variables: Mapping[str, Run] | None = None
 ) -> Program:
     """`types` are the names that stand for types. Without `variables` there is one, the device."""
     compiler = _Compiler(checked, functions, types, variables or {})
     try:
         node = compiler.finish(compiler.node(checked.tree))
-    except (Fault, Abort) as stop:
+    except (CelError, EvaluationAborted) as stop:
         raise CompileError(f"program instantiation failed: {stop.text}") from None
     return Program(node, compiler.slots)
 
 
 class _Compiler:
     def __init__(
-        self, checked: Checked, functions: Functions, types: frozenset[str], variables: Mapping[str, Run]
+        self, checked: CheckedExpression, functions: Functions, types: frozenset[str], variables: Mapping[str, Run]
     ) -> None:
         self._checked = checked
         self._variables = variables
@@ -115,14 +115,14 @@ class _Compiler:
         self._scopes: list[dict[str, Run]] = []
         self.slots = 0
 
-    def finish(self, node: Node) -> Run:
+    def finish(self, node: CompiledNode) -> Run:
         """The function of a node that is complete: a chain is closed and charged for being looked at."""
-        return node.run if node.chain is None else resolver(node.chain, look=1)
+        return node.run if node.chain is None else attribute_resolver(node.chain, look=1)
 
     def run(self, tree: Expr) -> Run:
         return self.finish(self.node(tree))
 
-    def node(self, tree: Expr) -> Node:
+    def node(self, tree: Expr) -> CompiledNode:
         match tree:
             case Literal():
                 return constant(tree.value)
@@ -143,62 +143,62 @@ class _Compiler:
 
     # --- names and chains
 
-    def _name(self, tree: Ident | Select) -> Node:
+    def _name(self, tree: Ident | Select) -> CompiledNode:
         name, t = self._checked.names[tree.id], self._checked.types[tree.id]
-        if t.kind is Kind.TYPE:
+        if t.kind is TypeKind.TYPE:
             if name not in self._types:
-                raise Fault(f"reference to undefined type: {name}")
+                raise CelError(f"reference to undefined type: {name}")
             return constant(TypeValue(t.params[0].name))
         for scope in reversed(self._scopes):
             if name in scope:
-                return self._chain(Chain(scope[name]))
+                return self._chain(AttributeChain(scope[name]))
         if name in self._variables:
-            return self._chain(Chain(self._variables[name]))
-        return self._chain(Chain(lambda frame: frame.view.root, is_device=True))
+            return self._chain(AttributeChain(self._variables[name]))
+        return self._chain(AttributeChain(lambda frame: frame.view.root, is_device=True))
 
     @staticmethod
-    def _chain(chain: Chain) -> Node:
-        return Node(chain.root, chain=chain)
+    def _chain(chain: AttributeChain) -> CompiledNode:
+        return CompiledNode(chain.root, chain=chain)
 
-    def _extensible(self, tree: Expr) -> Chain:
+    def _open_chain(self, tree: Expr) -> AttributeChain:
         """The chain of a node, so that a step can be added to it."""
         node = self.node(tree)
-        return node.chain if node.chain is not None else Chain(node.run)
+        return node.chain if node.chain is not None else AttributeChain(node.run)
 
-    def _select(self, tree: Select) -> Node:
+    def _select(self, tree: Select) -> CompiledNode:
         if tree.id in self._checked.names:
             return self._name(tree)
-        chain = self._extensible(tree.operand)
-        chain.add(Step(tree.field, tested=tree.test_only))
+        chain = self._open_chain(tree.operand)
+        chain.add_qualifier(Qualifier(tree.field, presence_only=tree.test_only))
         if not tree.test_only:
             return self._chain(chain)
         # cel-go gives back the price of a look; a conditional never paid it and so comes out cheaper.
-        return Node(presence(resolver(chain), refund=1 if chain.branches is not None else 0))
+        return CompiledNode(presence_test(attribute_resolver(chain), refund=1 if chain.branches is not None else 0))
 
-    def _index(self, tree: Call, *, optional: bool) -> Node:
-        chain = self._extensible(tree.args[0])
+    def _index(self, tree: Call, *, optional: bool) -> CompiledNode:
+        chain = self._open_chain(tree.args[0])
         key = self.node(tree.args[1])
         if key.is_constant:
-            chain.add(Step(check_key(key.constant), optional=optional))
+            chain.add_qualifier(Qualifier(check_key(key.constant), optional=optional))
         elif key.chain is not None:
-            chain.add(Step(key=resolver(key.chain), optional=optional))
+            chain.add_qualifier(Qualifier(key=attribute_resolver(key.chain), optional=optional))
         else:
-            chain.add(Step(key=key.run, optional=optional))
+            chain.add_qualifier(Qualifier(key=key.run, optional=optional))
         return self._chain(chain)
 
-    def _conditional(self, tree: Call) -> Node:
+    def _conditional(self, tree: Call) -> CompiledNode:
         condition = self.run(tree.args[0])
-        branches = (self._extensible(tree.args[1]), self._extensible(tree.args[2]))
-        return self._chain(Chain(condition, branches=branches))
+        branches = (self._open_chain(tree.args[1]), self._open_chain(tree.args[2]))
+        return self._chain(AttributeChain(condition, branches=branches))
 
     # --- calls
 
-    def _call(self, tree: Call) -> Node:
+    def _call(self, tree: Call) -> CompiledNode:
         match tree.function:
             case "_&&_":
-                return Node(predicates.conjunction([self.run(arg) for arg in tree.args]))
+                return CompiledNode(predicates.conjunction([self.run(arg) for arg in tree.args]))
             case "_||_":
-                return Node(predicates.disjunction([self.run(arg) for arg in tree.args]))
+                return CompiledNode(predicates.disjunction([self.run(arg) for arg in tree.args]))
             case "_?_:_":
                 return self._conditional(tree)
             case "_[_]":
@@ -212,29 +212,29 @@ class _Compiler:
             case _:
                 return self._function(tree)
 
-    def _equality(self, tree: Call) -> Node:
+    def _equality(self, tree: Call) -> CompiledNode:
         left, right = self.node(tree.args[0]), self.node(tree.args[1])
         negated = tree.function == "_!=_"
         if right.is_constant:
-            return Node(predicates.equal_to_constant(self.finish(left), right.constant, negated=negated))
-        return Node(predicates.equality(self.finish(left), self.finish(right), negated=negated))
+            return CompiledNode(predicates.equal_to_constant(self.finish(left), right.constant, negated=negated))
+        return CompiledNode(predicates.equality(self.finish(left), self.finish(right), negated=negated))
 
-    def _optional_or(self, tree: Call) -> Node:
+    def _optional_or(self, tree: Call) -> CompiledNode:
         assert tree.target is not None
         left, right = self.run(tree.target), self.run(tree.args[0])
         unwrap = tree.function == "orValue"
 
         def run(frame: Frame) -> Any:
             held = left(frame)
-            if type(held) is not Optional:
+            if type(held) is not OptionalValue:
                 return held
-            if held.present:
+            if held.has_value:
                 return held.get() if unwrap else held
             return right(frame)
 
-        return Node(run)
+        return CompiledNode(run)
 
-    def _function(self, tree: Call) -> Node:
+    def _function(self, tree: Call) -> CompiledNode:
         trees = tree.args if tree.target is None else [tree.target, *tree.args]
         args = [self.node(arg) for arg in trees]
         overloads = self._checked.overloads[tree.id]
@@ -245,9 +245,9 @@ class _Compiler:
         bound = self._bind(tree, trees, args, overloads)
         if tree.function in CONVERSIONS and len(args) == 1 and args[0].is_constant:
             return constant(bound.run(args[0].constant))
-        return Node(self._costed(tree.function, args, bound, cost_of(tree.function, overloads)))
+        return CompiledNode(self._costed(tree.function, args, bound, cost_of(tree.function, overloads)))
 
-    def _costed(self, function: str, args: list[Node], bound: calls.Bound, cost: Cost) -> Run:
+    def _costed(self, function: str, args: list[CompiledNode], bound: calls.BoundCall, cost: Cost) -> Run:
         if args and all(arg.is_constant for arg in args):
             made = calls.constant_call(bound, [arg.constant for arg in args], cost)
             if made is not None:
@@ -257,68 +257,70 @@ class _Compiler:
             return predicates.relation_to_int(runs[0], function, args[1].constant, bound.run)
         return calls.call(runs, bound, cost)
 
-    def _bind(self, tree: Call, trees: list[Expr], args: list[Node], overloads: tuple[str, ...]) -> calls.Bound:
+    def _bind(
+        self, tree: Call, trees: list[Expr], args: list[CompiledNode], overloads: tuple[str, ...]
+    ) -> calls.BoundCall:
         if tree.function in ("matches", "find", "findAll") and type(args[1].constant) is str:
             return calls.constant_regex(tree.function, self._regex(args[1].constant))
         function = self._functions.find(tree.function)
         assert function is not None
         if function.singleton is not None:
-            return calls.Bound(function.singleton, eager=True)
+            return calls.BoundCall(function.singleton, eager=True)
         # Static types are no promise: an optional that passes a variable may come back as something else.
         certain = [
             node.is_constant and not mentions_dyn(self._checked.types[arg.id])
             for node, arg in zip(args, trees, strict=True)
         ]
-        return calls.bind(function, overloads, certain)
+        return calls.bind_overload(function, overloads, certain)
 
     @staticmethod
     def _regex(pattern: str) -> Any:
         try:
             return compile_regex(pattern)
         except ValueError as error:
-            raise Fault(str(error)) from None
+            raise CelError(str(error)) from None
 
-    def _membership(self, element: Node, values: tuple[Any, ...]) -> Node | None:
+    def _membership(self, element: CompiledNode, values: tuple[Any, ...]) -> CompiledNode | None:
         """A constant list becomes a set: free of charge, and an element of an empty one is not even computed."""
         if not values:
             return constant(value=False)
-        test = predicates.member_of(values)
-        return None if test is None else Node(predicates.membership(self.finish(element), test))
+        test = predicates.set_membership_test(values)
+        return None if test is None else CompiledNode(predicates.membership(self.finish(element), test))
 
     # --- aggregates
 
-    def _list(self, tree: ListExpr) -> Node:
+    def _list(self, tree: ListExpr) -> CompiledNode:
         nodes = [self.node(element) for element in tree.elements]
         runs = [(self.finish(node), i in tree.optionals) for i, node in enumerate(nodes)]
         build = calls.list_of(runs)
         if all(node.is_constant for node in nodes):
             return constant(build(_NO_FRAME))
-        return Node(calls.charged(build, LIST_COST))
+        return CompiledNode(calls.with_cost(build, LIST_COST))
 
-    def _map(self, tree: MapExpr) -> Node:
+    def _map(self, tree: MapExpr) -> CompiledNode:
         nodes = [(self.node(e.key), self.node(e.value), e.optional) for e in tree.entries]
         build = calls.map_of([(self.finish(k), self.finish(v), optional) for k, v, optional in nodes])
         if all(k.is_constant and v.is_constant for k, v, _ in nodes):
             return constant(build(_NO_FRAME))
-        return Node(calls.charged(build, MAP_COST))
+        return CompiledNode(calls.with_cost(build, MAP_COST))
 
     # --- folds
 
-    def _comprehension(self, tree: Comprehension) -> Node:
+    def _comprehension(self, tree: Comprehension) -> CompiledNode:
         init = self.run(tree.init)
         over = self.run(tree.range)
         accumulator, first, second = self.slots, self.slots + 1, self.slots + 2
         self.slots += 3
-        self._scopes.append({tree.accu_var: variable(accumulator, init, growing)})
-        inner = {tree.iter_var: variable(first, None, growing)}
+        self._scopes.append({tree.accu_var: comprehension_variable(accumulator, init, growable)})
+        inner = {tree.iter_var: comprehension_variable(first, None, growable)}
         if tree.iter_var2:
-            inner[tree.iter_var2] = variable(second, None, growing)
+            inner[tree.iter_var2] = comprehension_variable(second, None, growable)
         self._scopes.append(inner)
         condition, step = self.run(tree.condition), self.run(tree.step)
         self._scopes.pop()
         result = self.run(tree.result)
         self._scopes.pop()
-        return Node(fold(over, accumulator, condition, step, result, two=bool(tree.iter_var2)))
+        return CompiledNode(run_comprehension(over, accumulator, condition, step, result, two=bool(tree.iter_var2)))
 
 
 _NO_FRAME = Frame(DeviceView(driver="", attributes={}, capacity={}), 0)

@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bayplan.cel.errors import COST_EXCEEDED, Abort, Fault
+from bayplan.cel.errors import COST_EXCEEDED, CelError, EvaluationAborted
 from bayplan.cel.evaluator.frames import UNSET, Frame, Run
 from bayplan.cel.values.cost import LIMIT
 from bayplan.cel.values.values import (
     CelMap,
-    GrowingMap,
+    GrowableMap,
     go_type,
     is_list,
 )
 
 
-def growing(value: Any) -> Any:
+def growable(value: Any) -> Any:
     """An accumulator that starts empty is grown in place, so that a fold is linear in its range."""
     if is_list(value) and not value:
         return []
     if isinstance(value, CelMap) and not len(value):
-        return GrowingMap()
+        return GrowableMap()
     return value
 
 
-def _grown(value: Any) -> Any:
+def _to_growable(value: Any) -> Any:
     if type(value) is list:
         return tuple(value)
-    return CelMap(value.items()) if type(value) is GrowingMap else value
+    return CelMap(value.items()) if type(value) is GrowableMap else value
 
 
 def _single(values: Any) -> Iterable[Any]:
@@ -40,7 +40,7 @@ def _single(values: Any) -> Iterable[Any]:
         return values  # type: ignore[no-any-return]
     if isinstance(values, CelMap):
         return values.keys()
-    raise Fault(f"got '{go_type(values)}', expected iterable type")
+    raise CelError(f"got '{go_type(values)}', expected iterable type")
 
 
 def _pairs(values: Any) -> Iterable[tuple[Any, Any]]:
@@ -48,10 +48,10 @@ def _pairs(values: Any) -> Iterable[tuple[Any, Any]]:
         return values.items()
     if is_list(values):
         return enumerate(values)
-    raise Fault(f"unsupported comprehension range type: {go_type(values)}")
+    raise CelError(f"unsupported comprehension range type: {go_type(values)}")
 
 
-def fold(over: Run, slot: int, condition: Run, step: Run, result: Run, *, two: bool) -> Run:
+def run_comprehension(over: Run, slot: int, condition: Run, step: Run, result: Run, *, two: bool) -> Run:
     """`slot` holds the accumulator, the next two the variables of the iteration."""
 
     def run(frame: Frame) -> Any:
@@ -63,21 +63,21 @@ def fold(over: Run, slot: int, condition: Run, step: Run, result: Run, *, two: b
                 slots[slot + 1], slots[slot + 2] = item
             else:
                 slots[slot + 1] = item
-            if not _goes_on(condition, frame):
+            if not _condition_holds(condition, frame):
                 break
             try:
                 slots[slot] = step(frame)
-            except Fault as fault:
+            except CelError as fault:
                 slots[slot] = fault
             if frame.cost > LIMIT:
-                raise Abort(COST_EXCEEDED)
-        return _grown(result(frame))
+                raise EvaluationAborted(COST_EXCEEDED)
+        return _to_growable(result(frame))
 
     return run
 
 
-def _goes_on(condition: Run, frame: Frame) -> bool:
+def _condition_holds(condition: Run, frame: Frame) -> bool:
     try:
         return condition(frame) is not False
-    except Fault:
+    except CelError:
         return True

@@ -14,13 +14,13 @@ from bayplan.cel.values.device_view import DeviceView
 Run = Callable[["Frame"], Any]
 
 
-class _Unset:
+class _UnsetType:
     """A binding that nobody has looked at yet."""
 
     __slots__ = ()
 
 
-UNSET = _Unset()
+UNSET = _UnsetType()
 _NO_SLOTS: list[Any] = []
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from operator import ge, gt, le, lt
 from typing import Any
 
-from bayplan.cel.errors import Abort, Fault, no_overload
+from bayplan.cel.errors import CelError, EvaluationAborted, no_such_overload
 from bayplan.cel.evaluator.calls import evaluate_all
 from bayplan.cel.evaluator.frames import Frame, Run
 from bayplan.cel.types.declarations import Implementation
@@ -36,29 +36,29 @@ from bayplan.cel.values.values import (
 
 
 def conjunction(terms: list[Run]) -> Run:
-    return _logic(terms, decisive=False)
+    return _short_circuit(terms, decisive=False)
 
 
 def disjunction(terms: list[Run]) -> Run:
-    return _logic(terms, decisive=True)
+    return _short_circuit(terms, decisive=True)
 
 
-def _logic(terms: list[Run], *, decisive: bool) -> Run:
+def _short_circuit(terms: list[Run], *, decisive: bool) -> Run:
     """One decisive term settles it, whatever the others come to; else the first fault; else the opposite."""
     other = not decisive
 
     def run(frame: Frame) -> bool:
-        fault: Fault | None = None
+        fault: CelError | None = None
         for term in terms:
             try:
                 value = term(frame)
-            except Fault as raised:
+            except CelError as raised:
                 fault = fault or raised
                 continue
             if value is decisive:
                 return bool(decisive)
             if value is not other:
-                fault = fault or no_overload()
+                fault = fault or no_such_overload()
         if fault is not None:
             raise fault
         return other
@@ -66,13 +66,13 @@ def _logic(terms: list[Run], *, decisive: bool) -> Run:
     return run
 
 
-_FLAT = frozenset({Semver, Ip, Cidr, NamedFormat})
+_PLAIN_TYPES = frozenset({Semver, Ip, Cidr, NamedFormat})
 
 
 def equality(left: Run, right: Run, *, negated: bool) -> Run:
     def run(frame: Frame) -> bool:
         fault, (a, b) = evaluate_all((left, right), frame)
-        frame.cost += 1 if not negated and type(a) in _FLAT else comparison(a, b)
+        frame.cost += 1 if not negated and type(a) in _PLAIN_TYPES else comparison(a, b)
         if fault is not None:
             raise fault
         return _equal(a, b, negated)
@@ -83,7 +83,7 @@ def equality(left: Run, right: Run, *, negated: bool) -> Run:
 def _equal(a: Any, b: Any, negated: bool) -> bool:
     try:
         return equal(a, b) != negated
-    except Fault:
+    except CelError:
         # What cannot be compared is certainly not equal.
         if negated:
             return True
@@ -100,13 +100,13 @@ def equal_to_constant(left: Run, constant: Any, *, negated: bool) -> Run:
     def run(frame: Frame) -> bool:
         try:
             value = left(frame)
-        except Fault:
+        except CelError:
             frame.cost += min(price, 1)
             raise
         if type(value) is kind:
             frame.cost += price if kind is not str or len(value) >= length else TRAVERSE[len(value)]
             return negated if value != constant else not negated
-        frame.cost += 1 if type(value) in _FLAT and not negated else comparison(value, constant)
+        frame.cost += 1 if type(value) in _PLAIN_TYPES and not negated else comparison(value, constant)
         return _equal(value, constant, negated)
 
     return run
@@ -132,7 +132,7 @@ def relation_to_int(left: Run, function: str, constant: int, general: Implementa
 # --- membership in constant lists
 
 
-def member_of(values: tuple[Any, ...]) -> Callable[[Any], bool] | None:
+def set_membership_test(values: tuple[Any, ...]) -> Callable[[Any], bool] | None:
     """A test against a set, or None where some value is not plain enough to be hashed."""
     if any(type(v) not in (str, bool, int, Uint, float) for v in values):
         return None
@@ -140,7 +140,7 @@ def member_of(values: tuple[Any, ...]) -> Callable[[Any], bool] | None:
     for value in values:
         sets[type(value)].add(value)
         if type(value) in (int, Uint, float):
-            _add_twins(sets, value)
+            _add_equal_numbers(sets, value)
     frozen = {kind: frozenset(members) for kind, members in sets.items()}
 
     def test(value: Any) -> bool:
@@ -148,13 +148,13 @@ def member_of(values: tuple[Any, ...]) -> Callable[[Any], bool] | None:
         if members is not None:
             return value in members
         if type(value) in (bytes, Semver, NamedFormat):
-            raise Abort(f"internal error: runtime error: hash of unhashable type {go_type(value)}")
+            raise EvaluationAborted(f"internal error: runtime error: hash of unhashable type {go_type(value)}")
         return False
 
     return test
 
 
-def _add_twins(sets: dict[type, set[Any]], value: Any) -> None:
+def _add_equal_numbers(sets: dict[type, set[Any]], value: Any) -> None:
     """The same number in the other number types, where it has a place there."""
     whole = lossless_int(value) if isinstance(value, float) else int(value)
     if not isinstance(value, float):

@@ -12,7 +12,7 @@ from bayplan.cel.types.declarations import Overload
 from bayplan.cel.types.types import (
     BOOL,
     STRING,
-    Type,
+    CelType,
     struct,
 )
 
@@ -26,7 +26,7 @@ def _never(*_: Any) -> Any:
     raise AssertionError("no value of this type exists")
 
 
-def _method(name: str, overload_id: str, args: tuple[Type, ...], result: Type) -> Overload:
+def _method(name: str, overload_id: str, args: tuple[CelType, ...], result: CelType) -> Overload:
     return Overload(name, overload_id, args, result, member=True, run=_never)
 
 

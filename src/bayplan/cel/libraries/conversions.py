@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Implementation, Overload
 from bayplan.cel.types.types import (
     BOOL,
@@ -17,7 +17,7 @@ from bayplan.cel.types.types import (
     STRING,
     TIMESTAMP,
     UINT,
-    Type,
+    CelType,
     param,
     type_of_type,
 )
@@ -29,8 +29,8 @@ from bayplan.cel.values.values import (
     TWO_TO_63,
     TWO_TO_64,
     UINT_MAX,
-    Duration,
-    Timestamp,
+    CelDuration,
+    CelTimestamp,
     TypeValue,
     Uint,
     type_name,
@@ -39,20 +39,20 @@ from bayplan.cel.values.values import (
 A = param("A")
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _refused(source: Type, target: Type) -> Fault:
-    return Fault(f"type conversion error from '{source.name}' to '{target.name}'")
+def _conversion_error(source: CelType, target: CelType) -> CelError:
+    return CelError(f"type conversion error from '{source.name}' to '{target.name}'")
 
 
-def _read(parse: Implementation, target: Type) -> Implementation:
+def _parse_as(parse: Implementation, target: CelType) -> Implementation:
     def convert(text: str) -> Any:
         try:
             return parse(text)
         except ValueError:
-            raise _refused(STRING, target) from None
+            raise _conversion_error(STRING, target) from None
 
     return convert
 
@@ -71,44 +71,44 @@ def _uint_in_range(value: int) -> Uint:
 
 def _double_to_int(value: float) -> int:
     if not -TWO_TO_63 < value < TWO_TO_63:
-        raise Fault("integer overflow")
+        raise CelError("integer overflow")
     return int(value)
 
 
 def _double_to_uint(value: float) -> Uint:
     if not 0 <= value < TWO_TO_64 or math.isnan(value):
-        raise Fault("unsigned integer overflow")
+        raise CelError("unsigned integer overflow")
     return Uint(int(value))
 
 
 def _int_to_uint(value: int) -> Uint:
     if value < 0:
-        raise Fault("unsigned integer overflow")
+        raise CelError("unsigned integer overflow")
     return Uint(value)
 
 
 def _uint_to_int(value: Uint) -> int:
     if value > INT_MAX:
-        raise Fault("integer overflow")
+        raise CelError("integer overflow")
     return int(value)
 
 
-def _in_time_range(nanos: int, offset_s: int) -> Timestamp:
+def _in_time_range(nanos: int, offset_s: int) -> CelTimestamp:
     if not MIN_SECOND <= nanos // go_format.NANOS <= MAX_SECOND:
-        raise Fault("timestamp overflow")
-    return Timestamp(nanos, offset_s)
+        raise CelError("timestamp overflow")
+    return CelTimestamp(nanos, offset_s)
 
 
 def _bytes_to_string(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise Fault("invalid UTF-8 in bytes, cannot convert to string") from None
+        raise CelError("invalid UTF-8 in bytes, cannot convert to string") from None
 
 
-def _int_to_duration(_: int) -> Duration:
+def _int_to_duration(_: int) -> CelDuration:
     # Declared, and yet never possible: an integer has no unit.
-    raise _refused(INT, DURATION)
+    raise _conversion_error(INT, DURATION)
 
 
 def type_of(value: Any) -> TypeValue:
@@ -120,11 +120,11 @@ def to_string(value: Any) -> str:
     for t, run in _TO_STRING:
         if t.name == type_name(value):
             return str(run(value))
-    raise Fault(f"type conversion error from '{type_name(value)}' to 'string'")
+    raise CelError(f"type conversion error from '{type_name(value)}' to 'string'")
 
 
-_TO_STRING: list[tuple[Type, Implementation]] = [
-    (STRING, _same),
+_TO_STRING: list[tuple[CelType, Implementation]] = [
+    (STRING, _identity),
     (BOOL, lambda v: "true" if v else "false"),
     (BYTES, _bytes_to_string),
     (DOUBLE, go_format.format_general),
@@ -133,43 +133,43 @@ _TO_STRING: list[tuple[Type, Implementation]] = [
     (TIMESTAMP, lambda v: go_format.format_time(v.nanos, v.offset_s)),
     (UINT, lambda v: str(int(v))),
 ]
-_TO_INT: dict[Type, Implementation] = {
-    INT: _same,
+_TO_INT: dict[CelType, Implementation] = {
+    INT: _identity,
     DOUBLE: _double_to_int,
     DURATION: lambda v: v.nanos,
-    STRING: _read(lambda text: _int_in_range(go_format.parse_int(text)), INT),
+    STRING: _parse_as(lambda text: _int_in_range(go_format.parse_int(text)), INT),
     TIMESTAMP: lambda v: v.nanos // go_format.NANOS,
     UINT: _uint_to_int,
 }
-_TO_UINT: dict[Type, Implementation] = {
-    UINT: _same,
+_TO_UINT: dict[CelType, Implementation] = {
+    UINT: _identity,
     DOUBLE: _double_to_uint,
     INT: _int_to_uint,
-    STRING: _read(lambda text: _uint_in_range(go_format.parse_uint(text)), UINT),
+    STRING: _parse_as(lambda text: _uint_in_range(go_format.parse_uint(text)), UINT),
 }
-_TO_DOUBLE: dict[Type, Implementation] = {
-    DOUBLE: _same,
+_TO_DOUBLE: dict[CelType, Implementation] = {
+    DOUBLE: _identity,
     INT: float,
-    STRING: _read(go_format.parse_float, DOUBLE),
+    STRING: _parse_as(go_format.parse_float, DOUBLE),
     UINT: lambda v: float(int(v)),
 }
-_TO_BOOL: dict[Type, Implementation] = {BOOL: _same, STRING: _read(go_format.parse_bool, BOOL)}
-_TO_BYTES: dict[Type, Implementation] = {BYTES: _same, STRING: lambda text: text.encode()}
-_TO_DURATION: dict[Type, Implementation] = {
-    DURATION: _same,
+_TO_BOOL: dict[CelType, Implementation] = {BOOL: _identity, STRING: _parse_as(go_format.parse_bool, BOOL)}
+_TO_BYTES: dict[CelType, Implementation] = {BYTES: _identity, STRING: lambda text: text.encode()}
+_TO_DURATION: dict[CelType, Implementation] = {
+    DURATION: _identity,
     INT: _int_to_duration,
-    STRING: _read(lambda text: Duration(go_format.parse_duration(text)), DURATION),
+    STRING: _parse_as(lambda text: CelDuration(go_format.parse_duration(text)), DURATION),
 }
-_TO_TIMESTAMP: dict[Type, Implementation] = {
-    TIMESTAMP: _same,
+_TO_TIMESTAMP: dict[CelType, Implementation] = {
+    TIMESTAMP: _identity,
     INT: lambda v: _in_time_range(v * go_format.NANOS, 0),
-    STRING: _read(lambda text: _in_time_range(*go_format.parse_time(text)), TIMESTAMP),
+    STRING: _parse_as(lambda text: _in_time_range(*go_format.parse_time(text)), TIMESTAMP),
 }
 
 
-def to_timestamp(value: str | int) -> Timestamp:
+def to_timestamp(value: str | int) -> CelTimestamp:
     run = _TO_TIMESTAMP[STRING if isinstance(value, str) else INT]
-    found: Timestamp = run(value)
+    found: CelTimestamp = run(value)
     return found
 
 
@@ -178,7 +178,7 @@ _ID = {BOOL: "bool", BYTES: "bytes", DOUBLE: "double", DURATION: "duration", INT
 _ID |= {TIMESTAMP: "timestamp", UINT: "uint64"}
 
 
-def _conversions(name: str, target: Type, sources: dict[Type, Implementation]) -> list[Overload]:
+def _conversions(name: str, target: CelType, sources: dict[CelType, Implementation]) -> list[Overload]:
     return [
         Overload(name, f"{_ID[source]}_to_{_ID[target]}", (source,), target, run=run) for source, run in sources.items()
     ]
@@ -197,7 +197,7 @@ OVERLOADS: list[Overload] = [
     *_conversions("uint", UINT, _TO_UINT),
 ]
 
-SINGLETONS: dict[str, Implementation] = {"type": type_of, "dyn": _same}
+SINGLETONS: dict[str, Implementation] = {"type": type_of, "dyn": _identity}
 
 # Calls of these on a constant are made once, when the expression is compiled.
 CONVERSIONS = frozenset(["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"])

@@ -14,7 +14,7 @@ from bayplan.cel.types.types import (
     optional_of,
 )
 from bayplan.cel.values.urls import parse_request_uri
-from bayplan.cel.values.values import NONE, NamedFormat, Optional
+from bayplan.cel.values.values import NONE, NamedFormat, OptionalValue
 
 Validator = Callable[[str], list[str]]
 
@@ -155,14 +155,14 @@ _FORMATS: dict[str, NamedFormat] = {
 }
 
 
-def named(name: str) -> Optional:
+def named_format(name: str) -> OptionalValue:
     found = _FORMATS.get(name)
-    return NONE if found is None else Optional(found)
+    return NONE if found is None else OptionalValue(found)
 
 
-def validate(form: NamedFormat, text: str) -> Optional:
+def validate(form: NamedFormat, text: str) -> OptionalValue:
     problems = form.validate(text)
-    return Optional(tuple(problems)) if problems else NONE
+    return OptionalValue(tuple(problems)) if problems else NONE
 
 
 def _constant(name: str, form: NamedFormat) -> Overload:
@@ -172,5 +172,5 @@ def _constant(name: str, form: NamedFormat) -> Overload:
 OVERLOADS: list[Overload] = [
     *(_constant(name, form) for name, form in _FORMATS.items()),
     method("validate", "format-validate", (FORMAT, STRING), optional_of(list_of(STRING)), validate),
-    function("format.named", "format-named", (STRING,), optional_of(FORMAT), named),
+    function("format.named", "format-named", (STRING,), optional_of(FORMAT), named_format),
 ]

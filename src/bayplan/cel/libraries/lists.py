@@ -8,9 +8,9 @@ from typing import Any
 
 from bayplan.cel.errors import (
     COST_EXCEEDED,
-    Abort,
-    Fault,
-    no_overload,
+    CelError,
+    EvaluationAborted,
+    no_such_overload,
 )
 from bayplan.cel.types.declarations import (
     Implementation,
@@ -28,15 +28,15 @@ from bayplan.cel.types.types import (
     STRING,
     TIMESTAMP,
     UINT,
-    Type,
+    CelType,
     list_of,
     param,
 )
 from bayplan.cel.values import operators
 from bayplan.cel.values.cost import LIMIT
 from bayplan.cel.values.values import (
-    Duration,
-    Timestamp,
+    CelDuration,
+    CelTimestamp,
     Uint,
     is_list,
     type_name,
@@ -45,21 +45,21 @@ from bayplan.cel.values.values import (
 A, T = param("A"), param("T")
 LIST_A, LIST_T, LIST_DYN = list_of(A), list_of(T), list_of(DYN)
 
-_ORDERED: frozenset[type] = frozenset({bool, int, Uint, float, str, bytes, Duration, Timestamp})
-_ADDABLE: frozenset[type] = frozenset({int, Uint, float, str, bytes, tuple, list, Duration, Timestamp})
+_ORDERED: frozenset[type] = frozenset({bool, int, Uint, float, str, bytes, CelDuration, CelTimestamp})
+_ADDABLE: frozenset[type] = frozenset({int, Uint, float, str, bytes, tuple, list, CelDuration, CelTimestamp})
 
 
 def _order(left: Any, right: Any) -> int | None:
     """-1, 0, 1, or None where the two cannot be ordered."""
     try:
         return operators.compare("_<_", left, right)
-    except Fault:
+    except CelError:
         return None
 
 
 def _only_ordered(value: Any) -> None:
     if type(value) not in _ORDERED:
-        raise no_overload()
+        raise no_such_overload()
 
 
 def is_sorted(values: Any) -> bool:
@@ -75,7 +75,7 @@ def _summing(zero: Any) -> Implementation:
         total = zero
         for value in values:
             if type(value) not in _ADDABLE:
-                raise no_overload()
+                raise no_such_overload()
             total = operators.add(total, value)
         return total
 
@@ -85,7 +85,7 @@ def _summing(zero: Any) -> Implementation:
 def _extreme(name: str, replaced_when: int) -> Implementation:
     def run(values: Any) -> Any:
         if not values:
-            raise Fault(f"{name} called on empty list")
+            raise CelError(f"{name} called on empty list")
         best = values[0]
         _only_ordered(best)
         for value in values[1:]:
@@ -98,14 +98,14 @@ def _extreme(name: str, replaced_when: int) -> Implementation:
 
 
 def index_of(values: Any, wanted: Any) -> int:
-    return next((i for i, value in enumerate(values) if operators.same(value, wanted)), -1)
+    return next((i for i, value in enumerate(values) if operators.equal_for_membership(value, wanted)), -1)
 
 
 def last_index_of(values: Any, wanted: Any) -> int:
-    return next((i for i in range(len(values) - 1, -1, -1) if operators.same(values[i], wanted)), -1)
+    return next((i for i in range(len(values) - 1, -1, -1) if operators.equal_for_membership(values[i], wanted)), -1)
 
 
-_COMPARABLE: tuple[tuple[str, Type], ...] = (
+_COMPARABLE: tuple[tuple[str, CelType], ...] = (
     ("int", INT),
     ("uint", UINT),
     ("double", DOUBLE),
@@ -115,11 +115,11 @@ _COMPARABLE: tuple[tuple[str, Type], ...] = (
     ("string", STRING),
     ("bytes", BYTES),
 )
-_SUMMABLE: tuple[tuple[str, Type, Any], ...] = (
+_SUMMABLE: tuple[tuple[str, CelType, Any], ...] = (
     ("int", INT, 0),
     ("uint", UINT, Uint(0)),
     ("double", DOUBLE, 0.0),
-    ("duration", DURATION, Duration(0)),
+    ("duration", DURATION, CelDuration(0)),
 )
 
 KUBERNETES: list[Overload] = [
@@ -135,21 +135,21 @@ KUBERNETES: list[Overload] = [
 def slice_of(values: Any, start: int, end: int) -> tuple[Any, ...]:
     call = f"cannot slice({start}, {end})"
     if start < 0 or end < 0:
-        raise Fault(f"{call}, negative indexes not supported")
+        raise CelError(f"{call}, negative indexes not supported")
     if start > end:
-        raise Fault(f"{call}, start index must be less than or equal to end index")
+        raise CelError(f"{call}, start index must be less than or equal to end index")
     if len(values) < end:
-        raise Fault(f"{call}, list is length {len(values)}")
+        raise CelError(f"{call}, list is length {len(values)}")
     return tuple(values[start:end])
 
 
 def flatten(values: Any, *depth: Any) -> tuple[Any, ...]:
     if not is_list(values) or (depth and type(depth[0]) is not int):
         shown = ", ".join(type_name(d) for d in depth)
-        raise Fault(f"no such overload: {type_name(values)}.flatten({shown})")
+        raise CelError(f"no such overload: {type_name(values)}.flatten({shown})")
     levels = depth[0] if depth else 1
     if levels < 0:
-        raise Fault("level must be non-negative")
+        raise CelError("level must be non-negative")
     return tuple(_flattened(values, levels))
 
 
@@ -165,28 +165,28 @@ def _flattened(values: Any, levels: int) -> list[Any]:
 
 def sort_by_keys(values: Any, keys: Any) -> tuple[Any, ...]:
     if not is_list(values):
-        raise operators.refused("@sortByAssociatedKeys", values)
+        raise operators.unsupported_operator("@sortByAssociatedKeys", values)
     return _sorted(values, keys)
 
 
 def sort(values: Any) -> tuple[Any, ...]:
     if not is_list(values):
-        raise operators.refused("sort", values)
+        raise operators.unsupported_operator("sort", values)
     return _sorted(values, values)
 
 
 def _sorted(values: Any, keys: Any) -> tuple[Any, ...]:
     if len(values) != len(keys):
-        raise Fault(
+        raise CelError(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, "
             f"but got {len(values)} and {len(keys)} elements respectively"
         )
     if not values:
         return tuple(values)
     if type(keys[0]) not in _ORDERED:
-        raise Fault("list elements must be comparable")
+        raise CelError("list elements must be comparable")
     if len(keys) > 1 and any(type(key) is not type(keys[0]) for key in keys):
-        raise Fault("list elements must have the same type")
+        raise CelError("list elements must have the same type")
     by_key: Callable[[int], Any] = cmp_to_key(lambda i, j: _order(keys[i], keys[j]) or 0)
     return tuple(values[i] for i in sorted(range(len(values)), key=by_key))
 
@@ -194,7 +194,7 @@ def _sorted(values: Any, keys: Any) -> tuple[Any, ...]:
 def numbers(count: int) -> tuple[int, ...]:
     if count > LIMIT:
         # The list would cost more than the limit, so it need not be made first.
-        raise Abort(COST_EXCEEDED)
+        raise EvaluationAborted(COST_EXCEEDED)
     return tuple(range(count))
 
 
@@ -205,7 +205,7 @@ def reverse(values: Any) -> tuple[Any, ...]:
 def distinct(values: Any) -> tuple[Any, ...]:
     kept: list[Any] = []
     for value in values:
-        if not any(operators.same(value, other) for other in kept):
+        if not any(operators.equal_for_membership(value, other) for other in kept):
             kept.append(value)
     return tuple(kept)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-from bayplan.cel.errors import Fault, no_overload
+from bayplan.cel.errors import CelError, no_such_overload
 from bayplan.cel.types.declarations import Overload, function, method
 from bayplan.cel.types.types import (
     BOOL,
@@ -51,14 +51,14 @@ def to_ip(text: str) -> Ip:
     try:
         return _read_ip(text)
     except ValueError as error:
-        raise Fault(str(error)) from None
+        raise CelError(str(error)) from None
 
 
 def to_cidr(text: str) -> Cidr:
     try:
         return _read_cidr(text)
     except ValueError as error:
-        raise Fault(f"network address parse error during conversion from string: {error}") from None
+        raise CelError(f"network address parse error during conversion from string: {error}") from None
 
 
 def is_ip(text: str) -> bool:
@@ -101,7 +101,7 @@ def contains_ip_text(range_: Cidr, text: str) -> bool:
         ip = _read_ip(text)
     except ValueError:
         # Here cel-go loses the reason.
-        raise no_overload() from None
+        raise no_such_overload() from None
     return contains_ip(range_, ip)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, function, method
 from bayplan.cel.types.types import (
     BOOL,
@@ -19,13 +19,13 @@ from bayplan.cel.types.types import (
 from bayplan.cel.values.values import (
     MISSING,
     NONE,
+    CelDuration,
     CelMap,
-    Duration,
-    Optional,
-    Timestamp,
+    CelTimestamp,
+    OptionalValue,
     Uint,
+    go_text,
     is_list,
-    show,
 )
 
 K, V = param("K"), param("V")
@@ -35,12 +35,12 @@ LIST_OPT_V = list_of(OPT_V)
 _ZERO_TIME = -62_135_596_800 * 1_000_000_000
 
 
-def of(value: Any) -> Optional:
-    return Optional(value)
+def of(value: Any) -> OptionalValue:
+    return OptionalValue(value)
 
 
-def of_non_zero(value: Any) -> Optional:
-    return NONE if _is_zero(value) else Optional(value)
+def of_non_zero(value: Any) -> OptionalValue:
+    return NONE if _is_zero(value) else OptionalValue(value)
 
 
 def _is_zero(value: Any) -> bool:
@@ -50,35 +50,35 @@ def _is_zero(value: Any) -> bool:
         return not value
     if is_list(value) or isinstance(value, CelMap):
         return len(value) == 0
-    if isinstance(value, Duration):
+    if isinstance(value, CelDuration):
         return value.nanos == 0
-    return isinstance(value, Timestamp) and value.nanos == _ZERO_TIME
+    return isinstance(value, CelTimestamp) and value.nanos == _ZERO_TIME
 
 
-def none() -> Optional:
+def none() -> OptionalValue:
     return NONE
 
 
-def value_of(held: Optional) -> Any:
+def value_of(held: OptionalValue) -> Any:
     return held.get()
 
 
-def has_value(held: Optional) -> bool:
-    return held.present
+def has_value(held: OptionalValue) -> bool:
+    return held.has_value
 
 
-def first(values: Any) -> Optional:
-    return Optional(values[0]) if values else NONE
+def first(values: Any) -> OptionalValue:
+    return OptionalValue(values[0]) if values else NONE
 
 
-def last(values: Any) -> Optional:
-    return Optional(values[-1]) if values else NONE
+def last(values: Any) -> OptionalValue:
+    return OptionalValue(values[-1]) if values else NONE
 
 
 def unwrap(values: Any) -> tuple[Any, ...]:
     for value in values:
-        if not isinstance(value, Optional):
-            raise Fault(f"value {show(value)} is not optional")
+        if not isinstance(value, OptionalValue):
+            raise CelError(f"value {go_text(value)} is not optional")
     return tuple(value.get() for value in values if value.value is not MISSING)
 
 

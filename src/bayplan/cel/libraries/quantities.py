@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import (
     Implementation,
     Overload,
@@ -37,7 +37,7 @@ def _compare(left: Any, right: Any) -> int:
 def _as_integer(value: Any) -> int:
     whole = _plain(value).as_integer()
     if whole is None:
-        raise Fault("cannot convert value to integer")
+        raise CelError("cannot convert value to integer")
     return whole
 
 
@@ -72,7 +72,7 @@ def _readers(parse: ParseQuantity) -> tuple[Implementation, Implementation]:
             return parse(text)
         except (ValueError, BayplanError) as error:
             # Upstream's sentence is the bare reason.
-            raise Fault(str(getattr(error, "reason", error))) from None
+            raise CelError(str(getattr(error, "reason", error))) from None
 
     def is_quantity(text: str) -> bool:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.regex.regex import Regex, compile_regex
 from bayplan.cel.types.declarations import Overload, method
 from bayplan.cel.types.types import INT, STRING, list_of
@@ -12,7 +12,7 @@ def _compiled(pattern: str) -> Regex:
     try:
         return compile_regex(pattern)
     except ValueError as error:
-        raise Fault(f"Illegal regex: {error}") from None
+        raise CelError(f"Illegal regex: {error}") from None
 
 
 def find(text: str, pattern: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, function, method
 from bayplan.cel.types.types import (
     BOOL,
@@ -23,7 +23,7 @@ def semver(text: str, normalize: bool = False) -> Semver:
     try:
         return _parse(text, normalize)
     except ValueError as error:
-        raise Fault(str(error)) from None
+        raise CelError(str(error)) from None
 
 
 def is_semver(text: str, normalize: bool = False) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.errors import Fault, no_overload
+from bayplan.cel.errors import CelError, no_such_overload
 from bayplan.cel.regex.regex import compile_regex
 from bayplan.cel.types.declarations import Implementation, Overload, method
 from bayplan.cel.types.types import (
@@ -17,7 +17,7 @@ from bayplan.cel.types.types import (
     STRING,
     TIMESTAMP,
     UINT,
-    Type,
+    CelType,
     list_of,
     map_of,
     optional_of,
@@ -26,9 +26,9 @@ from bayplan.cel.types.types import (
 from bayplan.cel.values import operators
 from bayplan.cel.values.values import (
     CelMap,
-    GrowingMap,
+    GrowableMap,
+    go_text,
     is_list,
-    show,
 )
 
 A, B, K, V = param("A"), param("B"), param("K"), param("V")
@@ -38,20 +38,20 @@ LIST_A, MAP_AB, MAP_KV = list_of(A), map_of(A, B), map_of(K, V)
 def size_of(value: Any) -> int:
     if isinstance(value, str | bytes) or is_list(value) or isinstance(value, CelMap):
         return len(value)
-    raise operators.refused("size", value)
+    raise operators.unsupported_operator("size", value)
 
 
 def contained_in(element: Any, container: Any) -> bool:
     if is_list(container):
-        return any(operators.same(element, held) for held in container)
+        return any(operators.equal_for_membership(element, held) for held in container)
     if isinstance(container, CelMap):
         return container.contains(element)
-    raise no_overload()
+    raise no_such_overload()
 
 
 def _texts(left: Any, right: Any) -> None:
     if type(left) is not str or type(right) is not str:
-        raise no_overload()
+        raise no_such_overload()
 
 
 def contains(text: Any, part: Any) -> bool:
@@ -71,13 +71,13 @@ def ends_with(text: Any, part: Any) -> bool:
 
 def matches(text: Any, pattern: Any) -> bool:
     if type(text) is not str:
-        raise operators.refused("matches", text)
+        raise operators.unsupported_operator("matches", text)
     if type(pattern) is not str:
-        raise no_overload()
+        raise no_such_overload()
     try:
         return compile_regex(pattern).matches(text)
     except ValueError as error:
-        raise Fault(str(error)) from None
+        raise CelError(str(error)) from None
 
 
 def not_strictly_false(value: Any) -> bool:
@@ -86,8 +86,8 @@ def not_strictly_false(value: Any) -> bool:
 
 def map_insert(held: CelMap, key: Any, value: Any) -> CelMap:
     if held.contains(key):
-        raise Fault(f"insert failed: key {show(key)} already exists")
-    target = held if isinstance(held, GrowingMap) else CelMap(held.items())
+        raise CelError(f"insert failed: key {go_text(key)} already exists")
+    target = held if isinstance(held, GrowableMap) else CelMap(held.items())
     target.put(key, value)
     return target
 
@@ -101,11 +101,11 @@ def map_merge(held: CelMap, update: CelMap) -> CelMap:
 def includes(target: Any, wanted: Any) -> bool:
     """Membership for attributes that hold one value or, from 1.36 on, a list of at most 48."""
     if not is_list(target):
-        return operators.same(target, wanted)
+        return operators.equal_for_membership(target, wanted)
     for i, held in enumerate(target):
         if i >= MAX_INCLUDES:
-            raise Fault(f"'includes' function cannot be applied to lists longer than {MAX_INCLUDES} values")
-        if operators.same(held, wanted):
+            raise CelError(f"'includes' function cannot be applied to lists longer than {MAX_INCLUDES} values")
+        if operators.equal_for_membership(held, wanted):
             return True
     return False
 
@@ -113,14 +113,14 @@ def includes(target: Any, wanted: Any) -> bool:
 MAX_INCLUDES = 48
 
 
-def _operator(name: str, *signatures: tuple[str, tuple[Type, ...], Type | None]) -> list[Overload]:
+def _operator(name: str, *signatures: tuple[str, tuple[CelType, ...], CelType | None]) -> list[Overload]:
     """Unless said otherwise, the result is of the first operand's type."""
     return [Overload(name, oid, args, result or args[0]) for oid, args, result in signatures]
 
 
 def _relation(function: str, prefix: str) -> list[Overload]:
     """Numbers are ordered across their types; everything else only among itself."""
-    pairs: list[tuple[str, Type, Type]] = [("bool", BOOL, BOOL)]
+    pairs: list[tuple[str, CelType, CelType]] = [("bool", BOOL, BOOL)]
     numbers = {"int64": INT, "uint64": UINT, "double": DOUBLE}
     for left, left_type in numbers.items():
         pairs.append((left, left_type, left_type))

@@ -7,16 +7,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.libraries.conversions import to_string
 from bayplan.cel.types.declarations import Overload, method
 from bayplan.cel.types.types import DYN, STRING, list_of
 from bayplan.cel.values.go_format import parse_float
 from bayplan.cel.values.go_format import quote as quoted
 from bayplan.cel.values.values import (
+    CelDuration,
     CelMap,
-    Duration,
-    Timestamp,
+    CelTimestamp,
     TypeValue,
     Uint,
     is_list,
@@ -49,7 +49,7 @@ REQUIREMENTS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def walk(template: str, count: int, clause: Callable[[int, str, int | None], str]) -> tuple[str, int]:
+def substitute_clauses(template: str, count: int, clause: Callable[[int, str, int | None], str]) -> tuple[str, int]:
     """The template with every clause replaced, and how many arguments it took; `ValueError` where it is malformed."""
     out: list[str] = []
     at = used = 0
@@ -96,9 +96,9 @@ def format_text(template: str, args: Any) -> str:
             raise ValueError(f"error during formatting: {error}") from None
 
     try:
-        return walk(template, len(args), clause)[0]
+        return substitute_clauses(template, len(args), clause)[0]
     except ValueError as error:
-        raise Fault(str(error)) from None
+        raise CelError(str(error)) from None
 
 
 def _render(value: Any, letter: str, precision: int | None) -> str:
@@ -166,7 +166,7 @@ def _text(value: Any) -> str:
         return "null"
     if isinstance(value, TypeValue):
         return value.name
-    if isinstance(value, str | bytes | bool | int | float | Duration | Timestamp):
+    if isinstance(value, str | bytes | bool | int | float | CelDuration | CelTimestamp):
         return to_string(value)
     raise ValueError(STRING_CLAUSE.format(type_name(value)))
 
@@ -188,9 +188,9 @@ def _nested(value: Any) -> str:
         return "b" + quoted(to_string(value))
     if isinstance(value, float):
         return quoted(_go_double(value)) if math.isinf(value) or math.isnan(value) else f"{value:.6f}"
-    if isinstance(value, Timestamp):
+    if isinstance(value, CelTimestamp):
         return f"timestamp({quoted(to_string(value))})"
-    if isinstance(value, Duration):
+    if isinstance(value, CelDuration):
         return f"duration({quoted(to_string(value))})"
     if value is None or isinstance(value, bool | int | TypeValue | CelMap) or is_list(value):
         return _text(value)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.errors import COST_EXCEEDED, Abort, Fault
+from bayplan.cel.errors import COST_EXCEEDED, CelError, EvaluationAborted
 from bayplan.cel.types.declarations import Overload, function, method
 from bayplan.cel.types.types import INT, STRING, list_of
-from bayplan.cel.values.values import show
+from bayplan.cel.values.values import go_text
 
 # Replacing is charged by what goes in, not by what comes out; texts are not grown without end for that.
 MAX_TEXT = 100_000_000
@@ -20,8 +20,8 @@ _LOWER = {c: c + 32 for c in range(65, 91)}
 _QUOTED = {ord(c): f"\\{name}" for c, name in zip('\a\b\f\n\r\t\v\\"', 'abfnrtv\\"', strict=True)}
 
 
-def _out_of_range(index: int) -> Fault:
-    return Fault(f"index out of range: {index}")
+def _out_of_range(index: int) -> CelError:
+    return CelError(f"index out of range: {index}")
 
 
 def char_at(text: str, index: int) -> str:
@@ -53,7 +53,7 @@ def last_index_of_before(text: str, part: str, offset: int) -> int:
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
     if len(text) * max(len(new), 1) > MAX_TEXT:
-        raise Abort(COST_EXCEEDED)
+        raise EvaluationAborted(COST_EXCEEDED)
     return text.replace(old, new, count if count >= 0 else -1)
 
 
@@ -79,7 +79,7 @@ def substring(text: str, start: int) -> str:
 
 def substring_range(text: str, start: int, end: int) -> str:
     if start > end:
-        raise Fault(f"invalid substring range. start: {start}, end: {end}")
+        raise CelError(f"invalid substring range. start: {start}, end: {end}")
     for index in (start, end):
         if not 0 <= index <= len(text):
             raise _out_of_range(index)
@@ -93,7 +93,7 @@ def quote(text: str) -> str:
 def join(values: Any, separator: str = "") -> str:
     for value in values:
         if type(value) is not str:
-            raise Fault(f"join: invalid input: {show(value)}")
+            raise CelError(f"join: invalid input: {go_text(value)}")
     return separator.join(values)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, method
 from bayplan.cel.types.types import (
     DURATION,
@@ -16,8 +16,8 @@ from bayplan.cel.types.types import (
     STRING,
     TIMESTAMP,
 )
-from bayplan.cel.values.go_format import NANOS, civil, quote
-from bayplan.cel.values.values import Duration, Timestamp
+from bayplan.cel.values.go_format import NANOS, civil_time, quote
+from bayplan.cel.values.values import CelDuration, CelTimestamp
 
 # What is taken from the year and the wall clock.
 Part = Callable[[int, datetime], int]
@@ -25,13 +25,13 @@ Part = Callable[[int, datetime], int]
 _FARTHEST_S = 400 * 365 * 86_400
 
 
-def _offset(at: Timestamp, zone: str) -> int:
+def _offset(at: CelTimestamp, zone: str) -> int:
     """Seconds east of UTC at that instant: a named zone, or `+01:30`."""
     head, colon, tail = zone.partition(":")
     if colon:
         minutes = _atoi(head) * 60 + (-_atoi(tail) if zone.startswith("-") else _atoi(tail))
         if abs(minutes) * 60 > _FARTHEST_S:
-            raise Fault(f"unknown time zone {zone}")
+            raise CelError(f"unknown time zone {zone}")
         return minutes * 60
     if zone in ("", "UTC"):
         return 0
@@ -39,22 +39,22 @@ def _offset(at: Timestamp, zone: str) -> int:
         moment = datetime.fromtimestamp(at.nanos // NANOS, UTC)
         delta = ZoneInfo(zone).utcoffset(moment)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise Fault(f"unknown time zone {zone}") from None
+        raise CelError(f"unknown time zone {zone}") from None
     return int(delta.total_seconds()) if delta else 0
 
 
 def _atoi(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
-        raise Fault(f"strconv.Atoi: parsing {quote(text)}: invalid syntax")
+        raise CelError(f"strconv.Atoi: parsing {quote(text)}: invalid syntax")
     return int(text)
 
 
 def _parts(name: str, base: str, part: Part, with_tz: str = "") -> list[Overload]:
-    def plain(at: Timestamp) -> int:
-        return part(*civil(at.nanos))
+    def plain(at: CelTimestamp) -> int:
+        return part(*civil_time(at.nanos))
 
-    def zoned(at: Timestamp, zone: str) -> int:
-        return part(*civil(at.nanos, _offset(at, zone)))
+    def zoned(at: CelTimestamp, zone: str) -> int:
+        return part(*civil_time(at.nanos, _offset(at, zone)))
 
     return [
         method(name, base, (TIMESTAMP,), INT, plain),
@@ -63,10 +63,10 @@ def _parts(name: str, base: str, part: Part, with_tz: str = "") -> list[Overload
 
 
 def _milliseconds() -> list[Overload]:
-    def plain(at: Timestamp, _: Any = None) -> int:
+    def plain(at: CelTimestamp, _: Any = None) -> int:
         return at.nanos % NANOS // 1_000_000
 
-    def zoned(at: Timestamp, zone: str) -> int:
+    def zoned(at: CelTimestamp, zone: str) -> int:
         _offset(at, zone)
         return plain(at)
 
@@ -79,7 +79,7 @@ def _milliseconds() -> list[Overload]:
 
 
 def _whole(name: str, overload_id: str, unit: int) -> Overload:
-    def run(value: Duration) -> int:
+    def run(value: CelDuration) -> int:
         count = abs(value.nanos) // unit
         return count if value.nanos >= 0 else -count
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.types.declarations import Overload, function, method
 from bayplan.cel.types.types import (
     BOOL,
@@ -27,7 +27,7 @@ def to_url(text: str) -> Url:
         parse_request_uri(text)
         return parse_url(text)
     except ValueError as error:
-        raise Fault(f"URL parse error during conversion from string: {error}") from None
+        raise CelError(f"URL parse error during conversion from string: {error}") from None
 
 
 def query(url: Url) -> CelMap:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.source import ExpressionSource
 
 _ESCAPE = r"\\(?:[abfnrtv\"'\\?`]|[0-3][0-7][0-7]|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
 _STRING = rf"""
@@ -32,12 +32,12 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 # The longest beginning of a token that is never finished: half an operator, or a string up to a bad escape.
-_HALF_ESCAPE = r"\\(?:u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[xX][0-9a-fA-F]?|[0-3][0-7]?)?"
-_BEGUN = re.compile(
+_PARTIAL_ESCAPE = r"\\(?:u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[xX][0-9a-fA-F]?|[0-3][0-7]?)?"
+_UNTERMINATED = re.compile(
     rf"""
     [&|=]
-  | "(?:{_ESCAPE}|[^\\"\n\r])*(?:{_HALF_ESCAPE})?
-  | '(?:{_ESCAPE}|[^\\'\n\r])*(?:{_HALF_ESCAPE})?
+  | "(?:{_ESCAPE}|[^\\"\n\r])*(?:{_PARTIAL_ESCAPE})?
+  | '(?:{_ESCAPE}|[^\\'\n\r])*(?:{_PARTIAL_ESCAPE})?
     """,
     re.VERBOSE,
 )
@@ -56,12 +56,12 @@ class Token:
 END = "<EOF>"
 
 
-def tokenize(source: Source) -> list[Token]:
+def tokenize(source: ExpressionSource) -> list[Token]:
     text, at, tokens = source.text, 0, list[Token]()
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            at = _skip(source, at)
+            at = _report_and_skip(source, at)
             continue
         kind = found.lastgroup or "OP"
         if kind != "SPACE":
@@ -73,10 +73,10 @@ def tokenize(source: Source) -> list[Token]:
     return tokens
 
 
-def _skip(source: Source, at: int) -> int:
+def _report_and_skip(source: ExpressionSource, at: int) -> int:
     """Report what cannot begin a token, up to the character that gave it away."""
     text = source.text
-    begun = _BEGUN.match(text, at)
+    begun = _UNTERMINATED.match(text, at)
     end = min(begun.end() + 1 if begun else at + 1, len(text))
     source.error_at(at, f"Syntax error: token recognition error at: '{text[at:end]}'")
     return end

@@ -27,25 +27,25 @@ _SIMPLE = {
     "`": "`",
     "?": "?",
 }
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 _HEX_DIGITS = {"x": 2, "X": 2, "u": 4, "U": 8}
 
 
-def integer(text: str) -> int:
+def parse_integer(text: str) -> int:
     value = _number(text)
     if value is None or not INT_MIN <= value <= INT_MAX:
         raise ValueError("invalid int literal")
     return value
 
 
-def unsigned(text: str) -> Uint:
+def parse_unsigned(text: str) -> Uint:
     value = _number(text[:-1])
     if value is None or value > UINT_MAX:
         raise ValueError("invalid uint literal")
     return Uint(value)
 
 
-def double(text: str) -> float:
+def parse_double(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise ValueError("invalid double literal")
@@ -57,17 +57,17 @@ def _number(text: str) -> int | None:
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
     base = 16 if digits.startswith("0x") else 10
     digits = digits.removeprefix("0x").lstrip("0") or "0"
-    return sign * int(digits, base) if len(digits) <= _MOST_DIGITS else None
+    return sign * int(digits, base) if len(digits) <= _MAX_DIGITS else None
 
 
-def string(text: str) -> str:
+def parse_string(text: str) -> str:
     body, raw = _strip(text)
     if raw or "\\" not in body:
         return body
     return "".join(chr(c) for c in _unescape(body, is_bytes=False))
 
 
-def byte_string(text: str) -> bytes:
+def parse_bytes(text: str) -> bytes:
     body, raw = _strip(text[1:])
     if raw or "\\" not in body:
         return body.encode()

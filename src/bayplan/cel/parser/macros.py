@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.source import ExpressionSource
 from bayplan.cel.parser.syntax import (
     ACCUMULATOR,
     UNUSED,
@@ -37,10 +37,10 @@ class MacroError(Exception):
         self.node_id = node.id
 
 
-class Factory:
+class NodeFactory:
     """Makes nodes with fresh ids; what a macro makes stands where the macro was called."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ExpressionSource) -> None:
         self._source = source
         self._last = 0
         self.at = 0
@@ -72,11 +72,11 @@ class Factory:
         return twin
 
     def _renumber(self, node: Expr) -> None:
-        node.id = self.node_id(self._source.place(node.id))
+        node.id = self.node_id(self._source.set_offset(node.id))
         for child in children(node):
             self._renumber(child)
 
-    def fold(
+    def comprehension(
         self,
         over: Expr,
         variables: tuple[str, str],
@@ -90,10 +90,12 @@ class Factory:
 
     def bind(self, name: str, value: Expr, result: Expr) -> Expr:
         """A fold over nothing: only the initial value and the result are left."""
-        return self.fold(self.list(), (UNUSED, ""), name, value, self.literal(value=False), self.ident(name), result)
+        return self.comprehension(
+            self.list(), (UNUSED, ""), name, value, self.literal(value=False), self.ident(name), result
+        )
 
 
-Macro = Callable[[Factory, "Expr | None", list[Expr]], "Expr | None"]
+Macro = Callable[[NodeFactory, "Expr | None", list[Expr]], "Expr | None"]
 
 
 def _name(node: Expr, message: str) -> str:
@@ -113,7 +115,7 @@ def _variables(args: list[Expr], message: str, count: int) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _has(make: Factory, _: Expr | None, args: list[Expr]) -> Expr:
+def _has(make: NodeFactory, _: Expr | None, args: list[Expr]) -> Expr:
     tested = args[0]
     if not isinstance(tested, Select):
         raise MacroError(tested, "invalid argument to has() macro")
@@ -121,7 +123,7 @@ def _has(make: Factory, _: Expr | None, args: list[Expr]) -> Expr:
 
 
 def _quantifier(kind: str, variables: int) -> Macro:
-    def expand(make: Factory, target: Expr | None, args: list[Expr]) -> Expr:
+    def expand(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
         assert target is not None
         names = _variables(args, "argument must be a simple name", variables)
         predicate = args[variables]
@@ -138,50 +140,52 @@ def _quantifier(kind: str, variables: int) -> Macro:
             init, condition = make.literal(0), make.literal(value=True)
             step = make.call("_?_:_", predicate, make.call("_+_", accu(), make.literal(1)), accu())
             result = make.call("_==_", accu(), make.literal(1))
-        return make.fold(target, names, ACCUMULATOR, init, condition, step, result)
+        return make.comprehension(target, names, ACCUMULATOR, init, condition, step, result)
 
     return expand
 
 
-def _collect(make: Factory, over: Expr, names: tuple[str, str], init: Expr, keep: Expr | None, step: Expr) -> Expr:
+def _collecting_comprehension(
+    make: NodeFactory, over: Expr, names: tuple[str, str], init: Expr, keep: Expr | None, step: Expr
+) -> Expr:
     """A fold that grows its accumulator by `step`, where `keep` allows."""
     if keep is not None:
         step = make.call("_?_:_", keep, step, make.accumulator())
     condition = make.literal(value=True)
-    return make.fold(over, names, ACCUMULATOR, init, condition, step, make.accumulator())
+    return make.comprehension(over, names, ACCUMULATOR, init, condition, step, make.accumulator())
 
 
-def _map(make: Factory, target: Expr | None, args: list[Expr]) -> Expr:
+def _map(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
     assert target is not None
     names = _variables(args, "argument is not an identifier", 1)
     keep = args[1] if len(args) == 3 else None
     step = make.call("_+_", make.accumulator(), make.list(args[-1]))
-    return _collect(make, target, names, make.list(), keep, step)
+    return _collecting_comprehension(make, target, names, make.list(), keep, step)
 
 
-def _filter(make: Factory, target: Expr | None, args: list[Expr]) -> Expr:
+def _filter(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
     assert target is not None
     names = _variables(args, "argument is not an identifier", 1)
     step = make.call("_+_", make.accumulator(), make.list(args[0]))
-    return _collect(make, target, names, make.list(), args[1], step)
+    return _collecting_comprehension(make, target, names, make.list(), args[1], step)
 
 
-def _transform_list(make: Factory, target: Expr | None, args: list[Expr]) -> Expr:
+def _transform_list(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
     assert target is not None
     names = _variables(args, "argument must be a simple name", 2)
     keep = args[2] if len(args) == 4 else None
     step = make.call("_+_", make.accumulator(), make.list(args[-1]))
-    return _collect(make, target, names, make.list(), keep, step)
+    return _collecting_comprehension(make, target, names, make.list(), keep, step)
 
 
 def _transform_map(*, entries: bool) -> Macro:
-    def expand(make: Factory, target: Expr | None, args: list[Expr]) -> Expr:
+    def expand(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
         assert target is not None
         names = _variables(args, "argument must be a simple name", 2)
         keep = args[2] if len(args) == 4 else None
         key = [] if entries else [make.ident(names[0])]
         step = make.call("cel.@mapInsert", make.accumulator(), *key, args[-1])
-        return _collect(make, target, names, MapExpr(make.node_id(), []), keep, step)
+        return _collecting_comprehension(make, target, names, MapExpr(make.node_id(), []), keep, step)
 
     return expand
 
@@ -189,7 +193,7 @@ def _transform_map(*, entries: bool) -> Macro:
 def _opt_map(*, flat: bool) -> Macro:
     macro = "optFlatMap" if flat else "optMap"
 
-    def expand(make: Factory, target: Expr | None, args: list[Expr]) -> Expr:
+    def expand(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
         assert target is not None
         if not isinstance(args[0], Ident):
             raise MacroError(args[0], f"{macro}() variable name must be a simple identifier")
@@ -201,7 +205,7 @@ def _opt_map(*, flat: bool) -> Macro:
     return expand
 
 
-def _bind(make: Factory, target: Expr | None, args: list[Expr]) -> Expr | None:
+def _bind(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr | None:
     if not (isinstance(target, Ident) and target.name == "cel"):
         return None
     if not isinstance(args[0], Ident):
@@ -209,7 +213,7 @@ def _bind(make: Factory, target: Expr | None, args: list[Expr]) -> Expr | None:
     return make.bind(args[0].name, args[1], args[2])
 
 
-def _sort_by(make: Factory, target: Expr | None, args: list[Expr]) -> Expr:
+def _sort_by(make: NodeFactory, target: Expr | None, args: list[Expr]) -> Expr:
     assert target is not None
     if isinstance(target, Literal | MapExpr):
         message = "sortBy can only be applied to a list, identifier, comprehension, call or select expression"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from bayplan.cel.parser import literals
 from bayplan.cel.parser.lexer import END, Token, tokenize
-from bayplan.cel.parser.macros import MACROS, Factory, MacroError
-from bayplan.cel.parser.source import Source
+from bayplan.cel.parser.macros import MACROS, MacroError, NodeFactory
+from bayplan.cel.parser.source import ExpressionSource
 from bayplan.cel.parser.syntax import (
     Call,
     Expr,
@@ -60,11 +60,11 @@ _PRODUCTS = {"*": "_*_", "/": "_/_", "%": "_%_"}
 _BINARY = _LOGIC | _RELATIONS | _SUMS | _PRODUCTS
 _RELATION_LEVEL = 3
 _LEVELS = {"||": 1, "&&": 2} | dict.fromkeys(_RELATIONS, 3) | dict.fromkeys(_SUMS, 4) | dict.fromkeys(_PRODUCTS, 5)
-_STARTERS = (
+_EXPRESSION_START_TEXT = (
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
 )
 
-_BEGINNINGS = frozenset(
+_EXPRESSION_START_TOKENS = frozenset(
     [
         "[",
         "{",
@@ -85,20 +85,20 @@ _BEGINNINGS = frozenset(
 )
 
 
-class _SyntaxError(Exception):
+class _ParseStopped(Exception):
     """Stops the parser at the first token that fits nowhere; the error itself is in the source."""
 
 
-def parse(source: Source) -> Expr:
+def parse(source: ExpressionSource) -> Expr:
     """The tree, or `CompileError` with all that the parser found."""
     if len(source.text) > MAX_CODE_POINTS:
         size = len(source.text)
         source.error_at(-1, f"expression code point size exceeds limit: size: {size}, limit {MAX_CODE_POINTS}")
         source.check()
-    parser = _Parser(source)
+    parser = _CelParser(source)
     try:
         tree = parser.start()
-    except (_SyntaxError, RecursionError) as stop:
+    except (_ParseStopped, RecursionError) as stop:
         if isinstance(stop, RecursionError):
             source.error_at(-1, f"expression recursion limit exceeded: {MAX_DEPTH}")
         source.check()
@@ -107,12 +107,12 @@ def parse(source: Source) -> Expr:
     return tree
 
 
-class _Parser:
-    def __init__(self, source: Source) -> None:
+class _CelParser:
+    def __init__(self, source: ExpressionSource) -> None:
         self._source = source
         self._tokens = tokenize(source)
         self._at = 0
-        self._factory = Factory(source)
+        self._factory = NodeFactory(source)
         self._depth = dict.fromkeys(("expr", "relation", "calc", "member"), 0)
 
     # --- tokens
@@ -134,20 +134,20 @@ class _Parser:
             return self._advance()
         wanted, found = (kind if kind.isupper() else f"'{kind}'"), self._next.text
         if self._tokens[min(self._at + 1, len(self._tokens) - 1)].kind == kind:
-            raise self._refuse(f"extraneous input '{found}' expecting {wanted}")
+            raise self._error(f"extraneous input '{found}' expecting {wanted}")
         if kind in (")", "]") and self._next.kind == END:
-            raise self._refuse(f"missing {wanted} at '{found}'")
-        raise self._refuse(f"mismatched input '{found}' expecting {wanted}")
+            raise self._error(f"missing {wanted} at '{found}'")
+        raise self._error(f"mismatched input '{found}' expecting {wanted}")
 
-    def _refuse(self, message: str) -> _SyntaxError:
+    def _error(self, message: str) -> _ParseStopped:
         self._source.error_at(self._next.offset, f"Syntax error: {message}")
-        return _SyntaxError()
+        return _ParseStopped()
 
-    def _deeper(self, rule: str) -> None:
+    def _nested(self, rule: str) -> None:
         self._depth[rule] += 1
         if self._depth[rule] > MAX_DEPTH:
             self._source.error_at(-1, f"expression recursion limit exceeded: {MAX_DEPTH}")
-            raise _SyntaxError
+            raise _ParseStopped
 
     # --- rules
 
@@ -156,12 +156,12 @@ class _Parser:
         if self._next.kind != END:
             last = self._tokens[self._at + 1].kind == END
             problem = "extraneous" if last else "mismatched"
-            raise self._refuse(f"{problem} input '{self._next.text}' expecting <EOF>")
+            raise self._error(f"{problem} input '{self._next.text}' expecting <EOF>")
         return tree
 
     def _expr(self) -> Expr:
         kept = self._depth.copy()
-        self._deeper("expr")
+        self._nested("expr")
         condition = self._operators()
         if question := self._take("?"):
             node_id = self._factory.node_id(question.offset)
@@ -192,9 +192,9 @@ class _Parser:
         if level < _RELATION_LEVEL:
             self._depth["relation"] = base["relation"]
         elif level == _RELATION_LEVEL:
-            self._deeper("relation")
+            self._nested("relation")
         else:
-            self._deeper("calc")
+            self._nested("calc")
 
     def _reduce(self, operands: list[Expr], token: Token) -> None:
         right, left = operands.pop(), operands.pop()
@@ -223,10 +223,10 @@ class _Parser:
 
     def _member(self) -> Expr:
         kept = self._depth["member"]
-        self._deeper("member")
+        self._nested("member")
         node = self._primary()
         while token := self._take(".", "["):
-            self._deeper("member")
+            self._nested("member")
             node = self._dot(node, token) if token.kind == "." else self._index(node, token)
         self._depth["member"] = kept
         return node
@@ -266,13 +266,13 @@ class _Parser:
 
     def _expand(
         self,
-        macro: Callable[[Factory, Expr | None, list[Expr]], Expr | None],
+        macro: Callable[[NodeFactory, Expr | None, list[Expr]], Expr | None],
         node_id: int,
         function: str,
         target: Expr | None,
         args: list[Expr],
     ) -> Expr:
-        self._factory.at = self._source.place(node_id)
+        self._factory.at = self._source.set_offset(node_id)
         try:
             return macro(self._factory, target, args) or Call(node_id, function, args, target)
         except MacroError as error:
@@ -369,8 +369,8 @@ class _Parser:
         elif minus or token.kind not in _LITERALS:
             self._at -= 1
             following = self._tokens[self._at + 1].kind if token.kind != END else END
-            problem = "extraneous" if following in _BEGINNINGS else "mismatched"
-            raise self._refuse(f"{problem} input '{token.text}' expecting {_STARTERS}")
+            problem = "extraneous" if following in _EXPRESSION_START_TOKENS else "mismatched"
+            raise self._error(f"{problem} input '{token.text}' expecting {_EXPRESSION_START_TEXT}")
         begin = (minus or token).offset
         try:
             value = _LITERALS[token.kind](("-" if minus else "") + token.text)
@@ -381,11 +381,11 @@ class _Parser:
 
 
 _LITERALS: dict[str, Callable[[str], Scalar]] = {
-    "NUM_INT": literals.integer,
-    "NUM_UINT": literals.unsigned,
-    "NUM_FLOAT": literals.double,
-    "STRING": literals.string,
-    "BYTES": literals.byte_string,
+    "NUM_INT": literals.parse_integer,
+    "NUM_UINT": literals.parse_unsigned,
+    "NUM_FLOAT": literals.parse_double,
+    "STRING": literals.parse_string,
+    "BYTES": literals.parse_bytes,
     "true": lambda _: True,
     "false": lambda _: False,
     "null": lambda _: None,

@@ -9,10 +9,10 @@ from bayplan.cel.errors import CompileError
 
 MAX_ERRORS = 100
 # Full-width, so that the pointer stands under its character where the text is not Latin.
-WIDE_DOT, WIDE_TIP = "\uff0e", "\uff3e"
+FULLWIDTH_DOT, FULLWIDTH_CARET = "\uff0e", "\uff3e"
 
 
-class Source:
+class ExpressionSource:
     """The text, the place of every node, and the errors found so far."""
 
     def __init__(self, text: str) -> None:
@@ -21,7 +21,7 @@ class Source:
         self._errors: list[tuple[int, int, str]] = []
         self._count = 0
 
-    def place(self, node_id: int) -> int:
+    def set_offset(self, node_id: int) -> int:
         return self.positions.get(node_id, -1)
 
     def error_at(self, offset: int, message: str) -> None:
@@ -31,7 +31,7 @@ class Source:
             self._errors.append((line, column, message))
 
     def error(self, node_id: int, message: str) -> None:
-        self.error_at(self.place(node_id), message)
+        self.error_at(self.set_offset(node_id), message)
 
     def check(self) -> None:
         """Raise what was collected."""
@@ -56,6 +56,6 @@ class Source:
         if line < 1:
             return head
         snippet = self.text.split("\n")[line - 1].replace("\t", " ")
-        dots = "".join("." if c.isascii() else WIDE_DOT for c in snippet[:column])
-        tip = "^" if snippet[column : column + 1].isascii() else WIDE_TIP
+        dots = "".join("." if c.isascii() else FULLWIDTH_DOT for c in snippet[:column])
+        tip = "^" if snippet[column : column + 1].isascii() else FULLWIDTH_CARET
         return f"{head}\n | {snippet}\n | {dots}{tip}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 # Longer ranges are not searched for a character that folds to the same as another.
-_SEARCHED = 64
+_BINARY_SEARCH_MIN = 64
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 Predicate: TypeAlias = Callable[[str], bool]
@@ -35,15 +35,15 @@ class CharSet:
         return any(lo <= code <= hi for lo, hi in self.ranges) or any(p(c) for p in self.predicates)
 
     def _holds_folded(self, c: str) -> bool:
-        key = folded(c)
+        key = case_folded(c)
         if any(self._holds(v) for v in (key, key.lower(), c.upper(), c.lower()) if len(v) == 1):
             return True
         # Three and more characters may fold together; only short ranges are worth the search.
-        short = ((lo, hi) for lo, hi in self.ranges if hi - lo < _SEARCHED)
-        return any(folded(chr(code)) == key for lo, hi in short for code in range(lo, hi + 1))
+        short = ((lo, hi) for lo, hi in self.ranges if hi - lo < _BINARY_SEARCH_MIN)
+        return any(case_folded(chr(code)) == key for lo, hi in short for code in range(lo, hi + 1))
 
 
-def folded(c: str) -> str:
+def case_folded(c: str) -> str:
     """One character for all that are equal when case does not matter."""
     lower = c.lower()
     upper = lower.upper()

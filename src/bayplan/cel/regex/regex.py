@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from bayplan.cel.regex.char_sets import CharSet
 from bayplan.cel.regex.syntax import (
+    Alternation,
     Assertion,
-    Choice,
     Node,
     Repeat,
     Sequence,
@@ -33,14 +33,14 @@ class Regex:
         tree = parse(pattern)
         self._tree = tree
         self._fast, self._fast_limit = _fast_path(tree)
-        self._machine: Machine | None = None
+        self._machine: NfaMachine | None = None
 
     def search(self, text: str, start: int = 0) -> tuple[int, int] | None:
         if self._fast is not None and len(text) <= self._fast_limit:
             found = self._fast.search(text, start)
             return found.span() if found else None
         if self._machine is None:
-            self._machine = Machine(self._tree)
+            self._machine = NfaMachine(self._tree)
         return self._machine.search(text, start)
 
     def matches(self, text: str) -> bool:
@@ -75,14 +75,14 @@ def compile_regex(pattern: str) -> Regex:
 
 
 def _fast_path(tree: Node) -> tuple[re.Pattern[str] | None, int]:
-    writer = _Writer()
+    writer = _PatternTranslator()
     if not writer.visit(tree, in_loop=False) or writer.optionals > 8:
         return None, 0
     limit = int(_STEP_BUDGET ** (1 / (writer.loops + 1)))
     return re.compile("".join(writer.out)), limit
 
 
-class _Writer:
+class _PatternTranslator:
     """Writes a pattern in Python's syntax, or gives up where backtracking could explode."""
 
     def __init__(self) -> None:
@@ -101,8 +101,8 @@ class _Writer:
                 return all(self.visit(part, in_loop=in_loop) for part in node.parts) and not (
                     in_loop and not node.parts
                 )
-            case Choice():
-                return not in_loop and self._choice(node)
+            case Alternation():
+                return not in_loop and self._alternation(node)
             case Repeat():
                 return not in_loop and self._repeat(node)
 
@@ -118,7 +118,7 @@ class _Writer:
         # Python's folding is not Go's beyond ASCII.
         return not node.fold or all(hi < 128 for _, hi in node.ranges)
 
-    def _choice(self, node: Choice) -> bool:
+    def _alternation(self, node: Alternation) -> bool:
         self.out.append("(?:")
         for i, option in enumerate(node.options):
             if i:
@@ -161,7 +161,7 @@ _ASSERTIONS = {
 # --- the machine
 
 
-class Machine:
+class NfaMachine:
     """Follows all paths through the pattern together, in order of preference."""
 
     def __init__(self, tree: Node) -> None:
@@ -179,12 +179,12 @@ class Machine:
             case Sequence():
                 for part in node.parts:
                     self._emit(part)
-            case Choice():
-                self._emit_choice(node)
+            case Alternation():
+                self._emit_alternation(node)
             case Repeat():
                 self._emit_repeat(node)
 
-    def _emit_choice(self, node: Choice) -> None:
+    def _emit_alternation(self, node: Alternation) -> None:
         exits: list[int] = []
         for option in node.options[:-1]:
             split = self._reserve()
@@ -257,13 +257,13 @@ class Machine:
                     stack.append(y)
                 stack.append(x)
             elif op == _ASSERT:
-                if _holds(str(arg), text, at):
+                if _assertion_holds(str(arg), text, at):
                     stack.append(x)
             else:
                 alive.append((pc, begin))
 
 
-def _holds(kind: str, text: str, at: int) -> bool:
+def _assertion_holds(kind: str, text: str, at: int) -> bool:
     match kind:
         case "begin_text":
             return at == 0

@@ -36,7 +36,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternation:
     options: tuple[Node, ...]
 
 
@@ -48,7 +48,7 @@ class Repeat:
     greedy: bool
 
 
-Node: TypeAlias = "CharSet | Assertion | Sequence | Choice | Repeat"
+Node: TypeAlias = "CharSet | Assertion | Sequence | Alternation | Repeat"
 
 
 _CONTROL = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
@@ -67,7 +67,7 @@ class _Flags:
     U: bool = False
 
 
-class _Group:
+class _OpenGroup:
     """An open parenthesis: finished options, the parts of the one being read, and the flags to go back to."""
 
     def __init__(self, flags: _Flags) -> None:
@@ -77,7 +77,7 @@ class _Group:
 
     def close(self) -> Node:
         self.next_option()
-        return self.options[0] if len(self.options) == 1 else Choice(tuple(self.options))
+        return self.options[0] if len(self.options) == 1 else Alternation(tuple(self.options))
 
     def next_option(self) -> None:
         self.options.append(self.parts[0] if len(self.parts) == 1 else Sequence(tuple(self.parts)))
@@ -85,15 +85,15 @@ class _Group:
 
 
 def parse(pattern: str) -> Node:
-    return _Parser(pattern).parse()
+    return _RegexParser(pattern).parse()
 
 
-class _Parser:
+class _RegexParser:
     def __init__(self, pattern: str) -> None:
         self._text = pattern
         self._at = 0
         self._flags = _Flags()
-        self._stack = [_Group(self._flags)]
+        self._stack = [_OpenGroup(self._flags)]
         # Where the last repetition operator stood: another one right behind it is refused.
         self._repeated_at = self._repeat_ended = -1
 
@@ -151,7 +151,7 @@ class _Parser:
             self._set_flags()
 
     def _push(self) -> None:
-        self._stack.append(_Group(self._flags))
+        self._stack.append(_OpenGroup(self._flags))
 
     def _named(self) -> None:
         begin = self._text.index("<", self._at) + 1
@@ -379,7 +379,7 @@ def _check_size(node: Node, budget: int, pattern: str) -> None:
         case Sequence():
             for part in node.parts:
                 _check_size(part, budget, pattern)
-        case Choice():
+        case Alternation():
             for option in node.options:
                 _check_size(option, budget, pattern)
         case _:

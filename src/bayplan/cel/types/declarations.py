@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel.types.types import Kind, Type
+from bayplan.cel.types.types import CelType, TypeKind
 
 # What implements a function: CEL values in, a CEL value out, a `Fault` raised where cel-go returns an error.
 Implementation = Callable[..., Any]
@@ -22,22 +22,22 @@ class Overload:
 
     function: str
     id: str
-    args: tuple[Type, ...]
-    result: Type
+    args: tuple[CelType, ...]
+    result: CelType
     member: bool = False
     run: Implementation | None = None
     guarded: bool = True
 
     @property
-    def params(self) -> list[Type]:
-        found: dict[Type, None] = {}
+    def params(self) -> list[CelType]:
+        found: dict[CelType, None] = {}
         for t in (self.result, *self.args):
             _collect(found, t)
         return list(found)
 
 
-def _collect(found: dict[Type, None], t: Type) -> None:
-    if t.kind is Kind.PARAM:
+def _collect(found: dict[CelType, None], t: CelType) -> None:
+    if t.kind is TypeKind.PARAM:
         found[t] = None
     for p in t.params:
         _collect(found, p)
@@ -50,11 +50,11 @@ class Function:
     singleton: Implementation | None = None
 
 
-def function(name: str, overload_id: str, args: tuple[Type, ...], result: Type, run: Implementation) -> Overload:
+def function(name: str, overload_id: str, args: tuple[CelType, ...], result: CelType, run: Implementation) -> Overload:
     return Overload(name, overload_id, args, result, run=run)
 
 
-def method(name: str, overload_id: str, args: tuple[Type, ...], result: Type, run: Implementation) -> Overload:
+def method(name: str, overload_id: str, args: tuple[CelType, ...], result: CelType, run: Implementation) -> Overload:
     """`args[0]` is the receiver."""
     return Overload(name, overload_id, args, result, member=True, run=run)
 

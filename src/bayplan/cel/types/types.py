@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Kind(Enum):
+class TypeKind(Enum):
     ANY = "any"
     BOOL = "bool"
     BYTES = "bytes"
@@ -32,12 +32,12 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class CelType:
     """`name` is the runtime name: what `type(x)` prints and what call errors mention."""
 
-    kind: Kind
+    kind: TypeKind
     name: str
-    params: tuple[Type, ...] = ()
+    params: tuple[CelType, ...] = ()
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -50,56 +50,56 @@ class Type:
     @property
     def is_dyn(self) -> bool:
         """Nothing is known before run time."""
-        return self.kind is Kind.DYN or self.kind is Kind.ANY
+        return self.kind is TypeKind.DYN or self.kind is TypeKind.ANY
 
     @property
     def is_dyn_or_error(self) -> bool:
         return self.kind in _WILDCARDS
 
 
-_WILDCARDS = (Kind.DYN, Kind.ANY, Kind.ERROR)
+_WILDCARDS = (TypeKind.DYN, TypeKind.ANY, TypeKind.ERROR)
 
-ANY = Type(Kind.ANY, "google.protobuf.Any")
-BOOL = Type(Kind.BOOL, "bool")
-BYTES = Type(Kind.BYTES, "bytes")
-DOUBLE = Type(Kind.DOUBLE, "double")
-DURATION = Type(Kind.DURATION, "google.protobuf.Duration")
-DYN = Type(Kind.DYN, "dyn")
-ERROR = Type(Kind.ERROR, "error")
-INT = Type(Kind.INT, "int")
-NULL = Type(Kind.NULL, "null_type")
-STRING = Type(Kind.STRING, "string")
-TIMESTAMP = Type(Kind.TIMESTAMP, "google.protobuf.Timestamp")
-TYPE = Type(Kind.TYPE, "type")
-UINT = Type(Kind.UINT, "uint")
-
-
-def list_of(element: Type) -> Type:
-    return Type(Kind.LIST, "list", (element,))
+ANY = CelType(TypeKind.ANY, "google.protobuf.Any")
+BOOL = CelType(TypeKind.BOOL, "bool")
+BYTES = CelType(TypeKind.BYTES, "bytes")
+DOUBLE = CelType(TypeKind.DOUBLE, "double")
+DURATION = CelType(TypeKind.DURATION, "google.protobuf.Duration")
+DYN = CelType(TypeKind.DYN, "dyn")
+ERROR = CelType(TypeKind.ERROR, "error")
+INT = CelType(TypeKind.INT, "int")
+NULL = CelType(TypeKind.NULL, "null_type")
+STRING = CelType(TypeKind.STRING, "string")
+TIMESTAMP = CelType(TypeKind.TIMESTAMP, "google.protobuf.Timestamp")
+TYPE = CelType(TypeKind.TYPE, "type")
+UINT = CelType(TypeKind.UINT, "uint")
 
 
-def map_of(key: Type, value: Type) -> Type:
-    return Type(Kind.MAP, "map", (key, value))
+def list_of(element: CelType) -> CelType:
+    return CelType(TypeKind.LIST, "list", (element,))
 
 
-def optional_of(value: Type) -> Type:
-    return Type(Kind.OPAQUE, "optional_type", (value,))
+def map_of(key: CelType, value: CelType) -> CelType:
+    return CelType(TypeKind.MAP, "map", (key, value))
 
 
-def type_of_type(instance: Type) -> Type:
-    return Type(Kind.TYPE, "type", (instance,))
+def optional_of(value: CelType) -> CelType:
+    return CelType(TypeKind.OPAQUE, "optional_type", (value,))
 
 
-def opaque(name: str) -> Type:
-    return Type(Kind.OPAQUE, name)
+def type_of_type(instance: CelType) -> CelType:
+    return CelType(TypeKind.TYPE, "type", (instance,))
 
 
-def struct(name: str) -> Type:
-    return Type(Kind.STRUCT, name)
+def opaque(name: str) -> CelType:
+    return CelType(TypeKind.OPAQUE, name)
 
 
-def param(name: str) -> Type:
-    return Type(Kind.PARAM, name)
+def struct(name: str) -> CelType:
+    return CelType(TypeKind.STRUCT, name)
+
+
+def param(name: str) -> CelType:
+    return CelType(TypeKind.PARAM, name)
 
 
 QUANTITY = struct("kubernetes.Quantity")
@@ -110,48 +110,50 @@ IP = opaque("net.IP")
 CIDR = opaque("net.CIDR")
 DEVICE = struct("kubernetes.DRADevice")
 
-_SHORT = {
-    Kind.ANY: "any",
-    Kind.DURATION: "duration",
-    Kind.ERROR: "!error!",
-    Kind.NULL: "null",
-    Kind.TIMESTAMP: "timestamp",
+_SHORT_NAMES = {
+    TypeKind.ANY: "any",
+    TypeKind.DURATION: "duration",
+    TypeKind.ERROR: "!error!",
+    TypeKind.NULL: "null",
+    TypeKind.TIMESTAMP: "timestamp",
 }
 
 
-def describe(t: Type) -> str:
+def short_name(t: CelType) -> str:
     """The name that compile errors use."""
-    if t.kind in _SHORT:
-        return _SHORT[t.kind]
+    if t.kind in _SHORT_NAMES:
+        return _SHORT_NAMES[t.kind]
     if not t.params:
         return t.name
-    return f"{t.name}({', '.join(describe(p) for p in t.params)})"
+    return f"{t.name}({', '.join(short_name(p) for p in t.params)})"
 
 
-def declared(t: Type) -> str:
+def full_name(t: CelType) -> str:
     """The name in full, as the sentence about an expression's result type has it."""
-    if t.kind is Kind.PARAM:
+    if t.kind is TypeKind.PARAM:
         return f"<{t.name}>"
     if not t.params:
         return t.name
-    return f"{t.name}({', '.join(declared(p) for p in t.params)})"
+    return f"{t.name}({', '.join(full_name(p) for p in t.params)})"
 
 
-def describe_call(args: list[Type], *, member: bool) -> str:
+def describe_call(args: list[CelType], *, member: bool) -> str:
     """`(int, string)` for a function, `string.(int)` for a method."""
-    head = f"{describe(args[0])}." if member else ""
+    head = f"{short_name(args[0])}." if member else ""
     rest = args[1:] if member else args
-    return f"{head}({', '.join(describe(a) for a in rest)})"
+    return f"{head}({', '.join(short_name(a) for a in rest)})"
 
 
-def is_optional(t: Type) -> bool:
-    return t.kind is Kind.OPAQUE and t.name == "optional_type"
+def is_optional(t: CelType) -> bool:
+    return t.kind is TypeKind.OPAQUE and t.name == "optional_type"
 
 
-def unwrap_optional(t: Type) -> Type:
+def unwrap_optional(t: CelType) -> CelType:
     return t.params[0] if is_optional(t) else t
 
 
-def mentions_dyn(t: Type) -> bool:
+def mentions_dyn(t: CelType) -> bool:
     """Whether a value of this static type may still turn out to be of another type at run time."""
-    return t.kind in (Kind.DYN, Kind.ANY, Kind.PARAM, Kind.ERROR) or any(mentions_dyn(p) for p in t.params)
+    return t.kind in (TypeKind.DYN, TypeKind.ANY, TypeKind.PARAM, TypeKind.ERROR) or any(
+        mentions_dyn(p) for p in t.params
+    )

@@ -22,8 +22,8 @@ def parse_address(text: str) -> tuple[IPv4Address | IPv6Address, str]:
         if c == ":":
             return _Ipv6(text).parse()
         if c == "%":
-            raise _refused(text, "missing IPv6 address")
-    raise _refused(text, "unable to parse IP")
+            raise _parse_error(text, "missing IPv6 address")
+    raise _parse_error(text, "unable to parse IP")
 
 
 def parse_prefix(text: str) -> tuple[IPv4Address | IPv6Address, int]:
@@ -43,7 +43,7 @@ def parse_prefix(text: str) -> tuple[IPv4Address | IPv6Address, int]:
     return address, int(digits)
 
 
-def _refused(text: str, reason: str, at: str = "") -> ValueError:
+def _parse_error(text: str, reason: str, at: str = "") -> ValueError:
     place = f" (at {quote(at)})" if at else ""
     return ValueError(f"ParseAddr({quote(text)}): {reason}{place}")
 
@@ -57,21 +57,21 @@ def _ipv4_fields(whole: str, text: str) -> bytes:
     for i, c in enumerate(text):
         if c in "0123456789":
             if digits == 1 and value == 0:
-                raise _refused(whole, "IPv4 field has octet with leading zero")
+                raise _parse_error(whole, "IPv4 field has octet with leading zero")
             value, digits = value * 10 + int(c), digits + 1
             if value > 255:
-                raise _refused(whole, "IPv4 field has value >255")
+                raise _parse_error(whole, "IPv4 field has value >255")
         elif c == ".":
             if i == 0 or i == len(text) - 1 or text[i - 1] == ".":
-                raise _refused(whole, "IPv4 field must have at least one digit", text[i:])
+                raise _parse_error(whole, "IPv4 field must have at least one digit", text[i:])
             if len(fields) == 3:
-                raise _refused(whole, "IPv4 address too long")
+                raise _parse_error(whole, "IPv4 address too long")
             fields.append(value)
             value, digits = 0, 0
         else:
-            raise _refused(whole, "unexpected character", text[i:])
+            raise _parse_error(whole, "unexpected character", text[i:])
     if len(fields) < 3:
-        raise _refused(whole, "IPv4 address too short")
+        raise _parse_error(whole, "IPv4 address too short")
     fields.append(value)
     return bytes(fields)
 
@@ -83,7 +83,7 @@ class _Ipv6:
         self._whole = text
         self._rest, percent, self._zone = text.partition("%")
         if percent and not self._zone:
-            raise _refused(text, "zone must be a non-empty string")
+            raise _parse_error(text, "zone must be a non-empty string")
         self._bytes = bytearray()
         self._gap = -1
 
@@ -94,15 +94,15 @@ class _Ipv6:
         while more and len(self._bytes) < 16:
             more = self._group()
         if self._rest:
-            raise _refused(self._whole, "trailing garbage after address", self._rest)
+            raise _parse_error(self._whole, "trailing garbage after address", self._rest)
         return IPv6Address(self._filled()), self._zone
 
     def _filled(self) -> bytes:
         missing = 16 - len(self._bytes)
         if missing and self._gap < 0:
-            raise _refused(self._whole, "address string too short")
+            raise _parse_error(self._whole, "address string too short")
         if not missing and self._gap >= 0:
-            raise _refused(self._whole, "the :: must expand to at least one field of zeros")
+            raise _parse_error(self._whole, "the :: must expand to at least one field of zeros")
         gap = max(self._gap, 0)
         return bytes(self._bytes[:gap]) + bytes(missing) + bytes(self._bytes[gap:])
 
@@ -111,9 +111,9 @@ class _Ipv6:
         rest = self._rest
         length = next((i for i, c in enumerate(rest) if c not in _HEX), len(rest))
         if length > 4:
-            raise _refused(self._whole, "each group must have 4 or less digits", rest)
+            raise _parse_error(self._whole, "each group must have 4 or less digits", rest)
         if length == 0:
-            raise _refused(self._whole, "each colon-separated field must have at least one digit", rest)
+            raise _parse_error(self._whole, "each colon-separated field must have at least one digit", rest)
         if rest[length : length + 1] == ".":
             self._embedded()
             return False
@@ -124,22 +124,22 @@ class _Ipv6:
     def _embedded(self) -> None:
         if self._gap < 0 and len(self._bytes) != 12:
             message = "embedded IPv4 address must replace the final 2 fields of the address"
-            raise _refused(self._whole, message, self._rest)
+            raise _parse_error(self._whole, message, self._rest)
         if len(self._bytes) > 12:
             message = "too many hex fields to fit an embedded IPv4 at the end of the address"
-            raise _refused(self._whole, message, self._rest)
+            raise _parse_error(self._whole, message, self._rest)
         self._bytes += _ipv4_fields(self._whole, self._rest)
         self._rest = ""
 
     def _colon(self) -> bool:
         if self._rest[0] != ":":
-            raise _refused(self._whole, "unexpected character, want colon", self._rest)
+            raise _parse_error(self._whole, "unexpected character, want colon", self._rest)
         if len(self._rest) == 1:
-            raise _refused(self._whole, "colon must be followed by more characters", self._rest)
+            raise _parse_error(self._whole, "colon must be followed by more characters", self._rest)
         self._rest = self._rest[1:]
         if self._rest[0] != ":":
             return True
         if self._gap >= 0:
-            raise _refused(self._whole, "multiple :: in address", self._rest)
+            raise _parse_error(self._whole, "multiple :: in address", self._rest)
         self._gap, self._rest = len(self._bytes), self._rest[1:]
         return bool(self._rest)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cel.errors import Abort
+from bayplan.cel.errors import EvaluationAborted
 from bayplan.cel.values.values import (
+    CelDuration,
     CelMap,
+    CelTimestamp,
     Cidr,
-    Duration,
     Ip,
     NamedFormat,
-    Optional,
-    Timestamp,
+    OptionalValue,
     Uint,
     go_type,
     is_list,
@@ -70,7 +70,7 @@ def size(value: Any) -> int:
 
 
 def _size_through_optional(value: Any) -> int:
-    while isinstance(value, Optional) and value.present:
+    while isinstance(value, OptionalValue) and value.has_value:
         value = value.value
     return size(value)
 
@@ -109,7 +109,7 @@ def _contains(args: Sequence[Any]) -> int:
     return traverse(size(args[0])) * traverse(size(args[1]))
 
 
-def _both(args: Sequence[Any]) -> int:
+def _sum_of_sizes(args: Sequence[Any]) -> int:
     return math.ceil((size(args[0]) + size(args[1])) * _TRAVERSAL)
 
 
@@ -134,7 +134,7 @@ def _tree(value: Any) -> int:
     return 1
 
 
-def _walk(args: Sequence[Any]) -> int:
+def _traversal_cost(args: Sequence[Any]) -> int:
     return _tree(args[0])
 
 
@@ -171,27 +171,27 @@ def _new_list(length: int) -> int:
 def _flatten(args: Sequence[Any]) -> int:
     if len(args) == 2 and type(args[1]) is not int:
         name = "*types.Err" if args[1] is FAILED else go_type(args[1])
-        raise Abort(f"internal error: interface conversion: ref.Val is {name}, not types.Int")
+        raise EvaluationAborted(f"internal error: interface conversion: ref.Val is {name}, not types.Int")
     depth = float(args[1]) if len(args) == 2 else 1.0
     # Unsigned arithmetic: a negative depth wraps around.
     return (int(size(args[0]) * depth) + 1 + LIST_COST) % (1 << 64)
 
 
-def _pairwise(index: int) -> ByArgs:
+def _quadratic_cost(index: int) -> ByArgs:
     """Comparing all elements of a list with each other."""
 
     def cost(args: Sequence[Any]) -> int:
         values = args[index]
         if not is_list(values):
-            raise Abort(_not_a_list(values))
+            raise EvaluationAborted(_require_list(values))
         factor = 2.0 + (_TRAVERSAL if values and type(values[0]) in (str, bytes) else 0.0)
         return int(len(values) ** 2 * factor) + 1 + LIST_COST
 
     return cost
 
 
-def _not_a_list(value: Any) -> str:
-    adders = (str, int, Uint, float, bytes, Duration, Timestamp)
+def _require_list(value: Any) -> str:
+    adders = (str, int, Uint, float, bytes, CelDuration, CelTimestamp)
     missing = "Contains" if type(value) in adders else "Add"
     name = "*types.Err" if value is FAILED else go_type(value)
     return f"internal error: interface conversion: {name} is not traits.Lister: missing method {missing}"
@@ -203,7 +203,7 @@ _BY_OVERLOAD: dict[str, Cost] = {
     "list_reverse": Cost(by_result=lambda result: _new_list(size(result))),
     "list_flatten": Cost(by_args=_flatten),
     "list_flatten_int": Cost(by_args=_flatten),
-    "list_distinct": Cost(by_args=_pairwise(0)),
+    "list_distinct": Cost(by_args=_quadratic_cost(0)),
     "list_sets_contains_list": Cost(by_args=_sets(1)),
     "list_sets_intersects_list": Cost(by_args=_sets(1)),
     "list_sets_equivalent_list": Cost(by_args=_sets(2)),
@@ -218,13 +218,13 @@ for _element in [
     "string",
     "bytes",
 ]:
-    _BY_OVERLOAD[f"list_{_element}_sort"] = Cost(by_args=_pairwise(0))
-    _BY_OVERLOAD[f"list_{_element}_sortByAssociatedKeys"] = Cost(by_args=_pairwise(1))
+    _BY_OVERLOAD[f"list_{_element}_sort"] = Cost(by_args=_quadratic_cost(0))
+    _BY_OVERLOAD[f"list_{_element}_sortByAssociatedKeys"] = Cost(by_args=_quadratic_cost(1))
 
 _BY_FUNCTION: dict[str, Cost] = {
     "check": Cost(350_000),
     **dict.fromkeys(("fieldSelector", "labelSelector"), Cost(by_args=_selector)),
-    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), Cost(by_args=_walk)),
+    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), Cost(by_args=_traversal_cost)),
     **dict.fromkeys(("url", "lowerAscii", "upperAscii", "substring", "trim"), Cost(by_args=_first)),
     **dict.fromkeys(("replace", "split", "ip.isCanonical"), Cost(by_args=_first_twice)),
     "join": Cost(by_result=lambda result: math.ceil(size(result) * 2 * _TRAVERSAL)),
@@ -253,7 +253,7 @@ _DEFAULTS: dict[str, Cost] = {
         Cost(by_args=_first),
     ),
     "in_list": Cost(by_args=_second),
-    **dict.fromkeys(("add_string", "add_bytes"), Cost(by_args=_both)),
+    **dict.fromkeys(("add_string", "add_bytes"), Cost(by_args=_sum_of_sizes)),
     "matches_string": Cost(by_args=_regex),
     "contains_string": Cost(by_args=_contains),
 }

@@ -108,7 +108,7 @@ def _offset(zone: str) -> int:
     return (hours * 60 + minutes) * (60 if zone[0] == "+" else -60)
 
 
-def civil(nanos: int, offset_s: int = 0) -> tuple[int, datetime]:
+def civil_time(nanos: int, offset_s: int = 0) -> tuple[int, datetime]:
     """The year and the wall clock at an offset, without fractions of a second.
 
     The clock's own year may be another one of the same calendar: datetime ends where an offset may still reach.
@@ -125,14 +125,14 @@ _FIRST_SAFE_S, _LAST_SAFE_S = -62_135_596_800, 253_402_300_799
 
 
 def format_time(nanos: int, offset_s: int) -> str:
-    year, at = civil(nanos, offset_s)
+    year, at = civil_time(nanos, offset_s)
     fraction = f"{nanos % NANOS:09d}".rstrip("0")
     sign, minutes = ("+" if offset_s >= 0 else "-"), abs(offset_s) // 60
     zone = "Z" if offset_s == 0 else f"{sign}{minutes // 60:02d}:{minutes % 60:02d}"
     return f"{year:04d}-{at:%m-%dT%H:%M:%S}{'.' + fraction if fraction else ''}{zone}"
 
 
-def _special(value: float) -> str | None:
+def _special_float(value: float) -> str | None:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -142,7 +142,7 @@ def _special(value: float) -> str | None:
 
 def format_general(value: float) -> str:
     """`%v` and `%g`: shortest digits, an exponent below 1e-4 and from 1e6 on."""
-    if special := _special(value):
+    if special := _special_float(value):
         return special
     digits, exponent = _shortest(value)
     sign = "-" if math.copysign(1.0, value) < 0 else ""
@@ -154,7 +154,7 @@ def format_general(value: float) -> str:
 
 def format_fixed(value: float) -> str:
     """Shortest digits without any exponent."""
-    if special := _special(value):
+    if special := _special_float(value):
         return special
     digits, exponent = _shortest(value)
     sign = "-" if math.copysign(1.0, value) < 0 else ""

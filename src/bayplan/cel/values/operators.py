@@ -12,9 +12,9 @@ from typing import Any
 
 from bayplan.cel.errors import (
     COST_EXCEEDED,
-    Abort,
-    Fault,
-    no_overload,
+    CelError,
+    EvaluationAborted,
+    no_such_overload,
 )
 from bayplan.cel.values.go_format import NANOS
 from bayplan.cel.values.quantities import DerivedQuantity
@@ -25,13 +25,13 @@ from bayplan.cel.values.values import (
     MISSING,
     TWO_TO_64,
     UINT_MAX,
+    CelDuration,
     CelMap,
+    CelTimestamp,
     Cidr,
-    Duration,
     Ip,
     NamedFormat,
-    Optional,
-    Timestamp,
+    OptionalValue,
     TypeValue,
     Uint,
     Url,
@@ -43,31 +43,31 @@ from bayplan.cel.values.values import (
 MAX_LIST = 2_000_000
 MIN_SECOND, MAX_SECOND = -62_135_596_800, 253_402_300_799
 # Types that answer to methods they do not have by a plain "no such overload".
-_RECEIVERS = frozenset({str, Timestamp, Duration})
-_FOREIGN = frozenset({Semver, Ip, Cidr, Url, NamedFormat})
+_RECEIVERS = frozenset({str, CelTimestamp, CelDuration})
+_KUBERNETES_TYPES = frozenset({Semver, Ip, Cidr, Url, NamedFormat})
 
 
-def refused(function: str, left: Any) -> Fault:
+def unsupported_operator(function: str, left: Any) -> CelError:
     """The left operand has no such operator."""
-    return no_overload() if type(left) in _RECEIVERS else Fault(f"no such overload: {function}")
+    return no_such_overload() if type(left) in _RECEIVERS else CelError(f"no such overload: {function}")
 
 
 def _int(value: int) -> int:
     if INT_MIN <= value <= INT_MAX:
         return value
-    raise Fault("integer overflow")
+    raise CelError("integer overflow")
 
 
 def _uint(value: int) -> Uint:
     if 0 <= value <= UINT_MAX:
         return Uint(value)
-    raise Fault("unsigned integer overflow")
+    raise CelError("unsigned integer overflow")
 
 
-def _timestamp(nanos: int, offset_s: int) -> Timestamp:
+def _timestamp(nanos: int, offset_s: int) -> CelTimestamp:
     if MIN_SECOND <= nanos // NANOS <= MAX_SECOND:
-        return Timestamp(nanos, offset_s)
-    raise Fault("timestamp overflow")
+        return CelTimestamp(nanos, offset_s)
+    raise CelError("timestamp overflow")
 
 
 def add(left: Any, right: Any) -> Any:
@@ -84,23 +84,23 @@ def add(left: Any, right: Any) -> Any:
     elif kind is Uint:
         if other is Uint:
             return _uint(int(left) + int(right))
-    elif kind is Duration:
-        if other is Duration:
-            return Duration(_int(left.nanos + right.nanos))
-        if other is Timestamp:
+    elif kind is CelDuration:
+        if other is CelDuration:
+            return CelDuration(_int(left.nanos + right.nanos))
+        if other is CelTimestamp:
             return _timestamp(right.nanos + left.nanos, right.offset_s)
-    elif kind is Timestamp:
-        if other is Duration:
+    elif kind is CelTimestamp:
+        if other is CelDuration:
             return _timestamp(left.nanos + right.nanos, left.offset_s)
     else:
-        raise refused("_+_", left)
-    raise no_overload()
+        raise unsupported_operator("_+_", left)
+    raise no_such_overload()
 
 
 def _concatenate(left: Any, right: Any) -> Any:
     """A fold's own list grows in place; all others are never changed."""
     if len(left) + len(right) > MAX_LIST:
-        raise Abort(COST_EXCEEDED)
+        raise EvaluationAborted(COST_EXCEEDED)
     if type(left) is list:
         left.extend(right)
         return left
@@ -118,25 +118,25 @@ def subtract(left: Any, right: Any) -> Any:
     elif kind is Uint:
         if other is Uint:
             return _uint(int(left) - int(right))
-    elif kind is Duration:
-        if other is Duration:
-            return Duration(_int(left.nanos - right.nanos))
-    elif kind is Timestamp:
-        if other is Duration:
+    elif kind is CelDuration:
+        if other is CelDuration:
+            return CelDuration(_int(left.nanos - right.nanos))
+    elif kind is CelTimestamp:
+        if other is CelDuration:
             return _timestamp(left.nanos + _int(-right.nanos), left.offset_s)
-        if other is Timestamp:
-            return Duration(_int(left.nanos - right.nanos))
+        if other is CelTimestamp:
+            return CelDuration(_int(left.nanos - right.nanos))
     else:
-        raise refused("_-_", left)
-    raise no_overload()
+        raise unsupported_operator("_-_", left)
+    raise no_such_overload()
 
 
 def multiply(left: Any, right: Any) -> Any:
     kind = type(left)
     if kind not in (int, float, Uint):
-        raise refused("_*_", left)
+        raise unsupported_operator("_*_", left)
     if type(right) is not kind:
-        raise no_overload()
+        raise no_such_overload()
     if kind is float:
         return left * right
     return _int(left * right) if kind is int else _uint(int(left) * int(right))
@@ -145,13 +145,13 @@ def multiply(left: Any, right: Any) -> Any:
 def divide(left: Any, right: Any) -> Any:
     kind = type(left)
     if kind not in (int, float, Uint):
-        raise refused("_/_", left)
+        raise unsupported_operator("_/_", left)
     if type(right) is not kind:
-        raise no_overload()
+        raise no_such_overload()
     if kind is float:
         return _divide_doubles(left, right)
     if right == 0:
-        raise Fault("division by zero")
+        raise CelError("division by zero")
     quotient = abs(left) // abs(right)
     return _int(quotient if (left < 0) == (right < 0) else -quotient) if kind is int else Uint(quotient)
 
@@ -167,13 +167,13 @@ def _divide_doubles(left: float, right: float) -> float:
 def modulo(left: Any, right: Any) -> Any:
     kind = type(left)
     if kind not in (int, Uint):
-        raise refused("_%_", left)
+        raise unsupported_operator("_%_", left)
     if type(right) is not kind:
-        raise no_overload()
+        raise no_such_overload()
     if right == 0:
-        raise Fault("modulus by zero")
+        raise CelError("modulus by zero")
     if left == INT_MIN and right == -1:
-        raise Fault("integer overflow")
+        raise CelError("integer overflow")
     rest = abs(left) % abs(right)
     return (-rest if left < 0 else rest) if kind is int else Uint(rest)
 
@@ -184,15 +184,15 @@ def negate(value: Any) -> Any:
         return _int(-value)
     if kind is float:
         return -value
-    if kind is Duration:
-        return Duration(_int(-value.nanos))
-    raise no_overload() if kind is bool else refused("-_", value)
+    if kind is CelDuration:
+        return CelDuration(_int(-value.nanos))
+    raise no_such_overload() if kind is bool else unsupported_operator("-_", value)
 
 
 def logical_not(value: Any) -> bool:
     if type(value) is bool:
         return not value
-    raise no_overload()
+    raise no_such_overload()
 
 
 def compare(function: str, left: Any, right: Any) -> int:
@@ -204,18 +204,18 @@ def compare(function: str, left: Any, right: Any) -> int:
     elif kind is str or kind is bool or kind is bytes:
         if other is kind:
             return int(left > right) - int(left < right)
-    elif kind is Duration or kind is Timestamp:
+    elif kind is CelDuration or kind is CelTimestamp:
         if other is kind:
             return int(left.nanos > right.nanos) - int(left.nanos < right.nanos)
     else:
-        raise refused(function, left)
-    raise no_overload()
+        raise unsupported_operator(function, left)
+    raise no_such_overload()
 
 
 def _compare_numbers(left: Any, right: Any) -> int:
     if type(left) is float or type(right) is float:
         if left != left or right != right:
-            raise Fault("NaN values cannot be ordered")
+            raise CelError("NaN values cannot be ordered")
         return _compare_rounded(left, right)
     return int(left > right) - int(left < right)
 
@@ -260,7 +260,7 @@ def equal(left: Any, right: Any) -> bool:
         return _equal_numbers(left, right)
     if left is None or right is None:
         return left is right
-    return _equal_others(left, right)
+    return _equal_by_type(left, right)
 
 
 def _equal_numbers(left: Any, right: Any) -> bool:
@@ -271,36 +271,36 @@ def _equal_numbers(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _equal_others(left: Any, right: Any) -> bool:
+def _equal_by_type(left: Any, right: Any) -> bool:
     if is_list(left):
-        return is_list(right) and len(left) == len(right) and all(map(_not_unequal, left, right))
+        return is_list(right) and len(left) == len(right) and all(map(_not_definitely_unequal, left, right))
     if isinstance(left, CelMap):
         return isinstance(right, CelMap) and _equal_maps(left, right)
-    if isinstance(left, Duration | Timestamp | TypeValue):
+    if isinstance(left, CelDuration | CelTimestamp | TypeValue):
         return type(left) is type(right) and left == right
-    if isinstance(left, Optional):
-        return isinstance(right, Optional) and _equal_optionals(left, right)
-    return _equal_foreign(left, right)
+    if isinstance(left, OptionalValue):
+        return isinstance(right, OptionalValue) and _equal_optionals(left, right)
+    return _equal_kubernetes_values(left, right)
 
 
-def _equal_foreign(left: Any, right: Any) -> bool:
-    if type(left) in _FOREIGN:
+def _equal_kubernetes_values(left: Any, right: Any) -> bool:
+    if type(left) in _KUBERNETES_TYPES:
         if type(left) is not type(right):
-            raise no_overload()
+            raise no_such_overload()
         if isinstance(left, Semver):
             return left.compare(right) == 0
         return bool(left.name == right.name if isinstance(left, NamedFormat) else left == right)
     if not is_quantity(right) or isinstance(right, DerivedQuantity):
-        raise no_overload()
+        raise no_such_overload()
     value = left.value if isinstance(left, DerivedQuantity) else left
     return bool(value.compare(right) == 0)
 
 
-def _not_unequal(left: Any, right: Any) -> bool:
+def _not_definitely_unequal(left: Any, right: Any) -> bool:
     """Inside aggregates a comparison that cannot be made counts as no difference."""
     try:
         return equal(left, right)
-    except Fault:
+    except CelError:
         return True
 
 
@@ -310,22 +310,22 @@ def _equal_maps(left: CelMap, right: CelMap) -> bool:
     for key, mine in left.items():
         # The device's maps give a default for what they do not hold, and cel-go compares with that.
         theirs = right.find(key)
-        if theirs is MISSING or not _not_unequal(mine, theirs):
+        if theirs is MISSING or not _not_definitely_unequal(mine, theirs):
             return False
     return True
 
 
-def _equal_optionals(left: Optional, right: Optional) -> bool:
-    if not (left.present and right.present):
-        return left.present == right.present
+def _equal_optionals(left: OptionalValue, right: OptionalValue) -> bool:
+    if not (left.has_value and right.has_value):
+        return left.has_value == right.has_value
     return equal(left.get(), right.get())
 
 
-def same(left: Any, right: Any) -> bool:
+def equal_for_membership(left: Any, right: Any) -> bool:
     """Equality as membership tests need it: what cannot be compared is not the same."""
     try:
         return equal(left, right)
-    except Fault:
+    except CelError:
         return False
 
 

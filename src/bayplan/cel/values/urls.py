@@ -13,7 +13,7 @@ from bayplan.cel.values.values import Url
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 _PATH_SAFE = _UNRESERVED | frozenset(b"$&+,/:;=@")
-_PATH_WRITTEN = _UNRESERVED | frozenset(b"!$&'()*+,;=:@[]%/")
+_PATH_ALLOWED_UNESCAPED = _UNRESERVED | frozenset(b"!$&'()*+,;=:@[]%/")
 _HOST_SAFE = _UNRESERVED | frozenset(b"!$&'()*+,;=:[]<>\"")
 _USERINFO = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*(?=:)")
@@ -146,7 +146,7 @@ def _unescaped(text: str, *, plus: bool = False) -> str:
 
 def escaped_path(path: str) -> str:
     """The path as written if that is a proper way to write it, else escaped afresh."""
-    if path == "*" or all(b in _PATH_WRITTEN for b in path.encode()):
+    if path == "*" or all(b in _PATH_ALLOWED_UNESCAPED for b in path.encode()):
         return path
     plain = re.sub(rb"%([0-9a-fA-F]{2})", lambda m: bytes([int(m[1], 16)]), path.encode())
     return "".join(chr(b) if b in _PATH_SAFE else f"%{b:02X}" for b in plain)

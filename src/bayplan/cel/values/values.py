@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from bayplan.cel.errors import Abort, Fault
+from bayplan.cel.errors import CelError, EvaluationAborted
 from bayplan.cel.types.types import (
     BOOL,
     BYTES,
@@ -23,8 +23,8 @@ from bayplan.cel.types.types import (
     STRING,
     UINT,
     URL,
-    Kind,
-    Type,
+    CelType,
+    TypeKind,
 )
 from bayplan.cel.values.go_format import format_general
 from bayplan.cel.values.quantities import DerivedQuantity
@@ -40,7 +40,7 @@ class Uint(int):
     __slots__ = ()
 
 
-class _Missing:
+class _MissingType:
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -48,23 +48,23 @@ class _Missing:
 
 
 # None is CEL's null, so absence needs a value of its own.
-MISSING = _Missing()
+MISSING = _MissingType()
 
 
 @dataclass(frozen=True, slots=True)
-class Duration:
+class CelDuration:
     nanos: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timestamp:
+class CelTimestamp:
     """Nanoseconds since 1970 and the offset it was written in; two are equal if the instants are."""
 
     nanos: int
     offset_s: int = 0
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Timestamp) and self.nanos == other.nanos
+        return isinstance(other, CelTimestamp) and self.nanos == other.nanos
 
     def __hash__(self) -> int:
         return hash(self.nanos)
@@ -76,24 +76,24 @@ class TypeValue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Optional:
+class OptionalValue:
     """`value` is MISSING for none. It may be a `Fault`, which surfaces when the value is asked for."""
 
     value: Any
 
     @property
-    def present(self) -> bool:
+    def has_value(self) -> bool:
         return self.value is not MISSING
 
     def get(self) -> Any:
         if self.value is MISSING:
-            raise Fault("optional.none() dereference")
-        if isinstance(self.value, Fault):
+            raise CelError("optional.none() dereference")
+        if isinstance(self.value, CelError):
             raise self.value
         return self.value
 
 
-NONE = Optional(MISSING)
+NONE = OptionalValue(MISSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,13 @@ class CelMap:
     __slots__ = ("_entries",)
 
     def __init__(self, items: Iterable[tuple[Any, Any]] = ()) -> None:
-        self._entries: dict[Any, tuple[Any, Any]] = {tagged(k): (k, v) for k, v in items}
+        self._entries: dict[Any, tuple[Any, Any]] = {tagged_key(k): (k, v) for k, v in items}
 
     def find(self, key: Any) -> Any:
         """The value or MISSING; numbers of another type find an equal key."""
         if not self._entries:
             return MISSING
-        for candidate in _spellings(key):
+        for candidate in _equal_keys(key):
             entry = self._entries.get(candidate)
             if entry is not None:
                 return entry[1]
@@ -147,10 +147,10 @@ class CelMap:
         return self.find(key) is not MISSING
 
     def put(self, key: Any, value: Any) -> None:
-        self._entries[tagged(key)] = (key, value)
+        self._entries[tagged_key(key)] = (key, value)
 
     def drop(self, key: Any) -> None:
-        self._entries.pop(tagged(key), None)
+        self._entries.pop(tagged_key(key), None)
 
     def keys(self) -> Iterator[Any]:
         return (k for k, _ in self._entries.values())
@@ -162,7 +162,7 @@ class CelMap:
         return len(self._entries)
 
 
-class GrowingMap(CelMap):
+class GrowableMap(CelMap):
     """The accumulator of a fold that makes a map; inserting changes it in place."""
 
     __slots__ = ()
@@ -192,20 +192,20 @@ class StringMap(CelMap):
         return len(self.plain)
 
 
-def tagged(key: Any) -> Any:
+def tagged_key(key: Any) -> Any:
     """The dictionary key that stands for a map key."""
     kind = type(key)
     if kind is str or kind is int:
         return key
     if kind in (bytes, Semver):
-        raise Abort(f"internal error: runtime error: hash of unhashable type {GO_TYPES[kind]}")
+        raise EvaluationAborted(f"internal error: runtime error: hash of unhashable type {GO_TYPES[kind]}")
     if kind in (tuple, list) or isinstance(key, CelMap):
         return kind, id(key)
     return kind, key
 
 
-def _spellings(key: Any) -> Iterator[Any]:
-    yield tagged(key)
+def _equal_keys(key: Any) -> Iterator[Any]:
+    yield tagged_key(key)
     kind = type(key)
     if kind is float:
         whole = lossless_int(key)
@@ -235,12 +235,12 @@ TYPE_NAMES: dict[type, str] = {
     tuple: "list",
     list: "list",
     CelMap: "map",
-    GrowingMap: "map",
+    GrowableMap: "map",
     StringMap: "map",
-    Duration: "google.protobuf.Duration",
-    Timestamp: "google.protobuf.Timestamp",
+    CelDuration: "google.protobuf.Duration",
+    CelTimestamp: "google.protobuf.Timestamp",
     TypeValue: "type",
-    Optional: "optional_type",
+    OptionalValue: "optional_type",
     Semver: "kubernetes.Semver",
     Url: "kubernetes.URL",
     NamedFormat: "kubernetes.NamedFormat",
@@ -249,7 +249,7 @@ TYPE_NAMES: dict[type, str] = {
 }
 
 # Types whose values are all of one Python class.
-HELD_AS: dict[Type, type] = {
+PYTHON_TYPES: dict[CelType, type] = {
     BOOL: bool,
     INT: int,
     UINT: Uint,
@@ -274,12 +274,12 @@ GO_TYPES: dict[type, str] = {
     tuple: "*types.baseList",
     list: "*types.mutableList",
     CelMap: "*types.baseMap",
-    GrowingMap: "*types.mutableMap",
+    GrowableMap: "*types.mutableMap",
     StringMap: "*types.baseMap",
-    Duration: "types.Duration",
-    Timestamp: "types.Timestamp",
+    CelDuration: "types.Duration",
+    CelTimestamp: "types.Timestamp",
     TypeValue: "*types.Type",
-    Optional: "*types.Optional",
+    OptionalValue: "*types.Optional",
     Semver: "cel.Semver",
     Url: "cel.URL",
     NamedFormat: "cel.Format",
@@ -306,21 +306,21 @@ def is_list(value: Any) -> bool:
     return type(value) is tuple or type(value) is list
 
 
-def fits(value: Any, wanted: Type) -> bool:
+def is_assignable(value: Any, wanted: CelType) -> bool:
     """Whether a value may be passed where `wanted` is declared; of a list or map only the first entry is looked at."""
-    if wanted.kind in (Kind.DYN, Kind.ANY, Kind.PARAM):
+    if wanted.kind in (TypeKind.DYN, TypeKind.ANY, TypeKind.PARAM):
         return True
     if wanted.name != type_name(value):
         return False
-    if wanted.kind is Kind.LIST and value:
-        return fits(value[0], wanted.params[0])
-    if wanted.kind is Kind.MAP and len(value):
+    if wanted.kind is TypeKind.LIST and value:
+        return is_assignable(value[0], wanted.params[0])
+    if wanted.kind is TypeKind.MAP and len(value):
         key, held = next(iter(value.items()))
-        return fits(key, wanted.params[0]) and fits(held, wanted.params[1])
+        return is_assignable(key, wanted.params[0]) and is_assignable(held, wanted.params[1])
     return True
 
 
-def show(value: Any) -> str:
+def go_text(value: Any) -> str:
     """A value as Go's `%v` prints it in error texts."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -329,7 +329,7 @@ def show(value: Any) -> str:
     if isinstance(value, Uint):
         return str(int(value))
     if is_list(value):
-        return "[" + ", ".join(show(v) for v in value) + "]"
+        return "[" + ", ".join(go_text(v) for v in value) + "]"
     if isinstance(value, CelMap):
-        return "{" + ", ".join(f"{show(k)}: {show(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{go_text(k)}: {go_text(v)}" for k, v in value.items()) + "}"
     return str(value)

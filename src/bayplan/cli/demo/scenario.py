@@ -1,6 +1,6 @@
 """How does the demo go? It starts a cluster, lets things happen in it one after another, and tells what came of each.
 
-Imported by `bayplan demo` before its loop begins. Cost: some five seconds, most of them the jobs' own.
+Imported by `bayplan run_demo` before its loop begins. Cost: some five seconds, most of them the jobs' own.
 """
 
 from __future__ import annotations
@@ -17,69 +17,69 @@ import click
 
 from bayplan.apiserver.embedded import credentials_for
 from bayplan.app.batch import BatchSettings
-from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
-from bayplan.batch.config.scheduler_conf import load
-from bayplan.cli.cluster_folder import ClusterFolder, Running
-from bayplan.cli.cluster_monitor import ClusterView
+from bayplan.app.cluster import ClusterOptions, InProcessCluster, SchedulerSetup
+from bayplan.batch.config.scheduler_conf import load_conf
+from bayplan.cli.cluster_folder import ClusterFolder, RunningCluster
+from bayplan.cli.cluster_monitor import ClusterMonitor
 from bayplan.cli.demo import workloads as story
 from bayplan.cli.demo.screen import Screen
-from bayplan.cli.signals import end_undisturbed
+from bayplan.cli.signals import ignore_further_signals
 from bayplan.client import Applier, Client
-from bayplan.controllers import NodePool, PodHabits, nodes_of
+from bayplan.controllers import NodePool, PodBehavior, nodes_of
 from bayplan.controllers.volcano.resources import VC_JOBS
 from bayplan.objects.core import Pod
-from bayplan.telemetry.page_rows import refusal
+from bayplan.telemetry.page_rows import unschedulable_message
 
-NAME = "demo"
-PATIENCE_S = 60.0
+CLUSTER_NAME = "demo"
+STEP_TIMEOUT_S = 60.0
 Tree = story.Tree
 _PAUSE_S = 0.15
 """Between objects, for people who look on; nobody else waits."""
 
 
-async def demo(*, keep: bool) -> None:
+async def run_demo(*, keep: bool) -> None:
     async with AsyncExitStack() as stack:
         folder = _folder(stack, keep=keep)
         cluster = await stack.enter_async_context(_cluster(folder))
         client = await stack.enter_async_context(cluster.client("bayplan-demo"))
-        view = ClusterView(client)
+        view = ClusterMonitor(client)
         screen = stack.enter_context(Screen(view))
-        await stack.enter_async_context(_running(view, screen))
-        telling = _Story(cluster, view, screen, client).tell()
-        await cluster.unbroken(asyncio.ensure_future(telling))
+        await stack.enter_async_context(_run_screen(view, screen))
+        telling = _DemoScenario(cluster, view, screen, client).run()
+        await cluster.wait_unless_failed(asyncio.ensure_future(telling))
         screen.close()
-        _tell_next()
+        _print_next_steps()
         if keep:
-            await _keep(cluster, folder)
-        click.echo(f"\nits page, {cluster.page_url}, goes with it; `bayplan demo --keep` keeps both")
-        end_undisturbed()
+            await _keep_running(cluster, folder)
+        click.echo(f"\nits page, {cluster.page_url}, goes with it; `bayplan run_demo --keep` keeps both")
+        ignore_further_signals()
 
 
 def _folder(stack: AsyncExitStack, *, keep: bool) -> ClusterFolder:
     """Where its certificate is: where others find it, or where nobody has to."""
     if keep:
-        folder = ClusterFolder.named(NAME, os.environ)
-        stack.enter_context(folder.held())
+        folder = ClusterFolder.named(CLUSTER_NAME, os.environ)
+        stack.enter_context(folder.lock())
         return folder
-    return ClusterFolder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-demo-"))), NAME)
+    return ClusterFolder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-demo-"))), CLUSTER_NAME)
 
 
 @asynccontextmanager
-async def _cluster(folder: ClusterFolder) -> AsyncIterator[WholeCluster]:
-    plan = ClusterPlan(
+async def _cluster(folder: ClusterFolder) -> AsyncIterator[InProcessCluster]:
+    plan = ClusterOptions(
         credentials=credentials_for(folder.path, "127.0.0.1"),
         nodes=nodes_of(map(NodePool.parse, story.POOLS), story.ZONES),
-        habits=PodHabits(starts_after_s=0.3),
-        scheduler=SchedulerSetup.of(batch=BatchSettings(conf=load(story.SESSIONS))),
+        pod_lifecycle=PodBehavior(starts_after_s=0.3),
+        scheduler=SchedulerSetup.from_text(batch=BatchSettings(conf=load_conf(story.SCHEDULER_CONF))),
         page_address="127.0.0.1:0",
-        alone=True,
+        owns_process=True,
     )
-    async with WholeCluster(plan) as cluster:
+    async with InProcessCluster(plan) as cluster:
         yield cluster
 
 
 @asynccontextmanager
-async def _running(view: ClusterView, screen: Screen) -> AsyncIterator[None]:
+async def _run_screen(view: ClusterMonitor, screen: Screen) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(view.run()), asyncio.create_task(screen.run())]
     try:
         await view.ready()
@@ -90,55 +90,57 @@ async def _running(view: ClusterView, screen: Screen) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Story:
+class _DemoScenario:
     """The demo, step by step. Each waits for what it tells of."""
 
-    def __init__(self, cluster: WholeCluster, view: ClusterView, screen: Screen, client: Client) -> None:
+    def __init__(self, cluster: InProcessCluster, view: ClusterMonitor, screen: Screen, client: Client) -> None:
         self._cluster = cluster
         self._view = view
         self._screen = screen
         self._client = client
         self._applier = Applier(client)
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         await self._cluster.ready()
-        self._screen.say(f"{len(self._view.nodes)} nodes are Ready in {story.ZONES} zones")
-        self._screen.say(f"look on in a browser: {self._cluster.page_url}")
+        self._screen.print_line(f"{len(self._view.nodes)} nodes are Ready in {story.ZONES} zones")
+        self._screen.print_line(f"look on in a browser: {self._cluster.page_url}")
         await self._web(story.web(), story.WEB_PODS)
-        await self._jobs(story.jobs(), story.JOBS * story.PODS_A_JOB)
+        await self._jobs(story.jobs(), story.JOBS * story.PODS_PER_JOB)
         await self._queues(story.queues(), story.sweep(), story.second_sweep(), story.release())
-        await self._preemption(story.training(), story.urgent(), story.TRAINING)
-        await self._giant(story.giant())
+        await self._preemption(story.training(), story.urgent(), story.TRAINING_PODS)
+        await self._giant(story.oversized_pod())
 
     async def _web(self, objects: list[Tree], count: int) -> None:
-        self._screen.step(f"a web deployment of {count} pods that spreads over the zones")
+        self._screen.print_step(f"a web deployment of {count} pods that spreads over the zones")
         await self._apply(objects)
         await self._until("web pods Running", count, lambda: self._in_phase("web-", "Running"))
         zones: dict[str, int] = {}
-        for pod in self._view.named("web-"):
+        for pod in self._view.pods_with_prefix("web-"):
             zone = self._view.nodes[pod.spec.node_name].zone
             zones[zone] = zones.get(zone, 0) + 1
-        self._screen.say("spread: " + ", ".join(f"{zone} has {zones[zone]}" for zone in sorted(zones)))
+        self._screen.print_line("spread: " + ", ".join(f"{zone} has {zones[zone]}" for zone in sorted(zones)))
 
     async def _jobs(self, objects: list[Tree], count: int) -> None:
-        self._screen.step(f"a batch of {len(objects)} jobs, {count} pods that end by themselves")
+        self._screen.print_step(f"a batch of {len(objects)} jobs, {count} pods that end by themselves")
         await self._apply(objects)
         await self._until("pods of jobs Succeeded", count, lambda: self._in_phase("render-", "Succeeded"))
-        self._screen.say(f"all {len(objects)} jobs are done, and the room they took is free again")
+        self._screen.print_line(f"all {len(objects)} jobs are done, and the room they took is free again")
 
     async def _queues(self, queues: list[Tree], sweep: Tree, later: Tree, release: Tree) -> None:
-        self._screen.step(
+        self._screen.print_step(
             "two queues of equal weight: a gang takes all GPUs, the next waits, another reclaims its half"
         )
         await self._apply([*queues, sweep])
-        await self._until("pods of the gang Running", story.SWEEP, lambda: self._in_phase("sweep-", "Running"))
+        await self._until("pods of the gang Running", story.SWEEP_PODS, lambda: self._in_phase("sweep-", "Running"))
         await self._apply([later])
-        await self._until("pods of the next gang waiting", story.LATER, lambda: len(self._refused("later-")))
-        self._screen.say(f"later starts whole or not at all, and says why: {self._why('later-')}")
+        await self._until(
+            "pods of the next gang waiting", story.SECOND_SWEEP_PODS, lambda: len(self._refused("later-"))
+        )
+        self._screen.print_line(f"later starts whole or not at all, and says why: {self._why('later-')}")
         await self._apply([release])
-        await self._until("pods of the other queue's gang Running", story.RELEASE, self._released)
+        await self._until("pods of the other queue's gang Running", story.RELEASE_PODS, self._released)
         left = self._in_phase("sweep-", "Running")
-        self._screen.say(f"{story.QUEUES[1]} has its half: sweep goes on with {left} pods, which is its least")
+        self._screen.print_line(f"{story.QUEUES[1]} has its half: sweep goes on with {left} pods, which is its least")
         await self._remove(sweep, later, release)
         await self._until("GPU pool free again", 1, lambda: int(not self._gangs()))
 
@@ -146,35 +148,41 @@ class _Story:
         return self._in_phase("release-", "Running")
 
     def _gangs(self) -> list[Pod]:
-        return [pod for prefix in ("sweep-", "later-", "release-") for pod in self._view.named(prefix)]
+        return [pod for prefix in ("sweep-", "later-", "release-") for pod in self._view.pods_with_prefix(prefix)]
 
     def _why(self, prefix: str) -> str:
-        return next(refusal(pod)[1] for pod in self._view.named(prefix) if refusal(pod)[1])
+        return next(
+            unschedulable_message(pod)[1]
+            for pod in self._view.pods_with_prefix(prefix)
+            if unschedulable_message(pod)[1]
+        )
 
     async def _preemption(self, objects: list[Tree], urgent: Tree, count: int) -> None:
-        self._screen.step(f"training takes all GPUs ({count} pods of 8); then an urgent pod wants 8 of them")
+        self._screen.print_step(f"training takes all GPUs ({count} pods of 8); then an urgent pod wants 8 of them")
         await self._apply(objects)
         await self._until("training pods Running", count, lambda: self._in_phase("train-", "Running"))
-        before = {pod.name for pod in self._view.named("train-")}
+        before = {pod.name for pod in self._view.pods_with_prefix("train-")}
         await self._apply([urgent])
         await self._until("urgent pod Running", 1, lambda: self._in_phase("urgent", "Running"))
         await self._until("training pod waiting in turn", 1, lambda: len(self._refused("train-")))
         node = self._view.pods["default", "urgent"].spec.node_name
-        evicted = sorted(before - {pod.name for pod in self._view.named("train-")})
-        self._screen.say(f"urgent runs on {node}: {', '.join(evicted)} was evicted for it, and its successor waits")
+        evicted = sorted(before - {pod.name for pod in self._view.pods_with_prefix("train-")})
+        self._screen.print_line(
+            f"urgent runs on {node}: {', '.join(evicted)} was evicted for it, and its successor waits"
+        )
 
     async def _giant(self, pod: Tree) -> None:
-        self._screen.step("a pod that wants 16 GPUs on one node in zone-1")
+        self._screen.print_step("a pod that wants 16 GPUs on one node in zone-1")
         await self._apply([pod])
         await self._until("pod refused", 1, lambda: len(self._refused("giant")))
-        self._screen.say("giant stays pending, and says why:")
-        for line in reasons(refusal(self._view.pods["default", "giant"])[1]):
-            self._screen.say(f"  {line}")
+        self._screen.print_line("giant stays pending, and says why:")
+        for line in split_reasons(unschedulable_message(self._view.pods["default", "giant"])[1]):
+            self._screen.print_line(f"  {line}")
 
     async def _apply(self, objects: Iterable[Tree]) -> None:
         for tree in objects:
             applied = await self._applier.apply(tree)
-            self._screen.say(f"applied {applied}")
+            self._screen.print_line(f"applied {applied}")
             if self._screen.watched:
                 await asyncio.sleep(_PAUSE_S)
 
@@ -182,27 +190,30 @@ class _Story:
         for tree in jobs:
             name = tree["metadata"]["name"]
             await self._client.delete(VC_JOBS, name=name, namespace="default")
-            self._screen.say(f"deleted job {name}, and its pods go")
+            self._screen.print_line(f"deleted job {name}, and its pods go")
 
     async def _until(self, what: str, count: int, now: Callable[[], int]) -> None:
         """Wait until so many are so far; who waits in vain says for what."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self._screen.until(what, count, now)
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                await self._screen.wait_for_count(what, count, now)
         except TimeoutError:
             raise click.ClickException(
-                f"{now()} of {count} {what} after {PATIENCE_S:g} s; the machine is too busy for a demo, try again later"
+                f"{now()} of {count} {what} after {STEP_TIMEOUT_S:g} s; the machine is too busy for a demo, try "
+                "again later"
             ) from None
 
     def _in_phase(self, prefix: str, phase: str) -> int:
-        return sum(pod.status.phase == phase for pod in self._view.named(prefix))
+        return sum(pod.status.phase == phase for pod in self._view.pods_with_prefix(prefix))
 
     def _refused(self, prefix: str) -> list[str]:
-        found = self._view.named(prefix)
-        return [pod.name for pod in found if not pod.spec.node_name and refusal(pod)[0] == "Unschedulable"]
+        found = self._view.pods_with_prefix(prefix)
+        return [
+            pod.name for pod in found if not pod.spec.node_name and unschedulable_message(pod)[0] == "Unschedulable"
+        ]
 
 
-def reasons(message: str) -> list[str]:
+def split_reasons(message: str) -> list[str]:
     """kube-scheduler's sentence in lines: how many nodes, then each reason, then what preemption could do about it."""
     head, _, rest = message.partition(": ")
     first, *others = rest.split(". ")
@@ -210,7 +221,7 @@ def reasons(message: str) -> list[str]:
     return [*lines, *(other.strip().rstrip(".") for other in others if other.strip())]
 
 
-def _tell_next() -> None:
+def _print_next_steps() -> None:
     lines = [
         "",
         "that was all of it. What to try next:",
@@ -224,19 +235,19 @@ def _tell_next() -> None:
     click.echo("\n".join(lines))
 
 
-async def _keep(cluster: WholeCluster, folder: ClusterFolder) -> None:
+async def _keep_running(cluster: InProcessCluster, folder: ClusterFolder) -> None:
     cluster.write_kubeconfig(folder.kubeconfig, folder.name)
-    folder.tell(Running(os.getpid(), cluster.url, page=cluster.page_url))
+    folder.write_record(RunningCluster(os.getpid(), cluster.url, page=cluster.page_url))
     lines = [
         "",
-        f"the cluster stays up at {cluster.url} until Ctrl-C, or `bayplan cluster down --name {NAME}`:",
+        f"the cluster stays up at {cluster.url} until Ctrl-C, or `bayplan cluster down --name {CLUSTER_NAME}`:",
         f"  export KUBECONFIG={folder.kubeconfig}",
         "  kubectl get pods -A -o wide",
         "  kubectl describe pod giant",
-        f"  bayplan why giant --cluster {NAME}",
-        f"  bayplan top --cluster {NAME}",
+        f"  bayplan why giant --cluster {CLUSTER_NAME}",
+        f"  bayplan top --cluster {CLUSTER_NAME}",
         "",
         f"and in a browser: {cluster.page_url}",
     ]
     click.echo("\n".join(lines))
-    await cluster.unbroken(asyncio.ensure_future(asyncio.Event().wait()))
+    await cluster.wait_unless_failed(asyncio.ensure_future(asyncio.Event().wait()))

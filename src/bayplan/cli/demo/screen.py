@@ -16,23 +16,23 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from bayplan.cli.cluster_monitor import ClusterView, NodeUse
-from bayplan.cli.output.terminal import can_be_redrawn, output, plain_output
+from bayplan.cli.cluster_monitor import ClusterMonitor, NodeRequests
+from bayplan.cli.output.terminal import plain_console, stdout_console, supports_redraw
 from bayplan.objects.resources import CPU
 
 _FRAME_S = 0.1
-_TOLD = 3
+_MAX_PLACEMENT_LINES = 3
 """So many placements of each step are told one by one."""
-_LEVELS = "·▁▂▃▄▅▆▇█"
+_USAGE_SYMBOLS = "·▁▂▃▄▅▆▇█"
 
 
 class Screen:
     """Where the demo speaks. Enter it, `run` it, and say things."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterMonitor) -> None:
         self._view = view
-        self.watched = can_be_redrawn(output())
-        self._console = output() if self.watched else plain_output()
+        self.watched = supports_redraw(stdout_console())
+        self._console = stdout_console() if self.watched else plain_console()
         self._live: Live | None = None
         self._waiting = ""
         self._told = 0
@@ -59,41 +59,41 @@ class Screen:
     async def run(self) -> None:
         """Draw until cancelled."""
         while True:
-            self._tell_placements()
+            self._print_placements()
             if self._live is not None:
                 self._live.update(self._frame(), refresh=True)
             await asyncio.sleep(_FRAME_S)
 
-    def say(self, text: str) -> None:
-        self._tell_placements()
+    def print_line(self, text: str) -> None:
+        self._print_placements()
         self._console.print(Text(f"  {text}"), soft_wrap=True)
 
-    def step(self, text: str) -> None:
+    def print_step(self, text: str) -> None:
         self._steps += 1
         self._told = 0
         seconds = time.monotonic() - self._began
         title = Text.assemble((f"\n{self._steps}. {text}", "bold"), (f" ({seconds:.1f} s)", "dim"))
         self._console.print(title)
 
-    async def until(self, what: str, count: int, now: Callable[[], int]) -> None:
+    async def wait_for_count(self, what: str, count: int, now: Callable[[], int]) -> None:
         """Wait until so many are so far, and show how it goes."""
         while (reached := now()) < count:
             self._waiting = f"{reached} of {count} {what}"
             await asyncio.sleep(_FRAME_S / 2)
         self._waiting = ""
-        self.say(f"{reached} of {count} {what}")
+        self.print_line(f"{reached} of {count} {what}")
 
-    def _tell_placements(self) -> None:
+    def _print_placements(self) -> None:
         """The first few of a step, each as a line: pods land while one looks on."""
         new = self._view.placements - self._seen
         self._seen = self._view.placements
         for pod in list(self._view.placed)[-new:] if new else ():
-            if self._told < _TOLD:
+            if self._told < _MAX_PLACEMENT_LINES:
                 self._told += 1
                 node = self._view.nodes.get(pod.spec.node_name)
                 zone = f" in {node.zone}" if node is not None and node.zone else ""
                 self._console.print(Text(f"  {pod.key} placed on {pod.spec.node_name}{zone}", style="green"))
-            elif self._told == _TOLD:
+            elif self._told == _MAX_PLACEMENT_LINES:
                 self._told += 1
                 self._console.print(Text("  …", style="dim"))
 
@@ -102,22 +102,22 @@ class Screen:
 
     def _plan(self) -> RenderableType:
         """One sign a node, a line a zone."""
-        zones: dict[str, list[NodeUse]] = {}
+        zones: dict[str, list[NodeRequests]] = {}
         for node in sorted(self._view.nodes.values(), key=lambda each: each.name):
             zones.setdefault(node.zone, []).append(node)
         lines = [Text("one sign a node, by the CPUs that are asked of it:", style="dim")]
         for zone in sorted(zones):
             pods = sum(node.pods for node in zones[zone])
-            signs = Text.assemble(*(_sign(node) for node in zones[zone]))
+            signs = Text.assemble(*(_node_symbol(node) for node in zones[zone]))
             lines.append(Text.assemble(f"{zone or 'no zone'} ", signs, f" {pods} pods"))
-        waiting = self._view.waiting()
-        rate = self._view.decisions_a_second()
+        waiting = self._view.pending_counts()
+        rate = self._view.decisions_per_second()
         pending = waiting.active + waiting.unschedulable + waiting.gated
         lines.append(Text(f"{pending} waiting, {rate:.0f} decisions a second", style="dim"))
         return Group(*lines)
 
 
-def _sign(node: NodeUse) -> tuple[str, str]:
+def _node_symbol(node: NodeRequests) -> tuple[str, str]:
     share = node.share(CPU)
-    level = min(len(_LEVELS) - 1, -int(-share * (len(_LEVELS) - 1) // 1)) if node.pods else 0
-    return _LEVELS[level], "red" if share > 0.95 else "yellow" if share > 0.6 else "cyan"
+    level = min(len(_USAGE_SYMBOLS) - 1, -int(-share * (len(_USAGE_SYMBOLS) - 1) // 1)) if node.pods else 0
+    return _USAGE_SYMBOLS[level], "red" if share > 0.95 else "yellow" if share > 0.6 else "cyan"

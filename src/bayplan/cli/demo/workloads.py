@@ -19,14 +19,14 @@ GPU = "nvidia.com/gpu"
 
 WEB_PODS = 24
 JOBS = 5
-PODS_A_JOB = 8
-TRAINING = 4
-SWEEP, SWEEP_LEAST = 4, 2
-LATER = 2
-RELEASE = 2
+PODS_PER_JOB = 8
+TRAINING_PODS = 4
+SWEEP_PODS, SWEEP_MIN_MEMBER = 4, 2
+SECOND_SWEEP_PODS = 2
+RELEASE_PODS = 2
 QUEUES = ("research", "product")
 
-SESSIONS = """
+SCHEDULER_CONF = """
 actions: enqueue, allocate, reclaim, backfill
 tiers:
 - plugins: [{name: priority}, {name: gang}, {name: conformance}]
@@ -60,17 +60,17 @@ def queues() -> list[Tree]:
 
 def sweep() -> Tree:
     """A gang that takes all GPUs, and could go on with half of them."""
-    return _gang("sweep", QUEUES[0], SWEEP, SWEEP_LEAST)
+    return _gang("sweep", QUEUES[0], SWEEP_PODS, SWEEP_MIN_MEMBER)
 
 
 def second_sweep() -> Tree:
     """Another one of the same team, for which nothing is left."""
-    return _gang("later", QUEUES[0], LATER, LATER)
+    return _gang("later", QUEUES[0], SECOND_SWEEP_PODS, SECOND_SWEEP_PODS)
 
 
 def release() -> Tree:
     """A gang of the other team, which is due what it asks for."""
-    return _gang("release", QUEUES[1], RELEASE, RELEASE)
+    return _gang("release", QUEUES[1], RELEASE_PODS, RELEASE_PODS)
 
 
 def training() -> list[Tree]:
@@ -83,7 +83,7 @@ def urgent() -> Tree:
     return _pod("urgent", _spec({"cpu": "4", GPU: "8"}, priorityClassName="urgent"))
 
 
-def giant() -> Tree:
+def oversized_pod() -> Tree:
     """A pod that no node can take."""
     return _pod("giant", _spec({"cpu": "4", GPU: "16"}, nodeSelector={ZONE: "zone-1"}))
 
@@ -95,7 +95,7 @@ def _job(number: int) -> Tree:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": f"render-{number}"},
-        "spec": {"completions": PODS_A_JOB, "parallelism": PODS_A_JOB, "template": template},
+        "spec": {"completions": PODS_PER_JOB, "parallelism": PODS_PER_JOB, "template": template},
     }
 
 
@@ -112,7 +112,7 @@ def _gang(name: str, queue: str, pods: int, least: int) -> Tree:
 
 def _training() -> Tree:
     pod = _spec({"cpu": "8", GPU: "8"}, priorityClassName="patient", terminationGracePeriodSeconds=1)
-    return _deployment("train", TRAINING, pod)
+    return _deployment("train", TRAINING_PODS, pod)
 
 
 def _priority(name: str, value: int) -> Tree:

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
-from bayplan.cli.connection import Connection
+from bayplan.cli.connection import ClusterConnection
 from bayplan.cli.flags.shell_completion import complete_contexts, complete_namespaces
-from bayplan.client import Target, find_target
+from bayplan.client import ConnectionConfig, load_connection_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,18 +32,18 @@ def server_options(command: F) -> F:
     return kubeconfig(context(master(command)))
 
 
-def chosen_server(kubeconfig: Path | None, context: str, master: str) -> Target:
+def resolve_server(kubeconfig: Path | None, context: str, master: str) -> ConnectionConfig:
     """The cluster that is meant; `master` replaces its address."""
     if master:
-        return find_target(kubeconfig, env=os.environ, context=context, server=master)
-    return Connection(kubeconfig, context).target()
+        return load_connection_config(kubeconfig, env=os.environ, context=context, server=master)
+    return ClusterConnection(kubeconfig, context).target()
 
 
 def connection_options(command: F) -> F:
     """`--kubeconfig`, `--context` and `--cluster`; the command gets them as one `connection`."""
 
     def joined(*args: Any, kubeconfig: Path | None, context: str, cluster: str, **given: Any) -> Any:
-        return command(*args, connection=Connection(kubeconfig, context, cluster), **given)
+        return command(*args, connection=ClusterConnection(kubeconfig, context, cluster), **given)
 
     joined.__doc__ = command.__doc__
     joined.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]

@@ -20,10 +20,10 @@ Reader = Callable[[str], Any]
 """Makes a value of a text, or raises `ValueError` with the words of Go."""
 
 
-ACCEPTED = "Accepted, without effect here"
+IGNORED_SECTION = "Accepted, without effect here"
 """The section of flags that others' manifests have and that turn nothing."""
 
-CHART_WORDS = ("2>&1",)
+IGNORED_CHART_WORDS = ("2>&1",)
 """What Volcano's chart writes among the flags as if a shell read them. Its programs pass over any word."""
 
 
@@ -42,9 +42,9 @@ class Flag:
     default: Any
     help: str
     section: str = ""
-    many: bool = False  # several texts make one list
+    repeatable: bool = False  # several texts make one list
     short: str = ""
-    shown: str = ""  # the default, where it does not speak for itself
+    displayed_default: str = ""  # the default, where it does not speak for itself
     bare: bool = False  # a list that is told without brackets
 
     @property
@@ -52,31 +52,31 @@ class Flag:
         return self.read is go_bool
 
     def option(self) -> click.Option:
-        default = self.shown or _text(self.default)
+        default = self.displayed_default or _text(self.default)
         note = f"{self.help} [{default}]" if default else self.help
         names = [f"-{self.short}", f"--{self.name}"] if self.short else [f"--{self.name}"]
         return click.Option(
             [*names, self.name.replace("-", "_")],
-            type=_Value(self),
+            type=_FlagValueType(self),
             help=note,
             metavar="BOOL" if self.is_switch else None,
-            multiple=self.many,
+            multiple=self.repeatable,
         )
 
     def value(self, given: Any) -> Any:
         """What holds: what was given, or the default."""
-        if not self.many:
+        if not self.repeatable:
             return self.default if given is None else given
         return tuple(item for each in given for item in each) if given else self.default
 
     def text(self, given: Any) -> str:
         value = self.value(given)
         if value is None:
-            return self.shown
-        return f"[{_text(value)}]" if self.many and not self.bare else _text(value)
+            return self.displayed_default
+        return f"[{_text(value)}]" if self.repeatable and not self.bare else _text(value)
 
 
-class _Value(click.ParamType[Any]):
+class _FlagValueType(click.ParamType[Any]):
     name = "text"
 
     def __init__(self, flag: Flag) -> None:
@@ -115,15 +115,15 @@ class GoCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return self._parsed(ctx, args)
+            return self._parse_with_advice(ctx, args)
         except FlagError as fault:
             raise (UsageError(str(fault)) if self._suggests else fault) from None
 
-    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def _parse_with_advice(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
         words = [arg for arg in args if arg not in self._ignored]
         try:
-            rest = super().parse_args(ctx, list(self._in_click_words(words)))
+            rest = super().parse_args(ctx, list(self._to_click_arguments(words)))
         except click.NoSuchOption as fault:
             if self._suggests:
                 near = f"did you mean {fault.possibilities[0]}?" if fault.possibilities else "leave it out."
@@ -134,7 +134,7 @@ class GoCommand(click.Command):
             raise FlagError(f'"{ctx.command_path}" does not take any arguments, got {json.dumps(ctx.args)}')
         return rest
 
-    def _in_click_words(self, args: Iterable[str]) -> Iterator[str]:
+    def _to_click_arguments(self, args: Iterable[str]) -> Iterator[str]:
         """Switches get the value that Go lets one leave out; nothing that follows one is its value."""
         switches = {flag.name for flag in self.flags if flag.is_switch}
         ours = {name for option in self.params for name in option.opts if getattr(option, "is_flag", False)}
@@ -159,7 +159,7 @@ class GoCommand(click.Command):
                 yield f"{name}{value}" if equals and name.startswith("-") else arg
             takes_next = arg.startswith("-") and len(arg) > 1 and not equals and name not in ours
             if takes_next and (name.startswith("--") or len(arg) == 2) and name not in ("--help", "-h"):
-                yield from _next(waiting)
+                yield from _take_next(waiting)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -176,9 +176,9 @@ class GoCommand(click.Command):
         """The value of every flag by its name, and none of the others."""
         return {flag.name: flag.value(given[flag.name.replace("-", "_")]) for flag in self.flags}
 
-    def without_effect(self, given: dict[str, Any]) -> list[str]:
+    def ignored_flags(self, given: dict[str, Any]) -> list[str]:
         """The flags that were given and turn nothing, by their names."""
-        idle = (flag.name for flag in self.flags if flag.section == ACCEPTED)
+        idle = (flag.name for flag in self.flags if flag.section == IGNORED_SECTION)
         return [name for name in idle if given[name.replace("-", "_")] not in (None, ())]
 
     def texts(self, given: dict[str, Any]) -> dict[str, str]:
@@ -194,7 +194,7 @@ class GoGroup(GoCommand, click.Group):
         self.format_commands(ctx, formatter)
 
 
-def _next(waiting: Iterator[str]) -> Iterator[str]:
+def _take_next(waiting: Iterator[str]) -> Iterator[str]:
     following = next(waiting, None)
     if following is not None:
         yield following

@@ -8,26 +8,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from bayplan.cli.flags.go_command import ACCEPTED, Flag
-from bayplan.codec.go_duration import Duration
+from bayplan.cli.flags.go_command import IGNORED_SECTION, Flag
+from bayplan.codec.go_duration import GoDuration
 from bayplan.codec.go_flags import go_bool, go_duration, go_int
 from bayplan.controllers import CONTROLLER_NAMES
 
 log = logging.getLogger(__name__)
 
-_OPEN = "Health and metrics are served on --listen-address, openly."
-_PLAIN = "Nothing is served over TLS."
-_SIGNING = "Certificates are signed by nobody here."
-_ADDRESSES = "Addresses are given to no node and no service."
-_LEASE = "It is upstream's default."
+_INSECURE_SERVING_NOTE = "Health and metrics are served on --listen-address, openly."
+_NO_TLS_NOTE = "Nothing is served over TLS."
+_NO_SIGNING_NOTE = "Certificates are signed by nobody here."
+_NO_ADDRESSES_NOTE = "Addresses are given to no node and no service."
+_LEASE_NOTE = "It is upstream's default."
 
 
-def _accepted(text: str, *names: str) -> list[Flag]:
-    return [Flag(name, str, "", text, ACCEPTED) for name in names]
+def _ignored_flags(text: str, *names: str) -> list[Flag]:
+    return [Flag(name, str, "", text, IGNORED_SECTION) for name in names]
 
 
-def _switches(text: str, *names: str) -> list[Flag]:
-    return [Flag(name, go_bool, False, text, ACCEPTED) for name in names]
+def _ignored_bool_flags(text: str, *names: str) -> list[Flag]:
+    return [Flag(name, go_bool, False, text, IGNORED_SECTION) for name in names]
 
 
 _CONCURRENT = (
@@ -38,33 +38,45 @@ _CONCURRENT = (
 )
 
 KUBE_CONTROLLER_FLAGS = (
-    *_accepted(_OPEN, "bind-address", "secure-port", "authentication-kubeconfig", "authorization-kubeconfig"),
-    *_accepted(_OPEN, "authorization-always-allow-paths", "client-ca-file", "requestheader-client-ca-file"),
-    *_accepted(_OPEN, "requestheader-allowed-names", "requestheader-extra-headers-prefix"),
-    *_accepted(_OPEN, "requestheader-group-headers", "requestheader-username-headers"),
-    *_accepted(_PLAIN, "cert-dir", "tls-cipher-suites", "tls-min-version"),
-    *_accepted(_SIGNING, "cluster-signing-cert-file", "cluster-signing-key-file", "cluster-signing-duration"),
-    *_accepted("Service account tokens are made by nobody here.", "service-account-private-key-file"),
-    *_accepted("Namespaces get the authority that the server publishes.", "root-ca-file"),
-    *_accepted(_ADDRESSES, "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size"),
-    *_switches(_ADDRESSES, "allocate-node-cidrs", "configure-cloud-routes"),
-    *_accepted("There is no cloud.", "cloud-provider", "cloud-config", "cluster-name"),
-    *_accepted("Volumes of plugins are made by nobody here.", "flex-volume-plugin-dir"),
-    *_accepted("Pods that have ended are kept.", "terminated-pod-gc-threshold"),
-    *_switches("All controllers are one user.", "use-service-account-credentials"),
-    *_switches("There is no Go to profile.", "profiling", "contention-profiling"),
-    *_accepted("text is written.", "logging-format"),
-    Flag("node-monitor-grace-period", go_duration, Duration.of_seconds(50), "It is 50 s.", ACCEPTED),
-    Flag("node-monitor-period", go_duration, Duration.of_seconds(5), "Nodes are looked at when it is time.", ACCEPTED),
-    Flag("node-startup-grace-period", go_duration, Duration.of_seconds(60), "It is 60 s.", ACCEPTED),
-    Flag("leader-elect-lease-duration", go_duration, Duration.of_seconds(15), _LEASE, ACCEPTED),
-    Flag("leader-elect-renew-deadline", go_duration, Duration.of_seconds(10), _LEASE, ACCEPTED),
-    Flag("leader-elect-retry-period", go_duration, Duration.of_seconds(2), _LEASE, ACCEPTED),
-    Flag("leader-elect-resource-lock", str, "leases", "It is a lease.", ACCEPTED),
-    *(Flag(f"concurrent-{name}-syncs", go_int, None, "There are no threads.", ACCEPTED) for name in _CONCURRENT),
+    *_ignored_flags(
+        _INSECURE_SERVING_NOTE, "bind-address", "secure-port", "authentication-kubeconfig", "authorization-kubeconfig"
+    ),
+    *_ignored_flags(
+        _INSECURE_SERVING_NOTE, "authorization-always-allow-paths", "client-ca-file", "requestheader-client-ca-file"
+    ),
+    *_ignored_flags(_INSECURE_SERVING_NOTE, "requestheader-allowed-names", "requestheader-extra-headers-prefix"),
+    *_ignored_flags(_INSECURE_SERVING_NOTE, "requestheader-group-headers", "requestheader-username-headers"),
+    *_ignored_flags(_NO_TLS_NOTE, "cert-dir", "tls-cipher-suites", "tls-min-version"),
+    *_ignored_flags(
+        _NO_SIGNING_NOTE, "cluster-signing-cert-file", "cluster-signing-key-file", "cluster-signing-duration"
+    ),
+    *_ignored_flags("Service account tokens are made by nobody here.", "service-account-private-key-file"),
+    *_ignored_flags("Namespaces get the authority that the server publishes.", "root-ca-file"),
+    *_ignored_flags(_NO_ADDRESSES_NOTE, "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size"),
+    *_ignored_bool_flags(_NO_ADDRESSES_NOTE, "allocate-node-cidrs", "configure-cloud-routes"),
+    *_ignored_flags("There is no cloud.", "cloud-provider", "cloud-config", "cluster-name"),
+    *_ignored_flags("Volumes of plugins are made by nobody here.", "flex-volume-plugin-dir"),
+    *_ignored_flags("Pods that have ended are kept.", "terminated-pod-gc-threshold"),
+    *_ignored_bool_flags("All controllers are one user.", "use-service-account-credentials"),
+    *_ignored_bool_flags("There is no Go to profile.", "profiling", "contention-profiling"),
+    *_ignored_flags("text is written.", "logging-format"),
+    Flag("node-monitor-grace-period", go_duration, GoDuration.of_seconds(50), "It is 50 s.", IGNORED_SECTION),
+    Flag(
+        "node-monitor-period",
+        go_duration,
+        GoDuration.of_seconds(5),
+        "Nodes are looked at when it is time.",
+        IGNORED_SECTION,
+    ),
+    Flag("node-startup-grace-period", go_duration, GoDuration.of_seconds(60), "It is 60 s.", IGNORED_SECTION),
+    Flag("leader-elect-lease-duration", go_duration, GoDuration.of_seconds(15), _LEASE_NOTE, IGNORED_SECTION),
+    Flag("leader-elect-renew-deadline", go_duration, GoDuration.of_seconds(10), _LEASE_NOTE, IGNORED_SECTION),
+    Flag("leader-elect-retry-period", go_duration, GoDuration.of_seconds(2), _LEASE_NOTE, IGNORED_SECTION),
+    Flag("leader-elect-resource-lock", str, "leases", "It is a lease.", IGNORED_SECTION),
+    *(Flag(f"concurrent-{name}-syncs", go_int, None, "There are no threads.", IGNORED_SECTION) for name in _CONCURRENT),
 )
 
-_OLD_NAMES = {
+_LEGACY_NAMES = {
     "cronjob": "cronjob-controller",
     "daemonset": "daemonset-controller",
     "deployment": "deployment-controller",
@@ -88,10 +100,10 @@ _OLD_NAMES = {
 }
 """kube-controller-manager's aliases."""
 
-_VOLCANOS_TOO = frozenset({"cronjob", "job"})
+_VOLCANO_NAMES = frozenset({"cronjob", "job"})
 """Short names of Volcano's as well, which they are unless Kubernetes' stand beside them."""
 
-_NOT_HERE = frozenset(
+_UNSUPPORTED_CONTROLLERS = frozenset(
     [
         "attachdetach",
         "bootstrap-signer-controller",
@@ -149,30 +161,32 @@ _NOT_HERE = frozenset(
 """What only kube-controller-manager has."""
 
 
-def in_full(patterns: Iterable[str]) -> list[str]:
+def expand_controller_names(patterns: Iterable[str]) -> list[str]:
     """The words of `--controllers` with today's names for old ones, and without controllers that nobody has here."""
     words = [each.strip() for each in patterns if each.strip()]
-    bare = {_bare(word) for word in words}
-    among_kubernetes = not bare.isdisjoint({*_OLD_NAMES, *_NOT_HERE, *_kubernetes_own()} - _VOLCANOS_TOO)
+    bare = {_without_sign(word) for word in words}
+    among_kubernetes = not bare.isdisjoint(
+        {*_LEGACY_NAMES, *_UNSUPPORTED_CONTROLLERS, *_kubernetes_controllers()} - _VOLCANO_NAMES
+    )
     found = []
     for word in words:
-        name = _bare(word)
-        if name in _NOT_HERE:
+        name = _without_sign(word)
+        if name in _UNSUPPORTED_CONTROLLERS:
             if not word.startswith("-"):
                 log.warning("--controllers: Bayplan has no %s; the others run", name)
-        elif name in _OLD_NAMES and (among_kubernetes or name not in _VOLCANOS_TOO):
-            found.append(f"{'-' if word.startswith('-') else ''}{_OLD_NAMES[name]}")
+        elif name in _LEGACY_NAMES and (among_kubernetes or name not in _VOLCANO_NAMES):
+            found.append(f"{'-' if word.startswith('-') else ''}{_LEGACY_NAMES[name]}")
         else:
             found.append(word)
     return found
 
 
-def _kubernetes_own() -> set[str]:
+def _kubernetes_controllers() -> set[str]:
     return {name for name in CONTROLLER_NAMES if not name.startswith("volcano-")} - {
         "job-controller",
         "cronjob-controller",
     }
 
 
-def _bare(word: str) -> str:
+def _without_sign(word: str) -> str:
     return word.removeprefix("-").removeprefix("+")

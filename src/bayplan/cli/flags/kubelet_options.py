@@ -10,7 +10,7 @@ import click
 from bayplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from bayplan.controllers.kubelet.pod_stages import PodHabits
+    from bayplan.controllers.kubelet.pod_stages import PodBehavior
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,22 +24,22 @@ _OPTIONS = (
 )
 
 
-def pod_habit_options(command: F) -> F:
-    """All of them, as texts: `habits_of` reads them."""
+def kubelet_options(command: F) -> F:
+    """All of them, as texts: `parse_kubelet_options` reads them."""
     for flag, metavar, told in reversed(_OPTIONS):
         command = click.option(flag, metavar=metavar, help=told)(command)
     return command
 
 
-def taken_out(told: dict[str, Any]) -> dict[str, str]:
+def pop_kubelet_options(told: dict[str, Any]) -> dict[str, str]:
     """Those that were given, by flag; the others are left in `told` with everything else."""
     texts = {flag: told.pop(flag[2:].replace("-", "_")) for flag, _, _ in _OPTIONS}
     return {flag: text for flag, text in texts.items() if text is not None}
 
 
-def habits_of(given: Mapping[str, str]) -> PodHabits:
+def parse_kubelet_options(given: Mapping[str, str]) -> PodBehavior:
     """What the flags mean; nonsense is told in one sentence."""
-    from bayplan.controllers.kubelet.pod_stages import STAGES, PodHabits
+    from bayplan.controllers.kubelet.pod_stages import STAGES, PodBehavior
 
     said = {}
     for stage in STAGES:
@@ -49,4 +49,4 @@ def habits_of(given: Mapping[str, str]) -> PodHabits:
         said[stage.field] = stage.read(text)
         if said[stage.field] is None:
             raise UsageError(f"{stage.flag} {text}: that {stage.advice}")
-    return PodHabits(**said)
+    return PodBehavior(**said)

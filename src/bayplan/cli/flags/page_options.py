@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from bayplan.config.bayplan_settings import OwnSettings
+    from bayplan.config.bayplan_settings import BayplanSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +24,7 @@ def page_option(default: str = "") -> Callable[[F], F]:
     )
 
 
-def with_page(settings: OwnSettings, address: str) -> OwnSettings:
+def with_page_address(settings: BayplanSettings, address: str) -> BayplanSettings:
     """The flag wins over the file."""
     from msgspec.structs import replace
 

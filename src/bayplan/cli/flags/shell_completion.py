@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from bayplan.client import Client
 
-_MOMENT_S = 2.0
+_TIMEOUT_S = 2.0
 
 
 def complete_kinds(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
@@ -28,78 +28,78 @@ def complete_kinds(context: click.Context, _: click.Parameter, unfinished: str) 
 
     async def look(client: Client) -> list[str]:
         if slash:
-            return [f"{kind}/{name}" for name in await _names(client, kind, _namespace(context, client))]
+            return [f"{kind}/{name}" for name in await _list_names(client, kind, _current_namespace(context, client))]
         if before and "/" not in before[0]:
-            return await _names(client, before[0], _namespace(context, client))
-        return await _kinds(client)
+            return await _list_names(client, before[0], _current_namespace(context, client))
+        return await _list_kinds(client)
 
-    return _offered(context, unfinished, look)
+    return _complete_from_server(context, unfinished, look)
 
 
 def complete_pods(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
     async def look(client: Client) -> list[str]:
-        return await _names(client, "pods", _namespace(context, client))
+        return await _list_names(client, "pods", _current_namespace(context, client))
 
-    return _offered(context, unfinished, look)
+    return _complete_from_server(context, unfinished, look)
 
 
 def complete_namespaces(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
-    return _offered(context, unfinished, lambda client: _names(client, "namespaces", ""))
+    return _complete_from_server(context, unfinished, lambda client: _list_names(client, "namespaces", ""))
 
 
 def complete_contexts(context: click.Context, _: click.Parameter, unfinished: str) -> list[CompletionItem]:
     """Those of the kubeconfig; no server is asked."""
-    from bayplan.client.auth.kubeconfig import kubeconfig_paths, merged
+    from bayplan.client.auth.kubeconfig import kubeconfig_paths, load_merged
 
     named = context.params.get("kubeconfig")
     try:
-        known = merged([Path(named)] if named else kubeconfig_paths(os.environ)).contexts
+        known = load_merged([Path(named)] if named else kubeconfig_paths(os.environ)).contexts
     except Exception:
         return []
-    return _beginning(unfinished, sorted(known))
+    return _matching_items(unfinished, sorted(known))
 
 
-def _offered(
+def _complete_from_server(
     context: click.Context, unfinished: str, look: Callable[[Client], Awaitable[list[str]]]
 ) -> list[CompletionItem]:
     """What the cluster that the options mean has to offer."""
-    from bayplan.cli.connection import Connection, connected
+    from bayplan.cli.connection import ClusterConnection, open_client
 
     given = context.params
 
     async def ask() -> list[str]:
-        connection = Connection(
+        connection = ClusterConnection(
             Path(given["kubeconfig"]) if given.get("kubeconfig") else None,
             given.get("context") or "",
             given.get("cluster") or "",
         )
-        async with asyncio.timeout(_MOMENT_S), connected(connection.target()) as client:
+        async with asyncio.timeout(_TIMEOUT_S), open_client(connection.target()) as client:
             return await look(client)
 
     try:
-        return _beginning(unfinished, asyncio.run(ask()))
+        return _matching_items(unfinished, asyncio.run(ask()))
     except Exception:
         return []
 
 
-def _beginning(unfinished: str, words: Iterable[str]) -> list[CompletionItem]:
+def _matching_items(unfinished: str, words: Iterable[str]) -> list[CompletionItem]:
     return [CompletionItem(word) for word in words if word.startswith(unfinished)]
 
 
-def _namespace(context: click.Context, client: Client) -> str:
+def _current_namespace(context: click.Context, client: Client) -> str:
     return context.params.get("namespace") or client.target.namespace
 
 
-async def _kinds(client: Client) -> list[str]:
-    from bayplan.client import read_catalogue
+async def _list_kinds(client: Client) -> list[str]:
+    from bayplan.client import discover_rest_mapper
 
-    catalogue = await read_catalogue(client.transport)
+    catalogue = await discover_rest_mapper(client.transport)
     return sorted({kind.resource.plural for kind in catalogue if "list" in kind.verbs})
 
 
-async def _names(client: Client, word: str, namespace: str) -> list[str]:
-    from bayplan.client import Wanted, read_catalogue, read_table
+async def _list_names(client: Client, word: str, namespace: str) -> list[str]:
+    from bayplan.client import TableQuery, discover_rest_mapper, read_table
 
-    kind = (await read_catalogue(client.transport)).one(word)
-    wanted = Wanted(resource=kind.resource, namespace=namespace if kind.resource.namespaced else "")
+    kind = (await discover_rest_mapper(client.transport)).find_kind(word)
+    wanted = TableQuery(resource=kind.resource, namespace=namespace if kind.resource.namespaced else "")
     return [row.object.metadata.name for row in (await read_table(client.transport, wanted)).rows]

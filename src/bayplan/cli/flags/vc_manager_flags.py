@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from bayplan.cli.flags.go_command import ACCEPTED, Flag, GoCommand
+from bayplan.cli.flags.go_command import IGNORED_SECTION, Flag, GoCommand
 from bayplan.clock import SystemClock
-from bayplan.codec.go_duration import Duration
+from bayplan.codec.go_duration import GoDuration
 from bayplan.codec.go_flags import (
     go_bool,
     go_duration,
@@ -22,63 +22,76 @@ from bayplan.codec.go_flags import (
     go_strings,
     go_vmodule,
 )
-from bayplan.config.volcano_feature_gates import gates_without_effect, go_volcano_gates
+from bayplan.config.volcano_feature_gates import ignored_gate_messages, parse_volcano_gates
 from bayplan.telemetry.logs import LogOptions, start_logs
 
 log = logging.getLogger(__name__)
 
 _SERVING, _LOGS = "Serving", "Logs"
 
-_HEALTH = (
+_HEALTH_FLAGS = (
     Flag("enable-healthz", go_bool, False, "Serve /healthz on --healthz-address.", _SERVING),
     Flag("healthz-address", str, ":11251", "The address for it.", _SERVING),
 )
-_OF_LOGS = (
-    Flag("v", go_level, None, "How much is logged.", _LOGS, short="v", shown="warnings"),
+_LOG_FLAGS = (
+    Flag("v", go_level, None, "How much is logged.", _LOGS, short="v", displayed_default="warnings"),
     Flag("vmodule", go_vmodule, "", "The same for single files: pattern=N, with commas between.", _LOGS),
     Flag("logtostderr", go_bool, True, "Accepted; it always does.", _LOGS),
-    Flag("log-flush-frequency", go_duration, Duration.of_seconds(5), "Accepted; lines are written at once.", _LOGS),
+    Flag("log-flush-frequency", go_duration, GoDuration.of_seconds(5), "Accepted; lines are written at once.", _LOGS),
 )
 
-ADMISSION_FLAGS = (
+WEBHOOK_MANAGER_FLAGS = (
     Flag(
         "feature-gates",
-        go_volcano_gates,
+        parse_volcano_gates,
         (),
         "Gate=true|false of Volcano. SchedulingGatesQueueAdmission=true holds pods that ask for it by a gate until "
         "their queue has room, which a scheduler with the same flag removes.",
         "Webhooks",
-        many=True,
+        repeatable=True,
         bare=True,
     ),
     Flag("enable-queue-allocated-pods-check", go_bool, False, "Keep queues that have pods.", "Webhooks"),
     Flag("enable-root-queue-protection", go_bool, True, "Keep what the queue root has.", "Webhooks"),
-    *_HEALTH,
-    *_OF_LOGS,
-    Flag("graceful-shutdown-time", go_duration, Duration.of_seconds(30), "What is asked is answered first.", ACCEPTED),
+    *_HEALTH_FLAGS,
+    *_LOG_FLAGS,
+    Flag(
+        "graceful-shutdown-time",
+        go_duration,
+        GoDuration.of_seconds(30),
+        "What is asked is answered first.",
+        IGNORED_SECTION,
+    ),
 )
-CONTROLLER_FLAGS = (
+CONTROLLER_MANAGER_FLAGS = (
     Flag("leader-elect", go_bool, False, "Work only while holding a lease, so that several can stand by.", "Election"),
     Flag("lock-object-namespace", str, "", "--leader-elect-resource-namespace by its old name.", "Election"),
     Flag("enable-metrics", go_bool, False, "Serve /metrics on --listen-address, or on :8081.", _SERVING),
-    *_HEALTH,
-    *_OF_LOGS,
+    *_HEALTH_FLAGS,
+    *_LOG_FLAGS,
     Flag("inherit-owner-annotations", go_bool, True, "PodGroups get annotations of who owns the pods.", "PodGroups"),
-    Flag("worker-threads", go_int, 3, "There are no threads.", ACCEPTED),
-    Flag("worker-threads-for-cronjob", go_int, 3, "There are no threads.", ACCEPTED),
-    Flag("worker-threads-for-podgroup", go_int, 5, "There are no threads.", ACCEPTED),
-    Flag("worker-threads-for-queue", go_int, 5, "There are no threads.", ACCEPTED),
-    Flag("worker-threads-for-gc", go_int, 1, "There are no threads.", ACCEPTED),
-    Flag("max-requeue-num", go_int, 15, "Nothing is given up.", ACCEPTED),
-    Flag("ca-cert-file", str, "", "Health and metrics are served without TLS.", ACCEPTED),
-    Flag("tls-cert-file", str, "", "Likewise.", ACCEPTED),
-    Flag("tls-private-key-file", str, "", "Likewise.", ACCEPTED),
-    Flag("sharding-configmap", str, "", "There is no sharding controller.", ACCEPTED),
-    Flag("sharding-configmap-namespace", str, "", "Likewise.", ACCEPTED),
-    Flag("scheduler-configs", go_strings, (), "Likewise.", ACCEPTED, many=True),
-    Flag("shard-sync-period", go_duration, Duration.of_seconds(60), "Likewise.", ACCEPTED),
-    Flag("enable-node-event-trigger", go_bool, True, "Likewise.", ACCEPTED),
-    Flag("feature-gates", go_volcano_gates, (), "Gate=true|false; none turns anything here.", ACCEPTED, many=True),
+    Flag("worker-threads", go_int, 3, "There are no threads.", IGNORED_SECTION),
+    Flag("worker-threads-for-cronjob", go_int, 3, "There are no threads.", IGNORED_SECTION),
+    Flag("worker-threads-for-podgroup", go_int, 5, "There are no threads.", IGNORED_SECTION),
+    Flag("worker-threads-for-queue", go_int, 5, "There are no threads.", IGNORED_SECTION),
+    Flag("worker-threads-for-gc", go_int, 1, "There are no threads.", IGNORED_SECTION),
+    Flag("max-requeue-num", go_int, 15, "Nothing is given up.", IGNORED_SECTION),
+    Flag("ca-cert-file", str, "", "Health and metrics are served without TLS.", IGNORED_SECTION),
+    Flag("tls-cert-file", str, "", "Likewise.", IGNORED_SECTION),
+    Flag("tls-private-key-file", str, "", "Likewise.", IGNORED_SECTION),
+    Flag("sharding-configmap", str, "", "There is no sharding controller.", IGNORED_SECTION),
+    Flag("sharding-configmap-namespace", str, "", "Likewise.", IGNORED_SECTION),
+    Flag("scheduler-configs", go_strings, (), "Likewise.", IGNORED_SECTION, repeatable=True),
+    Flag("shard-sync-period", go_duration, GoDuration.of_seconds(60), "Likewise.", IGNORED_SECTION),
+    Flag("enable-node-event-trigger", go_bool, True, "Likewise.", IGNORED_SECTION),
+    Flag(
+        "feature-gates",
+        parse_volcano_gates,
+        (),
+        "Gate=true|false; none turns anything here.",
+        IGNORED_SECTION,
+        repeatable=True,
+    ),
 )
 
 
@@ -91,13 +104,13 @@ def start_volcano_logs(context: click.Context, flags: Mapping[str, Any]) -> None
     context.call_on_close(logs.close)
 
 
-def warn_of_idle_flags(context: click.Context, given: dict[str, Any]) -> None:
+def warn_about_ignored_flags(context: click.Context, given: dict[str, Any]) -> None:
     """Say what was given and turns nothing, so that nobody believes it does."""
     assert isinstance(context.command, GoCommand)
-    idle = context.command.without_effect(given)
+    idle = context.command.ignored_flags(given)
     for name in idle:
         if name != "feature-gates":
             log.warning("--%s has no effect here", name)
     gates = context.command.values(given)["feature-gates"]
-    for sentence in gates_without_effect(gates, none="feature-gates" in idle):
+    for sentence in ignored_gate_messages(gates, none="feature-gates" in idle):
         log.warning("%s", sentence)

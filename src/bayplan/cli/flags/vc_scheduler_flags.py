@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.batch.live.options import LOCK_NAMESPACE
-from bayplan.cli.flags.go_command import ACCEPTED, Flag, Reader
-from bayplan.codec.go_duration import Duration
+from bayplan.cli.flags.go_command import IGNORED_SECTION, Flag, Reader
+from bayplan.codec.go_duration import GoDuration
 from bayplan.codec.go_flags import (
     go_bool,
     go_duration,
@@ -17,28 +17,28 @@ from bayplan.codec.go_flags import (
     go_strings,
     go_vmodule,
 )
-from bayplan.config.volcano_feature_gates import go_volcano_gates
+from bayplan.config.volcano_feature_gates import parse_volcano_gates
 
 _SCHEDULING, _NODES, _CLUSTER = "Scheduling", "Nodes", "The API server"
 _SERVING, _ELECTION, _LOGS = "Serving", "Leader election", "Logs"
 
 
-def _seconds(count: int) -> Duration:
-    return Duration.of_seconds(count)
+def _seconds(count: int) -> GoDuration:
+    return GoDuration.of_seconds(count)
 
 
 def _flag(section: str, name: str, read: Reader, default: Any, text: str, **more: Any) -> Flag:
     return Flag(name, read, default, text, section, **more)
 
 
-BATCH_FLAGS = (
+VC_SCHEDULER_FLAGS = (
     _flag(
         _SCHEDULING,
         "scheduler-name",
         go_strings,
         ("volcano",),
         "Pods with this schedulerName are ours; may come several times.",
-        many=True,
+        repeatable=True,
         bare=True,
     ),
     _flag(_SCHEDULING, "scheduler-conf", str, "", "A volcano-scheduler.conf, read again when it changes."),
@@ -54,14 +54,14 @@ BATCH_FLAGS = (
     _flag(
         _SCHEDULING,
         "feature-gates",
-        go_volcano_gates,
+        parse_volcano_gates,
         (),
         "Gate=true|false of Volcano. SchedulingGatesQueueAdmission=true removes the gate from pods whose queue has "
         "room for them.",
-        many=True,
+        repeatable=True,
         bare=True,
     ),
-    _flag(_NODES, "node-selector", go_strings, (), "label:value of nodes to work on; any of several.", many=True),
+    _flag(_NODES, "node-selector", go_strings, (), "label:value of nodes to work on; any of several.", repeatable=True),
     _flag(_NODES, "percentage-nodes-to-find", go_int32, 0, "Of how many nodes a search is content; 0: all."),
     _flag(_NODES, "minimum-feasible-nodes", go_int32, 100, "But of so many at least."),
     _flag(_NODES, "minimum-percentage-nodes-to-find", go_int32, 5, "Accepted; it bounds what 0 chooses upstream."),
@@ -72,7 +72,7 @@ BATCH_FLAGS = (
         (),
         "Provisioners whose volumes nodes need not offer, besides rancher.io/local-path, hostpath.csi.k8s.io and "
         "bayplan.dev/hostpath.",
-        many=True,
+        repeatable=True,
     ),
     _flag(
         _NODES, "scheduler-sharding-mode", str, "none", "none; hard: only nodes of our NodeShard; soft: those first."
@@ -80,7 +80,7 @@ BATCH_FLAGS = (
     _flag(_NODES, "scheduler-sharding-name", str, "volcano", "Our NodeShard."),
     _flag(_CLUSTER, "master", str, "", "The API server's address, in place of the kubeconfig's."),
     _flag(_CLUSTER, "kubeconfig", str, "", "How to reach the API server."),
-    _flag(_CLUSTER, "kube-api-qps", go_float32, 2000.0, "Requests a second.", shown="2000"),
+    _flag(_CLUSTER, "kube-api-qps", go_float32, 2000.0, "Requests a second.", displayed_default="2000"),
     _flag(_CLUSTER, "kube-api-burst", go_int, 2000, "And at once."),
     _flag(_SERVING, "enable-metrics", go_bool, False, "Serve /metrics on --listen-address."),
     _flag(_SERVING, "enable-pprof", go_bool, False, "Serve /debug/pprof/ there, too."),
@@ -100,31 +100,31 @@ BATCH_FLAGS = (
     _flag(_ELECTION, "leader-elect-renew-deadline", go_duration, _seconds(10), "How long to try to renew it."),
     _flag(_ELECTION, "leader-elect-retry-period", go_duration, _seconds(2), "How often to try."),
     _flag(_ELECTION, "leader-elect-resource-lock", str, "leases", "The kind of the lock."),
-    _flag(_ELECTION, "leader-elect-resource-name", str, "", "The lease.", shown="the scheduler's name"),
+    _flag(_ELECTION, "leader-elect-resource-name", str, "", "The lease.", displayed_default="the scheduler's name"),
     _flag(_ELECTION, "leader-elect-resource-namespace", str, LOCK_NAMESPACE, "Where it is."),
     _flag(_ELECTION, "lock-object-namespace", str, "", "The same, by its old name."),
     _flag(_LOGS, "v", go_level, 0, "How much is logged: 3 decisions, 4 objects, 5 steps.", short="v"),
     _flag(_LOGS, "vmodule", go_vmodule, "", "The same for single files: pattern=N, with commas between."),
     _flag(_LOGS, "logtostderr", go_bool, True, "Accepted; it always does."),
     _flag(_LOGS, "log-flush-frequency", go_duration, _seconds(5), "Accepted; every line is written at once."),
-    _flag(ACCEPTED, "resync-period", go_duration, _seconds(0), "What is watched needs no second look."),
-    _flag(ACCEPTED, "resource-sync-timeout", go_duration, _seconds(60), "Nobody decides on half a picture."),
-    _flag(ACCEPTED, "node-worker-threads", go_int, 20, "There are no threads."),
-    _flag(ACCEPTED, "gate-removal-worker-num", go_int, 5, "There are no threads."),
-    _flag(ACCEPTED, "priority-class", go_bool, True, "PriorityClasses always count."),
-    _flag(ACCEPTED, "csi-storage", go_bool, False, "Storage capacity is read where the server has it."),
+    _flag(IGNORED_SECTION, "resync-period", go_duration, _seconds(0), "What is watched needs no second look."),
+    _flag(IGNORED_SECTION, "resource-sync-timeout", go_duration, _seconds(60), "Nobody decides on half a picture."),
+    _flag(IGNORED_SECTION, "node-worker-threads", go_int, 20, "There are no threads."),
+    _flag(IGNORED_SECTION, "gate-removal-worker-num", go_int, 5, "There are no threads."),
+    _flag(IGNORED_SECTION, "priority-class", go_bool, True, "PriorityClasses always count."),
+    _flag(IGNORED_SECTION, "csi-storage", go_bool, False, "Storage capacity is read where the server has it."),
     _flag(
-        ACCEPTED,
+        IGNORED_SECTION,
         "ca-cert-file",
         str,
         "",
         "--healthz-address and --listen-address are without TLS.",
     ),
-    _flag(ACCEPTED, "tls-cert-file", str, "", "Likewise; of --secure-port it is the certificate."),
-    _flag(ACCEPTED, "tls-private-key-file", str, "", "Likewise; and its key."),
+    _flag(IGNORED_SECTION, "tls-cert-file", str, "", "Likewise; of --secure-port it is the certificate."),
+    _flag(IGNORED_SECTION, "tls-private-key-file", str, "", "Likewise; and its key."),
 )
 
-BATCH_ELECTION = {
+VC_ELECTION_FIELDS = {
     "leader-elect": "leader_elect",
     "leader-elect-lease-duration": "lease_duration",
     "leader-elect-renew-deadline": "renew_deadline",

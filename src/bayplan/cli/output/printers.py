@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from bayplan.codec.yaml_scalars import resolved
+from bayplan.codec.yaml_scalars import resolve_scalar
 
-_UNBOUNDED = 100_000
-_BREAKS = frozenset("\x85\u2028\u2029\ufeff")
+_UNLIMITED_WIDTH = 100_000
+_LINE_BREAKS = frozenset("\x85\u2028\u2029\ufeff")
 """What YAML reads as the end of a line, or not at all, unless it is escaped; only double quotes let it be."""
 
 
@@ -27,8 +27,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    plain = resolved(text, "", plain=True)[0] == "!!str"
-    escaped = not _BREAKS.isdisjoint(text)
+    plain = resolve_scalar(text, "", plain=True)[0] == "!!str"
+    escaped = not _LINE_BREAKS.isdisjoint(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if escaped else None if plain else "'")
 
 
@@ -51,7 +51,7 @@ def yaml_text(value: Any, *, sort_keys: bool = False) -> str:
 
 def print_table(table: Table) -> None:
     """Print a table as wide as the terminal, or as its words need: half a name is no name."""
-    console, endless = Console(), Console(width=_UNBOUNDED)
+    console, endless = Console(), Console(width=_UNLIMITED_WIDTH)
     for column in table.columns:
         if column.no_wrap:  # Rich takes its longest word for all that it needs, and then cuts the columns behind it
             texts = [*column.cells, *([column.header] if table.show_header else [])]

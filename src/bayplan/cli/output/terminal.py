@@ -19,10 +19,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-_UNBOUNDED = 100_000
-_LEAST_TO_REDRAW = 60
-_PATIENCE_S = 1.0
-_GAP = 3
+_UNLIMITED_WIDTH = 100_000
+_MIN_REDRAW_WIDTH = 60
+_PROGRESS_DELAY_S = 1.0
+_COLUMN_GAP = 3
 
 _GOOD = re.compile(r"Running|Ready|Bound|Active|Succeeded|Completed|Complete|Available|True|Normal")
 _WAITING = re.compile(
@@ -31,33 +31,33 @@ _WAITING = re.compile(
 _BAD = re.compile(r"Failed|NotReady.*|Error|.*BackOff|Evicted|OOMKilled|Unschedulable|Lost|.*Err.*")
 
 
-def output() -> Console:
+def stdout_console() -> Console:
     """Standard output."""
     console = Console(highlight=False, soft_wrap=False)
-    return console if console.is_terminal else plain_output()
+    return console if console.is_terminal else plain_console()
 
 
-def plain_output() -> Console:
+def plain_console() -> Console:
     """Standard output as a file gets it, wherever it goes: no colours, nothing redrawn, lines as long as they are."""
-    return Console(highlight=False, soft_wrap=False, force_terminal=False, color_system=None, width=_UNBOUNDED)
+    return Console(highlight=False, soft_wrap=False, force_terminal=False, color_system=None, width=_UNLIMITED_WIDTH)
 
 
-def can_be_redrawn(console: Console) -> bool:
+def supports_redraw(console: Console) -> bool:
     """Whether a picture that changes in place can be looked at: not by who wants no colours, or has no room for it."""
     return (
         console.is_terminal
         and not console.is_dumb_terminal
         and not console.no_color
-        and console.width >= _LEAST_TO_REDRAW
+        and console.width >= _MIN_REDRAW_WIDTH
     )
 
 
-def errors() -> Console:
+def stderr_console() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False)
 
 
-def coloured(cell: str) -> Text:
+def status_cell(cell: str) -> Text:
     """A cell; words that tell how something is have the colour of that."""
     for pattern, style in ((_GOOD, "green"), (_BAD, "red"), (_WAITING, "yellow")):
         if pattern.fullmatch(cell):
@@ -65,54 +65,58 @@ def coloured(cell: str) -> Text:
     return Text(cell)
 
 
-class Grid:
+class TablePrinter:
     """Rows below titles, as wide as they need to be; rows that come later keep to the same columns."""
 
     def __init__(self, titles: Sequence[str], *, headed: bool = True) -> None:
         self._titles = [title.upper() for title in titles]
         self._headed = headed
         self._widths = [len(title) if headed else 0 for title in self._titles]
-        self._console = output()
+        self._console = stdout_console()
 
     def show(self, rows: Sequence[Sequence[str]]) -> None:
         """Print rows; with the first come the titles."""
         for row in rows:
             self._widths = [max(pair) for pair in zip(self._widths, map(len, row), strict=True)]
         if self._too_wide():
-            self._folded(rows)
+            self._print_folded(rows)
         else:
             self._plain(rows)
         self._headed = False
 
     def _too_wide(self) -> bool:
-        return sum(self._widths) + _GAP * (len(self._widths) - 1) > self._console.width
+        return sum(self._widths) + _COLUMN_GAP * (len(self._widths) - 1) > self._console.width
 
     def _plain(self, rows: Sequence[Sequence[str]]) -> None:
-        lines = [Text(self._padded(self._titles), style="bold")] if self._headed else []
+        lines = [Text(self._pad_row(self._titles), style="bold")] if self._headed else []
         for row in rows:
             line = Text()
             for number, cell in enumerate(row):
-                line.append_text(coloured(cell))
+                line.append_text(status_cell(cell))
                 if number < len(row) - 1:
-                    line.append(" " * (self._widths[number] - len(cell) + _GAP))
+                    line.append(" " * (self._widths[number] - len(cell) + _COLUMN_GAP))
             lines.append(line)
         for line in lines:
             self._console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
-    def _padded(self, cells: Sequence[str]) -> str:
-        return (" " * _GAP).join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)).rstrip()
+    def _pad_row(self, cells: Sequence[str]) -> str:
+        return (
+            (" " * _COLUMN_GAP)
+            .join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True))
+            .rstrip()
+        )
 
-    def _folded(self, rows: Sequence[Sequence[str]]) -> None:
+    def _print_folded(self, rows: Sequence[Sequence[str]]) -> None:
         """A narrow terminal: the first column stays whole, the others fold."""
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_header=self._headed)
         for number, title in enumerate(self._titles):
             table.add_column(title, no_wrap=number == 0, overflow="fold")
         for row in rows:
-            table.add_row(*map(coloured, row))
-        self._console.print(table, width=self._least(table), crop=False, no_wrap=False)
+            table.add_row(*map(status_cell, row))
+        self._console.print(table, width=self._min_width(table), crop=False, no_wrap=False)
 
-    def _least(self, table: Table) -> int:
-        endless = Console(width=_UNBOUNDED)
+    def _min_width(self, table: Table) -> int:
+        endless = Console(width=_UNLIMITED_WIDTH)
         return max(self._console.width, Measurement.get(endless, endless.options, table).minimum)
 
 
@@ -128,12 +132,12 @@ def cell_text(cell: Any) -> str:
 @contextmanager
 def progress(text: str) -> Iterator[None]:
     """Say what is being done, if it takes longer than a second and somebody looks on."""
-    console = errors()
+    console = stderr_console()
     if not (console.is_terminal and sys.stderr.isatty()):
         yield
         return
     status = console.status(text)
-    timer = threading.Timer(_PATIENCE_S, status.start)
+    timer = threading.Timer(_PROGRESS_DELAY_S, status.start)
     timer.daemon = True
     timer.start()
     try:

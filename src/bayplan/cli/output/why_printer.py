@@ -10,18 +10,28 @@ from rich.markup import escape
 from rich.table import Table
 
 from bayplan.cli.output.printers import print_table
-from bayplan.objects.pod_relaxations import Change
-from bayplan.telemetry.answers import NOW, PENDING, Answer, Candidate, Gang, GivenUpOn, QueueShare, Refused, Requested
+from bayplan.objects.pod_relaxations import SuggestedChange
+from bayplan.telemetry.answers import (
+    NOW,
+    PENDING,
+    Answer,
+    BindRequestProgress,
+    ExcludedNode,
+    GangStatus,
+    NodeRejection,
+    QueueShare,
+    RankedNode,
+)
 
-_NAMED = 5
-_TEXT = 30
+_MAX_NODE_NAMES = 5
+_MIN_TEXT_WIDTH = 30
 
 
 def print_answer(answer: Answer) -> None:
     """All of it, as far as there is something to tell."""
     click.echo(answer.sentence)
     _print_facts(answer)
-    _print_given_up(answer.given_up)
+    _print_failed_bindings(answer.excluded_nodes)
     _print_best(answer)
     _print_reasons(answer.reasons)
     if answer.state == PENDING:
@@ -38,10 +48,10 @@ def _print_facts(answer: Answer) -> None:
         "request": "" if answer.request is None else _progress(answer.request),
         "last error": "" if answer.request is None else answer.request.reason,
         "binder": "" if answer.binder is None else answer.binder.sentence,
-        "since": _moment(answer.since),
-        "tried": f"{answer.tries} time{'s' if answer.tries != 1 else ''}" if answer.tries else "",
-        "tried next": _moment(answer.next_try),
-        "decided": "just now, for this question" if answer.source == NOW else _moment(answer.decided_at),
+        "since": _format_time(answer.since),
+        "tried": f"{answer.attempts} time{'s' if answer.attempts != 1 else ''}" if answer.attempts else "",
+        "tried next": _format_time(answer.next_try),
+        "decided": "just now, for this question" if answer.source == NOW else _format_time(answer.decided_at),
     }
     width = max(map(len, facts))
     for name, fact in facts.items():
@@ -49,19 +59,19 @@ def _print_facts(answer: Answer) -> None:
             click.echo(f"  {name:<{width}}  {fact}")
 
 
-def _progress(request: Requested) -> str:
+def _progress(request: BindRequestProgress) -> str:
     limit = f" of {request.limit}" if request.limit else ""
     many = "attempt" if (request.limit or request.failed_attempts) == 1 else "attempts"
     return f"{request.name} to {request.node}: {request.phase}, {request.failed_attempts}{limit} {many} failed"
 
 
-def _print_given_up(given_up: Sequence[GivenUpOn]) -> None:
+def _print_failed_bindings(given_up: Sequence[ExcludedNode]) -> None:
     if not given_up:
         return
     click.echo("\nNodes on which bindings were given up:")
     table = _table("NODE", "TIMES", "TRIED AGAIN", "REASON")
     for each in given_up:
-        table.add_row(escape(each.node), str(each.times), _moment(each.until) or "at once", escape(each.error))
+        table.add_row(escape(each.node), str(each.times), _format_time(each.until) or "at once", escape(each.error))
     print_table(table)
 
 
@@ -75,15 +85,15 @@ def _print_best(answer: Answer) -> None:
     print_table(table)
     choice = answer.choice
     if choice is not None:
-        by = f"; {choice.plugin} decided, +{choice.by}" if choice.plugin else ""
+        by = f"; {choice.plugin} decided, +{choice.margin}" if choice.plugin else ""
         click.echo(f"{choice.ahead} ahead of {choice.second}{by}" if choice.ahead else f"as good as {choice.second}")
 
 
-def _by_plugin(each: Candidate) -> str:
+def _by_plugin(each: RankedNode) -> str:
     return " ".join(f"{plugin}={score}" for plugin, score in each.by_plugin.items() if score)
 
 
-def _print_reasons(reasons: Sequence[Refused]) -> None:
+def _print_reasons(reasons: Sequence[NodeRejection]) -> None:
     if not reasons:
         return
     click.echo("\nNodes that were refused:")
@@ -95,9 +105,9 @@ def _print_reasons(reasons: Sequence[Refused]) -> None:
     print_table(table)
 
 
-def _names(refused: Refused) -> str:
-    named = ", ".join(refused.names[:_NAMED])
-    more = refused.nodes - min(len(refused.names), _NAMED)
+def _names(refused: NodeRejection) -> str:
+    named = ", ".join(refused.names[:_MAX_NODE_NAMES])
+    more = refused.nodes - min(len(refused.names), _MAX_NODE_NAMES)
     return f"{named} and {more} more" if named and more > 0 else named
 
 
@@ -112,13 +122,13 @@ def _print_changes(answer: Answer) -> None:
         click.echo(f"\nWhat would have to change: {answer.no_change}.")
 
 
-def _print_steps(changes: Iterable[Change]) -> None:
+def _print_steps(changes: Iterable[SuggestedChange]) -> None:
     for change in changes:
         where = "" if not change.node or change.evict else f" (then it fits {change.node})"
         click.echo(f"  - {change.text}{where}")
 
 
-def _print_gang(gang: Gang) -> None:
+def _print_gang(gang: GangStatus) -> None:
     click.echo(f"\nGang {gang.name}: {gang.ready} of {gang.tasks} have a node, {gang.least} must ({gang.phase}).")
     for member in gang.holding_back:
         click.echo(f"  - {member.pod}: {member.reason}")
@@ -142,7 +152,7 @@ def _amounts(amounts: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in amounts.items())
 
 
-def _moment(at: datetime | None) -> str:
+def _format_time(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S %Z}".strip() if at is not None else ""
 
 
@@ -155,6 +165,6 @@ def _table(*titles: str) -> Table:
             justify="right" if title in ("TOTAL", "NODES", "TIMES") else "left",
             no_wrap=not wraps,
             overflow="fold",
-            min_width=_TEXT if title == "REASON" else None,
+            min_width=_MIN_TEXT_WIDTH if title == "REASON" else None,
         )
     return table

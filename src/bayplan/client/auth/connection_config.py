@@ -1,8 +1,8 @@
 """Where is the API server, how is it recognised, and who are we to it?
 
-Asked once at start by whoever opens a `Client`. The answer is a value, `Target`: everything a connection needs, with
-secrets wrapped and files named, not read, so that they can be read again when they rotate. Costs a few file reads.
-"""
+Asked once at start by whoever opens a `Client`. The answer is a value, `ConnectionConfig`: everything a connection
+needs, with secrets wrapped and files named, not read, so that they can be read again when they rotate. Costs a few file
+reads."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from bayplan.client.auth.kubeconfig import (
-    Cluster,
     ExecConfig,
     Kubeconfig,
-    User,
+    KubeconfigCluster,
+    KubeconfigUser,
     kubeconfig_paths,
-    merged,
+    load_merged,
     read_kubeconfig,
 )
 from bayplan.client.auth.secret import NO_SECRET, Secret
@@ -38,20 +38,20 @@ _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _INTERACTIVE = ("", "Never", "IfAvailable", "Always")
 
 
-class Door(Protocol):
+class InProcessEndpoint(Protocol):
     """A server in this process."""
 
     def connect(self, client: asyncio.Protocol) -> None:
         """Put the server behind a client's protocol: call its `connection_made`, and answer what it writes."""
         ...
 
-    async def ask(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
+    async def request(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
         """One request, without the wire: status, header lines (each behind its line break) and body of the answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ConnectionConfig:
     """One API server seen by one user."""
 
     server: str
@@ -78,7 +78,7 @@ class Target:
     namespace: str = "default"
     origin: str = field(default="", compare=False)
     """Where this was read, for complaints."""
-    inside: Door | None = None
+    in_process: InProcessEndpoint | None = None
     """How a server in this process is reached, without a socket; `server` is then only its name."""
 
     @property
@@ -94,41 +94,41 @@ class Target:
         return self.ca_data or (_content(self.ca_file, "the certificate authority") if self.ca_file else b"")
 
 
-def find_target(
+def load_connection_config(
     kubeconfig: Path | None = None,
     *,
     env: Mapping[str, str],
     context: str = "",
     server: str = "",
     service_account: Path = SERVICE_ACCOUNT,
-) -> Target:
+) -> ConnectionConfig:
     """The way to the API server: the file that is named; else the files of `KUBECONFIG` or the one in the home folder;
     else, when there is none, the pod's own service account. `server` replaces the address (`--master`).
 
     As in client-go's clientcmd, a server without TLS gets no credentials, and no exec plugin is run for it."""
-    config = read_kubeconfig(kubeconfig) if kubeconfig is not None else merged(kubeconfig_paths(env))
+    config = read_kubeconfig(kubeconfig) if kubeconfig is not None else load_merged(kubeconfig_paths(env))
     if not config.empty or kubeconfig is not None:
-        target = resolve(config, context=context, path=kubeconfig)
-    elif (inside := in_cluster(env, service_account)) is not None:
+        target = config_from_context(config, context=context, path=kubeconfig)
+    elif (inside := in_cluster_config(env, service_account)) is not None:
         target = inside
     elif server:
-        target = Target(server=server, origin="--master")
+        target = ConnectionConfig(server=server, origin="--master")
     else:
         raise KubeconfigError(
             "there is no API server to talk to: no kubeconfig was named, KUBECONFIG and ~/.kube/config hold none, and "
             "this is not a pod; name a kubeconfig"
         )
-    return _without_exposed_credentials(_with_address(replace(target, server=server) if server else target))
+    return _without_exposed_credentials(_with_server_url(replace(target, server=server) if server else target))
 
 
-def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Target | None:
+def in_cluster_config(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ConnectionConfig | None:
     """What a pod finds of its own service account, or None outside of a pod."""
     host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT")
     token, authority, namespace = folder / "token", folder / "ca.crt", folder / "namespace"
     if not host or not port or not token.exists():
         return None
     address = f"[{host}]" if ":" in host else host
-    return Target(
+    return ConnectionConfig(
         server=f"https://{address}:{port}",
         token_file=str(token),
         ca_file=str(authority) if authority.exists() else "",
@@ -137,7 +137,7 @@ def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Target
     )
 
 
-def resolve(config: Kubeconfig, *, context: str = "", path: Path | None = None) -> Target:
+def config_from_context(config: Kubeconfig, *, context: str = "", path: Path | None = None) -> ConnectionConfig:
     """One context of a kubeconfig."""
     where = f"the kubeconfig {path}" if path else "the kubeconfig"
     name = context or config.current_context
@@ -162,14 +162,14 @@ def resolve(config: Kubeconfig, *, context: str = "", path: Path | None = None) 
     return _user(target, config.users[chosen.user], config.origin("users", chosen.user))
 
 
-def _cluster(cluster: Cluster, place: str) -> Target:
+def _cluster(cluster: KubeconfigCluster, place: str) -> ConnectionConfig:
     if not cluster.server:
         raise KubeconfigError(f"{place} has no server; write its address, such as https://10.0.0.1:6443")
     if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
         raise KubeconfigError(f"{place} has insecure-skip-tls-verify and a certificate authority; keep one of them")
-    _readable(cluster.certificate_authority, f"{place}.certificate-authority")
+    _check_readable(cluster.certificate_authority, f"{place}.certificate-authority")
     extensions = {each.get("name"): each.get("extension") for each in cluster.extensions}
-    return Target(
+    return ConnectionConfig(
         server=cluster.server,
         ca_file="" if cluster.certificate_authority_data else cluster.certificate_authority,
         ca_data=_bytes(cluster.certificate_authority_data, f"{place}.certificate-authority-data"),
@@ -181,15 +181,15 @@ def _cluster(cluster: Cluster, place: str) -> Target:
     )
 
 
-def _user(target: Target, user: User, place: str) -> Target:
+def _user(target: ConnectionConfig, user: KubeconfigUser, place: str) -> ConnectionConfig:
     if user.auth_provider is not None and not (user.token or user.exec):
         raise KubeconfigError(f"{place}.auth-provider is no longer used by Kubernetes; write an exec plugin instead")
     has_cert = bool(user.client_certificate or user.client_certificate_data)
     if has_cert and not (user.client_key or user.client_key_data):
         raise KubeconfigError(f"{place} has a client certificate without client-key or client-key-data; add its key")
-    _readable(user.client_certificate, f"{place}.client-certificate")
-    _readable(user.client_key, f"{place}.client-key")
-    _readable("" if user.token else user.token_file, f"{place}.tokenFile")
+    _check_readable(user.client_certificate, f"{place}.client-certificate")
+    _check_readable(user.client_key, f"{place}.client-key")
+    _check_readable("" if user.token else user.token_file, f"{place}.tokenFile")
     key_data = _bytes(user.client_key_data.reveal(), f"{place}.client-key-data").decode("latin-1")
     return replace(
         target,
@@ -222,7 +222,7 @@ def _exec(program: ExecConfig | None, place: str) -> ExecConfig | None:
     return program
 
 
-def _impersonation(user: User, place: str) -> tuple[tuple[str, str], ...]:
+def _impersonation(user: KubeconfigUser, place: str) -> tuple[tuple[str, str], ...]:
     if not user.as_user:
         if user.as_uid or user.as_groups or user.as_user_extra:
             raise KubeconfigError(f"{place} has as-uid, as-groups or as-user-extra without as; add whom to act as")
@@ -245,7 +245,7 @@ def _header_name(key: str) -> str:
     )
 
 
-def _without_exposed_credentials(target: Target) -> Target:
+def _without_exposed_credentials(target: ConnectionConfig) -> ConnectionConfig:
     """The target without what everybody on the way could read. Whom to act as is no secret, and is kept."""
     given = any((target.token, target.token_file, target.username, target.password, target.exec))
     if target.secure or not (given or target.cert_file or target.cert_data):
@@ -267,7 +267,7 @@ def _without_exposed_credentials(target: Target) -> Target:
     )
 
 
-def _with_address(target: Target) -> Target:
+def _with_server_url(target: ConnectionConfig) -> ConnectionConfig:
     """The server as an address that can be dialled: a bare host:port is meant over https where the cluster has settings
     for TLS, else over http, as upstream means it."""
     has_tls = bool(target.ca_file or target.ca_data or not target.verify)
@@ -286,7 +286,7 @@ def _with_address(target: Target) -> Target:
     return replace(target, server=plain)
 
 
-def _readable(path: str, place: str) -> None:
+def _check_readable(path: str, place: str) -> None:
     if path:
         _content(path, place)
 

@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 from typing import Protocol
 
-from bayplan.client.auth.connection_config import Target
+from bayplan.client.auth.connection_config import ConnectionConfig
 from bayplan.client.auth.exec_plugin import ExecPlugin
 from bayplan.client.auth.secret import Secret
 from bayplan.clock import LoopClock
@@ -19,22 +19,22 @@ from bayplan.errors import KubeconfigError
 
 log = logging.getLogger(__name__)
 
-REREAD_S = 50.0
+RELOAD_S = 50.0
 """The kubelet rewrites a token of ten minutes after eight: looking this often finds the new one in time."""
 
 
-class Credentials(Protocol):
+class CredentialSource(Protocol):
     """Who we are, as a header line."""
 
-    def known(self) -> bytes | None:
+    def current(self) -> bytes | None:
         """The header line with its line break (empty: none is sent), or None when `renew` must be awaited first."""
         ...
 
     async def renew(self) -> None:
-        """Make `known` answer."""
+        """Make `current` answer."""
         ...
 
-    def refuse(self) -> bool:
+    def invalidate(self) -> bool:
         """The server said 401: forget what is known. Whether trying again can help."""
         ...
 
@@ -44,7 +44,7 @@ class Credentials(Protocol):
         ...
 
 
-class Fixed:
+class StaticCredentials:
     """A header that never changes."""
 
     certificate: tuple[bytes, Secret] | None = None
@@ -52,17 +52,17 @@ class Fixed:
     def __init__(self, line: bytes = b"") -> None:
         self._line = line
 
-    def known(self) -> bytes | None:
+    def current(self) -> bytes | None:
         return self._line
 
     async def renew(self) -> None:
         return None
 
-    def refuse(self) -> bool:
+    def invalidate(self) -> bool:
         return False
 
 
-class TokenFile:
+class TokenFileCredentials:
     """A token in a file that somebody else renews."""
 
     certificate: tuple[bytes, Secret] | None = None
@@ -74,7 +74,7 @@ class TokenFile:
         """What stays in use while the file cannot be read."""
         self._read_again = 0.0
 
-    def known(self) -> bytes | None:
+    def current(self) -> bytes | None:
         if self._line is None or self._clock.monotonic_s() >= self._read_again:
             self._read()
         return self._line
@@ -82,16 +82,16 @@ class TokenFile:
     async def renew(self) -> None:
         self._read()
 
-    def refuse(self) -> bool:
+    def invalidate(self) -> bool:
         before = self._line
         self._read()
         return self._line != before
 
     def _read(self) -> None:
         """A file of a few hundred bytes, most likely in memory: not worth a thread."""
-        self._read_again = self._clock.monotonic_s() + REREAD_S
+        self._read_again = self._clock.monotonic_s() + RELOAD_S
         try:
-            self._line = bearer(self._token(), str(self._path))
+            self._line = bearer_header(self._token(), str(self._path))
         except KubeconfigError as fault:
             if self._line is None:
                 raise
@@ -108,21 +108,21 @@ class TokenFile:
         return token
 
 
-class FromProgram:
+class ExecCredentials:
     """Credentials that an exec plugin prints."""
 
     def __init__(self, plugin: ExecPlugin) -> None:
         self._plugin = plugin
 
-    def known(self) -> bytes | None:
+    def current(self) -> bytes | None:
         current = self._plugin.current()
         return current.line if current is not None else None
 
     async def renew(self) -> None:
         await self._plugin.renew()
 
-    def refuse(self) -> bool:
-        self._plugin.forget()
+    def invalidate(self) -> bool:
+        self._plugin.discard()
         return True
 
     @property
@@ -131,22 +131,22 @@ class FromProgram:
         return current.certificate if current is not None else None
 
 
-def credentials(target: Target, clock: LoopClock) -> Credentials:
+def make_credentials(target: ConnectionConfig, clock: LoopClock) -> CredentialSource:
     """Upstream's order: a token file, a token, then name and password, then the program."""
-    token = bearer(target.token.reveal(), target.origin) if target.token else None
+    token = bearer_header(target.token.reveal(), target.origin) if target.token else None
     if target.token_file:
-        return TokenFile(Path(target.token_file), clock, token)
+        return TokenFileCredentials(Path(target.token_file), clock, token)
     if token is not None:
-        return Fixed(token)
+        return StaticCredentials(token)
     if target.username or target.password:
         pair = f"{target.username}:{target.password.reveal()}".encode()
-        return Fixed(b"Authorization: Basic " + base64.b64encode(pair) + b"\r\n")
+        return StaticCredentials(b"Authorization: Basic " + base64.b64encode(pair) + b"\r\n")
     if target.exec is not None and not (target.cert_file or target.cert_data):
-        return FromProgram(ExecPlugin(target, clock))
-    return Fixed()
+        return ExecCredentials(ExecPlugin(target, clock))
+    return StaticCredentials()
 
 
-def bearer(token: str, place: str) -> bytes:
+def bearer_header(token: str, place: str) -> bytes:
     """The header line for a token, which must be one line itself."""
     if not token.isascii() or not token.isprintable() or " " in token:
         raise KubeconfigError(

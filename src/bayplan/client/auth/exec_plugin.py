@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.client.auth.connection_config import Target
+from bayplan.client.auth.connection_config import ConnectionConfig
 from bayplan.client.auth.secret import Secret
 from bayplan.clock import LoopClock
 from bayplan.errors import KubeconfigError
@@ -24,21 +24,21 @@ from bayplan.errors import KubeconfigError
 TIMEOUT_S = 60.0
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _ExecCredentialStatus(msgspec.Struct, frozen=True, rename="camel"):
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
     expiration_timestamp: datetime | None = None
 
 
-class _Credential(msgspec.Struct, frozen=True, rename="camel"):
+class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
-    status: _Status | None = None
+    status: _ExecCredentialStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Current:
+class CachedExecCredential:
     """What the program said last."""
 
     line: bytes
@@ -52,23 +52,23 @@ class Current:
 class ExecPlugin:
     """Runs the program and remembers what it said until it expires."""
 
-    def __init__(self, target: Target, clock: LoopClock, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, target: ConnectionConfig, clock: LoopClock, environ: Mapping[str, str] | None = None) -> None:
         assert target.exec is not None
         self._target = target
         self._program = target.exec
         self._clock = clock
         self._environ = os.environ if environ is None else environ
-        self._current: Current | None = None
+        self._current: CachedExecCredential | None = None
         self._lock = asyncio.Lock()
 
-    def current(self) -> Current | None:
+    def current(self) -> CachedExecCredential | None:
         """What is known and has not expired."""
         current = self._current
         if current is not None and current.expires is not None and self._clock.now() >= current.expires:
             return None
         return current
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self._current = None
 
     async def renew(self) -> None:
@@ -94,13 +94,13 @@ class ExecPlugin:
         try:
             printed, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
         except TimeoutError:
-            raise self._fault(f"did not end within {TIMEOUT_S:g} s") from None
+            raise self._error(f"did not end within {TIMEOUT_S:g} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            raise self._fault(f"ended with exit code {process.returncode}")
+            raise self._error(f"ended with exit code {process.returncode}")
         return printed
 
     def _environment(self) -> dict[str, str]:
@@ -125,23 +125,23 @@ class ExecPlugin:
         }
         return {key: value for key, value in told.items() if value}
 
-    def _read(self, printed: bytes) -> Current:
+    def _read(self, printed: bytes) -> CachedExecCredential:
         try:
-            credential = msgspec.json.decode(printed, type=_Credential)
+            credential = msgspec.json.decode(printed, type=_ExecCredential)
         except msgspec.DecodeError:  # its text could repeat what was printed
-            raise self._fault("printed something that is no ExecCredential") from None
+            raise self._error("printed something that is no ExecCredential") from None
         if credential.kind != "ExecCredential" or credential.api_version != self._program.api_version:
-            raise self._fault(f"did not print an ExecCredential of {self._program.api_version}")
+            raise self._error(f"did not print an ExecCredential of {self._program.api_version}")
         status = credential.status
         if status is None or not (status.token or status.client_certificate_data or status.client_key_data):
-            raise self._fault("printed neither a token nor a certificate")
+            raise self._error("printed neither a token nor a certificate")
         if bool(status.client_certificate_data) != bool(status.client_key_data):
-            raise self._fault("printed a certificate or a key, not both")
-        return self._taken(status)
+            raise self._error("printed a certificate or a key, not both")
+        return self._accept(status)
 
-    def _taken(self, status: _Status) -> Current:
+    def _accept(self, status: _ExecCredentialStatus) -> CachedExecCredential:
         if not (status.token.isascii() and status.token.isprintable()):
-            raise self._fault("printed a token that is not one line of text")
+            raise self._error("printed a token that is not one line of text")
         line = f"Authorization: Bearer {status.token}\r\n".encode("ascii") if status.token else b""
         pair = (
             (status.client_certificate_data.encode(), Secret(status.client_key_data))
@@ -149,7 +149,9 @@ class ExecPlugin:
             else None
         )
         expires = status.expiration_timestamp
-        return Current(line, pair, expires.replace(tzinfo=UTC) if expires and expires.tzinfo is None else expires)
+        return CachedExecCredential(
+            line, pair, expires.replace(tzinfo=UTC) if expires and expires.tzinfo is None else expires
+        )
 
-    def _fault(self, what: str) -> KubeconfigError:
+    def _error(self, what: str) -> KubeconfigError:
         return KubeconfigError(f"the credential program {self._program.command} {what}; run it by hand to see why")

@@ -21,11 +21,11 @@ from bayplan.errors import KubeconfigError, ObjectError
 from bayplan.objects.kinds import without_nulls
 
 
-class Entry(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
+class KubeconfigEntry(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
     """Base of what a kubeconfig lists; unknown keys are ignored, as upstream ignores them."""
 
 
-class Cluster(Entry, frozen=True, kw_only=True):
+class KubeconfigCluster(KubeconfigEntry, frozen=True, kw_only=True):
     server: str = ""
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
@@ -52,7 +52,7 @@ class ExecConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     interactive_mode: str = ""
 
 
-class User(Entry, frozen=True, kw_only=True):
+class KubeconfigUser(KubeconfigEntry, frozen=True, kw_only=True):
     client_certificate: str = ""
     client_certificate_data: str = ""
     client_key: str = ""
@@ -72,7 +72,7 @@ class User(Entry, frozen=True, kw_only=True):
         return "User(…)"  # an auth provider's settings hold tokens
 
 
-class Context(Entry, frozen=True, kw_only=True):
+class KubeconfigContext(KubeconfigEntry, frozen=True, kw_only=True):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -81,9 +81,9 @@ class Context(Entry, frozen=True, kw_only=True):
 class Kubeconfig(msgspec.Struct, frozen=True):
     """One file, or several merged."""
 
-    clusters: dict[str, Cluster] = {}
-    users: dict[str, User] = {}
-    contexts: dict[str, Context] = {}
+    clusters: dict[str, KubeconfigCluster] = {}
+    users: dict[str, KubeconfigUser] = {}
+    contexts: dict[str, KubeconfigContext] = {}
     current_context: str = ""
     origins: dict[tuple[str, str], Path] = {}
     """Which file holds an entry: ("users", name) -> path."""
@@ -118,7 +118,7 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
     try:
         tree = read_document(text)
     except ObjectError as fault:
-        raise KubeconfigError(f"the kubeconfig {path} is not YAML{_place(fault)}; correct it") from None
+        raise KubeconfigError(f"the kubeconfig {path} is not YAML{_parse_error_text(fault)}; correct it") from None
     if tree is None:
         return Kubeconfig()
     if not isinstance(tree, dict):
@@ -126,7 +126,7 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
     return _decoded(path, without_nulls(tree))
 
 
-def merged(paths: Iterable[Path]) -> Kubeconfig:
+def load_merged(paths: Iterable[Path]) -> Kubeconfig:
     """The files in their order of precedence as one; those that do not exist are passed over, as upstream does."""
     whole = Kubeconfig(origins={})
     for path in paths:
@@ -145,10 +145,10 @@ def _merge(first: Kubeconfig, second: Kubeconfig) -> Kubeconfig:
     )
 
 
-_KINDS: dict[str, tuple[str, type[Entry]]] = {
-    "clusters": ("cluster", Cluster),
-    "users": ("user", User),
-    "contexts": ("context", Context),
+_KINDS: dict[str, tuple[str, type[KubeconfigEntry]]] = {
+    "clusters": ("cluster", KubeconfigCluster),
+    "users": ("user", KubeconfigUser),
+    "contexts": ("context", KubeconfigContext),
 }
 
 
@@ -174,7 +174,7 @@ def _section(path: Path, tree: dict[str, Any], section: str) -> dict[str, Any]:
     return entries
 
 
-def _entry(path: Path, section: str, name: str, item: dict[str, Any]) -> Entry:
+def _entry(path: Path, section: str, name: str, item: dict[str, Any]) -> KubeconfigEntry:
     key, struct = _KINDS[section]
     try:
         entry = msgspec.convert(item.get(key, {}), struct, dec_hook=_secret)
@@ -190,11 +190,11 @@ def _secret(wanted: type, raw: object) -> object:
     raise TypeError(f"Expected `str`, got `{type(raw).__name__}`")  # msgspec adds the place
 
 
-def _from_folder(entry: Entry, folder: Path) -> Entry:
+def _from_folder(entry: KubeconfigEntry, folder: Path) -> KubeconfigEntry:
     """Relative paths are meant from the file's own folder; a command without a slash is looked for in PATH."""
-    if isinstance(entry, Cluster):
+    if isinstance(entry, KubeconfigCluster):
         return msgspec.structs.replace(entry, certificate_authority=_absolute(entry.certificate_authority, folder))
-    if isinstance(entry, User):
+    if isinstance(entry, KubeconfigUser):
         program = entry.exec
         if program is not None and "/" in program.command:
             program = msgspec.structs.replace(program, command=_absolute(program.command, folder))
@@ -208,7 +208,7 @@ def _absolute(text: str, folder: Path) -> str:
     return str((folder / text).absolute()) if text else ""
 
 
-def _place(fault: ObjectError) -> str:
+def _parse_error_text(fault: ObjectError) -> str:
     """The line and the problem, when the reader tells them; other complaints may quote what stands in the file."""
     found = re.match(r"yaml: (line \d+: .*)", str(fault))
     return f" ({found[1]})" if found else ""

@@ -14,20 +14,20 @@ from difflib import get_close_matches
 import msgspec
 
 from bayplan.client.http.transport import Transport
-from bayplan.client.resources import Resource
+from bayplan.client.resources import GroupVersionResource
 from bayplan.errors import ApiError, BayplanError, NotFound, ServerError, UsageError
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
 
-class UnknownKind(BayplanError):
+class NoKindMatch(BayplanError):
     """The server has no kind of this name."""
 
 
-class NamedKind(msgspec.Struct, frozen=True):
+class KindMapping(msgspec.Struct, frozen=True):
     """One kind as one server offers it, with the names that people have for it."""
 
-    resource: Resource
+    resource: GroupVersionResource
     kind: str
     singular: str = ""
     short_names: tuple[str, ...] = ()
@@ -39,28 +39,28 @@ class NamedKind(msgspec.Struct, frozen=True):
         singular = self.singular or self.kind.lower()
         return (self.resource.plural, singular, *self.short_names)
 
-    def called(self, name: str) -> str:
+    def matches_name(self, name: str) -> str:
         """An object of it, as commands tell of it: `deployment.apps/web`."""
         group = f".{self.resource.group}" if self.resource.group else ""
         return f"{self.singular or self.kind.lower()}{group}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class RestMapper:
     """Every kind of a server, in the version that it prefers."""
 
-    kinds: tuple[NamedKind, ...]
-    _by_name: dict[str, list[NamedKind]] = field(default_factory=dict)
+    kinds: tuple[KindMapping, ...]
+    _by_name: dict[str, list[KindMapping]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in self.kinds:
             for name in dict.fromkeys(each.names):
                 self._by_name.setdefault(name, []).append(each)
 
-    def __iter__(self) -> Iterator[NamedKind]:
+    def __iter__(self) -> Iterator[KindMapping]:
         return iter(self.kinds)
 
-    def meant(self, word: str) -> list[NamedKind]:
+    def matching_kinds(self, word: str) -> list[KindMapping]:
         """The kinds of a word: one, or those of a category such as `all`."""
         name, _, group = word.lower().partition(".")
         found = self._by_name.get(name, [])
@@ -73,44 +73,44 @@ class Catalogue:
             return members
         near = get_close_matches(word.lower(), self._by_name, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`bayplan get crd` lists what was added to it"
-        raise UnknownKind(f'the server has no kind "{word}"; {hint}')
+        raise NoKindMatch(f'the server has no kind "{word}"; {hint}')
 
-    def one(self, word: str) -> NamedKind:
+    def find_kind(self, word: str) -> KindMapping:
         """The one kind of a word."""
-        found = self.meant(word)
+        found = self.matching_kinds(word)
         if len(found) > 1:
             raise UsageError(f'"{word}" is several kinds; name one of {", ".join(each.names[0] for each in found)}')
         return found[0]
 
-    def of_manifest(self, api_version: str, kind: str) -> NamedKind | None:
+    def kind_of_manifest(self, api_version: str, kind: str) -> KindMapping | None:
         """The kind of an object that says what it is, in the version that it says."""
         group, _, version = api_version.rpartition("/")
         for each in self.kinds:
             resource = each.resource
             if (resource.group, each.kind) == (group, kind):
-                own = Resource(group, version, resource.plural, resource.namespaced, resource.kind)
+                own = GroupVersionResource(group, version, resource.plural, resource.namespaced, resource.kind)
                 return msgspec.structs.replace(each, resource=own)
         return None
 
 
-def _in_group(resource: Resource, word: str) -> bool:
+def _in_group(resource: GroupVersionResource, word: str) -> bool:
     """`apps`, or `v1.apps` as kubectl takes it too."""
     return word in (resource.group, f"{resource.version}.{resource.group}")
 
 
-async def read_catalogue(transport: Transport) -> Catalogue:
+async def discover_rest_mapper(transport: Transport) -> RestMapper:
     """Ask the server what it has."""
-    core, named = await asyncio.gather(_told(transport, "/api"), _told(transport, "/apis"))
-    return Catalogue((*core, *named))
+    core, named = await asyncio.gather(_get_json(transport, "/api"), _get_json(transport, "/apis"))
+    return RestMapper((*core, *named))
 
 
-class _Response(msgspec.Struct, frozen=True):
+class _ResponseKind(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-class _Listed(msgspec.Struct, frozen=True, rename="camel"):
+class _AggregatedResource(msgspec.Struct, frozen=True, rename="camel"):
     resource: str = ""
-    response_kind: _Response = _Response()
+    response_kind: _ResponseKind = _ResponseKind()
     scope: str = ""
     singular_resource: str = ""
     short_names: tuple[str, ...] = ()
@@ -118,34 +118,34 @@ class _Listed(msgspec.Struct, frozen=True, rename="camel"):
     verbs: tuple[str, ...] = ()
 
 
-class _Version(msgspec.Struct, frozen=True):
+class _AggregatedVersion(msgspec.Struct, frozen=True):
     version: str = ""
-    resources: tuple[_Listed, ...] = ()
+    resources: tuple[_AggregatedResource, ...] = ()
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class _AggregatedMeta(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _Group(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
-    versions: tuple[_Version, ...] = ()
+class _AggregatedGroup(msgspec.Struct, frozen=True):
+    metadata: _AggregatedMeta = _AggregatedMeta()
+    versions: tuple[_AggregatedVersion, ...] = ()
 
 
-class _Preferred(msgspec.Struct, frozen=True):
+class _PreferredVersion(msgspec.Struct, frozen=True):
     version: str = ""
 
 
 class _PlainGroup(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
-    preferred_version: _Preferred = _Preferred()
+    preferred_version: _PreferredVersion = _PreferredVersion()
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _DiscoveryDocument(msgspec.Struct, frozen=True):
     """Both shapes in one: `items` where the server tells all at once, else the groups or versions to ask about."""
 
     kind: str = ""
-    items: tuple[_Group, ...] = ()
+    items: tuple[_AggregatedGroup, ...] = ()
     groups: tuple[_PlainGroup, ...] = ()
     versions: tuple[str, ...] = ()
 
@@ -164,10 +164,10 @@ class _PlainResources(msgspec.Struct, frozen=True):
     resources: tuple[_PlainResource, ...] = ()
 
 
-async def _told(transport: Transport, path: str) -> list[NamedKind]:
+async def _get_json(transport: Transport, path: str) -> list[KindMapping]:
     answer = await transport.request("GET", path, accept=_AGGREGATED)
     try:
-        told = msgspec.json.decode(answer.body, type=_Answer)
+        told = msgspec.json.decode(answer.body, type=_DiscoveryDocument)
     except msgspec.DecodeError:
         raise ApiError(f"GET {path} did not answer as an API server does; check the server's address") from None
     if told.kind == "APIGroupDiscoveryList":
@@ -178,7 +178,7 @@ async def _told(transport: Transport, path: str) -> list[NamedKind]:
     return [kind for kinds in found for kind in kinds]
 
 
-def _aggregated(groups: Iterable[_Group]) -> Iterator[NamedKind]:
+def _aggregated(groups: Iterable[_AggregatedGroup]) -> Iterator[KindMapping]:
     for group in groups:
         seen: set[str] = set()
         for version in group.versions:  # the preferred one first; a kind may be in a later one alone
@@ -186,8 +186,10 @@ def _aggregated(groups: Iterable[_Group]) -> Iterator[NamedKind]:
                 if each.resource in seen:
                     continue
                 seen.add(each.resource)
-                resource = Resource(group.metadata.name, version.version, each.resource, each.scope == "Namespaced")
-                yield NamedKind(
+                resource = GroupVersionResource(
+                    group.metadata.name, version.version, each.resource, each.scope == "Namespaced"
+                )
+                yield KindMapping(
                     resource,
                     each.response_kind.kind,
                     each.singular_resource,
@@ -197,14 +199,14 @@ def _aggregated(groups: Iterable[_Group]) -> Iterator[NamedKind]:
                 )
 
 
-async def _plain(transport: Transport, group: str, version: str) -> list[NamedKind]:
+async def _plain(transport: Transport, group: str, version: str) -> list[KindMapping]:
     try:
-        answer = await transport.request("GET", Resource(group, version, "").root)
+        answer = await transport.request("GET", GroupVersionResource(group, version, "").root)
     except (NotFound, ServerError):
         return []  # an aggregated group whose server is away
     return [
-        NamedKind(
-            Resource(group, version, each.name, each.namespaced),
+        KindMapping(
+            GroupVersionResource(group, version, each.name, each.namespaced),
             each.kind,
             each.singular_name,
             each.short_names,

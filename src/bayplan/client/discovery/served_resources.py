@@ -14,35 +14,35 @@ from typing import TypeVar
 import msgspec
 
 from bayplan.client.http.transport import Transport
-from bayplan.client.resources import Resource
+from bayplan.client.resources import GroupVersionResource
 from bayplan.errors import ApiError, NotFound
 from bayplan.objects.kinds import KINDS, Kind
 
 # The oldest shape of device objects is read too: `decoding` lifts it to the newer one.
-_ALSO_READ = {"resource.k8s.io": ("v1beta1",)}
+_ALSO_READABLE = {"resource.k8s.io": ("v1beta1",)}
 
 T = TypeVar("T")
 
 
-class _Version(msgspec.Struct, frozen=True):
+class _GroupVersionName(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class _Group(msgspec.Struct, frozen=True):
+class _ApiGroup(msgspec.Struct, frozen=True):
     name: str = ""
-    versions: tuple[_Version, ...] = ()
+    versions: tuple[_GroupVersionName, ...] = ()
 
 
-class _Groups(msgspec.Struct, frozen=True):
-    groups: tuple[_Group, ...] = ()
+class _ApiGroupList(msgspec.Struct, frozen=True):
+    groups: tuple[_ApiGroup, ...] = ()
 
 
-class _Offer(msgspec.Struct, frozen=True):
+class _ResourceName(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _Offers(msgspec.Struct, frozen=True):
-    resources: tuple[_Offer, ...] = ()
+class _ResourceList(msgspec.Struct, frozen=True):
+    resources: tuple[_ResourceName, ...] = ()
 
 
 class _ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,62 +50,68 @@ class _ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class ServedResources:
     """What one server offered when it was asked."""
 
     server_version: str
-    resources: dict[tuple[str, str], Resource]
+    resources: dict[tuple[str, str], GroupVersionResource]
     """By group and kind name."""
     missing: tuple[Kind, ...]
     """Kinds that we would read and the server does not have."""
     writable: frozenset[tuple[str, str]]
     """Every (api version, plural) that was found, those that we only write among them."""
 
-    def get(self, kind: Kind) -> Resource | None:
+    def get(self, kind: Kind) -> GroupVersionResource | None:
         """The resource to list and watch for a kind, or None when the server does not offer it."""
         return self.resources.get((kind.group, kind.name))
 
-    def offers(self, resource: Resource) -> bool:
+    def offers(self, resource: GroupVersionResource) -> bool:
         return (resource.api_version, resource.plural) in self.writable
 
 
-def versions_read(kind: Kind) -> tuple[str, ...]:
+def readable_versions(kind: Kind) -> tuple[str, ...]:
     """The versions of a kind that can be read, best first."""
-    return kind.versions + _ALSO_READ.get(kind.group, ())
+    return kind.versions + _ALSO_READABLE.get(kind.group, ())
 
 
-async def discover(transport: Transport, kinds: Iterable[Kind] = KINDS, also: Iterable[Resource] = ()) -> Offered:
+async def discover(
+    transport: Transport, kinds: Iterable[Kind] = KINDS, also: Iterable[GroupVersionResource] = ()
+) -> ServedResources:
     """Ask the server what it has of these kinds, and of other resources that we write."""
     kinds, also = tuple(kinds), tuple(also)
-    wanted = {(kind.group, version) for kind in kinds for version in versions_read(kind)}
+    wanted = {(kind.group, version) for kind in kinds for version in readable_versions(kind)}
     wanted |= {(each.group, each.version) for each in also}
     groups = await _groups(transport)
     present = sorted(pair for pair in wanted if pair[0] == "" or pair in groups)
     answers = await asyncio.gather(*(_plurals(transport, group, version) for group, version in present))
     plurals = dict(zip(present, answers, strict=True))
-    resources: dict[tuple[str, str], Resource] = {}
+    resources: dict[tuple[str, str], GroupVersionResource] = {}
     for kind in kinds:
-        offered = [version for version in versions_read(kind) if kind.plural in plurals.get((kind.group, version), ())]
+        offered = [
+            version for version in readable_versions(kind) if kind.plural in plurals.get((kind.group, version), ())
+        ]
         if offered:
-            resources[kind.group, kind.name] = Resource(kind.group, offered[0], kind.plural, kind.namespaced, kind)
+            resources[kind.group, kind.name] = GroupVersionResource(
+                kind.group, offered[0], kind.plural, kind.namespaced, kind
+            )
     missing = tuple(kind for kind in kinds if (kind.group, kind.name) not in resources)
-    found = {(_joined(*pair), plural) for pair, names in plurals.items() for plural in names}
-    return Offered(await _server_version(transport), resources, missing, frozenset(found))
+    found = {(_group_version(*pair), plural) for pair, names in plurals.items() for plural in names}
+    return ServedResources(await _server_version(transport), resources, missing, frozenset(found))
 
 
 async def _groups(transport: Transport) -> set[tuple[str, str]]:
     answer = await transport.request("GET", "/apis")
-    groups = _read(answer.body, _Groups, "/apis").groups
+    groups = _read(answer.body, _ApiGroupList, "/apis").groups
     return {(group.name, each.version) for group in groups for each in group.versions}
 
 
 async def _plurals(transport: Transport, group: str, version: str) -> frozenset[str]:
-    path = Resource(group, version, "").root
+    path = GroupVersionResource(group, version, "").root
     try:
         answer = await transport.request("GET", path)
     except NotFound:
         return frozenset()  # an aggregated group whose server is away, or a CRD that just went
-    return frozenset(each.name for each in _read(answer.body, _Offers, path).resources)
+    return frozenset(each.name for each in _read(answer.body, _ResourceList, path).resources)
 
 
 async def _server_version(transport: Transport) -> str:
@@ -120,5 +126,5 @@ def _read(body: bytes, struct: type[T], path: str) -> T:
         raise ApiError(f"GET {path} did not answer as an API server does; check the server's address") from None
 
 
-def _joined(group: str, version: str) -> str:
+def _group_version(group: str, version: str) -> str:
     return f"{group}/{version}" if group else version

@@ -22,18 +22,18 @@ from bayplan.client.client import Client
 from bayplan.client.resources import LEASES
 from bayplan.errors import NotFound, UsageError
 
-LEADER = "bayplan.io/leader"
+LEADER_ANNOTATION = "bayplan.io/leader"
 FORWARDED_TOKEN = "X-Bayplan-Token"
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _LeaderAnnotation(msgspec.Struct, frozen=True):
     identity: str = ""
     namespace: str = ""
     pod: str = ""
     port: int = 0
 
 
-def leader_marks(
+def leader_annotations(
     identity: str, port: int, env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT
 ) -> dict[str, str] | None:
     """The annotations of a leader that runs in a pod; none for one that does not."""
@@ -43,11 +43,11 @@ def leader_marks(
             namespace = (folder / "namespace").read_text(encoding="utf-8").strip()
         except OSError:
             return None
-    mark = _Mark(identity, namespace, env.get("POD_NAME") or platform.node(), port)
-    return {LEADER: msgspec.json.encode(mark).decode()}
+    mark = _LeaderAnnotation(identity, namespace, env.get("POD_NAME") or platform.node(), port)
+    return {LEADER_ANNOTATION: msgspec.json.encode(mark).decode()}
 
 
-async def path_to_leader(client: Client, namespace: str, name: str) -> str:
+async def leader_proxy_path(client: Client, namespace: str, name: str) -> str:
     """The path, at the API server, below which the holder of a lease serves."""
     try:
         lease = await client.get_raw(LEASES, namespace, name)
@@ -59,11 +59,11 @@ async def path_to_leader(client: Client, namespace: str, name: str) -> str:
     holder = (lease.get("spec") or {}).get("holderIdentity") or ""
     if not holder:
         raise UsageError(f"nobody holds the lease {namespace}/{name}: no scheduler leads at the moment; try again")
-    text = ((lease.get("metadata") or {}).get("annotations") or {}).get(LEADER, "")
+    text = ((lease.get("metadata") or {}).get("annotations") or {}).get(LEADER_ANNOTATION, "")
     try:
-        mark = msgspec.json.decode(text, type=_Mark) if text else _Mark()
+        mark = msgspec.json.decode(text, type=_LeaderAnnotation) if text else _LeaderAnnotation()
     except msgspec.DecodeError:
-        mark = _Mark()
+        mark = _LeaderAnnotation()
     if mark.identity != holder:
         raise UsageError(
             f"the lease {namespace}/{name} does not say where its holder {holder} serves: it is no Bayplan in a pod; "

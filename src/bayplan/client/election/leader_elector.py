@@ -21,24 +21,24 @@ from typing import Any
 
 from bayplan.client.client import Client
 from bayplan.client.election.held_writes import HeldWrites
-from bayplan.client.election.lease_lock import Lock, Record
+from bayplan.client.election.lease_lock import LeaderElectionRecord, LeaseLock
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
-from bayplan.objects.meta import micro_time
+from bayplan.objects.meta import format_micro_time
 
 log = logging.getLogger(__name__)
 
 JITTER = 1.2
 """client-go's jitter factor: the renew deadline must be longer than the retry period times this."""
 
-_LOOKS_PER_LEASE = 8
+_READS_PER_LEASE = 8
 """How often at least a candidate looks at the lease in one lease duration."""
 _SPREAD = 0.2
 """Each wait between two looks is stretched by up to this part of it, so that candidates do not move in step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class ElectionTimings:
     """Upstream's defaults."""
 
     lease_s: float = 15.0
@@ -54,11 +54,11 @@ class Timings:
             raise BayplanError("renewDeadline must be greater than retryPeriod*JitterFactor; correct the timings")
 
 
-UPSTREAM = Timings()
+DEFAULT_TIMINGS = ElectionTimings()
 
 
-class Election:
-    """One candidate: `acquire`, then `hold` until it is lost; and the guard of everything that writes."""
+class LeaderElector:
+    """One candidate: `acquire`, then `renew_until_lost` until it is lost; and the guard of everything that writes."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Election:
         identity: str,
         name: str = "kube-scheduler",
         namespace: str = "kube-system",
-        timings: Timings = UPSTREAM,
+        timings: ElectionTimings = DEFAULT_TIMINGS,
         on_new_leader: Callable[[str], None] | None = None,
         tell: Callable[[str], None] | None = None,
         marks: Mapping[str, str] | None = None,
@@ -75,14 +75,14 @@ class Election:
         """`tell`: says to people what became of us, in upstream's words; only while the lease is ours to speak of.
         `marks`: annotations of the lease that say how the leader is reached."""
         self.identity = identity
-        self.lock = Lock(client, namespace=namespace, name=name, marks=marks)
+        self.lock = LeaseLock(client, namespace=namespace, name=name, marks=marks)
         self.timings = timings
         self._clock: LoopClock = client.clock
         self._chance: random.Random = client.chance
         self.on_new_leader = on_new_leader
         """Told who leads, whenever that changes."""
         self._tell = tell or (lambda _: None)
-        self._observed = Record()
+        self._observed = LeaderElectionRecord()
         self._observed_at = 0.0
         self._reported = ""
         self._leading = False
@@ -136,8 +136,8 @@ class Election:
         self._held_writes.report()
 
     def retain(self) -> None:
-        """Do not give the lease up when `hold` ends: a write of this process may still take effect. A successor waits
-        until the lease expires."""
+        """Do not give the lease up when `renew_until_lost` ends: a write of this process may still take effect. A
+        successor waits until the lease expires."""
         self._retained = True
 
     def overdue_s(self) -> float:
@@ -149,20 +149,20 @@ class Election:
     async def observe(self) -> None:
         """Read the lease until cancelled. A later `acquire` then knows how long the holder has not renewed it."""
         while True:
-            await self.look()
+            await self.can_acquire()
             await self._clock.sleep(self.pause_s())
 
     async def acquire(self) -> None:
         """Return when this process leads."""
         log.info("attempting to acquire leader lease %s", self.lock)
-        while not await self.take():
+        while not await self.try_acquire():
             await self._clock.sleep(self.pause_s())
 
-    async def look(self) -> bool:
+    async def can_acquire(self) -> bool:
         """Read the lease; whether this process may take it now."""
         return await self._report(self._look())
 
-    async def take(self) -> bool:
+    async def try_acquire(self) -> bool:
         """Take the lease; false when another process holds it. Refusals of the server are retried."""
         while not await self._try():
             if self._remaining_s() > 0:
@@ -174,12 +174,12 @@ class Election:
 
     def pause_s(self) -> float:
         """How long a candidate waits before it looks again: until the observed lease ends, but no longer than usual."""
-        usual_s = min(self.timings.retry_s, self.timings.lease_s / _LOOKS_PER_LEASE)
+        usual_s = min(self.timings.retry_s, self.timings.lease_s / _READS_PER_LEASE)
         usual_s *= 1.0 + self._chance.random() * _SPREAD
         remaining_s = self._remaining_s()
         return min(usual_s, remaining_s) if remaining_s > 0 else usual_s
 
-    async def hold(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew until cancelled or lost: then `LeaseLost`, and no write any more. Cancelled, it gives the lease up,
         unless `retain` was called."""
         self._retained = False
@@ -206,8 +206,8 @@ class Election:
         if not self.leading:
             return
         self._leading = False
-        now = micro_time(self._clock.now())
-        empty = Record(duration_s=1, acquired=now, renewed=now, transitions=self._observed.transitions)
+        now = format_micro_time(self._clock.now())
+        empty = LeaderElectionRecord(duration_s=1, acquired=now, renewed=now, transitions=self._observed.transitions)
         try:
             async with asyncio.timeout(self.timings.renew_s):
                 if (await self.lock.get()).holder == self.identity:
@@ -262,25 +262,25 @@ class Election:
 
     async def _attempt(self) -> bool:
         started = self._clock.uptime_s()
-        ours = self._ours()
+        ours = self._own_record()
         if self._leading and started - self._observed_at < self.timings.lease_s:
             # Nobody else can have taken it by the rules: write over what we wrote last.
             try:
-                await self.lock.update(self._kept(ours, self._observed))
-                return self._won(self._kept(ours, self._observed), started)
+                await self.lock.update(self._keep_transitions(ours, self._observed))
+                return self._on_acquired(self._keep_transitions(ours, self._observed), started)
             except (Conflict, NotFound):
                 pass  # somebody touched it; look at what it says now
         try:
             found = await self._read()
         except NotFound:
             await self.lock.create(ours)
-            return self._won(ours, started)
+            return self._on_acquired(ours, started)
         if self._remaining_s() > 0:
             return False
         mine = found.holder == self.identity
-        record = self._kept(ours, found) if mine else replace(ours, transitions=found.transitions + 1)
+        record = self._keep_transitions(ours, found) if mine else replace(ours, transitions=found.transitions + 1)
         await self.lock.update(record)
-        return self._won(record, started)
+        return self._on_acquired(record, started)
 
     async def _look(self) -> bool:
         try:
@@ -289,18 +289,20 @@ class Election:
             return True
         return self._remaining_s() <= 0
 
-    async def _read(self) -> Record:
+    async def _read(self) -> LeaderElectionRecord:
         found = await self.lock.get()
         if found != self._observed:
             self._observe(found)
         return found
 
-    def _ours(self) -> Record:
-        now = micro_time(self._clock.now())
-        return Record(holder=self.identity, duration_s=int(self.timings.lease_s), acquired=now, renewed=now)
+    def _own_record(self) -> LeaderElectionRecord:
+        now = format_micro_time(self._clock.now())
+        return LeaderElectionRecord(
+            holder=self.identity, duration_s=int(self.timings.lease_s), acquired=now, renewed=now
+        )
 
     @staticmethod
-    def _kept(ours: Record, before: Record) -> Record:
+    def _keep_transitions(ours: LeaderElectionRecord, before: LeaderElectionRecord) -> LeaderElectionRecord:
         return replace(ours, acquired=before.acquired, transitions=before.transitions)
 
     def _remaining_s(self) -> float:
@@ -312,12 +314,12 @@ class Election:
             return 0.0
         return self._observed_at + self._observed.duration_s - self._clock.uptime_s()
 
-    def _won(self, record: Record, started: float) -> bool:
+    def _on_acquired(self, record: LeaderElectionRecord, started: float) -> bool:
         self._observe(record)
         self._renewed_at = started
         self._leading, self._lost = True, False
         return True
 
-    def _observe(self, record: Record) -> None:
+    def _observe(self, record: LeaderElectionRecord) -> None:
         self._observed = record
         self._observed_at = self._clock.uptime_s()

@@ -16,7 +16,7 @@ from bayplan.client.resources import LEASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class LeaderElectionRecord:
     """Who leads, since when, and how often that has changed."""
 
     holder: str = ""
@@ -26,7 +26,7 @@ class Record:
     transitions: int = 0
 
 
-class Lock:
+class LeaseLock:
     """One Lease object and the last version of it that we know."""
 
     def __init__(self, client: Client, *, namespace: str, name: str, marks: Mapping[str, str] | None = None) -> None:
@@ -46,33 +46,33 @@ class Lock:
         meta: dict[str, Any] = self._tree.get("metadata", {})
         return meta
 
-    async def get(self) -> Record:
+    async def get(self) -> LeaderElectionRecord:
         self._tree = await self._client.get_raw(LEASES, self._namespace, self._name)
         return _record(self._tree.get("spec") or {})
 
-    async def create(self, record: Record) -> None:
+    async def create(self, record: LeaderElectionRecord) -> None:
         tree = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
-            "metadata": {"namespace": self._namespace, "name": self._name, **self._marked({}, record)},
+            "metadata": {"namespace": self._namespace, "name": self._name, **self._with_annotations({}, record)},
             "spec": _spec(record),
         }
         self._tree = msgspec.json.decode(await self._client.create(LEASES, tree, namespace=self._namespace))
 
-    async def update(self, record: Record) -> None:
+    async def update(self, record: LeaderElectionRecord) -> None:
         """Write the record over the version that we know; `Conflict` when somebody was quicker."""
-        meta = {**self.meta, **self._marked(self.meta, record)}
+        meta = {**self.meta, **self._with_annotations(self.meta, record)}
         self._tree = await self._client.update(LEASES, {**self._tree, "metadata": meta, "spec": _spec(record)})
 
-    def _marked(self, meta: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    def _with_annotations(self, meta: Mapping[str, Any], record: LeaderElectionRecord) -> dict[str, Any]:
         """Annotations with our marks; nothing where there is nobody to mark."""
         if not self._marks or not record.holder:
             return {}
         return {"annotations": {**(meta.get("annotations") or {}), **self._marks}}
 
 
-def _record(spec: dict[str, Any]) -> Record:
-    return Record(
+def _record(spec: dict[str, Any]) -> LeaderElectionRecord:
+    return LeaderElectionRecord(
         holder=spec.get("holderIdentity") or "",
         duration_s=spec.get("leaseDurationSeconds") or 0,
         acquired=spec.get("acquireTime") or "",
@@ -81,7 +81,7 @@ def _record(spec: dict[str, Any]) -> Record:
     )
 
 
-def _spec(record: Record) -> dict[str, Any]:
+def _spec(record: LeaderElectionRecord) -> dict[str, Any]:
     return {
         "holderIdentity": record.holder,
         "leaseDurationSeconds": record.duration_s,

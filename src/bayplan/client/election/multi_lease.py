@@ -13,16 +13,16 @@ import logging
 from collections.abc import Sequence
 
 from bayplan.client.election.held_writes import HeldWrites
-from bayplan.client.election.leader_elector import Election
+from bayplan.client.election.leader_elector import LeaderElector
 from bayplan.clock import LoopClock
 
 log = logging.getLogger(__name__)
 
 
-class Elections:
+class MultiLeaseElector:
     """Fits where one `Election` does: as what a process waits for, and as the guard of its writes."""
 
-    def __init__(self, elections: Sequence[Election], clock: LoopClock) -> None:
+    def __init__(self, elections: Sequence[LeaderElector], clock: LoopClock) -> None:
         self._elections = tuple(elections)
         self._clock = clock
         self._held_writes = HeldWrites(clock)
@@ -66,31 +66,31 @@ class Elections:
             while not await self._acquire_all():
                 await self._clock.sleep(min(each.pause_s() for each in self._elections))
         except BaseException:
-            await self._let_go()
+            await self._release_all()
             raise
 
-    async def hold(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Renew all until cancelled (then they are given up) or until one is lost: then `LeaseLost`."""
         try:
             done, _ = await asyncio.wait(self._holding, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
         finally:
-            await self._let_go()
+            await self._release_all()
 
     async def _acquire_all(self) -> bool:
         """One try; false when one of them is held by another process, and then none is held by this one."""
-        if not all(await asyncio.gather(*(each.look() for each in self._elections))):
+        if not all(await asyncio.gather(*(each.can_acquire() for each in self._elections))):
             return False
         for each in self._elections:
-            if not await self._take(each):
-                await self._let_go()
+            if not await self._acquire_one(each):
+                await self._release_all()
                 return False
         return True
 
-    async def _take(self, election: Election) -> bool:
+    async def _acquire_one(self, election: LeaderElector) -> bool:
         """Take one, while those before it are renewed."""
-        taking = asyncio.ensure_future(election.take())
+        taking = asyncio.ensure_future(election.try_acquire())
         try:
             done, _ = await asyncio.wait((taking, *self._holding), return_when=asyncio.FIRST_COMPLETED)
             for each in done:
@@ -99,10 +99,10 @@ class Elections:
             taking.cancel()
         taken = taking.result()
         if taken:
-            self._holding.append(asyncio.ensure_future(election.hold()))
+            self._holding.append(asyncio.ensure_future(election.renew_until_lost()))
         return taken
 
-    async def _let_go(self) -> None:
+    async def _release_all(self) -> None:
         for each in self._holding:
             each.cancel()
         if self._holding:

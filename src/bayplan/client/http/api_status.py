@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bayplan.client.http.connection import Answer
+from bayplan.client.http.connection import HttpResponse
 from bayplan.errors import (
     AlreadyExists,
     ApiError,
@@ -19,26 +19,26 @@ from bayplan.errors import (
 )
 
 
-class Cause(msgspec.Struct, frozen=True):
+class StatusCause(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     field: str = ""
 
 
-class Details(msgspec.Struct, frozen=True, rename="camel"):
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     kind: str = ""
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[StatusCause, ...] = ()
     retry_after_seconds: int = 0
 
 
-class Status(msgspec.Struct, frozen=True):
-    """`v1 Status`: the body of every refusal, and the object of a watch's ERROR event."""
+class ApiStatus(msgspec.Struct, frozen=True):
+    """`v1 ApiStatus`: the body of every refusal, and the object of a watch's ERROR event."""
 
     message: str = ""
     reason: str = ""
     code: int = 0
-    details: Details | None = None
+    details: StatusDetails | None = None
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -52,42 +52,42 @@ _BY_CODE: dict[int, type[ApiError]] = {
 }
 
 
-def read_status(body: bytes) -> Status | None:
+def read_status(body: bytes) -> ApiStatus | None:
     """The Status that a body holds, or None: proxies and panics answer in other words."""
     try:
-        return msgspec.json.decode(body, type=Status)
+        return msgspec.json.decode(body, type=ApiStatus)
     except msgspec.DecodeError:
         return None
 
 
-def refusal(asked: str, answer: Answer) -> ApiError:
+def response_error(asked: str, answer: HttpResponse) -> ApiError:
     """The exception for an answer of 400 and above. `asked` is the method and the path; a query is not told."""
-    status = read_status(answer.body) or Status(message=answer.body[:200].decode("utf-8", "replace").strip())
-    return fault(asked, msgspec.structs.replace(status, code=answer.status), retry_after(answer))
+    status = read_status(answer.body) or ApiStatus(message=answer.body[:200].decode("utf-8", "replace").strip())
+    return status_error(asked, msgspec.structs.replace(status, code=answer.status), retry_after(answer))
 
 
-def fault(asked: str, status: Status, retry_after_s: float = 0.0) -> ApiError:
+def status_error(asked: str, status: ApiStatus, retry_after_s: float = 0.0) -> ApiError:
     """The exception for a Status."""
     text = f"{asked.partition('?')[0]}: {status.code} {status.reason or 'refused'}: {status.message or 'no message'}"
     told = {"code": status.code, "reason": status.reason, "details": status.message}
     if status.code == 429:
-        return TooManyRequests(text, retry_after_s=retry_after_s or _asked_for(status), **told)  # type: ignore[arg-type]
+        return TooManyRequests(text, retry_after_s=retry_after_s or _retry_after_of(status), **told)  # type: ignore[arg-type]
     kind = _BY_CODE.get(status.code, ServerError if status.code >= 500 else ApiError)
     if status.reason == "AlreadyExists":
         kind = AlreadyExists
     return kind(text, **told)  # type: ignore[arg-type]
 
 
-def retry_after(answer: Answer) -> float:
+def retry_after(answer: HttpResponse) -> float:
     """The seconds that the server asks us to wait before we try again; 0 when it does not ask."""
     text = answer.head.get("retry-after")
     return float(text) if text.isdecimal() else 0.0
 
 
-def too_large_version(error: ApiError) -> bool:
+def is_version_too_large(error: ApiError) -> bool:
     """Whether the server has not yet seen the version that we asked for: its memory is younger than ours."""
     return error.code == 504 and "too large resource version" in error.details.lower()
 
 
-def _asked_for(status: Status) -> float:
+def _retry_after_of(status: ApiStatus) -> float:
     return float(status.details.retry_after_seconds) if status.details is not None else 0.0

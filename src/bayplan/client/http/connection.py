@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import cast
 
-from bayplan.client.http.response_parser import AnswerParser, BadAnswer, Head
+from bayplan.client.http.response_parser import MalformedResponse, ResponseHead, ResponseParser
 from bayplan.errors import TimedOut, Unreachable
 
 HIGH_WATER = 1 << 20
@@ -19,12 +19,12 @@ HIGH_WATER = 1 << 20
 NEVER = float("inf")
 
 
-class Answer:
+class HttpResponse:
     """A whole answer."""
 
     __slots__ = ("body", "head")
 
-    def __init__(self, head: Head, body: bytes) -> None:
+    def __init__(self, head: ResponseHead, body: bytes) -> None:
         self.head = head
         self.body = body
 
@@ -33,7 +33,7 @@ class Answer:
         return self.head.status
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """The protocol on one socket. Whoever holds it from the pool is alone with it."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self.lost = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser = AnswerParser()
+        self._parser = ResponseParser()
         self._pieces: deque[bytes] = deque()
         self._waiting = 0
         self._paused = False
@@ -64,10 +64,10 @@ class Connection(asyncio.Protocol):
             for piece in self._parser.feed(data):
                 self._pieces.append(piece)
                 self._waiting += len(piece)
-        except BadAnswer as fault:
+        except MalformedResponse as fault:
             return self.abort(f"the answer cannot be read: {fault}")
         if self._streaming or self._parser.complete:
-            self._tell()
+            self._wake_reader()
         if self._streaming and self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -82,31 +82,31 @@ class Connection(asyncio.Protocol):
         if self._busy and not self._parser.complete and self._fault is None:
             why = f"the connection was cut{f': {exc}' if exc else ''}; the server may be restarting"
             self._fault = Unreachable(why, sent=True)
-        self._tell()
+        self._wake_reader()
 
     # What the pool and the transport call.
 
     def send(self, request: bytes, *, no_body: bool = False) -> None:
-        """Write a request; the answer is then read by `answer`, or by `head` and `piece`."""
+        """Write a request; the answer is then read by `response`, or by `head` and `piece`."""
         if self.lost or self._transport is None or self._transport.is_closing():
             raise Unreachable("the connection was closed before the request was written")
         self._parser.expect(no_body=no_body)
         self._busy, self._streaming, self._fault = True, False, None
         self._transport.write(request)
 
-    async def answer(self) -> Answer:
+    async def response(self) -> HttpResponse:
         """The whole answer to the request that was sent."""
         while not self._parser.complete:
-            await self._hear()
+            await self._wait_for_data()
         head = self._parser.head
         assert head is not None
-        return Answer(head, self._take())
+        return HttpResponse(head, self._take())
 
-    async def head(self) -> Head:
+    async def head(self) -> ResponseHead:
         """The head of the answer; from now on its body is read by `piece`."""
         self._streaming = True
         while self._parser.head is None:
-            await self._hear()
+            await self._wait_for_data()
         return self._parser.head
 
     async def piece(self) -> bytes:
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         while not self._pieces:
             if self._parser.complete:
                 return b""
-            await self._hear()
+            await self._wait_for_data()
         data = self._take()
         self._resume()
         return data
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self.lost = True
         if self._transport is not None:
             self._transport.abort()
-        self._tell()
+        self._wake_reader()
 
     def _take(self) -> bytes:
         data = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    async def _hear(self) -> None:
+    async def _wait_for_data(self) -> None:
         if self._fault is not None:
             raise self._fault
         self._news = self._loop.create_future()
@@ -171,6 +171,6 @@ class Connection(asyncio.Protocol):
         if self._fault is not None and not self._parser.complete:
             raise self._fault
 
-    def _tell(self) -> None:
+    def _wake_reader(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)

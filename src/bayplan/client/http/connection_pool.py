@@ -18,17 +18,17 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from bayplan.client.auth.connection_config import Target
-from bayplan.client.http.connection import Connection
+from bayplan.client.auth.connection_config import ConnectionConfig
+from bayplan.client.http.connection import HttpConnection
 from bayplan.client.http.proxy import proxy_for, tunnel
-from bayplan.client.http.tls import Tls
+from bayplan.client.http.tls import TlsContextCache
 from bayplan.clock import LoopClock
-from bayplan.errors import TimedOut, Unreachable, Untrusted
+from bayplan.errors import TimedOut, Unreachable, UntrustedServer
 
-LIMIT = 200
+MAX_CONNECTIONS = 200
 """Connections open at once. A request holds one while it lasts, and so does a watch."""
 
-EAGER = 32
+WARM_CONNECTIONS = 32
 """So many connections for requests are opened without waiting for one that comes free."""
 
 IDLE_S = 60.0
@@ -39,9 +39,9 @@ _WARM_S = 3.0
 """How long connections may take that nobody needs yet: whoever opens them beforehand waits for them."""
 
 _TICK_S = 0.25
-_PATIENCE_S = 0.5
+_MAX_WAIT_S = 0.5
 """A server that is merely busy answers sooner, and would be busier with every connection more."""
-_MORE_A_TICK = 16
+_NEW_PER_TICK = 16
 
 _TCP_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 """A peer that acknowledges nothing any more is noticed within 25 s, by probes on a connection that idles and by the
@@ -51,40 +51,46 @@ user timeout (in milliseconds) on one that has something to send."""
 class _Waiter(NamedTuple):
     """Somebody who needs a connection. Their turn brings one, or leave to open one."""
 
-    turn: asyncio.Future[Connection | None]
+    turn: asyncio.Future[HttpConnection | None]
     since: float
 
 
-class Pool:
+class ConnectionPool:
     """The connections of one client."""
 
     def __init__(
-        self, target: Target, tls: Tls, clock: LoopClock, *, env: Mapping[str, str] | None = None, limit: int = LIMIT
+        self,
+        target: ConnectionConfig,
+        tls: TlsContextCache,
+        clock: LoopClock,
+        *,
+        env: Mapping[str, str] | None = None,
+        limit: int = MAX_CONNECTIONS,
     ) -> None:
         self._target = target
         self._tls = tls
         self._clock = clock
         self._proxy = proxy_for(target, os.environ if env is None else env)
         self._limit = limit
-        self._idle: list[Connection] = []
-        self._all: set[Connection] = set()
+        self._idle: list[HttpConnection] = []
+        self._all: set[HttpConnection] = set()
         self._opening = 0
-        self._streams: set[Connection] = set()
+        self._streams: set[HttpConnection] = set()
         self._waiters: deque[_Waiter] = deque()
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def take(self, timeout_s: float, *, stream: bool = False) -> Connection:
+    async def acquire(self, timeout_s: float, *, stream: bool = False) -> HttpConnection:
         """A connection for one request, the one used last first: the others may then idle out.
 
         `stream`: the request lasts, and nobody is to wait for its connection.
         """
-        connection = await self._taken(timeout_s, eager=stream)
+        connection = await self._acquire(timeout_s, eager=stream)
         if stream:
             self._streams.add(connection)
         return connection
 
-    async def _taken(self, timeout_s: float, *, eager: bool) -> Connection:
+    async def _acquire(self, timeout_s: float, *, eager: bool) -> HttpConnection:
         while not self._closed:
             while self._idle:
                 connection = self._idle.pop()
@@ -92,9 +98,9 @@ class Pool:
                     return connection
                 self._drop(connection)
             room = self._limit - len(self._all) - self._opening
-            if room > 0 and (eager or len(self._all) + self._opening - len(self._streams) < EAGER):
+            if room > 0 and (eager or len(self._all) + self._opening - len(self._streams) < WARM_CONNECTIONS):
                 return await self._open(min(timeout_s, CONNECT_S))
-            handed = await self._vacancy()
+            handed = await self._wait_for_slot()
             if handed is not None:
                 if not handed.lost:
                     return handed
@@ -108,10 +114,10 @@ class Pool:
         missing = min(count, self._limit) - (len(self._all) + self._opening - len(self._streams))
         opening = (self._open(_WARM_S) for _ in range(missing))
         for opened in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(opened, Connection):
+            if isinstance(opened, HttpConnection):
                 self._keep(opened)
 
-    def give(self, connection: Connection) -> None:
+    def release(self, connection: HttpConnection) -> None:
         """Take back a connection: it serves again if its answer was read to the end."""
         self._streams.discard(connection)
         if connection.reusable and not self._closed and connection in self._all:
@@ -120,9 +126,9 @@ class Pool:
         else:
             self._drop(connection)
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: HttpConnection) -> None:
         """For whoever waits, or for the next."""
-        if not self._invite(connection):
+        if not self._wake_waiter(connection):
             connection.idle_since = self._clock.monotonic_s()
             self._idle.append(connection)
 
@@ -138,20 +144,20 @@ class Pool:
         for connection in list(self._all):
             self._drop(connection)
         while self._waiters:
-            self._invite()
+            self._wake_waiter()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
             self._sweeper = None
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: HttpConnection) -> None:
         self._all.discard(connection)
         self._streams.discard(connection)
         connection.abort("the client closed the connection")
-        self._invite()
+        self._wake_waiter()
 
-    def _invite(self, connection: Connection | None = None) -> bool:
+    def _wake_waiter(self, connection: HttpConnection | None = None) -> bool:
         """Hand a connection to whoever waits longest; without one: let them see whether they may open one."""
         while self._waiters:
             waiter = self._waiters.popleft().turn
@@ -160,8 +166,8 @@ class Pool:
                 return True
         return False
 
-    async def _vacancy(self) -> Connection | None:
-        turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+    async def _wait_for_slot(self) -> HttpConnection | None:
+        turn: asyncio.Future[HttpConnection | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(_Waiter(turn, self._clock.monotonic_s()))
         try:
             return await turn
@@ -169,24 +175,24 @@ class Pool:
             if turn.done() and not turn.cancelled():  # it was our turn; it is the next one's now
                 handed = turn.result()
                 if handed is None:
-                    self._invite()
+                    self._wake_waiter()
                 else:
-                    self.give(handed)
+                    self.release(handed)
             raise
 
-    async def _open(self, timeout_s: float) -> Connection:
+    async def _open(self, timeout_s: float) -> HttpConnection:
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="client connections")
         context = self._tls.context()
         self._opening += 1
-        connection: Connection | None = None
+        connection: HttpConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                connection = await self._dial(context)
+                connection = await self._connect(context)
         except TimeoutError:
             raise TimedOut(f"{self._target.server} did not answer within {timeout_s:g} s; is it running?") from None
         except ssl.SSLCertVerificationError as fault:
-            raise Untrusted(
+            raise UntrustedServer(
                 f"the certificate of {self._target.server} is not trusted: {fault.verify_message}; check the "
                 "certificate authority and the server's name in the kubeconfig"
             ) from None
@@ -196,26 +202,26 @@ class Pool:
         finally:
             self._opening -= 1
             if connection is None:
-                self._invite()  # somebody else may try
+                self._wake_waiter()  # somebody else may try
         self._all.add(connection)
         return connection
 
-    async def _dial(self, context: ssl.SSLContext | None) -> Connection:
-        if self._target.inside is not None:
-            connection = Connection()
-            self._target.inside.connect(connection)
+    async def _connect(self, context: ssl.SSLContext | None) -> HttpConnection:
+        if self._target.in_process is not None:
+            connection = HttpConnection()
+            self._target.in_process.connect(connection)
             return connection
         loop, url = asyncio.get_running_loop(), self._target.url
         host, port = url.hostname or "", url.port or (443 if context else 80)
         name = self._tls.server_name if context else None
         if self._proxy is None:
             transport, connection = await loop.create_connection(
-                Connection, host, port, ssl=context, server_hostname=name, happy_eyeballs_delay=0.3
+                HttpConnection, host, port, ssl=context, server_hostname=name, happy_eyeballs_delay=0.3
             )
             _keep_alive(transport)
             return connection
         pipe = await tunnel(self._proxy, host, port)
-        connection = Connection()
+        connection = HttpConnection()
         _keep_alive(pipe)
         if context is None:
             pipe.set_protocol(connection)
@@ -241,14 +247,14 @@ class Pool:
             for connection in [each for each in self._idle if each.lost or now - each.idle_since > IDLE_S]:
                 self._idle.remove(connection)
                 self._drop(connection)
-            self._let_open(now)
+            self._allow_open(now)
 
-    def _let_open(self, now: float) -> None:
+    def _allow_open(self, now: float) -> None:
         """Whoever waited too long for a connection to come free opens one."""
-        for _ in range(min(_MORE_A_TICK, self._limit - len(self._all) - self._opening)):
-            if not self._waiters or now - self._waiters[0].since < _PATIENCE_S:
+        for _ in range(min(_NEW_PER_TICK, self._limit - len(self._all) - self._opening)):
+            if not self._waiters or now - self._waiters[0].since < _MAX_WAIT_S:
                 return
-            self._invite()
+            self._wake_waiter()
 
 
 def _keep_alive(transport: asyncio.BaseTransport) -> None:

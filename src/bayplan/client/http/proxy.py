@@ -13,13 +13,13 @@ import ssl
 from collections.abc import Mapping
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from bayplan.client.auth.connection_config import Target
+from bayplan.client.auth.connection_config import ConnectionConfig
 from bayplan.errors import KubeconfigError, Unreachable
 
 SCHEMES = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
-def proxy_for(target: Target, env: Mapping[str, str]) -> SplitResult | None:
+def proxy_for(target: ConnectionConfig, env: Mapping[str, str]) -> SplitResult | None:
     """The proxy to dial, or None to dial the server itself."""
     text = target.proxy or _from_environment(target.url, env)
     if not text:

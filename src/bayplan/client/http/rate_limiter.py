@@ -8,7 +8,7 @@ from __future__ import annotations
 from bayplan.clock import LoopClock
 
 
-class Limiter:
+class RateLimiter:
     """kube-scheduler's own limit on the requests of one client. A negative rate is no limit."""
 
     def __init__(self, clock: LoopClock, *, qps: float = 50.0, burst: int = 100) -> None:

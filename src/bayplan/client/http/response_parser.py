@@ -20,11 +20,11 @@ _STATUS = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})(?: |\r|$)")
 _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
-class BadAnswer(Exception):
+class MalformedResponse(Exception):
     """The bytes are not HTTP/1.1."""
 
 
-class _Expects(Enum):
+class _ParserState(Enum):
     HEAD = 0
     LENGTH = 1
     CHUNK_SIZE = 2
@@ -35,7 +35,7 @@ class _Expects(Enum):
     NOTHING = 7
 
 
-class Head:
+class ResponseHead:
     """The first part of an answer: its status and its header lines."""
 
     __slots__ = ("_lines", "status")
@@ -55,51 +55,51 @@ def _header(name: str) -> re.Pattern[bytes]:
     return re.compile(rb"\r\n" + re.escape(name.encode("latin-1")) + rb":[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
-class AnswerParser:
+class ResponseParser:
     """Turns bytes into one head and the pieces of its body; then into the next."""
 
     def __init__(self) -> None:
-        self._expects = _Expects.HEAD
+        self._expects = _ParserState.HEAD
         self._buffer = b""
         self._left = 0
         self._no_body = False
-        self.head: Head | None = None
+        self.head: ResponseHead | None = None
         self.keeps_alive = False
 
     def expect(self, *, no_body: bool = False) -> None:
         """Another request was sent. `no_body`: whatever its head promises (HEAD requests)."""
-        self._expects = _Expects.HEAD
+        self._expects = _ParserState.HEAD
         self._no_body = no_body
         self.head = None
 
     @property
     def complete(self) -> bool:
-        return self._expects is _Expects.NOTHING
+        return self._expects is _ParserState.NOTHING
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The pieces of the body that these bytes hold. `head` is set before the first; look at `complete` after."""
         data = self._buffer + data if self._buffer else data
         self._buffer = b""
-        if self._expects is _Expects.HEAD:
+        if self._expects is _ParserState.HEAD:
             data = self._read_head(data)
-        if self._expects in (_Expects.LENGTH, _Expects.CLOSE):
+        if self._expects in (_ParserState.LENGTH, _ParserState.CLOSE):
             yield from self._plain(data)
-        elif self._expects is _Expects.NOTHING:
+        elif self._expects is _ParserState.NOTHING:
             self._refuse_more(data)
-        elif self._expects is not _Expects.HEAD:
+        elif self._expects is not _ParserState.HEAD:
             yield from self._chunked(data)
 
     def end(self) -> None:
         """The server has closed the connection."""
-        if self._expects is _Expects.CLOSE:
-            self._expects = _Expects.NOTHING
+        if self._expects is _ParserState.CLOSE:
+            self._expects = _ParserState.NOTHING
 
     def _read_head(self, data: bytes) -> bytes:
-        while self._expects is _Expects.HEAD:
+        while self._expects is _ParserState.HEAD:
             end = data.find(_END)
             if end < 0:
                 if len(data) > MAX_HEAD:
-                    raise BadAnswer(f"its head is longer than {MAX_HEAD} bytes")
+                    raise MalformedResponse(f"its head is longer than {MAX_HEAD} bytes")
                 self._buffer = data
                 return b""
             self._take_head(data[:end])
@@ -109,54 +109,54 @@ class AnswerParser:
     def _take_head(self, lines: bytes) -> None:
         found = _STATUS.match(lines)
         if found is None:
-            raise BadAnswer("it does not start with an HTTP/1.1 status line")
+            raise MalformedResponse("it does not start with an HTTP/1.1 status line")
         status = int(found[2])
         if 100 <= status < 200:
             return  # a provisional answer; the real one follows
-        head = self.head = Head(status, lines)
+        head = self.head = ResponseHead(status, lines)
         connection = head.get("connection").lower()
         self.keeps_alive = connection != "close" if found[1] == b"1" else connection == "keep-alive"
         self._expects = self._body_of(head)
 
-    def _body_of(self, head: Head) -> _Expects:
+    def _body_of(self, head: ResponseHead) -> _ParserState:
         if self._no_body or head.status in (204, 304):
-            return _Expects.NOTHING
+            return _ParserState.NOTHING
         if coding := head.get("transfer-encoding").lower():
             if coding != "chunked":
-                raise BadAnswer(f"its transfer coding {coding!r} is not known")
-            return _Expects.CHUNK_SIZE
+                raise MalformedResponse(f"its transfer coding {coding!r} is not known")
+            return _ParserState.CHUNK_SIZE
         if length := head.get("content-length"):
             if not length.isdecimal():
-                raise BadAnswer(f"its length {length!r} is no number")
+                raise MalformedResponse(f"its length {length!r} is no number")
             self._left = int(length)
-            return _Expects.LENGTH if self._left else _Expects.NOTHING
+            return _ParserState.LENGTH if self._left else _ParserState.NOTHING
         self.keeps_alive = False
-        return _Expects.CLOSE
+        return _ParserState.CLOSE
 
     def _plain(self, data: bytes) -> Iterator[bytes]:
-        if self._expects is _Expects.CLOSE:
+        if self._expects is _ParserState.CLOSE:
             if data:
                 yield data
             return
         piece, rest = data[: self._left], data[self._left :]
         self._left -= len(piece)
         if not self._left:
-            self._expects = _Expects.NOTHING
+            self._expects = _ParserState.NOTHING
         if piece:
             yield piece
         self._refuse_more(rest)
 
     def _chunked(self, data: bytes) -> Iterator[bytes]:
         at = 0
-        while at < len(data) and self._expects is not _Expects.NOTHING:
-            if self._expects is _Expects.CHUNK:
+        while at < len(data) and self._expects is not _ParserState.NOTHING:
+            if self._expects is _ParserState.CHUNK:
                 piece = data[at : at + self._left]
                 at += len(piece)
                 self._left -= len(piece)
                 if not self._left:
-                    self._expects = _Expects.CHUNK_END
+                    self._expects = _ParserState.CHUNK_END
                     if data[at : at + 2] == b"\r\n":  # nearly always: the line that `_take_line` would take
-                        self._expects = _Expects.CHUNK_SIZE
+                        self._expects = _ParserState.CHUNK_SIZE
                         at += 2
                 yield piece
                 continue
@@ -165,28 +165,28 @@ class AnswerParser:
                 break
             self._take_line(data[at:end])
             at = end + 2
-        if self._expects is _Expects.NOTHING:
+        if self._expects is _ParserState.NOTHING:
             self._refuse_more(data[at:])
         else:
             self._buffer = data[at:]
             if len(self._buffer) > MAX_HEAD:
-                raise BadAnswer("the line before a chunk does not end")
+                raise MalformedResponse("the line before a chunk does not end")
 
     def _take_line(self, line: bytes) -> None:
         """A line between chunks: a size, the empty one after a chunk, a trailer."""
-        if self._expects is _Expects.CHUNK_SIZE:
+        if self._expects is _ParserState.CHUNK_SIZE:
             size = _CHUNK_SIZE.match(line)
             if size is None:
-                raise BadAnswer("a chunk has no size")
+                raise MalformedResponse("a chunk has no size")
             self._left = int(size[0], 16)
-            self._expects = _Expects.CHUNK if self._left else _Expects.TRAILER
-        elif self._expects is _Expects.CHUNK_END:
+            self._expects = _ParserState.CHUNK if self._left else _ParserState.TRAILER
+        elif self._expects is _ParserState.CHUNK_END:
             if line:
-                raise BadAnswer("a chunk is longer than its size")
-            self._expects = _Expects.CHUNK_SIZE
+                raise MalformedResponse("a chunk is longer than its size")
+            self._expects = _ParserState.CHUNK_SIZE
         elif not line:
-            self._expects = _Expects.NOTHING
+            self._expects = _ParserState.NOTHING
 
     def _refuse_more(self, data: bytes) -> None:
         if data:
-            raise BadAnswer("more bytes follow than were asked for")
+            raise MalformedResponse("more bytes follow than were asked for")

@@ -11,21 +11,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
-from bayplan.client.auth.connection_config import Target
-from bayplan.client.auth.credentials import credentials
+from bayplan.client.auth.connection_config import ConnectionConfig
+from bayplan.client.auth.credentials import make_credentials
 from bayplan.client.auth.secret import Secret
-from bayplan.client.http.connection import Answer
-from bayplan.client.http.connection_pool import Pool
-from bayplan.client.http.tls import Tls
+from bayplan.client.http.connection import HttpResponse
+from bayplan.client.http.connection_pool import ConnectionPool
+from bayplan.client.http.tls import TlsContextCache
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, TimedOut, Unreachable
 
-_NO_SERVER = Target(server="")
+_NO_SERVER = ConnectionConfig(server="")
 _PORTS = {"http": 80, "https": 443}
 _JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
-class NotPosted(BayplanError):
+class ServiceCallError(BayplanError):
     """A call to a service came to nothing. The text is Go's. `sent`: the service may have acted on it all the same."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
@@ -33,7 +33,7 @@ class NotPosted(BayplanError):
         self.sent = sent
 
 
-class Service:
+class HttpService:
     """Posts to addresses, trusting whom `trust` says and being who it says; its `server` does not count."""
 
     def __init__(
@@ -41,90 +41,96 @@ class Service:
         clock: LoopClock,
         *,
         user_agent: str,
-        trust: Target = _NO_SERVER,
+        trust: ConnectionConfig = _NO_SERVER,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._clock = clock
         self._trust = trust
         self._env = env
         self._user_agent = user_agent
-        self._ways: dict[str, _Way] = {}
+        self._ways: dict[str, _ServerPool] = {}
 
-    async def post(self, url: str, body: bytes, timeout_s: float, *, headers: Mapping[str, str] = _JSON) -> Answer:
-        """The answer, whatever its status; `NotPosted` where there is none."""
+    async def post(
+        self, url: str, body: bytes, timeout_s: float, *, headers: Mapping[str, str] = _JSON
+    ) -> HttpResponse:
+        """The answer, whatever its status; `ServiceCallError` where there is none."""
         try:
             parts = urlsplit(url)
             port = parts.port or _PORTS.get(parts.scheme, 0)
         except ValueError as fault:
-            raise NotPosted(f'parse "{url}": {fault}') from None
+            raise ServiceCallError(f'parse "{url}": {fault}') from None
         if parts.scheme not in _PORTS or not parts.hostname:
             reason = "no Host in request URL" if parts.scheme in _PORTS else "unsupported protocol scheme"
             named = "" if parts.scheme in _PORTS else f' "{parts.scheme}"'
-            raise NotPosted(f'Post "{url}": {reason}{named}')
+            raise ServiceCallError(f'Post "{url}": {reason}{named}')
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        way = self._way(f"{parts.scheme}://{host}:{port}", parts.username, parts.password)
+        way = self._pool_for(f"{parts.scheme}://{host}:{port}", parts.username, parts.password)
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         try:
             return await way.post(path, parts.netloc.rpartition("@")[2], body, timeout_s, headers)
         except Unreachable as lost:
-            raise NotPosted(f'Post "{url}": {_in_go_words(lost, f"{host}:{port}")}', sent=lost.sent) from None
+            raise ServiceCallError(f'Post "{url}": {_go_error_text(lost, f"{host}:{port}")}', sent=lost.sent) from None
 
-    async def answered(self, url: str, body: bytes, timeout_s: float) -> bytes:
-        """The body of a good answer; `NotPosted` where it is a refusal, too."""
+    async def post_ok(self, url: str, body: bytes, timeout_s: float) -> bytes:
+        """The body of a good answer; `ServiceCallError` where it is a refusal, too."""
         answer = await self.post(url, body, timeout_s)
         if answer.status >= 300:
-            raise NotPosted(f'Post "{url}": it answered {answer.status}')
+            raise ServiceCallError(f'Post "{url}": it answered {answer.status}')
         return answer.body
 
     def check(self, server: str) -> None:
         """Raise `KubeconfigError` where certificates cannot be used that a call to this server would need."""
-        self._way(server, None, None).tls.context()
+        self._pool_for(server, None, None).tls.context()
 
     async def close(self) -> None:
         for way in self._ways.values():
             await way.pool.close()
 
-    def _way(self, server: str, user: str | None, password: str | None) -> _Way:
+    def _pool_for(self, server: str, user: str | None, password: str | None) -> _ServerPool:
         way = self._ways.get(server)
         if way is None:
             target = replace(
                 self._trust, server=server, username=unquote(user or ""), password=Secret(unquote(password or ""))
             )
-            way = self._ways[server] = _Way(target, self._clock, self._user_agent, self._env)
+            way = self._ways[server] = _ServerPool(target, self._clock, self._user_agent, self._env)
         return way
 
 
-class _Way:
+class _ServerPool:
     """The connections to one server."""
 
-    def __init__(self, target: Target, clock: LoopClock, user_agent: str, env: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, target: ConnectionConfig, clock: LoopClock, user_agent: str, env: Mapping[str, str] | None
+    ) -> None:
         self._clock = clock
-        self._credentials = credentials(target, clock)
-        self.tls = Tls(target, self._credentials)
-        self.pool = Pool(target, self.tls, clock, env=env)
+        self._credentials = make_credentials(target, clock)
+        self.tls = TlsContextCache(target, self._credentials)
+        self.pool = ConnectionPool(target, self.tls, clock, env=env)
         self._head = f"User-Agent: {user_agent}\r\nAccept: */*\r\n".encode()
 
-    async def post(self, path: str, host: str, body: bytes, timeout_s: float, headers: Mapping[str, str]) -> Answer:
+    async def post(
+        self, path: str, host: str, body: bytes, timeout_s: float, headers: Mapping[str, str]
+    ) -> HttpResponse:
         wire = b"POST %b HTTP/1.1\r\nHost: %b\r\n%b%b%bContent-Length: %d\r\n\r\n%b" % (
             (path or "/").encode("utf-8"),
             host.encode("idna" if not host.isascii() else "ascii"),
             self._head,
             "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("utf-8"),
-            (b"" if "Authorization" in headers else self._credentials.known()) or b"",
+            (b"" if "Authorization" in headers else self._credentials.current()) or b"",
             len(body),
             body,
         )
         deadline = self._clock.monotonic_s() + timeout_s
-        connection = await self.pool.take(timeout_s)
+        connection = await self.pool.acquire(timeout_s)
         try:
             connection.deadline = deadline
             connection.send(wire)
-            return await connection.answer()
+            return await connection.response()
         finally:
-            self.pool.give(connection)
+            self.pool.release(connection)
 
 
-def _in_go_words(lost: Unreachable, address: str) -> str:
+def _go_error_text(lost: Unreachable, address: str) -> str:
     """What happened, as Go's net/http puts the usual cases."""
     if isinstance(lost, TimedOut):
         return "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"

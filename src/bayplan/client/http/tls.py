@@ -12,18 +12,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from bayplan.client.auth.connection_config import Target
-from bayplan.client.auth.credentials import Credentials
+from bayplan.client.auth.connection_config import ConnectionConfig
+from bayplan.client.auth.credentials import CredentialSource
 from bayplan.client.auth.secret import Secret
 from bayplan.errors import KubeconfigError
 
 MINIMUM = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
-class Tls:
+class TlsContextCache:
     """Keeps one SSL context as long as what it was made from stays the same."""
 
-    def __init__(self, target: Target, credentials: Credentials, *, minimum: str = "1.2") -> None:
+    def __init__(self, target: ConnectionConfig, credentials: CredentialSource, *, minimum: str = "1.2") -> None:
         if minimum not in MINIMUM:
             raise KubeconfigError(f"TLS {minimum} is not offered; choose one of {', '.join(MINIMUM)}")
         self._target = target
@@ -41,14 +41,14 @@ class Tls:
         """The context for a connection that is opened now; None for plain HTTP."""
         if not self._target.secure:
             return None
-        now = self._ingredients()
+        now = self._inputs()
         if self._context is None or now != self._made_from:
             self._context, self._made_from = self._make(), now
         return self._context
 
-    def _ingredients(self) -> object:
+    def _inputs(self) -> object:
         target = self._target
-        return self._credentials.certificate, *map(stamp, (target.ca_file, target.cert_file, target.key_file))
+        return self._credentials.certificate, *map(file_stamp, (target.ca_file, target.cert_file, target.key_file))
 
     def _make(self) -> ssl.SSLContext:
         target = self._target
@@ -59,13 +59,13 @@ class Tls:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         elif authority := target.authority():
-            self._trust(context, authority)
+            self._load_authorities(context, authority)
         else:
             context.load_default_certs()
-        self._identify(context)
+        self._load_client_certificate(context)
         return context
 
-    def _trust(self, context: ssl.SSLContext, authority: bytes) -> None:
+    def _load_authorities(self, context: ssl.SSLContext, authority: bytes) -> None:
         try:
             context.load_verify_locations(cadata=authority.decode("ascii"))
         except (ssl.SSLError, ValueError):
@@ -73,7 +73,7 @@ class Tls:
                 f"{self._target.origin}: the certificate authority is not PEM; write certificates"
             ) from None
 
-    def _identify(self, context: ssl.SSLContext) -> None:
+    def _load_client_certificate(self, context: ssl.SSLContext) -> None:
         target = self._target
         given = self._credentials.certificate
         if given is not None:
@@ -119,7 +119,7 @@ def _file(content: bytes) -> Iterator[str]:
         yield file.name
 
 
-def stamp(path: str) -> tuple[int, int, int] | None:
+def file_stamp(path: str) -> tuple[int, int, int] | None:
     """What changes when a file is written or replaced; None where there is none."""
     if not path:
         return None

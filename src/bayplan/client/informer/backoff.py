@@ -9,23 +9,23 @@ from bayplan.clock import LoopClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class BackoffConfig:
     """Upstream's figures for informers: 0.8 s doubling to 30 s, each stretched by up to its own length."""
 
     first_s: float = 0.8
-    most_s: float = 30.0
+    max_s: float = 30.0
     factor: float = 2.0
     jitter: float = 1.0
     forget_s: float = 120.0
 
 
-_INFORMERS = Pace()
+_INFORMER_BACKOFF = BackoffConfig()
 
 
-class Backoff:
+class RetryBackoff:
     """The delays of one thing that is tried again and again."""
 
-    def __init__(self, clock: LoopClock, chance: random.Random, pace: Pace = _INFORMERS) -> None:
+    def __init__(self, clock: LoopClock, chance: random.Random, pace: BackoffConfig = _INFORMER_BACKOFF) -> None:
         self._clock = clock
         self._chance = chance
         self._pace = pace
@@ -39,7 +39,7 @@ class Backoff:
             self._next_s = self._pace.first_s
         self._asked_at = now
         delay_s = self._next_s
-        self._next_s = min(self._next_s * self._pace.factor, self._pace.most_s)
+        self._next_s = min(self._next_s * self._pace.factor, self._pace.max_s)
         return delay_s * (1.0 + self._chance.random() * self._pace.jitter)
 
     async def wait(self) -> None:

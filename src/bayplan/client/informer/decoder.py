@@ -1,9 +1,9 @@
 """What does this line or this list say? One decoder a resource, which no single object can stop.
 
 Asked for every event of a watch and every page of a list. A good event costs one typed decode, about 10 µs for a pod of
-6 KB. When that fails the event is taken apart: an object that cannot be read becomes an `Unreadable` with its name and
-the reason, and everything round it goes on. Device objects of v1beta1 are lifted to the shape of v1 on the way.
-"""
+6 KB. When that fails the event is taken apart: an object that cannot be read becomes an `UndecodableObject` with its
+name and the reason, and everything round it goes on. Device objects of v1beta1 are lifted to the shape of v1 on the
+way."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from bayplan.client.http.api_status import Status
-from bayplan.client.resources import Resource
+from bayplan.client.http.api_status import ApiStatus
+from bayplan.client.resources import GroupVersionResource
 from bayplan.errors import ObjectError
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import Api, KubeObject
 
-SLICE = 1 << 20
+DECODE_SLICE_BYTES = 1 << 20
 """Bytes of a list that are decoded in one go: some 150 pods, about 2 ms."""
 
 T = TypeVar("T")
@@ -28,13 +28,13 @@ T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name."""
 
-INITIAL_END = "k8s.io/initial-events-end"
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 _ITEMS = b'"items":['
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UndecodableObject:
     """An object that is there and cannot be read."""
 
     key: Key
@@ -48,15 +48,15 @@ class WatchEvent:
     """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and what it is about."""
 
     type: str
-    object: KubeObject | Unreadable | Status
+    object: KubeObject | UndecodableObject | ApiStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """A list, or one page of it, before its items are read."""
 
     resource_version: str
-    following: str
+    continue_token: str
     """The token that asks for the next page; empty on the last."""
     text: bytes
     start: int
@@ -69,12 +69,12 @@ class _ListMeta(Api, frozen=True):
     following: str = msgspec.field(default="", name="continue")
 
 
-class _List(Api, frozen=True):
+class _RawList(Api, frozen=True):
     metadata: _ListMeta = _ListMeta()
     items: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class _Bare(Api, frozen=True):
+class _ObjectIdentity(Api, frozen=True):
     namespace: str = ""
     name: str = ""
     uid: str = ""
@@ -82,7 +82,7 @@ class _Bare(Api, frozen=True):
 
 
 class _BareObject(Api, frozen=True):
-    metadata: _Bare = _Bare()
+    metadata: _ObjectIdentity = _ObjectIdentity()
 
 
 class _RawEvent(Api, frozen=True):
@@ -90,7 +90,7 @@ class _RawEvent(Api, frozen=True):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Event(msgspec.Struct, Generic[T], frozen=True):
+class _TypedWatchEvent(msgspec.Struct, Generic[T], frozen=True):
     type: str
     object: T
 
@@ -98,14 +98,14 @@ class _Event(msgspec.Struct, Generic[T], frozen=True):
 class Decoder:
     """Reads the objects of one resource."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: GroupVersionResource) -> None:
         assert resource.kind is not None, f"{resource} is only written"
         self.struct: type[KubeObject] = resource.kind.struct
-        self._lift: Callable[[Any], Any] | None = _LIFTS.get((resource.api_version, resource.plural))
-        event: Any = _Event[self.struct]  # type: ignore[name-defined]
+        self._lift: Callable[[Any], Any] | None = _V1BETA1_CONVERSIONS.get((resource.api_version, resource.plural))
+        event: Any = _TypedWatchEvent[self.struct]  # type: ignore[name-defined]
         many: Any = list[self.struct]  # type: ignore[name-defined]
         self._one: msgspec.json.Decoder[KubeObject] = msgspec.json.Decoder(self.struct)
-        self._event: msgspec.json.Decoder[_Event[KubeObject]] = msgspec.json.Decoder(event)
+        self._event: msgspec.json.Decoder[_TypedWatchEvent[KubeObject]] = msgspec.json.Decoder(event)
         self._many: msgspec.json.Decoder[list[KubeObject]] = msgspec.json.Decoder(many)
 
     def event(self, line: bytes) -> WatchEvent:
@@ -122,9 +122,9 @@ class Decoder:
         raw = msgspec.json.decode(line, type=_RawEvent)
         if raw.type == "ERROR":
             return WatchEvent(raw.type, _status(raw.object))
-        return WatchEvent(raw.type, self.one(bytes(raw.object)))
+        return WatchEvent(raw.type, self.object(bytes(raw.object)))
 
-    def one(self, data: bytes) -> KubeObject | Unreadable:
+    def object(self, data: bytes) -> KubeObject | UndecodableObject:
         """One object."""
         if self._lift is None:
             try:
@@ -136,14 +136,14 @@ class Decoder:
         except ObjectError as fault:
             return _unreadable(data, str(fault))
 
-    def slices(self, page: Page) -> Iterator[list[KubeObject | Unreadable]]:
+    def slices(self, page: ListPage) -> Iterator[list[KubeObject | UndecodableObject]]:
         """The items of a list, in slices that can be decoded without holding the loop for long."""
         text, at = page.text, page.start
         between = (
             b"}," + text[at : text.find(b":", at, page.end) + 1]
         )  # the items of a list all start with the same key
         while at < page.end:
-            end = _boundary(page, between, at + SLICE)
+            end = _boundary(page, between, at + DECODE_SLICE_BYTES)
             while (objects := self._slice(text[at:end])) is None and end < page.end:
                 end = _boundary(page, between, end + 1)  # what looked like the start of an item was inside one
             if objects is None:
@@ -151,7 +151,7 @@ class Decoder:
             yield objects
             at = end + 1
 
-    def _slice(self, items: bytes) -> list[KubeObject | Unreadable] | None:
+    def _slice(self, items: bytes) -> list[KubeObject | UndecodableObject] | None:
         text = b"[" + items + b"]"
         try:
             if self._lift is None:
@@ -161,7 +161,7 @@ class Decoder:
         except msgspec.DecodeError:
             return None
         try:
-            return [self.one(bytes(raw)) for raw in msgspec.json.decode(text, type=list[msgspec.Raw])]
+            return [self.object(bytes(raw)) for raw in msgspec.json.decode(text, type=list[msgspec.Raw])]
         except msgspec.DecodeError:
             return None
 
@@ -170,78 +170,78 @@ class Decoder:
 
 
 @cache
-def decoder_of(resource: Resource) -> Decoder:
+def decoder_of(resource: GroupVersionResource) -> Decoder:
     """The decoder of a resource, made once."""
     return Decoder(resource)
 
 
-def read_page(body: bytes) -> Page:
+def read_page(body: bytes) -> ListPage:
     """The frame of a list. Raises `msgspec.DecodeError` when it is none."""
-    if len(body) > SLICE and (page := _large_page(body)) is not None:
+    if len(body) > DECODE_SLICE_BYTES and (page := _large_page(body)) is not None:
         return page
-    found = msgspec.json.decode(body, type=_List)
+    found = msgspec.json.decode(body, type=_RawList)
     items = bytes(found.items)
     start, end = (1, len(items) - 1) if items.startswith(b"[") else (0, 0)  # a list without items may say null
-    return Page(found.metadata.resource_version, found.metadata.following, items, start, end)
+    return ListPage(found.metadata.resource_version, found.metadata.following, items, start, end)
 
 
-def _large_page(body: bytes) -> Page | None:
+def _large_page(body: bytes) -> ListPage | None:
     """The frame without looking at the items, which could hold the loop for a second. Typed lists put them last."""
-    start = body.find(_ITEMS, 0, SLICE) + len(_ITEMS)
+    start = body.find(_ITEMS, 0, DECODE_SLICE_BYTES) + len(_ITEMS)
     end = body.rfind(b"]", len(body) - 64)
     if start < len(_ITEMS) or end < start or body[end:].split() not in ([b"]}"], [b"]", b"}"]):
         return None
     try:
-        found = msgspec.json.decode(body[:start] + b"]}", type=_List)
+        found = msgspec.json.decode(body[:start] + b"]}", type=_RawList)
     except msgspec.DecodeError:
         return None
-    return Page(found.metadata.resource_version, found.metadata.following, body, start, end)
+    return ListPage(found.metadata.resource_version, found.metadata.following, body, start, end)
 
 
-def ends_initial(event: WatchEvent) -> bool:
+def is_initial_events_end(event: WatchEvent) -> bool:
     """Whether a bookmark says that everything that existed has been told."""
     found = event.object
-    return isinstance(found, KubeObject) and found.metadata.annotations.get(INITIAL_END) == "true"
+    return isinstance(found, KubeObject) and found.metadata.annotations.get(INITIAL_EVENTS_END) == "true"
 
 
-def _boundary(page: Page, between: bytes, start: int) -> int:
+def _boundary(page: ListPage, between: bytes, start: int) -> int:
     """The next comma that seems to stand between two items; the end when there is none."""
     found = page.text.find(between, start, page.end)
     return found + 1 if found >= 0 else page.end
 
 
-def _status(raw: msgspec.Raw) -> Status:
+def _status(raw: msgspec.Raw) -> ApiStatus:
     try:
-        return msgspec.json.decode(raw, type=Status)
+        return msgspec.json.decode(raw, type=ApiStatus)
     except msgspec.ValidationError:
-        return Status(message="the server sent an error that cannot be read", code=500)
+        return ApiStatus(message="the server sent an error that cannot be read", code=500)
 
 
-def _unreadable(data: bytes, reason: str) -> Unreadable:
+def _unreadable(data: bytes, reason: str) -> UndecodableObject:
     try:
         meta = msgspec.json.decode(data, type=_BareObject).metadata
     except msgspec.DecodeError:
-        meta = _Bare()
-    return Unreadable((meta.namespace, meta.name), meta.uid, meta.resource_version, reason)
+        meta = _ObjectIdentity()
+    return UndecodableObject((meta.namespace, meta.name), meta.uid, meta.resource_version, reason)
 
 
-def _lift_claim(claim: Any) -> Any:
+def _claim_from_v1beta1(claim: Any) -> Any:
     """v1beta1 asks for exactly one kind of device right in the request; v1 does so under `exactly`."""
-    return _with_each(claim, ("spec", "devices", "requests"), _lift_request)
+    return _with_each(claim, ("spec", "devices", "requests"), _request_from_v1beta1)
 
 
-def _lift_request(request: dict[str, Any]) -> dict[str, Any]:
+def _request_from_v1beta1(request: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in request.items() if key in ("name", "firstAvailable")}
     exactly = {key: value for key, value in request.items() if key not in kept}
     return {**kept, "exactly": exactly} if exactly else kept
 
 
-def _lift_slice(piece: Any) -> Any:
+def _slice_from_v1beta1(piece: Any) -> Any:
     """v1beta1 keeps what a device has under `basic`."""
-    return _with_each(piece, ("spec", "devices"), _lift_device)
+    return _with_each(piece, ("spec", "devices"), _device_from_v1beta1)
 
 
-def _lift_device(device: dict[str, Any]) -> dict[str, Any]:
+def _device_from_v1beta1(device: dict[str, Any]) -> dict[str, Any]:
     basic = device.get("basic")
     rest = {key: value for key, value in device.items() if key != "basic"}
     return {**rest, **basic} if isinstance(basic, dict) else rest
@@ -256,7 +256,7 @@ def _with_each(tree: Any, path: tuple[str, ...], change: Callable[[dict[str, Any
     return {**tree, path[0]: _with_each(tree[path[0]], path[1:], change)}
 
 
-_LIFTS: dict[tuple[str, str], Callable[[Any], Any]] = {
-    ("resource.k8s.io/v1beta1", "resourceclaims"): _lift_claim,
-    ("resource.k8s.io/v1beta1", "resourceslices"): _lift_slice,
+_V1BETA1_CONVERSIONS: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("resource.k8s.io/v1beta1", "resourceclaims"): _claim_from_v1beta1,
+    ("resource.k8s.io/v1beta1", "resourceslices"): _slice_from_v1beta1,
 }

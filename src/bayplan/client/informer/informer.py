@@ -22,20 +22,20 @@ from types import MappingProxyType
 
 import msgspec
 
-from bayplan.client.error_log_throttle import SERVER, LastingFaults
-from bayplan.client.http.api_status import Status, fault, too_large_version
+from bayplan.client.error_log_throttle import SERVER_TOPIC, ErrorLogThrottle
+from bayplan.client.http.api_status import ApiStatus, is_version_too_large, status_error
 from bayplan.client.http.transport import Transport
-from bayplan.client.informer.backoff import Backoff
+from bayplan.client.informer.backoff import RetryBackoff
 from bayplan.client.informer.decoder import (
     Decoder,
     Key,
-    Unreadable,
+    UndecodableObject,
     WatchEvent,
-    ends_initial,
+    is_initial_events_end,
 )
 from bayplan.client.informer.pager import list_all
-from bayplan.client.informer.watcher import watch, watch_s
-from bayplan.client.resources import Resource, query
+from bayplan.client.informer.watcher import watch, watch_timeout_s
+from bayplan.client.resources import GroupVersionResource, query
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, Gone, Invalid, ServerError, TimedOut, TooManyRequests
 from bayplan.objects.meta import KubeObject
@@ -45,14 +45,14 @@ log = logging.getLogger(__name__)
 Handler = Callable[[KubeObject | None, KubeObject | None], None]
 """handler(old, new): no old is an add, no new is a delete."""
 
-Complaint = Callable[[Resource, Unreadable], None]
+UndecodableHandler = Callable[[GroupVersionResource, UndecodableObject], None]
 """Told about an object that cannot be read, once for each version of it."""
 
 CATCH_UP_S = 10.0
 """The longest time for which `Informer.catch_up` waits."""
 
 SLICE_S = 0.004
-_SHORT_S = 1.0
+_MIN_WATCH_S = 1.0
 _STREAM_TRIES = 2
 _CATCH_UP_WATCH_S = 1
 """What a watch asks for that only delivers what was missed. The server sends that first."""
@@ -78,23 +78,23 @@ class Informer:
     def __init__(
         self,
         transport: Transport,
-        resource: Resource,
+        resource: GroupVersionResource,
         handler: Handler,
         *,
         clock: LoopClock,
         chance: random.Random,
         selection: Selection = EVERYTHING,
-        complaint: Complaint | None = None,
+        complaint: UndecodableHandler | None = None,
         streaming: bool = True,
         only_latest: bool = False,
-        faults: LastingFaults | None = None,
+        faults: ErrorLogThrottle | None = None,
     ) -> None:
         """`only_latest`: of several changes of one object that have come together the last will do. `faults`: where
         several informers of one server complain together."""
         self.resource = resource
         self.resource_version = ""
         """The last version that was told; the next watch goes on from it."""
-        self.trouble = ""
+        self.last_error = ""
         """Why nothing comes at present, in words."""
         self._transport = transport
         self._handler = handler
@@ -105,10 +105,10 @@ class Informer:
         self._streaming = streaming
         self._only_latest = only_latest
         self._decoder = Decoder(resource)
-        self._backoff = Backoff(clock, chance)
-        self._faults = faults or LastingFaults(log, clock)
+        self._backoff = RetryBackoff(clock, chance)
+        self._faults = faults or ErrorLogThrottle(log, clock)
         self._store: dict[Key, KubeObject] = {}
-        self._unreadable: dict[Key, Unreadable] = {}
+        self._unreadable: dict[Key, UndecodableObject] = {}
         self._synced = asyncio.Event()
         self._latest = False
         self._slice_started = 0.0
@@ -124,7 +124,7 @@ class Informer:
         return MappingProxyType(self._store)
 
     @property
-    def unreadable(self) -> Mapping[Key, Unreadable]:
+    def undecodable(self) -> Mapping[Key, UndecodableObject]:
         """What exists and cannot be read; the store may hold an earlier version of it."""
         return MappingProxyType(self._unreadable)
 
@@ -153,7 +153,7 @@ class Informer:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if not tasks[0].done():
                 log.warning(
-                    "%s: not caught up after %.0f s: %s", self.resource, CATCH_UP_S, self.trouble or "no answer"
+                    "%s: not caught up after %.0f s: %s", self.resource, CATCH_UP_S, self.last_error or "no answer"
                 )
         finally:
             for each in tasks:
@@ -171,7 +171,7 @@ class Informer:
 
     async def _newest_version(self) -> int:
         path = self.resource.path(self._selection.namespace) + query({"limit": 1})
-        backoff = Backoff(self._clock, self._chance)
+        backoff = RetryBackoff(self._clock, self._chance)
         while True:
             try:
                 answer = await self._transport.request("GET", path)
@@ -209,13 +209,13 @@ class Informer:
                 streamed = self._streaming and self._failed_streams < _STREAM_TRIES
                 if not streamed:
                     await self._list()
-                await self._follow(with_initial=streamed)
+                await self._watch(with_initial=streamed)
             except BayplanError as error:
-                self._learn_from(error)
+                self._on_error(error)
                 async with self._interruptible():
                     await self._backoff.wait()
 
-    def _learn_from(self, error: BayplanError) -> None:
+    def _on_error(self, error: BayplanError) -> None:
         """What the next try does otherwise."""
         if isinstance(error, Invalid) and self._streaming:
             self._streaming = False
@@ -224,10 +224,10 @@ class Informer:
         if isinstance(error, ServerError | TimedOut):
             # Some servers accept a streamed list and cannot deliver it (an old etcd): the next list comes in pages.
             self._failed_streams += 1
-        if isinstance(error, Gone) or (isinstance(error, ApiError) and too_large_version(error)):
+        if isinstance(error, Gone) or (isinstance(error, ApiError) and is_version_too_large(error)):
             self._latest = True
-        self.trouble = str(error)
-        self._faults.tell_of(self.resource, f"{self.resource}: cannot list or watch", error)
+        self.last_error = str(error)
+        self._faults.log_api_error(self.resource, f"{self.resource}: cannot list or watch", error)
 
     def _since(self) -> str:
         """The oldest version that may be listed: never one before what was told already."""
@@ -248,7 +248,7 @@ class Informer:
         )
         await self._replace(found.items, found.resource_version)
 
-    async def _replace(self, items: Iterable[KubeObject | Unreadable], version: str) -> None:
+    async def _replace(self, items: Iterable[KubeObject | UndecodableObject], version: str) -> None:
         """Everything that exists was told: the difference to what was known is what happened in the gap."""
         gone = set(self._store)
         bad = set(self._unreadable)
@@ -257,30 +257,30 @@ class Informer:
             gone.discard(key)
             bad.discard(key)
             self._put(key, item)
-            await self._breathe()
+            await self._yield_to_loop()
         for key in bad:
             del self._unreadable[key]
         for key in sorted(gone):
             self._remove(key, None)
-            await self._breathe()
+            await self._yield_to_loop()
         self.resource_version = version
         self._latest = False
         self._failed_streams = 0
         self._look_caught_up()
-        self.trouble = ""
-        self._faults.cured(self.resource)
-        self._faults.cured(SERVER)
+        self.last_error = ""
+        self._faults.clear(self.resource)
+        self._faults.clear(SERVER_TOPIC)
         self._synced.set()
 
     # Watching.
 
-    async def _follow(self, *, with_initial: bool) -> None:
+    async def _watch(self, *, with_initial: bool) -> None:
         """Watch again and again from the last version; return when everything must be listed anew.
 
         With `with_initial` the first watch begins with everything that exists, ended by a bookmark that says so.
         """
         while True:
-            gathered: dict[Key, KubeObject | Unreadable] | None = {} if with_initial else None
+            gathered: dict[Key, KubeObject | UndecodableObject] | None = {} if with_initial else None
             began_with_list = with_initial
             started = self._clock.monotonic_s()
             is_quiet, is_cut = True, True
@@ -293,12 +293,12 @@ class Informer:
                     async for event in events:
                         is_quiet = False
                         if gathered is None:
-                            self._take(event)
+                            self._apply_event(event)
                             if self._wanted is not None:
                                 self._look_caught_up()
                             if self._slice_is_over():
-                                await self._breathe()
-                        elif await self._gather(gathered, event):
+                                await self._yield_to_loop()
+                        elif await self._collect_initial(gathered, event):
                             gathered, with_initial = None, False
                             self._gathers = False
                             if self._wanted is not None:
@@ -325,7 +325,7 @@ class Informer:
             took_s = self._clock.monotonic_s() - started
             if self._wanted is not None:
                 self._look_caught_up(is_complete=is_quiet and took_s < _PROMPT_S)
-            elif took_s < _SHORT_S:
+            elif took_s < _MIN_WATCH_S:
                 await self._backoff.wait()  # a watch that ends as soon as it began is a failure in disguise
 
     def _may_resume(self, error: ApiError) -> bool:
@@ -337,19 +337,19 @@ class Informer:
         log.info("%s: the watch ended: %s; going on from %s", self.resource, error, self.resource_version)
         return isinstance(error, TooManyRequests) or not 400 <= error.code < 500
 
-    async def _gather(self, gathered: dict[Key, KubeObject | Unreadable], event: WatchEvent) -> bool:
+    async def _collect_initial(self, gathered: dict[Key, KubeObject | UndecodableObject], event: WatchEvent) -> bool:
         """Collect what exists; true when that is told and taken over."""
         found = event.object
-        if isinstance(found, Status):
-            raise fault(f"watch on {self.resource}", found)
+        if isinstance(found, ApiStatus):
+            raise status_error(f"watch on {self.resource}", found)
         if event.type == "DELETED":
             gathered.pop(_key(found), None)
         elif event.type != "BOOKMARK":
             gathered[_key(found)] = found
-        elif ends_initial(event):
+        elif is_initial_events_end(event):
             await self._replace(gathered.values(), _version(event))
             return True
-        await self._breathe()
+        await self._yield_to_loop()
         return False
 
     def _events(self, *, with_initial: bool) -> AsyncGenerator[WatchEvent, None]:
@@ -361,7 +361,7 @@ class Informer:
             since=self._since() if with_initial else self.resource_version,
             timeout_s=_CATCH_UP_WATCH_S
             if self._wanted is not None and not with_initial
-            else watch_s(self._chance, long=with_initial or self._transport.in_process),
+            else watch_timeout_s(self._chance, long=with_initial or self._transport.in_process),
             namespace=chosen.namespace,
             field_selector=chosen.field_selector,
             label_selector=chosen.label_selector,
@@ -369,15 +369,15 @@ class Informer:
             only_latest=self._only_latest,
         )
 
-    def _take(self, event: WatchEvent) -> None:
+    def _apply_event(self, event: WatchEvent) -> None:
         found = event.object
         if event.type == "MODIFIED" and isinstance(found, KubeObject):  # most are; as below, without asking what it is
             meta = found.metadata
             self._put((meta.namespace, meta.name), found)
             self.resource_version = meta.resource_version or self.resource_version
             return
-        if isinstance(found, Status):
-            raise fault(f"watch on {self.resource}", found)
+        if isinstance(found, ApiStatus):
+            raise status_error(f"watch on {self.resource}", found)
         if event.type == "DELETED":
             key = _key(found)
             self._unreadable.pop(key, None)
@@ -388,28 +388,28 @@ class Informer:
 
     # The store.
 
-    def _put(self, key: Key, item: KubeObject | Unreadable) -> None:
-        uid = item.uid if isinstance(item, Unreadable) else item.metadata.uid
+    def _put(self, key: Key, item: KubeObject | UndecodableObject) -> None:
+        uid = item.uid if isinstance(item, UndecodableObject) else item.metadata.uid
         old = self._store.get(key)
         if old is not None and old.metadata.uid != uid:
             # Deleted and made again in a gap: two objects of one name, and nobody may take one for the other.
             self._remove(key, None)
             old = None
-        if isinstance(item, Unreadable):
-            return self._complain(key, item)
+        if isinstance(item, UndecodableObject):
+            return self._report_undecodable(key, item)
         self._unreadable.pop(key, None)
         if old is not None and old.metadata.resource_version == item.metadata.resource_version != "":
             return None  # told before
         self._store[key] = item
-        return self._tell(old, item)
+        return self._notify(old, item)
 
     def _remove(self, key: Key, last: KubeObject | None) -> None:
         """`last` is the object as it was when it went; without it the last version that was seen has to do."""
         known = self._store.pop(key, None)
         if known is not None:
-            self._tell(last or known, None)
+            self._notify(last or known, None)
 
-    def _complain(self, key: Key, item: Unreadable) -> None:
+    def _report_undecodable(self, key: Key, item: UndecodableObject) -> None:
         before = self._unreadable.get(key)
         self._unreadable[key] = item
         if before is not None and before.resource_version == item.resource_version:
@@ -418,7 +418,7 @@ class Informer:
         if self._complaint is not None:
             self._complaint(self.resource, item)
 
-    def _tell(self, old: KubeObject | None, new: KubeObject | None) -> None:
+    def _notify(self, old: KubeObject | None, new: KubeObject | None) -> None:
         try:
             self._handler(old, new)
         except Exception:
@@ -429,23 +429,23 @@ class Informer:
     def _slice_is_over(self) -> bool:
         return self._clock.monotonic_s() - self._slice_started > SLICE_S
 
-    async def _breathe(self) -> None:
+    async def _yield_to_loop(self) -> None:
         """Give the others their turn when this slice has lasted long enough."""
         if self._slice_is_over():
             await asyncio.sleep(0)
             self._slice_started = self._clock.monotonic_s()
 
 
-def _key(item: KubeObject | Unreadable | Status) -> Key:
-    assert not isinstance(item, Status)
-    return item.key if isinstance(item, Unreadable) else (item.metadata.namespace, item.metadata.name)
+def _key(item: KubeObject | UndecodableObject | ApiStatus) -> Key:
+    assert not isinstance(item, ApiStatus)
+    return item.key if isinstance(item, UndecodableObject) else (item.metadata.namespace, item.metadata.name)
 
 
 def _version(event: WatchEvent) -> str:
     found = event.object
-    if isinstance(found, Status):
+    if isinstance(found, ApiStatus):
         return ""
-    return found.resource_version if isinstance(found, Unreadable) else found.metadata.resource_version
+    return found.resource_version if isinstance(found, UndecodableObject) else found.metadata.resource_version
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):

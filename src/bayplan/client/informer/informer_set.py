@@ -13,7 +13,7 @@ from bayplan.client.informer.informer import Informer
 from bayplan.objects.meta import KubeObject
 
 
-class Informers:
+class InformerSet:
     """The informers of one process."""
 
     def __init__(self, informers: Iterable[Informer]) -> None:
@@ -40,9 +40,9 @@ class Informers:
 
     @property
     def synced(self) -> bool:
-        return not self.lagging()
+        return not self.not_synced()
 
-    def lagging(self) -> list[str]:
+    def not_synced(self) -> list[str]:
         """What has not been told completely yet, each with why if that is known."""
         waiting = (each for each in self._informers if not each.synced)
-        return [f"{each.resource}: {each.trouble}" if each.trouble else str(each.resource) for each in waiting]
+        return [f"{each.resource}: {each.last_error}" if each.last_error else str(each.resource) for each in waiting]

@@ -8,9 +8,9 @@ A watch can be silently dead: the connection is open, the peer acknowledges ever
 more, for example behind a proxy that lost its other side. TCP keepalive does not see that, HTTP/1.1 has no ping, and a
 real kube-apiserver sends a bookmark only about once a minute. The list of a kind does not prove anything either: its
 resourceVersion moves with every write of any kind. Therefore watches are short. Each one asks the server to end it
-after `WATCH_S`, and the next one starts from the last version seen, on the same connection. Whatever a dead watch
-missed, the next one delivers. A watch without a byte for `SILENCE_S` has outlived the end that the server promised: it
-is dead, its connection is cut, and the next one takes a new connection.
+after `WATCH_TIMEOUT_RANGE_S`, and the next one starts from the last version seen, on the same connection. Whatever a
+dead watch missed, the next one delivers. A watch without a byte for `MAX_SILENCE_S` has outlived the end that the
+server promised: it is dead, its connection is cut, and the next one takes a new connection.
 
 The resume version stays fresh, so that a resume does not end in 410 Gone and a relist: two seconds before the end of a
 watch the server sends a bookmark if objects of the kind have changed meanwhile, even if the selector matches none of
@@ -30,29 +30,29 @@ import msgspec
 
 from bayplan.client.http.transport import Transport
 from bayplan.client.informer.decoder import Decoder, WatchEvent
-from bayplan.client.resources import Resource, query
+from bayplan.client.resources import GroupVersionResource, query
 
 log = logging.getLogger(__name__)
 
-SILENCE_S = 25.0
+MAX_SILENCE_S = 25.0
 """Seconds without a byte after which a watch counts as dead. With the resume this stays below 30 s."""
 
-WATCH_S = (16, 20)
+WATCH_TIMEOUT_RANGE_S = (16, 20)
 """Shortest and longest time that a watch asks for. A random time in between spreads the requests of a process."""
 
-LONG_WATCH_S = (300, 600)
+LONG_WATCH_TIMEOUT_RANGE_S = (300, 600)
 """The same for a watch that begins with a list, which may take minutes, and for a server in this process."""
 
 
-def watch_s(chance: random.Random, *, long: bool) -> int:
+def watch_timeout_s(chance: random.Random, *, long: bool) -> int:
     """The `timeoutSeconds` of the next watch."""
-    return chance.randint(*(LONG_WATCH_S if long else WATCH_S))
+    return chance.randint(*(LONG_WATCH_TIMEOUT_RANGE_S if long else WATCH_TIMEOUT_RANGE_S))
 
 
 _CHANGED, _META, _VERSION, _UID = b'{"type":"MODIFIED",', b'"metadata":{', b'"resourceVersion":', b'"uid":"'
 
 
-class Lines:
+class LineSplitter:
     """Cuts pieces into lines. One object may be larger than any piece."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Lines:
         return [line for line in whole if line]
 
 
-def latest(lines: Sequence[bytes]) -> Sequence[bytes]:
+def drop_superseded(lines: Sequence[bytes]) -> Sequence[bytes]:
     """The lines without changes of objects that later ones of them change once more, in their order.
 
     Nothing is decoded for it: two lines are about one object if they are the same up to its version, and its uid is
@@ -82,7 +82,7 @@ def latest(lines: Sequence[bytes]) -> Sequence[bytes]:
     for line in reversed(lines):
         if not line.startswith(_CHANGED):
             after.clear()  # what leaves a selection and comes back is told so, and not by its last change alone
-        elif whose := _whose(line):
+        elif whose := _object_prefix(line):
             if whose in after:
                 continue
             after.add(whose)
@@ -91,7 +91,7 @@ def latest(lines: Sequence[bytes]) -> Sequence[bytes]:
     return kept
 
 
-def _whose(line: bytes) -> bytes:
+def _object_prefix(line: bytes) -> bytes:
     """The beginning of a line that is the same for all changes of one object, and for no other's; empty: unknown."""
     start = line[: line.find(_VERSION)]
     before, _, own = start.partition(_META)
@@ -101,7 +101,7 @@ def _whose(line: bytes) -> bytes:
 
 async def watch(
     transport: Transport,
-    resource: Resource,
+    resource: GroupVersionResource,
     decoder: Decoder,
     *,
     since: str,
@@ -124,11 +124,11 @@ async def watch(
     if with_initial:
         options |= {"sendInitialEvents": True, "resourceVersionMatch": "NotOlderThan"}
     path = resource.path(namespace) + query(options)
-    lines = Lines()
-    async with transport.stream(path, quiet_s=SILENCE_S) as stream:
-        while piece := await stream.piece():
+    lines = LineSplitter()
+    async with transport.stream(path, quiet_s=MAX_SILENCE_S) as stream:
+        while piece := await stream.read():
             told: Sequence[bytes] = lines.feed(piece)
-            for line in latest(told) if only_latest else told:
+            for line in drop_superseded(told) if only_latest else told:
                 try:
                     event = decoder.event(line)
                 except msgspec.DecodeError:

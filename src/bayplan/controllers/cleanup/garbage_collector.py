@@ -13,12 +13,12 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import NamedTuple
 
-from bayplan.client import MERGE_PATCH, Resource
-from bayplan.client.discovery.preferred_resources import KindsThere, kinds_there
+from bayplan.client import MERGE_PATCH, GroupVersionResource
+from bayplan.client.discovery.preferred_resources import PreferredResources, server_preferred_resources
 from bayplan.client.work_queue import WorkQueue
-from bayplan.controllers.core.api_types import Tree, Whole
+from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Feed, Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedIndexInformer, SharedInformerFactory
 from bayplan.errors import NotFound
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject, OwnerReference
@@ -27,16 +27,16 @@ log = logging.getLogger(__name__)
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
-DEFINITIONS = Resource(
+DEFINITIONS = GroupVersionResource(
     "apiextensions.k8s.io",
     "v1",
     "customresourcedefinitions",
     namespaced=False,
-    kind=Kind("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io", Whole),
+    kind=Kind("CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io", UntypedObject),
 )
 
 
-class Where(NamedTuple):
+class GarbageKey(NamedTuple):
     """One object, wherever it is now."""
 
     group: str
@@ -50,53 +50,53 @@ class GarbageCollector(Controller):
 
     name = "garbage-collector-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self._there = KindsThere()
-        self._living: dict[str, Where] = {}
-        self._dependents: dict[str, set[Where]] = defaultdict(set)
+        self._resources = PreferredResources()
+        self._living: dict[str, GarbageKey] = {}
+        self._dependents: dict[str, set[GarbageKey]] = defaultdict(set)
         self._listening: set[tuple[str, str]] = set()
-        self._work: WorkQueue[Where] = WorkQueue(
-            self.name, self._look_after, clock=world.clock, chance=world.chance, workers=20, first_retry_s=0.05
+        self._work: WorkQueue[GarbageKey] = WorkQueue(
+            self.name, self._process, clock=world.clock, chance=world.chance, workers=20, first_retry_s=0.05
         )
-        self.definitions = self.feed(DEFINITIONS, Whole)
-        self.definitions.listen(self._on_definition)
+        self.definitions = self.informer(DEFINITIONS, UntypedObject)
+        self.definitions.add_handler(self._on_definition)
 
     async def run(self) -> None:
         await self.synced()
-        await self._learn_kinds()
+        await self._refresh_resources()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
             group.create_task(self._work.run())
 
     # Kinds.
 
-    def _on_definition(self, _: Whole | None, __: Whole | None) -> None:
+    def _on_definition(self, _: UntypedObject | None, __: UntypedObject | None) -> None:
         self.queue.add(("", "kinds"), after_s=1.0)  # its kind is served a moment after it is accepted
 
     async def sync(self, key: Key) -> float | None:  # noqa: ARG002
         """A definition has changed: look which kinds there are."""
-        await self._learn_kinds()
-        return 30.0 if self._there.failed else None
+        await self._refresh_resources()
+        return 30.0 if self._resources.failed else None
 
-    async def _learn_kinds(self) -> None:
-        self._there = await kinds_there(self.client)
-        wanted = {(each.group, each.plural): each for each in self._there.watchable()}
+    async def _refresh_resources(self) -> None:
+        self._resources = await server_preferred_resources(self.client)
+        wanted = {(each.group, each.plural): each for each in self._resources.watchable()}
         for name, resource in wanted.items():
             if name not in self._listening:
                 self._listening.add(name)
-                self._listen(self.world.known(*name) or self.world.feed(resource, KubeObject))
-        for name in [each for each in self._listening if each not in wanted and not self._there.failed]:
+                self._listen(self.informers.get_informer(*name) or self.informers.informer(resource, KubeObject))
+        for name in [each for each in self._listening if each not in wanted and not self._resources.failed]:
             self._listening.discard(name)
-            self.world.forget(Resource(name[0], "", name[1]))
+            self.informers.stop_informer(GroupVersionResource(name[0], "", name[1]))
 
-    def _listen(self, feed: Feed[KubeObject]) -> None:
+    def _listen(self, feed: SharedIndexInformer[KubeObject]) -> None:
         place = (feed.resource.group, feed.resource.plural)
 
         def changed(old: KubeObject | None, new: KubeObject | None) -> None:
             item = new if new is not None else old
             assert item is not None
-            where = Where(*place, item.namespace, item.name)
+            where = GarbageKey(*place, item.namespace, item.name)
             if new is None:
                 self._forget(where, item)
             else:
@@ -104,11 +104,11 @@ class GarbageCollector(Controller):
 
         for item in feed.all():
             changed(None, item)
-        feed.listen(changed)
+        feed.add_handler(changed)
 
     # What is heard.
 
-    def _note(self, where: Where, old: KubeObject | None, new: KubeObject) -> None:
+    def _note(self, where: GarbageKey, old: KubeObject | None, new: KubeObject) -> None:
         meta = new.metadata
         self._living[meta.uid] = where
         before = old.metadata.owner_references if old is not None else ()
@@ -121,7 +121,7 @@ class GarbageCollector(Controller):
         if going or (meta.owner_references and before != meta.owner_references):
             self._work.add(where)
 
-    def _forget(self, where: Where, last: KubeObject) -> None:
+    def _forget(self, where: GarbageKey, last: KubeObject) -> None:
         meta = last.metadata
         if self._living.get(meta.uid) == where:
             del self._living[meta.uid]
@@ -134,24 +134,24 @@ class GarbageCollector(Controller):
                 if seen is not None and seen.metadata.deletion_timestamp is not None:
                     self._work.add(parent)  # it may have waited for this one
 
-    def _unlink(self, owner: str, where: Where) -> None:
+    def _unlink(self, owner: str, where: GarbageKey) -> None:
         siblings = self._dependents.get(owner)
         if siblings is not None:
             siblings.discard(where)
             if not siblings:
                 del self._dependents[owner]
 
-    def _seen(self, where: Where) -> KubeObject | None:
-        feed = self.world.known(where.group, where.plural)
+    def _seen(self, where: GarbageKey) -> KubeObject | None:
+        feed = self.informers.get_informer(where.group, where.plural)
         return feed.get(where.namespace, where.name) if feed is not None else None
 
-    def _resource(self, where: Where) -> Resource | None:
-        feed = self.world.known(where.group, where.plural)
+    def _resource(self, where: GarbageKey) -> GroupVersionResource | None:
+        feed = self.informers.get_informer(where.group, where.plural)
         return feed.resource if feed is not None else None
 
     # What is done.
 
-    async def _look_after(self, where: Where) -> float | None:
+    async def _process(self, where: GarbageKey) -> float | None:
         item, resource = self._seen(where), self._resource(where)
         if item is None or resource is None:
             return None
@@ -166,27 +166,29 @@ class GarbageCollector(Controller):
             await self._check_owners(resource, item)
         return None
 
-    async def _orphan(self, resource: Resource, item: KubeObject) -> None:
+    async def _orphan(self, resource: GroupVersionResource, item: KubeObject) -> None:
         """Dependents stay: none refers to the owner any more when it goes."""
         uid = item.metadata.uid
         work = [self._without_owners(dependent, {uid}) for dependent in list(self._dependents.get(uid, ()))]
         await asyncio.gather(*work)
         await self._drop_finalizer(resource, item, ORPHAN)
 
-    async def _wait_for_dependents(self, resource: Resource, item: KubeObject) -> None:
+    async def _wait_for_dependents(self, resource: GroupVersionResource, item: KubeObject) -> None:
         """The owner goes after those of its dependents that say so."""
-        blocking = [where for where in self._dependents.get(item.metadata.uid, ()) if self._blocks(where, item)]
+        blocking = [
+            where for where in self._dependents.get(item.metadata.uid, ()) if self._blocks_owner_deletion(where, item)
+        ]
         if not blocking:
             await self._drop_finalizer(resource, item, FOREGROUND)
         for where in list(self._dependents.get(item.metadata.uid, ())):
             self._work.add(where)
 
-    def _blocks(self, where: Where, owner: KubeObject) -> bool:
+    def _blocks_owner_deletion(self, where: GarbageKey, owner: KubeObject) -> bool:
         seen = self._seen(where)
         references = seen.metadata.owner_references if seen is not None else ()
         return any(each.uid == owner.metadata.uid and each.block_owner_deletion for each in references)
 
-    async def _check_owners(self, resource: Resource, item: KubeObject) -> None:
+    async def _check_owners(self, resource: GroupVersionResource, item: KubeObject) -> None:
         solid: list[OwnerReference] = []
         waiting: set[str] = set()
         gone: set[str] = set()
@@ -196,7 +198,7 @@ class GarbageCollector(Controller):
                 solid.append(owner)
             else:
                 (waiting if state == "waiting" else gone).add(owner.uid)
-        where = Where(resource.group, resource.plural, item.namespace, item.name)
+        where = GarbageKey(resource.group, resource.plural, item.namespace, item.name)
         if solid:
             if gone or waiting:
                 await self._without_owners(where, gone | waiting)
@@ -217,10 +219,10 @@ class GarbageCollector(Controller):
         if seen is not None and seen.metadata.uid == owner.uid:
             going = seen.metadata.deletion_timestamp is not None and FOREGROUND in seen.metadata.finalizers
             return "waiting" if going else "solid"
-        resource = self._there.find(owner.api_version, owner.kind)
+        resource = self._resources.find(owner.api_version, owner.kind)
         if resource is None:
-            await self._learn_kinds()
-            resource = self._there.find(owner.api_version, owner.kind)
+            await self._refresh_resources()
+            resource = self._resources.find(owner.api_version, owner.kind)
             if resource is None:
                 # A kind that we do not know may be one whose server is away: whoever it is, it is not to blame.
                 log.warning("%s of %s is of a kind that the server does not know; keeping it", owner.name, item.key)
@@ -237,7 +239,7 @@ class GarbageCollector(Controller):
 
     # Writing.
 
-    async def _delete(self, resource: Resource, item: KubeObject, policy: str) -> None:
+    async def _delete(self, resource: GroupVersionResource, item: KubeObject, policy: str) -> None:
         with suppress(NotFound):
             await self.client.delete(
                 resource,
@@ -248,7 +250,7 @@ class GarbageCollector(Controller):
                 propagation=policy,
             )
 
-    async def _without_owners(self, where: Where, uids: set[str]) -> None:
+    async def _without_owners(self, where: GarbageKey, uids: set[str]) -> None:
         item, resource = self._seen(where), self._resource(where)
         if item is None or resource is None:
             return
@@ -258,14 +260,14 @@ class GarbageCollector(Controller):
         owners = [each for each in answer["metadata"].get("ownerReferences") or () if each["uid"] not in uids]
         await self._patch(resource, item, answer, {"ownerReferences": owners or None})
 
-    async def _drop_finalizer(self, resource: Resource, item: KubeObject, finalizer: str) -> None:
+    async def _drop_finalizer(self, resource: GroupVersionResource, item: KubeObject, finalizer: str) -> None:
         answer = await self._fresh(resource, item)
         if answer is None:
             return
         kept = [each for each in answer["metadata"].get("finalizers") or () if each != finalizer]
         await self._patch(resource, item, answer, {"finalizers": kept or None})
 
-    async def _fresh(self, resource: Resource, item: KubeObject) -> Tree | None:
+    async def _fresh(self, resource: GroupVersionResource, item: KubeObject) -> Tree | None:
         """The object as the server has it, if it still is this one."""
         try:
             found = await self.client.get_raw(resource, item.namespace, item.name)
@@ -273,7 +275,7 @@ class GarbageCollector(Controller):
             return None
         return found if found["metadata"]["uid"] == item.metadata.uid else None
 
-    async def _patch(self, resource: Resource, item: KubeObject, fresh: Tree, meta: Tree) -> None:
+    async def _patch(self, resource: GroupVersionResource, item: KubeObject, fresh: Tree, meta: Tree) -> None:
         told = {**meta, "resourceVersion": fresh["metadata"]["resourceVersion"]}
         with suppress(NotFound):
             await self.client.patch(

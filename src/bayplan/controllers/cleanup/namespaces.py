@@ -10,34 +10,38 @@ from datetime import datetime
 
 import msgspec
 
-from bayplan.client import Resource
-from bayplan.client.discovery.preferred_resources import KindsThere, Offer, kinds_there
-from bayplan.controllers.core.api_types import NAMESPACES, Tree, Whole
+from bayplan.client import GroupVersionResource
+from bayplan.client.discovery.preferred_resources import (
+    PreferredResource,
+    PreferredResources,
+    server_preferred_resources,
+)
+from bayplan.controllers.core.api_types import NAMESPACES, Tree, UntypedObject
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
-from bayplan.objects.meta import KubeObject, whole_time
+from bayplan.objects.meta import KubeObject, format_time
 
 FINALIZER = "kubernetes"
-LOOK_AGAIN_S = 0.5
+RECHECK_S = 0.5
 
 
-class _Listed(msgspec.Struct, frozen=True):
+class _PartialList(msgspec.Struct, frozen=True):
     items: tuple[KubeObject, ...] = ()
 
 
-class Namespaces(Controller):
+class NamespaceController(Controller):
     """Empties namespaces that are deleted."""
 
     name = "namespace-controller"
     workers = 10
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.namespaces = self.feed(NAMESPACES, Whole)
-        self.namespaces.listen(self._on_namespace)
+        self.namespaces = self.informer(NAMESPACES, UntypedObject)
+        self.namespaces.add_handler(self._on_namespace)
 
-    def _on_namespace(self, _: Whole | None, new: Whole | None) -> None:
+    def _on_namespace(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is not None and new.terminating:
             self.enqueue(None, new)
 
@@ -45,21 +49,23 @@ class Namespaces(Controller):
         found = self.namespaces.get(*key)
         if found is None or not found.terminating or FINALIZER not in (found.spec.get("finalizers") or ()):
             return None
-        there = await kinds_there(self.client)
+        there = await server_preferred_resources(self.client)
         wanted = {"list", "delete"}
-        offers = [each for each in there.offers if each.resource.namespaced and wanted <= each.verbs]
+        offers = [each for each in there.resources if each.resource.namespaced and wanted <= each.verbs]
         pods = [each for each in offers if (each.resource.group, each.resource.plural) == ("", "pods")]
         left, faults = await self._emptied(found.name, pods)
         if not left and not faults:
             others = [each for each in offers if each not in pods]
             left, faults = await self._emptied(found.name, others)
         if left or faults or there.failed:
-            await self._tell(found, there, left, faults)
-            return LOOK_AGAIN_S
-        await self._let_go(found)
+            await self._write_conditions(found, there, left, faults)
+            return RECHECK_S
+        await self._remove_finalizer(found)
         return None
 
-    async def _emptied(self, namespace: str, offers: list[Offer]) -> tuple[dict[str, list[KubeObject]], list[str]]:
+    async def _emptied(
+        self, namespace: str, offers: list[PreferredResource]
+    ) -> tuple[dict[str, list[KubeObject]], list[str]]:
         """What is left of these kinds after everything was asked to go, and what went wrong."""
         answers = await asyncio.gather(*(self._empty(namespace, each) for each in offers), return_exceptions=True)
         left: dict[str, list[KubeObject]] = {}
@@ -70,10 +76,10 @@ class Namespaces(Controller):
             elif isinstance(answer, BaseException):
                 raise answer
             elif answer:
-                left[_word(offer.resource)] = answer
+                left[_resource_text(offer.resource)] = answer
         return left, faults
 
-    async def _empty(self, namespace: str, offer: Offer) -> list[KubeObject]:
+    async def _empty(self, namespace: str, offer: PreferredResource) -> list[KubeObject]:
         items = await self._list(namespace, offer.resource)
         living = [each for each in items if each.metadata.deletion_timestamp is None]
         if not living:
@@ -86,16 +92,16 @@ class Namespaces(Controller):
                 await self.delete(offer.resource, each, propagation="Background")
         return await self._list(namespace, offer.resource)
 
-    async def _list(self, namespace: str, resource: Resource) -> list[KubeObject]:
+    async def _list(self, namespace: str, resource: GroupVersionResource) -> list[KubeObject]:
         try:
             answer = await self.client.transport.request("GET", resource.path(namespace))
         except ApiError as fault:
             if isinstance(fault, NotFound) or fault.code == 405:
                 return []
             raise
-        return list(msgspec.json.decode(answer.body, type=_Listed).items)
+        return list(msgspec.json.decode(answer.body, type=_PartialList).items)
 
-    async def _let_go(self, found: Whole) -> None:
+    async def _remove_finalizer(self, found: UntypedObject) -> None:
         whole = await self.client.get_raw(NAMESPACES, "", found.name)
         if whole["metadata"]["uid"] != found.uid:
             return
@@ -106,8 +112,8 @@ class Namespaces(Controller):
         except (Conflict, NotFound):
             self.enqueue(None, found)
 
-    async def _tell(
-        self, found: Whole, there: KindsThere, left: dict[str, list[KubeObject]], faults: list[str]
+    async def _write_conditions(
+        self, found: UntypedObject, there: PreferredResources, left: dict[str, list[KubeObject]], faults: list[str]
     ) -> None:
         """What keeps the namespace, as conditions."""
         now = self.clock.now()
@@ -117,7 +123,7 @@ class Namespaces(Controller):
 
 
 def conditions(
-    found: Whole, there: KindsThere, left: dict[str, list[KubeObject]], faults: list[str], now: datetime
+    found: UntypedObject, there: PreferredResources, left: dict[str, list[KubeObject]], faults: list[str], now: datetime
 ) -> list[Tree]:
     """Upstream's five conditions of a namespace that ends."""
     counts = ", ".join(f"{name} has {len(items)} resource instances" for name, items in sorted(left.items()))
@@ -128,29 +134,33 @@ def conditions(
                 finalizers[name] = finalizers.get(name, 0) + 1
     held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
     told: tuple[Tree, ...] = (
-        _told("NamespaceDeletionDiscoveryFailure", ", ".join(there.failed), "DiscoveryFailed", "ResourcesDiscovered"),
-        _told("NamespaceDeletionGroupVersionParsingFailure", "", "GroupVersionParsingFailed", "ParsedGroupVersions"),
-        _told("NamespaceDeletionContentFailure", "; ".join(faults), "ContentDeletionFailed", "ContentDeleted"),
-        _told("NamespaceContentRemaining", counts, "SomeResourcesRemain", "ContentRemoved"),
-        _told("NamespaceFinalizersRemaining", held, "SomeFinalizersRemain", "ContentHasNoFinalizers"),
+        _condition(
+            "NamespaceDeletionDiscoveryFailure", ", ".join(there.failed), "DiscoveryFailed", "ResourcesDiscovered"
+        ),
+        _condition(
+            "NamespaceDeletionGroupVersionParsingFailure", "", "GroupVersionParsingFailed", "ParsedGroupVersions"
+        ),
+        _condition("NamespaceDeletionContentFailure", "; ".join(faults), "ContentDeletionFailed", "ContentDeleted"),
+        _condition("NamespaceContentRemaining", counts, "SomeResourcesRemain", "ContentRemoved"),
+        _condition("NamespaceFinalizersRemaining", held, "SomeFinalizersRemain", "ContentHasNoFinalizers"),
     )
     before: dict[str, Tree] = {each["type"]: each for each in found.status.get("conditions") or ()}
     made: list[Tree] = []
     for each in told:
         known = before.get(each["type"])
-        since = known["lastTransitionTime"] if known and known["status"] == each["status"] else whole_time(now)
+        since = known["lastTransitionTime"] if known and known["status"] == each["status"] else format_time(now)
         made.append({**each, "lastTransitionTime": since})
     return made
 
 
-_GOOD = {
+_SUCCESS_MESSAGES = {
     "ResourcesDiscovered": "All resources successfully discovered",
     "ParsedGroupVersions": "All legacy kube types successfully parsed",
     "ContentDeleted": "All content successfully deleted, may be waiting on finalization",
     "ContentRemoved": "All content successfully removed",
     "ContentHasNoFinalizers": "All content-preserving finalizers finished",
 }
-_BAD = {
+_FAILURE_REASONS = {
     "DiscoveryFailed": "Discovery failed for some groups: ",
     "ContentDeletionFailed": "Failed to delete all resource types: ",
     "SomeResourcesRemain": "Some resources are remaining: ",
@@ -159,11 +169,11 @@ _BAD = {
 }
 
 
-def _told(kind: str, trouble: str, bad: str, good: str) -> Tree:
+def _condition(kind: str, trouble: str, bad: str, good: str) -> Tree:
     if trouble:
-        return {"type": kind, "status": "True", "reason": bad, "message": _BAD[bad] + trouble}
-    return {"type": kind, "status": "False", "reason": good, "message": _GOOD[good]}
+        return {"type": kind, "status": "True", "reason": bad, "message": _FAILURE_REASONS[bad] + trouble}
+    return {"type": kind, "status": "False", "reason": good, "message": _SUCCESS_MESSAGES[good]}
 
 
-def _word(resource: Resource) -> str:
+def _resource_text(resource: GroupVersionResource) -> str:
     return f"{resource.plural}.{resource.group}"

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from bayplan.controllers.core.api_types import JOBS, Whole
+from bayplan.controllers.core.api_types import JOBS, UntypedObject
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.workloads import job_status as sums
 
 
-class FinishedJobs(Controller):
+class TtlAfterFinishedController(Controller):
     """Deletes jobs some time after they have ended."""
 
     name = "ttl-after-finished-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.jobs = self.feed(JOBS, Whole)
-        self.jobs.listen(self._on_job)
+        self.jobs = self.informer(JOBS, UntypedObject)
+        self.jobs.add_handler(self._on_job)
 
-    def _on_job(self, _: Whole | None, new: Whole | None) -> None:
-        if new is not None and new.spec.get("ttlSecondsAfterFinished") is not None and sums.finished(new):
+    def _on_job(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
+        if new is not None and new.spec.get("ttlSecondsAfterFinished") is not None and sums.is_finished(new):
             self.enqueue(None, new)
 
     async def sync(self, key: Key) -> float | None:
@@ -29,7 +29,7 @@ class FinishedJobs(Controller):
         if job is None or job.terminating:
             return None
         ttl = job.spec.get("ttlSecondsAfterFinished")
-        ended = _ended(job)
+        ended = _finish_time(job)
         if ttl is None or ended is None:
             return None
         left_s = int(ttl) - (self.clock.now() - ended).total_seconds()
@@ -46,7 +46,7 @@ class FinishedJobs(Controller):
         return None
 
 
-def _ended(job: Whole) -> datetime | None:
+def _finish_time(job: UntypedObject) -> datetime | None:
     for kind in ("Complete", "Failed"):
         found = sums.condition(job, kind)
         if found is not None and found["status"] == "True":

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.client import Resource, resource_of
+from bayplan.client import GroupVersionResource, resource_of
 from bayplan.objects.core import Container, ContainerPort, ContainerStatus, Node, Pod, PodSpec, PodStatus
 from bayplan.objects.kinds import Kind, kind_of
 from bayplan.objects.meta import Api, Condition, KubeObject
@@ -21,7 +21,7 @@ from bayplan.objects.volumes import PersistentVolumeClaim
 Tree = dict[str, Any]
 
 
-class Whole(KubeObject, frozen=True):
+class UntypedObject(KubeObject, frozen=True):
     """An object whose spec and status are kept as they came."""
 
     spec: Tree = {}
@@ -36,67 +36,67 @@ class Whole(KubeObject, frozen=True):
         return self.metadata.deletion_timestamp is not None
 
 
-class Terminated(Api, frozen=True):
+class ContainerStateTerminated(Api, frozen=True):
     exit_code: int = 0
     reason: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
 
 
-class Running(Api, frozen=True):
+class ContainerStateRunning(Api, frozen=True):
     started_at: datetime | None = None
 
 
-class Waiting(Api, frozen=True):
+class ContainerStateWaiting(Api, frozen=True):
     reason: str = ""
     message: str = ""
 
 
 class ContainerState(Api, frozen=True):
-    running: Running | None = None
-    waiting: Waiting | None = None
-    terminated: Terminated | None = None
+    running: ContainerStateRunning | None = None
+    waiting: ContainerStateWaiting | None = None
+    terminated: ContainerStateTerminated | None = None
 
 
-class SeenContainer(ContainerStatus, frozen=True):
+class ContainerStatusFields(ContainerStatus, frozen=True):
     restart_count: int = 0
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
 
 
-class PodAddress(Api, frozen=True):
+class PodIp(Api, frozen=True):
     ip: str = ""
 
 
-class NamedPort(ContainerPort, frozen=True):
+class ContainerPortFields(ContainerPort, frozen=True):
     name: str = ""
 
 
-class SeenContainerSpec(Container, frozen=True):
-    ports: tuple[NamedPort, ...] = ()
+class ContainerFields(Container, frozen=True):
+    ports: tuple[ContainerPortFields, ...] = ()
 
 
-class SeenPodSpec(PodSpec, frozen=True):
-    containers: tuple[SeenContainerSpec, ...] = ()
+class PodSpecFields(PodSpec, frozen=True):
+    containers: tuple[ContainerFields, ...] = ()
     restart_policy: str = ""
     hostname: str = ""
     subdomain: str = ""
     active_deadline_seconds: int | None = None
 
 
-class SeenPodStatus(PodStatus, frozen=True):
+class PodStatusFields(PodStatus, frozen=True):
     reason: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
-    pod_ips: tuple[PodAddress, ...] = msgspec.field(default=(), name="podIPs")
-    container_statuses: tuple[SeenContainer, ...] = ()
-    init_container_statuses: tuple[SeenContainer, ...] = ()
+    pod_ips: tuple[PodIp, ...] = msgspec.field(default=(), name="podIPs")
+    container_statuses: tuple[ContainerStatusFields, ...] = ()
+    init_container_statuses: tuple[ContainerStatusFields, ...] = ()
 
 
-class SeenPod(Pod, frozen=True):
+class PodFields(Pod, frozen=True):
     """A pod as controllers read it."""
 
-    spec: SeenPodSpec = SeenPodSpec()
-    status: SeenPodStatus = SeenPodStatus()
+    spec: PodSpecFields = PodSpecFields()
+    status: PodStatusFields = PodStatusFields()
 
     @property
     def finished(self) -> bool:
@@ -130,27 +130,27 @@ class SeenPod(Pod, frozen=True):
         return max(0.0, min_ready_s - (now - since).total_seconds()) if since is not None else None
 
 
-class Revision(Whole, frozen=True):
+class ControllerRevision(UntypedObject, frozen=True):
     """A ControllerRevision."""
 
     data: Any = None
     revision: int = 0
 
 
-class SeenVolumeSpec(PersistentVolumeSpec, frozen=True):
+class PersistentVolumeSpecFields(PersistentVolumeSpec, frozen=True):
     persistent_volume_reclaim_policy: str = ""
 
 
-class SeenVolume(PersistentVolume, frozen=True):
-    spec: SeenVolumeSpec = SeenVolumeSpec()
+class PersistentVolumeFields(PersistentVolume, frozen=True):
+    spec: PersistentVolumeSpecFields = PersistentVolumeSpecFields()
 
 
-class SeenClass(StorageClass, frozen=True):
+class StorageClassFields(StorageClass, frozen=True):
     reclaim_policy: str | None = None
     mount_options: tuple[str, ...] = ()
 
 
-class SeenSlice(KubeObject, frozen=True):
+class EndpointSliceFields(KubeObject, frozen=True):
     """An EndpointSlice."""
 
     address_type: str = ""
@@ -158,11 +158,11 @@ class SeenSlice(KubeObject, frozen=True):
     ports: list[Tree] | None = None
 
 
-class SeenEndpoints(KubeObject, frozen=True):
+class EndpointsFields(KubeObject, frozen=True):
     subsets: list[Tree] | None = None
 
 
-class Account(KubeObject, frozen=True):
+class ServiceAccountFields(KubeObject, frozen=True):
     """A ServiceAccount."""
 
 
@@ -171,31 +171,31 @@ class ConfigMap(KubeObject, frozen=True):
 
 
 def _resource(
-    name: str, plural: str, group: str, struct: type[KubeObject] = Whole, *, namespaced: bool = True
-) -> Resource:
+    name: str, plural: str, group: str, struct: type[KubeObject] = UntypedObject, *, namespaced: bool = True
+) -> GroupVersionResource:
     return resource_of(Kind(name, plural, group, struct, namespaced=namespaced))
 
 
-PODS = _resource("Pod", "pods", "", SeenPod)
+PODS = _resource("Pod", "pods", "", PodFields)
 NODES = resource_of(kind_of(Node))
 NAMESPACES = _resource("Namespace", "namespaces", "", namespaced=False)
 REPLICA_SETS = _resource("ReplicaSet", "replicasets", "apps")
 DEPLOYMENTS = _resource("Deployment", "deployments", "apps")
 STATEFUL_SETS = _resource("StatefulSet", "statefulsets", "apps")
 DAEMON_SETS = _resource("DaemonSet", "daemonsets", "apps")
-REVISIONS = _resource("ControllerRevision", "controllerrevisions", "apps", Revision)
+CONTROLLER_REVISIONS = _resource("ControllerRevision", "controllerrevisions", "apps", ControllerRevision)
 JOBS = _resource("Job", "jobs", "batch")
 CRON_JOBS = _resource("CronJob", "cronjobs", "batch")
-BUDGETS = _resource("PodDisruptionBudget", "poddisruptionbudgets", "policy")
-QUOTAS = _resource("ResourceQuota", "resourcequotas", "")
+POD_DISRUPTION_BUDGETS = _resource("PodDisruptionBudget", "poddisruptionbudgets", "policy")
+RESOURCE_QUOTAS = _resource("ResourceQuota", "resourcequotas", "")
 SERVICES = _resource("Service", "services", "")
-SLICES = _resource("EndpointSlice", "endpointslices", "discovery.k8s.io", SeenSlice)
-ENDPOINTS = _resource("Endpoints", "endpoints", "", SeenEndpoints)
-CLAIMS = resource_of(kind_of(PersistentVolumeClaim))
-VOLUMES = _resource("PersistentVolume", "persistentvolumes", "", SeenVolume, namespaced=False)
-CLASSES = _resource("StorageClass", "storageclasses", "storage.k8s.io", SeenClass, namespaced=False)
+ENDPOINT_SLICES = _resource("EndpointSlice", "endpointslices", "discovery.k8s.io", EndpointSliceFields)
+ENDPOINTS = _resource("Endpoints", "endpoints", "", EndpointsFields)
+PERSISTENT_VOLUME_CLAIMS = resource_of(kind_of(PersistentVolumeClaim))
+PERSISTENT_VOLUMES = _resource("PersistentVolume", "persistentvolumes", "", PersistentVolumeFields, namespaced=False)
+STORAGE_CLASSES = _resource("StorageClass", "storageclasses", "storage.k8s.io", StorageClassFields, namespaced=False)
 NODE_LEASES = _resource("Lease", "leases", "coordination.k8s.io")
-ACCOUNTS = _resource("ServiceAccount", "serviceaccounts", "", Account)
-DEVICE_CLAIMS = _resource("ResourceClaim", "resourceclaims", "resource.k8s.io")
-CLAIM_TEMPLATES = _resource("ResourceClaimTemplate", "resourceclaimtemplates", "resource.k8s.io")
+SERVICE_ACCOUNTS = _resource("ServiceAccount", "serviceaccounts", "", ServiceAccountFields)
+RESOURCE_CLAIMS = _resource("ResourceClaim", "resourceclaims", "resource.k8s.io")
+RESOURCE_CLAIM_TEMPLATES = _resource("ResourceClaimTemplate", "resourceclaimtemplates", "resource.k8s.io")
 CONFIG_MAPS = _resource("ConfigMap", "configmaps", "", ConfigMap)

@@ -14,16 +14,16 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from bayplan.client import MERGE_PATCH, Resource
+from bayplan.client import MERGE_PATCH, GroupVersionResource
 from bayplan.client.informer.informer import EVERYTHING, Selection
 from bayplan.client.work_queue import WorkQueue
-from bayplan.controllers.core.api_types import Tree, Whole
+from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.shared_informers import (
-    Feed,
     Key,
-    World,
-    changes,
-    reference,
+    SharedIndexInformer,
+    SharedInformerFactory,
+    merge_patch,
+    object_reference,
 )
 from bayplan.errors import BayplanError, Conflict, NotFound
 from bayplan.objects.meta import KubeObject
@@ -42,14 +42,14 @@ class Controller:
     """As kube-controller-manager has it."""
     workers: ClassVar[int] = 5
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: SharedInformerFactory) -> None:
+        self.informers = world
         self.client = world.client
         self.clock = world.clock
-        self._feeds: list[Feed[KubeObject]] = []
-        self._answers: dict[str, Whole] = {}
+        self._feeds: list[SharedIndexInformer[KubeObject]] = []
+        self._answers: dict[str, UntypedObject] = {}
         """By uid: what the server answered to our last write, until the watch has told of it."""
-        self._voice = world.voice(self.component())
+        self._recorder = world.event_recorder(self.component())
         self.queue: WorkQueue[Key] = WorkQueue(
             self.name,
             self.sync,
@@ -75,13 +75,15 @@ class Controller:
 
     async def synced(self) -> None:
         for feed in self._feeds:
-            if not self.world.missing(feed.resource):
+            if not self.informers.is_missing(feed.resource):
                 await feed.wait_synced()
 
     # What subclasses use.
 
-    def feed(self, resource: Resource, struct: type[T], *, selection: Selection = EVERYTHING) -> Feed[T]:
-        found = self.world.feed(resource, struct, selection=selection)
+    def informer(
+        self, resource: GroupVersionResource, struct: type[T], *, selection: Selection = EVERYTHING
+    ) -> SharedIndexInformer[T]:
+        found = self.informers.informer(resource, struct, selection=selection)
         self._feeds.append(found)  # type: ignore[arg-type]
         return found
 
@@ -91,12 +93,14 @@ class Controller:
         assert item is not None
         self.queue.add((item.namespace, item.name))
 
-    def say(self, resource: Resource, item: KubeObject, reason: str, note: str, *, warning: bool = False) -> None:
+    def record_event(
+        self, resource: GroupVersionResource, item: KubeObject, reason: str, note: str, *, warning: bool = False
+    ) -> None:
         """Tell an event about an object."""
         kind = WARNING if warning else NORMAL
-        self._voice.event(reference(resource, item), type=kind, reason=reason, action="", note=note)
+        self._recorder.record(object_reference(resource, item), type=kind, reason=reason, action="", note=note)
 
-    def latest(self, feed: Feed[Whole], key: Key) -> Whole | None:
+    def get_latest(self, feed: SharedIndexInformer[UntypedObject], key: Key) -> UntypedObject | None:
         """An object as the watch told of it, or as our own write left it if that is newer.
 
         Watches of two kinds are not in step: who counts pods by what an owner says must not read an owner that is older
@@ -112,9 +116,9 @@ class Controller:
             return told
         return answered
 
-    def answered(self, answer: bytes) -> Whole:
-        """An object as a write of ours has left it; kept for `latest`."""
-        found = msgspec.json.decode(answer, type=Whole)
+    def remember_write(self, answer: bytes) -> UntypedObject:
+        """An object as a write of ours has left it; kept for `get_latest`."""
+        found = msgspec.json.decode(answer, type=UntypedObject)
         self._answers[found.uid] = found
         return found
 
@@ -122,18 +126,20 @@ class Controller:
         """An object is gone."""
         self._answers.pop(uid, None)
 
-    async def write_status(self, resource: Resource, item: Whole, status: Tree) -> bool:
+    async def write_status(self, resource: GroupVersionResource, item: UntypedObject, status: Tree) -> bool:
         """Make the status so, if it is not; whether that took a write. Refused when the object has changed since."""
-        wanted = changes(item.status, status)
+        wanted = merge_patch(item.status, status)
         if not wanted:
             return False
         await self.write(resource, item, {"status": wanted}, subresource="status")
         return True
 
-    async def write(self, resource: Resource, item: KubeObject, patch: Tree, *, subresource: str = "") -> bytes:
+    async def write(
+        self, resource: GroupVersionResource, item: KubeObject, patch: Tree, *, subresource: str = ""
+    ) -> bytes:
         """Merge into the object as it was seen; refused when it has changed since, or is gone."""
         meta = {**patch.get("metadata", {}), "resourceVersion": item.metadata.resource_version}
-        with gone_is_changed():
+        with not_found_as_conflict():
             return await self.client.patch(
                 resource,
                 {**patch, "metadata": meta},
@@ -143,7 +149,7 @@ class Controller:
                 kind=MERGE_PATCH,
             )
 
-    async def delete(self, resource: Resource, item: KubeObject, *, propagation: str = "") -> bool:
+    async def delete(self, resource: GroupVersionResource, item: KubeObject, *, propagation: str = "") -> bool:
         """Delete this very object; false when it is gone already."""
         meta = item.metadata
         try:
@@ -156,7 +162,7 @@ class Controller:
 
 
 @contextmanager
-def gone_is_changed() -> Iterator[None]:
+def not_found_as_conflict() -> Iterator[None]:
     """An object that is gone has changed since it was seen, and no more than that: the watch is on its way to say so.
 
     Nobody is to read of a failure whenever something is deleted while its status is being written."""
@@ -166,7 +172,7 @@ def gone_is_changed() -> Iterator[None]:
         raise Conflict(str(gone), code=gone.code, reason=gone.reason, details=gone.details) from gone
 
 
-async def slowly(
+async def slow_start_batch(
     count: int, work: Callable[[int], Awaitable[None]], *, first: int = 1
 ) -> tuple[int, list[BaseException]]:
     """Do it so many times: one at a time, then two, four, eight, and no further after a failure.
@@ -185,12 +191,12 @@ async def slowly(
     return tried, []
 
 
-def _version(item: Whole) -> int:
+def _version(item: UntypedObject) -> int:
     text = item.metadata.resource_version
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def first_fault(faults: list[BaseException]) -> None:
+def raise_first_error(faults: list[BaseException]) -> None:
     """Raise what went wrong, a bug before a refusal."""
     for fault in sorted(faults, key=lambda each: isinstance(each, BayplanError)):
         raise fault

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from bayplan.clock import Clock
 
-FORGOTTEN_S = 300.0
+EXPECTATIONS_TIMEOUT_S = 300.0
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _OwnerExpectations:
     until: float
     creations: int = 0
     deletions: set[str] = field(default_factory=set)
@@ -26,32 +26,32 @@ class Expectations:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _OwnerExpectations] = {}
 
-    def creating(self, owner: str, count: int) -> None:
+    def expect_creations(self, owner: str, count: int) -> None:
         """We are about to make so many objects."""
         self._noted(owner).creations += count
 
-    def not_created(self, owner: str, count: int = 1) -> None:
+    def lower_creations(self, owner: str, count: int = 1) -> None:
         """That many were not made after all."""
         self._less(owner, count)
 
-    def saw_new(self, owner: str) -> None:
+    def creation_observed(self, owner: str) -> None:
         """The watch told of a new object."""
         self._less(owner, 1)
 
-    def deleting(self, owner: str, uid: str) -> None:
+    def expect_deletion(self, owner: str, uid: str) -> None:
         """We are about to delete this object."""
         self._noted(owner).deletions.add(uid)
 
-    def saw_end(self, owner: str, uid: str) -> None:
+    def deletion_observed(self, owner: str, uid: str) -> None:
         """The object goes, or is gone, or it did not come to that."""
         found = self._waiting.get(owner)
         if found is not None:
             found.deletions.discard(uid)
             self._tidy(owner, found)
 
-    def settled(self, owner: str) -> bool:
+    def satisfied(self, owner: str) -> bool:
         """Whether everything that we did to this owner's objects has been told."""
         found = self._waiting.get(owner)
         if found is not None and found.until <= self._clock.monotonic_s():
@@ -59,13 +59,13 @@ class Expectations:
             found = None
         return found is None
 
-    def forget(self, owner: str) -> None:
+    def delete(self, owner: str) -> None:
         """The owner is gone."""
         self._waiting.pop(owner, None)
 
-    def _noted(self, owner: str) -> _Waiting:
-        found = self._waiting.setdefault(owner, _Waiting(0.0))
-        found.until = self._clock.monotonic_s() + FORGOTTEN_S
+    def _noted(self, owner: str) -> _OwnerExpectations:
+        found = self._waiting.setdefault(owner, _OwnerExpectations(0.0))
+        found.until = self._clock.monotonic_s() + EXPECTATIONS_TIMEOUT_S
         return found
 
     def _less(self, owner: str, count: int) -> None:
@@ -74,6 +74,6 @@ class Expectations:
             found.creations = max(0, found.creations - count)
             self._tidy(owner, found)
 
-    def _tidy(self, owner: str, found: _Waiting) -> None:
+    def _tidy(self, owner: str, found: _OwnerExpectations) -> None:
         if not found.creations and not found.deletions:
             del self._waiting[owner]

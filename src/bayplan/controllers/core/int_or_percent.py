@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def scaled(value: int | str | None, total: int, *, round_up: bool) -> int:
+def scaled_value(value: int | str | None, total: int, *, round_up: bool) -> int:
     """A number as it is, a share of the total as text such as `25%`; nonsense counts for nothing."""
     if isinstance(value, int):
         return value

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import msgspec
 
-from bayplan.client import Client, Resource
-from bayplan.controllers.core.api_types import Tree, Whole
-from bayplan.controllers.core.shared_informers import Feed
+from bayplan.client import Client, GroupVersionResource
+from bayplan.controllers.core.api_types import Tree, UntypedObject
+from bayplan.controllers.core.shared_informers import SharedIndexInformer
 from bayplan.errors import NotFound
 from bayplan.objects.meta import KubeObject, LabelSelector
 from bayplan.objects.selectors.label_selectors import (
@@ -29,7 +29,7 @@ from bayplan.objects.selectors.label_selectors import (
 T = TypeVar("T", bound=KubeObject)
 
 
-def selector_of(item: Whole, field: str = "selector") -> LabelMatcher:
+def selector_of(item: UntypedObject, field: str = "selector") -> LabelMatcher:
     """The compiled selector of an object's spec; one that is malformed selects nothing."""
     found = item.spec.get(field)
     return _compiled(msgspec.json.encode(found)) if found is not None else NOTHING
@@ -43,7 +43,7 @@ def _compiled(text: bytes) -> LabelMatcher:
         return NOTHING
 
 
-def owner_reference(resource: Resource, owner: KubeObject) -> Tree:
+def owner_reference(resource: GroupVersionResource, owner: KubeObject) -> Tree:
     """How what an owner makes refers to it."""
     assert resource.kind is not None
     return {
@@ -56,11 +56,11 @@ def owner_reference(resource: Resource, owner: KubeObject) -> Tree:
     }
 
 
-async def claimed(
+async def claim_objects(
     client: Client,
-    feed: Feed[T],
-    resource: Resource,
-    owner: Whole,
+    feed: SharedIndexInformer[T],
+    resource: GroupVersionResource,
+    owner: UntypedObject,
     selector: LabelMatcher,
     *,
     wanted: Callable[[T], bool] = lambda _: True,
@@ -71,7 +71,7 @@ async def claimed(
         if selector.matches(item.metadata.labels):
             kept.append(item)
         elif not owner.terminating and item.metadata.deletion_timestamp is None:
-            await _let_go(client, feed.resource, item, owner)
+            await _release(client, feed.resource, item, owner)
     if owner.terminating or selector.everything:
         return kept
     found = [
@@ -79,13 +79,13 @@ async def claimed(
         for item in feed.orphans(owner.namespace)
         if item.metadata.deletion_timestamp is None and selector.matches(item.metadata.labels) and wanted(item)
     ]
-    if found and await _lives(client, resource, owner):
+    if found and await _owner_exists(client, resource, owner):
         reference = owner_reference(resource, owner)
         kept += [item for item in found if await _adopt(client, feed.resource, item, reference)]
     return kept
 
 
-async def _lives(client: Client, resource: Resource, owner: Whole) -> bool:
+async def _owner_exists(client: Client, resource: GroupVersionResource, owner: UntypedObject) -> bool:
     """Whether the owner is still there and not on its way out, by the server's own word."""
     try:
         meta = (await client.get_raw(resource, owner.namespace, owner.name))["metadata"]
@@ -94,7 +94,7 @@ async def _lives(client: Client, resource: Resource, owner: Whole) -> bool:
     return meta["uid"] == owner.uid and "deletionTimestamp" not in meta
 
 
-async def _adopt(client: Client, resource: Resource, item: KubeObject, reference: Tree) -> bool:
+async def _adopt(client: Client, resource: GroupVersionResource, item: KubeObject, reference: Tree) -> bool:
     meta = item.metadata
     patch = {"metadata": {"uid": meta.uid, "ownerReferences": [reference]}}
     try:
@@ -104,14 +104,14 @@ async def _adopt(client: Client, resource: Resource, item: KubeObject, reference
     return True
 
 
-async def _let_go(client: Client, resource: Resource, item: KubeObject, owner: Whole) -> None:
+async def _release(client: Client, resource: GroupVersionResource, item: KubeObject, owner: UntypedObject) -> None:
     meta = item.metadata
     patch = {"metadata": {"uid": meta.uid, "ownerReferences": [{"$patch": "delete", "uid": owner.uid}]}}
     with suppress(NotFound):
         await client.patch(resource, patch, namespace=meta.namespace, name=meta.name)
 
 
-def pod_of(template: Tree, owner: Tree, *, name: str = "", generate: str = "") -> Tree:
+def pod_from_template(template: Tree, owner: Tree, *, name: str = "", generate: str = "") -> Tree:
     """A pod as a template says, with the owner's reference. `generate`: what its name begins with."""
     meta = template.get("metadata") or {}
     kept = {key: meta[key] for key in ("labels", "annotations", "finalizers") if meta.get(key)}
@@ -129,5 +129,5 @@ def generated_prefix(name: str) -> str:
     return f"{name}-"
 
 
-def count_of(items: Sequence[T], so: Callable[[T], bool]) -> int:
+def count_where(items: Sequence[T], so: Callable[[T], bool]) -> int:
     return sum(1 for item in items if so(item))

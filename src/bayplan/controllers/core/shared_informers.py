@@ -1,8 +1,8 @@
 """What do all controllers know of the cluster? One watch a kind, shared; who owns what, indexed; events told.
 
-Made once by `Controllers`. A `Feed` keeps what exists of a kind and tells everybody who listens; finding the objects of
-one owner or one namespace costs a look-up, however many there are. Memory: the objects, and three references each.
-"""
+Made once by `Controllers`. A `SharedIndexInformer` keeps what exists of a kind and tells everybody who listens; finding
+the objects of one owner or one namespace costs a look-up, however many there are. Memory: the objects, and three
+references each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from bayplan.client import CORE_EVENTS, Client, EventSink, Informer, Resource, Selection
+from bayplan.client import CORE_EVENTS, Client, EventSink, GroupVersionResource, Informer, Selection
 from bayplan.client.informer.informer import EVERYTHING
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject
@@ -29,11 +29,11 @@ Listener = Callable[[T | None, T | None], None]
 """listener(old, new): no old is an add, no new is a delete."""
 
 RESTART_S = 1.0
-_Name = tuple[str, str, Selection]
+_InformerKey = tuple[str, str, Selection]
 """Group, plural, and which of them."""
 
 
-class Index(Generic[T]):
+class InformerIndex(Generic[T]):
     """The objects of a feed by something that they say, such as the node of pods."""
 
     def __init__(self, of: Callable[[T], str]) -> None:
@@ -51,28 +51,28 @@ class Index(Generic[T]):
             self._found[value][(new.namespace, new.name)] = new
 
 
-class Feed(Generic[T]):
+class SharedIndexInformer(Generic[T]):
     """What exists of one kind, and who wants to hear of it."""
 
-    def __init__(self, client: Client, resource: Resource, struct: type[T], selection: Selection) -> None:
+    def __init__(self, client: Client, resource: GroupVersionResource, struct: type[T], selection: Selection) -> None:
         self.resource = resource
         self._struct = struct
         self._listeners: list[Listener[T]] = []
-        self._indexes: dict[str, Index[T]] = {}
+        self._indexes: dict[str, InformerIndex[T]] = {}
         self._owned: dict[str, dict[Key, T]] = defaultdict(dict)
         self._in_namespace: dict[str, dict[Key, T]] = defaultdict(dict)
         self._orphans: dict[str, dict[Key, T]] = defaultdict(dict)
         self._informer: Informer = client.informer(resource, self._on_change, selection=selection)
 
-    def listen(self, listener: Listener[T]) -> None:
+    def add_handler(self, listener: Listener[T]) -> None:
         """Tell of every change from now on, those of the first list included."""
         self._listeners.append(listener)
 
-    def index(self, name: str, of: Callable[[T], str]) -> Index[T]:
+    def index(self, name: str, of: Callable[[T], str]) -> InformerIndex[T]:
         """An index by what this says of each object, one of each name; asked for before the feed runs."""
         made = self._indexes.get(name)
         if made is None:
-            made = self._indexes[name] = Index(of)
+            made = self._indexes[name] = InformerIndex(of)
             self._listeners.insert(0, made.change)  # who listens may look things up
         return made
 
@@ -83,7 +83,7 @@ class Feed(Generic[T]):
     def all(self) -> list[T]:
         return [each for each in self._informer.store.values() if isinstance(each, self._struct)]
 
-    def within(self, namespace: str) -> list[T]:
+    def by_namespace(self, namespace: str) -> list[T]:
         """Everything in one namespace."""
         return list(self._in_namespace.get(namespace, {}).values())
 
@@ -116,16 +116,16 @@ class Feed(Generic[T]):
         before = old if isinstance(old, self._struct) else None
         after = new if isinstance(new, self._struct) else None
         if before is not None:
-            self._unfile(before)
+            self._unindex_object(before)
         if after is not None:
-            self._file(after)
+            self._index_object(after)
         for listener in self._listeners:
             try:
                 listener(before, after)
             except Exception:
                 log.exception("%s: somebody who listens failed; the change is lost on them", self.resource)
 
-    def _file(self, item: T) -> None:
+    def _index_object(self, item: T) -> None:
         meta = item.metadata
         key, owner = (meta.namespace, meta.name), meta.controller
         self._in_namespace[meta.namespace][key] = item
@@ -134,7 +134,7 @@ class Feed(Generic[T]):
         else:
             self._orphans[meta.namespace][key] = item
 
-    def _unfile(self, item: T) -> None:
+    def _unindex_object(self, item: T) -> None:
         meta = item.metadata
         key, owner = (meta.namespace, meta.name), meta.controller
         _drop(self._in_namespace, meta.namespace, key)
@@ -152,25 +152,27 @@ def _drop(index: dict[str, dict[Key, T]], where: str, key: Key) -> None:
             del index[where]
 
 
-class World:
+class SharedInformerFactory:
     """The feeds of one process, and its voice."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.clock = client.clock
         self.chance = client.chance
-        self._feeds: dict[_Name, Feed[KubeObject]] = {}
-        self._tasks: dict[_Name, asyncio.Task[None]] = {}
+        self._feeds: dict[_InformerKey, SharedIndexInformer[KubeObject]] = {}
+        self._tasks: dict[_InformerKey, asyncio.Task[None]] = {}
         self._missing: set[tuple[str, str]] = set()
         self._running = False
         self._sink = EventSink(client, resource=CORE_EVENTS)
 
-    def feed(self, resource: Resource, struct: type[T], *, selection: Selection = EVERYTHING) -> Feed[T]:
+    def informer(
+        self, resource: GroupVersionResource, struct: type[T], *, selection: Selection = EVERYTHING
+    ) -> SharedIndexInformer[T]:
         """The feed of a kind; made when it is first asked for, and then started at once if the others are."""
         name = (resource.group, resource.plural, selection)
         found = self._feeds.get(name)
         if found is None:
-            made: Feed[T] = Feed(self.client, resource, struct, selection)
+            made: SharedIndexInformer[T] = SharedIndexInformer(self.client, resource, struct, selection)
             self._feeds[name] = made  # type: ignore[assignment]
             if self._running:
                 self._start(name)
@@ -178,31 +180,31 @@ class World:
         assert issubclass(found._struct, struct), f"{resource} is read as something else already"
         return found  # type: ignore[return-value]
 
-    def known(self, group: str, plural: str) -> Feed[KubeObject] | None:
+    def get_informer(self, group: str, plural: str) -> SharedIndexInformer[KubeObject] | None:
         """The feed of everything of a kind, if there is one."""
         return self._feeds.get((group, plural, EVERYTHING))
 
-    def forget(self, resource: Resource) -> None:
+    def stop_informer(self, resource: GroupVersionResource) -> None:
         """Stop watching a kind that exists no more."""
         name = (resource.group, resource.plural, EVERYTHING)
         self._feeds.pop(name, None)
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
 
-    def missing(self, resource: Resource) -> bool:
+    def is_missing(self, resource: GroupVersionResource) -> bool:
         """Whether the server has no such kind."""
         return (resource.group, resource.plural) in self._missing
 
-    def voice(self, component: str) -> EventRecorder:
+    def event_recorder(self, component: str) -> EventRecorder:
         """Who speaks of what a controller did."""
         return EventRecorder(
             component, host=platform.node(), clock=self.clock, chance=self.chance, post=self._sink.post
         )
 
-    async def reach(self) -> None:
+    async def discover(self) -> None:
         """Wait for the server, and learn which kinds it has, in the versions that are read and written here."""
         feeds = {feed.resource.kind: feed for feed in self._feeds.values() if feed.resource.kind is not None}
-        offered = await self.client.reach(list(feeds))
+        offered = await self.client.wait_for_server(list(feeds))
         for kind, feed in feeds.items():
             found = offered.get(kind)
             if found is None or found.version != feed.resource.version:
@@ -216,20 +218,22 @@ class World:
             if name[:2] not in self._missing:
                 self._start(name)
         try:
-            await supervised("events", self._sink.run, self.clock.sleep)
+            await run_supervised("events", self._sink.run, self.clock.sleep)
         finally:
             self._running = False
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _start(self, name: _Name) -> None:
+    def _start(self, name: _InformerKey) -> None:
         feed = self._feeds[name]
-        work = supervised(f"watch of {feed.resource}", feed.run, self.clock.sleep)
+        work = run_supervised(f"watch of {feed.resource}", feed.run, self.clock.sleep)
         self._tasks[name] = asyncio.create_task(work, name=f"watch {feed.resource}")
 
 
-async def supervised(name: str, work: Callable[[], Awaitable[None]], sleep: Callable[[float], Awaitable[None]]) -> None:
+async def run_supervised(
+    name: str, work: Callable[[], Awaitable[None]], sleep: Callable[[float], Awaitable[None]]
+) -> None:
     """Do it until cancelled; what it dies of is logged, and it begins anew: nobody else is to suffer for it."""
     while True:
         try:
@@ -239,7 +243,7 @@ async def supervised(name: str, work: Callable[[], Awaitable[None]], sleep: Call
         await sleep(RESTART_S)
 
 
-def reference(resource: Resource, item: KubeObject) -> ObjectReference:
+def object_reference(resource: GroupVersionResource, item: KubeObject) -> ObjectReference:
     """An object as an event refers to it."""
     kind: Kind | None = resource.kind
     assert kind is not None
@@ -254,13 +258,13 @@ def reference(resource: Resource, item: KubeObject) -> ObjectReference:
     )
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The merge patch that makes one of the other; empty where there is nothing to change."""
     patch: dict[str, Any] = {key: None for key in old if key not in new and old[key] is not None}
     for key, value in new.items():
         before = old.get(key)
         if isinstance(before, dict) and isinstance(value, dict):
-            if inner := changes(before, value):
+            if inner := merge_patch(before, value):
                 patch[key] = inner
         elif before != value:
             patch[key] = value

@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from bayplan.client import Client
-from bayplan.controllers.kubelet.fake_nodes import RENEWALS_A_SECOND, FakeNodes
+from bayplan.controllers.kubelet.fake_nodes import RENEWALS_PER_SECOND, FakeNodes
 from bayplan.controllers.kubelet.fake_pods import FakePods
 from bayplan.controllers.kubelet.node_template import NodeTemplate
-from bayplan.controllers.kubelet.pod_stages import PodHabits
+from bayplan.controllers.kubelet.pod_stages import PodBehavior
 
-_USUAL = PodHabits()
+_DEFAULT_BEHAVIOR = PodBehavior()
 
 
 class FakeKubelet:
@@ -35,8 +35,8 @@ class FakeKubelet:
         first: int = 0,
         nodes: Iterable[dict[str, Any]] = (),
         leases: Client | None = None,
-        habits: PodHabits = _USUAL,
-        renewals_a_second: float = RENEWALS_A_SECOND,
+        habits: PodBehavior = _DEFAULT_BEHAVIOR,
+        renewals_a_second: float = RENEWALS_PER_SECOND,
     ) -> None:
         """`nodes`: manifests of further nodes, such as `nodes_of` makes of pools. `leases`: a client with a limit of
         its own, so that no burst of pods makes nodes look dead."""

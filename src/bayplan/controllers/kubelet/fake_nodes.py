@@ -23,9 +23,9 @@ from bayplan.controllers.kubelet.node_status import (
     LEASE_NAMESPACE,
     LEASE_S,
     conditions,
-    healthy,
-    lease,
-    renewal,
+    is_healthy,
+    lease_renewal,
+    new_lease,
 )
 from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.core import Node
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 NODES = resource_of(kind_of(Node))
 STATUS_S = 300.0
 RENEW_S = LEASE_S / 4
-RENEWALS_A_SECOND = 50.0
+RENEWALS_PER_SECOND = 50.0
 _JITTER = 0.04
 
 
-def renew_interval_s(nodes: int, rate: float = RENEWALS_A_SECOND) -> float:
+def renew_interval_s(nodes: int, rate: float = RENEWALS_PER_SECOND) -> float:
     """How long between two renewals of one lease: a kubelet's time while that keeps the rate, at most the lease's."""
     return min(max(RENEW_S, nodes / rate), float(LEASE_S))
 
@@ -55,7 +55,7 @@ class FakeNodes:
         manifests: Iterable[dict[str, Any]],
         *,
         leases: Client,
-        renewals_a_second: float = RENEWALS_A_SECOND,
+        renewals_a_second: float = RENEWALS_PER_SECOND,
     ) -> None:
         self._client = client
         self._lease_client = leases
@@ -67,7 +67,7 @@ class FakeNodes:
         self._gone: set[str] = set()
         self._new: set[str] = set()
         self._registered = asyncio.Event()
-        self._nodes: WorkQueue[str] = WorkQueue("node", self._report, clock=self._clock, chance=self._chance)
+        self._nodes: WorkQueue[str] = WorkQueue("node", self._report_status, clock=self._clock, chance=self._chance)
         self._leases: WorkQueue[str] = WorkQueue(
             "node lease", self._renew, clock=self._clock, chance=self._chance, workers=8
         )
@@ -109,7 +109,7 @@ class FakeNodes:
             return
         if new is None:
             self._forget(name)
-        elif isinstance(new, Node) and (name in self._gone or (name in self._uids and not healthy(new))):
+        elif isinstance(new, Node) and (name in self._gone or (name in self._uids and not is_healthy(new))):
             self._gone.discard(name)
             self._nodes.add(name)
 
@@ -127,13 +127,13 @@ class FakeNodes:
 
     # What we tell of them.
 
-    async def _report(self, name: str) -> float | None:
+    async def _report_status(self, name: str) -> float | None:
         """Register a node, or say that it is well."""
         if name in self._gone:
             return None
         try:
             if name in self._uids:
-                await self._tell(name, {})
+                await self._patch_status(name, {})
             else:
                 await self._register(name)
         except NotFound:
@@ -149,14 +149,14 @@ class FakeNodes:
         except AlreadyExists:
             meta = {key: manifest["metadata"].get(key) or {} for key in ("labels", "annotations")}
             await self._client.patch(NODES, {"metadata": meta}, name=name)
-            uid = await self._tell(name, manifest["status"])
+            uid = await self._patch_status(name, manifest["status"])
         self._gone.discard(name)
         self._uids[name] = uid
         self._new.add(name)
         self._leases.add(name)
         self._count()
 
-    async def _tell(self, name: str, status: Mapping[str, Any]) -> str:
+    async def _patch_status(self, name: str, status: Mapping[str, Any]) -> str:
         """Patch the node's status; returns its uid."""
         seen = self._informer.store.get(("", name))
         told = conditions(self._clock.now(), seen if isinstance(seen, Node) else None)
@@ -167,7 +167,7 @@ class FakeNodes:
         if name not in self._uids:
             return None
         try:
-            patch = {"spec": renewal(self._clock.now())}
+            patch = {"spec": lease_renewal(self._clock.now())}
             await self._lease_client.patch(LEASES, patch, namespace=LEASE_NAMESPACE, name=name, kind=MERGE_PATCH)
         except NotFound:
             await self._create_lease(name)
@@ -180,7 +180,7 @@ class FakeNodes:
     async def _create_lease(self, name: str) -> None:
         uid = self._uids.get(name)
         if uid is not None:  # else somebody deleted the node, and its lease with it
-            body = lease(name, uid, self._clock.now())
+            body = new_lease(name, uid, self._clock.now())
             await self._lease_client.create(LEASES, body, namespace=LEASE_NAMESPACE)
 
     def _jittered(self, seconds: float) -> float:

@@ -17,16 +17,16 @@ from dataclasses import replace
 
 from bayplan.client import CORE_EVENTS, Client, EventSink, Informer, Selection
 from bayplan.client.work_queue import WorkQueue
-from bayplan.controllers.core.api_types import PODS, SeenPod
-from bayplan.controllers.core.shared_informers import reference
-from bayplan.controllers.kubelet.pod_stages import PodHabits, annotation_problems
+from bayplan.controllers.core.api_types import PODS, PodFields
+from bayplan.controllers.core.shared_informers import object_reference
+from bayplan.controllers.kubelet.pod_stages import PodBehavior, annotation_problems
 from bayplan.controllers.kubelet.pod_sync import (
-    Annotate,
-    Memory,
-    Note,
-    Remove,
-    Report,
-    Wait,
+    PatchAnnotations,
+    PatchStatus,
+    PodRuntimeState,
+    RemovePod,
+    WaitStep,
+    WarningEvent,
     next_step,
 )
 from bayplan.errors import Conflict, Invalid, NotFound
@@ -43,17 +43,17 @@ Key = tuple[str, str]
 class FakePods:
     """The pods of some nodes."""
 
-    def __init__(self, client: Client, nodes: Container[object], *, habits: PodHabits, workers: int = 16) -> None:
+    def __init__(self, client: Client, nodes: Container[object], *, habits: PodBehavior, workers: int = 16) -> None:
         self._client = client
         self._clock = client.clock
         self._nodes = nodes
         self._habits = habits
-        self._memories: dict[Key, Memory] = {}
+        self._memories: dict[Key, PodRuntimeState] = {}
         self._done: dict[Key, str] = {}
         """The version of each pod that was answered last: until the next one comes there is nothing to say."""
         self._removed: set[str] = set()
         """Uids of pods that we deleted and that the watch still shows."""
-        self._leaving: dict[Key, SeenPod] = {}
+        self._leaving: dict[Key, PodFields] = {}
         """Pods that were asked to go, and left the watch before we let them: they have ended, or are gone."""
         self._queue: WorkQueue[Key] = WorkQueue(
             "pod", self._work, clock=client.clock, chance=client.chance, workers=workers
@@ -78,25 +78,25 @@ class FakePods:
 
     def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
         if new is None:
-            if isinstance(old, SeenPod):
+            if isinstance(old, PodFields):
                 self._forget(old)
-        elif isinstance(new, SeenPod) and new.spec.node_name in self._nodes:
-            self._take(new)
+        elif isinstance(new, PodFields) and new.spec.node_name in self._nodes:
+            self._enqueue_pod(new)
 
-    def _take(self, pod: SeenPod) -> None:
+    def _enqueue_pod(self, pod: PodFields) -> None:
         key = (pod.namespace, pod.name)
-        memory = self._memories.get(key) or Memory(seen=self._clock.now())
-        if new := [each for each in annotation_problems(pod) if each not in memory.problems]:
-            memory = replace(memory, problems=memory.problems.union(new))
+        memory = self._memories.get(key) or PodRuntimeState(seen=self._clock.now())
+        if new := [each for each in annotation_problems(pod) if each not in memory.reported_problems]:
+            memory = replace(memory, reported_problems=memory.reported_problems.union(new))
             for problem in new:
                 log.warning("pod %s: %s", pod.key, problem)
-                self._say(pod, Note("BadAnnotation", problem))
+                self._record_event(pod, WarningEvent("BadAnnotation", problem))
         if pod.terminating and memory.stopping is None:
             memory = replace(memory, stopping=self._clock.now())
         self._memories[key] = memory
         self._queue.add(key)
 
-    def _forget(self, pod: SeenPod) -> None:
+    def _forget(self, pod: PodFields) -> None:
         key = (pod.namespace, pod.name)
         memory = self._memories.pop(key, None)
         self._done.pop(key, None)
@@ -112,10 +112,10 @@ class FakePods:
         if (leaving := self._leaving.get(key)) is not None:
             await self._remove(leaving)
         pod, memory = self._informer.store.get(key), self._memories.get(key)
-        if not isinstance(pod, SeenPod) or memory is None:
+        if not isinstance(pod, PodFields) or memory is None:
             return None
         step = next_step(pod, now=self._clock.now(), memory=memory, habits=self._habits)
-        if isinstance(step, Wait):
+        if isinstance(step, WaitStep):
             return step.seconds
         version = pod.metadata.resource_version
         if step is None or self._done.get(key) == version:
@@ -128,23 +128,23 @@ class FakePods:
             self._done[key] = version
         return None
 
-    async def _do(self, pod: SeenPod, step: Report | Annotate | Remove) -> None:
-        if isinstance(step, Annotate):
+    async def _do(self, pod: PodFields, step: PatchStatus | PatchAnnotations | RemovePod) -> None:
+        if isinstance(step, PatchAnnotations):
             body = {"metadata": {"uid": pod.uid, "annotations": step.annotations}}
             await self._client.patch(PODS, body, namespace=pod.namespace, name=pod.name)
             return
         if step.status is not None:
-            await self._tell(pod, step.status)
-        if isinstance(step, Remove):
+            await self._patch_status(pod, step.status)
+        if isinstance(step, RemovePod):
             await self._remove(pod)
             return
-        for note in step.notes:
-            self._say(pod, note)
+        for note in step.events:
+            self._record_event(pod, note)
         key = (pod.namespace, pod.name)
         if key in self._memories:
-            self._memories[key] = replace(self._memories[key], **step.remember)
+            self._memories[key] = replace(self._memories[key], **step.runtime_changes)
 
-    async def _remove(self, pod: SeenPod) -> None:
+    async def _remove(self, pod: PodFields) -> None:
         """A pod that was asked to go has stopped."""
         key = (pod.namespace, pod.name)
         with contextlib.suppress(NotFound, Conflict):  # gone, or another one of this name
@@ -154,11 +154,11 @@ class FakePods:
         elif (shown := self._informer.store.get(key)) is not None and shown.metadata.uid == pod.uid:
             self._removed.add(pod.uid)
 
-    def _say(self, pod: SeenPod, note: Note) -> None:
-        about = reference(PODS, pod)
-        self._voice.event(about, type=WARNING, reason=note.reason, action="", note=note.text)
+    def _record_event(self, pod: PodFields, note: WarningEvent) -> None:
+        about = object_reference(PODS, pod)
+        self._voice.record(about, type=WARNING, reason=note.reason, action="", note=note.text)
 
-    async def _tell(self, pod: SeenPod, status: dict[str, object]) -> None:
+    async def _patch_status(self, pod: PodFields, status: dict[str, object]) -> None:
         patch = {"metadata": {"uid": pod.uid}, "status": status}
         try:
             await self._client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")

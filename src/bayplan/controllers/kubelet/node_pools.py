@@ -19,7 +19,7 @@ from bayplan.objects.name_validation import dns_subdomain_problems, label_key_pr
 POOL_LABEL = "bayplan.dev/pool"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 REGION_LABEL = "topology.kubernetes.io/region"
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 _EXAMPLE = "write it as gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8"
 
 
@@ -39,7 +39,7 @@ class NodePool:
         name, equals, count = head.partition("=")
         if not equals:
             name, count = "node", head
-        if not count.isascii() or not count.isdigit() or int(count) > MOST_NODES:
+        if not count.isascii() or not count.isdigit() or int(count) > MAX_NODES:
             raise UsageError(f"--nodes {text}: {count!r} is no number of nodes; {_EXAMPLE}")
         if dns_subdomain_problems(f"{name}-0"):
             raise UsageError(f"--nodes {text}: {name!r} is no name for nodes; {_EXAMPLE}")

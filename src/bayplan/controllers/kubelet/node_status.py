@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from bayplan.objects.core import Node
-from bayplan.objects.meta import micro_time, whole_time
+from bayplan.objects.meta import format_micro_time, format_time
 
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_S = 40
@@ -21,7 +21,7 @@ _CONDITIONS = (
 
 def conditions(now: datetime, seen: Node | None = None) -> list[dict[str, Any]]:
     """A healthy node's conditions; one that was so before keeps the moment at which it became so."""
-    moment = whole_time(now)
+    moment = format_time(now)
     before = {(each.type, each.status): each.last_transition_time for each in seen.status.conditions} if seen else {}
     return [
         {
@@ -30,28 +30,28 @@ def conditions(now: datetime, seen: Node | None = None) -> list[dict[str, Any]]:
             "reason": reason,
             "message": message,
             "lastHeartbeatTime": moment,
-            "lastTransitionTime": whole_time(before.get((kind, status)) or now),
+            "lastTransitionTime": format_time(before.get((kind, status)) or now),
         }
         for kind, status, reason, message in _CONDITIONS
     ]
 
 
-def healthy(node: Node) -> bool:
+def is_healthy(node: Node) -> bool:
     """Whether nobody has said otherwise."""
     return ("Ready", "True") in ((each.type, each.status) for each in node.status.conditions)
 
 
-def lease(name: str, uid: str, now: datetime) -> dict[str, Any]:
+def new_lease(name: str, uid: str, now: datetime) -> dict[str, Any]:
     """A new lease, which goes with its node."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_S, **renewal(now)},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_S, **lease_renewal(now)},
     }
 
 
-def renewal(now: datetime) -> dict[str, Any]:
+def lease_renewal(now: datetime) -> dict[str, Any]:
     """What changes in a lease's spec."""
-    return {"renewTime": micro_time(now)}
+    return {"renewTime": format_micro_time(now)}

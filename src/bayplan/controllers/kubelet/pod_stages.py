@@ -1,6 +1,6 @@
 """How does a fake pod live? Stages as data: how long each lasts, and how it ends; for all pods, or said by one itself.
 
-A pod starts, is ready, runs, and stops; every stage has a field of `PodHabits`, a flag of `bayplan kubelet` and an
+A pod starts, is ready, runs, and stops; every stage has a field of `PodBehavior`, a flag of `bayplan kubelet` and an
 annotation, and `STAGES` is the one list of them. Chance is a pod's own: the same pod fails in every replay.
 """
 
@@ -28,7 +28,7 @@ FOREVER = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodHabits:
+class PodBehavior:
     """What pods do that say nothing themselves."""
 
     starts_after_s: float = 0.0
@@ -47,7 +47,7 @@ class PodHabits:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ContainerExit:
     """When containers end, so long after their start, and how."""
 
     after_s: float
@@ -55,7 +55,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageField:
     """One thing that a pod may say of its life."""
 
     annotation: str
@@ -70,7 +70,7 @@ class Stage:
         return f"--{self.annotation.removeprefix(_PREFIX)}"
 
 
-def seconds_of(text: str) -> float | None:
+def parse_seconds(text: str) -> float | None:
     """A duration such as `1m30s` in seconds; None for nonsense, and for what is negative."""
     try:
         seconds = parse_duration(text).nanoseconds / SECOND
@@ -79,16 +79,16 @@ def seconds_of(text: str) -> float | None:
     return seconds if seconds >= 0 else None
 
 
-def lasting_of(text: str) -> float | None:
+def duration_or_forever(text: str) -> float | None:
     """A duration, or `forever`."""
-    return FOREVER if text == "forever" else seconds_of(text)
+    return FOREVER if text == "forever" else parse_seconds(text)
 
 
-def exit_code_of(text: str) -> int | None:
+def parse_exit_code(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and int(text) <= 255 else None
 
 
-def share_of(text: str) -> float | None:
+def parse_share(text: str) -> float | None:
     """A share such as `0.2` or `20%`."""
     number, percent = text.removesuffix("%"), text.endswith("%")
     if not number.isascii() or not number.replace(".", "", 1).isdigit():
@@ -99,21 +99,21 @@ def share_of(text: str) -> float | None:
 
 _DURATION = "is no duration; write one such as 90s or 1h30m"
 STAGES = (
-    Stage(STARTS_AFTER, "starts_after_s", seconds_of, _DURATION),
-    Stage(READY_AFTER, "ready_after_s", seconds_of, _DURATION),
-    Stage(RUNS_FOR, "runs_for_s", lasting_of, f"{_DURATION}, or forever"),
-    Stage(STOPS_AFTER, "stops_after_s", seconds_of, _DURATION),
-    Stage(EXIT_CODE, "exit_code", exit_code_of, "is no exit code; write a number from 0 to 255"),
-    Stage(FAILURE_RATE, "failure_rate", share_of, "is no share; write one such as 0.2 or 20%"),
+    StageField(STARTS_AFTER, "starts_after_s", parse_seconds, _DURATION),
+    StageField(READY_AFTER, "ready_after_s", parse_seconds, _DURATION),
+    StageField(RUNS_FOR, "runs_for_s", duration_or_forever, f"{_DURATION}, or forever"),
+    StageField(STOPS_AFTER, "stops_after_s", parse_seconds, _DURATION),
+    StageField(EXIT_CODE, "exit_code", parse_exit_code, "is no exit code; write a number from 0 to 255"),
+    StageField(FAILURE_RATE, "failure_rate", parse_share, "is no share; write one such as 0.2 or 20%"),
 )
 
 
 _BY_ANNOTATION = {stage.annotation: stage for stage in STAGES}
 _SHORT = [stage.annotation.removeprefix(_PREFIX) for stage in STAGES]
-_ALMOST = 0.75
+_TYPO_CUTOFF = 0.75
 
 
-def life_of(pod: Pod, habits: PodHabits) -> PodHabits:
+def pod_behavior(pod: Pod, habits: PodBehavior) -> PodBehavior:
     """The habits with what the pod says itself; nonsense counts for nothing."""
     annotations = pod.metadata.annotations
     if not any(key.startswith(_PREFIX) for key in annotations):
@@ -135,19 +135,19 @@ def annotation_problems(pod: Pod) -> list[str]:
         stage = _BY_ANNOTATION.get(key)
         if stage is None:
             # Others of this prefix are none of a kubelet's business, unless they were meant to be.
-            if near := get_close_matches(key.removeprefix(_PREFIX), _SHORT, n=1, cutoff=_ALMOST):
+            if near := get_close_matches(key.removeprefix(_PREFIX), _SHORT, n=1, cutoff=_TYPO_CUTOFF):
                 problems.append(f"{key}: there is no such annotation; did you mean {_PREFIX}{near[0]}?")
         elif stage.read(text) is None:
             problems.append(f"{key}: {text!r} {stage.advice}")
     return problems
 
 
-def end_of(pod: Pod, life: PodHabits, turn: int) -> End | None:
+def container_exit(pod: Pod, life: PodBehavior, turn: int) -> ContainerExit | None:
     """How a pod's containers end this turn, if they do; each restart is a turn of its own."""
     code, after_s = _outcome(pod, life, turn), life.runs_for_s
     if after_s is None:
         after_s = 0.0 if code else life.job_runs_for_s if _of_job(pod) else FOREVER
-    return End(after_s, code) if after_s != FOREVER else None
+    return ContainerExit(after_s, code) if after_s != FOREVER else None
 
 
 def _of_job(pod: Pod) -> bool:
@@ -156,7 +156,7 @@ def _of_job(pod: Pod) -> bool:
     return owner is not None and (owner.api_version, owner.kind) == ("batch/v1", "Job")
 
 
-def _outcome(pod: Pod, life: PodHabits, turn: int) -> int:
+def _outcome(pod: Pod, life: PodBehavior, turn: int) -> int:
     if life.failure_rate is None:
         return life.exit_code
     drawn = random.Random(f"{pod.uid} {turn}").random()

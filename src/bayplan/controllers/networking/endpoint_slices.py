@@ -7,107 +7,107 @@ after the last change, and a write for each slice that is not as it should be.
 from __future__ import annotations
 
 from bayplan.controllers.core.api_types import (
+    ENDPOINT_SLICES,
     NODES,
     PODS,
     SERVICES,
-    SLICES,
-    SeenPod,
-    SeenSlice,
+    EndpointSliceFields,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.core.controller import Controller
 from bayplan.controllers.core.owner_refs import owner_reference
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.networking.endpoint_builder import (
     MANAGED_BY,
     MANAGER,
     SERVICE_NAME,
-    served,
+    backing_pods,
     slice_bodies,
     slice_labels,
 )
 from bayplan.objects.core import Node
 
-BREATH_S = 0.1
+BATCH_PERIOD_S = 0.1
 
 
-class EndpointSlices(Controller):
+class EndpointSliceController(Controller):
     """Keeps the slices of services."""
 
     name = "endpointslice-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.services = self.feed(SERVICES, Whole)
-        self.pods = self.feed(PODS, SeenPod)
-        self.nodes = self.feed(NODES, Node)
-        self.slices = self.feed(SLICES, SeenSlice)
+        self.services = self.informer(SERVICES, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
+        self.nodes = self.informer(NODES, Node)
+        self.slices = self.informer(ENDPOINT_SLICES, EndpointSliceFields)
         self._of_service = self.slices.index("service", _service_of)
-        self._choosing = self.services.index("chosen by", _first_choice)
-        self.services.listen(self.enqueue)
-        self.slices.listen(self._on_slice)
-        self.pods.listen(self._on_pod)
+        self._choosing = self.services.index("chosen by", _selector_index_key)
+        self.services.add_handler(self.enqueue)
+        self.slices.add_handler(self._on_slice)
+        self.pods.add_handler(self._on_pod)
 
-    def _on_slice(self, old: SeenSlice | None, new: SeenSlice | None) -> None:
+    def _on_slice(self, old: EndpointSliceFields | None, new: EndpointSliceFields | None) -> None:
         for item in (old, new):
             if item is not None and (name := _service_of(item)):
-                self.queue.add((item.namespace, name.partition("/")[2]), after_s=BREATH_S)
+                self.queue.add((item.namespace, name.partition("/")[2]), after_s=BATCH_PERIOD_S)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
-        if old is not None and new is not None and _looks(old) == _looks(new):
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
+        if old is not None and new is not None and _endpoint_fields(old) == _endpoint_fields(new):
             return
         for pod in filter(None, (old, new)):
             for label in pod.labels.items():
-                for service in self._choosing.get(_choice(pod.namespace, label)):
-                    self.queue.add((service.namespace, service.name), after_s=BREATH_S)
+                for service in self._choosing.get(_label_index_key(pod.namespace, label)):
+                    self.queue.add((service.namespace, service.name), after_s=BATCH_PERIOD_S)
 
     async def sync(self, key: Key) -> float | None:
         service = self.services.get(*key)
         if service is None or not service.spec.get("selector") or service.spec.get("type") == "ExternalName":
             return None  # slices go with their service; those without a selector are somebody else's
-        pods = served(service, self.pods.within(service.namespace))
+        pods = backing_pods(service, self.pods.by_namespace(service.namespace))
         bodies = slice_bodies(service, pods, lambda name: self.nodes.get("", name))
         there = sorted(self._of_service.get(f"{service.namespace}/{service.name}"), key=lambda each: each.name)
         there = [each for each in there if each.metadata.deletion_timestamp is None]
         for body, found in zip(bodies, there, strict=False):
-            await self._correct(service, found, body)
+            await self._reconcile(service, found, body)
         for body in bodies[len(there) :]:
             await self._make(service, body)
         for found in there[len(bodies) :]:
-            await self.delete(SLICES, found)
+            await self.delete(ENDPOINT_SLICES, found)
         return None
 
-    async def _correct(self, service: Whole, found: SeenSlice, body: Tree) -> None:
+    async def _reconcile(self, service: UntypedObject, found: EndpointSliceFields, body: Tree) -> None:
         labels = slice_labels(service)
         same = (found.endpoints or [], found.ports or []) == (body["endpoints"], body["ports"])
         if same and found.metadata.labels == labels:
             return
         stale = {key: None for key in found.metadata.labels if key not in labels}
         content = {"endpoints": body["endpoints"], "ports": body["ports"]}
-        await self.write(SLICES, found, {"metadata": {"labels": {**stale, **labels}}, **content})
+        await self.write(ENDPOINT_SLICES, found, {"metadata": {"labels": {**stale, **labels}}, **content})
 
-    async def _make(self, service: Whole, body: Tree) -> None:
+    async def _make(self, service: UntypedObject, body: Tree) -> None:
         meta = {
             "generateName": f"{service.name}-",
             "labels": slice_labels(service),
             "ownerReferences": [owner_reference(SERVICES, service)],
         }
-        whole = {"apiVersion": SLICES.api_version, "kind": "EndpointSlice", "metadata": meta, **body}
-        await self.client.create(SLICES, whole, namespace=service.namespace)
+        whole = {"apiVersion": ENDPOINT_SLICES.api_version, "kind": "EndpointSlice", "metadata": meta, **body}
+        await self.client.create(ENDPOINT_SLICES, whole, namespace=service.namespace)
 
 
-def _choice(namespace: str, label: tuple[str, str]) -> str:
+def _label_index_key(namespace: str, label: tuple[str, str]) -> str:
     return f"{namespace}/{label[0]}={label[1]}"
 
 
-def _first_choice(service: Whole) -> str:
+def _selector_index_key(service: UntypedObject) -> str:
     """One label that every pod behind a service has: pods find their services by it, however many there are."""
     selector: dict[str, str] = service.spec.get("selector") or {}
-    return _choice(service.namespace, min(selector.items())) if selector else ""
+    return _label_index_key(service.namespace, min(selector.items())) if selector else ""
 
 
-def _service_of(item: SeenSlice) -> str:
+def _service_of(item: EndpointSliceFields) -> str:
     """Namespace and name of the service that a slice of ours belongs to."""
     labels = item.metadata.labels
     if labels.get(MANAGED_BY) != MANAGER:
@@ -115,6 +115,6 @@ def _service_of(item: SeenSlice) -> str:
     return f"{item.namespace}/{labels.get(SERVICE_NAME, '')}"
 
 
-def _looks(pod: SeenPod) -> tuple[object, ...]:
+def _endpoint_fields(pod: PodFields) -> tuple[object, ...]:
     """What an endpoint tells of a pod."""
     return pod.status.pod_ip, pod.ready, pod.terminating, pod.finished, pod.labels, pod.spec.node_name

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from bayplan.controllers.core.api_types import Tree
 from bayplan.objects.core import Node, Taint
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -33,12 +33,12 @@ def readiness(node: Node) -> str:
     return next((each.status for each in node.status.conditions if each.type == "Ready"), "")
 
 
-def down(node: Node) -> bool:
+def is_not_ready(node: Node) -> bool:
     """Whether the node said that it is not ready, or others say that nobody hears of it."""
     return readiness(node) in ("False", "Unknown")
 
 
-def silent_conditions(node: Node, now: datetime) -> list[Tree]:
+def unknown_conditions(node: Node, now: datetime) -> list[Tree]:
     """The conditions of a node that nobody has heard of for too long, as a strategic patch."""
     known = {each.type: each for each in node.status.conditions}
     told = []
@@ -53,7 +53,7 @@ def silent_conditions(node: Node, now: datetime) -> list[Tree]:
                 "status": "Unknown",
                 "reason": "NodeStatusNeverUpdated" if never else "NodeStatusUnknown",
                 "message": f"Kubelet {'never posted' if never else 'stopped posting'} node status.",
-                "lastTransitionTime": whole_time(now),
+                "lastTransitionTime": format_time(now),
             }
         )
     return told
@@ -69,28 +69,28 @@ def wanted_taints(node: Node, *, evicting: bool, at_all: bool = True) -> set[tup
         for each in node.status.conditions
         if each.type in _PRESSURES and each.status == "True"
     }
-    if down(node):
+    if is_not_ready(node):
         key = NOT_READY if ready == "False" else UNREACHABLE
         wanted.add((key, NO_SCHEDULE))
-        if at_all and (evicting or (key, NO_EXECUTE) in _ours(node.spec.taints)):
+        if at_all and (evicting or (key, NO_EXECUTE) in _managed_taints(node.spec.taints)):
             wanted.add((key, NO_EXECUTE))
     if node.spec.unschedulable:
         wanted.add((UNSCHEDULABLE, NO_SCHEDULE))
     return wanted
 
 
-def _ours(taints: Iterable[Taint]) -> set[tuple[str, str]]:
+def _managed_taints(taints: Iterable[Taint]) -> set[tuple[str, str]]:
     return {(each.key, each.effect) for each in taints} & MANAGED
 
 
 def with_taints(node: Node, wanted: set[tuple[str, str]], now: datetime) -> list[Tree] | None:
     """The node's taints with ours as they should be; None where nothing is to change."""
-    if _ours(node.spec.taints) == wanted:
+    if _managed_taints(node.spec.taints) == wanted:
         return None
     kept = [_tree(each) for each in node.spec.taints if (each.key, each.effect) not in MANAGED - wanted]
-    have = _ours(node.spec.taints)
+    have = _managed_taints(node.spec.taints)
     added = [
-        {"key": key, "effect": effect, "timeAdded": whole_time(now)}
+        {"key": key, "effect": effect, "timeAdded": format_time(now)}
         for key, effect in sorted(wanted)
         if (key, effect) not in have
     ]
@@ -102,5 +102,5 @@ def _tree(taint: Taint) -> Tree:
     if taint.value:
         found["value"] = taint.value
     if taint.time_added is not None:
-        found["timeAdded"] = whole_time(taint.time_added)
+        found["timeAdded"] = format_time(taint.time_added)
     return found

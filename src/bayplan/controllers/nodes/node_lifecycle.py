@@ -15,44 +15,44 @@ from bayplan.controllers.core.api_types import (
     NODE_LEASES,
     NODES,
     PODS,
-    SeenPod,
-    Whole,
+    PodFields,
+    UntypedObject,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.kubelet.node_pools import REGION_LABEL, ZONE_LABEL
 from bayplan.controllers.kubelet.node_status import LEASE_NAMESPACE
 from bayplan.controllers.nodes.node_health import (
     NO_EXECUTE,
-    down,
+    is_not_ready,
     readiness,
-    silent_conditions,
+    unknown_conditions,
     wanted_taints,
     with_taints,
 )
 from bayplan.errors import NotFound
 from bayplan.objects.core import Node
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 
-GRACE_S = 50.0
-STARTUP_GRACE_S = 60.0
+NODE_MONITOR_GRACE_S = 50.0
+NODE_STARTUP_GRACE_S = 60.0
 """What a node has that never said how it is: whoever made it may be starting it."""
 EVICTIONS_EACH_S = 10.0
 SLOW_EVICTIONS_EACH_S = 100.0
-LARGE_ZONE = 50
-UNHEALTHY_SHARE = 0.55
+LARGE_CLUSTER_SIZE_THRESHOLD = 50
+UNHEALTHY_ZONE_THRESHOLD = 0.55
 
 
-class NodeLifecycle(Controller):
+class NodeLifecycleController(Controller):
     """Keeps conditions and taints of nodes true to what is heard of them."""
 
     name = "node-lifecycle-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.nodes = self.feed(NODES, Node)
-        self.leases = self.feed(NODE_LEASES, Whole)
-        self.pods = self.feed(PODS, SeenPod)
+        self.nodes = self.informer(NODES, Node)
+        self.leases = self.informer(NODE_LEASES, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
         self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
         self._heard: dict[str, float] = {}
         self._since: dict[str, float] = {}
@@ -62,8 +62,8 @@ class NodeLifecycle(Controller):
         """Nodes that are not ready, each with its zone."""
         self._blind = False
         """Whether nothing is heard of any node."""
-        self.nodes.listen(self._on_node)
-        self.leases.listen(self._on_lease)
+        self.nodes.add_handler(self._on_node)
+        self.leases.add_handler(self._on_lease)
 
     @classmethod
     def component(cls) -> str:
@@ -71,7 +71,7 @@ class NodeLifecycle(Controller):
 
     # What is heard.
 
-    def _on_lease(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_lease(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None or new.namespace != LEASE_NAMESPACE:
             return
         if old is None or old.spec.get("renewTime") != new.spec.get("renewTime"):
@@ -92,19 +92,19 @@ class NodeLifecycle(Controller):
             self.queue.forget(("", name))
             return
         self._sizes[_zone(new)] += 1
-        if down(new):
+        if is_not_ready(new):
             self._down[name] = _zone(new)
         if old is None:
             self._since[name] = self.clock.monotonic_s()
             note = f"Node {name} event: Registered Node {name} in Controller"
-            self.say(NODES, new, "RegisteredNode", note)
+            self.record_event(NODES, new, "RegisteredNode", note)
         if old is None or old.status.conditions != new.status.conditions:
             self._heard[name] = self.clock.monotonic_s()
-        if old is None or _looks(old) != _looks(new):
+        if old is None or _taint_inputs(old) != _taint_inputs(new):
             self.queue.add(("", name))
-            self._look_at_all()
+            self._monitor_health()
 
-    def _look_at_all(self) -> None:
+    def _monitor_health(self) -> None:
         """When everything is down, or no longer is, every node that is has to be looked at."""
         blind = len(self._down) >= len(self.nodes) > 0
         if blind != self._blind:
@@ -119,10 +119,10 @@ class NodeLifecycle(Controller):
         if node is None:
             return None
         silent_s = self.clock.monotonic_s() - self._heard.get(node.name, self._since.get(node.name, 0.0))
-        grace_s = GRACE_S if readiness(node) else STARTUP_GRACE_S
+        grace_s = NODE_MONITOR_GRACE_S if readiness(node) else NODE_STARTUP_GRACE_S
         now = self.clock.now()
-        if silent_s >= grace_s and (told := silent_conditions(node, now)):
-            await self._tell_silence(node, told)
+        if silent_s >= grace_s and (told := unknown_conditions(node, now)):
+            await self._mark_unknown(node, told)
             return None  # the watch brings the node back, for its taints
         wait_s = self._eviction_wait_s(node)
         taints = with_taints(node, wanted_taints(node, evicting=wait_s == 0.0, at_all=not self._blind), now)
@@ -130,11 +130,11 @@ class NodeLifecycle(Controller):
             await self.write(NODES, node, {"spec": {"taints": taints or None}})
             if any(each["effect"] == NO_EXECUTE for each in taints) and wait_s == 0.0:
                 self._next_eviction[_zone(node)] = self.clock.monotonic_s() + self._pace_s(_zone(node))
-        if down(node):
+        if is_not_ready(node):
             await self._mark_pods(node)
         return min(grace_s - silent_s if silent_s < grace_s else grace_s, wait_s or grace_s)
 
-    async def _tell_silence(self, node: Node, told: list[dict[str, object]]) -> None:
+    async def _mark_unknown(self, node: Node, told: list[dict[str, object]]) -> None:
         meta = {"resourceVersion": node.metadata.resource_version}
         with suppress(NotFound):
             await self.client.patch(
@@ -144,11 +144,11 @@ class NodeLifecycle(Controller):
                 subresource="status",
                 kind=STRATEGIC_PATCH,
             )
-            self.say(NODES, node, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
+            self.record_event(NODES, node, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
 
     async def _mark_pods(self, node: Node) -> None:
         """Pods on a node that is not ready serve nobody."""
-        moment = whole_time(self.clock.now())
+        moment = format_time(self.clock.now())
         for pod in self._on_node_name.get(node.name):
             if not pod.ready or pod.finished:
                 continue
@@ -156,17 +156,17 @@ class NodeLifecycle(Controller):
             patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [told]}}
             with suppress(NotFound):
                 await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")
-            self.say(PODS, pod, "NodeNotReady", "Node is not ready", warning=True)
+            self.record_event(PODS, pod, "NodeNotReady", "Node is not ready", warning=True)
 
     # How fast nodes may be emptied.
 
     def _eviction_wait_s(self, node: Node) -> float:
         """How long until pods may be driven off this node; 0 for now, or for a node that is not down."""
-        if not down(node):
+        if not is_not_ready(node):
             return 0.0
         pace_s = self._pace_s(_zone(node))
         if pace_s == float("inf"):
-            return GRACE_S
+            return NODE_MONITOR_GRACE_S
         return max(0.0, self._next_eviction.get(_zone(node), 0.0) - self.clock.monotonic_s())
 
     def _pace_s(self, zone: str) -> float:
@@ -174,8 +174,8 @@ class NodeLifecycle(Controller):
             return float("inf")
         size = self._sizes[zone]
         silent = sum(1 for each in self._down.values() if each == zone)
-        if silent > 2 and size and silent / size >= UNHEALTHY_SHARE:
-            return SLOW_EVICTIONS_EACH_S if size > LARGE_ZONE else float("inf")
+        if silent > 2 and size and silent / size >= UNHEALTHY_ZONE_THRESHOLD:
+            return SLOW_EVICTIONS_EACH_S if size > LARGE_CLUSTER_SIZE_THRESHOLD else float("inf")
         return EVICTIONS_EACH_S
 
 
@@ -183,7 +183,7 @@ def _zone(node: Node) -> str:
     return f"{node.labels.get(REGION_LABEL, '')}:{node.labels.get(ZONE_LABEL, '')}"
 
 
-def _looks(node: Node) -> tuple[object, ...]:
+def _taint_inputs(node: Node) -> tuple[object, ...]:
     """What decides on a node's taints."""
     told = tuple((each.type, each.status) for each in node.status.conditions)
     return told, node.spec.taints, node.spec.unschedulable

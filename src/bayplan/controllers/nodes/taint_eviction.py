@@ -9,44 +9,44 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 
-from bayplan.controllers.core.api_types import NODES, PODS, SeenPod
+from bayplan.controllers.core.api_types import NODES, PODS, PodFields
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.nodes.node_health import NO_EXECUTE
 from bayplan.errors import NotFound
 from bayplan.objects.core import Node, Taint
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 from bayplan.objects.taints import tolerates
 
-QUARANTINE_S = 40.0
-MOST_ENDED = 12_500
+NODE_QUARANTINE_S = 40.0
+MAX_TERMINATED_PODS = 12_500
 _BY_TAINT = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 _NO_NODE = ("DeletionByPodGC", "PodGC: node no longer exists")
 _UNSCHEDULED = ("DeletionByPodGC", "PodGC: unscheduled pod is being deleted")
 
 
-class TaintEviction(Controller):
+class TaintEvictionController(Controller):
     """Deletes pods that do not tolerate their node's taints."""
 
     name = "taint-eviction-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.nodes = self.feed(NODES, Node)
-        self.pods = self.feed(PODS, SeenPod)
+        self.nodes = self.informer(NODES, Node)
+        self.pods = self.informer(PODS, PodFields)
         self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
         self._since: dict[str, float] = {}
         """When each pod's time on a tainted node began, by uid."""
-        self.nodes.listen(self._on_node)
-        self.pods.listen(self._on_pod)
+        self.nodes.add_handler(self._on_node)
+        self.pods.add_handler(self._on_pod)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
-        before, after = (_evicting(each) if each is not None else () for each in (old, new))
+        before, after = (_no_execute_taints(each) if each is not None else () for each in (old, new))
         if new is not None and before != after:
             for pod in self._on_node_name.get(new.name):
                 self.enqueue(None, pod)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         if new is None:
             assert old is not None
             self._since.pop(old.uid, None)
@@ -59,7 +59,7 @@ class TaintEviction(Controller):
         ):
             return
         node = self.nodes.get("", new.spec.node_name) if new.spec.node_name else None
-        if node is not None and _evicting(node):
+        if node is not None and _no_execute_taints(node):
             self.enqueue(None, new)
 
     async def sync(self, key: Key) -> float | None:
@@ -67,29 +67,29 @@ class TaintEviction(Controller):
         node = self.nodes.get("", pod.spec.node_name) if pod is not None and pod.spec.node_name else None
         if pod is None or pod.terminating or pod.finished:
             return None
-        taints = _evicting(node) if node is not None else ()
+        taints = _no_execute_taints(node) if node is not None else ()
         if not taints:
             if self._since.pop(pod.uid, None) is not None:
                 note = f"Cancelling deletion of Pod {pod.namespace}/{pod.name}"
-                self.say(PODS, pod, "TaintManagerEviction", note)
+                self.record_event(PODS, pod, "TaintManagerEviction", note)
             return None
-        stay_s = may_stay_s(pod, taints)
+        stay_s = toleration_s(pod, taints)
         if stay_s == float("inf"):
             return None
         since = self._since.setdefault(pod.uid, self.clock.monotonic_s())
         left_s = since + stay_s - self.clock.monotonic_s()
         if left_s > 0:
             return left_s
-        self.say(PODS, pod, "TaintManagerEviction", f"Marking for deletion Pod {pod.namespace}/{pod.name}")
+        self.record_event(PODS, pod, "TaintManagerEviction", f"Marking for deletion Pod {pod.namespace}/{pod.name}")
         await _evict(self, pod, *_BY_TAINT)
         return None
 
 
-def _evicting(node: Node) -> tuple[Taint, ...]:
+def _no_execute_taints(node: Node) -> tuple[Taint, ...]:
     return tuple(each for each in node.spec.taints if each.effect == NO_EXECUTE)
 
 
-def may_stay_s(pod: SeenPod, taints: tuple[Taint, ...]) -> float:
+def toleration_s(pod: PodFields, taints: tuple[Taint, ...]) -> float:
     """How long a pod may stay on a node with these taints: not at all, for ever, or as long as it says itself."""
     stay_s = float("inf")
     for taint in taints:
@@ -102,20 +102,20 @@ def may_stay_s(pod: SeenPod, taints: tuple[Taint, ...]) -> float:
     return stay_s
 
 
-class PodGarbage(Controller):
+class PodGarbageCollector(Controller):
     """Deletes pods whose node is gone, those that were deleted before they had one, and very old ones that ended."""
 
     name = "pod-garbage-collector-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.nodes = self.feed(NODES, Node)
-        self.pods = self.feed(PODS, SeenPod)
+        self.nodes = self.informer(NODES, Node)
+        self.pods = self.informer(PODS, PodFields)
         self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
-        self._ended: dict[str, SeenPod] = {}
+        self._ended: dict[str, PodFields] = {}
         self._gone_since: dict[str, float] = {}
-        self.nodes.listen(self._on_node)
-        self.pods.listen(self._on_pod)
+        self.nodes.add_handler(self._on_node)
+        self.pods.add_handler(self._on_pod)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
@@ -124,7 +124,7 @@ class PodGarbage(Controller):
             for pod in self._on_node_name.get(old.name):
                 self.enqueue(None, pod)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         if old is not None:
             self._ended.pop(old.uid, None)
         if new is None:
@@ -132,56 +132,56 @@ class PodGarbage(Controller):
         if new.finished:
             self._ended[new.uid] = new
         homeless = bool(new.spec.node_name) and self.nodes.get("", new.spec.node_name) is None
-        if homeless or (new.terminating and not new.spec.node_name) or len(self._ended) > MOST_ENDED:
+        if homeless or (new.terminating and not new.spec.node_name) or len(self._ended) > MAX_TERMINATED_PODS:
             self.enqueue(None, new)
 
     async def sync(self, key: Key) -> float | None:
-        if len(self._ended) > MOST_ENDED:
+        if len(self._ended) > MAX_TERMINATED_PODS:
             oldest = sorted(self._ended.values(), key=lambda pod: str(pod.metadata.creation_timestamp))
-            for pod in oldest[: len(oldest) - MOST_ENDED]:
+            for pod in oldest[: len(oldest) - MAX_TERMINATED_PODS]:
                 await self._remove(pod)
         found = self.pods.get(*key)
         if found is None:
             return None
         if not found.spec.node_name:
             if found.terminating:
-                await _tell_disrupted(self, found, *_UNSCHEDULED)
+                await _add_disruption_target(self, found, *_UNSCHEDULED)
                 await self._remove(found)
             return None
         return await self._without_node(found)
 
-    async def _without_node(self, pod: SeenPod) -> float | None:
+    async def _without_node(self, pod: PodFields) -> float | None:
         name = pod.spec.node_name
         if self.nodes.get("", name) is not None:
             return None
         since = self._gone_since.setdefault(name, self.clock.monotonic_s())
-        left_s = since + QUARANTINE_S - self.clock.monotonic_s()
+        left_s = since + NODE_QUARANTINE_S - self.clock.monotonic_s()
         if left_s > 0:
             return left_s
         try:
             await self.client.get_raw(NODES, "", name)
         except NotFound:
-            await _tell_disrupted(self, pod, *_NO_NODE)
+            await _add_disruption_target(self, pod, *_NO_NODE)
             await self._remove(pod)
         return None
 
-    async def _remove(self, pod: SeenPod) -> None:
+    async def _remove(self, pod: PodFields) -> None:
         with suppress(NotFound):
             await self.client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=0)
 
 
-async def _evict(controller: Controller, pod: SeenPod, reason: str, message: str) -> None:
-    await _tell_disrupted(controller, pod, reason, message)
+async def _evict(controller: Controller, pod: PodFields, reason: str, message: str) -> None:
+    await _add_disruption_target(controller, pod, reason, message)
     await controller.delete(PODS, pod)
 
 
-async def _tell_disrupted(controller: Controller, pod: SeenPod, reason: str, message: str) -> None:
+async def _add_disruption_target(controller: Controller, pod: PodFields, reason: str, message: str) -> None:
     """Say on the pod that it does not end by its own fault, where it has not ended already."""
     known = pod.condition("DisruptionTarget")
     if pod.finished or (known is not None and known.status == "True"):
         return
     now: datetime = controller.clock.now()
     told = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
-    patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [{**told, "lastTransitionTime": whole_time(now)}]}}
+    patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [{**told, "lastTransitionTime": format_time(now)}]}}
     with suppress(NotFound):
         await controller.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")

@@ -10,62 +10,62 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bayplan.controllers.core.api_types import (
-    BUDGETS,
     DEPLOYMENTS,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.int_or_percent import scaled
+from bayplan.controllers.core.int_or_percent import scaled_value
 from bayplan.controllers.core.owner_refs import selector_of
-from bayplan.controllers.core.shared_informers import Feed, Key, World
-from bayplan.objects.meta import whole_time
+from bayplan.controllers.core.shared_informers import Key, SharedIndexInformer, SharedInformerFactory
+from bayplan.objects.meta import format_time
 
-STALE_S = 120.0
+DISRUPTION_TIMEOUT_S = 120.0
 """How long a pod that was to be evicted may take until its deletion is seen; then it is counted again."""
 
 
-class Disruption(Controller):
+class DisruptionController(Controller):
     """Keeps budgets."""
 
     name = "disruption-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.budgets = self.feed(BUDGETS, Whole)
-        self.pods = self.feed(PODS, SeenPod)
-        self._scales: Mapping[str, Feed[Whole]] = {
-            "Deployment": self.feed(DEPLOYMENTS, Whole),
-            "ReplicaSet": self.feed(REPLICA_SETS, Whole),
-            "StatefulSet": self.feed(STATEFUL_SETS, Whole),
+        self.budgets = self.informer(POD_DISRUPTION_BUDGETS, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
+        self._scales: Mapping[str, SharedIndexInformer[UntypedObject]] = {
+            "Deployment": self.informer(DEPLOYMENTS, UntypedObject),
+            "ReplicaSet": self.informer(REPLICA_SETS, UntypedObject),
+            "StatefulSet": self.informer(STATEFUL_SETS, UntypedObject),
         }
-        self.budgets.listen(self.enqueue)
-        self.pods.listen(self._on_pod)
+        self.budgets.add_handler(self.enqueue)
+        self.pods.add_handler(self._on_pod)
         for feed in self._scales.values():
-            feed.listen(self._on_scale)
+            feed.add_handler(self._on_scale)
 
     @classmethod
     def component(cls) -> str:
         return "controllermanager"
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         pod = new if new is not None else old
         assert pod is not None
-        if old is not None and new is not None and _same(old, new):
+        if old is not None and new is not None and _same_for_budgets(old, new):
             return
-        for each in self.budgets.within(pod.namespace):
+        for each in self.budgets.by_namespace(pod.namespace):
             matcher = selector_of(each)
             if matcher.matches(pod.labels) or (old is not None and matcher.matches(old.labels)):
                 self.enqueue(None, each)
 
-    def _on_scale(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_scale(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if old is None or new is None or old.spec.get("replicas") == new.spec.get("replicas"):
             return
-        for each in self.budgets.within(new.namespace):
+        for each in self.budgets.by_namespace(new.namespace):
             self.enqueue(None, each)
 
     async def sync(self, key: Key) -> float | None:
@@ -73,28 +73,28 @@ class Disruption(Controller):
         if found is None:
             return None
         matcher = selector_of(found)
-        pods = [pod for pod in self.pods.within(found.namespace) if matcher.matches(pod.labels)]
+        pods = [pod for pod in self.pods.by_namespace(found.namespace) if matcher.matches(pod.labels)]
         if not pods:
-            self.say(BUDGETS, found, "NoPods", "No matching pods found")
+            self.record_event(POD_DISRUPTION_BUDGETS, found, "NoPods", "No matching pods found")
         expected, desired = self._wanted(found, pods)
         now = self.clock.now()
         disrupted, again_s = still_disrupted(found, pods, now)
         status = status_of(found, pods, expected, desired, disrupted, now)
-        await self.write_status(BUDGETS, found, status)
+        await self.write_status(POD_DISRUPTION_BUDGETS, found, status)
         return again_s
 
-    def _wanted(self, found: Whole, pods: Sequence[SeenPod]) -> tuple[int, int]:
+    def _wanted(self, found: UntypedObject, pods: Sequence[PodFields]) -> tuple[int, int]:
         """How many pods there should be, and how many of them at least must work."""
         most, least = found.spec.get("maxUnavailable"), found.spec.get("minAvailable")
         if most is not None:
             expected = self._scale(found, pods)
-            return expected, max(0, expected - scaled(most, expected, round_up=True))
+            return expected, max(0, expected - scaled_value(most, expected, round_up=True))
         if isinstance(least, str):
             expected = self._scale(found, pods)
-            return expected, scaled(least, expected, round_up=True)
+            return expected, scaled_value(least, expected, round_up=True)
         return len(pods), int(least or 0)
 
-    def _scale(self, found: Whole, pods: Sequence[SeenPod]) -> int:
+    def _scale(self, found: UntypedObject, pods: Sequence[PodFields]) -> int:
         """How many pods their owners ask for; pods that nobody owns are left out."""
         owners: dict[str, int] = {}
         unmanaged: list[str] = []
@@ -109,10 +109,10 @@ class Disruption(Controller):
             note += "unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in "
             note += 'undefined behavior. To account for these pods please set ".spec.minAvailable" field of the PDB to '
             note += "an integer value."
-            self.say(BUDGETS, found, "UnmanagedPods", note, warning=True)
+            self.record_event(POD_DISRUPTION_BUDGETS, found, "UnmanagedPods", note, warning=True)
         return sum(owners.values())
 
-    def _owner(self, pod: SeenPod) -> Whole | None:
+    def _owner(self, pod: PodFields) -> UntypedObject | None:
         """The workload that decides how many pods there are: the deployment above a set, if there is one."""
         reference, found = pod.metadata.controller, None
         while reference is not None and (feed := self._scales.get(reference.kind)) is not None:
@@ -123,7 +123,7 @@ class Disruption(Controller):
         return found
 
 
-def _same(old: SeenPod, new: SeenPod) -> bool:
+def _same_for_budgets(old: PodFields, new: PodFields) -> bool:
     """Whether no budget can tell the two apart."""
     return (old.ready, old.terminating, old.labels, old.status.phase) == (
         new.ready,
@@ -133,14 +133,16 @@ def _same(old: SeenPod, new: SeenPod) -> bool:
     )
 
 
-def still_disrupted(found: Whole, pods: Sequence[SeenPod], now: datetime) -> tuple[dict[str, str], float | None]:
+def still_disrupted(
+    found: UntypedObject, pods: Sequence[PodFields], now: datetime
+) -> tuple[dict[str, str], float | None]:
     """Pods whose eviction was granted and whose deletion was not seen yet; and when to look again."""
     by_name = {pod.name: pod for pod in pods}
     kept: dict[str, str] = {}
     waits: list[float] = []
     for name, moment in (found.status.get("disruptedPods") or {}).items():
         pod = by_name.get(name)
-        left_s = (datetime.fromisoformat(moment) + timedelta(seconds=STALE_S) - now).total_seconds()
+        left_s = (datetime.fromisoformat(moment) + timedelta(seconds=DISRUPTION_TIMEOUT_S) - now).total_seconds()
         if pod is None or pod.terminating or left_s <= 0:
             continue
         kept[name] = moment
@@ -149,7 +151,12 @@ def still_disrupted(found: Whole, pods: Sequence[SeenPod], now: datetime) -> tup
 
 
 def status_of(
-    found: Whole, pods: Sequence[SeenPod], expected: int, desired: int, disrupted: Mapping[str, str], now: datetime
+    found: UntypedObject,
+    pods: Sequence[PodFields],
+    expected: int,
+    desired: int,
+    disrupted: Mapping[str, str],
+    now: datetime,
 ) -> Tree:
     healthy = sum(1 for pod in pods if pod.ready and not pod.terminating and pod.name not in disrupted)
     allowed = max(0, healthy - desired) if expected > 0 else 0
@@ -165,7 +172,7 @@ def status_of(
     return {**status, "conditions": _conditions(found, allowed=allowed > 0, now=now)}
 
 
-def _conditions(found: Whole, *, allowed: bool, now: datetime) -> list[Tree]:
+def _conditions(found: UntypedObject, *, allowed: bool, now: datetime) -> list[Tree]:
     told = {
         "type": "DisruptionAllowed",
         "status": "True" if allowed else "False",
@@ -176,11 +183,11 @@ def _conditions(found: Whole, *, allowed: bool, now: datetime) -> list[Tree]:
     before: list[Tree] = found.status.get("conditions") or []
     known = next((each for each in before if each["type"] == "DisruptionAllowed"), None)
     same = known is not None and known["status"] == told["status"]
-    since = known["lastTransitionTime"] if same and known is not None else whole_time(now)
+    since = known["lastTransitionTime"] if same and known is not None else format_time(now)
     others = [each for each in before if each["type"] != "DisruptionAllowed"]
     return [*others, {**told, "lastTransitionTime": since}]
 
 
-def selector_text(found: Whole) -> str:
+def selector_text(found: UntypedObject) -> str:
     labels = (found.spec.get("selector") or {}).get("matchLabels") or {}
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

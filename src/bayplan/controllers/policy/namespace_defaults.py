@@ -6,19 +6,19 @@ from contextlib import suppress
 
 from bayplan.client import Selection
 from bayplan.controllers.core.api_types import (
-    ACCOUNTS,
     CONFIG_MAPS,
     NAMESPACES,
-    Account,
+    SERVICE_ACCOUNTS,
     ConfigMap,
-    Whole,
+    ServiceAccountFields,
+    UntypedObject,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.errors import AlreadyExists
 from bayplan.objects.meta import KubeObject
 
-ROOT = "kube-root-ca.crt"
+ROOT_CA_CONFIG_MAP = "kube-root-ca.crt"
 _NOTE = {
     "kubernetes.io/description": "Contains a CA bundle that can be used to verify the kube-apiserver when using "
     "internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across "
@@ -26,67 +26,69 @@ _NOTE = {
 }
 
 
-class _Furnishing(Controller):
+class _NamespaceDefaultController(Controller):
     """Something that every namespace has."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.namespaces = self.feed(NAMESPACES, Whole)
-        self.namespaces.listen(self._on_namespace)
+        self.namespaces = self.informer(NAMESPACES, UntypedObject)
+        self.namespaces.add_handler(self._on_namespace)
 
-    def _on_namespace(self, _: Whole | None, new: Whole | None) -> None:
+    def _on_namespace(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is not None and not new.terminating:
             self.queue.add(("", new.name))
 
-    def _on_thing(self, old: KubeObject | None, new: KubeObject | None) -> None:
+    def _on_object(self, old: KubeObject | None, new: KubeObject | None) -> None:
         item = new if new is not None else old
         assert item is not None
         self.queue.add(("", item.namespace))
 
-    def _wanting(self, namespace: str) -> bool:
+    def _is_active_namespace(self, namespace: str) -> bool:
         found = self.namespaces.get("", namespace)
         return found is not None and not found.terminating and found.status.get("phase", "Active") == "Active"
 
 
-class ServiceAccounts(_Furnishing):
+class DefaultServiceAccountController(_NamespaceDefaultController):
     """Keeps the account `default`."""
 
     name = "serviceaccount-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.accounts = self.feed(ACCOUNTS, Account)
-        self.accounts.listen(self._on_thing)
+        self.accounts = self.informer(SERVICE_ACCOUNTS, ServiceAccountFields)
+        self.accounts.add_handler(self._on_object)
 
     async def sync(self, key: Key) -> float | None:
         namespace = key[1]
-        if not self._wanting(namespace) or self.accounts.get(namespace, "default") is not None:
+        if not self._is_active_namespace(namespace) or self.accounts.get(namespace, "default") is not None:
             return None
         body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
         with suppress(AlreadyExists):
-            await self.client.create(ACCOUNTS, body, namespace=namespace)
+            await self.client.create(SERVICE_ACCOUNTS, body, namespace=namespace)
         return None
 
 
-class RootCertificates(_Furnishing):
+class RootCaPublisher(_NamespaceDefaultController):
     """Keeps the certificate by which pods know the API server."""
 
     name = "root-ca-certificate-publisher-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
         self._certificate = world.client.target.authority().decode()
-        self.maps = self.feed(CONFIG_MAPS, ConfigMap, selection=Selection(field_selector=f"metadata.name={ROOT}"))
-        self.maps.listen(self._on_thing)
+        self.maps = self.informer(
+            CONFIG_MAPS, ConfigMap, selection=Selection(field_selector=f"metadata.name={ROOT_CA_CONFIG_MAP}")
+        )
+        self.maps.add_handler(self._on_object)
 
     async def sync(self, key: Key) -> float | None:
         namespace = key[1]
-        if not self._certificate or not self._wanting(namespace):
+        if not self._certificate or not self._is_active_namespace(namespace):
             return None
-        found = self.maps.get(namespace, ROOT)
+        found = self.maps.get(namespace, ROOT_CA_CONFIG_MAP)
         data = {"ca.crt": self._certificate}
         if found is None:
-            meta = {"name": ROOT, "annotations": _NOTE}
+            meta = {"name": ROOT_CA_CONFIG_MAP, "annotations": _NOTE}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
             with suppress(AlreadyExists):
                 await self.client.create(CONFIG_MAPS, body, namespace=namespace)

@@ -5,46 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from bayplan.codec.quantity import Quantity, parse_quantity
-from bayplan.controllers.core.api_types import SeenPod, Tree, Whole
+from bayplan.controllers.core.api_types import PodFields, Tree, UntypedObject
 from bayplan.objects import quotas
-from bayplan.objects.quotas import Amounts, PodTraits, compute_usage, in_scope, number, storage_usage
+from bayplan.objects.quotas import Amounts, PodScopeFields, compute_usage, in_scope, object_count, storage_usage
 from bayplan.objects.resources import pod_limits, pod_requests
 from bayplan.objects.volumes import PersistentVolumeClaim
 
-PLAIN = frozenset(
+COUNTED_KINDS = frozenset(
     {"pods", "services", "secrets", "configmaps", "resourcequotas", "replicationcontrollers", "persistentvolumeclaims"}
 )
 """Kinds that a quota may name without `count/`."""
 
 
-def pod_usage(pod: SeenPod) -> Amounts:
+def pod_usage(pod: PodFields) -> Amounts:
     """A pod that has ended is one object still, and holds nothing."""
     if pod.finished:
-        return {"count/pods": number(1)}
-    found: Amounts = {"count/pods": number(1), "pods": number(1)}
+        return {"count/pods": object_count(1)}
+    found: Amounts = {"count/pods": object_count(1), "pods": object_count(1)}
     return found | compute_usage(pod_requests(pod), pod_limits(pod))
 
 
 def claim_usage(claim: PersistentVolumeClaim) -> Amounts:
-    found: Amounts = {"count/persistentvolumeclaims": number(1), "persistentvolumeclaims": number(1)}
+    found: Amounts = {"count/persistentvolumeclaims": object_count(1), "persistentvolumeclaims": object_count(1)}
     size = claim.spec.resources.requests.get("storage")
     return found | storage_usage(claim.spec.storage_class_name, None if size is None else parse_quantity(size))
 
 
-def service_usage(service: Whole) -> Amounts:
-    return {"count/services": number(1), "services": number(1), **quotas.service_usage(service.spec)}
+def service_usage(service: UntypedObject) -> Amounts:
+    return {"count/services": object_count(1), "services": object_count(1), **quotas.service_usage(service.spec)}
 
 
 # Which pods a quota means.
 
 
-def scopes_of(quota: Whole) -> list[Tree]:
+def scopes_of(quota: UntypedObject) -> list[Tree]:
     return [dict(scope) for scope in quotas.scopes_of(quota.spec)]
 
 
-def in_scopes(pod: SeenPod, scopes: Iterable[Tree]) -> bool:
-    traits = PodTraits(
-        ends=pod.spec.active_deadline_seconds is not None,
+def in_scopes(pod: PodFields, scopes: Iterable[Tree]) -> bool:
+    traits = PodScopeFields(
+        is_terminating=pod.spec.active_deadline_seconds is not None,
         best_effort=_best_effort(pod),
         priority_class=pod.spec.priority_class_name,
         crosses_namespaces=_crosses_namespaces(pod),
@@ -52,18 +52,18 @@ def in_scopes(pod: SeenPod, scopes: Iterable[Tree]) -> bool:
     return all(in_scope(each, traits) for each in scopes)
 
 
-def _best_effort(pod: SeenPod) -> bool:
+def _best_effort(pod: PodFields) -> bool:
     """Whether the pod asks for nothing."""
     wholes = [pod.spec.resources] if pod.spec.resources is not None else []
     each = [*wholes, *(container.resources for container in (*pod.spec.containers, *pod.spec.init_containers))]
-    return not any(_asks(part.requests) or _asks(part.limits) for part in each)
+    return not any(_has_requests(part.requests) or _has_requests(part.limits) for part in each)
 
 
-def _asks(amounts: Mapping[str, object]) -> bool:
+def _has_requests(amounts: Mapping[str, object]) -> bool:
     return any(parse_quantity(str(amounts[name])).sign() > 0 for name in ("cpu", "memory") if name in amounts)
 
 
-def _crosses_namespaces(pod: SeenPod) -> bool:
+def _crosses_namespaces(pod: PodFields) -> bool:
     affinity = pod.spec.affinity
     if affinity is None:
         return False
@@ -74,7 +74,7 @@ def _crosses_namespaces(pod: SeenPod) -> bool:
     return False
 
 
-def added(total: Amounts, more: Mapping[str, Quantity]) -> None:
+def add_known(total: Amounts, more: Mapping[str, Quantity]) -> None:
     """Add what the total has a name for."""
     for name, amount in more.items():
         if name in total:

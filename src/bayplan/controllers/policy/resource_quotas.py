@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bayplan.client import Resource
-from bayplan.client.discovery.preferred_resources import kinds_there
+from bayplan.client import GroupVersionResource
+from bayplan.client.discovery.preferred_resources import server_preferred_resources
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
-    QUOTAS,
+    RESOURCE_QUOTAS,
     SERVICES,
-    SeenPod,
-    Whole,
+    PodFields,
+    UntypedObject,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Feed, Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedIndexInformer, SharedInformerFactory
 from bayplan.controllers.policy.quota_usage import (
-    PLAIN,
-    added,
+    COUNTED_KINDS,
+    add_known,
     claim_usage,
     in_scopes,
     pod_usage,
@@ -31,37 +31,37 @@ from bayplan.controllers.policy.quota_usage import (
     service_usage,
 )
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.quotas import Amounts, number
+from bayplan.objects.quotas import Amounts, object_count
 from bayplan.objects.volumes import PersistentVolumeClaim
 
-BREATH_S = 0.2
+BATCH_PERIOD_S = 0.2
 
 
-class Quotas(Controller):
+class ResourceQuotaController(Controller):
     """Counts what namespaces use."""
 
     name = "resourcequota-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.quotas = self.feed(QUOTAS, Whole)
-        self.pods = self.feed(PODS, SeenPod)
-        self.claims = self.feed(CLAIMS, PersistentVolumeClaim)
-        self.services = self.feed(SERVICES, Whole)
-        self._others: dict[str, Feed[KubeObject]] = {}
+        self.quotas = self.informer(RESOURCE_QUOTAS, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
+        self.claims = self.informer(PERSISTENT_VOLUME_CLAIMS, PersistentVolumeClaim)
+        self.services = self.informer(SERVICES, UntypedObject)
+        self._others: dict[str, SharedIndexInformer[KubeObject]] = {}
         """What else is counted, by how quotas call it."""
-        self.quotas.listen(self.enqueue)
-        self.pods.listen(self._on_pod)
-        self.claims.listen(self._on_object)
-        self.services.listen(self._on_object)
+        self.quotas.add_handler(self.enqueue)
+        self.pods.add_handler(self._on_pod)
+        self.claims.add_handler(self._on_object)
+        self.services.add_handler(self._on_object)
 
     def _on_object(self, old: KubeObject | None, new: KubeObject | None) -> None:
         item = new if new is not None else old
         assert item is not None
-        for quota in self.quotas.within(item.namespace):
-            self.queue.add((quota.namespace, quota.name), after_s=BREATH_S)
+        for quota in self.quotas.by_namespace(item.namespace):
+            self.queue.add((quota.namespace, quota.name), after_s=BATCH_PERIOD_S)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         if old is None or new is None or old.finished != new.finished or old.spec != new.spec:
             self._on_object(old, new)
 
@@ -70,53 +70,55 @@ class Quotas(Controller):
         if quota is None or quota.terminating:
             return None
         hard: dict[str, str] = quota.spec.get("hard") or {}
-        total: Amounts = {name: number(0) for name in hard}
+        total: Amounts = {name: object_count(0) for name in hard}
         for usage in self._usages(quota):
-            added(total, usage)
+            add_known(total, usage)
         if not scopes_of(quota):
             await self._count_others(quota, total)
         used = {name: str(amount) for name, amount in total.items()}
-        await self.write_status(QUOTAS, quota, {"hard": dict(hard), "used": used})
+        await self.write_status(RESOURCE_QUOTAS, quota, {"hard": dict(hard), "used": used})
         return None
 
-    def _usages(self, quota: Whole) -> Iterator[Amounts]:
+    def _usages(self, quota: UntypedObject) -> Iterator[Amounts]:
         scopes = scopes_of(quota)
-        for pod in self.pods.within(quota.namespace):
+        for pod in self.pods.by_namespace(quota.namespace):
             if in_scopes(pod, scopes):
                 yield pod_usage(pod)
         if scopes:
             return  # only pods have scopes
-        yield from (claim_usage(claim) for claim in self.claims.within(quota.namespace))
-        yield from (service_usage(service) for service in self.services.within(quota.namespace))
+        yield from (claim_usage(claim) for claim in self.claims.by_namespace(quota.namespace))
+        yield from (service_usage(service) for service in self.services.by_namespace(quota.namespace))
 
-    async def _count_others(self, quota: Whole, total: Amounts) -> None:
+    async def _count_others(self, quota: UntypedObject, total: Amounts) -> None:
         known = {"pods", "persistentvolumeclaims", "services"}
         for name in total:
             called = name.removeprefix("count/")
-            if called in known or (called == name and name not in PLAIN):
+            if called in known or (called == name and name not in COUNTED_KINDS):
                 continue
             feed = await self._counted(called)
             if feed is not None:
-                total[name] = number(len(feed.within(quota.namespace)))
+                total[name] = object_count(len(feed.by_namespace(quota.namespace)))
 
-    async def _counted(self, called: str) -> Feed[KubeObject] | None:
+    async def _counted(self, called: str) -> SharedIndexInformer[KubeObject] | None:
         """The feed of a kind that a quota counts, such as `deployments.apps`; watched from the first time on."""
         known = self._others.get(called)
         if known is None:
             plural, _, group = called.partition(".")
-            resource = await self._offered(group, plural)
+            resource = await self._find_resource(group, plural)
             if resource is None:
                 return None
-            known = self._others[called] = self.world.known(group, plural) or self.world.feed(resource, KubeObject)
-            known.listen(self._unless_same)
+            known = self._others[called] = self.informers.get_informer(group, plural) or self.informers.informer(
+                resource, KubeObject
+            )
+            known.add_handler(self._on_add_or_delete)
         await known.wait_synced()
         return known
 
-    async def _offered(self, group: str, plural: str) -> Resource | None:
-        there = await kinds_there(self.client)
+    async def _find_resource(self, group: str, plural: str) -> GroupVersionResource | None:
+        there = await server_preferred_resources(self.client)
         return next((each for each in there.watchable() if (each.group, each.plural) == (group, plural)), None)
 
-    def _unless_same(self, old: KubeObject | None, new: KubeObject | None) -> None:
+    def _on_add_or_delete(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """Only how many there are counts."""
         if old is None or new is None:
             self._on_object(old, new)

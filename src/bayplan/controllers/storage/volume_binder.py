@@ -11,21 +11,21 @@ from collections import defaultdict
 
 from bayplan.client import Client
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
-    CLASSES,
-    VOLUMES,
-    SeenClass,
-    SeenVolume,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    PersistentVolumeFields,
+    StorageClassFields,
     Tree,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.errors import AlreadyExists, NotFound
 from bayplan.objects.volumes import PersistentVolumeClaim
 from bayplan.volumes.errors import VolumeError
-from bayplan.volumes.volume_matcher import HOST_PATH_PROVISIONER, Candidates, is_promised
+from bayplan.volumes.volume_matcher import HOST_PATH_PROVISIONER, CandidateVolumes, is_reserved_for
 
-DEFAULT_MARK = "storageclass.kubernetes.io/is-default-class"
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 COMPLETED = "pv.kubernetes.io/bind-completed"
 BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
@@ -35,14 +35,14 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 DEFAULT_CLASS: Tree = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",
-    "metadata": {"name": "standard", "annotations": {DEFAULT_MARK: "true"}},
+    "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS_ANNOTATION: "true"}},
     "provisioner": HOST_PATH_PROVISIONER,
     "reclaimPolicy": "Delete",
     "volumeBindingMode": "WaitForFirstConsumer",
 }
-_NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
-_LOST = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
-_EXTERNAL = (
+_NO_VOLUME_MESSAGE = "no persistent volumes available for this claim and no storage class is set"
+_LOST_MESSAGE = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
+_EXTERNAL_MESSAGE = (
     "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system "
     "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly "
     "registered."
@@ -53,26 +53,26 @@ Claim = PersistentVolumeClaim
 async def make_default_class(client: Client) -> None:
     """The class `standard` of volumes with nothing behind them, for clusters that have none."""
     try:
-        await client.create(CLASSES, DEFAULT_CLASS)
+        await client.create(STORAGE_CLASSES, DEFAULT_CLASS)
     except AlreadyExists:
         return
 
 
-class VolumeBinder(Controller):
+class PersistentVolumeBinder(Controller):
     """Binds claims to volumes. A key without a namespace is a volume's."""
 
     name = "persistentvolume-binder-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.claims = self.feed(CLAIMS, Claim)
-        self.volumes = self.feed(VOLUMES, SeenVolume)
-        self.classes = self.feed(CLASSES, SeenClass)
+        self.claims = self.informer(PERSISTENT_VOLUME_CLAIMS, Claim)
+        self.volumes = self.informer(PERSISTENT_VOLUMES, PersistentVolumeFields)
+        self.classes = self.informer(STORAGE_CLASSES, StorageClassFields)
         self._unbound: set[Key] = set()
         self._of_class: dict[str, set[str]] = defaultdict(set)
-        self.claims.listen(self._on_claim)
-        self.volumes.listen(self._on_volume)
-        self.classes.listen(self._on_class)
+        self.claims.add_handler(self._on_claim)
+        self.volumes.add_handler(self._on_volume)
+        self.classes.add_handler(self._on_class)
 
     @classmethod
     def component(cls) -> str:
@@ -92,7 +92,7 @@ class VolumeBinder(Controller):
         if item.spec.volume_name:
             self.queue.add(("", item.spec.volume_name))
 
-    def _on_volume(self, old: SeenVolume | None, new: SeenVolume | None) -> None:
+    def _on_volume(self, old: PersistentVolumeFields | None, new: PersistentVolumeFields | None) -> None:
         for item in (old, new):
             if item is not None and item.spec.claim_ref is not None:
                 self.queue.add((item.spec.claim_ref.namespace, item.spec.claim_ref.name))
@@ -105,7 +105,7 @@ class VolumeBinder(Controller):
         if new.status.phase == "Available" and (old is None or old.status.phase != "Available"):
             self._wake_unbound()
 
-    def _on_class(self, _: SeenClass | None, __: SeenClass | None) -> None:
+    def _on_class(self, _: StorageClassFields | None, __: StorageClassFields | None) -> None:
         self._wake_unbound()
 
     def _wake_unbound(self) -> None:
@@ -133,78 +133,80 @@ class VolumeBinder(Controller):
         if claim.spec.storage_class_name is None:
             default = self._default_class()
             if default is not None:
-                await self.write(CLAIMS, claim, {"spec": {"storageClassName": default.name}})
+                await self.write(PERSISTENT_VOLUME_CLAIMS, claim, {"spec": {"storageClassName": default.name}})
                 return
         name = claim.spec.storage_class_name or ""
         storage_class = self.classes.get("", name) if name else None
         waits = storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
-        volume = self._found(claim, promised_only=waits)
+        volume = self._find_volume(claim, promised_only=waits)
         if volume is not None:
             await self._bind(volume, claim)
             return
-        await self._pend(claim)
+        await self._set_pending(claim)
         if waits and SELECTED_NODE not in claim.metadata.annotations:
             note = "waiting for first consumer to be created before binding"
-            self.say(CLAIMS, claim, "WaitForFirstConsumer", note)
+            self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "WaitForFirstConsumer", note)
         elif not name:
-            self.say(CLAIMS, claim, "FailedBinding", _NO_CLASS)
+            self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "FailedBinding", _NO_VOLUME_MESSAGE)
         elif storage_class is None:
             note = f'storageclass.storage.k8s.io "{name}" not found'
-            self.say(CLAIMS, claim, "ProvisioningFailed", note, warning=True)
+            self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "ProvisioningFailed", note, warning=True)
         else:
             await self._provision(claim, storage_class)
 
-    def _default_class(self) -> SeenClass | None:
-        found = [each for each in self.classes.all() if each.metadata.annotations.get(DEFAULT_MARK) == "true"]
+    def _default_class(self) -> StorageClassFields | None:
+        found = [
+            each for each in self.classes.all() if each.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"
+        ]
         return max(found, key=lambda each: (str(each.metadata.creation_timestamp), each.name), default=None)
 
-    def _found(self, claim: Claim, *, promised_only: bool) -> SeenVolume | None:
+    def _find_volume(self, claim: Claim, *, promised_only: bool) -> PersistentVolumeFields | None:
         names = self._of_class.get(claim.spec.storage_class_name or "", ())
         volumes = [volume for name in names if (volume := self.volumes.get("", name)) is not None]
         if promised_only:
-            volumes = [volume for volume in volumes if is_promised(volume, claim)]
+            volumes = [volume for volume in volumes if is_reserved_for(volume, claim)]
         try:
-            found = Candidates(claim, sorted(volumes, key=lambda each: each.name)).anywhere()
+            found = CandidateVolumes(claim, sorted(volumes, key=lambda each: each.name)).matches_any_node()
         except VolumeError as fault:
-            self.say(CLAIMS, claim, "FailedBinding", str(fault), warning=True)
+            self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "FailedBinding", str(fault), warning=True)
             return None
-        return found if isinstance(found, SeenVolume) else None
+        return found if isinstance(found, PersistentVolumeFields) else None
 
     async def _sync_named(self, claim: Claim) -> None:
         volume = self.volumes.get("", claim.spec.volume_name)
-        if volume is not None and (volume.spec.claim_ref is None or is_promised(volume, claim)):
+        if volume is not None and (volume.spec.claim_ref is None or is_reserved_for(volume, claim)):
             await self._bind(volume, claim)
             return
-        await self._pend(claim)
+        await self._set_pending(claim)
         if volume is not None:
             note = f'volume "{volume.name}" already bound to a different claim.'
-            self.say(CLAIMS, claim, "FailedBinding", note, warning=True)
+            self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "FailedBinding", note, warning=True)
 
     async def _sync_bound(self, claim: Claim) -> None:
         volume = self.volumes.get("", claim.spec.volume_name) if claim.spec.volume_name else None
-        if volume is not None and (volume.spec.claim_ref is None or is_promised(volume, claim)):
+        if volume is not None and (volume.spec.claim_ref is None or is_reserved_for(volume, claim)):
             await self._bind(volume, claim)
             return
         if volume is None and claim.spec.volume_name and await self._volume_exists(claim.spec.volume_name):
             return  # the watch has not told of it yet
         if claim.status.phase != "Lost":
-            await self.write(CLAIMS, claim, {"status": {"phase": "Lost"}}, subresource="status")
-            self.say(CLAIMS, claim, "ClaimLost", _LOST, warning=True)
+            await self.write(PERSISTENT_VOLUME_CLAIMS, claim, {"status": {"phase": "Lost"}}, subresource="status")
+            self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "ClaimLost", _LOST_MESSAGE, warning=True)
 
     async def _volume_exists(self, name: str) -> bool:
         try:
-            await self.client.get_raw(VOLUMES, "", name)
+            await self.client.get_raw(PERSISTENT_VOLUMES, "", name)
         except NotFound:
             return False
         return True
 
-    async def _pend(self, claim: Claim) -> None:
+    async def _set_pending(self, claim: Claim) -> None:
         if claim.status.phase != "Pending":
-            await self.write(CLAIMS, claim, {"status": {"phase": "Pending"}}, subresource="status")
+            await self.write(PERSISTENT_VOLUME_CLAIMS, claim, {"status": {"phase": "Pending"}}, subresource="status")
 
-    async def _bind(self, volume: SeenVolume, claim: Claim) -> None:
+    async def _bind(self, volume: PersistentVolumeFields, claim: Claim) -> None:
         """The two refer to each other: the volume first, so that nobody else takes it."""
-        await self._give(volume, claim)
+        await self._bind_volume(volume, claim)
         meta: Tree = {}
         if COMPLETED not in claim.metadata.annotations:
             meta = {"annotations": {COMPLETED: "yes"}}
@@ -214,18 +216,20 @@ class VolumeBinder(Controller):
         if claim.spec.volume_name != volume.name:
             patch["spec"] = {"volumeName": volume.name}
         if patch:
-            await self.write(CLAIMS, claim, patch)
+            await self.write(PERSISTENT_VOLUME_CLAIMS, claim, patch)
             return  # the watch brings the claim back, for its status
         if claim.status.phase != "Bound":
             told = {"accessModes": list(volume.spec.access_modes), "capacity": dict(volume.spec.capacity)}
-            await self.write(CLAIMS, claim, {"status": {"phase": "Bound", **told}}, subresource="status")
+            await self.write(
+                PERSISTENT_VOLUME_CLAIMS, claim, {"status": {"phase": "Bound", **told}}, subresource="status"
+            )
 
-    async def _give(self, volume: SeenVolume, claim: Claim) -> None:
+    async def _bind_volume(self, volume: PersistentVolumeFields, claim: Claim) -> None:
         ref = volume.spec.claim_ref
         if ref is not None and ref.uid == claim.metadata.uid:
             return
         meta: Tree = {} if ref is not None else {"annotations": {BY_CONTROLLER: "yes"}}
-        await self.write(VOLUMES, volume, {"metadata": meta, "spec": {"claimRef": _reference(claim)}})
+        await self.write(PERSISTENT_VOLUMES, volume, {"metadata": meta, "spec": {"claimRef": _reference(claim)}})
 
     # Volumes.
 
@@ -239,52 +243,54 @@ class VolumeBinder(Controller):
             return
         claim = self.claims.get(ref.namespace, ref.name)
         if claim is None or claim.metadata.uid != ref.uid:
-            if not await self._claim_gone(ref.namespace, ref.name, ref.uid):
+            if not await self._claim_is_deleted(ref.namespace, ref.name, ref.uid):
                 return
             await self._phase(volume, "Released")
             await self._reclaim(volume)
         elif claim.spec.volume_name == volume.name:
             await self._phase(volume, "Bound")
 
-    async def _claim_gone(self, namespace: str, name: str, uid: str) -> bool:
+    async def _claim_is_deleted(self, namespace: str, name: str, uid: str) -> bool:
         """By the server's own word: what is released may be deleted."""
         try:
-            found = await self.client.get_raw(CLAIMS, namespace, name)
+            found = await self.client.get_raw(PERSISTENT_VOLUME_CLAIMS, namespace, name)
         except NotFound:
             return True
         return bool(found["metadata"]["uid"] != uid)
 
-    async def _phase(self, volume: SeenVolume, phase: str) -> None:
+    async def _phase(self, volume: PersistentVolumeFields, phase: str) -> None:
         if volume.status.phase != phase:
-            await self.write(VOLUMES, volume, {"status": {"phase": phase}}, subresource="status")
+            await self.write(PERSISTENT_VOLUMES, volume, {"status": {"phase": phase}}, subresource="status")
 
-    async def _reclaim(self, volume: SeenVolume) -> None:
+    async def _reclaim(self, volume: PersistentVolumeFields) -> None:
         ours = volume.metadata.annotations.get(PROVISIONED_BY) == HOST_PATH_PROVISIONER
         unwanted = volume.spec.persistent_volume_reclaim_policy == "Delete"
         if ours and unwanted and volume.metadata.deletion_timestamp is None:
-            await self.delete(VOLUMES, volume)
+            await self.delete(PERSISTENT_VOLUMES, volume)
 
     # Making volumes.
 
-    async def _provision(self, claim: Claim, storage_class: SeenClass) -> None:
+    async def _provision(self, claim: Claim, storage_class: StorageClassFields) -> None:
         provisioner = storage_class.provisioner
         wanted = {STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner}
         if claim.metadata.annotations.get(STORAGE_PROVISIONER) != provisioner:
-            await self.write(CLAIMS, claim, {"metadata": {"annotations": wanted}})
+            await self.write(PERSISTENT_VOLUME_CLAIMS, claim, {"metadata": {"annotations": wanted}})
             return  # and again when the watch has told of it
         if provisioner != HOST_PATH_PROVISIONER:
-            self.say(CLAIMS, claim, "ExternalProvisioning", _EXTERNAL.format(provisioner))
+            self.record_event(
+                PERSISTENT_VOLUME_CLAIMS, claim, "ExternalProvisioning", _EXTERNAL_MESSAGE.format(provisioner)
+            )
             return
         body = hostpath_volume(claim, storage_class)
         try:
-            await self.client.create(VOLUMES, body)
+            await self.client.create(PERSISTENT_VOLUMES, body)
         except AlreadyExists:
             return
         note = f"Successfully provisioned volume {body['metadata']['name']}"
-        self.say(CLAIMS, claim, "ProvisioningSucceeded", note)
+        self.record_event(PERSISTENT_VOLUME_CLAIMS, claim, "ProvisioningSucceeded", note)
 
 
-def hostpath_volume(claim: Claim, storage_class: SeenClass) -> Tree:
+def hostpath_volume(claim: Claim, storage_class: StorageClassFields) -> Tree:
     """A volume for a claim, on the node that the scheduler chose if it chose one."""
     name = f"pvc-{claim.metadata.uid}"
     spec: Tree = {

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bayplan.client import Resource
+from bayplan.client import GroupVersionResource
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
-    VOLUMES,
-    SeenPod,
-    SeenVolume,
+    PersistentVolumeFields,
+    PodFields,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volumes import PersistentVolumeClaim
 
@@ -21,67 +21,69 @@ CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
 
 
-async def _drop(controller: Controller, resource: Resource, item: KubeObject, finalizer: str) -> None:
+async def _remove_finalizer(
+    controller: Controller, resource: GroupVersionResource, item: KubeObject, finalizer: str
+) -> None:
     kept = [each for each in item.metadata.finalizers if each != finalizer]
     await controller.write(resource, item, {"metadata": {"finalizers": kept or None}})
 
 
-class ClaimProtection(Controller):
+class PvcProtectionController(Controller):
     """Lets claims go that no pod uses."""
 
     name = "persistentvolumeclaim-protection-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.claims = self.feed(CLAIMS, PersistentVolumeClaim)
-        self.pods = self.feed(PODS, SeenPod)
-        self.claims.listen(self._on_claim)
-        self.pods.listen(self._on_pod)
+        self.claims = self.informer(PERSISTENT_VOLUME_CLAIMS, PersistentVolumeClaim)
+        self.pods = self.informer(PODS, PodFields)
+        self.claims.add_handler(self._on_claim)
+        self.pods.add_handler(self._on_pod)
 
     def _on_claim(self, _: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
-        if new is not None and _held(new, CLAIM_FINALIZER):
+        if new is not None and _waits_for_finalizer(new, CLAIM_FINALIZER):
             self.enqueue(None, new)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         if old is None or (new is not None and not new.finished):
             return
         for name in claim_names(old):
             found = self.claims.get(old.namespace, name)
-            if found is not None and _held(found, CLAIM_FINALIZER):
+            if found is not None and _waits_for_finalizer(found, CLAIM_FINALIZER):
                 self.enqueue(None, found)
 
     async def sync(self, key: Key) -> float | None:
         found = self.claims.get(*key)
-        if found is None or not _held(found, CLAIM_FINALIZER):
+        if found is None or not _waits_for_finalizer(found, CLAIM_FINALIZER):
             return None
-        users = (pod for pod in self.pods.within(found.namespace) if not pod.finished)
+        users = (pod for pod in self.pods.by_namespace(found.namespace) if not pod.finished)
         if not any(found.name in claim_names(pod) for pod in users):
-            await _drop(self, CLAIMS, found, CLAIM_FINALIZER)
+            await _remove_finalizer(self, PERSISTENT_VOLUME_CLAIMS, found, CLAIM_FINALIZER)
         return None
 
 
-class VolumeProtection(Controller):
+class PvProtectionController(Controller):
     """Lets volumes go that no claim has."""
 
     name = "persistentvolume-protection-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.volumes = self.feed(VOLUMES, SeenVolume)
-        self.volumes.listen(self.enqueue)
+        self.volumes = self.informer(PERSISTENT_VOLUMES, PersistentVolumeFields)
+        self.volumes.add_handler(self.enqueue)
 
     async def sync(self, key: Key) -> float | None:
         found = self.volumes.get(*key)
-        if found is not None and _held(found, VOLUME_FINALIZER) and found.status.phase != "Bound":
-            await _drop(self, VOLUMES, found, VOLUME_FINALIZER)
+        if found is not None and _waits_for_finalizer(found, VOLUME_FINALIZER) and found.status.phase != "Bound":
+            await _remove_finalizer(self, PERSISTENT_VOLUMES, found, VOLUME_FINALIZER)
         return None
 
 
-def _held(item: KubeObject, finalizer: str) -> bool:
+def _waits_for_finalizer(item: KubeObject, finalizer: str) -> bool:
     return item.metadata.deletion_timestamp is not None and finalizer in item.metadata.finalizers
 
 
-def claim_names(pod: SeenPod) -> Iterable[str]:
+def claim_names(pod: PodFields) -> Iterable[str]:
     """The claims that a pod uses, those that are made for it included."""
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:

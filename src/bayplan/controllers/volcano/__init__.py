@@ -1,10 +1,10 @@
 """Volcano's controllers: jobs, queues, pod groups, cron jobs, flows, hypernodes, and the end of finished jobs."""
 
 from bayplan.controllers.volcano.manager import (
-    BATCH_CONTROLLER_NAMES,
-    BatchControllers,
-    batch_controller_name,
-    chosen_batch,
+    VOLCANO_CONTROLLER_NAMES,
+    VolcanoControllers,
+    enabled_volcano_controllers,
+    volcano_controller_name,
 )
 
-__all__ = ["BATCH_CONTROLLER_NAMES", "BatchControllers", "batch_controller_name", "chosen_batch"]
+__all__ = ["VOLCANO_CONTROLLER_NAMES", "VolcanoControllers", "enabled_volcano_controllers", "volcano_controller_name"]

@@ -12,20 +12,20 @@ from typing import TypeVar
 
 import msgspec
 
-from bayplan.client import JSON_PATCH, Resource
-from bayplan.controllers.core.api_types import Tree, Whole
-from bayplan.controllers.core.controller import Controller, gone_is_changed
+from bayplan.client import JSON_PATCH, GroupVersionResource
+from bayplan.controllers.core.api_types import Tree, UntypedObject
+from bayplan.controllers.core.controller import Controller, not_found_as_conflict
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 
 T = TypeVar("T")
 
-AT_ONCE = 16
+MAX_CONCURRENT_WRITES = 16
 
 
-class BatchController(Controller):
+class VolcanoController(Controller):
     """One of Volcano's controllers."""
 
-    async def replace_status(self, resource: Resource, item: Whole, status: Tree) -> Whole:
+    async def replace_status(self, resource: GroupVersionResource, item: UntypedObject, status: Tree) -> UntypedObject:
         """Make the status so, if it is not; the object as it is then. Refused when it has changed since."""
         status = {key: value for key, value in status.items() if value not in (None, {}, [])}
         if status == item.status:
@@ -33,15 +33,15 @@ class BatchController(Controller):
         return await self.replace(resource, item, {"/status": status}, subresource="status")
 
     async def replace(
-        self, resource: Resource, item: Whole, members: dict[str, object], *, subresource: str = ""
-    ) -> Whole:
+        self, resource: GroupVersionResource, item: UntypedObject, members: dict[str, object], *, subresource: str = ""
+    ) -> UntypedObject:
         """Replace members of an object, by their paths; refused when it has changed since, or is gone."""
         version = item.metadata.resource_version
         body = [
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
             *({"op": "add", "path": path, "value": value} for path, value in members.items()),
         ]
-        with gone_is_changed():
+        with not_found_as_conflict():
             answer = await self.client.patch(
                 resource,
                 msgspec.json.encode(body),
@@ -50,9 +50,9 @@ class BatchController(Controller):
                 subresource=subresource,
                 kind=JSON_PATCH,
             )
-        return self.answered(answer)
+        return self.remember_write(answer)
 
-    async def ensure(self, resource: Resource, namespace: str, body: Tree) -> bool:
+    async def ensure(self, resource: GroupVersionResource, namespace: str, body: Tree) -> bool:
         """Make an object unless one of its name is there; whether it was made."""
         kind = {"apiVersion": resource.api_version, "kind": resource.kind.name} if resource.kind else {}
         try:
@@ -61,7 +61,7 @@ class BatchController(Controller):
             return False
         return True
 
-    async def remove(self, resource: Resource, namespace: str, name: str) -> bool:
+    async def remove(self, resource: GroupVersionResource, namespace: str, name: str) -> bool:
         """Delete an object by its name; false when there is none."""
         try:
             await self.client.delete(resource, namespace=namespace, name=name)
@@ -70,13 +70,13 @@ class BatchController(Controller):
         return True
 
 
-async def each_of(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> list[ApiError]:
+async def run_concurrently(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> list[ApiError]:
     """Do it for all, some at once; what was refused. When nothing at all of the first lot works, the rest is not tried.
 
     Others go on where one is refused: a server that refuses every third write makes two thirds of the way each time."""
     faults: list[ApiError] = []
-    for start in range(0, len(items), AT_ONCE):
-        lot = items[start : start + AT_ONCE]
+    for start in range(0, len(items), MAX_CONCURRENT_WRITES):
+        lot = items[start : start + MAX_CONCURRENT_WRITES]
         answers = await asyncio.gather(*(work(item) for item in lot), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, ApiError):

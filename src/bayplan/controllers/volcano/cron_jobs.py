@@ -10,37 +10,37 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from bayplan.admission.volcano_kinds_validation import cron_job_fault
-from bayplan.codec.cron import parse_schedule
-from bayplan.controllers.core.api_types import Tree, Whole
+from bayplan.admission.volcano_kinds_validation import cron_job_error
+from bayplan.codec.cron import parse_cron_schedule
+from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import owner_reference
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.volcano.controller import BatchController
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.volcano.controller import VolcanoController
 from bayplan.controllers.volcano.job_states import FINISHED
-from bayplan.controllers.volcano.resources import VC_CRON_JOBS, VC_JOBS, tree_of
-from bayplan.controllers.workloads.cron_jobs import MANY_MISSED, latest_due
+from bayplan.controllers.volcano.resources import VC_CRON_JOBS, VC_JOBS, object_to_dict
+from bayplan.controllers.workloads.cron_jobs import MAX_MISSED_STARTS, most_recent_schedule_time
 from bayplan.errors import ApiError
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 from bayplan.objects.volcano.constants import COMPLETED, FAILED, SCHEDULED_AT
 
-PADDING_S = 0.1
+SCHEDULE_DELAY_S = 0.1
 """Clocks differ a little; a moment too early would find nothing due."""
 
 
-class VcCronJobs(BatchController):
+class VolcanoCronJobController(VolcanoController):
     """Makes jobs on schedule."""
 
     name = "volcano-cronjob-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.crons = self.feed(VC_CRON_JOBS, Whole)
-        self.jobs = self.feed(VC_JOBS, Whole)
+        self.crons = self.informer(VC_CRON_JOBS, UntypedObject)
+        self.jobs = self.informer(VC_JOBS, UntypedObject)
         self._told: set[str] = set()
-        self.crons.listen(self.enqueue)
-        self.jobs.listen(self._on_job)
+        self.crons.add_handler(self.enqueue)
+        self.jobs.add_handler(self._on_job)
 
-    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_job(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         job = new if new is not None else old
         assert job is not None
         owner = job.metadata.controller
@@ -48,39 +48,39 @@ class VcCronJobs(BatchController):
             self.queue.add((job.namespace, owner.name))
 
     async def sync(self, key: Key) -> float | None:
-        cron = self.latest(self.crons, key)
+        cron = self.get_latest(self.crons, key)
         if cron is None or cron.terminating:
             return None
         jobs = self.jobs.owned_by(cron.uid)
         now = self.clock.now()
-        status = await self._settled(cron, jobs)
-        fault = cron_job_fault(tree_of(cron))
+        status = await self._updated_status(cron, jobs)
+        fault = cron_job_error(object_to_dict(cron))
         if fault:
-            self._once(cron, "UnParseableCronJobSchedule", f"unparseable schedule for cronjob: {fault.strip()}")
+            self._record_once(cron, "UnParseableCronJobSchedule", f"unparseable schedule for cronjob: {fault.strip()}")
             await self.replace_status(VC_CRON_JOBS, cron, status)
             return None
-        schedule, zone = parse_schedule(cron.spec["schedule"]), ZoneInfo(cron.spec.get("timeZone") or "UTC")
+        schedule, zone = parse_cron_schedule(cron.spec["schedule"]), ZoneInfo(cron.spec.get("timeZone") or "UTC")
         if not cron.spec.get("suspend"):
-            due, missed = latest_due(cron, schedule, zone, now)
-            if missed > MANY_MISSED:
+            due, missed = most_recent_schedule_time(cron, schedule, zone, now)
+            if missed > MAX_MISSED_STARTS:
                 note = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
-                self.say(VC_CRON_JOBS, cron, "TooManyMissedTimes", note, warning=True)
+                self.record_event(VC_CRON_JOBS, cron, "TooManyMissedTimes", note, warning=True)
             if due is not None:
                 await self._start(cron, due, zone, jobs, status)
         await self.replace_status(VC_CRON_JOBS, cron, status)
         following = schedule.next(now, zone)
         if schedule.every_s:
-            base = _moment(status.get("lastScheduleTime")) or cron.metadata.creation_timestamp or now
+            base = _parse_time(status.get("lastScheduleTime")) or cron.metadata.creation_timestamp or now
             following = schedule.next(base, zone)
-        return max((following - now).total_seconds(), 0.0) + PADDING_S if following is not None else None
+        return max((following - now).total_seconds(), 0.0) + SCHEDULE_DELAY_S if following is not None else None
 
-    def _once(self, cron: Whole, reason: str, note: str) -> None:
+    def _record_once(self, cron: UntypedObject, reason: str, note: str) -> None:
         mark = f"{cron.uid} {cron.metadata.generation} {note}"
         if mark not in self._told:
             self._told.add(mark)
-            self.say(VC_CRON_JOBS, cron, reason, note, warning=True)
+            self.record_event(VC_CRON_JOBS, cron, reason, note, warning=True)
 
-    async def _settled(self, cron: Whole, jobs: Sequence[Whole]) -> Tree:
+    async def _updated_status(self, cron: UntypedObject, jobs: Sequence[UntypedObject]) -> Tree:
         """The status after what the jobs did; those that ended long ago are deleted."""
         status = dict(cron.status)
         ended = {job.uid: job for job in jobs if _phase(job) in FINISHED}
@@ -89,8 +89,8 @@ class VcCronJobs(BatchController):
         for each in status.get("active") or ():
             if each.get("uid") in ended:
                 note = f"Saw completed job: {each.get('name')} in active, remove"
-                self.say(VC_CRON_JOBS, cron, "SawCompletedJob", note)
-            elif each.get("uid") in there or _recent(each, cron):
+                self.record_event(VC_CRON_JOBS, cron, "SawCompletedJob", note)
+            elif each.get("uid") in there or _may_be_unobserved(each, cron):
                 active.append(each)
         status["active"] = active
         succeeded = [job for job in ended.values() if _phase(job) == COMPLETED]
@@ -105,33 +105,39 @@ class VcCronJobs(BatchController):
             kept = int(cron.spec.get(limit, otherwise))
             for job in sorted(some, key=_age)[: max(len(some) - kept, 0)]:
                 if await self.delete(VC_JOBS, job, propagation="Background"):
-                    self.say(VC_CRON_JOBS, cron, "SuccessfulDelete", f'Deleted job "{job.name}"')
+                    self.record_event(VC_CRON_JOBS, cron, "SuccessfulDelete", f'Deleted job "{job.name}"')
         return status
 
-    async def _start(self, cron: Whole, due: datetime, zone: ZoneInfo, jobs: Sequence[Whole], status: Tree) -> None:
+    async def _start(
+        self, cron: UntypedObject, due: datetime, zone: ZoneInfo, jobs: Sequence[UntypedObject], status: Tree
+    ) -> None:
         """Make the job of a moment, unless those that run forbid it."""
         policy = cron.spec.get("concurrencyPolicy") or "Allow"
         running = [job for job in jobs if _phase(job) not in FINISHED]
         if policy == "Forbid" and running:
             note = "Skipping job creation because another job is already running"
-            self.say(VC_CRON_JOBS, cron, "ForbidConcurrent", note, warning=True)
+            self.record_event(VC_CRON_JOBS, cron, "ForbidConcurrent", note, warning=True)
             return
         if policy == "Replace":
             for job in running:
                 if await self.delete(VC_JOBS, job, propagation="Background"):
-                    self.say(VC_CRON_JOBS, cron, "ReplaceConcurrent", "Replacing active job for CronJob", warning=True)
+                    self.record_event(
+                        VC_CRON_JOBS, cron, "ReplaceConcurrent", "Replacing active job for CronJob", warning=True
+                    )
             status["active"] = []
-        body = job_of(cron, due, zone)
+        body = cron_job_run(cron, due, zone)
         name = body["metadata"]["name"]
         try:
             made = await self.ensure(VC_JOBS, cron.namespace, body)
         except ApiError as fault:
-            self.say(VC_CRON_JOBS, cron, "FailedCreate", f"Failed to create job: {fault.details}", warning=True)
+            self.record_event(
+                VC_CRON_JOBS, cron, "FailedCreate", f"Failed to create job: {fault.details}", warning=True
+            )
             raise
         if made:
             note = f"Created job {name} for CronJob {cron.namespace}/{cron.name}"
-            self.say(VC_CRON_JOBS, cron, "SuccessfulCreate", note)
-        status["lastScheduleTime"] = whole_time(due)
+            self.record_event(VC_CRON_JOBS, cron, "SuccessfulCreate", note)
+        status["lastScheduleTime"] = format_time(due)
         known = next((each.uid for each in jobs if each.name == name), "")
         uid = known or await self._uid(cron.namespace, name)
         if uid and all(each.get("uid") != uid for each in status["active"]):
@@ -143,7 +149,7 @@ class VcCronJobs(BatchController):
         return str(found["metadata"]["uid"])
 
 
-def job_of(cron: Whole, due: datetime, zone: ZoneInfo) -> Tree:
+def cron_job_run(cron: UntypedObject, due: datetime, zone: ZoneInfo) -> Tree:
     """The job of one moment."""
     template = cron.spec.get("jobTemplate") or {}
     meta = template.get("metadata") or {}
@@ -162,23 +168,23 @@ def job_of(cron: Whole, due: datetime, zone: ZoneInfo) -> Tree:
     }
 
 
-def _phase(job: Whole) -> str:
+def _phase(job: UntypedObject) -> str:
     return str((job.status.get("state") or {}).get("phase") or "")
 
 
-def _ended_at(job: Whole) -> str:
+def _ended_at(job: UntypedObject) -> str:
     return str((job.status.get("state") or {}).get("lastTransitionTime") or "")
 
 
-def _age(job: Whole) -> tuple[str, str]:
+def _age(job: UntypedObject) -> tuple[str, str]:
     return str(job.metadata.creation_timestamp), job.name
 
 
-def _recent(active: Tree, cron: Whole) -> bool:
+def _may_be_unobserved(active: Tree, cron: UntypedObject) -> bool:
     """Whether the watch may not have told of a job yet: it is the one of the last moment."""
-    last = _moment(cron.status.get("lastScheduleTime"))
+    last = _parse_time(cron.status.get("lastScheduleTime"))
     return last is not None and active.get("name") == f"{cron.name}-{int(last.timestamp()) // 60}"
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text).astimezone(UTC) if text else None

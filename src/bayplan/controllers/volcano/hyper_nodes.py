@@ -20,11 +20,11 @@ from bayplan.controllers.core.api_types import (
     NODES,
     ConfigMap,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.volcano.controller import BatchController, each_of
-from bayplan.controllers.volcano.resources import CONFIGURATION, HYPER_NODES
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.volcano.controller import VolcanoController, run_concurrently
+from bayplan.controllers.volcano.resources import CONFIG_MAPS, HYPER_NODES
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject, LabelSelector
@@ -46,27 +46,27 @@ class _Selector(KubeObject, frozen=True):
     spec: LabelSelector = LabelSelector()
 
 
-class HyperNodes(BatchController):
+class HyperNodeController(VolcanoController):
     """Keeps hypernodes true to the labels of nodes."""
 
     name = "volcano-hypernode-controller"
     workers = 1
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.nodes = self.feed(NODES, Node)
-        self.hyper_nodes = self.feed(HYPER_NODES, Whole)
+        self.nodes = self.informer(NODES, Node)
+        self.hyper_nodes = self.informer(HYPER_NODES, UntypedObject)
         chosen = Selection(namespace=NAMESPACE, field_selector=f"metadata.name={CONFIG_NAME}")
-        self.configuration = self.feed(CONFIGURATION, ConfigMap, selection=chosen)
-        self.nodes.listen(self._on_node)
-        self.hyper_nodes.listen(self._on_hyper_node)
-        self.configuration.listen(lambda _old, _new: self.queue.add(_DISCOVER))
+        self.configuration = self.informer(CONFIG_MAPS, ConfigMap, selection=chosen)
+        self.nodes.add_handler(self._on_node)
+        self.hyper_nodes.add_handler(self._on_hyper_node)
+        self.configuration.add_handler(lambda _old, _new: self.queue.add(_DISCOVER))
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
             self.queue.add(_DISCOVER)
 
-    def _on_hyper_node(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_hyper_node(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None:
             self.queue.add(_DISCOVER)
         self.enqueue(old, new)
@@ -77,7 +77,7 @@ class HyperNodes(BatchController):
             for each in self.hyper_nodes.all():
                 self.queue.add(("", each.name))
             return None
-        item = self.latest(self.hyper_nodes, key)
+        item = self.get_latest(self.hyper_nodes, key)
         if item is not None:
             count = node_count(item, self.nodes.all())
             if count != int(item.status.get("nodeCount") or 0):
@@ -93,30 +93,30 @@ class HyperNodes(BatchController):
         }
         if networks is None:
             return  # nobody asked for it: what is there stays
-        wanted = {each.name: each for each in discovered(networks, self.nodes.all(), ours)}
+        wanted = {each.name: each for each in discover_hypernodes(networks, self.nodes.all(), ours)}
         new = [each for name, each in wanted.items() if name not in ours]
         changed = [
             (ours[n], each) for n, each in wanted.items() if n in ours and ours[n].spec.get("members") != each.members
         ]
         gone = [each for name, each in ours.items() if name not in wanted]
-        faults = await each_of(new, self._make)
-        faults += await each_of(changed, lambda pair: self._change(*pair))
-        faults += await each_of(gone, self._drop)
+        faults = await run_concurrently(new, self._create)
+        faults += await run_concurrently(changed, lambda pair: self._update(*pair))
+        faults += await run_concurrently(gone, self._delete)
         if faults:
             raise faults[0]
 
-    async def _make(self, wanted: Wanted) -> None:
+    async def _create(self, wanted: DesiredHyperNode) -> None:
         await self.ensure(HYPER_NODES, "", wanted.body())
 
-    async def _change(self, item: Whole, wanted: Wanted) -> None:
+    async def _update(self, item: UntypedObject, wanted: DesiredHyperNode) -> None:
         await self.replace(HYPER_NODES, item, {"/spec/members": wanted.members})
 
-    async def _drop(self, item: Whole) -> None:
+    async def _delete(self, item: UntypedObject) -> None:
         await self.delete(HYPER_NODES, item)
 
 
 @dataclass(slots=True)
-class Wanted:
+class DesiredHyperNode:
     """A hypernode that the labels of nodes describe."""
 
     name: str
@@ -159,9 +159,11 @@ def label_networks(text: str) -> dict[str, list[str]] | None:
     return networks
 
 
-def discovered(networks: Mapping[str, list[str]], nodes: Iterable[Node], known: Mapping[str, Whole]) -> list[Wanted]:
+def discover_hypernodes(
+    networks: Mapping[str, list[str]], nodes: Iterable[Node], known: Mapping[str, UntypedObject]
+) -> list[DesiredHyperNode]:
     """The hypernodes that these nodes make up. One that is known under another name keeps it."""
-    found: dict[tuple[str, str, str], Wanted] = {}
+    found: dict[tuple[str, str, str], DesiredHyperNode] = {}
     for node in nodes:
         for network, labels in networks.items():
             member = node.name
@@ -171,13 +173,13 @@ def discovered(networks: Mapping[str, list[str]], nodes: Iterable[Node], known: 
                     break
                 key = (network, label, value)
                 if key not in found:
-                    found[key] = Wanted(_name(network, tier, label, value, known), tier, label, value, set())
+                    found[key] = DesiredHyperNode(_name(network, tier, label, value, known), tier, label, value, set())
                 found[key].names.add(member)
                 member = found[key].name
     return list(found.values())
 
 
-def _name(network: str, tier: int, label: str, value: str, known: Mapping[str, Whole]) -> str:
+def _name(network: str, tier: int, label: str, value: str, known: Mapping[str, UntypedObject]) -> str:
     prefix = f"hypernode-{re.sub(r'[^a-z0-9.-]', '-', network.lower())}-tier{tier}"
     for name, item in sorted(known.items()):
         if name.startswith(prefix) and item.metadata.labels.get(label) == value:
@@ -185,7 +187,7 @@ def _name(network: str, tier: int, label: str, value: str, known: Mapping[str, W
     return f"{prefix}-{hashlib.sha256(f'{label}={value}'.encode()).hexdigest()[:5]}"
 
 
-def node_count(item: Whole, nodes: Iterable[Node]) -> int:
+def node_count(item: UntypedObject, nodes: Iterable[Node]) -> int:
     """How many nodes are members of a hypernode by themselves."""
     names: set[str] = set()
     nodes = list(nodes)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bayplan.admission.volcano_kinds_validation import job_flow_fault
-from bayplan.controllers.core.api_types import Tree, Whole
+from bayplan.admission.volcano_kinds_validation import job_flow_error
+from bayplan.controllers.core.api_types import Tree, UntypedObject
 from bayplan.controllers.core.owner_refs import owner_reference
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.volcano.controller import BatchController
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.volcano.controller import VolcanoController
 from bayplan.controllers.volcano.resources import (
     JOB_FLOWS,
     JOB_TEMPLATES,
     VC_JOBS,
-    tree_of,
+    object_to_dict,
 )
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 from bayplan.objects.volcano.constants import (
     COMPLETED,
     FAILED,
@@ -30,39 +30,39 @@ from bayplan.objects.volcano.constants import (
     TERMINATED,
 )
 
-SUCCEED = "Succeed"
-_LISTS = {
+FLOW_SUCCEED = "Succeed"
+_STATUS_LISTS = {
     "pendingJobs": PENDING,
     "runningJobs": RUNNING,
     "failedJobs": FAILED,
     "completedJobs": COMPLETED,
     "terminatedJobs": TERMINATED,
 }
-_KNOWN = (*_LISTS.values(), "Completing", "Terminating")
+_KNOWN = (*_STATUS_LISTS.values(), "Completing", "Terminating")
 
 
-class JobFlows(BatchController):
+class JobFlowController(VolcanoController):
     """Runs flows of jobs."""
 
     name = "volcano-jobflow-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.flows = self.feed(JOB_FLOWS, Whole)
-        self.templates = self.feed(JOB_TEMPLATES, Whole)
-        self.jobs = self.feed(VC_JOBS, Whole)
+        self.flows = self.informer(JOB_FLOWS, UntypedObject)
+        self.templates = self.informer(JOB_TEMPLATES, UntypedObject)
+        self.jobs = self.informer(VC_JOBS, UntypedObject)
         self._told: set[str] = set()
-        self.flows.listen(self.enqueue)
-        self.templates.listen(self._on_template)
-        self.jobs.listen(self._on_job)
+        self.flows.add_handler(self.enqueue)
+        self.templates.add_handler(self._on_template)
+        self.jobs.add_handler(self._on_job)
 
-    def _on_template(self, _: Whole | None, new: Whole | None) -> None:
+    def _on_template(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
         """Flows wait for a template that is not there yet."""
-        for flow in self.flows.within(new.namespace) if new is not None else ():
+        for flow in self.flows.by_namespace(new.namespace) if new is not None else ():
             if any(step.get("name") == new.name for step in flow.spec.get("flows") or () if new is not None):
                 self.enqueue(None, flow)
 
-    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_job(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         job = new if new is not None else old
         assert job is not None
         owner = job.metadata.controller
@@ -70,27 +70,27 @@ class JobFlows(BatchController):
             self.queue.add((job.namespace, owner.name))
 
     async def sync(self, key: Key) -> float | None:
-        flow = self.latest(self.flows, key)
+        flow = self.get_latest(self.flows, key)
         if flow is None or flow.terminating:
             return None
         jobs = self.jobs.owned_by(flow.uid)
         phase = str((flow.status.get("state") or {}).get("phase") or "")
-        if phase == SUCCEED and flow.spec.get("jobRetainPolicy") == "delete":
+        if phase == FLOW_SUCCEED and flow.spec.get("jobRetainPolicy") == "delete":
             for job in jobs:
                 await self.delete(VC_JOBS, job, propagation="Background")
             return None
-        fault = job_flow_fault(tree_of(flow))
+        fault = job_flow_error(object_to_dict(flow))
         if fault:
-            self._once(flow, "InvalidFlow", fault)
+            self._record_once(flow, "InvalidFlow", fault)
         else:
             await self._deploy(flow, jobs)
-        now = whole_time(self.clock.now())
+        now = format_time(self.clock.now())
         status = flow_status(flow, jobs, now)
         status["state"] = {"phase": flow_phase(phase, status, len(flow.spec.get("flows") or ()))}
         await self.replace_status(JOB_FLOWS, flow, status)
         return None
 
-    async def _deploy(self, flow: Whole, jobs: Sequence[Whole]) -> None:
+    async def _deploy(self, flow: UntypedObject, jobs: Sequence[UntypedObject]) -> None:
         """Make the jobs whose turn it is."""
         by_name = {job.name: job for job in jobs}
         for step in flow.spec.get("flows") or ():
@@ -102,29 +102,29 @@ class JobFlows(BatchController):
             template = self.templates.get(flow.namespace, step["name"])
             if template is None:
                 note = f"there is no JobTemplate {step['name']} in namespace {flow.namespace}; the step waits for it"
-                self._once(flow, "TemplateNotFound", note)
-            elif await self.ensure(VC_JOBS, flow.namespace, job_of(flow, template, name)):
-                self.say(JOB_FLOWS, flow, "Created", f"create a job named {name}!")
+                self._record_once(flow, "TemplateNotFound", note)
+            elif await self.ensure(VC_JOBS, flow.namespace, flow_job(flow, template, name)):
+                self.record_event(JOB_FLOWS, flow, "Created", f"create a job named {name}!")
 
-    def _once(self, flow: Whole, reason: str, note: str) -> None:
+    def _record_once(self, flow: UntypedObject, reason: str, note: str) -> None:
         if f"{flow.uid} {note}" not in self._told:
             self._told.add(f"{flow.uid} {note}")
-            self.say(JOB_FLOWS, flow, reason, note, warning=True)
+            self.record_event(JOB_FLOWS, flow, reason, note, warning=True)
 
 
-class JobTemplates(BatchController):
+class JobTemplateController(VolcanoController):
     """Notes down which jobs came from a template."""
 
     name = "volcano-jobtemplate-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.templates = self.feed(JOB_TEMPLATES, Whole)
-        self.jobs = self.feed(VC_JOBS, Whole)
-        self.templates.listen(self.enqueue)
-        self.jobs.listen(self._on_job)
+        self.templates = self.informer(JOB_TEMPLATES, UntypedObject)
+        self.jobs = self.informer(VC_JOBS, UntypedObject)
+        self.templates.add_handler(self.enqueue)
+        self.jobs.add_handler(self._on_job)
 
-    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_job(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         job = new if new is not None else old
         assert job is not None
         namespace, _, name = job.metadata.labels.get(TEMPLATE_LABEL, "").partition(".")
@@ -132,17 +132,17 @@ class JobTemplates(BatchController):
             self.queue.add((namespace, name))
 
     async def sync(self, key: Key) -> float | None:
-        template = self.latest(self.templates, key)
+        template = self.get_latest(self.templates, key)
         if template is None:
             return None
         mark = f"{template.namespace}.{template.name}"
-        names = [job.name for job in self.jobs.within(key[0]) if job.metadata.labels.get(TEMPLATE_LABEL) == mark]
+        names = [job.name for job in self.jobs.by_namespace(key[0]) if job.metadata.labels.get(TEMPLATE_LABEL) == mark]
         if names:
             await self.replace_status(JOB_TEMPLATES, template, {**template.status, "jobDependsOnList": sorted(names)})
         return None
 
 
-def job_of(flow: Whole, template: Whole, name: str) -> Tree:
+def flow_job(flow: UntypedObject, template: UntypedObject, name: str) -> Tree:
     """The job of a step."""
     marks = {
         TEMPLATE_LABEL: f"{flow.namespace}.{template.name}",
@@ -157,7 +157,7 @@ def job_of(flow: Whole, template: Whole, name: str) -> Tree:
     return {"metadata": metadata, "spec": template.spec}
 
 
-def phase_of(job: Whole | None) -> str:
+def phase_of(job: UntypedObject | None) -> str:
     return str((job.status.get("state") or {}).get("phase") or "") if job is not None else ""
 
 
@@ -168,19 +168,19 @@ def flow_phase(phase: str, status: Tree, steps: int) -> str:
     )
     if phase in ("", PENDING):
         if (running or completed) and not failed:
-            return SUCCEED if completed == steps else RUNNING
+            return FLOW_SUCCEED if completed == steps else RUNNING
         return FAILED if failed or terminated else PENDING
     if phase == RUNNING:
         if completed == steps:
-            return SUCCEED
+            return FLOW_SUCCEED
         return FAILED if failed else RUNNING
     return phase
 
 
-def flow_status(flow: Whole, jobs: Sequence[Whole], now: str) -> Tree:
+def flow_status(flow: UntypedObject, jobs: Sequence[UntypedObject], now: str) -> Tree:
     """What a flow's status says of its jobs."""
     jobs = sorted(jobs, key=lambda job: job.name)
-    status: Tree = {key: [job.name for job in jobs if phase_of(job) == phase] for key, phase in _LISTS.items()}
+    status: Tree = {key: [job.name for job in jobs if phase_of(job) == phase] for key, phase in _STATUS_LISTS.items()}
     status["unKnowJobs"] = [job.name for job in jobs if phase_of(job) not in _KNOWN]
     status["conditions"] = {job.name: _condition(job) for job in jobs}
     before = {each["name"]: each for each in flow.status.get("jobStatusList") or ()}
@@ -189,7 +189,7 @@ def flow_status(flow: Whole, jobs: Sequence[Whole], now: str) -> Tree:
     return status
 
 
-def _condition(job: Whole) -> Tree:
+def _condition(job: UntypedObject) -> Tree:
     found: Tree = {"phase": phase_of(job), "createTime": _created(job)}
     for ours, theirs in (("runningDuration", "runningDuration"), ("taskStatusCount", "taskStatusCount")):
         if job.status.get(theirs):
@@ -197,7 +197,7 @@ def _condition(job: Whole) -> Tree:
     return found
 
 
-def _job_status(job: Whole, before: Tree | None, now: str) -> Tree:
+def _job_status(job: UntypedObject, before: Tree | None, now: str) -> Tree:
     phase = phase_of(job)
     history = [dict(each) for each in (before or {}).get("runningHistories") or ()]
     if phase and (not history or history[-1].get("state") != phase):
@@ -212,6 +212,6 @@ def _job_status(job: Whole, before: Tree | None, now: str) -> Tree:
     return found
 
 
-def _created(job: Whole) -> str:
+def _created(job: UntypedObject) -> str:
     created = job.metadata.creation_timestamp
-    return whole_time(created) if created is not None else ""
+    return format_time(created) if created is not None else ""

@@ -1,6 +1,6 @@
 """What do a job's plugins add? Environment, ports and mounts to its pods; services, hosts and keys beside them.
 
-`plugin_fault` says whether a job can start with them; `add_plugins` changes a pod before it is made; `plugin_objects`
+`plugin_error` says whether a job can start with them; `add_plugins` changes a pod before it is made; `plugin_objects`
 says which objects have to exist as long as the job runs. Pure, but for the key pair of `ssh`, which is drawn once.
 Names, ports and variables are Volcano's.
 """
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from bayplan.admission.job_validation import flag
+from bayplan.admission.job_validation import argument_value
 from bayplan.admission.volcano_defaults import replicas
-from bayplan.client import Resource
+from bayplan.client import GroupVersionResource
 from bayplan.controllers.core.api_types import CONFIG_MAPS, SERVICES, Tree
 from bayplan.controllers.volcano.job_view import JobView
 from bayplan.controllers.volcano.resources import NETWORK_POLICIES, SECRETS
@@ -35,17 +35,17 @@ until nc -z {host} {port} 2>/dev/null; do
 done"""
 
 Arguments = list[str]
-Adder = Callable[[JobView, Tree, int, Tree, Arguments], None]
+PodModifier = Callable[[JobView, Tree, int, Tree, Arguments], None]
 
 
 def add_plugins(job: JobView, task: Tree, index: int, pod: Tree) -> None:
     """Change a pod as the job's plugins want it."""
     for name, arguments in job.plugins.items():
-        if name in _ADDERS:
-            _ADDERS[name](job, task, index, pod, arguments)
+        if name in _POD_MODIFIERS:
+            _POD_MODIFIERS[name](job, task, index, pod, arguments)
 
 
-def plugin_fault(job: JobView) -> str:
+def plugin_error(job: JobView) -> str:
     """Why a plugin can make no pod of a job: `ray` has nothing to tell workers without a head. Others do without."""
     if "ray" not in job.plugins or job.task(head := _ray_head(job.plugins["ray"])) is not None:
         return ""
@@ -60,12 +60,12 @@ def _all_containers(pod: Tree) -> list[Tree]:
     return [*_containers(pod), *(pod["spec"].get("initContainers") or ())]
 
 
-def _set(containers: list[Tree], *variables: Tree) -> None:
+def _add_env(containers: list[Tree], *variables: Tree) -> None:
     for container in containers:
         container.setdefault("env", []).extend(dict(each) for each in variables)
 
 
-def _open(container: Tree, name: str, port: int) -> None:
+def _add_port(container: Tree, name: str, port: int) -> None:
     ports = container.setdefault("ports", [])
     if all(each.get("containerPort") != port for each in ports):
         ports.append({"name": name, "containerPort": port})
@@ -73,27 +73,29 @@ def _open(container: Tree, name: str, port: int) -> None:
 
 def _env(_job: JobView, _task: Tree, index: int, pod: Tree, _: Arguments) -> None:
     number = str(index)
-    _set(_all_containers(pod), {"name": "VK_TASK_INDEX", "value": number}, {"name": "VC_TASK_INDEX", "value": number})
+    _add_env(
+        _all_containers(pod), {"name": "VK_TASK_INDEX", "value": number}, {"name": "VC_TASK_INDEX", "value": number}
+    )
 
 
 def _svc(job: JobView, _task: Tree, _index: int, pod: Tree, _: Arguments) -> None:
     spec, config = pod["spec"], f"{job.name}-svc"
     spec["hostname"] = spec.get("hostname") or pod["metadata"]["name"]
     spec["subdomain"] = spec.get("subdomain") or job.name
-    names = [name for task in job.tasks for name in (f"VC_{_upper(task)}_HOSTS", f"VC_{_upper(task)}_NUM")]
+    names = [name for task in job.tasks for name in (f"VC_{_env_name(task)}_HOSTS", f"VC_{_env_name(task)}_NUM")]
     variables = [{"name": name, "valueFrom": {"configMapKeyRef": {"name": config, "key": name}}} for name in names]
-    _set(_all_containers(pod), *variables)
+    _add_env(_all_containers(pod), *variables)
     spec.setdefault("volumes", []).append({"name": config, "configMap": {"name": config}})
     for container in _all_containers(pod):
         container.setdefault("volumeMounts", []).append({"name": config, "mountPath": HOSTS_FOLDER})
 
 
-def _upper(task: Tree) -> str:
+def _env_name(task: Tree) -> str:
     return str(task["name"]).replace("-", "_").upper()
 
 
 def _ssh(job: JobView, _task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
-    folder, secret = flag(arguments, "ssh-key-file-path", SSH_FOLDER), f"{job.name}-ssh"
+    folder, secret = argument_value(arguments, "ssh-key-file-path", SSH_FOLDER), f"{job.name}-ssh"
     mode = 0o600 if folder == SSH_FOLDER else 0o644
     items = [{"key": name, "path": f".ssh/{name}"} for name in _KEY_FILES]
     source = {"secretName": secret, "items": items, "defaultMode": mode}
@@ -104,7 +106,7 @@ def _ssh(job: JobView, _task: Tree, _index: int, pod: Tree, arguments: Arguments
 
 
 def _pytorch(job: JobView, task: Tree, index: int, pod: Tree, arguments: Arguments) -> None:
-    master, worker = flag(arguments, "master", "master"), flag(arguments, "worker", "worker")
+    master, worker = argument_value(arguments, "master", "master"), argument_value(arguments, "worker", "worker")
     port = _number(arguments, "port", 23456)
     leading = job.task(master)
     if leading is None:
@@ -121,9 +123,9 @@ def _pytorch(job: JobView, task: Tree, index: int, pod: Tree, arguments: Argumen
         rank = index + 1 if task["name"] == worker else 0
         variables.append({"name": "RANK", "value": str(rank)})
     for container in _containers(pod):
-        _open(container, "pytorchjob-port", port)
-    _set(_containers(pod), *variables)
-    if task["name"] == worker and flag(arguments, "wait-master-enabled", "false") == "true":
+        _add_port(container, "pytorchjob-port", port)
+    _add_env(_containers(pod), *variables)
+    if task["name"] == worker and argument_value(arguments, "wait-master-enabled", "false") == "true":
         _wait_for(pod, address, port, arguments)
 
 
@@ -132,27 +134,27 @@ def _wait_for(pod: Tree, host: str, port: int, arguments: Arguments) -> None:
     if any(each.get("name") == "wait-for-master" for each in first):
         return
     script = _WAIT_FOR_MASTER.format(host=host, port=port, limit=_number(arguments, "wait-master-timeout", 300))
-    image = flag(arguments, "wait-master-image", "busybox:1.36.1")
+    image = argument_value(arguments, "wait-master-image", "busybox:1.36.1")
     first.append({"name": "wait-for-master", "image": image, "command": ["sh", "-c", script]})
 
 
 def _mpi(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
-    workers = job.task(flag(arguments, "worker", "worker"))
-    leads = task["name"] == flag(arguments, "master", "master")
+    workers = job.task(argument_value(arguments, "worker", "worker"))
+    leads = task["name"] == argument_value(arguments, "master", "master")
     if leads and workers is None:
         return
     port = _number(arguments, "port", 22)
     for container in _all_containers(pod):
-        _open(container, "mpijob-port", port)
+        _add_port(container, "mpijob-port", port)
     if leads and workers is not None:
-        _set(_all_containers(pod), {"name": "MPI_HOST", "value": ",".join(job.hosts(workers))})
+        _add_env(_all_containers(pod), {"name": "MPI_HOST", "value": ",".join(job.hosts(workers))})
 
 
 def _tensorflow(job: JobView, task: Tree, index: int, pod: Tree, arguments: Arguments) -> None:
     if len(job.tasks) == 1 and replicas(job.tasks[0]) == 1:
         return  # alone it needs nobody
     port = _number(arguments, "port", 2222)
-    roles = {flag(arguments, role, role): role for role in ("ps", "worker", "chief", "evaluator")}
+    roles = {argument_value(arguments, role, role): role for role in ("ps", "worker", "chief", "evaluator")}
     hosts = {
         roles[each["name"]]: [f"{host}:{port}" for host in job.hosts(each)]
         for each in job.tasks
@@ -160,7 +162,7 @@ def _tensorflow(job: JobView, task: Tree, index: int, pod: Tree, arguments: Argu
     }
     cluster = {role: hosts[role] for role in ("ps", "worker", "chief", "evaluator") if hosts.get(role)}
     config = {"cluster": cluster, "task": {"type": roles.get(task["name"], task["name"]), "index": index}}
-    _set(_containers(pod), {"name": "TF_CONFIG", "value": json.dumps(config, separators=(",", ":"))})
+    _add_env(_containers(pod), {"name": "TF_CONFIG", "value": json.dumps(config, separators=(",", ":"))})
 
 
 def _ray_ports(arguments: Arguments) -> dict[str, int]:
@@ -172,34 +174,34 @@ def _ray_ports(arguments: Arguments) -> dict[str, int]:
 
 
 def _ray_head(arguments: Arguments) -> str:
-    return flag(arguments, "head", "head")
+    return argument_value(arguments, "head", "head")
 
 
 def _ray(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
-    head, worker = _ray_head(arguments), flag(arguments, "worker", "worker")
+    head, worker = _ray_head(arguments), argument_value(arguments, "worker", "worker")
     leading, ports = job.task(head), _ray_ports(arguments)
     if leading is None:
         return
     for container in _containers(pod):
-        if task["name"] == head and container.get("name") == flag(arguments, "headContainer", "head"):
+        if task["name"] == head and container.get("name") == argument_value(arguments, "headContainer", "head"):
             for name, port in ports.items():
-                _open(container, name, port)
+                _add_port(container, name, port)
             command = (
                 f"ray start --head --block --dashboard-host=0.0.0.0 --port={ports['gcs']} "
                 f"--dashboard-port={ports['dashboard']} --ray-client-server-port={ports['client-server']}"
             )
             container["command"] = ["sh", "-c", command]
-        elif task["name"] == worker and container.get("name") == flag(arguments, "workerContainer", "worker"):
+        elif task["name"] == worker and container.get("name") == argument_value(arguments, "workerContainer", "worker"):
             address = f"{job.hosts(leading)[0]}:{ports['gcs']}" if job.hosts(leading) else ""
             container["command"] = ["sh", "-c", f"ray start --block --address={address}"]
 
 
 def _number(arguments: Arguments, name: str, otherwise: int) -> int:
-    text = flag(arguments, name, str(otherwise))
+    text = argument_value(arguments, name, str(otherwise))
     return int(text) if text.isascii() and text.isdigit() else otherwise
 
 
-_ADDERS: dict[str, Adder] = {
+_POD_MODIFIERS: dict[str, PodModifier] = {
     "env": _env,
     "svc": _svc,
     "ssh": _ssh,
@@ -213,28 +215,28 @@ _ADDERS: dict[str, Adder] = {
 # What stands beside the pods.
 
 
-def plugin_objects(job: JobView) -> Iterator[tuple[str, Resource, Tree]]:
+def plugin_objects(job: JobView) -> Iterator[tuple[str, GroupVersionResource, Tree]]:
     """(plugin, kind, object) for everything that has to exist while the job runs, without owners."""
     for name, arguments in job.plugins.items():
         if name == "svc":
-            yield "svc", CONFIG_MAPS, _named(f"{job.name}-svc", data=hosts_data(job))
-            publish = flag(arguments, "publish-not-ready-addresses", "false") == "true"
+            yield "svc", CONFIG_MAPS, _metadata(f"{job.name}-svc", data=hosts_data(job))
+            publish = argument_value(arguments, "publish-not-ready-addresses", "false") == "true"
             spec = {"clusterIP": "None", "selector": _selector(job), "publishNotReadyAddresses": publish}
-            yield "svc", SERVICES, _named(job.name, spec=spec)
-            if flag(arguments, "disable-network-policy", "false") != "true":
-                yield "svc", NETWORK_POLICIES, _named(job.name, spec=_policy(job))
+            yield "svc", SERVICES, _metadata(job.name, spec=spec)
+            if argument_value(arguments, "disable-network-policy", "false") != "true":
+                yield "svc", NETWORK_POLICIES, _metadata(job.name, spec=_network_policy(job))
         elif name == "ssh":
-            yield "ssh", SECRETS, _named(f"{job.name}-ssh", data={})
+            yield "ssh", SECRETS, _metadata(f"{job.name}-ssh", data={})
         elif name == "ray":
             ports = [
                 {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
                 for name, port in _ray_ports(arguments).items()
             ]
             selector = {**_selector(job), TASK_SPEC: _ray_head(arguments)}
-            yield "ray", SERVICES, _named(f"{job.name}-head-svc", spec={"selector": selector, "ports": ports})
+            yield "ray", SERVICES, _metadata(f"{job.name}-head-svc", spec={"selector": selector, "ports": ports})
 
 
-def _named(name: str, **more: Tree) -> Tree:
+def _metadata(name: str, **more: Tree) -> Tree:
     return {"metadata": {"name": name}, **more}
 
 
@@ -242,7 +244,7 @@ def _selector(job: JobView) -> dict[str, str]:
     return {JOB_NAME: job.name, JOB_NAMESPACE: job.namespace}
 
 
-def _policy(job: JobView) -> Tree:
+def _network_policy(job: JobView) -> Tree:
     """Only the job's own pods reach each other."""
     own = {"matchLabels": _selector(job)}
     return {"podSelector": own, "ingress": [{"from": [{"podSelector": own}]}], "policyTypes": ["Ingress"]}
@@ -254,17 +256,17 @@ def hosts_data(job: JobView) -> dict[str, str]:
     for task in job.tasks:
         hosts, key = job.hosts(task), str(task["name"]).replace("-", "_")
         found[f"{key}.host"] = "\n".join(hosts)
-        found[f"VC_{_upper(task)}_HOSTS"] = ",".join(hosts)
-        found[f"VC_{_upper(task)}_NUM"] = str(len(hosts))
+        found[f"VC_{_env_name(task)}_HOSTS"] = ",".join(hosts)
+        found[f"VC_{_env_name(task)}_NUM"] = str(len(hosts))
     return found
 
 
 def ssh_data(job: JobView) -> dict[str, str]:
     """The files of the secret of `ssh`, in base64: a key pair of the user's, or one that is drawn now."""
     arguments = job.plugins.get("ssh", [])
-    private, public = flag(arguments, "ssh-private-key", ""), flag(arguments, "ssh-public-key", "")
+    private, public = argument_value(arguments, "ssh-private-key", ""), argument_value(arguments, "ssh-public-key", "")
     if not private:
-        private, public = _drawn_keys()
+        private, public = _generate_key_pair()
     port = _number(arguments, "ssh-port", 22)
     config = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
     for host in (host for task in job.tasks for host in job.hosts(task)):
@@ -273,7 +275,7 @@ def ssh_data(job: JobView) -> dict[str, str]:
     return {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
 
 
-def _drawn_keys() -> tuple[str, str]:
+def _generate_key_pair() -> tuple[str, str]:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()

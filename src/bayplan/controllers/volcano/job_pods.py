@@ -94,7 +94,7 @@ def _labels(job: JobView, task: Tree, index: int) -> dict[str, str]:
 
 def claim_name(job: JobView, index: int) -> str:
     """What the claim of a volume without a name is called: the same at every try, so that none is made twice."""
-    return f"{job.name}-pvc-{_mark(job, f'claim {index}')}"
+    return f"{job.name}-pvc-{_stable_hash(job, f'claim {index}')}"
 
 
 def claims_of(job: JobView) -> list[str]:
@@ -109,11 +109,11 @@ def _mount_volumes(job: JobView, spec: Tree) -> None:
         if claim in seen:
             continue
         seen.add(claim)
-        name = f"{job.name}-{_mark(job, f'volume {claim}')}"
+        name = f"{job.name}-{_stable_hash(job, f'volume {claim}')}"
         spec.setdefault("volumes", []).append({"name": name, "persistentVolumeClaim": {"claimName": claim}})
         for container in spec.get("containers") or ():
             container.setdefault("volumeMounts", []).append({"name": name, "mountPath": volume["mountPath"]})
 
 
-def _mark(job: JobView, of: str) -> str:
+def _stable_hash(job: JobView, of: str) -> str:
     return hashlib.sha256(f"{job.uid} {of}".encode()).hexdigest()[:12]

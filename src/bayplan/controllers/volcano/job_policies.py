@@ -14,10 +14,10 @@ from datetime import datetime
 from bayplan.admission.job_validation import policy_events
 from bayplan.admission.volcano_defaults import MAX_RETRY, replicas
 from bayplan.codec.go_duration import DurationError, parse_duration
-from bayplan.controllers.core.api_types import SeenPod, Tree
+from bayplan.controllers.core.api_types import PodFields, Tree
 from bayplan.controllers.volcano.job_view import (
     JobView,
-    out_of_sync,
+    is_out_of_sync,
     partition_of,
     task_of,
     version_of,
@@ -35,7 +35,7 @@ from bayplan.objects.volcano.constants import (
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class JobEvent:
     """Something that a policy may name."""
 
     event: str
@@ -48,47 +48,47 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class JobAction:
     """What is to be done, and to what of the job."""
 
     name: str = SYNC_JOB
     task: str = ""
     pod: str = ""
     partition: str = ""
-    because: str = ""
+    reason: str = ""
 
 
-def happenings(
+def job_events(
     job: JobView,
-    pods: Sequence[SeenPod],
+    pods: Sequence[PodFields],
     *,
     group_phase: str = "",
-    evicted: Iterable[Happening] = (),
+    evicted: Iterable[JobEvent] = (),
     seen: Mapping[str, datetime],
     now: datetime,
-) -> Iterator[Happening]:
+) -> Iterator[JobEvent]:
     """Everything that is the case, what is about single pods first. `seen`: since when a pod is known to be failed."""
-    mine = [pod for pod in pods if not out_of_sync(pod) and version_of(pod) >= job.version]
+    mine = [pod for pod in pods if not is_out_of_sync(pod) and version_of(pod) >= job.version]
     for pod in mine:
         if pod.status.phase == "Failed":
-            yield _about(pod, POD_FAILED, seen.get(pod.uid, now), _exit_code(pod))
+            yield _pod_event(pod, POD_FAILED, seen.get(pod.uid, now), _exit_code(pod))
         elif (pod.status.phase or "Pending") == "Pending":
-            yield _about(pod, POD_PENDING, pod.metadata.creation_timestamp or now)
+            yield _pod_event(pod, POD_PENDING, pod.metadata.creation_timestamp or now)
     running = {pod.name for pod in mine if pod.status.phase == "Running"}
     yield from (each for each in evicted if each.version >= job.version and each.pod not in running)
     for task in job.tasks:
         of_task = [pod for pod in mine if task_of(pod) == task["name"]]
         count = replicas(task)
         if count and sum(pod.status.phase == "Succeeded" for pod in of_task) >= count:
-            yield Happening(TASK_COMPLETED, now, task["name"], version=job.version)
+            yield JobEvent(TASK_COMPLETED, now, task["name"], version=job.version)
         limit = int(task.get("maxRetry") or MAX_RETRY)
         if count and limit != -1 and _restarts(of_task) >= limit:
-            yield Happening(TASK_FAILED, now, task["name"], version=job.version)
+            yield JobEvent(TASK_FAILED, now, task["name"], version=job.version)
     if group_phase == "Unknown":
-        yield Happening(JOB_UNKNOWN, now, version=job.version)
+        yield JobEvent(JOB_UNKNOWN, now, version=job.version)
 
 
-def since_first_seen(happened: Iterable[Happening], seen: dict[tuple[str, str, int], datetime]) -> list[Happening]:
+def with_first_seen_times(happened: Iterable[JobEvent], seen: dict[tuple[str, str, int], datetime]) -> list[JobEvent]:
     """The same, with tasks and groups that are as they are since they were first seen to be. What of `seen` is no
     longer the case is forgotten: its time begins anew when it happens again."""
     found = [
@@ -101,18 +101,18 @@ def since_first_seen(happened: Iterable[Happening], seen: dict[tuple[str, str, i
     return found
 
 
-def _about(pod: SeenPod, event: str, since: datetime, exit_code: int = 0) -> Happening:
-    return Happening(event, since, task_of(pod), pod.name, partition_of(pod), exit_code, version_of(pod))
+def _pod_event(pod: PodFields, event: str, since: datetime, exit_code: int = 0) -> JobEvent:
+    return JobEvent(event, since, task_of(pod), pod.name, partition_of(pod), exit_code, version_of(pod))
 
 
-def _exit_code(pod: SeenPod) -> int:
+def _exit_code(pod: PodFields) -> int:
     """Of the first container alone, as Volcano reads it."""
     statuses = pod.status.container_statuses
     ended = statuses[0].state.terminated if statuses else None
     return ended.exit_code if ended is not None else 0
 
 
-def _restarts(pods: Iterable[SeenPod]) -> int:
+def _restarts(pods: Iterable[PodFields]) -> int:
     live = (pod for pod in pods if pod.status.phase in ("Running", "Pending"))
     return sum(
         each.restart_count
@@ -121,22 +121,22 @@ def _restarts(pods: Iterable[SeenPod]) -> int:
     )
 
 
-def due_action(job: JobView, happened: Iterable[Happening], now: datetime) -> tuple[Action | None, float | None]:
+def due_action(job: JobView, happened: Iterable[JobEvent], now: datetime) -> tuple[JobAction | None, float | None]:
     """What the policies want done now, and after how many seconds they will want something if nothing changes."""
     soonest: float | None = None
     for each in happened:
-        found = policy_for(job, each)
+        found = matching_policy(job, each)
         if found is None:
             continue
         wait_s = timeout_s(found) - (now - each.since).total_seconds()
         if timeout_s(found) and wait_s > 0:
             soonest = wait_s if soonest is None else min(soonest, wait_s)
         else:
-            return Action(str(found["action"]), each.task, each.pod, each.partition, each.event), None
+            return JobAction(str(found["action"]), each.task, each.pod, each.partition, each.event), None
     return None, soonest
 
 
-def policy_for(job: JobView, happened: Happening) -> Tree | None:
+def matching_policy(job: JobView, happened: JobEvent) -> Tree | None:
     """The policy that speaks of this: the task's own before the job's."""
     task = job.task(happened.task) if happened.task else None
     own = (task or {}).get("policies") or []
@@ -158,6 +158,6 @@ def timeout_s(policy: Tree) -> float:
         return 0.0
 
 
-def eviction_of(pod: SeenPod, now: datetime) -> Happening | None:
+def eviction_event(pod: PodFields, now: datetime) -> JobEvent | None:
     """What it means that a pod is gone; nothing where we took it away ourselves."""
-    return None if out_of_sync(pod) else _about(pod, POD_EVICTED, now)
+    return None if is_out_of_sync(pod) else _pod_event(pod, POD_EVICTED, now)

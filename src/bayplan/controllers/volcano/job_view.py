@@ -16,8 +16,8 @@ from bayplan.admission.volcano_defaults import (
     replicas,
     with_job_defaults,
 )
-from bayplan.controllers.core.api_types import SeenPod, Tree, Whole
-from bayplan.controllers.volcano.resources import tree_of
+from bayplan.controllers.core.api_types import PodFields, Tree, UntypedObject
+from bayplan.controllers.volcano.resources import object_to_dict
 from bayplan.objects.volcano.constants import (
     JOB_VERSION,
     OUT_OF_SYNC,
@@ -32,12 +32,12 @@ from bayplan.objects.volcano.constants import (
 class JobView:
     """A job, with defaults."""
 
-    item: Whole
+    item: UntypedObject
     scheduler: str = "volcano"
 
     @cached_property
     def tree(self) -> Tree:
-        return with_job_defaults(tree_of(self.item), scheduler=self.scheduler)
+        return with_job_defaults(object_to_dict(self.item), scheduler=self.scheduler)
 
     @property
     def name(self) -> str:
@@ -124,26 +124,26 @@ class JobView:
         return [f"{pod_name(self.name, task['name'], index)}.{domain}" for index in range(replicas(task))]
 
 
-def task_of(pod: SeenPod) -> str:
+def task_of(pod: PodFields) -> str:
     return pod.metadata.annotations.get(TASK_SPEC, "")
 
 
-def partition_of(pod: SeenPod) -> str:
+def partition_of(pod: PodFields) -> str:
     return pod.metadata.labels.get(PARTITION_ID, "")
 
 
-def version_of(pod: SeenPod) -> int:
+def version_of(pod: PodFields) -> int:
     text = pod.metadata.annotations.get(JOB_VERSION, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def out_of_sync(pod: SeenPod) -> bool:
+def is_out_of_sync(pod: PodFields) -> bool:
     """Whether it was given up already: what happens to it means nothing."""
     return OUT_OF_SYNC in pod.metadata.annotations
 
 
 @dataclass(slots=True)
-class Counts:
+class PodPhaseCounts:
     """How many pods of a job are in which phase."""
 
     pending: int = 0
@@ -155,9 +155,9 @@ class Counts:
     tasks: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @staticmethod
-    def of(pods: Iterable[SeenPod], *, leaving: frozenset[str] = frozenset()) -> Counts:
+    def of(pods: Iterable[PodFields], *, leaving: frozenset[str] = frozenset()) -> PodPhaseCounts:
         """`leaving`: uids of pods that were deleted, whatever the watch says."""
-        counts = Counts()
+        counts = PodPhaseCounts()
         for pod in pods:
             if pod.terminating or pod.uid in leaving:
                 counts.terminating += 1

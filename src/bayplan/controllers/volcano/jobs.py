@@ -13,38 +13,38 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from bayplan.admission.job_validation import job_faults
+from bayplan.admission.job_validation import job_errors
 from bayplan.admission.volcano_defaults import min_available, replicas
 from bayplan.client import STRATEGIC_PATCH, resource_of
 from bayplan.client.work_queue import WorkQueue
-from bayplan.codec.go_duration import Duration
+from bayplan.codec.go_duration import GoDuration
 from bayplan.controllers.core.api_types import (
     PODS,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.core.owner_refs import owner_reference
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.volcano.controller import BatchController, each_of
-from bayplan.controllers.volcano.job_plugins import plugin_fault
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.volcano.controller import VolcanoController, run_concurrently
+from bayplan.controllers.volcano.job_plugins import plugin_error
 from bayplan.controllers.volcano.job_pods import job_pod
 from bayplan.controllers.volcano.job_policies import (
-    Action,
-    Happening,
+    JobAction,
+    JobEvent,
     due_action,
-    eviction_of,
-    happenings,
-    policy_for,
-    since_first_seen,
+    eviction_event,
+    job_events,
+    matching_policy,
     timeout_s,
+    with_first_seen_times,
 )
-from bayplan.controllers.volcano.job_resources import JobFurniture
-from bayplan.controllers.volcano.job_states import FINISHED, Step, step_for
+from bayplan.controllers.volcano.job_resources import JobResources
+from bayplan.controllers.volcano.job_states import FINISHED, JobTransition, transition_for
 from bayplan.controllers.volcano.job_view import (
-    Counts,
     JobView,
-    out_of_sync,
+    PodPhaseCounts,
+    is_out_of_sync,
     partition_of,
     task_of,
 )
@@ -57,7 +57,7 @@ from bayplan.controllers.volcano.resources import (
 )
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 from bayplan.objects.kinds import kind_of
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 from bayplan.objects.volcano.constants import (
     COMMAND_ISSUED,
     OUT_OF_SYNC,
@@ -75,15 +75,15 @@ _ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(slots=True)
-class _Memory:
+class _JobMemory:
     """What is known of a job besides what the watches say."""
 
     commands: deque[str] = field(default_factory=deque)
-    action: Action | None = None
+    action: JobAction | None = None
     """What was begun and is not done."""
     begun_at: tuple[str, int, int] = ("", 0, 0)
     """Where the job stood then."""
-    evicted: list[Happening] = field(default_factory=list)
+    evicted: list[JobEvent] = field(default_factory=list)
     failed_since: dict[str, datetime] = field(default_factory=dict)
     lasting: dict[tuple[str, str, int], datetime] = field(default_factory=dict)
     """Since when a task or the group is as it is, by event, task and the job's version."""
@@ -99,47 +99,47 @@ class _Memory:
         self.action = None
 
 
-class VcJobs(BatchController):
+class VolcanoJobController(VolcanoController):
     """Runs Volcano's jobs."""
 
     name = "volcano-job-controller"
 
-    def __init__(self, world: World, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
+    def __init__(self, world: SharedInformerFactory, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
         super().__init__(world)
         self._scheduler = schedulers[0]
-        self.jobs = self.feed(VC_JOBS, Whole)
-        self.pods = self.feed(PODS, SeenPod)
-        self.groups = self.feed(POD_GROUPS, Whole)
-        self.queues = self.feed(QUEUES, Whole)
-        self.commands = self.feed(COMMANDS, Command)
-        classes = self.feed(resource_of(kind_of(PriorityClass)), PriorityClass)
-        self._furniture = JobFurniture(self, self.groups, classes)
-        self._memories: dict[str, _Memory] = {}
-        self._orders: WorkQueue[Key] = WorkQueue(
-            "command", self._obey, clock=world.clock, chance=world.chance, workers=2
+        self.jobs = self.informer(VC_JOBS, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
+        self.groups = self.informer(POD_GROUPS, UntypedObject)
+        self.queues = self.informer(QUEUES, UntypedObject)
+        self.commands = self.informer(COMMANDS, Command)
+        classes = self.informer(resource_of(kind_of(PriorityClass)), PriorityClass)
+        self._resources = JobResources(self, self.groups, classes)
+        self._memory_by_job: dict[str, _JobMemory] = {}
+        self._command_queue: WorkQueue[Key] = WorkQueue(
+            "command", self._execute_command, clock=world.clock, chance=world.chance, workers=2
         )
-        self.jobs.listen(self._on_job)
-        self.pods.listen(self._on_pod)
-        self.groups.listen(self._on_group)
-        self.queues.listen(self._on_queue)
-        self.commands.listen(self._on_command)
+        self.jobs.add_handler(self._on_job)
+        self.pods.add_handler(self._on_pod)
+        self.groups.add_handler(self._on_group)
+        self.queues.add_handler(self._on_queue)
+        self.commands.add_handler(self._on_command)
 
     async def run(self) -> None:
         await self.synced()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
-            group.create_task(self._orders.run())
+            group.create_task(self._command_queue.run())
 
     # What is heard.
 
-    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_job(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None and old is not None:
-            self._memories.pop(old.uid, None)
-            self._furniture.forget(old.uid)
+            self._memory_by_job.pop(old.uid, None)
+            self._resources.forget(old.uid)
             self.forget(old.uid)
         self.enqueue(old, new)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         pod = new if new is not None else old
         assert pod is not None
         owner = pod.metadata.controller
@@ -150,23 +150,23 @@ class VcJobs(BatchController):
             ours = pod.uid in memory.deleted
             memory.deleted.discard(pod.uid)
             memory.failed_since.pop(pod.uid, None)
-            if not ours and (evicted := eviction_of(pod, self.clock.now())) is not None:
+            if not ours and (evicted := eviction_event(pod, self.clock.now())) is not None:
                 memory.evicted.append(evicted)
             job = self.jobs.get(pod.namespace, owner.name)
             if job is None or job.uid != owner.uid:
-                self._memories.pop(owner.uid, None)  # the job went before its pods
+                self._memory_by_job.pop(owner.uid, None)  # the job went before its pods
         elif new.status.phase == "Failed":
             memory.failed_since.setdefault(new.uid, self.clock.now())
         self.queue.add((pod.namespace, owner.name))
 
-    def _on_group(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_group(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         group = new if new is not None else old
         assert group is not None
         owner = group.metadata.controller
         if owner is not None and owner.kind == "Job" and owner.api_version == VC_JOBS.api_version:
             self.queue.add((group.namespace, owner.name))
 
-    def _on_queue(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_queue(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         """Jobs wait for a queue that is not there yet."""
         if old is None and new is not None:
             for job in self.jobs.all():
@@ -175,9 +175,9 @@ class VcJobs(BatchController):
 
     def _on_command(self, _: Command | None, new: Command | None) -> None:
         if new is not None and new.target is not None and new.target.kind == "Job":
-            self._orders.add((new.namespace, new.name))
+            self._command_queue.add((new.namespace, new.name))
 
-    async def _obey(self, key: Key) -> None:
+    async def _execute_command(self, key: Key) -> None:
         """Take a command: it is deleted before it is executed, so that it is executed once at most."""
         command = self.commands.get(*key)
         if command is None or command.target is None or not await self.delete(COMMANDS, command):
@@ -186,69 +186,71 @@ class VcJobs(BatchController):
         if job is None or job.uid != command.target.uid:
             return
         note = f"Start to execute command {command.action}, and clean it up to make sure executed not more than once."
-        self.say(VC_JOBS, job, COMMAND_ISSUED, note)
+        self.record_event(VC_JOBS, job, COMMAND_ISSUED, note)
         self._memory(job.uid).commands.append(command.action)
         self.enqueue(None, job)
 
-    def remembers(self, uid: str) -> bool:
+    def has_memory_of(self, uid: str) -> bool:
         """Whether anything is kept about a job besides what the watches say."""
-        return uid in self._memories
+        return uid in self._memory_by_job
 
-    def _memory(self, uid: str) -> _Memory:
-        return self._memories.setdefault(uid, _Memory())
+    def _memory(self, uid: str) -> _JobMemory:
+        return self._memory_by_job.setdefault(uid, _JobMemory())
 
     # What is done.
 
     async def sync(self, key: Key) -> float | None:
-        item = self.latest(self.jobs, key)
+        item = self.get_latest(self.jobs, key)
         if item is None or item.terminating:
             return None
         job, memory = JobView(item, self._scheduler), self._memory(item.uid)
         if not job.initiated and not await self._can_start(job, memory):
             return None
         pods = self.pods.owned_by(job.uid)
-        action, wait_s = self._chosen(job, memory, pods)
-        step = step_for(job.phase, action.name)
+        action, wait_s = self._choose_action(job, memory, pods)
+        step = transition_for(job.phase, action.name)
         if action.name != SYNC_JOB:
-            memory.action, memory.begun_at = action, _standing(job)
-            self._tell(job, memory, "ExecuteAction", f"Start to execute action {action.name} ", about=job.version)
+            memory.action, memory.begun_at = action, _status_key(job)
+            self._record_event_once(
+                job, memory, "ExecuteAction", f"Start to execute action {action.name} ", about=job.version
+            )
         if step.kill:
-            await self._kill(job, memory, pods, action, step)
+            await self._kill_pods(job, memory, pods, action, step)
         else:
-            await self._fill(job, memory, pods, step)
+            await self._sync_pods(job, memory, pods, step)
         memory.done()
         return wait_s
 
-    async def _can_start(self, job: JobView, memory: _Memory) -> bool:
+    async def _can_start(self, job: JobView, memory: _JobMemory) -> bool:
         """Whether a new job makes sense and its queue is there; if not, that is said on the job."""
-        fault = job_faults(job.tree).strip() or plugin_fault(job)
+        fault = job_errors(job.tree).strip() or plugin_error(job)
         if not fault and self.queues.get("", job.queue) is None:
             fault = f"queue {job.queue} does not exist; the job starts when it does"
         if not fault:
             return True
-        self._tell(job, memory, "JobStatusError", fault, warning=True)
+        self._record_event_once(job, memory, "JobStatusError", fault, warning=True)
         state = {"phase": PENDING, "reason": "JobStatusError", "message": fault}
         before = job.item.status.get("state") or {}
         if {key: before.get(key) for key in state} != state:
-            state["lastTransitionTime"] = whole_time(self.clock.now())
+            state["lastTransitionTime"] = format_time(self.clock.now())
             await self.replace_status(VC_JOBS, job.item, {**job.item.status, "state": state})
         return False
 
-    def _chosen(self, job: JobView, memory: _Memory, pods: list[SeenPod]) -> tuple[Action, float | None]:
+    def _choose_action(self, job: JobView, memory: _JobMemory, pods: list[PodFields]) -> tuple[JobAction, float | None]:
         """What to do: what was begun, what somebody ordered, or what the policies want."""
         if memory.action is not None:
-            if memory.begun_at == _standing(job):
+            if memory.begun_at == _status_key(job):
                 return memory.action, None
             # Its last write was taken after all, though the answer said otherwise or never came.
             memory.done()
         if memory.commands:
-            return Action(memory.commands[0], because=COMMAND_ISSUED), None
+            return JobAction(memory.commands[0], reason=COMMAND_ISSUED), None
         if job.phase in FINISHED:
             memory.evicted.clear()
-            return Action(), None
+            return JobAction(), None
         group = self.groups.get(job.namespace, job.group_name)
         now = self.clock.now()
-        happened = happenings(
+        happened = job_events(
             job,
             pods,
             group_phase=(group.status.get("phase") or "") if group is not None else "",
@@ -256,37 +258,39 @@ class VcJobs(BatchController):
             seen=memory.failed_since,
             now=now,
         )
-        found, wait_s = due_action(job, since_first_seen(happened, memory.lasting), now)
-        later = [each for each in memory.evicted if (policy := policy_for(job, each)) and timeout_s(policy)]
+        found, wait_s = due_action(job, with_first_seen_times(happened, memory.lasting), now)
+        later = [each for each in memory.evicted if (policy := matching_policy(job, each)) and timeout_s(policy)]
         memory.evicted = later if found is None else []
-        return found or Action(), wait_s
+        return found or JobAction(), wait_s
 
     # Pods go.
 
-    async def _kill(self, job: JobView, memory: _Memory, pods: list[SeenPod], action: Action, step: Step) -> None:
-        targets = _targets(job, pods, action, step)
-        faults = await each_of(
+    async def _kill_pods(
+        self, job: JobView, memory: _JobMemory, pods: list[PodFields], action: JobAction, step: JobTransition
+    ) -> None:
+        targets = _pods_to_kill(job, pods, action, step)
+        faults = await run_concurrently(
             [pod for pod in targets if not pod.terminating and pod.uid not in memory.deleted],
-            lambda pod: self._give_up(memory, pod),
+            lambda pod: self._delete_out_of_sync(memory, pod),
         )
         if faults:
-            self._complain(job, "FailedDeletePod", "deleting", faults)
+            self._report_failure(job, "FailedDeletePod", "deleting", faults)
         if not step.targeted:
-            await self._furniture.clear(job)
-        counts = Counts.of(self.pods.owned_by(job.uid), leaving=frozenset(memory.deleted))
+            await self._resources.delete_unneeded(job)
+        counts = PodPhaseCounts.of(self.pods.owned_by(job.uid), leaving=frozenset(memory.deleted))
         status = dict(job.item.status)
-        if step.becomes and not step.targeted:
+        if step.target_phase and not step.targeted:
             status["version"] = job.version + 1
         if step.retry:
             status["retryCount"] = job.retries + 1
         if not step.targeted:
             status.pop("controlledResources", None)
-        await self._write(job, status, counts, step)
+        await self._update_status(job, status, counts, step)
 
-    async def _give_up(self, memory: _Memory, pod: SeenPod) -> None:
+    async def _delete_out_of_sync(self, memory: _JobMemory, pod: PodFields) -> None:
         """Mark a pod, so that its end means nothing, and delete it."""
         try:
-            if not out_of_sync(pod):
+            if not is_out_of_sync(pod):
                 patch = {"metadata": {"uid": pod.uid, "annotations": {OUT_OF_SYNC: "true"}}}
                 await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, kind=STRATEGIC_PATCH)
             await self.client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid)
@@ -297,24 +301,24 @@ class VcJobs(BatchController):
 
     # Pods come.
 
-    async def _fill(self, job: JobView, memory: _Memory, pods: list[SeenPod], step: Step) -> None:
-        status = await self._furniture.arrange(job)
+    async def _sync_pods(self, job: JobView, memory: _JobMemory, pods: list[PodFields], step: JobTransition) -> None:
+        status = await self._resources.create_missing(job)
         group = self.groups.get(job.namespace, job.group_name)
         phase = (group.status.get("phase") or "") if group is not None else ""
         if group is not None:
-            self._tell_waiting(job, memory, group)
+            self._report_pending_group(job, memory, group)
         made: dict[str, int] = {}
         if phase not in ("", PENDING):
-            made = await self._make_missing(job, pods)
-            await self._drop_extra(job, memory, pods)
-        counts = Counts.of(pods, leaving=frozenset(memory.deleted))
+            made = await self._create_missing_pods(job, pods)
+            await self._delete_extra_pods(job, memory, pods)
+        counts = PodPhaseCounts.of(pods, leaving=frozenset(memory.deleted))
         for task, count in made.items():
             counts.pending += count
             of_task = counts.tasks.setdefault(task, {})
             of_task["Pending"] = of_task.get("Pending", 0) + count
-        await self._write(job, status, counts, step)
+        await self._update_status(job, status, counts, step)
 
-    async def _make_missing(self, job: JobView, pods: list[SeenPod]) -> dict[str, int]:
+    async def _create_missing_pods(self, job: JobView, pods: list[PodFields]) -> dict[str, int]:
         """Make the pods that are not there; how many of each task."""
         there = {pod.name for pod in pods}
         owner = owner_reference(VC_JOBS, job.item)
@@ -330,17 +334,17 @@ class VcJobs(BatchController):
             try:
                 await self.client.create(PODS, body, namespace=job.namespace)
             except AlreadyExists:
-                if self._is_in_the_way(job, body["metadata"]["name"]):
+                if self._name_conflicts(job, body["metadata"]["name"]):
                     raise
                 return  # the watch has not told of it yet
             made[task] = made.get(task, 0) + 1
 
-        faults = await each_of(missing, make)
+        faults = await run_concurrently(missing, make)
         if faults:
-            self._complain(job, "FailedCreatePod", "creating", faults)
+            self._report_failure(job, "FailedCreatePod", "creating", faults)
         return made
 
-    def _is_in_the_way(self, job: JobView, name: str) -> bool:
+    def _name_conflicts(self, job: JobView, name: str) -> bool:
         """Whether a pod of somebody else's has a name that the job needs, and keeps it."""
         pod = self.pods.get(job.namespace, name)
         if pod is None or pod.terminating:
@@ -348,18 +352,18 @@ class VcJobs(BatchController):
         owner = pod.metadata.controller
         return owner is None or owner.uid != job.uid
 
-    async def _drop_extra(self, job: JobView, memory: _Memory, pods: list[SeenPod]) -> None:
+    async def _delete_extra_pods(self, job: JobView, memory: _JobMemory, pods: list[PodFields]) -> None:
         """Delete pods beyond what a task asks for, and those that were given up already."""
         wanted = {pod_name(job.name, task["name"], i) for task in job.tasks for i in range(replicas(task))}
-        extra = [pod for pod in pods if pod.name not in wanted or out_of_sync(pod)]
+        extra = [pod for pod in pods if pod.name not in wanted or is_out_of_sync(pod)]
         extra = [pod for pod in extra if not pod.terminating and pod.uid not in memory.deleted]
-        faults = await each_of(extra, lambda pod: self._give_up(memory, pod))
+        faults = await run_concurrently(extra, lambda pod: self._delete_out_of_sync(memory, pod))
         if faults:
-            self._complain(job, "FailedDeletePod", "deleting", faults)
+            self._report_failure(job, "FailedDeletePod", "deleting", faults)
 
     # What is said.
 
-    async def _write(self, job: JobView, status: Tree, counts: Counts, step: Step) -> None:
+    async def _update_status(self, job: JobView, status: Tree, counts: PodPhaseCounts, step: JobTransition) -> None:
         """The status as it is now: pods counted, and the phase that they make."""
         now = self.clock.now()
         phase = step.phase(job, counts, int(status.get("retryCount") or 0))
@@ -367,7 +371,7 @@ class VcJobs(BatchController):
         state = dict(status.get("state") or {})
         conditions = list(status.get("conditions") or ())
         if phase != state.get("phase"):
-            state = {"phase": phase, "lastTransitionTime": whole_time(now)}
+            state = {"phase": phase, "lastTransitionTime": format_time(now)}
             conditions.append({"status": phase, "lastTransitionTime": state["lastTransitionTime"]})
         new: Tree = {
             **kept,
@@ -379,42 +383,42 @@ class VcJobs(BatchController):
         duration = job.item.status.get("runningDuration")
         created = job.item.metadata.creation_timestamp
         if phase in FINISHED and job.phase not in FINISHED and created is not None:
-            duration = str(Duration.of_seconds(max(0, int((now - created).total_seconds()))))
+            duration = str(GoDuration.of_seconds(max(0, int((now - created).total_seconds()))))
         if duration:
             new["runningDuration"] = duration
         await self.replace_status(VC_JOBS, job.item, new)
 
-    def _complain(self, job: JobView, reason: str, doing: str, faults: list[ApiError]) -> None:
+    def _report_failure(self, job: JobView, reason: str, doing: str, faults: list[ApiError]) -> None:
         """Say what was refused, and try again later."""
         said = "; ".join(dict.fromkeys(fault.details for fault in faults))
-        self._tell(job, self._memory(job.uid), reason, f"Error {doing} pods: {said}", warning=True)
+        self._record_event_once(job, self._memory(job.uid), reason, f"Error {doing} pods: {said}", warning=True)
         raise faults[0]
 
-    def _tell_waiting(self, job: JobView, memory: _Memory, group: Whole) -> None:
+    def _report_pending_group(self, job: JobView, memory: _JobMemory, group: UntypedObject) -> None:
         """Say on the job why its group waits."""
         true = [each for each in group.status.get("conditions") or () if each.get("status") == "True"]
         last = max(true, key=lambda each: each.get("lastTransitionTime") or "", default=None)
         if last is not None and last.get("type") != "Scheduled":
             kind = str(last.get("type")).lower()
             note = f"PodGroup {job.namespace}:{job.name} {kind}, reason: {last.get('message', '')}"
-            self._tell(job, memory, "PodGroupPending", note, warning=True)
+            self._record_event_once(job, memory, "PodGroupPending", note, warning=True)
 
-    def _tell(
-        self, job: JobView, memory: _Memory, reason: str, note: str, *, warning: bool = False, about: int = 0
+    def _record_event_once(
+        self, job: JobView, memory: _JobMemory, reason: str, note: str, *, warning: bool = False, about: int = 0
     ) -> None:
         """Tell an event of a job, once."""
         mark = f"{reason} {note} {about} {job.retries}"
         if mark not in memory.told:
             memory.told.add(mark)
-            self.say(VC_JOBS, job.item, reason, note, warning=warning)
+            self.record_event(VC_JOBS, job.item, reason, note, warning=warning)
 
 
-def _standing(job: JobView) -> tuple[str, int, int]:
+def _status_key(job: JobView) -> tuple[str, int, int]:
     """What every action changes when it is done."""
     return job.phase, job.version, job.retries
 
 
-def _targets(job: JobView, pods: list[SeenPod], action: Action, step: Step) -> list[SeenPod]:
+def _pods_to_kill(job: JobView, pods: list[PodFields], action: JobAction, step: JobTransition) -> list[PodFields]:
     """Which pods go."""
     if step.targeted:
         if action.name == RESTART_POD:
@@ -425,22 +429,22 @@ def _targets(job: JobView, pods: list[SeenPod], action: Action, step: Step) -> l
         assert action.name == RESTART_TASK
         return mine
     last = job.retries >= job.max_retry - 1
-    if step.soft or last:
+    if step.keep_finished_pods or last:
         return [pod for pod in pods if pod.status.phase not in _ENDED]
     return pods
 
 
-def _dependencies_met(job: JobView, task: Tree, pods: list[SeenPod]) -> bool:
+def _dependencies_met(job: JobView, task: Tree, pods: list[PodFields]) -> bool:
     """Whether the tasks that this one waits for have started."""
     depends = task.get("dependsOn") or {}
     names: list[str] = depends.get("name") or []
-    met = [_started(job, name, pods) for name in names]
+    met = [_task_started(job, name, pods) for name in names]
     if len(names) > 1 and depends.get("iteration") == "any":
         return any(met)
     return all(met)
 
 
-def _started(job: JobView, name: str, pods: list[SeenPod]) -> bool:
+def _task_started(job: JobView, name: str, pods: list[PodFields]) -> bool:
     task = job.task(name)
     if task is None:
         return True

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter as Tally
 from typing import Any
 
-from bayplan.controllers.core.api_types import PODS, SeenPod, Whole
-from bayplan.controllers.core.shared_informers import World
+from bayplan.controllers.core.api_types import PODS, PodFields, UntypedObject
+from bayplan.controllers.core.shared_informers import SharedInformerFactory
 from bayplan.controllers.volcano.resources import (
     JOB_FLOWS,
     POD_GROUPS,
@@ -18,21 +18,21 @@ from bayplan.controllers.volcano.resources import (
     VC_JOBS,
 )
 from bayplan.objects.volcano.types import DEFAULT_QUEUE
-from bayplan.telemetry.metrics import Counter, Gauge, Histogram, Registry, Stability, exponential_range
+from bayplan.telemetry.metrics import Counter, Gauge, Histogram, MetricsRegistry, Stability, exponential_range
 
 _PREFIX = "volcano_"
 _PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
 _CREATION = exponential_range(50, 60_000, 30)
 
 
-class BatchCounts:
+class VolcanoControllerMetrics:
     """Volcano's controller metrics, by its names."""
 
-    def __init__(self, world: World, registry: Registry) -> None:
-        self._began = world.clock.now().replace(microsecond=0)  # the API server counts in whole seconds
-        self._groups = world.feed(POD_GROUPS, Whole)
-        self._queues = world.feed(QUEUES, Whole)
-        self._jobs = world.feed(VC_JOBS, Whole)
+    def __init__(self, world: SharedInformerFactory, registry: MetricsRegistry) -> None:
+        self._started_at = world.clock.now().replace(microsecond=0)  # the API server counts in whole seconds
+        self._groups = world.informer(POD_GROUPS, UntypedObject)
+        self._queues = world.informer(QUEUES, UntypedObject)
+        self._jobs = world.informer(VC_JOBS, UntypedObject)
         self._in_phase = {
             phase: Gauge(
                 f"{_PREFIX}queue_pod_group_{phase.lower()}_count",
@@ -58,9 +58,9 @@ class BatchCounts:
         )
         registry.add(*self._in_phase.values(), *self._ended.values(), *self._flows.values(), self._creation)
         registry.collect(self._count_groups)
-        self._jobs.listen(self._on_job)
-        world.feed(JOB_FLOWS, Whole).listen(self._on_flow)
-        world.feed(PODS, SeenPod).listen(self._on_pod)
+        self._jobs.add_handler(self._on_job)
+        world.informer(JOB_FLOWS, UntypedObject).add_handler(self._on_flow)
+        world.informer(PODS, PodFields).add_handler(self._on_pod)
 
     def _count_groups(self) -> None:
         """Every queue has a number; those that are gone have none."""
@@ -71,23 +71,23 @@ class BatchCounts:
             for queue in sorted(queues):
                 gauge.labels(queue).set(found[queue, phase])
 
-    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_job(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None and old is not None:
             for counter in self._ended.values():
                 counter.forget(*_labels(old))
         elif old is not None and new is not None and (phase := _phase(new)) != _phase(old) and phase in self._ended:
             self._ended[phase].labels(*_labels(new)).inc()
 
-    def _on_flow(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_flow(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if old is not None and new is not None and (phase := _phase(new)) != _phase(old) and phase in self._flows:
             self._flows[phase].labels(new.namespace).inc()
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         if old is not None or new is None or (created := new.metadata.creation_timestamp) is None:
             return
         owner = new.metadata.controller
         job = self._jobs.get(new.namespace, owner.name) if owner is not None and owner.kind == "Job" else None
-        if owner is None or job is None or job.uid != owner.uid or created < self._began:
+        if owner is None or job is None or job.uid != owner.uid or created < self._started_at:
             return
         if (born := job.metadata.creation_timestamp) is not None:
             self._creation.observe(max(0.0, 1e3 * (created - born).total_seconds()))
@@ -97,14 +97,14 @@ def _counter(name: str, text: str, *labels: str) -> Counter:
     return Counter(f"{_PREFIX}{name}", text, labels, stability=Stability.NONE)
 
 
-def _phase(item: Whole) -> str:
+def _phase(item: UntypedObject) -> str:
     state: dict[str, Any] = item.status.get("state") or {}
     return str(state.get("phase") or "")
 
 
-def _queue(item: Whole) -> str:
+def _queue(item: UntypedObject) -> str:
     return str(item.spec.get("queue") or DEFAULT_QUEUE)
 
 
-def _labels(job: Whole) -> tuple[str, str]:
+def _labels(job: UntypedObject) -> tuple[str, str]:
     return f"{job.namespace}/{job.name}", _queue(job)

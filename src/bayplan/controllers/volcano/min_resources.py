@@ -17,14 +17,14 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kinds import without_nulls
 from bayplan.objects.resources import is_native, pod_limits, pod_requests
 
-Amounts = dict[str, Quantity]
+QuantityMap = dict[str, Quantity]
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
-def pod_usage(pod: Pod) -> Amounts:
+def pod_usage(pod: Pod) -> QuantityMap:
     """What one pod counts for by the names that quotas use, and by the plain names of devices."""
     requests, limits = pod_requests(pod), pod_limits(pod)
-    found: Amounts = {"pods": Quantity.of(1), "count/pods": Quantity.of(1)}
+    found: QuantityMap = {"pods": Quantity.of(1), "count/pods": Quantity.of(1)}
     for name in _COMPUTE:
         if name in requests:
             found[name] = found[f"requests.{name}"] = requests[name]
@@ -36,32 +36,32 @@ def pod_usage(pod: Pod) -> Amounts:
     return found
 
 
-def times(amounts: Amounts, count: int) -> Amounts:
+def multiply_amounts(amounts: QuantityMap, count: int) -> QuantityMap:
     """So many of it, by doubling: a thousand pods are ten sums."""
-    found: Amounts = {}
+    found: QuantityMap = {}
     while count > 0:
         if count & 1:
-            found = plus(found, amounts)
-        amounts, count = plus(amounts, amounts), count >> 1
+            found = add_amounts(found, amounts)
+        amounts, count = add_amounts(amounts, amounts), count >> 1
     return found
 
 
-def plus(one: Amounts, other: Amounts) -> Amounts:
+def add_amounts(one: QuantityMap, other: QuantityMap) -> QuantityMap:
     return one | {name: one[name] + amount if name in one else amount for name, amount in other.items()}
 
 
-def texts(amounts: Amounts) -> dict[str, str]:
+def format_amounts(amounts: QuantityMap) -> dict[str, str]:
     """As they stand in an object."""
     return {name: str(amount) for name, amount in sorted(amounts.items())}
 
 
-def group_amounts(tasks: list[Tree], least: int, priority_of: Callable[[str], int]) -> Amounts:
+def min_resources_of(tasks: list[Tree], least: int, priority_of: Callable[[str], int]) -> QuantityMap:
     """What the first `least` pods of these tasks take, those of the highest priority first.
 
     Where the job wants fewer than its tasks do, pods are taken as they come; otherwise each task has its own least
     number first, and what the job wants more is filled up from what tasks have left."""
     ranked = sorted(tasks, key=lambda task: -priority_of(_template(task).get("priorityClassName") or ""))
-    total: Amounts = {}
+    total: QuantityMap = {}
     if least < sum(min_available(task) for task in tasks):
         shares = [(task, replicas(task)) for task in ranked]
     else:
@@ -71,12 +71,12 @@ def group_amounts(tasks: list[Tree], least: int, priority_of: Callable[[str], in
     for task, share in shares:
         count = min(left, max(share, 0))
         if count > 0:
-            total = plus(total, times(task_usage(task), count))
+            total = add_amounts(total, multiply_amounts(task_usage(task), count))
             left -= count
     return total
 
 
-def task_usage(task: Tree) -> Amounts:
+def task_usage(task: Tree) -> QuantityMap:
     """What one pod of a task counts for; a template that cannot be read counts as one pod."""
     try:
         pod = msgspec.convert(without_nulls({"spec": _template(task)}), Pod)

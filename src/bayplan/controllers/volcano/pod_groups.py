@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from bayplan.client import STRATEGIC_PATCH, Resource
+from bayplan.client import STRATEGIC_PATCH, GroupVersionResource
 from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.core.api_types import (
     DAEMON_SETS,
@@ -20,13 +20,13 @@ from bayplan.controllers.core.api_types import (
     PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.shared_informers import Feed, Key, World
-from bayplan.controllers.volcano.controller import BatchController
-from bayplan.controllers.volcano.min_resources import pod_usage, texts, times
+from bayplan.controllers.core.shared_informers import Key, SharedIndexInformer, SharedInformerFactory
+from bayplan.controllers.volcano.controller import VolcanoController
+from bayplan.controllers.volcano.min_resources import format_amounts, multiply_amounts, pod_usage
 from bayplan.controllers.volcano.resources import POD_GROUPS
 from bayplan.errors import Forbidden, NotFound, ObjectError
 from bayplan.objects.volcano.constants import (
@@ -46,7 +46,7 @@ from bayplan.objects.volcano.constants import (
 )
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, HARD, SOFT
 
-_OWNERS: dict[str, Resource] = {
+_OWNERS: dict[str, GroupVersionResource] = {
     "ReplicaSet": REPLICA_SETS,
     "DaemonSet": DAEMON_SETS,
     "StatefulSet": STATEFUL_SETS,
@@ -56,29 +56,29 @@ _INHERITED = "volcano.sh/"
 _REVISION = "controller-revision-hash"
 
 
-class PodGroups(BatchController):
+class PodGroupController(VolcanoController):
     """Makes groups for pods without one."""
 
     name = "volcano-podgroup-controller"
     inherits = True
     """Whether what the owners of pods say counts for their groups."""
 
-    def __init__(self, world: World, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
+    def __init__(self, world: SharedInformerFactory, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
         super().__init__(world)
         self._schedulers = schedulers
-        self.pods = self.feed(PODS, SeenPod)
-        self.groups = self.feed(POD_GROUPS, Whole)
-        self._sets: dict[str, Feed[Whole]] = {
-            "ReplicaSet": self.feed(REPLICA_SETS, Whole),
-            "StatefulSet": self.feed(STATEFUL_SETS, Whole),
+        self.pods = self.informer(PODS, PodFields)
+        self.groups = self.informer(POD_GROUPS, UntypedObject)
+        self._sets: dict[str, SharedIndexInformer[UntypedObject]] = {
+            "ReplicaSet": self.informer(REPLICA_SETS, UntypedObject),
+            "StatefulSet": self.informer(STATEFUL_SETS, UntypedObject),
         }
         self._owners: WorkQueue[tuple[str, str, str]] = WorkQueue(
             "owner of pods", self._sync_owner, clock=world.clock, chance=world.chance, workers=2
         )
-        self.pods.listen(self._on_pod)
-        self.groups.listen(self._on_group)
+        self.pods.add_handler(self._on_pod)
+        self.groups.add_handler(self._on_group)
         for kind, feed in self._sets.items():
-            feed.listen(lambda old, new, kind=kind: self._on_owner(kind, old, new))  # type: ignore[misc]
+            feed.add_handler(lambda old, new, kind=kind: self._on_owner(kind, old, new))  # type: ignore[misc]
 
     async def run(self) -> None:
         await self.synced()
@@ -86,21 +86,21 @@ class PodGroups(BatchController):
             group.create_task(self.queue.run())
             group.create_task(self._owners.run())
 
-    def _on_pod(self, _: SeenPod | None, new: SeenPod | None) -> None:
-        if new is not None and self._ours(new) and GROUP_NAME not in new.metadata.annotations:
+    def _on_pod(self, _: PodFields | None, new: PodFields | None) -> None:
+        if new is not None and self._is_scheduled_by_us(new) and GROUP_NAME not in new.metadata.annotations:
             self.queue.add((new.namespace, new.name))
 
-    def _on_owner(self, kind: str, _: Whole | None, new: Whole | None) -> None:
+    def _on_owner(self, kind: str, _: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is not None:
             self._owners.add((kind, new.namespace, new.name))
 
-    def _on_group(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_group(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         """Pods of a set that name a group which is gone would wait for it for ever."""
         owner = old.metadata.controller if old is not None and new is None else None
         if old is not None and owner is not None and owner.kind in self._sets:
             self._owners.add((owner.kind, old.namespace, owner.name))
 
-    def _ours(self, pod: SeenPod) -> bool:
+    def _is_scheduled_by_us(self, pod: PodFields) -> bool:
         return pod.spec.scheduler_name in self._schedulers
 
     async def sync(self, key: Key) -> float | None:
@@ -120,7 +120,7 @@ class PodGroups(BatchController):
             await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, kind=STRATEGIC_PATCH)
         return None
 
-    async def _inherited(self, pod: SeenPod) -> dict[str, str]:
+    async def _inherited(self, pod: PodFields) -> dict[str, str]:
         """The annotations of a pod's owners; of two that say something the first counts."""
         found: dict[str, str] = {}
         for owner in pod.metadata.owner_references if self.inherits else ():
@@ -152,7 +152,7 @@ class PodGroups(BatchController):
             if group is not None:
                 await self.remove(POD_GROUPS, namespace, group.name)
             return
-        pods = [pod for pod in self.pods.owned_by(owner.uid) if self._ours(pod) and pod.active]
+        pods = [pod for pod in self.pods.owned_by(owner.uid) if self._is_scheduled_by_us(pod) and pod.active]
         pods = [pod for pod in pods if pod.metadata.annotations.get(GROUP_NAME, group_of_set) == group_of_set]
         revision = owner.status.get("updateRevision")
         pods = [pod for pod in pods if pod.metadata.labels.get(_REVISION) == revision] or pods
@@ -160,11 +160,11 @@ class PodGroups(BatchController):
         if newest is None:
             return
         if group is not None:
-            await self._follow(group, newest)
+            await self._update_group(group, newest)
         else:
             await self.ensure(POD_GROUPS, namespace, group_for(newest, await self._inherited(newest)))
 
-    async def _follow(self, group: Whole, pod: SeenPod) -> None:
+    async def _update_group(self, group: UntypedObject, pod: PodFields) -> None:
         """Spec, labels and annotations become those that a new group would have, each as a whole; the status stays."""
         wanted = group_for(pod, await self._inherited(pod))
         spec, labels, annotations = wanted["spec"], wanted["metadata"]["labels"], wanted["metadata"]["annotations"]
@@ -182,7 +182,7 @@ class PodGroups(BatchController):
         if differing:
             await self.replace(POD_GROUPS, group, differing)
 
-    async def _queue_unless_named(self, group: Whole) -> str:
+    async def _queue_unless_named(self, group: UntypedObject) -> str:
         """Where a group belongs whose pods name no queue: the namespace may name one, for webhooks to fill in."""
         there = str(group.spec.get("queue") or DEFAULT_QUEUE)
         if there == DEFAULT_QUEUE:
@@ -194,15 +194,15 @@ class PodGroups(BatchController):
         return (tree["metadata"].get("annotations") or {}).get(QUEUE_NAME_OF_PODS) or DEFAULT_QUEUE
 
 
-def group_name(pod: SeenPod) -> str:
+def group_name(pod: PodFields) -> str:
     """What the group of a pod is called: after its owner, or after itself."""
     owner = pod.metadata.controller
     return f"podgroup-{owner.uid if owner is not None else pod.uid}"
 
 
-def group_for(pod: SeenPod, inherited: dict[str, str]) -> Tree:
+def group_for(pod: PodFields, inherited: dict[str, str]) -> Tree:
     """The group of a pod; `inherited`: what its owner's annotations say."""
-    least = _least(inherited)
+    least = _min_member(inherited)
     own, labels = pod.metadata.annotations, pod.metadata.labels
     annotations = {key: value for key, value in inherited.items() if key.startswith(_INHERITED)}
     annotations |= {key: own[key] for key in (PREEMPTABLE, COOLDOWN_TIME, REVOCABLE_ZONE) if key in own}
@@ -212,7 +212,7 @@ def group_for(pod: SeenPod, inherited: dict[str, str]) -> Tree:
             break
     spec: Tree = {"minMember": least}
     with suppress(ObjectError):  # amounts that cannot be read are for the scheduler to complain of
-        spec["minResources"] = texts(times(pod_usage(pod), least))
+        spec["minResources"] = format_amounts(multiply_amounts(pod_usage(pod), least))
     if pod.spec.priority_class_name:
         spec["priorityClassName"] = pod.spec.priority_class_name
     if own.get(QUEUE_NAME_OF_PODS):
@@ -229,7 +229,7 @@ def group_for(pod: SeenPod, inherited: dict[str, str]) -> Tree:
     return {"metadata": metadata, "spec": spec, "status": {"phase": PENDING}}
 
 
-def _least(inherited: dict[str, str]) -> int:
+def _min_member(inherited: dict[str, str]) -> int:
     text = inherited.get(GROUP_MIN_MEMBER, "1")
     return int(text) if text.isascii() and text.isdigit() else 1
 
@@ -244,7 +244,7 @@ def _topology(annotations: dict[str, str]) -> Tree | None:
     return found
 
 
-def _owners(pod: SeenPod) -> list[Tree]:
+def _owners(pod: PodFields) -> list[Tree]:
     references = pod.metadata.owner_references
     if pod.metadata.controller is None:
         mine = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}

@@ -12,7 +12,7 @@ from bayplan.objects.volcano.constants import (
 )
 
 SYNC_QUEUE = "SyncQueue"
-SHUT = (CLOSED, CLOSING)
+CLOSED_STATES = (CLOSED, CLOSING)
 
 
 def state_after(state: str, action: str, groups: int) -> str:

@@ -12,10 +12,10 @@ from contextlib import suppress
 
 from bayplan.client import MERGE_PATCH
 from bayplan.client.work_queue import WorkQueue
-from bayplan.controllers.core.api_types import Tree, Whole
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.volcano.controller import BatchController
-from bayplan.controllers.volcano.queue_states import SHUT, SYNC_QUEUE, state_after
+from bayplan.controllers.core.api_types import Tree, UntypedObject
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.volcano.controller import VolcanoController
+from bayplan.controllers.volcano.queue_states import CLOSED_STATES, SYNC_QUEUE, state_after
 from bayplan.controllers.volcano.resources import (
     COMMANDS,
     POD_GROUPS,
@@ -32,42 +32,45 @@ from bayplan.objects.volcano.constants import (
 )
 from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
 
-_FIRST = ((ROOT_QUEUE, {"reclaimable": False, "weight": 1}), (DEFAULT_QUEUE, {"reclaimable": True, "weight": 1}))
+_DEFAULT_QUEUES = (
+    (ROOT_QUEUE, {"reclaimable": False, "weight": 1}),
+    (DEFAULT_QUEUE, {"reclaimable": True, "weight": 1}),
+)
 
 
-class Queues(BatchController):
+class QueueController(VolcanoController):
     """Opens and closes queues."""
 
     name = "volcano-queue-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.queues = self.feed(QUEUES, Whole)
-        self.groups = self.feed(POD_GROUPS, Whole)
-        self.commands = self.feed(COMMANDS, Command)
+        self.queues = self.informer(QUEUES, UntypedObject)
+        self.groups = self.informer(POD_GROUPS, UntypedObject)
+        self.commands = self.informer(COMMANDS, Command)
         self._of_queue: dict[str, set[Key]] = defaultdict(set)
         self._children: dict[str, set[str]] = defaultdict(set)
         self._actions: dict[str, str] = {}
         """What is to be done to a queue beyond looking at it."""
         self._told: set[str] = set()
-        self._orders: WorkQueue[Key] = WorkQueue(
-            "command", self._obey, clock=world.clock, chance=world.chance, workers=2
+        self._command_queue: WorkQueue[Key] = WorkQueue(
+            "command", self._execute_command, clock=world.clock, chance=world.chance, workers=2
         )
-        self.queues.listen(self._on_queue)
-        self.groups.listen(self._on_group)
-        self.commands.listen(self._on_command)
+        self.queues.add_handler(self._on_queue)
+        self.groups.add_handler(self._on_group)
+        self.commands.add_handler(self._on_command)
 
     async def run(self) -> None:
         await self.synced()
-        for name, _ in _FIRST:
+        for name, _ in _DEFAULT_QUEUES:
             self.queue.add(("", name))
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
-            group.create_task(self._orders.run())
+            group.create_task(self._command_queue.run())
 
     # What is heard.
 
-    def _on_queue(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_queue(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if old is not None:
             self._children[_parent(old)].discard(old.name)
         if new is not None:
@@ -77,7 +80,7 @@ class Queues(BatchController):
                     self.queue.add(("", child))
         self.enqueue(old, new)
 
-    def _on_group(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_group(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         for item, there in ((old, False), (new, True)):
             if item is not None:
                 name, key = item.spec.get("queue") or DEFAULT_QUEUE, (item.namespace, item.name)
@@ -88,19 +91,19 @@ class Queues(BatchController):
 
     def _on_command(self, _: Command | None, new: Command | None) -> None:
         if new is not None and new.target is not None and new.target.kind == "Queue":
-            self._orders.add((new.namespace, new.name))
+            self._command_queue.add((new.namespace, new.name))
 
-    async def _obey(self, key: Key) -> None:
+    async def _execute_command(self, key: Key) -> None:
         """Take a command: it is deleted before it is executed, so that it is executed once at most."""
         command = self.commands.get(*key)
         if command is None or command.target is None or not await self.delete(COMMANDS, command):
             return
         queue = self.queues.get("", command.target.name)
         if queue is not None:
-            self.say(QUEUES, queue, COMMAND_ISSUED, f"Start to execute command {command.action}")
-            self._order(queue.name, command.action)
+            self.record_event(QUEUES, queue, COMMAND_ISSUED, f"Start to execute command {command.action}")
+            self._request_action(queue.name, command.action)
 
-    def _order(self, name: str, action: str) -> None:
+    def _request_action(self, name: str, action: str) -> None:
         self._actions[name] = action
         self.queue.add(("", name))
 
@@ -108,10 +111,10 @@ class Queues(BatchController):
 
     async def sync(self, key: Key) -> float | None:
         name = key[1]
-        queue = self.latest(self.queues, key)
+        queue = self.get_latest(self.queues, key)
         if queue is None:
             self._actions.pop(name, None)
-            spec = dict(_FIRST).get(name)
+            spec = dict(_DEFAULT_QUEUES).get(name)
             if spec is not None:
                 await self.ensure(QUEUES, "", {"metadata": {"name": name}, "spec": spec})
             return None
@@ -121,103 +124,105 @@ class Queues(BatchController):
         if action == OPEN_QUEUE and _state(queue) != OPEN:
             self._check_parent(queue)
             await self._open(queue)
-        elif action == CLOSE_QUEUE and _state(queue) not in SHUT:
+        elif action == CLOSE_QUEUE and _state(queue) not in CLOSED_STATES:
             await self._close(queue)
         else:
-            await self._look(queue)
-        self._carried_out(name, action)
+            await self._sync_state(queue)
+        self._finish_action(name, action)
         return None
 
-    def _carried_out(self, name: str, action: str) -> None:
+    def _finish_action(self, name: str, action: str) -> None:
         """Drop an action. A command that arrived in the meantime replaced it and stays."""
         if self._actions.get(name) == action:
             del self._actions[name]
 
-    def _check_parent(self, queue: Whole) -> None:
+    def _check_parent(self, queue: UntypedObject) -> None:
         """A queue below a closed one stays closed."""
         parent = self.queues.get("", _parent(queue)) if _parent(queue) != ROOT_QUEUE else None
-        if parent is not None and _state(parent) in SHUT:
+        if parent is not None and _state(parent) in CLOSED_STATES:
             note = (
                 f"Failed to open queue {queue.name} because its parent queue {parent.name} is closing or closed. "
                 "Open the parent queue first."
             )
-            self.say(QUEUES, queue, OPEN_QUEUE, note, warning=True)
+            self.record_event(QUEUES, queue, OPEN_QUEUE, note, warning=True)
             self._actions.pop(queue.name, None)
             raise ObjectError(note)
 
-    async def _open(self, queue: Whole) -> None:
-        await self._become(queue, OPEN)
+    async def _open(self, queue: UntypedObject) -> None:
+        await self._set_state(queue, OPEN)
         if queue.metadata.annotations.get(CLOSED_BY_PARENT) != "false":
             await self._annotate(queue, "false")
-        self.say(QUEUES, queue, OPEN_QUEUE, "Open queue succeed")
+        self.record_event(QUEUES, queue, OPEN_QUEUE, "Open queue succeed")
         for child in self._children.get(queue.name, ()):
             self.queue.add(("", child))
 
-    async def _close(self, queue: Whole) -> None:
+    async def _close(self, queue: UntypedObject) -> None:
         if queue.name == ROOT_QUEUE:
-            self.say(QUEUES, queue, CLOSE_QUEUE, "Root queue cannot be closed", warning=True)
+            self.record_event(QUEUES, queue, CLOSE_QUEUE, "Root queue cannot be closed", warning=True)
             return
-        await self._become(queue, state_after(_state(queue), CLOSE_QUEUE, self._count(queue)))
-        self.say(QUEUES, queue, CLOSE_QUEUE, "Close queue succeed")
+        await self._set_state(queue, state_after(_state(queue), CLOSE_QUEUE, self._count(queue)))
+        self.record_event(QUEUES, queue, CLOSE_QUEUE, "Close queue succeed")
         for child in self._children.get(queue.name, ()):
             self.queue.add(("", child))
 
-    async def _look(self, queue: Whole) -> None:
+    async def _sync_state(self, queue: UntypedObject) -> None:
         """Nobody wants anything of it: its state as it should be, after what its parent did."""
         parent = self.queues.get("", _parent(queue))
         if queue.name != ROOT_QUEUE and parent is None:
-            self._once(queue, f"parent queue {_parent(queue)} of queue {queue.name} does not exist")
+            self._record_once(queue, f"parent queue {_parent(queue)} of queue {queue.name} does not exist")
         by_parent = queue.metadata.annotations.get(CLOSED_BY_PARENT) == "true"
-        if parent is not None and not self._in_circle(queue):
-            if _state(parent) in SHUT and _state(queue) not in SHUT:
+        if parent is not None and not self._is_in_cycle(queue):
+            if _state(parent) in CLOSED_STATES and _state(queue) not in CLOSED_STATES:
                 await self._annotate(queue, "true")
-                self._order(queue.name, CLOSE_QUEUE)
+                self._request_action(queue.name, CLOSE_QUEUE)
                 await self._close(queue)
-                self._carried_out(queue.name, CLOSE_QUEUE)
+                self._finish_action(queue.name, CLOSE_QUEUE)
                 return
-            if _state(parent) == OPEN and _state(queue) in SHUT and by_parent:
+            if _state(parent) == OPEN and _state(queue) in CLOSED_STATES and by_parent:
                 await self._open(queue)
                 return
-        await self._become(queue, state_after(_state(queue), SYNC_QUEUE, self._count(queue)))
+        await self._set_state(queue, state_after(_state(queue), SYNC_QUEUE, self._count(queue)))
 
-    def _in_circle(self, queue: Whole) -> bool:
+    def _is_in_cycle(self, queue: UntypedObject) -> bool:
         """Whether a queue, or one above it, is below itself; it then stands alone, and that is said."""
         seen, above = [queue.name], _parent(queue)
         while above not in ("", ROOT_QUEUE):
             if above in seen:
                 circle = " > ".join(reversed([*seen[seen.index(above) :], above]))
                 below = "itself" if above == queue.name else "queues that are below themselves"
-                self._once(queue, f"queue {queue.name} is below {below}: {circle}; give one of them another parent")
+                self._record_once(
+                    queue, f"queue {queue.name} is below {below}: {circle}; give one of them another parent"
+                )
                 return True
             seen.append(above)
             found = self.queues.get("", above)
             above = _parent(found) if found is not None else ""
         return False
 
-    def _once(self, queue: Whole, note: str) -> None:
+    def _record_once(self, queue: UntypedObject, note: str) -> None:
         if f"{queue.uid} {note}" not in self._told:
             self._told.add(f"{queue.uid} {note}")
-            self.say(QUEUES, queue, "InvalidHierarchy", note, warning=True)
+            self.record_event(QUEUES, queue, "InvalidHierarchy", note, warning=True)
 
-    def _count(self, queue: Whole) -> int:
+    def _count(self, queue: UntypedObject) -> int:
         return len(self._of_queue.get(queue.name, ()))
 
-    async def _become(self, queue: Whole, state: str) -> None:
+    async def _set_state(self, queue: UntypedObject, state: str) -> None:
         """Only the state is written: the rest of the status is the scheduler's."""
         if state != _state(queue):
             body = {"status": {"state": state}}
             with suppress(NotFound):
                 await self.client.patch(QUEUES, body, name=queue.name, subresource="status", kind=MERGE_PATCH)
 
-    async def _annotate(self, queue: Whole, value: str) -> None:
+    async def _annotate(self, queue: UntypedObject, value: str) -> None:
         body: Tree = {"metadata": {"annotations": {CLOSED_BY_PARENT: value}}}
         if queue.metadata.annotations.get(CLOSED_BY_PARENT) != value:
             await self.client.patch(QUEUES, body, name=queue.name, kind=MERGE_PATCH)
 
 
-def _state(queue: Whole) -> str:
+def _state(queue: UntypedObject) -> str:
     return str(queue.status.get("state") or "")
 
 
-def _parent(queue: Whole) -> str:
+def _parent(queue: UntypedObject) -> str:
     return str(queue.spec.get("parent") or ("" if queue.name == ROOT_QUEUE else ROOT_QUEUE))

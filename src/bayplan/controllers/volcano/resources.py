@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bayplan.client import Resource, resource_of
-from bayplan.controllers.core.api_types import ConfigMap, Tree, Whole
+from bayplan.client import GroupVersionResource, resource_of
+from bayplan.controllers.core.api_types import ConfigMap, Tree, UntypedObject
 from bayplan.objects.kinds import Kind
 from bayplan.objects.meta import KubeObject, OwnerReference
 
@@ -18,8 +18,14 @@ class Command(KubeObject, frozen=True):
 
 
 def _resource(
-    name: str, plural: str, group: str, version: str, struct: type[KubeObject] = Whole, *, namespaced: bool = True
-) -> Resource:
+    name: str,
+    plural: str,
+    group: str,
+    version: str,
+    struct: type[KubeObject] = UntypedObject,
+    *,
+    namespaced: bool = True,
+) -> GroupVersionResource:
     return resource_of(Kind(name, plural, group, struct, namespaced=namespaced, versions=(version,)))
 
 
@@ -31,12 +37,12 @@ JOB_FLOWS = _resource("JobFlow", "jobflows", "flow.volcano.sh", "v1alpha1")
 JOB_TEMPLATES = _resource("JobTemplate", "jobtemplates", "flow.volcano.sh", "v1alpha1")
 HYPER_NODES = _resource("HyperNode", "hypernodes", "topology.volcano.sh", "v1alpha1", namespaced=False)
 COMMANDS = _resource("Command", "commands", "bus.volcano.sh", "v1alpha1", Command)
-SECRETS = Resource("", "v1", "secrets")
-NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
-CONFIGURATION = _resource("ConfigMap", "configmaps", "", "v1", ConfigMap)
+SECRETS = GroupVersionResource("", "v1", "secrets")
+NETWORK_POLICIES = GroupVersionResource("networking.k8s.io", "v1", "networkpolicies")
+CONFIG_MAPS = _resource("ConfigMap", "configmaps", "", "v1", ConfigMap)
 
 
-def tree_of(item: Whole) -> Tree:
+def object_to_dict(item: UntypedObject) -> Tree:
     """The object as the rules of `objects` read it."""
     meta = item.metadata
     metadata: Tree = {"name": meta.name, "uid": meta.uid, "labels": meta.labels, "annotations": meta.annotations}

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from bayplan.controllers.core.api_types import Whole
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.volcano.controller import BatchController
+from bayplan.controllers.core.api_types import UntypedObject
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.volcano.controller import VolcanoController
 from bayplan.controllers.volcano.job_states import FINISHED
 from bayplan.controllers.volcano.resources import VC_JOBS
 from bayplan.errors import NotFound
 
 
-class FinishedJobs(BatchController):
+class VolcanoJobTtlController(VolcanoController):
     """Deletes jobs some time after their end."""
 
     name = "volcano-gc-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.jobs = self.feed(VC_JOBS, Whole)
-        self.jobs.listen(self._on_job)
+        self.jobs = self.informer(VC_JOBS, UntypedObject)
+        self.jobs.add_handler(self._on_job)
 
-    def _on_job(self, _: Whole | None, new: Whole | None) -> None:
-        if new is not None and left_s(new, self.clock.now()) is not None:
+    def _on_job(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
+        if new is not None and remaining_ttl_s(new, self.clock.now()) is not None:
             self.enqueue(None, new)
 
     async def sync(self, key: Key) -> float | None:
         job = self.jobs.get(*key)
-        left = left_s(job, self.clock.now()) if job is not None and not job.terminating else None
+        left = remaining_ttl_s(job, self.clock.now()) if job is not None and not job.terminating else None
         if job is None or left is None:
             return None
         if left > 0:
@@ -38,20 +38,20 @@ class FinishedJobs(BatchController):
         except NotFound:
             return None
         # Somebody may have asked for more time since; then the watch is on its way.
-        same = fresh["metadata"]["uid"] == job.uid and fresh["spec"].get("ttlSecondsAfterFinished") == _ttl(job)
+        same = fresh["metadata"]["uid"] == job.uid and fresh["spec"].get("ttlSecondsAfterFinished") == _ttl_seconds(job)
         if same:
             await self.delete(VC_JOBS, job, propagation="Foreground")
         return None
 
 
-def _ttl(job: Whole) -> int | None:
+def _ttl_seconds(job: UntypedObject) -> int | None:
     given = job.spec.get("ttlSecondsAfterFinished")
     return None if given is None else int(given)
 
 
-def left_s(job: Whole, now: datetime) -> float | None:
+def remaining_ttl_s(job: UntypedObject, now: datetime) -> float | None:
     """How many seconds a finished job may stay; None for one that has not ended or may stay for ever."""
-    state, ttl = job.status.get("state") or {}, _ttl(job)
+    state, ttl = job.status.get("state") or {}, _ttl_seconds(job)
     if ttl is None or state.get("phase") not in FINISHED or not state.get("lastTransitionTime"):
         return None
     ended = datetime.fromisoformat(state["lastTransitionTime"])

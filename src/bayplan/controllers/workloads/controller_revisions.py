@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.controllers.core.api_types import (
-    REVISIONS,
-    Revision,
+    CONTROLLER_REVISIONS,
+    ControllerRevision,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.core.owner_refs import owner_reference
 from bayplan.controllers.workloads.template_hash import short_hash
@@ -23,12 +23,12 @@ from bayplan.errors import AlreadyExists
 HASH_LABEL = "controller-revision-hash"
 
 
-def snapshot(owner: Whole) -> Tree:
+def revision_data(owner: UntypedObject) -> Tree:
     """What a revision keeps: a patch that brings the template back."""
     return {"spec": {"template": {**(owner.spec.get("template") or {}), "$patch": "replace"}}}
 
 
-def template_of(revision: Revision, owner: Whole) -> Tree:
+def template_of(revision: ControllerRevision, owner: UntypedObject) -> Tree:
     """The template that a revision keeps; the owner's own where it cannot be read."""
     data = revision.data if isinstance(revision.data, dict) else {}
     found = (data.get("spec") or {}).get("template")
@@ -37,19 +37,23 @@ def template_of(revision: Revision, owner: Whole) -> Tree:
     return {key: value for key, value in found.items() if key != "$patch"}
 
 
-def ordered(revisions: Iterable[Revision]) -> list[Revision]:
+def sort_by_revision(revisions: Iterable[ControllerRevision]) -> list[ControllerRevision]:
     """The oldest first."""
     return sorted(revisions, key=lambda each: (each.revision, str(each.metadata.creation_timestamp), each.name))
 
 
 async def latest_revision(
-    client: Client, resource: Resource, owner: Whole, revisions: Sequence[Revision], label: str
-) -> Revision:
+    client: Client,
+    resource: GroupVersionResource,
+    owner: UntypedObject,
+    revisions: Sequence[ControllerRevision],
+    label: str,
+) -> ControllerRevision:
     """The revision of the owner's template: the newest, an old one brought to the front, or one made now.
 
     `label`: under which the revision itself carries its hash."""
-    wanted = snapshot(owner)
-    known = ordered(revisions)
+    wanted = revision_data(owner)
+    known = sort_by_revision(revisions)
     same = [each for each in known if _equal(each.data, wanted)]
     newest = known[-1].revision if known else 0
     if same and same[-1].revision == newest:
@@ -57,24 +61,26 @@ async def latest_revision(
     if same:
         meta = {"resourceVersion": same[-1].metadata.resource_version}
         answer = await client.patch(
-            REVISIONS,
+            CONTROLLER_REVISIONS,
             {"metadata": meta, "revision": newest + 1},
             namespace=owner.namespace,
             name=same[-1].name,
             kind=MERGE_PATCH,
         )
-        return msgspec.json.decode(answer, type=Revision)
+        return msgspec.json.decode(answer, type=ControllerRevision)
     return await _create(client, resource, owner, wanted, newest + 1, label)
 
 
-async def _create(client: Client, resource: Resource, owner: Whole, data: Tree, number: int, label: str) -> Revision:
+async def _create(
+    client: Client, resource: GroupVersionResource, owner: UntypedObject, data: Tree, number: int, label: str
+) -> ControllerRevision:
     collisions = int(owner.status.get("collisionCount") or 0)
     labels = (owner.spec.get("template") or {}).get("metadata", {}).get("labels") or {}
     while True:
         short = short_hash(data, collisions)
         name = f"{owner.name[:223]}-{short}"
         body = {
-            "apiVersion": REVISIONS.api_version,
+            "apiVersion": CONTROLLER_REVISIONS.api_version,
             "kind": "ControllerRevision",
             "metadata": {
                 "name": name,
@@ -85,27 +91,31 @@ async def _create(client: Client, resource: Resource, owner: Whole, data: Tree, 
             "revision": number,
         }
         try:
-            return msgspec.json.decode(await client.create(REVISIONS, body, namespace=owner.namespace), type=Revision)
+            return msgspec.json.decode(
+                await client.create(CONTROLLER_REVISIONS, body, namespace=owner.namespace), type=ControllerRevision
+            )
         except AlreadyExists:
-            found = await client.get(Revision, owner.namespace, name, resource=REVISIONS)
+            found = await client.get(ControllerRevision, owner.namespace, name, resource=CONTROLLER_REVISIONS)
             if _equal(found.data, data):
                 return found
             collisions += 1
 
 
 def _equal(one: object, other: object) -> bool:
-    return _plain(one) == _plain(other)
+    return _without_empty(one) == _without_empty(other)
 
 
-def _plain(value: object) -> object:
+def _without_empty(value: object) -> object:
     """Without nulls and empty members: servers differ in whether they write them."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item is not None and item != {}}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_empty(item) for key, item in value.items() if item is not None and item != {}}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value
 
 
-def beyond_history(revisions: Iterable[Revision], living: Iterable[str], limit: int) -> list[Revision]:
+def revisions_to_delete(
+    revisions: Iterable[ControllerRevision], living: Iterable[str], limit: int
+) -> list[ControllerRevision]:
     """What is to be forgotten: the oldest of those that no pod is of, beyond so many."""
     in_use = set(living)
-    idle = [each for each in ordered(revisions) if each.name not in in_use]
+    idle = [each for each in sort_by_revision(revisions) if each.name not in in_use]
     return idle[: max(0, len(idle) - limit)]

@@ -13,12 +13,12 @@ import msgspec
 
 from bayplan.controllers.core.api_types import (
     DAEMON_SETS,
-    SeenPod,
-    SeenPodSpec,
+    PodFields,
+    PodSpecFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.owner_refs import generated_prefix, owner_reference, pod_of
+from bayplan.controllers.core.owner_refs import generated_prefix, owner_reference, pod_from_template
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL
 from bayplan.errors import ObjectError
 from bayplan.objects.core import Node, NodeSelector, NodeSelectorRequirement, Taint, Toleration
@@ -28,7 +28,7 @@ from bayplan.objects.taints import first_untolerated
 
 GENERATION_LABEL = "pod-template-generation"
 _NAME_FIELD = "metadata.name"
-_ADDED = (
+_DAEMON_TOLERATIONS = (
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
     ("node.kubernetes.io/disk-pressure", "NoSchedule"),
@@ -36,22 +36,22 @@ _ADDED = (
     ("node.kubernetes.io/pid-pressure", "NoSchedule"),
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 )
-_NETWORK = ("node.kubernetes.io/network-unavailable", "NoSchedule")
+_HOST_NETWORK_TOLERATION = ("node.kubernetes.io/network-unavailable", "NoSchedule")
 
 
-class Answer(NamedTuple):
+class NodeDecision(NamedTuple):
     """What a set wants of a node."""
 
-    run: bool
+    should_run: bool
     """A pod is to be there."""
-    keep: bool
+    should_continue_running: bool
     """A pod that is there may stay."""
 
 
-class Wishes:
+class NodeDecisions:
     """What one generation of a DaemonSet wants of nodes."""
 
-    def __init__(self, found: Whole) -> None:
+    def __init__(self, found: UntypedObject) -> None:
         self.generation = found.metadata.generation
         template = found.spec.get("template") or {}
         spec = _typed(template.get("spec") or {})
@@ -60,9 +60,9 @@ class Wishes:
         self._labels = spec.node_selector
         affinity = spec.affinity.node_affinity if spec.affinity is not None else None
         self._selector = _compiled(affinity.required) if affinity is not None else None
-        self._known: dict[str, tuple[dict[str, str], tuple[Taint, ...], bool, Answer]] = {}
+        self._known: dict[str, tuple[dict[str, str], tuple[Taint, ...], bool, NodeDecision]] = {}
 
-    def of(self, node: Node) -> Answer:
+    def decide(self, node: Node) -> NodeDecision:
         known = self._known.get(node.name)
         if known is not None and known[:3] == (node.labels, node.spec.taints, node.spec.unschedulable):
             return known[3]
@@ -73,22 +73,22 @@ class Wishes:
     def forget(self, node_name: str) -> None:
         self._known.pop(node_name, None)
 
-    def _look(self, node: Node) -> Answer:
+    def _look(self, node: Node) -> NodeDecision:
         if self._node_name and self._node_name != node.name:
-            return Answer(False, False)
+            return NodeDecision(False, False)
         if not self._labels.items() <= node.labels.items():
-            return Answer(False, False)
+            return NodeDecision(False, False)
         if self._selector is not None and not self._selector.matches(node.labels, node.name):
-            return Answer(False, False)
+            return NodeDecision(False, False)
         taints = node.spec.taints
         if first_untolerated(taints, self._tolerations, ("NoSchedule", "NoExecute")) is None:
-            return Answer(True, True)
-        return Answer(False, first_untolerated(taints, self._tolerations, ("NoExecute",)) is None)
+            return NodeDecision(True, True)
+        return NodeDecision(False, first_untolerated(taints, self._tolerations, ("NoExecute",)) is None)
 
 
-def _typed(spec: Tree) -> SeenPodSpec:
+def _typed(spec: Tree) -> PodSpecFields:
     try:
-        return msgspec.convert(without_nulls(spec), SeenPodSpec)
+        return msgspec.convert(without_nulls(spec), PodSpecFields)
     except msgspec.ValidationError as fault:
         raise ObjectError(f"the template of a DaemonSet cannot be read: {fault}") from None
 
@@ -99,21 +99,21 @@ def _compiled(selector: NodeSelector | None) -> NodeSelectorMatcher | None:
 
 def _added(template: Tree) -> Iterable[tuple[str, str]]:
     network = (template.get("spec") or {}).get("hostNetwork")
-    return (*_ADDED, _NETWORK) if network else _ADDED
+    return (*_DAEMON_TOLERATIONS, _HOST_NETWORK_TOLERATION) if network else _DAEMON_TOLERATIONS
 
 
 def _toleration(key: str, effect: str) -> Toleration:
     return Toleration(key=key, operator="Exists", effect=effect)
 
 
-def daemon_pod(found: Whole, node_name: str, short_hash: str) -> Tree:
+def daemon_pod(found: UntypedObject, node_name: str, short_hash: str) -> Tree:
     """The pod for one node. The scheduler places it: it may go to that node and to no other."""
     template: Tree = found.spec.get("template") or {}
-    body = pod_of(template, owner_reference(DAEMON_SETS, found), generate=generated_prefix(found.name))
+    body = pod_from_template(template, owner_reference(DAEMON_SETS, found), generate=generated_prefix(found.name))
     labels = {HASH_LABEL: short_hash, GENERATION_LABEL: str(found.metadata.generation)}
     body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), **labels}
     spec: dict[str, Any] = {**body["spec"]}
-    spec["affinity"] = _pinned(spec.get("affinity") or {}, node_name)
+    spec["affinity"] = _pin_to_node(spec.get("affinity") or {}, node_name)
     have = {(each.get("key"), each.get("effect"), each.get("operator")) for each in spec.get("tolerations") or ()}
     spec["tolerations"] = [
         *(spec.get("tolerations") or ()),
@@ -126,7 +126,7 @@ def daemon_pod(found: Whole, node_name: str, short_hash: str) -> Tree:
     return {**body, "spec": spec}
 
 
-def _pinned(affinity: Tree, node_name: str) -> Tree:
+def _pin_to_node(affinity: Tree, node_name: str) -> Tree:
     field = {"key": _NAME_FIELD, "operator": "In", "values": [node_name]}
     nodes = affinity.get("nodeAffinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -135,7 +135,7 @@ def _pinned(affinity: Tree, node_name: str) -> Tree:
     return {**affinity, "nodeAffinity": {**nodes, required: {"nodeSelectorTerms": pinned}}}
 
 
-def node_of(pod: SeenPod) -> str:
+def node_of(pod: PodFields) -> str:
     """The node that a pod is on, or is meant for."""
     if pod.spec.node_name:
         return pod.spec.node_name

@@ -12,38 +12,38 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from bayplan.controllers.core.api_types import (
+    CONTROLLER_REVISIONS,
     DAEMON_SETS,
     NODES,
-    REVISIONS,
-    Revision,
-    SeenPod,
+    ControllerRevision,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.int_or_percent import scaled
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.workloads.controller_revisions import HASH_LABEL, beyond_history, latest_revision
-from bayplan.controllers.workloads.daemon_pods import Wishes, daemon_pod, node_of
-from bayplan.controllers.workloads.owned_pods import PodOwner
+from bayplan.controllers.core.int_or_percent import scaled_value
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.workloads.controller_revisions import HASH_LABEL, latest_revision, revisions_to_delete
+from bayplan.controllers.workloads.daemon_pods import NodeDecisions, daemon_pod, node_of
+from bayplan.controllers.workloads.owned_pods import OwnedPodsController
 from bayplan.objects.core import Node
 
 BURST = 250
-_SLICE = 500
-OnNodes = Mapping[str, list[SeenPod]]
+_NODES_PER_YIELD = 500
+OnNodes = Mapping[str, list[PodFields]]
 
 
-class DaemonSets(PodOwner):
+class DaemonSetController(OwnedPodsController):
     """Keeps a pod on every node."""
 
     name = "daemonset-controller"
     resource = DAEMON_SETS
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.nodes = self.feed(NODES, Node)
-        self.revisions = self.feed(REVISIONS, Revision)
-        self._wishes: dict[str, Wishes] = {}
-        self.nodes.listen(self._on_node)
+        self.nodes = self.informer(NODES, Node)
+        self.revisions = self.informer(CONTROLLER_REVISIONS, ControllerRevision)
+        self._wishes: dict[str, NodeDecisions] = {}
+        self.nodes.add_handler(self._on_node)
 
     @classmethod
     def component(cls) -> str:
@@ -51,7 +51,7 @@ class DaemonSets(PodOwner):
 
     # What is heard.
 
-    def _on_owner(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_owner(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None and old is not None:
             self._wishes.pop(old.uid, None)
         super()._on_owner(old, new)
@@ -59,17 +59,17 @@ class DaemonSets(PodOwner):
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         for each in self.owners.all():
             wishes = self._wishes_of(each)
-            before = wishes.of(old) if old is not None else None
-            after = wishes.of(new) if new is not None else None
+            before = wishes.decide(old) if old is not None else None
+            after = wishes.decide(new) if new is not None else None
             if new is None and old is not None:
                 wishes.forget(old.name)
             if before != after:
                 self.enqueue(None, each)
 
-    def _wishes_of(self, found: Whole) -> Wishes:
+    def _wishes_of(self, found: UntypedObject) -> NodeDecisions:
         known = self._wishes.get(found.uid)
         if known is None or known.generation != found.metadata.generation:
-            known = self._wishes[found.uid] = Wishes(found)
+            known = self._wishes[found.uid] = NodeDecisions(found)
         return known
 
     # What is done.
@@ -80,80 +80,82 @@ class DaemonSets(PodOwner):
             return None
         revisions = self.revisions.owned_by(found.uid)
         latest = await latest_revision(self.client, DAEMON_SETS, found, revisions, HASH_LABEL)
-        pods = await self.own_pods(found)
+        pods = await self.claim_pods(found)
         short = latest.metadata.labels.get(HASH_LABEL, "")
-        on_nodes: dict[str, list[SeenPod]] = defaultdict(list)
+        on_nodes: dict[str, list[PodFields]] = defaultdict(list)
         for pod in pods:
             on_nodes[node_of(pod)].append(pod)
-        if self.expected.settled(found.uid) and not found.terminating:
+        if self.expectations.satisfied(found.uid) and not found.terminating:
             await self._manage(found, on_nodes, short)
-            if self.expected.settled(found.uid):
+            if self.expectations.satisfied(found.uid):
                 await self._update(found, on_nodes, short)
             living = {latest.name} | {f"{found.name}-{pod.labels.get(HASH_LABEL, '')}" for pod in pods}
-            for each in beyond_history(revisions, living, int(found.spec.get("revisionHistoryLimit", 10))):
-                await self.delete(REVISIONS, each)
+            for each in revisions_to_delete(revisions, living, int(found.spec.get("revisionHistoryLimit", 10))):
+                await self.delete(CONTROLLER_REVISIONS, each)
         status, again_s = await self._status(found, on_nodes, short)
         await self.write_status(DAEMON_SETS, found, status)
         return again_s
 
-    async def _manage(self, found: Whole, on_nodes: OnNodes, short: str) -> None:
-        wishes, surges = self._wishes_of(found), _bounds(found, 0)[0] > 0
+    async def _manage(self, found: UntypedObject, on_nodes: OnNodes, short: str) -> None:
+        wishes, surges = self._wishes_of(found), _surge_and_unavailable(found, 0)[0] > 0
         missing: list[str] = []
-        doomed: list[SeenPod] = []
+        doomed: list[PodFields] = []
         for index, node in enumerate(self.nodes.all()):
-            answer, pods = wishes.of(node), on_nodes.get(node.name) or []
-            if answer.run and not pods:
+            answer, pods = wishes.decide(node), on_nodes.get(node.name) or []
+            if answer.should_run and not pods:
                 missing.append(node.name)
-            elif answer.keep:
+            elif answer.should_continue_running:
                 doomed += self._ended(found, node.name, pods)
                 running = [pod for pod in pods if pod.active]
                 if not surges:
                     doomed += sorted(running, key=_age)[1:]
             else:
                 doomed += [pod for pod in pods if not pod.terminating]
-            if index % _SLICE == _SLICE - 1:
+            if index % _NODES_PER_YIELD == _NODES_PER_YIELD - 1:
                 await asyncio.sleep(0)
         for name, pods in on_nodes.items():
             if name and self.nodes.get("", name) is None:
                 doomed += [pod for pod in pods if not pod.terminating and not pod.spec.node_name]
         await self._carry_out(found, missing, doomed, short)
 
-    async def _carry_out(self, found: Whole, missing: Sequence[str], doomed: Sequence[SeenPod], short: str) -> None:
+    async def _carry_out(
+        self, found: UntypedObject, missing: Sequence[str], doomed: Sequence[PodFields], short: str
+    ) -> None:
         if doomed:
             await self.delete_pods(found, doomed[:BURST])
         if missing:
             await self.create_pods(found, [daemon_pod(found, name, short) for name in missing[:BURST]])
 
-    def _ended(self, found: Whole, node_name: str, pods: Sequence[SeenPod]) -> list[SeenPod]:
+    def _ended(self, found: UntypedObject, node_name: str, pods: Sequence[PodFields]) -> list[PodFields]:
         """Pods that have ended, which never should: they make room for another."""
         ended = [pod for pod in pods if pod.finished and not pod.terminating]
         for pod in ended:
             word = pod.status.phase
             note = f"Found {word.lower()} daemon pod {pod.namespace}/{pod.name} on node {node_name}, will try to "
             note += "kill it" if word == "Failed" else "delete it"
-            self.say(DAEMON_SETS, found, f"{word}DaemonPod", note, warning=word == "Failed")
+            self.record_event(DAEMON_SETS, found, f"{word}DaemonPod", note, warning=word == "Failed")
         return ended
 
     # Updating.
 
-    async def _update(self, found: Whole, on_nodes: OnNodes, short: str) -> None:
+    async def _update(self, found: UntypedObject, on_nodes: OnNodes, short: str) -> None:
         strategy = found.spec.get("updateStrategy") or {}
         if strategy.get("type", "RollingUpdate") != "RollingUpdate":
             return
         wishes = self._wishes_of(found)
-        wanting = [node.name for node in self.nodes.all() if wishes.of(node).run]
-        surge, unavailable = _bounds(found, len(wanting))
+        wanting = [node.name for node in self.nodes.all() if wishes.decide(node).should_run]
+        surge, unavailable = _surge_and_unavailable(found, len(wanting))
         pairs = {name: _old_and_new(on_nodes.get(name) or (), short) for name in wanting}
         if surge:
             await self._surge(found, pairs, surge, short)
         else:
             await self._replace(found, pairs, unavailable)
 
-    async def _replace(self, found: Whole, pairs: _Pairs, most: int) -> None:
+    async def _replace(self, found: UntypedObject, pairs: _Pairs, most: int) -> None:
         now, min_ready_s = self.clock.now(), int(found.spec.get("minReadySeconds") or 0)
         down = 0
-        broken: list[SeenPod] = []
-        healthy: list[SeenPod] = []
+        broken: list[PodFields] = []
+        healthy: list[PodFields] = []
         for old, new in pairs.values():
             if new is not None or old is None:
                 down += new is None or not _available(new, min_ready_s, now)
@@ -166,7 +168,7 @@ class DaemonSets(PodOwner):
         if chosen:
             await self.delete_pods(found, chosen[:BURST])
 
-    async def _surge(self, found: Whole, pairs: _Pairs, most: int, short: str) -> None:
+    async def _surge(self, found: UntypedObject, pairs: _Pairs, most: int, short: str) -> None:
         now, min_ready_s = self.clock.now(), int(found.spec.get("minReadySeconds") or 0)
         extra = sum(1 for old, new in pairs.values() if old is not None and new is not None)
         doomed, missing = [], []
@@ -183,14 +185,14 @@ class DaemonSets(PodOwner):
 
     # Telling.
 
-    async def _status(self, found: Whole, on_nodes: OnNodes, short: str) -> tuple[Tree, float | None]:
+    async def _status(self, found: UntypedObject, on_nodes: OnNodes, short: str) -> tuple[Tree, float | None]:
         wishes, now = self._wishes_of(found), self.clock.now()
         min_ready_s = int(found.spec.get("minReadySeconds") or 0)
         desired = current = stray = ready = updated = available = 0
         waits: list[float] = []
         for index, node in enumerate(self.nodes.all()):
             pods = sorted(on_nodes.get(node.name) or (), key=_age)
-            if not wishes.of(node).run:
+            if not wishes.decide(node).should_run:
                 stray += bool(pods)
                 continue
             desired += 1
@@ -202,7 +204,7 @@ class DaemonSets(PodOwner):
                 available += wait_s == 0.0
                 waits += [wait_s] if wait_s else []
                 updated += _is_new(pods[-1], short)
-            if index % _SLICE == _SLICE - 1:
+            if index % _NODES_PER_YIELD == _NODES_PER_YIELD - 1:
                 await asyncio.sleep(0)
         numbers = {"updatedNumberScheduled": updated, "numberAvailable": available}
         numbers["numberUnavailable"] = desired - available
@@ -218,22 +220,22 @@ class DaemonSets(PodOwner):
         return {**status, **kept}, min(waits) if waits else None
 
 
-_Pairs = Mapping[str, tuple[SeenPod | None, SeenPod | None]]
+_Pairs = Mapping[str, tuple[PodFields | None, PodFields | None]]
 
 
-def _age(pod: SeenPod) -> tuple[str, str]:
+def _age(pod: PodFields) -> tuple[str, str]:
     return str(pod.metadata.creation_timestamp), pod.name
 
 
-def _available(pod: SeenPod, min_ready_s: int, now: datetime) -> bool:
+def _available(pod: PodFields, min_ready_s: int, now: datetime) -> bool:
     return pod.active and pod.available_in_s(min_ready_s, now) == 0.0
 
 
-def _is_new(pod: SeenPod, short: str) -> bool:
+def _is_new(pod: PodFields, short: str) -> bool:
     return pod.labels.get(HASH_LABEL) == short
 
 
-def _old_and_new(pods: Sequence[SeenPod], short: str) -> tuple[SeenPod | None, SeenPod | None]:
+def _old_and_new(pods: Sequence[PodFields], short: str) -> tuple[PodFields | None, PodFields | None]:
     old = new = None
     for pod in sorted(pods, key=_age):
         if pod.finished:
@@ -245,11 +247,11 @@ def _old_and_new(pods: Sequence[SeenPod], short: str) -> tuple[SeenPod | None, S
     return old, new
 
 
-def _bounds(found: Whole, wanting: int) -> tuple[int, int]:
+def _surge_and_unavailable(found: UntypedObject, wanting: int) -> tuple[int, int]:
     """How many pods too many there may be, and how many too few: one of the two at least."""
     told = (found.spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
     if not wanting:
         return int(bool(told.get("maxSurge")) and told["maxSurge"] not in (0, "0%")), 0
-    surge = scaled(told.get("maxSurge", 0), wanting, round_up=True)
-    unavailable = scaled(told.get("maxUnavailable", 1), wanting, round_up=True)
+    surge = scaled_value(told.get("maxSurge", 0), wanting, round_up=True)
+    unavailable = scaled_value(told.get("maxUnavailable", 1), wanting, round_up=True)
     return surge, unavailable if surge or unavailable else 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from bayplan.controllers.core.api_types import Tree, Whole
-from bayplan.controllers.core.int_or_percent import scaled
-from bayplan.objects.meta import whole_time
+from bayplan.controllers.core.api_types import Tree, UntypedObject
+from bayplan.controllers.core.int_or_percent import scaled_value
+from bayplan.objects.meta import format_time
 
 REVISION = "deployment.kubernetes.io/revision"
 REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
@@ -32,64 +32,64 @@ NEW_AVAILABLE = "NewReplicaSetAvailable"
 # Sizes
 
 
-def replicas(item: Whole) -> int:
+def replicas(item: UntypedObject) -> int:
     return int(item.spec.get("replicas", 1))
 
 
-def told(item: Whole, field: str) -> int:
+def status_number(item: UntypedObject, field: str) -> int:
     return int(item.status.get(field) or 0)
 
 
-def total(sets: Iterable[Whole]) -> int:
+def total_replicas(sets: Iterable[UntypedObject]) -> int:
     return sum(replicas(each) for each in sets)
 
 
-def active(sets: Iterable[Whole]) -> list[Whole]:
+def active_sets(sets: Iterable[UntypedObject]) -> list[UntypedObject]:
     return [each for each in sets if replicas(each) > 0]
 
 
-def is_rolling(deployment: Whole) -> bool:
+def is_rolling(deployment: UntypedObject) -> bool:
     return bool(_strategy(deployment).get("type", "RollingUpdate") == "RollingUpdate")
 
 
-def _strategy(deployment: Whole) -> Tree:
+def _strategy(deployment: UntypedObject) -> Tree:
     return deployment.spec.get("strategy") or {}
 
 
-def max_surge(deployment: Whole) -> int:
-    return _fence(deployment)[0]
+def max_surge(deployment: UntypedObject) -> int:
+    return _surge_and_unavailable(deployment)[0]
 
 
-def max_unavailable(deployment: Whole) -> int:
+def max_unavailable(deployment: UntypedObject) -> int:
     if not is_rolling(deployment) or not replicas(deployment):
         return 0
-    return min(_fence(deployment)[1], replicas(deployment))
+    return min(_surge_and_unavailable(deployment)[1], replicas(deployment))
 
 
-def _fence(deployment: Whole) -> tuple[int, int]:
+def _surge_and_unavailable(deployment: UntypedObject) -> tuple[int, int]:
     """How many pods too many there may be, and how many too few: one of the two at least."""
     if not is_rolling(deployment):
         return 0, 0
     told_ = _strategy(deployment).get("rollingUpdate") or {}
-    surge = scaled(told_.get("maxSurge", "25%"), replicas(deployment), round_up=True)
-    unavailable = scaled(told_.get("maxUnavailable", "25%"), replicas(deployment), round_up=False)
+    surge = scaled_value(told_.get("maxSurge", "25%"), replicas(deployment), round_up=True)
+    unavailable = scaled_value(told_.get("maxUnavailable", "25%"), replicas(deployment), round_up=False)
     return surge, unavailable if surge or unavailable else 1
 
 
-def new_size(deployment: Whole, all_sets: Iterable[Whole], current: int) -> int:
+def new_set_size(deployment: UntypedObject, all_sets: Iterable[UntypedObject], current: int) -> int:
     """How large the set of the new template may be now."""
     wanted = replicas(deployment)
     if not is_rolling(deployment):
         return wanted
-    room = wanted + max_surge(deployment) - total(all_sets)
+    room = wanted + max_surge(deployment) - total_replicas(all_sets)
     return current + min(room, wanted - current) if room > 0 else current
 
 
-def proportions(deployment: Whole, sets: Sequence[Whole]) -> dict[str, int]:
+def proportional_sizes(deployment: UntypedObject, sets: Sequence[UntypedObject]) -> dict[str, int]:
     """The size of each set when the deployment is scaled in the middle of a rollout, by name."""
     wanted = replicas(deployment)
     allowed = wanted + max_surge(deployment) if wanted > 0 else 0
-    adding = allowed - total(sets)
+    adding = allowed - total_replicas(sets)
     ordered = sorted(sets, key=lambda each: (-replicas(each), *_age(each, newer_first=adding > 0)))
     sizes: dict[str, int] = {}
     added = 0
@@ -103,13 +103,13 @@ def proportions(deployment: Whole, sets: Sequence[Whole]) -> dict[str, int]:
     return sizes
 
 
-def _age(item: Whole, *, newer_first: bool) -> tuple[float, str]:
+def _age(item: UntypedObject, *, newer_first: bool) -> tuple[float, str]:
     made = item.metadata.creation_timestamp
     seconds = made.timestamp() if made is not None else 0.0
     return (-seconds if newer_first else seconds), item.name
 
 
-def _share(item: Whole, deployment: Whole, adding: int, added: int) -> int:
+def _share(item: UntypedObject, deployment: UntypedObject, adding: int, added: int) -> int:
     if not replicas(item) or adding == added:
         return 0
     allowed = adding - added
@@ -117,25 +117,25 @@ def _share(item: Whole, deployment: Whole, adding: int, added: int) -> int:
     return min(fraction, allowed) if adding > 0 else max(fraction, allowed)
 
 
-def _fraction(item: Whole, deployment: Whole) -> int:
+def _fraction(item: UntypedObject, deployment: UntypedObject) -> int:
     size = replicas(item)
     if not replicas(deployment):
         return -size
     most = replicas(deployment) + max_surge(deployment)
     before = number(item, MAX)
-    before = told(deployment, "replicas") if before is None else before
+    before = status_number(deployment, "replicas") if before is None else before
     if not before:
         return 0
     return (2 * size * most + before) // (2 * before) - size
 
 
-def number(item: Whole, annotation: str) -> int | None:
+def number(item: UntypedObject, annotation: str) -> int | None:
     """A whole number in an annotation."""
     text = item.metadata.annotations.get(annotation, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def resized_annotations(deployment: Whole) -> dict[str, str]:
+def resized_annotations(deployment: UntypedObject) -> dict[str, str]:
     """What every set is told of the deployment's size."""
     wanted = replicas(deployment)
     return {DESIRED: str(wanted), MAX: str(wanted + max_surge(deployment))}
@@ -144,11 +144,11 @@ def resized_annotations(deployment: Whole) -> dict[str, str]:
 # Revisions
 
 
-def revision(item: Whole) -> int:
+def revision(item: UntypedObject) -> int:
     return number(item, REVISION) or 0
 
 
-def set_annotations(deployment: Whole, have: dict[str, str], newest: int, *, exists: bool) -> dict[str, str]:
+def set_annotations(deployment: UntypedObject, have: dict[str, str], newest: int, *, exists: bool) -> dict[str, str]:
     """The annotations of the set of the new template."""
     wanted = {**have, **{k: v for k, v in deployment.metadata.annotations.items() if k not in _NOT_COPIED}}
     text = have.get(REVISION, "")
@@ -161,10 +161,10 @@ def set_annotations(deployment: Whole, have: dict[str, str], newest: int, *, exi
 
 
 def same_template(one: Tree, other: Tree) -> bool:
-    return _bare(one) == _bare(other)
+    return _template_without_hash(one) == _template_without_hash(other)
 
 
-def _bare(template: Tree) -> Tree:
+def _template_without_hash(template: Tree) -> Tree:
     meta = {key: value for key, value in (template.get("metadata") or {}).items() if value}
     labels = {key: value for key, value in (meta.pop("labels", None) or {}).items() if key != HASH}
     return {"labels": labels, "metadata": meta, "spec": template.get("spec")}
@@ -173,20 +173,24 @@ def _bare(template: Tree) -> Tree:
 # Status
 
 
-def status_of(deployment: Whole, all_sets: Sequence[Whole], new: Whole | None, now: datetime) -> Tree:
+def status_of(
+    deployment: UntypedObject, all_sets: Sequence[UntypedObject], new: UntypedObject | None, now: datetime
+) -> Tree:
     """The numbers, and whether enough pods are available."""
-    available, made = (sum(told(each, field) for each in all_sets) for field in ("availableReplicas", "replicas"))
+    available, made = (
+        sum(status_number(each, field) for each in all_sets) for field in ("availableReplicas", "replicas")
+    )
     status: Tree = {
         "observedGeneration": deployment.metadata.generation,
         "replicas": made,
-        "updatedReplicas": told(new, "replicas") if new is not None else 0,
-        "readyReplicas": sum(told(each, "readyReplicas") for each in all_sets),
+        "updatedReplicas": status_number(new, "replicas") if new is not None else 0,
+        "readyReplicas": sum(status_number(each, "readyReplicas") for each in all_sets),
         "availableReplicas": available,
         "unavailableReplicas": max(0, made - available),
-        "collisionCount": told(deployment, "collisionCount"),
+        "collisionCount": status_number(deployment, "collisionCount"),
     }
     status = {key: value for key, value in status.items() if value}
-    terminating = sum(told(each, "terminatingReplicas") for each in all_sets)
+    terminating = sum(status_number(each, "terminatingReplicas") for each in all_sets)
     if terminating or "terminatingReplicas" in deployment.status:
         status["terminatingReplicas"] = terminating
     enough = available >= replicas(deployment) - max_unavailable(deployment)
@@ -214,18 +218,18 @@ def with_condition(
     before = condition(conditions, kind)
     if before is not None and (before["status"], before.get("reason")) == (status, reason):
         return list(conditions)
-    moment = whole_time(now)
+    moment = format_time(now)
     since = before["lastTransitionTime"] if before is not None and before["status"] == status else moment
     made = {"type": kind, "status": status, "reason": reason, "message": message}
     return [*without(conditions, kind), {**made, "lastUpdateTime": moment, "lastTransitionTime": since}]
 
 
-def deadline_s(deployment: Whole) -> int | None:
+def deadline_s(deployment: UntypedObject) -> int | None:
     found = deployment.spec.get("progressDeadlineSeconds")
     return None if found is None or found == _NO_DEADLINE else int(found)
 
 
-def complete(deployment: Whole, status: Tree) -> bool:
+def is_complete(deployment: UntypedObject, status: Tree) -> bool:
     wanted = replicas(deployment)
     numbers = [status.get(key, 0) for key in ("updatedReplicas", "replicas", "availableReplicas")]
     return numbers == [wanted] * 3 and status.get("observedGeneration", 0) >= deployment.metadata.generation
@@ -239,16 +243,16 @@ def _progresses(before: Tree, after: Tree) -> bool:
     return olds(after) < olds(before) or any(after.get(key, 0) > before.get(key, 0) for key in grown)
 
 
-def _timed_out(deployment: Whole, conditions: Iterable[Tree], now: datetime) -> bool:
+def _timed_out(deployment: UntypedObject, conditions: Iterable[Tree], now: datetime) -> bool:
     found = condition(conditions, PROGRESSING)
     if found is None or found.get("reason") == NEW_AVAILABLE:
         return False
     if found.get("reason") == TIMED_OUT:
         return True
-    return overdue_in_s(deployment, conditions, now) < 0
+    return progress_deadline_in_s(deployment, conditions, now) < 0
 
 
-def overdue_in_s(deployment: Whole, conditions: Iterable[Tree], now: datetime) -> float:
+def progress_deadline_in_s(deployment: UntypedObject, conditions: Iterable[Tree], now: datetime) -> float:
     """How long until the deadline, counted from the last progress."""
     found, limit = condition(conditions, PROGRESSING), deadline_s(deployment)
     if found is None or limit is None:
@@ -257,7 +261,7 @@ def overdue_in_s(deployment: Whole, conditions: Iterable[Tree], now: datetime) -
     return (since + timedelta(seconds=limit) - now).total_seconds()
 
 
-def with_progress(deployment: Whole, status: Tree, new: Whole | None, now: datetime) -> list[Tree]:
+def with_progress(deployment: UntypedObject, status: Tree, new: UntypedObject | None, now: datetime) -> list[Tree]:
     """The conditions with what is to be said of the rollout's progress."""
     conditions: list[Tree] = status["conditions"]
     if deadline_s(deployment) is None:
@@ -267,7 +271,7 @@ def with_progress(deployment: Whole, status: Tree, new: Whole | None, now: datet
     if settled and status.get("replicas", 0) == status.get("updatedReplicas", 0):
         return conditions
     who = f'ReplicaSet "{new.name}"' if new is not None else f'Deployment "{deployment.name}"'
-    if complete(deployment, status):
+    if is_complete(deployment, status):
         return with_condition(
             conditions, PROGRESSING, "True", NEW_AVAILABLE, f"{who} has successfully progressed.", now
         )
@@ -278,7 +282,7 @@ def with_progress(deployment: Whole, status: Tree, new: Whole | None, now: datet
             "reason": "ReplicaSetUpdated",
             "message": f"{who} is progressing.",
         }
-        moment = whole_time(now)
+        moment = format_time(now)
         since = found["lastTransitionTime"] if found is not None and found["status"] == "True" else moment
         changed = {**told_, "lastUpdateTime": moment, "lastTransitionTime": since}
         return [*without(conditions, PROGRESSING), changed]
@@ -288,7 +292,9 @@ def with_progress(deployment: Whole, status: Tree, new: Whole | None, now: datet
     return conditions
 
 
-def with_failures(conditions: list[Tree], sets: Iterable[Whole], new: Whole | None, now: datetime) -> list[Tree]:
+def with_failures(
+    conditions: list[Tree], sets: Iterable[UntypedObject], new: UntypedObject | None, now: datetime
+) -> list[Tree]:
     """The conditions with what keeps a set from making pods, the new one's first."""
     ordered = sorted(sets, key=lambda each: new is None or each.uid != new.uid)
     for each in ordered:

@@ -14,48 +14,48 @@ from bayplan.controllers.core.api_types import (
     DEPLOYMENTS,
     PODS,
     REPLICA_SETS,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.owner_refs import claimed, owner_reference, selector_of
-from bayplan.controllers.core.shared_informers import Key, World, changes
+from bayplan.controllers.core.owner_refs import claim_objects, owner_reference, selector_of
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory, merge_patch
 from bayplan.controllers.workloads import deployment_status as sums
-from bayplan.controllers.workloads.deployment_status import replicas, told
+from bayplan.controllers.workloads.deployment_status import replicas, status_number
 from bayplan.controllers.workloads.template_hash import short_hash
 from bayplan.errors import AlreadyExists, ApiError
 
 _NO_LIMIT = 2**31 - 1
 
 
-class Deployments(Controller):
+class DeploymentController(Controller):
     """Rolls out templates."""
 
     name = "deployment-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.deployments = self.feed(DEPLOYMENTS, Whole)
-        self.sets = self.feed(REPLICA_SETS, Whole)
-        self.pods = self.feed(PODS, SeenPod)
-        self.deployments.listen(self.enqueue)
-        self.sets.listen(self._on_set)
-        self.pods.listen(self._on_pod)
+        self.deployments = self.informer(DEPLOYMENTS, UntypedObject)
+        self.sets = self.informer(REPLICA_SETS, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
+        self.deployments.add_handler(self.enqueue)
+        self.sets.add_handler(self._on_set)
+        self.pods.add_handler(self._on_pod)
 
     # What is heard.
 
-    def _on_set(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_set(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         for each in (old, new):
             owner = each.metadata.controller if each is not None else None
             if each is not None and owner is not None and owner.kind == "Deployment":
                 self.queue.add((each.namespace, owner.name))
         if new is not None and new.metadata.controller is None:
-            for each in self.deployments.within(new.namespace):
+            for each in self.deployments.by_namespace(new.namespace):
                 if selector_of(each).matches(new.metadata.labels):
                     self.enqueue(None, each)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         """The last of the old pods is gone: what makes room before it builds can go on."""
         if new is not None or old is None:
             return
@@ -76,24 +76,24 @@ class Deployments(Controller):
         selector = selector_of(found)
         if selector.everything:
             note = "This deployment is selecting all pods. A non-empty selector is required."
-            self.say(DEPLOYMENTS, found, "SelectingAll", note, warning=True)
+            self.record_event(DEPLOYMENTS, found, "SelectingAll", note, warning=True)
             return None
-        sets = await claimed(self.client, self.sets, DEPLOYMENTS, found, selector)
+        sets = await claim_objects(self.client, self.sets, DEPLOYMENTS, found, selector)
         rollout = Rollout(self, found, sets)
         if found.terminating:
-            await rollout.tell_numbers()
+            await rollout.write_status()
             return None
-        await rollout.note_pause()
+        await rollout.write_paused_condition()
         if found.spec.get("paused"):
             await rollout.revise(create=False)
             await rollout.scale()
             await rollout.clean_up()
-            await rollout.tell_numbers()
+            await rollout.write_status()
             return None
-        if any(sums.number(each, sums.DESIRED) not in (None, replicas(found)) for each in sums.active(sets)):
+        if any(sums.number(each, sums.DESIRED) not in (None, replicas(found)) for each in sums.active_sets(sets)):
             await rollout.revise(create=False)
             await rollout.scale()
-            await rollout.tell_numbers()
+            await rollout.write_status()
             return None
         return await (rollout.roll() if sums.is_rolling(found) else rollout.recreate())
 
@@ -101,7 +101,9 @@ class Deployments(Controller):
 class Rollout:
     """One sync of one deployment."""
 
-    def __init__(self, controller: Deployments, deployment: Whole, sets: Sequence[Whole]) -> None:
+    def __init__(
+        self, controller: DeploymentController, deployment: UntypedObject, sets: Sequence[UntypedObject]
+    ) -> None:
         self._controller = controller
         self._client = controller.client
         self._clock = controller.clock
@@ -109,11 +111,11 @@ class Rollout:
         self._template: Tree = deployment.spec.get("template") or {}
         ordered = sorted(sets, key=lambda each: (str(each.metadata.creation_timestamp), each.name))
         same = (each for each in ordered if sums.same_template(each.spec.get("template") or {}, self._template))
-        self.new: Whole | None = next(same, None)
+        self.new: UntypedObject | None = next(same, None)
         self.old = [each for each in ordered if self.new is None or each.uid != self.new.uid]
 
     @property
-    def _all(self) -> list[Whole]:
+    def _all(self) -> list[UntypedObject]:
         return [*self.old, *([self.new] if self.new is not None else [])]
 
     # Revisions.
@@ -129,7 +131,7 @@ class Rollout:
         wanted = sums.set_annotations(self.deployment, have, newest, exists=True)
         patch: Tree = {}
         if wanted != have:
-            patch["metadata"] = {"annotations": changes(have, wanted)}
+            patch["metadata"] = {"annotations": merge_patch(have, wanted)}
         ready_s = self.deployment.spec.get("minReadySeconds") or 0
         if ready_s != (self.new.spec.get("minReadySeconds") or 0):
             patch["spec"] = {"minReadySeconds": ready_s}
@@ -143,13 +145,13 @@ class Rollout:
 
     async def _create(self, newest: int) -> None:
         deployment = self.deployment
-        collisions = told(deployment, "collisionCount") if "collisionCount" in deployment.status else None
+        collisions = status_number(deployment, "collisionCount") if "collisionCount" in deployment.status else None
         body = self._set_body(short_hash(self._template, collisions), newest)
         name, size = body["metadata"]["name"], body["spec"]["replicas"]
         made = True
         try:
             answer = await self._client.create(REPLICA_SETS, body, namespace=deployment.namespace)
-            self.new = msgspec.json.decode(answer, type=Whole)
+            self.new = msgspec.json.decode(answer, type=UntypedObject)
         except AlreadyExists:
             made = False
             self.new = await self._found(name)
@@ -180,27 +182,27 @@ class Rollout:
                 "ownerReferences": [owner_reference(DEPLOYMENTS, deployment)],
             },
             "spec": {
-                "replicas": sums.new_size(deployment, self.old, 0),
+                "replicas": sums.new_set_size(deployment, self.old, 0),
                 "minReadySeconds": deployment.spec.get("minReadySeconds") or 0,
                 "selector": matched,
                 "template": {**self._template, "metadata": {**meta, "labels": labels}},
             },
         }
 
-    async def _found(self, name: str) -> Whole:
+    async def _found(self, name: str) -> UntypedObject:
         """The set of that name: ours that we have not heard of yet, or another template's of the same hash."""
-        found = await self._client.get(Whole, self.deployment.namespace, name, resource=REPLICA_SETS)
+        found = await self._client.get(UntypedObject, self.deployment.namespace, name, resource=REPLICA_SETS)
         owner = found.metadata.controller
         ours = owner is not None and owner.uid == self.deployment.uid
         if ours and sums.same_template(found.spec.get("template") or {}, self._template):
             return found
-        count = told(self.deployment, "collisionCount") + 1
+        count = status_number(self.deployment, "collisionCount") + 1
         await self._write({"status": {"collisionCount": count}})
         raise AlreadyExists(f"replica set {name} is of another template; taking another name")
 
     async def _tell_failure(self, name: str, fault: ApiError) -> None:
         note = f'Failed to create new replica set "{name}": {fault.details}'
-        self._controller.say(DEPLOYMENTS, self.deployment, "ReplicaSetCreateError", note, warning=True)
+        self._controller.record_event(DEPLOYMENTS, self.deployment, "ReplicaSetCreateError", note, warning=True)
         if sums.deadline_s(self.deployment) is not None:
             conditions = self._with(sums.PROGRESSING, "False", "ReplicaSetCreateError", note)
             await self._write({"status": {"conditions": conditions}})
@@ -222,41 +224,41 @@ class Rollout:
         await self.revise(create=True)
         assert self.new is not None
         if (
-            not await self._grow()
-            and not await self._shrink()
-            and sums.complete(self.deployment, self.deployment.status)
+            not await self._scale_up_new()
+            and not await self._scale_down_old()
+            and sums.is_complete(self.deployment, self.deployment.status)
         ):
             await self.clean_up()
         return await self._tell_rollout()
 
-    async def _grow(self) -> bool:
+    async def _scale_up_new(self) -> bool:
         assert self.new is not None
         wanted, has = replicas(self.deployment), replicas(self.new)
         if has == wanted:
             return False
-        size = wanted if has > wanted else sums.new_size(self.deployment, self._all, has)
+        size = wanted if has > wanted else sums.new_set_size(self.deployment, self._all, has)
         return await self._resize(self.new, size)
 
-    async def _shrink(self) -> bool:
+    async def _scale_down_old(self) -> bool:
         """Pods that do not work go first, then as many as the new ones make up for."""
         assert self.new is not None
-        olds = sums.active(self.old)
+        olds = sums.active_sets(self.old)
         if not olds:
             return False
         least = replicas(self.deployment) - sums.max_unavailable(self.deployment)
-        missing = replicas(self.new) - told(self.new, "availableReplicas")
-        most = sums.total(self._all) - least - missing
+        missing = replicas(self.new) - status_number(self.new, "availableReplicas")
+        most = sums.total_replicas(self._all) - least - missing
         if most <= 0:
             return False
         cleaned = 0
         for each in olds:
-            spare = min(most - cleaned, replicas(each) - told(each, "availableReplicas"))
+            spare = min(most - cleaned, replicas(each) - status_number(each, "availableReplicas"))
             if spare > 0:
                 await self._resize(each, replicas(each) - spare)
                 cleaned += spare
-        spare = sum(told(each, "availableReplicas") for each in self._all) - least
+        spare = sum(status_number(each, "availableReplicas") for each in self._all) - least
         done = 0
-        for each in sums.active(self.old):
+        for each in sums.active_sets(self.old):
             step = min(replicas(each), spare - done)
             if step > 0:
                 await self._resize(each, replicas(each) - step)
@@ -266,7 +268,7 @@ class Rollout:
     async def recreate(self) -> float | None:
         """All the old ones away, then the new ones."""
         await self.revise(create=False)
-        olds = sums.active(self.old)
+        olds = sums.active_sets(self.old)
         for each in olds:
             await self._resize(each, 0)
         if olds or self._old_pods_run():
@@ -274,34 +276,34 @@ class Rollout:
         await self.revise(create=True)
         assert self.new is not None
         await self._resize(self.new, replicas(self.deployment))
-        if sums.complete(self.deployment, self.deployment.status):
+        if sums.is_complete(self.deployment, self.deployment.status):
             await self.clean_up()
         return await self._tell_rollout()
 
     def _old_pods_run(self) -> bool:
-        if any(told(each, "replicas") for each in self.old):
+        if any(status_number(each, "replicas") for each in self.old):
             return True
         return any(not pod.finished for each in self.old for pod in self._controller.pods.owned_by(each.uid))
 
     async def scale(self) -> None:
         """Bring the sets to the deployment's size without going on with a rollout."""
         wanted = replicas(self.deployment)
-        running = sums.active(self._all)
+        running = sums.active_sets(self._all)
         if len(running) < 2:
             latest = running[0] if running else self.new or (self.old[-1] if self.old else None)
             if latest is not None:
                 await self._resize(latest, wanted)
             return
         if self.new is not None and _saturated(self.new, wanted):
-            for each in sums.active(self.old):
+            for each in sums.active_sets(self.old):
                 await self._resize(each, 0)
             return
         if sums.is_rolling(self.deployment):
-            sizes = sums.proportions(self.deployment, running)
+            sizes = sums.proportional_sizes(self.deployment, running)
             for each in running:
                 await self._resize(each, sizes[each.name])
 
-    async def _resize(self, item: Whole, size: int) -> bool:
+    async def _resize(self, item: UntypedObject, size: int) -> bool:
         """Change a set's size; what every set is told of the deployment's size comes along."""
         before = replicas(item)
         wanted = sums.resized_annotations(self.deployment)
@@ -321,13 +323,13 @@ class Rollout:
             return
         living = sorted((each for each in self.old if not each.terminating), key=sums.revision)
         for each in living[: max(0, len(living) - limit)]:
-            busy = told(each, "replicas") or replicas(each)
-            if not busy and each.metadata.generation <= told(each, "observedGeneration"):
+            busy = status_number(each, "replicas") or replicas(each)
+            if not busy and each.metadata.generation <= status_number(each, "observedGeneration"):
                 await self._controller.delete(REPLICA_SETS, each)
 
     # Telling.
 
-    async def note_pause(self) -> None:
+    async def write_paused_condition(self) -> None:
         """A rollout that is paused makes no progress, and is not late for it."""
         conditions = self.deployment.status.get("conditions") or []
         found = sums.condition(conditions, sums.PROGRESSING)
@@ -343,7 +345,7 @@ class Rollout:
             return
         await self._write({"status": {"conditions": self._with(sums.PROGRESSING, "Unknown", *outcome)}})
 
-    async def tell_numbers(self) -> None:
+    async def write_status(self) -> None:
         """The status as it is while nothing is rolled out."""
         status = sums.status_of(self.deployment, self._all, self.new, self._clock.now())
         await self._controller.write_status(DEPLOYMENTS, self.deployment, status)
@@ -355,14 +357,14 @@ class Rollout:
         status["conditions"] = sums.with_failures(conditions, self._all, self.new, now)
         if await self._controller.write_status(DEPLOYMENTS, self.deployment, status):
             return None
-        return self._until_late(status["conditions"])
+        return self._until_deadline(status["conditions"])
 
-    def _until_late(self, conditions: Iterable[Tree]) -> float | None:
+    def _until_deadline(self, conditions: Iterable[Tree]) -> float | None:
         """When to look whether the deadline has passed; nothing else need happen at that moment."""
         found = sums.condition(conditions, sums.PROGRESSING) or {}
         if found.get("reason", "") in ("", sums.NEW_AVAILABLE, sums.TIMED_OUT):
             return None
-        left_s = sums.overdue_in_s(self.deployment, conditions, self._clock.now())
+        left_s = sums.progress_deadline_in_s(self.deployment, conditions, self._clock.now())
         return None if left_s == float("inf") else max(left_s, 0.0) + 1.0
 
     def _with(self, kind: str, status: str, reason: str, message: str) -> list[Tree]:
@@ -370,25 +372,25 @@ class Rollout:
         return sums.with_condition(conditions, kind, status, reason, message, self._clock.now())
 
     def _say(self, note: str) -> None:
-        self._controller.say(DEPLOYMENTS, self.deployment, "ScalingReplicaSet", note)
+        self._controller.record_event(DEPLOYMENTS, self.deployment, "ScalingReplicaSet", note)
 
     # Writing.
 
     async def _write(self, patch: Tree) -> None:
         """Merge into the deployment; a status' write may carry annotations, as upstream's does."""
         answer = await self._controller.write(DEPLOYMENTS, self.deployment, patch, subresource="status")
-        self.deployment = msgspec.json.decode(answer, type=Whole)
+        self.deployment = msgspec.json.decode(answer, type=UntypedObject)
 
-    async def _write_set(self, item: Whole, patch: Tree) -> Whole:
+    async def _write_set(self, item: UntypedObject, patch: Tree) -> UntypedObject:
         answer = await self._controller.write(REPLICA_SETS, item, patch)
-        written = msgspec.json.decode(answer, type=Whole)
+        written = msgspec.json.decode(answer, type=UntypedObject)
         self.old = [written if each.uid == written.uid else each for each in self.old]
         if self.new is not None and self.new.uid == written.uid:
             self.new = written
         return written
 
 
-def _saturated(new: Whole, wanted: int) -> bool:
+def _saturated(new: UntypedObject, wanted: int) -> bool:
     """Whether the new set is as large as it will be, and all of it works."""
-    sizes = (replicas(new), sums.number(new, sums.DESIRED), told(new, "availableReplicas"))
+    sizes = (replicas(new), sums.number(new, sums.DESIRED), status_number(new, "availableReplicas"))
     return sizes == (wanted, wanted, wanted)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.controllers.core.api_types import JOBS, Tree, Whole
-from bayplan.controllers.core.owner_refs import generated_prefix, owner_reference, pod_of
+from bayplan.controllers.core.api_types import JOBS, Tree, UntypedObject
+from bayplan.controllers.core.owner_refs import generated_prefix, owner_reference, pod_from_template
 from bayplan.controllers.workloads.job_status import INDEX, INDEX_FAILURES, TRACKING
 
 _VARIABLE = "JOB_COMPLETION_INDEX"
 _NAME_BYTES = 63 - len("-abcde")
 
 
-def job_pod(job: Whole, *, index: int | None = None, failures: int | None = None) -> Tree:
+def job_pod(job: UntypedObject, *, index: int | None = None, failures: int | None = None) -> Tree:
     """`failures`: how often the pods of this number have failed before."""
     template: Tree = job.spec.get("template") or {}
     prefix = (
         generated_prefix(job.name) if index is None else f"{job.name[: _NAME_BYTES - len(str(index)) - 1]}-{index}-"
     )
-    body = pod_of(template, owner_reference(JOBS, job), generate=prefix)
+    body = pod_from_template(template, owner_reference(JOBS, job), generate=prefix)
     meta = body["metadata"]
     meta["finalizers"] = [*meta.get("finalizers", ()), TRACKING]
     if index is None:
@@ -32,11 +32,11 @@ def job_pod(job: Whole, *, index: int | None = None, failures: int | None = None
     spec.setdefault("hostname", f"{job.name}-{index}")
     for field in ("containers", "initContainers"):
         if spec.get(field):
-            spec[field] = [_told(each) for each in spec[field]]
+            spec[field] = [_with_index_variable(each) for each in spec[field]]
     return {**body, "spec": spec}
 
 
-def _told(container: Tree) -> Tree:
+def _with_index_variable(container: Tree) -> Tree:
     """A container that is told its pod's number."""
     env = container.get("env") or []
     if any(each["name"] == _VARIABLE for each in env):

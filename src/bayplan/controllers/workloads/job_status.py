@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bayplan.controllers.core.api_types import (
-    SeenContainer,
-    SeenPod,
+    ContainerStatusFields,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -22,10 +22,10 @@ BACKOFF_LIMIT = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobOutcome:
     """Why a job ends, and how."""
 
-    good: bool
+    succeeded: bool
     reason: str
     message: str
 
@@ -33,21 +33,21 @@ class Verdict:
 # Conditions
 
 
-def condition(job: Whole, kind: str) -> Tree | None:
+def condition(job: UntypedObject, kind: str) -> Tree | None:
     return next((each for each in job.status.get("conditions") or () if each["type"] == kind), None)
 
 
-def holds(job: Whole, kind: str) -> bool:
+def has_condition(job: UntypedObject, kind: str) -> bool:
     found = condition(job, kind)
     return found is not None and found["status"] == "True"
 
 
-def finished(job: Whole) -> bool:
-    return holds(job, "Complete") or holds(job, "Failed")
+def is_finished(job: UntypedObject) -> bool:
+    return has_condition(job, "Complete") or has_condition(job, "Failed")
 
 
-def made_condition(kind: str, status: str, reason: str, message: str, now: datetime) -> Tree:
-    moment = whole_time(now)
+def make_condition(kind: str, status: str, reason: str, message: str, now: datetime) -> Tree:
+    moment = format_time(now)
     times = {"lastProbeTime": moment, "lastTransitionTime": moment}
     return {"type": kind, "status": status, **times, "reason": reason, "message": message}
 
@@ -60,30 +60,30 @@ def with_suspension(conditions: Sequence[Tree], *, suspended: bool, now: datetim
         return list(conditions)
     outcome = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
     others = [each for each in conditions if each["type"] != "Suspended"]
-    return [*others, made_condition("Suspended", wanted, *outcome, now)]
+    return [*others, make_condition("Suspended", wanted, *outcome, now)]
 
 
 # Pods
 
 
-def index_of(pod: SeenPod) -> int | None:
+def index_of(pod: PodFields) -> int | None:
     text = pod.metadata.annotations.get(INDEX, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def replaces_failed_only(job: Whole) -> bool:
+def replaces_failed_only(job: UntypedObject) -> bool:
     policy = job.spec.get("podReplacementPolicy")
     return bool(policy == "Failed") if policy else job.spec.get("podFailurePolicy") is not None
 
 
-def has_failed(job: Whole, pod: SeenPod) -> bool:
+def has_failed(job: UntypedObject, pod: PodFields) -> bool:
     """Whether the pod counts as failed: also one that is deleted, unless only those that really failed count."""
     if pod.status.phase == "Failed":
         return True
     return pod.terminating and pod.status.phase != "Succeeded" and not replaces_failed_only(job)
 
 
-def finish_time(pod: SeenPod, now: datetime) -> datetime:
+def finish_time(pod: PodFields, now: datetime) -> datetime:
     """When a pod ended, as far as it says so."""
     ends = [
         each.state.terminated.finished_at
@@ -93,7 +93,7 @@ def finish_time(pod: SeenPod, now: datetime) -> datetime:
     return max(ends, default=pod.metadata.deletion_timestamp or now)
 
 
-def restarts(pods: Iterable[SeenPod]) -> int:
+def restarts(pods: Iterable[PodFields]) -> int:
     return sum(
         each.restart_count
         for pod in pods
@@ -104,7 +104,7 @@ def restarts(pods: Iterable[SeenPod]) -> int:
 # Indexes
 
 
-def read_indexes(text: str | None, completions: int) -> set[int]:
+def parse_indexes(text: str | None, completions: int) -> set[int]:
     """`0-2,5` as a set; numbers beyond what the job asks for now are left out."""
     found: set[int] = set()
     for part in (text or "").split(","):
@@ -114,7 +114,7 @@ def read_indexes(text: str | None, completions: int) -> set[int]:
     return {each for each in found if each < completions}
 
 
-def write_indexes(indexes: Iterable[int]) -> str:
+def format_indexes(indexes: Iterable[int]) -> str:
     """A set as `0-2,5`; two neighbours are written with a comma."""
     runs: list[list[int]] = []
     for each in sorted(indexes):
@@ -140,17 +140,17 @@ def first_pending(taken: set[int], count: int, completions: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PolicyMatch:
     """Which rule of a failure policy a pod met."""
 
     action: str
     message: str = ""
 
 
-COUNTED = Match("Count")
+COUNT_FAILURE = PolicyMatch("Count")
 
 
-def failure_match(job: Whole, pod: SeenPod) -> Match:
+def match_failure_policy(job: UntypedObject, pod: PodFields) -> PolicyMatch:
     """What the job's policy says of a pod that failed."""
     rules = (job.spec.get("podFailurePolicy") or {}).get("rules") or ()
     for number, rule in enumerate(rules):
@@ -159,15 +159,15 @@ def failure_match(job: Whole, pod: SeenPod) -> Match:
             if found is not None:
                 name, code = found.name, found.state.terminated.exit_code if found.state.terminated else 0
                 what = f"Container {name} for pod {pod.namespace}/{pod.name} failed with exit code {code}"
-                return Match(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
+                return PolicyMatch(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
         elif _condition_met(pod, rule.get("onPodConditions") or ()) is not None:
             kind = _condition_met(pod, rule.get("onPodConditions") or ())
             what = f"Pod {pod.namespace}/{pod.name} has condition {kind}"
-            return Match(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
-    return COUNTED
+            return PolicyMatch(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
+    return COUNT_FAILURE
 
 
-def _exit_code(pod: SeenPod, codes: Tree) -> SeenContainer | None:
+def _exit_code(pod: PodFields, codes: Tree) -> ContainerStatusFields | None:
     for each in (*pod.status.container_statuses, *pod.status.init_container_statuses):
         ended = each.state.terminated
         if ended is None or not ended.exit_code or codes.get("containerName") not in (None, each.name):
@@ -177,7 +177,7 @@ def _exit_code(pod: SeenPod, codes: Tree) -> SeenContainer | None:
     return None
 
 
-def _condition_met(pod: SeenPod, patterns: Iterable[Tree]) -> str | None:
+def _condition_met(pod: PodFields, patterns: Iterable[Tree]) -> str | None:
     for pattern in patterns:
         found = pod.condition(pattern["type"])
         if found is not None and found.status == pattern.get("status", "True"):
@@ -188,21 +188,21 @@ def _condition_met(pod: SeenPod, patterns: Iterable[Tree]) -> str | None:
 # Ends
 
 
-def success_by_policy(job: Whole, succeeded: set[int]) -> Verdict | None:
+def success_policy_met(job: UntypedObject, succeeded: set[int]) -> JobOutcome | None:
     """Whether what has succeeded is enough by the job's own word."""
     for number, rule in enumerate((job.spec.get("successPolicy") or {}).get("rules") or ()):
         wanted, count = rule.get("succeededIndexes"), rule.get("succeededCount")
         among = succeeded
         if wanted is not None:
-            named = read_indexes(wanted, int(job.spec.get("completions") or 0))
+            named = parse_indexes(wanted, int(job.spec.get("completions") or 0))
             among = succeeded & named
             count = len(named) if count is None else count
         if count is not None and len(among) >= count:
-            return Verdict(True, "SuccessPolicy", f"Matched rules at index {number}")
+            return JobOutcome(True, "SuccessPolicy", f"Matched rules at index {number}")
     return None
 
 
-def deadline_in_s(job: Whole, start: datetime | None, now: datetime) -> float | None:
+def deadline_in_s(job: UntypedObject, start: datetime | None, now: datetime) -> float | None:
     """How long until the job has been active for too long."""
     limit = job.spec.get("activeDeadlineSeconds")
     if limit is None or start is None or job.spec.get("suspend"):

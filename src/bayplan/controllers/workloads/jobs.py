@@ -16,35 +16,35 @@ from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.core.api_types import (
     JOBS,
     PODS,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.shared_informers import Key, World, changes
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory, merge_patch
 from bayplan.controllers.workloads import job_status as sums
 from bayplan.controllers.workloads.job_pods import job_pod
-from bayplan.controllers.workloads.job_status import Verdict
-from bayplan.controllers.workloads.owned_pods import PodOwner
+from bayplan.controllers.workloads.job_status import JobOutcome
+from bayplan.controllers.workloads.owned_pods import OwnedPodsController
 from bayplan.errors import ApiError, NotFound
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 
 log = logging.getLogger(__name__)
 
-BURST = 500
+MAX_PODS_PER_SYNC = 500
 MANAGED_BY = "kubernetes.io/job-controller"
 FIRST_BACKOFF_S = 10.0
 LAST_BACKOFF_S = 600.0
-_REACHED = Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods")
-_BACKOFF = Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
-_DEADLINE = Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
-_INDEXES = Verdict(False, "FailedIndexes", "Job has failed indexes")
-_MOST_INDEXES = Verdict(
+_REACHED = JobOutcome(True, "CompletionsReached", "Reached expected number of succeeded pods")
+_BACKOFF = JobOutcome(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+_DEADLINE = JobOutcome(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+_INDEXES = JobOutcome(False, "FailedIndexes", "Job has failed indexes")
+_MOST_INDEXES = JobOutcome(
     False, "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
 )
 
 
 @dataclass(slots=True)
-class _Backoff:
+class _FailureBackoff:
     """Failures since the last success, and when the last was."""
 
     failures: int = 0
@@ -52,7 +52,7 @@ class _Backoff:
     known: set[str] = field(default_factory=set)
     """Pods that were looked at: one that is looked at again before it is counted has failed once."""
 
-    def saw(self, pod: SeenPod, now: datetime, *, good: bool) -> None:
+    def saw(self, pod: PodFields, now: datetime, *, good: bool) -> None:
         if pod.uid in self.known:
             return
         self.known.add(pod.uid)
@@ -67,15 +67,15 @@ class _Backoff:
 
 
 @dataclass(slots=True)
-class _Count:
+class _PodCounts:
     """One sync's view of a job's pods."""
 
-    active: list[SeenPod] = field(default_factory=list)
+    active: list[PodFields] = field(default_factory=list)
     terminating: int = 0
-    succeeded: list[SeenPod] = field(default_factory=list)
+    succeeded: list[PodFields] = field(default_factory=list)
     """Ended well and not counted yet."""
-    failed: list[SeenPod] = field(default_factory=list)
-    ignored: list[SeenPod] = field(default_factory=list)
+    failed: list[PodFields] = field(default_factory=list)
+    ignored: list[PodFields] = field(default_factory=list)
     """Ended badly, which does not count."""
     good_indexes: set[int] = field(default_factory=set)
     bad_indexes: set[int] = field(default_factory=set)
@@ -83,21 +83,21 @@ class _Count:
     """What the failure policy ends the job for."""
 
 
-class Jobs(PodOwner):
+class JobController(OwnedPodsController):
     """Runs pods to completion."""
 
     name = "job-controller"
     resource = JOBS
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self._backoffs: dict[str, _Backoff] = {}
+        self._backoffs: dict[str, _FailureBackoff] = {}
         self._freed: set[str] = set()
         """Pods that we let go and that the watch still shows as held: they are counted."""
         self._orphans: WorkQueue[Key] = WorkQueue(
-            "job's orphan", self._let_go, clock=world.clock, chance=world.chance, workers=2
+            "job's orphan", self._remove_finalizer, clock=world.clock, chance=world.chance, workers=2
         )
-        self.pods.listen(self._on_tracked)
+        self.pods.add_handler(self._on_tracked_pod)
 
     async def run(self) -> None:
         await self.synced()
@@ -107,50 +107,50 @@ class Jobs(PodOwner):
 
     # What is heard.
 
-    def _on_owner(self, old: Whole | None, new: Whole | None) -> None:
-        if old is not None and (new is None or sums.finished(new)):
+    def _on_owner(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
+        if old is not None and (new is None or sums.is_finished(new)):
             self._backoffs.pop(old.uid, None)
             self.forget(old.uid)
             for pod in self.pods.owned_by(old.uid):
-                self._on_tracked(None, pod)
+                self._on_tracked_pod(None, pod)
         super()._on_owner(old, new)
 
-    def _on_tracked(self, before: SeenPod | None, pod: SeenPod | None) -> None:
+    def _on_tracked_pod(self, before: PodFields | None, pod: PodFields | None) -> None:
         """A pod that nobody will count any more must not be held."""
         if before is not None and (pod is None or sums.TRACKING not in pod.metadata.finalizers):
             self._freed.discard(before.uid)
-        if pod is not None and sums.TRACKING in pod.metadata.finalizers and self._stray(pod):
+        if pod is not None and sums.TRACKING in pod.metadata.finalizers and self._is_orphan(pod):
             self._orphans.add((pod.namespace, pod.name), after_s=0.2)
 
-    def _stray(self, pod: SeenPod) -> bool:
+    def _is_orphan(self, pod: PodFields) -> bool:
         owner = pod.metadata.controller
         if owner is None or owner.kind != "Job":
             return True
         job = self.owners.get(pod.namespace, owner.name)
-        return job is None or job.uid != owner.uid or sums.finished(job)
+        return job is None or job.uid != owner.uid or sums.is_finished(job)
 
-    async def _let_go(self, key: Key) -> None:
+    async def _remove_finalizer(self, key: Key) -> None:
         pod = self.pods.get(*key)
-        if pod is not None and sums.TRACKING in pod.metadata.finalizers and self._stray(pod):
+        if pod is not None and sums.TRACKING in pod.metadata.finalizers and self._is_orphan(pod):
             await self.untrack(pod)
 
     # What is done.
 
     async def sync(self, key: Key) -> float | None:
-        job = self.latest(self.owners, key)
-        if job is None or sums.finished(job) or job.spec.get("managedBy", MANAGED_BY) != MANAGED_BY:
+        job = self.get_latest(self.owners, key)
+        if job is None or sums.is_finished(job) or job.spec.get("managedBy", MANAGED_BY) != MANAGED_BY:
             return None
-        pods = await self.own_pods(job)
+        pods = await self.claim_pods(job)
         now = self.clock.now()
         count = self._count(job, pods, now)
-        return await _Sync(self, job, count, self._backoffs.setdefault(job.uid, _Backoff()), now).work()
+        return await _JobSync(self, job, count, self._backoffs.setdefault(job.uid, _FailureBackoff()), now).work()
 
-    def _count(self, job: Whole, pods: Sequence[SeenPod], now: datetime) -> _Count:
-        noted = _noted(job)
+    def _count(self, job: UntypedObject, pods: Sequence[PodFields], now: datetime) -> _PodCounts:
+        noted = _uncounted_uids(job)
         completions = int(job.spec.get("completions") or 0)
-        count = _Count(good_indexes=sums.read_indexes(job.status.get("completedIndexes"), completions))
-        count.bad_indexes = sums.read_indexes(job.status.get("failedIndexes"), completions)
-        backoff = self._backoffs.setdefault(job.uid, _Backoff())
+        count = _PodCounts(good_indexes=sums.parse_indexes(job.status.get("completedIndexes"), completions))
+        count.bad_indexes = sums.parse_indexes(job.status.get("failedIndexes"), completions)
+        backoff = self._backoffs.setdefault(job.uid, _FailureBackoff())
         for pod in sorted(pods, key=lambda each: sums.finish_time(each, now)):
             tracked = sums.TRACKING in pod.metadata.finalizers
             if pod.active:
@@ -172,7 +172,7 @@ class Jobs(PodOwner):
         count.bad_indexes -= count.good_indexes
         return count
 
-    async def untrack(self, pod: SeenPod) -> None:
+    async def untrack(self, pod: PodFields) -> None:
         """Let a pod go that is counted."""
         meta = {"uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [sums.TRACKING]}
         if self.pods.get(pod.namespace, pod.name) is not None:
@@ -186,8 +186,8 @@ class Jobs(PodOwner):
             raise
 
 
-def _count_failure(job: Whole, pod: SeenPod, count: _Count) -> None:
-    match = sums.failure_match(job, pod)
+def _count_failure(job: UntypedObject, pod: PodFields, count: _PodCounts) -> None:
+    match = sums.match_failure_policy(job, pod)
     # Pods of a job that rests were stopped by us, and by no fault of their own.
     if match.action == "Ignore" or (job.spec.get("suspend") and pod.terminating):
         count.ignored.append(pod)
@@ -203,16 +203,18 @@ def _count_failure(job: Whole, pod: SeenPod, count: _Count) -> None:
         count.bad_indexes.add(index)
 
 
-def _noted(job: Whole) -> set[str]:
+def _uncounted_uids(job: UntypedObject) -> set[str]:
     """Uids of pods that are written down and may not be let go yet."""
     found = job.status.get("uncountedTerminatedPods") or {}
     return {*(found.get("succeeded") or ()), *(found.get("failed") or ())}
 
 
-class _Sync:
+class _JobSync:
     """One sync of one job."""
 
-    def __init__(self, controller: Jobs, job: Whole, count: _Count, backoff: _Backoff, now: datetime) -> None:
+    def __init__(
+        self, controller: JobController, job: UntypedObject, count: _PodCounts, backoff: _FailureBackoff, now: datetime
+    ) -> None:
         self._controller, self._job, self._count, self._backoff, self._now = controller, job, count, backoff, now
         self._status: Tree = dict(job.status)
         self._conditions: list[Tree] = list(job.status.get("conditions") or ())
@@ -226,7 +228,7 @@ class _Sync:
         self._begin()
         verdict = self._verdict()
         failure: ApiError | None = None
-        if self._controller.expected.settled(self._job.uid) and not self._job.terminating:
+        if self._controller.expectations.satisfied(self._job.uid) and not self._job.terminating:
             try:
                 await self._manage(verdict)
             except ApiError as fault:
@@ -244,11 +246,11 @@ class _Sync:
         after = {each["type"]: each["status"] for each in self._conditions}.get("Suspended")
         if before != after and after is not None:
             reason = "Suspended" if self._suspended else "Resumed"
-            self._controller.say(JOBS, self._job, reason, f"Job {reason.lower()}")
+            self._controller.record_event(JOBS, self._job, reason, f"Job {reason.lower()}")
             if not self._suspended:
-                self._status["startTime"] = whole_time(self._now)
+                self._status["startTime"] = format_time(self._now)
         if not self._suspended and "startTime" not in self._status:
-            self._status["startTime"] = whole_time(self._now)
+            self._status["startTime"] = format_time(self._now)
 
     @property
     def _start(self) -> datetime | None:
@@ -271,15 +273,15 @@ class _Sync:
     def _indexed(self) -> bool:
         return bool(self._job.spec.get("completionMode") == "Indexed")
 
-    def _verdict(self) -> Verdict | None:
+    def _verdict(self) -> JobOutcome | None:
         """Whether the job ends now, and how; once that is said it stands."""
         job, count = self._job, self._count
         for kind, good in (("FailureTarget", False), ("SuccessCriteriaMet", True)):
             found = sums.condition(job, kind)
             if found is not None and found["status"] == "True":
-                return Verdict(good, found.get("reason", ""), found.get("message", ""))
+                return JobOutcome(good, found.get("reason", ""), found.get("message", ""))
         if count.fatal:
-            return Verdict(False, "PodFailurePolicy", count.fatal)
+            return JobOutcome(False, "PodFailurePolicy", count.fatal)
         limit = int(job.spec.get("backoffLimit", sums.BACKOFF_LIMIT))
         if self._failed > limit or self._restarted_too_often(limit):
             return _BACKOFF
@@ -294,11 +296,11 @@ class _Sync:
         enough = self._succeeded > 0 and not count.active if wanted is None else self._succeeded >= int(wanted)
         return _REACHED if enough else None
 
-    def _by_indexes(self) -> Verdict | None:
+    def _by_indexes(self) -> JobOutcome | None:
         if not self._indexed:
             return None
         job, count = self._job, self._count
-        if (found := sums.success_by_policy(job, count.good_indexes)) is not None:
+        if (found := sums.success_policy_met(job, count.good_indexes)) is not None:
             return found
         most = job.spec.get("maxFailedIndexes")
         if most is not None and len(count.bad_indexes) > most:
@@ -318,21 +320,21 @@ class _Sync:
 
     # Pods.
 
-    async def _manage(self, verdict: Verdict | None) -> None:
+    async def _manage(self, verdict: JobOutcome | None) -> None:
         job, active = self._job, self._count.active
         if verdict is not None or self._suspended:
             if active:
                 await self._controller.delete_pods(job, active)
-                self._gone(active)
+                self._count_as_terminating(active)
             return
         wanted = self._wanted()
         if len(active) > wanted:
-            doomed = sorted(active, key=_least_missed)[: len(active) - wanted]
+            doomed = sorted(active, key=_deletion_rank)[: len(active) - wanted]
             await self._controller.delete_pods(job, doomed)
-            self._gone(doomed)
+            self._count_as_terminating(doomed)
             return
         waiting = self._count.terminating if sums.replaces_failed_only(job) else 0
-        missing = min(wanted - len(active) - waiting, BURST)
+        missing = min(wanted - len(active) - waiting, MAX_PODS_PER_SYNC)
         if missing <= 0:
             return
         wait_s = self._backoff.wait_s(self._now)
@@ -370,7 +372,7 @@ class _Sync:
         ]
         return max(before) + 1 if before else 0
 
-    def _gone(self, pods: Sequence[SeenPod]) -> None:
+    def _count_as_terminating(self, pods: Sequence[PodFields]) -> None:
         """They are on their way out: whoever is deleted is not active any more."""
         going = {pod.uid for pod in pods}
         self._count.active = [pod for pod in self._count.active if pod.uid not in going]
@@ -381,7 +383,7 @@ class _Sync:
 
     # Counting.
 
-    async def _account(self, verdict: Verdict | None) -> None:
+    async def _account(self, verdict: JobOutcome | None) -> None:
         """Write down what has ended, let it go, add it up."""
         count, job = self._count, self._job
         to_free = [*count.succeeded, *count.failed, *count.ignored]
@@ -398,13 +400,13 @@ class _Sync:
             self._finish(status, verdict)
         await self._write(job, status)
 
-    async def _write(self, job: Whole, status: Tree) -> Whole:
+    async def _write(self, job: UntypedObject, status: Tree) -> UntypedObject:
         """The status, and the job as it is then."""
-        wanted = changes(job.status, status)
+        wanted = merge_patch(job.status, status)
         if not wanted:
             return job
         answer = await self._controller.write(JOBS, job, {"status": wanted}, subresource="status")
-        return self._controller.answered(answer)
+        return self._controller.remember_write(answer)
 
     def _numbers(self, good: list[str], bad: list[str], *, added: bool) -> Tree:
         count, job = self._count, self._job
@@ -423,32 +425,32 @@ class _Sync:
         status["uncountedTerminatedPods"] = told
         if self._indexed:
             if count.good_indexes:
-                status["completedIndexes"] = sums.write_indexes(count.good_indexes)
+                status["completedIndexes"] = sums.format_indexes(count.good_indexes)
                 if added:
                     status["succeeded"] = len(count.good_indexes)
             if job.spec.get("backoffLimitPerIndex") is not None:
-                status["failedIndexes"] = sums.write_indexes(count.bad_indexes)
+                status["failedIndexes"] = sums.format_indexes(count.bad_indexes)
         if self._conditions:
             status["conditions"] = self._conditions
         return status
 
-    def _target(self, verdict: Verdict) -> None:
-        kind = "SuccessCriteriaMet" if verdict.good else "FailureTarget"
+    def _target(self, verdict: JobOutcome) -> None:
+        kind = "SuccessCriteriaMet" if verdict.succeeded else "FailureTarget"
         if not any(each["type"] == kind for each in self._conditions):
-            made = sums.made_condition(kind, "True", verdict.reason, verdict.message, self._now)
+            made = sums.make_condition(kind, "True", verdict.reason, verdict.message, self._now)
             self._conditions = [*self._conditions, made]
 
-    def _finish(self, status: Tree, verdict: Verdict) -> None:
-        kind = "Complete" if verdict.good else "Failed"
-        made = sums.made_condition(kind, "True", verdict.reason, verdict.message, self._now)
+    def _finish(self, status: Tree, verdict: JobOutcome) -> None:
+        kind = "Complete" if verdict.succeeded else "Failed"
+        made = sums.make_condition(kind, "True", verdict.reason, verdict.message, self._now)
         status["conditions"] = [*self._conditions, made]
-        status.setdefault("startTime", whole_time(self._now))
-        if verdict.good:
-            status["completionTime"] = whole_time(self._now)
-            self._controller.say(JOBS, self._job, "Completed", "Job completed")
+        status.setdefault("startTime", format_time(self._now))
+        if verdict.succeeded:
+            status["completionTime"] = format_time(self._now)
+            self._controller.record_event(JOBS, self._job, "Completed", "Job completed")
         else:
-            self._controller.say(JOBS, self._job, verdict.reason, verdict.message, warning=True)
+            self._controller.record_event(JOBS, self._job, verdict.reason, verdict.message, warning=True)
 
 
-def _least_missed(pod: SeenPod) -> tuple[object, ...]:
+def _deletion_rank(pod: PodFields) -> tuple[object, ...]:
     return bool(pod.spec.node_name), pod.status.phase == "Running", pod.ready, str(pod.metadata.creation_timestamp)

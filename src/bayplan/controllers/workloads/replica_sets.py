@@ -14,27 +14,27 @@ from typing import Any
 
 from bayplan.controllers.core.api_types import (
     REPLICA_SETS,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.core.owner_refs import (
-    count_of,
+    count_where,
     generated_prefix,
     owner_reference,
-    pod_of,
+    pod_from_template,
 )
 from bayplan.controllers.core.shared_informers import Key
-from bayplan.controllers.workloads.owned_pods import PodOwner
+from bayplan.controllers.workloads.owned_pods import OwnedPodsController
 from bayplan.errors import ApiError
-from bayplan.objects.meta import whole_time
+from bayplan.objects.meta import format_time
 
 BURST = 500
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
-class ReplicaSets(PodOwner):
+class ReplicaSetController(OwnedPodsController):
     """Keeps the number of pods of every ReplicaSet."""
 
     name = "replicaset-controller"
@@ -44,9 +44,9 @@ class ReplicaSets(PodOwner):
         found = self.owners.get(*key)
         if found is None:
             return None
-        pods = [pod for pod in await self.own_pods(found) if pod.active]
+        pods = [pod for pod in await self.claim_pods(found) if pod.active]
         failure: ApiError | None = None
-        if self.expected.settled(found.uid) and not found.terminating:
+        if self.expectations.satisfied(found.uid) and not found.terminating:
             try:
                 await self._manage(found, pods)
             except ApiError as fault:
@@ -55,22 +55,22 @@ class ReplicaSets(PodOwner):
         await self.write_status(REPLICA_SETS, found, _status(found, pods, self._terminating(found), failure, now))
         if failure is not None:
             raise failure
-        return _next_look(pods, found.spec.get("minReadySeconds") or 0, now)
+        return _next_available_s(pods, found.spec.get("minReadySeconds") or 0, now)
 
-    def _terminating(self, found: Whole) -> int:
-        return count_of(self.pods.owned_by(found.uid), lambda pod: pod.terminating and not pod.finished)
+    def _terminating(self, found: UntypedObject) -> int:
+        return count_where(self.pods.owned_by(found.uid), lambda pod: pod.terminating and not pod.finished)
 
-    async def _manage(self, found: Whole, pods: Sequence[SeenPod]) -> None:
+    async def _manage(self, found: UntypedObject, pods: Sequence[PodFields]) -> None:
         missing = int(found.spec.get("replicas", 1)) - len(pods)
         if missing > 0:
             owner = owner_reference(REPLICA_SETS, found)
-            body = pod_of(found.spec.get("template") or {}, owner, generate=generated_prefix(found.name))
+            body = pod_from_template(found.spec.get("template") or {}, owner, generate=generated_prefix(found.name))
             await self.create_pods(found, [body] * min(missing, BURST))
         elif missing < 0:
-            ranked = sorted(pods, key=_ranking(self._related(found), self.clock.now()))
+            ranked = sorted(pods, key=_deletion_rank(self._related(found), self.clock.now()))
             await self.delete_pods(found, ranked[: min(-missing, BURST)])
 
-    def _related(self, found: Whole) -> Counter[str]:
+    def _related(self, found: UntypedObject) -> Counter[str]:
         """How many pods each node has of all the sets of this one's owner."""
         owner = found.metadata.controller
         sets = self.owners.owned_by(owner.uid) if owner is not None else [found]
@@ -80,10 +80,10 @@ class ReplicaSets(PodOwner):
         return on_nodes
 
 
-def _ranking(on_nodes: Counter[str], now: datetime) -> Any:
+def _deletion_rank(on_nodes: Counter[str], now: datetime) -> Any:
     """Smaller goes first."""
 
-    def rank(pod: SeenPod) -> tuple[object, ...]:
+    def rank(pod: PodFields) -> tuple[object, ...]:
         ready = pod.ready_since
         created = pod.metadata.creation_timestamp
         restarts = max((each.restart_count for each in pod.status.container_statuses), default=0)
@@ -110,7 +110,7 @@ def _age_class(since: datetime | None, now: datetime) -> float:
     return math.floor(math.log2(age_ns)) if age_ns >= 1 else 0.0
 
 
-def deletion_cost(pod: SeenPod) -> int:
+def deletion_cost(pod: PodFields) -> int:
     """What its author says that losing it costs; nonsense costs nothing."""
     text = pod.metadata.annotations.get(DELETION_COST, "0")
     digits = text[1:] if text.startswith("-") else text
@@ -120,14 +120,16 @@ def deletion_cost(pod: SeenPod) -> int:
     return cost if -(2**31) <= cost < 2**31 else 0
 
 
-def _status(found: Whole, pods: Sequence[SeenPod], terminating: int, failure: ApiError | None, now: datetime) -> Tree:
+def _status(
+    found: UntypedObject, pods: Sequence[PodFields], terminating: int, failure: ApiError | None, now: datetime
+) -> Tree:
     labels = (found.spec.get("template") or {}).get("metadata", {}).get("labels") or {}
     min_ready_s = found.spec.get("minReadySeconds") or 0
     status: Tree = {
         "replicas": len(pods),
-        "fullyLabeledReplicas": count_of(pods, lambda pod: labels.items() <= pod.labels.items()),
-        "readyReplicas": count_of(pods, lambda pod: pod.ready),
-        "availableReplicas": count_of(pods, lambda pod: pod.available_in_s(min_ready_s, now) == 0.0),
+        "fullyLabeledReplicas": count_where(pods, lambda pod: labels.items() <= pod.labels.items()),
+        "readyReplicas": count_where(pods, lambda pod: pod.ready),
+        "availableReplicas": count_where(pods, lambda pod: pod.available_in_s(min_ready_s, now) == 0.0),
         "observedGeneration": found.metadata.generation,
     }
     if "terminatingReplicas" in found.status or terminating:
@@ -140,7 +142,7 @@ def _status(found: Whole, pods: Sequence[SeenPod], terminating: int, failure: Ap
     return {key: value for key, value in status.items() if value != 0 or key in ("replicas", "terminatingReplicas")}
 
 
-def _failure(found: Whole, pods: Sequence[SeenPod], failure: ApiError, now: datetime) -> Tree:
+def _failure(found: UntypedObject, pods: Sequence[PodFields], failure: ApiError, now: datetime) -> Tree:
     before = next((each for each in found.status.get("conditions") or () if each["type"] == "ReplicaFailure"), None)
     if before is not None:
         return dict(before)
@@ -150,11 +152,11 @@ def _failure(found: Whole, pods: Sequence[SeenPod], failure: ApiError, now: date
         "status": "True",
         "reason": "FailedCreate" if fewer else "FailedDelete",
         "message": failure.details,
-        "lastTransitionTime": whole_time(now),
+        "lastTransitionTime": format_time(now),
     }
 
 
-def _next_look(pods: Sequence[SeenPod], min_ready_s: int, now: datetime) -> float | None:
+def _next_available_s(pods: Sequence[PodFields], min_ready_s: int, now: datetime) -> float | None:
     """When the next pod becomes available by the passing of time alone."""
     waits = [wait for pod in pods if (wait := pod.available_in_s(min_ready_s, now))]
     return min(waits) if waits else None

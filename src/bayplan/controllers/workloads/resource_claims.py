@@ -17,51 +17,51 @@ import msgspec
 from bayplan.client import STRATEGIC_PATCH
 from bayplan.client.work_queue import WorkQueue
 from bayplan.controllers.core.api_types import (
-    CLAIM_TEMPLATES,
-    DEVICE_CLAIMS,
     PODS,
-    SeenPod,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.controller import FIRST_RETRY_S, Controller, gone_is_changed
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.controller import FIRST_RETRY_S, Controller, not_found_as_conflict
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.devices.claims import FINALIZER, entries_by_claim
 from bayplan.errors import ApiError, NotFound
 from bayplan.objects.core import Pod, PodResourceClaim
 
-ENTRY = "resource.kubernetes.io/pod-claim-name"
+POD_CLAIM_NAME_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that was made for a pod: for which of its entries."""
-MOST_USERS = 256
-LONGEST_BASE = 57
+MAX_RESERVED_FOR = 256
+MAX_BASE_LENGTH = 57
 """Of a name: a hyphen and five characters come after it."""
 
 
-class ResourceClaims(Controller):
+class ResourceClaimController(Controller):
     """Makes claims for pods, and frees those that nobody uses."""
 
     name = "resourceclaim-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.claims = self.feed(DEVICE_CLAIMS, Whole)
-        self.templates = self.feed(CLAIM_TEMPLATES, Whole)
-        self.pods = self.feed(PODS, SeenPod)
+        self.claims = self.informer(RESOURCE_CLAIMS, UntypedObject)
+        self.templates = self.informer(RESOURCE_CLAIM_TEMPLATES, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
         self._users: defaultdict[Key, set[Key]] = defaultdict(set)
         """By claim: the pods that name it."""
         self._made: dict[tuple[str, str], str] = {}
         """By uid of the pod and entry: what we have made. The watch may not have told of it yet."""
         self.wanting: WorkQueue[Key] = WorkQueue(
             f"{self.name} for pod",
-            self._furnish,
+            self._create_claims,
             clock=world.clock,
             chance=world.chance,
             workers=self.workers,
             first_retry_s=FIRST_RETRY_S,
         )
-        self.claims.listen(self._on_claim)
-        self.templates.listen(self._on_template)
-        self.pods.listen(self._on_pod)
+        self.claims.add_handler(self._on_claim)
+        self.templates.add_handler(self._on_template)
+        self.pods.add_handler(self._on_pod)
 
     @classmethod
     def component(cls) -> str:
@@ -75,7 +75,7 @@ class ResourceClaims(Controller):
 
     # what is heard ----------------------------------------------------------------------------------------------
 
-    def _on_claim(self, old: Whole | None, new: Whole | None) -> None:
+    def _on_claim(self, old: UntypedObject | None, new: UntypedObject | None) -> None:
         item = new if new is not None else old
         assert item is not None
         key = (item.namespace, item.name)
@@ -84,18 +84,18 @@ class ResourceClaims(Controller):
         else:
             self.forget(item.uid)
             if (owner := item.metadata.controller) is not None:
-                self._made.pop((owner.uid, item.metadata.annotations.get(ENTRY, "")), None)
+                self._made.pop((owner.uid, item.metadata.annotations.get(POD_CLAIM_NAME_ANNOTATION, "")), None)
         for user in self._users.get(key, ()):
             self.wanting.add(user)
 
-    def _on_template(self, _: Whole | None, new: Whole | None) -> None:
+    def _on_template(self, _: UntypedObject | None, new: UntypedObject | None) -> None:
         if new is None:
             return
-        for pod in self.pods.within(new.namespace):
+        for pod in self.pods.by_namespace(new.namespace):
             if any(each.resource_claim_template_name == new.name for each in pod.spec.resource_claims):
                 self.wanting.add((pod.namespace, pod.name))
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         pod = new if new is not None else old
         assert pod is not None
         key = (pod.namespace, pod.name)
@@ -117,16 +117,16 @@ class ResourceClaims(Controller):
     # claims that are in use, or not any more --------------------------------------------------------------------
 
     async def sync(self, key: Key) -> float | None:
-        claim = self.latest(self.claims, key)
+        claim = self.get_latest(self.claims, key)
         if claim is None:
             return None
         users: list[Tree] = claim.status.get("reservedFor") or []
         kept = [each for each in users if await self._is_used_by(claim.namespace, each)]
         is_leaving = claim.terminating and FINALIZER in claim.metadata.finalizers
         if len(kept) < len(users) or (is_leaving and not kept):
-            claim = await self._taken_from(claim, kept)
-        if not kept and not claim.terminating and self._has_outlived_its_pod(claim):
-            await self.delete(DEVICE_CLAIMS, claim)
+            claim = await self._set_reserved_for(claim, kept)
+        if not kept and not claim.terminating and self._owner_pod_is_gone(claim):
+            await self.delete(RESOURCE_CLAIMS, claim)
         return None
 
     async def _is_used_by(self, namespace: str, user: Tree) -> bool:
@@ -141,7 +141,7 @@ class ResourceClaims(Controller):
                 return False
         return pod.uid == user["uid"] and not _is_done(pod)
 
-    async def _taken_from(self, claim: Whole, kept: list[Tree]) -> Whole:
+    async def _set_reserved_for(self, claim: UntypedObject, kept: list[Tree]) -> UntypedObject:
         """Leave these users; without any the devices are given back, and nothing keeps the claim from being deleted.
 
         Claims that others than schedulers have allocated have no such finalizer, and keep their devices."""
@@ -150,17 +150,17 @@ class ResourceClaims(Controller):
         if is_protected and not kept:
             status |= {"allocation": None, "devices": None}
         if any(claim.status.get(name) != value for name, value in status.items()):
-            claim = await self._written(claim, {"status": status}, "status")
+            claim = await self._write(claim, {"status": status}, "status")
         if is_protected and not claim.status.get("allocation"):
             rest = [each for each in claim.metadata.finalizers if each != FINALIZER]
-            claim = await self._written(claim, {"metadata": {"finalizers": rest or None}})
+            claim = await self._write(claim, {"metadata": {"finalizers": rest or None}})
         return claim
 
-    async def _written(self, claim: Whole, patch: Tree, subresource: str = "") -> Whole:
-        answer = await self.write(DEVICE_CLAIMS, claim, patch, subresource=subresource)
-        return msgspec.json.decode(answer, type=Whole) if claim.terminating else self.answered(answer)
+    async def _write(self, claim: UntypedObject, patch: Tree, subresource: str = "") -> UntypedObject:
+        answer = await self.write(RESOURCE_CLAIMS, claim, patch, subresource=subresource)
+        return msgspec.json.decode(answer, type=UntypedObject) if claim.terminating else self.remember_write(answer)
 
-    def _has_outlived_its_pod(self, claim: Whole) -> bool:
+    def _owner_pod_is_gone(self, claim: UntypedObject) -> bool:
         """Whether it was made for a pod that does not need it. A pod of which nothing is known may be yet to come; if
         it is gone the garbage collector knows."""
         owner = claim.metadata.controller
@@ -171,21 +171,21 @@ class ResourceClaims(Controller):
 
     # pods that need claims --------------------------------------------------------------------------------------
 
-    async def _furnish(self, key: Key) -> float | None:
+    async def _create_claims(self, key: Key) -> float | None:
         pod = self.pods.get(*key)
-        if pod is None or not pod.active or self.world.missing(DEVICE_CLAIMS):
+        if pod is None or not pod.active or self.informers.is_missing(RESOURCE_CLAIMS):
             return None
         told = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
         made: list[Tree] = []
         for entry in pod.spec.resource_claims:
-            if entry.resource_claim_template_name is None or self._is_settled(pod, entry, told):
+            if entry.resource_claim_template_name is None or self._has_claim(pod, entry, told):
                 continue
             name = await self._claim_for(pod, entry)
             if name is not None and name != told.get(entry.name):
                 made.append({"name": entry.name, "resourceClaimName": name})
         if made:
             body = {"metadata": {"uid": pod.uid}, "status": {"resourceClaimStatuses": made}}
-            with gone_is_changed():
+            with not_found_as_conflict():
                 await self.client.patch(
                     PODS, body, name=pod.name, namespace=pod.namespace, subresource="status", kind=STRATEGIC_PATCH
                 )
@@ -194,7 +194,7 @@ class ResourceClaims(Controller):
                 await self._reserve(pod, name)
         return None
 
-    def _is_settled(self, pod: SeenPod, entry: PodResourceClaim, told: dict[str, str | None]) -> bool:
+    def _has_claim(self, pod: PodFields, entry: PodResourceClaim, told: dict[str, str | None]) -> bool:
         """Whether the pod says which claim it has, or that it needs none, and that is so."""
         if entry.name not in told:
             return False
@@ -204,43 +204,47 @@ class ResourceClaims(Controller):
         claim = self.claims.get(pod.namespace, name)
         return claim is not None and _is_made_for(claim, pod)
 
-    async def _claim_for(self, pod: SeenPod, entry: PodResourceClaim) -> str | None:
+    async def _claim_for(self, pod: PodFields, entry: PodResourceClaim) -> str | None:
         """The claim of an entry: one that we have made before, or a new one. None where there is no template yet."""
         for each in self.claims.owned_by(pod.uid):
-            if each.metadata.annotations.get(ENTRY) == entry.name and not each.terminating:
+            if each.metadata.annotations.get(POD_CLAIM_NAME_ANNOTATION) == entry.name and not each.terminating:
                 return each.name
         if (known := self._made.get((pod.uid, entry.name))) is not None:
             return known
         name = entry.resource_claim_template_name or ""
         template = self.templates.get(pod.namespace, name)
         if template is None:
-            missing = f'resourceclaimtemplate.{CLAIM_TEMPLATES.group} "{name}" not found'
-            self._complain(pod, entry, f'resource claim template "{name}": {missing}')
+            missing = f'resourceclaimtemplate.{RESOURCE_CLAIM_TEMPLATES.group} "{name}" not found'
+            self._record_failure(pod, entry, f'resource claim template "{name}": {missing}')
             return None  # we are told when it comes
         try:
-            answer = await self.client.create(DEVICE_CLAIMS, _claim_of(template, pod, entry), namespace=pod.namespace)
+            answer = await self.client.create(
+                RESOURCE_CLAIMS, _claim_from_template(template, pod, entry), namespace=pod.namespace
+            )
         except ApiError as fault:
-            self._complain(pod, entry, f"create ResourceClaim : {fault.details}")
+            self._record_failure(pod, entry, f"create ResourceClaim : {fault.details}")
             raise
-        made = msgspec.json.decode(answer, type=Whole).name
+        made = msgspec.json.decode(answer, type=UntypedObject).name
         self._made[pod.uid, entry.name] = made
         return made
 
-    def _complain(self, pod: SeenPod, entry: PodResourceClaim, words: str) -> None:
-        self.say(PODS, pod, "FailedResourceClaimCreation", f"PodResourceClaim {entry.name}: {words}", warning=True)
+    def _record_failure(self, pod: PodFields, entry: PodResourceClaim, words: str) -> None:
+        self.record_event(
+            PODS, pod, "FailedResourceClaimCreation", f"PodResourceClaim {entry.name}: {words}", warning=True
+        )
 
-    async def _reserve(self, pod: SeenPod, name: str) -> None:
+    async def _reserve(self, pod: PodFields, name: str) -> None:
         """The pod has come to its node without anybody who reserved its claim."""
-        claim = self.latest(self.claims, (pod.namespace, name))
+        claim = self.get_latest(self.claims, (pod.namespace, name))
         if claim is None or not claim.status.get("allocation"):
             return
         is_named = any(each.resource_claim_name == name for each in pod.spec.resource_claims)
         if not is_named and not _is_made_for(claim, pod):
             return
         users: list[Tree] = claim.status.get("reservedFor") or []
-        if len(users) < MOST_USERS and not any(each["uid"] == pod.uid for each in users):
+        if len(users) < MAX_RESERVED_FOR and not any(each["uid"] == pod.uid for each in users):
             user = {"resource": "pods", "name": pod.name, "uid": pod.uid}
-            await self._written(claim, {"status": {"reservedFor": [*users, user]}}, "status")
+            await self._write(claim, {"status": {"reservedFor": [*users, user]}}, "status")
 
 
 def _is_done(pod: Pod) -> bool:
@@ -248,7 +252,7 @@ def _is_done(pod: Pod) -> bool:
     return pod.status.phase in ("Succeeded", "Failed") or (pod.terminating and not pod.spec.node_name)
 
 
-def _is_made_for(claim: Whole, pod: Pod) -> bool:
+def _is_made_for(claim: UntypedObject, pod: Pod) -> bool:
     owner = claim.metadata.controller
     return owner is not None and owner.uid == pod.uid
 
@@ -264,26 +268,26 @@ def _claims_of(pod: Pod | None) -> Iterator[Key]:
         yield pod.namespace, special.resource_claim_name
 
 
-def _claim_of(template: Whole, pod: Pod, entry: PodResourceClaim) -> Tree:
+def _claim_from_template(template: UntypedObject, pod: Pod, entry: PodResourceClaim) -> Tree:
     """The claim that a template makes for an entry of a pod, which owns it."""
     given: Tree = template.spec.get("metadata") or {}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
     return {
-        "apiVersion": DEVICE_CLAIMS.api_version,
+        "apiVersion": RESOURCE_CLAIMS.api_version,
         "kind": "ResourceClaim",
         "metadata": {
-            "generateName": _base(pod.name, entry.name),
+            "generateName": _name_base(pod.name, entry.name),
             "labels": given.get("labels") or {},
-            "annotations": {**(given.get("annotations") or {}), ENTRY: entry.name},
+            "annotations": {**(given.get("annotations") or {}), POD_CLAIM_NAME_ANNOTATION: entry.name},
             "ownerReferences": [owner],
         },
         "spec": template.spec.get("spec") or {},
     }
 
 
-def _base(pod: str, entry: str) -> str:
+def _name_base(pod: str, entry: str) -> str:
     """What names begin with. Of two that are too long together each is cut in proportion, so that both can be read."""
     whole = f"{pod}-{entry}-"
-    if len(whole) <= LONGEST_BASE:
+    if len(whole) <= MAX_BASE_LENGTH:
         return whole
-    return f"{pod[: len(pod) * LONGEST_BASE // len(whole)]}-{entry[: len(entry) * LONGEST_BASE // len(whole)]}"
+    return f"{pod[: len(pod) * MAX_BASE_LENGTH // len(whole)]}-{entry[: len(entry) * MAX_BASE_LENGTH // len(whole)]}"

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from bayplan.controllers.core.api_types import SeenPod, Tree, Whole
-from bayplan.controllers.core.int_or_percent import scaled
+from bayplan.controllers.core.api_types import PodFields, Tree, UntypedObject
+from bayplan.controllers.core.int_or_percent import scaled_value
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL
 from bayplan.controllers.workloads.stateful_pods import first_ordinal, ordinal_of
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
+class CreateSetPod:
     """Make the pod of this number."""
 
     ordinal: int
@@ -25,32 +25,34 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
-    """Delete this pod; `for_good`: its number is not wanted any more."""
+class DeleteSetPod:
+    """Delete this pod; `scaled_down`: its number is not wanted any more."""
 
-    pod: SeenPod
-    for_good: bool = False
+    pod: PodFields
+    scaled_down: bool = False
     reason: str = ""
     note: str = ""
 
 
 @dataclass(slots=True)
-class Plan:
+class StatefulSetPlan:
     status: Tree
-    steps: list[Make | Delete] = field(default_factory=list)
+    steps: list[CreateSetPod | DeleteSetPod] = field(default_factory=list)
     again_s: float | None = None
     """After how long a pod becomes available by the passing of time alone."""
 
 
-def plan(found: Whole, pods: Sequence[SeenPod], current: str, update: str, now: datetime) -> Plan:
+def plan(found: UntypedObject, pods: Sequence[PodFields], current: str, update: str, now: datetime) -> StatefulSetPlan:
     """The steps that may be taken now, and the status after them."""
-    planner = _Planner(found, pods, current, update, now)
+    planner = _StatefulSetPlanner(found, pods, current, update, now)
     planner.decide()
-    return Plan(planner.status(), planner.steps, planner.again_s)
+    return StatefulSetPlan(planner.status(), planner.steps, planner.again_s)
 
 
-class _Planner:
-    def __init__(self, found: Whole, pods: Sequence[SeenPod], current: str, update: str, now: datetime) -> None:
+class _StatefulSetPlanner:
+    def __init__(
+        self, found: UntypedObject, pods: Sequence[PodFields], current: str, update: str, now: datetime
+    ) -> None:
         self._set, self._current, self._update, self._now = found, current, update, now
         self._ordered = found.spec.get("podManagementPolicy", "OrderedReady") != "Parallel"
         self._min_ready_s = int(found.spec.get("minReadySeconds") or 0)
@@ -59,37 +61,37 @@ class _Planner:
         self._pods = list(pods)
         by_number = {number: pod for pod in pods if (number := ordinal_of(found, pod.name)) is not None}
         numbers = range(self._start, self._start + self._wanted)
-        self._replicas: list[tuple[int, SeenPod | None]] = [(number, by_number.get(number)) for number in numbers]
+        self._replicas: list[tuple[int, PodFields | None]] = [(number, by_number.get(number)) for number in numbers]
         self._condemned = [by_number[number] for number in sorted(by_number, reverse=True) if number not in numbers]
         self._made: list[str] = []
-        self._gone: list[SeenPod] = []
-        self.steps: list[Make | Delete] = []
+        self._gone: list[PodFields] = []
+        self.steps: list[CreateSetPod | DeleteSetPod] = []
         self.again_s: float | None = None
 
     # Health.
 
-    def _available(self, pod: SeenPod) -> bool:
+    def _available(self, pod: PodFields) -> bool:
         wait_s = pod.available_in_s(self._min_ready_s, self._now) if pod.status.phase == "Running" else None
         if wait_s:
             self.again_s = wait_s if self.again_s is None else min(self.again_s, wait_s)
         return wait_s == 0.0
 
-    def _healthy(self, pod: SeenPod | None) -> bool:
+    def _healthy(self, pod: PodFields | None) -> bool:
         return pod is not None and not pod.terminating and self._available(pod)
 
     # Decisions.
 
     def decide(self) -> None:
-        if self._fill() or self._shrink():
+        if self._scale_up() or self._scale_down():
             return
-        self._renew()
+        self._rolling_update()
 
-    def _fill(self) -> bool:
+    def _scale_up(self) -> bool:
         """Make what is missing and what has ended; true when everything further has to wait."""
         for number, pod in self._replicas:
             if pod is None:
                 revision = self._revision_for(number)
-                self.steps.append(Make(number, revision))
+                self.steps.append(CreateSetPod(number, revision))
                 self._made.append(revision)
                 if self._ordered:
                     return True
@@ -103,7 +105,7 @@ class _Planner:
                 return True
         return bool(self.steps) and self._ordered
 
-    def _shrink(self) -> bool:
+    def _scale_down(self) -> bool:
         """Delete from the highest number down; true when everything further has to wait."""
         unhealthy = [pod for _, pod in self._replicas if pod is not None and not self._healthy(pod)]
         unhealthy += [pod for pod in reversed(self._condemned) if not self._healthy(pod)]
@@ -120,14 +122,14 @@ class _Planner:
                 return True
         return False
 
-    def _renew(self) -> None:
+    def _rolling_update(self) -> None:
         """Replace what is not of the new revision, from the highest number down to the partition."""
         strategy = self._set.spec.get("updateStrategy") or {}
         if strategy.get("type", "RollingUpdate") != "RollingUpdate":
             return
         told = strategy.get("rollingUpdate") or {}
         partition = int(told.get("partition") or 0)
-        most = max(1, scaled(told.get("maxUnavailable", 1), self._wanted, round_up=True))
+        most = max(1, scaled_value(told.get("maxUnavailable", 1), self._wanted, round_up=True))
         kept = [pod for number, pod in self._replicas if number - self._start >= partition]
         down = sum(1 for _, pod in self._replicas if not self._healthy(pod))
         for pod in reversed(kept):
@@ -144,8 +146,8 @@ class _Planner:
             if most == 1:
                 return
 
-    def _delete(self, pod: SeenPod, *, for_good: bool = False, reason: str = "", note: str = "") -> None:
-        self.steps.append(Delete(pod, for_good, reason, note))
+    def _delete(self, pod: PodFields, *, for_good: bool = False, reason: str = "", note: str = "") -> None:
+        self.steps.append(DeleteSetPod(pod, for_good, reason, note))
         self._gone.append(pod)
 
     def _revision_for(self, number: int) -> str:

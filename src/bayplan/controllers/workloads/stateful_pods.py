@@ -6,23 +6,23 @@ from typing import Any
 
 from bayplan.controllers.core.api_types import (
     STATEFUL_SETS,
-    Revision,
-    SeenPod,
+    ControllerRevision,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.owner_refs import owner_reference, pod_of
+from bayplan.controllers.core.owner_refs import owner_reference, pod_from_template
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL, template_of
 
 NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
 
-def first_ordinal(found: Whole) -> int:
+def first_ordinal(found: UntypedObject) -> int:
     return int((found.spec.get("ordinals") or {}).get("start") or 0)
 
 
-def ordinal_of(found: Whole, name: str) -> int | None:
+def ordinal_of(found: UntypedObject, name: str) -> int | None:
     """The number in a pod's name; None for a name that no pod of this set has."""
     parent, dash, digits = name.rpartition("-")
     if parent != found.name or not dash or not digits.isascii() or not digits.isdigit():
@@ -30,10 +30,10 @@ def ordinal_of(found: Whole, name: str) -> int | None:
     return int(digits)
 
 
-def numbered_pod(found: Whole, ordinal: int, revision: Revision) -> Tree:
+def numbered_pod(found: UntypedObject, ordinal: int, revision: ControllerRevision) -> Tree:
     """The pod of this number, by the template of a revision."""
     name = f"{found.name}-{ordinal}"
-    body = pod_of(template_of(revision, found), owner_reference(STATEFUL_SETS, found), name=name)
+    body = pod_from_template(template_of(revision, found), owner_reference(STATEFUL_SETS, found), name=name)
     labels = {NAME_LABEL: name, INDEX_LABEL: str(ordinal), HASH_LABEL: revision.name}
     body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), **labels}
     spec: dict[str, Any] = {**body["spec"], "hostname": name}
@@ -47,7 +47,7 @@ def numbered_pod(found: Whole, ordinal: int, revision: Revision) -> Tree:
     return {**body, "spec": spec}
 
 
-def claims_of(found: Whole, ordinal: int) -> list[Tree]:
+def claims_of(found: UntypedObject, ordinal: int) -> list[Tree]:
     """The claims of the pod of this number."""
     selector = (found.spec.get("selector") or {}).get("matchLabels") or {}
     bodies = []
@@ -56,31 +56,31 @@ def claims_of(found: Whole, ordinal: int) -> list[Tree]:
         kept = {key: meta[key] for key in ("annotations", "finalizers") if meta.get(key)}
         labels = {**(meta.get("labels") or {}), **selector}
         whole = {**kept, "name": _claim_name(found, each, ordinal), "labels": labels}
-        if wants_claims_gone(found, "whenDeleted"):
+        if deletes_claims(found, "whenDeleted"):
             whole["ownerReferences"] = [
-                _bare_reference(STATEFUL_SETS.api_version, "StatefulSet", found.name, found.uid)
+                _owner_reference(STATEFUL_SETS.api_version, "StatefulSet", found.name, found.uid)
             ]
         bodies.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": whole, "spec": each["spec"]})
     return bodies
 
 
-def owned_claim(pod: SeenPod) -> Tree:
+def claim_owner_patch(pod: PodFields) -> Tree:
     """A patch that makes a claim go with its pod."""
-    return {"metadata": {"ownerReferences": [_bare_reference("v1", "Pod", pod.name, pod.uid)]}}
+    return {"metadata": {"ownerReferences": [_owner_reference("v1", "Pod", pod.name, pod.uid)]}}
 
 
-def wants_claims_gone(found: Whole, when: str) -> bool:
+def deletes_claims(found: UntypedObject, when: str) -> bool:
     policy = found.spec.get("persistentVolumeClaimRetentionPolicy") or {}
     return bool(policy.get(when) == "Delete")
 
 
-def _bare_reference(api_version: str, kind: str, name: str, uid: str) -> Tree:
+def _owner_reference(api_version: str, kind: str, name: str, uid: str) -> Tree:
     return {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
 
 
-def _templates(found: Whole) -> list[Tree]:
+def _templates(found: UntypedObject) -> list[Tree]:
     return found.spec.get("volumeClaimTemplates") or []
 
 
-def _claim_name(found: Whole, template: Tree, ordinal: int) -> str:
+def _claim_name(found: UntypedObject, template: Tree, ordinal: int) -> str:
     return f"{template['metadata']['name']}-{found.name}-{ordinal}"

@@ -11,31 +11,31 @@ import asyncio
 from collections.abc import Sequence
 
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
+    CONTROLLER_REVISIONS,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
-    REVISIONS,
     STATEFUL_SETS,
-    Revision,
-    SeenPod,
+    ControllerRevision,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.core.controller import Controller
-from bayplan.controllers.core.owner_refs import claimed, selector_of
-from bayplan.controllers.core.shared_informers import Key, World
-from bayplan.controllers.workloads.controller_revisions import HASH_LABEL, beyond_history, latest_revision
+from bayplan.controllers.core.owner_refs import claim_objects, selector_of
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
+from bayplan.controllers.workloads.controller_revisions import HASH_LABEL, latest_revision, revisions_to_delete
 from bayplan.controllers.workloads.stateful_plan import (
-    Delete,
-    Make,
-    Plan,
+    CreateSetPod,
+    DeleteSetPod,
+    StatefulSetPlan,
     plan,
 )
 from bayplan.controllers.workloads.stateful_pods import (
+    claim_owner_patch,
     claims_of,
+    deletes_claims,
     numbered_pod,
     ordinal_of,
-    owned_claim,
-    wants_claims_gone,
 )
 from bayplan.errors import AlreadyExists, ApiError, NotFound
 from bayplan.objects.volumes import PersistentVolumeClaim
@@ -43,27 +43,27 @@ from bayplan.objects.volumes import PersistentVolumeClaim
 _REVISION_LABEL = "controller.kubernetes.io/hash"
 
 
-class StatefulSets(Controller):
+class StatefulSetController(Controller):
     """Keeps numbered pods."""
 
     name = "statefulset-controller"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
-        self.sets = self.feed(STATEFUL_SETS, Whole)
-        self.pods = self.feed(PODS, SeenPod)
-        self.revisions = self.feed(REVISIONS, Revision)
-        self.claims = self.feed(CLAIMS, PersistentVolumeClaim)
-        self.sets.listen(self.enqueue)
-        self.pods.listen(self._on_pod)
+        self.sets = self.informer(STATEFUL_SETS, UntypedObject)
+        self.pods = self.informer(PODS, PodFields)
+        self.revisions = self.informer(CONTROLLER_REVISIONS, ControllerRevision)
+        self.claims = self.informer(PERSISTENT_VOLUME_CLAIMS, PersistentVolumeClaim)
+        self.sets.add_handler(self.enqueue)
+        self.pods.add_handler(self._on_pod)
 
-    def _on_pod(self, old: SeenPod | None, new: SeenPod | None) -> None:
+    def _on_pod(self, old: PodFields | None, new: PodFields | None) -> None:
         for pod in (old, new):
             owner = pod.metadata.controller if pod is not None else None
             if pod is not None and owner is not None and owner.kind == "StatefulSet":
                 self.queue.add((pod.namespace, owner.name))
         if new is not None and new.metadata.controller is None:
-            for each in self.sets.within(new.namespace):
+            for each in self.sets.by_namespace(new.namespace):
                 if ordinal_of(each, new.name) is not None and selector_of(each).matches(new.labels):
                     self.enqueue(None, each)
 
@@ -71,7 +71,7 @@ class StatefulSets(Controller):
         found = self.sets.get(*key)
         if found is None:
             return None
-        pods = await claimed(
+        pods = await claim_objects(
             self.client,
             self.pods,
             STATEFUL_SETS,
@@ -94,18 +94,20 @@ class StatefulSets(Controller):
         await self._forget_revisions(found, pods, revisions, {current.name, update.name})
         return planned.again_s
 
-    async def _carry_out(self, found: Whole, planned: Plan, current: Revision, update: Revision) -> None:
+    async def _carry_out(
+        self, found: UntypedObject, planned: StatefulSetPlan, current: ControllerRevision, update: ControllerRevision
+    ) -> None:
         if found.terminating:
             return
         for step in planned.steps:
-            if isinstance(step, Make):
-                await self._make(found, step, current if step.revision == current.name else update)
+            if isinstance(step, CreateSetPod):
+                await self._create_pod(found, step, current if step.revision == current.name else update)
             else:
-                await self._delete(found, step)
+                await self._delete_pod(found, step)
 
     # One pod.
 
-    async def _make(self, found: Whole, step: Make, revision: Revision) -> None:
+    async def _create_pod(self, found: UntypedObject, step: CreateSetPod, revision: ControllerRevision) -> None:
         body = numbered_pod(found, step.ordinal, revision)
         name = body["metadata"]["name"]
         for claim in claims_of(found, step.ordinal):
@@ -115,43 +117,45 @@ class StatefulSets(Controller):
         except AlreadyExists:
             return  # ours, on its way to us; or somebody else's, whose end we hear of
         except ApiError as fault:
-            self._tell(found, "create", name, fault)
+            self._record_event(found, "create", name, fault)
             raise
-        self._tell(found, "create", name)
+        self._record_event(found, "create", name)
 
-    async def _claim(self, found: Whole, pod: str, body: Tree) -> None:
+    async def _claim(self, found: UntypedObject, pod: str, body: Tree) -> None:
         name = body["metadata"]["name"]
         if self.claims.get(found.namespace, name) is not None:
             return
         try:
-            await self.client.create(CLAIMS, body, namespace=found.namespace)
+            await self.client.create(PERSISTENT_VOLUME_CLAIMS, body, namespace=found.namespace)
         except AlreadyExists:
             return
         except ApiError as fault:
             note = f"create Claim {name} for Pod {pod} in StatefulSet {found.name} failed error: {fault.details}"
-            self.say(STATEFUL_SETS, found, "FailedCreate", note, warning=True)
+            self.record_event(STATEFUL_SETS, found, "FailedCreate", note, warning=True)
             raise
         note = f"create Claim {name} Pod {pod} in StatefulSet {found.name} success"
-        self.say(STATEFUL_SETS, found, "SuccessfulCreate", note)
+        self.record_event(STATEFUL_SETS, found, "SuccessfulCreate", note)
 
-    async def _delete(self, found: Whole, step: Delete) -> None:
-        if step.for_good and wants_claims_gone(found, "whenScaled"):
-            await self._give_claims_to(found, step.pod)
+    async def _delete_pod(self, found: UntypedObject, step: DeleteSetPod) -> None:
+        if step.scaled_down and deletes_claims(found, "whenScaled"):
+            await self._set_claim_owner(found, step.pod)
         if step.reason:
-            self.say(STATEFUL_SETS, found, step.reason, step.note, warning=step.reason == "RecreatingFailedPod")
+            self.record_event(
+                STATEFUL_SETS, found, step.reason, step.note, warning=step.reason == "RecreatingFailedPod"
+            )
         try:
             await self.delete(PODS, step.pod)
         except ApiError as fault:
-            self._tell(found, "delete", step.pod.name, fault)
+            self._record_event(found, "delete", step.pod.name, fault)
             raise
-        self._tell(found, "delete", step.pod.name)
+        self._record_event(found, "delete", step.pod.name)
 
-    async def _give_claims_to(self, found: Whole, pod: SeenPod) -> None:
+    async def _set_claim_owner(self, found: UntypedObject, pod: PodFields) -> None:
         """The claims of a pod that goes for good go with it."""
         ordinal = ordinal_of(found, pod.name)
         names = [each["metadata"]["name"] for each in claims_of(found, ordinal or 0)]
         patches = [
-            self.client.patch(CLAIMS, owned_claim(pod), namespace=pod.namespace, name=name)
+            self.client.patch(PERSISTENT_VOLUME_CLAIMS, claim_owner_patch(pod), namespace=pod.namespace, name=name)
             for name in names
             if self.claims.get(pod.namespace, name) is not None
         ]
@@ -159,17 +163,17 @@ class StatefulSets(Controller):
             if isinstance(answer, BaseException) and not isinstance(answer, NotFound):
                 raise answer
 
-    def _tell(self, found: Whole, verb: str, pod: str, fault: ApiError | None = None) -> None:
+    def _record_event(self, found: UntypedObject, verb: str, pod: str, fault: ApiError | None = None) -> None:
         outcome = "successful" if fault is None else f"failed error: {fault.details}"
         reason = f"{'Successful' if fault is None else 'Failed'}{verb.capitalize()}"
         note = f"{verb} Pod {pod} in StatefulSet {found.name} {outcome}"
-        self.say(STATEFUL_SETS, found, reason, note, warning=fault is not None)
+        self.record_event(STATEFUL_SETS, found, reason, note, warning=fault is not None)
 
     # Revisions.
 
     async def _forget_revisions(
-        self, found: Whole, pods: Sequence[SeenPod], revisions: Sequence[Revision], used: set[str]
+        self, found: UntypedObject, pods: Sequence[PodFields], revisions: Sequence[ControllerRevision], used: set[str]
     ) -> None:
         living = used | {pod.labels.get(HASH_LABEL, "") for pod in pods}
-        for each in beyond_history(revisions, living, int(found.spec.get("revisionHistoryLimit", 10))):
-            await self.delete(REVISIONS, each)
+        for each in revisions_to_delete(revisions, living, int(found.spec.get("revisionHistoryLimit", 10))):
+            await self.delete(CONTROLLER_REVISIONS, each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bayplan.objects.meta import SAFE_LETTERS
+from bayplan.objects.meta import NAME_SUFFIX_ALPHABET
 
 _OFFSET, _PRIME = 2166136261, 16777619
 
@@ -22,4 +22,4 @@ def short_hash(value: Any, collisions: int | None = None) -> str:
     number = _OFFSET
     for byte in text:
         number = (number ^ byte) * _PRIME & 0xFFFFFFFF
-    return "".join(SAFE_LETTERS[ord(digit) % len(SAFE_LETTERS)] for digit in str(number))
+    return "".join(NAME_SUFFIX_ALPHABET[ord(digit) % len(NAME_SUFFIX_ALPHABET)] for digit in str(number))

@@ -17,13 +17,13 @@ from bayplan.framework.api.status import SUCCESS, Code, Status
 from bayplan.snapshot import BoolVector
 
 CodeVector = npt.NDArray[np.int8]
-NOT_LOOKED_AT = -1
+NOT_EVALUATED = -1
 _BITS = 62  # reasons that fit into one number
 _NO_STATUS = Status(Code.UNRESOLVABLE)
 
 
 @dataclass(slots=True)
-class Reason:
+class FilterReasonRows:
     """One reason of one plugin, and the rows it holds for."""
 
     plugin: str
@@ -32,15 +32,15 @@ class Reason:
 
 
 @dataclass(slots=True)
-class Verdicts:
+class FilterResults:
     """What the filters said of each entry of a table."""
 
     codes: CodeVector
-    reasons: list[Reason] = field(default_factory=list)
+    reasons: list[FilterReasonRows] = field(default_factory=list)
     plugins: dict[str, BoolVector] = field(default_factory=dict)  # plugin -> entries that it rejected
 
     @classmethod
-    def none_yet(cls, count: int) -> Verdicts:
+    def empty(cls, count: int) -> FilterResults:
         return cls(np.zeros(count, dtype=np.int8))
 
     @property
@@ -72,7 +72,7 @@ class Diagnosis:
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
-        self.verdicts: Verdicts = Verdicts(np.full(len(names), NOT_LOOKED_AT, dtype=np.int8))
+        self.verdicts: FilterResults = FilterResults(np.full(len(names), NOT_EVALUATED, dtype=np.int8))
         self.overrides: dict[int, Status] = {}  # rows whose status did not come from the common pass
         self.absent: Status = _NO_STATUS  # the status of every row that was not looked at
         self.pre_filter_message = ""
@@ -102,7 +102,7 @@ class Diagnosis:
         common = np.ones(self.node_count, dtype=np.bool_)
         common[list(self.overrides)] = False
         for plugin, mask in self.verdicts.plugins.items():
-            codes = set(np.unique(self.verdicts.codes[mask & common]).tolist()) - {NOT_LOOKED_AT, int(Code.ERROR)}
+            codes = set(np.unique(self.verdicts.codes[mask & common]).tolist()) - {NOT_EVALUATED, int(Code.ERROR)}
             if codes:
                 self.unschedulable_plugins.add(plugin)
             if int(Code.PENDING) in codes:
@@ -110,7 +110,7 @@ class Diagnosis:
 
     def add(self, other: Diagnosis) -> None:
         """Take in what was found about other rows."""
-        looked_at = other.verdicts.codes != NOT_LOOKED_AT
+        looked_at = other.verdicts.codes != NOT_EVALUATED
         self.verdicts.codes[looked_at] = other.verdicts.codes[looked_at]
         self.verdicts.reasons += other.verdicts.reasons
         for plugin, mask in other.verdicts.plugins.items():
@@ -130,13 +130,13 @@ class Diagnosis:
         override = self.overrides.get(row)
         if override is not None:
             return override
-        if self.verdicts.codes[row] == NOT_LOOKED_AT:
+        if self.verdicts.codes[row] == NOT_EVALUATED:
             return self.absent
         return self.verdicts.status(row)
 
     def explicit_rows(self) -> BoolVector:
         """Rows with a status of their own."""
-        rows: BoolVector = self.verdicts.codes != NOT_LOOKED_AT
+        rows: BoolVector = self.verdicts.codes != NOT_EVALUATED
         rows[list(self.overrides)] = True
         return rows
 
@@ -144,7 +144,7 @@ class Diagnosis:
         """Rows whose status has this code, with the absent status counted for rows that have none."""
         rows: BoolVector = self.verdicts.codes == code
         if self.absent.code is code:
-            rows |= self.verdicts.codes == NOT_LOOKED_AT
+            rows |= self.verdicts.codes == NOT_EVALUATED
         for row, status in self.overrides.items():
             rows[row] = status.code is code
         return rows
@@ -156,21 +156,21 @@ class Diagnosis:
             counts[reason.text] += int(np.count_nonzero(reason.mask))
         return +counts
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[FilterReasonRows]:
         """Every reason with its rows: of the common pass, of rows judged on their own, of rows not looked at."""
         found = [*self.verdicts.reasons]
         if self.overrides:
             common = np.ones(self.node_count, dtype=np.bool_)
             common[list(self.overrides)] = False
-            found = [Reason(each.plugin, each.text, each.mask & common) for each in found]
+            found = [FilterReasonRows(each.plugin, each.text, each.mask & common) for each in found]
             found += self._reasons_of_overrides()
         # A row that passed every filter, and that an extender then left out without a word, counts as not looked at.
         unseen = ~self.explicit_rows() | self.rows_with(Code.SUCCESS)
         if self.within is not None:
             unseen &= self.within
-        return found + [Reason(self.absent.plugin, text, unseen) for text in self.absent.reasons]
+        return found + [FilterReasonRows(self.absent.plugin, text, unseen) for text in self.absent.reasons]
 
-    def _reasons_of_overrides(self) -> Iterator[Reason]:
+    def _reasons_of_overrides(self) -> Iterator[FilterReasonRows]:
         rows: dict[int, list[int]] = {}  # few statuses are on many rows
         statuses: dict[int, Status] = {}
         for row, status in self.overrides.items():
@@ -182,7 +182,7 @@ class Diagnosis:
             mask = np.zeros(self.node_count, dtype=np.bool_)
             mask[rows[number]] = True
             for text in status.reasons:
-                yield Reason(status.plugin, text, mask)
+                yield FilterReasonRows(status.plugin, text, mask)
 
     def sentence(self) -> str:
         """The words of the FailedScheduling event."""

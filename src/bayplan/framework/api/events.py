@@ -15,8 +15,9 @@ from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 
 
-class Action(IntFlag):
-    """What was done to an object. The order of the bits is kube-scheduler's and matters: see `Cure.matches`."""
+class ActionType(IntFlag):
+    """What was done to an object. The order of the bits is kube-scheduler's and matters: see
+    `ClusterEventWithHint.matches`."""
 
     ADD = 1
     DELETE = 1 << 1
@@ -35,27 +36,27 @@ class Action(IntFlag):
     ALL = (1 << 13) - 1
 
 
-ACTION_WORDS: dict[Action, str] = {
-    Action.ADD: "Add",
-    Action.DELETE: "Delete",
-    Action.UPDATE_NODE_ALLOCATABLE: "UpdateNodeAllocatable",
-    Action.UPDATE_NODE_LABEL: "UpdateNodeLabel",
-    Action.UPDATE_NODE_TAINT: "UpdateNodeTaint",
-    Action.UPDATE_NODE_CONDITION: "UpdateNodeCondition",
-    Action.UPDATE_NODE_ANNOTATION: "UpdateNodeAnnotation",
-    Action.UPDATE_NODE_DECLARED_FEATURE: "UpdateNodeDeclaredFeature",
-    Action.UPDATE_POD_LABEL: "UpdatePodLabel",
-    Action.UPDATE_POD_SCALE_DOWN: "UpdatePodScaleDown",
-    Action.UPDATE_POD_TOLERATION: "UpdatePodToleration",
-    Action.UPDATE_POD_GATES_ELIMINATED: "UpdatePodSchedulingGatesEliminated",
-    Action.UPDATE_POD_GENERATED_CLAIM: "UpdatePodGeneratedResourceClaim",
-    Action.UPDATE: "Update",
-    Action.ALL: "All",
+ACTION_NAMES: dict[ActionType, str] = {
+    ActionType.ADD: "Add",
+    ActionType.DELETE: "Delete",
+    ActionType.UPDATE_NODE_ALLOCATABLE: "UpdateNodeAllocatable",
+    ActionType.UPDATE_NODE_LABEL: "UpdateNodeLabel",
+    ActionType.UPDATE_NODE_TAINT: "UpdateNodeTaint",
+    ActionType.UPDATE_NODE_CONDITION: "UpdateNodeCondition",
+    ActionType.UPDATE_NODE_ANNOTATION: "UpdateNodeAnnotation",
+    ActionType.UPDATE_NODE_DECLARED_FEATURE: "UpdateNodeDeclaredFeature",
+    ActionType.UPDATE_POD_LABEL: "UpdatePodLabel",
+    ActionType.UPDATE_POD_SCALE_DOWN: "UpdatePodScaleDown",
+    ActionType.UPDATE_POD_TOLERATION: "UpdatePodToleration",
+    ActionType.UPDATE_POD_GATES_ELIMINATED: "UpdatePodSchedulingGatesEliminated",
+    ActionType.UPDATE_POD_GENERATED_CLAIM: "UpdatePodGeneratedResourceClaim",
+    ActionType.UPDATE: "Update",
+    ActionType.ALL: "All",
 }
 """The actions as kube-scheduler's metrics and logs spell them; other combinations have no name there."""
 
 
-class Resource(StrEnum):
+class EventResource(StrEnum):
     """The kinds of object that events are about, spelled as kube-scheduler's metrics spell them."""
 
     POD = "Pod"
@@ -76,65 +77,66 @@ class Resource(StrEnum):
     ANY = "*"
 
 
-_PODS = (Resource.ASSIGNED_POD, Resource.UNSCHEDULABLE_POD)
+_PODS = (EventResource.ASSIGNED_POD, EventResource.UNSCHEDULABLE_POD)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
     """Something that happened. `label`: its own name, for the few that are not called by resource and action."""
 
-    resource: Resource | str
-    action: Action
+    resource: EventResource | str
+    action: ActionType
     label: str = ""
     name: str = field(init=False, compare=False, repr=False)
     """What metrics and logs call it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.label or f"{self.resource}{ACTION_WORDS.get(self.action, '')}")
+        object.__setattr__(self, "name", self.label or f"{self.resource}{ACTION_NAMES.get(self.action, '')}")
 
     @property
     def is_wildcard(self) -> bool:
-        return self.resource == Resource.ANY and self.action == Action.ALL
+        return self.resource == EventResource.ANY and self.action == ActionType.ALL
 
 
-class Hint(Enum):
+class QueueingHint(Enum):
     """Is the event worth another try of the pod?"""
 
     QUEUE = "Queue"
     SKIP = "Skip"
 
 
-HintFunction = Callable[[Pod, KubeObject | None, KubeObject | None], Hint]
+QueueingHintFunction = Callable[[Pod, KubeObject | None, KubeObject | None], QueueingHint]
 """`hint(pod, old, new)`: the rejected pod, and the object before and after the event (None: it was not there)."""
 
-Reads = Callable[[Pod], Hashable | None]
-"""`reads(pod)`: the part of a pod that a hint looks at, as a value; None: this pod is to be asked about alone."""
+HintKeyFunction = Callable[[Pod], Hashable | None]
+"""`hint_key(pod)`: the part of a pod that a hint looks at, as a value; None: this pod is to be asked about alone."""
 
-Judge = Callable[[Any, KubeObject | None, KubeObject | None], Hint]
-"""`judge(part, old, new)`: what the hint says of every pod of which `reads` gives this part."""
+KeyedHintFunction = Callable[[Any, KubeObject | None, KubeObject | None], QueueingHint]
+"""`keyed_hint(part, old, new)`: what the hint says of every pod of which `hint_key` gives this part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cure:
+class ClusterEventWithHint:
     """A kind of event after which a rejected pod may fit. Without a hint every such event counts.
 
-    Thousands of pods may wait for the same thing. A hint that looks at a part of the pod only says which by `reads`,
+    Thousands of pods may wait for the same thing. A hint that looks at a part of the pod only says which by `hint_key`,
     and is then asked once for all pods of which that part is equal. The pod that the event itself is about is always
-    asked alone, so comparing `uid` needs no mention. A hint that says nothing is asked about every pod. `judge` says
-    the same from the part alone, where reading it off the pod once more would be dear.
-    """
+    asked alone, so comparing `uid` needs no mention. A hint that says nothing is asked about every pod. `keyed_hint`
+    says the same from the part alone, where reading it off the pod once more would be dear."""
 
-    resource: Resource | str
-    action: Action
-    hint: HintFunction | None = None
-    reads: Reads | None = None
-    judge: Judge | None = None
+    resource: EventResource | str
+    action: ActionType
+    hint: QueueingHintFunction | None = None
+    hint_key: HintKeyFunction | None = None
+    keyed_hint: KeyedHintFunction | None = None
 
     @classmethod
-    def sharing(cls, resource: Resource | str, action: Action, reads: Reads, judge: Judge) -> Cure:
+    def with_hint_key(
+        cls, resource: EventResource | str, action: ActionType, reads: HintKeyFunction, judge: KeyedHintFunction
+    ) -> ClusterEventWithHint:
         """A cure whose hint is the judgement of a part of the pod, and nothing else."""
 
-        def hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+        def hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
             return judge(reads(pod), old, new)
 
         return cls(resource, action, hint, reads, judge)
@@ -145,19 +147,19 @@ class Cure:
         The comparison of the numbers is kube-scheduler's: a generic update (all update bits) reaches only those who
         asked for every kind of update.
         """
-        if self.resource == Resource.ANY and self.action == Action.ALL:
+        if self.resource == EventResource.ANY and self.action == ActionType.ALL:
             return True
-        about = self.resource in (Resource.ANY, event.resource) or (
-            self.resource == Resource.POD and event.resource in _PODS
+        about = self.resource in (EventResource.ANY, event.resource) or (
+            self.resource == EventResource.POD and event.resource in _PODS
         )
         return about and bool(self.action & event.action) and event.action <= self.action
 
 
-def queue_if(answer: bool) -> Hint:
+def queue_hint_if(answer: bool) -> QueueingHint:
     """A yes or no as a hint."""
-    return Hint.QUEUE if answer else Hint.SKIP
+    return QueueingHint.QUEUE if answer else QueueingHint.SKIP
 
 
-def nothing(pod: Pod) -> Hashable | None:  # noqa: ARG001
-    """`reads=nothing`: the hint looks at the event alone."""
+def no_hint_key(pod: Pod) -> Hashable | None:  # noqa: ARG001
+    """`hint_key=no_hint_key`: the hint looks at the event alone."""
     return ()

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ExtensionPoint:
     """One extension point. A plugin extends it when it has any of the methods."""
 
     key: str  # its name in a configuration file
     methods: tuple[str, ...]
-    filed: str = ""  # its name in statistics, where that is another
-    label: str = field(init=False, compare=False)  # the same in metrics
+    metric_key: str = ""  # its name in statistics, where that is another
+    metric_label: str = field(init=False, compare=False)  # the same in metrics
 
     def __post_init__(self) -> None:
-        filed = self.filed or self.key
-        object.__setattr__(self, "filed", filed)
-        object.__setattr__(self, "label", f"{filed[0].upper()}{filed[1:]}")
+        filed = self.metric_key or self.key
+        object.__setattr__(self, "metric_key", filed)
+        object.__setattr__(self, "metric_label", f"{filed[0].upper()}{filed[1:]}")
 
     @property
     def interface(self) -> str:
@@ -28,34 +28,34 @@ class Point:
         return any(callable(getattr(plugin, method, None)) for method in self.methods)
 
 
-PRE_ENQUEUE = Point("preEnqueue", ("pre_enqueue",))
-QUEUE_SORT = Point("queueSort", ("less",))
-PRE_FILTER = Point("preFilter", ("pre_filter",))
-FILTER = Point("filter", ("filter_nodes", "filter"))
-POST_FILTER = Point("postFilter", ("post_filter",))
-PRE_SCORE = Point("preScore", ("pre_score",))
-SCORE = Point("score", ("score_nodes", "score"))
-RESERVE = Point("reserve", ("reserve",))
-PERMIT = Point("permit", ("permit",))
-PRE_BIND = Point("preBind", ("pre_bind",))
-BIND = Point("bind", ("bind",))
-POST_BIND = Point("postBind", ("post_bind",))
-PLACEMENT_GENERATE = Point("placementGenerate", ("generate_placements",))
-PLACEMENT_SCORE = Point("placementScore", ("score_placement",))
+PRE_ENQUEUE = ExtensionPoint("preEnqueue", ("pre_enqueue",))
+QUEUE_SORT = ExtensionPoint("queueSort", ("less",))
+PRE_FILTER = ExtensionPoint("preFilter", ("pre_filter",))
+FILTER = ExtensionPoint("filter", ("filter_nodes", "filter"))
+POST_FILTER = ExtensionPoint("postFilter", ("post_filter",))
+PRE_SCORE = ExtensionPoint("preScore", ("pre_score",))
+SCORE = ExtensionPoint("score", ("score_nodes", "score"))
+RESERVE = ExtensionPoint("reserve", ("reserve",))
+PERMIT = ExtensionPoint("permit", ("permit",))
+PRE_BIND = ExtensionPoint("preBind", ("pre_bind",))
+BIND = ExtensionPoint("bind", ("bind",))
+POST_BIND = ExtensionPoint("postBind", ("post_bind",))
+PLACEMENT_GENERATE = ExtensionPoint("placementGenerate", ("generate_placements",))
+PLACEMENT_SCORE = ExtensionPoint("placementScore", ("score_placement",))
 
-DEPENDS_ON = Point("depends_on", ("depends_on",))
-SIGNATURE = Point("signature", ("signature",))
+DEPENDS_ON = ExtensionPoint("depends_on", ("depends_on",))
+SIGNATURE = ExtensionPoint("signature", ("signature",))
 """No points of a configuration: what else plugins are asked, and may take time for."""
 
-UNRESERVE = Point("reserve", ("unreserve",), "unreserve")
-PREFLIGHT = Point("preBind", ("pre_bind_preflight",), "preBindPreFlight")
-NORMALIZE_PLACEMENTS = Point("placementScore", ("normalize_placements",), "placementScoreExtensionNormalize")
-NORMALIZE = Point("score", ("normalize",), "scoreExtensionNormalize")
-ADD_POD = Point("preFilter", ("add_pod",), "preFilterExtensionAddPod")
-REMOVE_POD = Point("preFilter", ("remove_pod",), "preFilterExtensionRemovePod")
+UNRESERVE = ExtensionPoint("reserve", ("unreserve",), "unreserve")
+PREFLIGHT = ExtensionPoint("preBind", ("pre_bind_preflight",), "preBindPreFlight")
+NORMALIZE_PLACEMENTS = ExtensionPoint("placementScore", ("normalize_placements",), "placementScoreExtensionNormalize")
+NORMALIZE = ExtensionPoint("score", ("normalize",), "scoreExtensionNormalize")
+ADD_POD = ExtensionPoint("preFilter", ("add_pod",), "preFilterExtensionAddPod")
+REMOVE_POD = ExtensionPoint("preFilter", ("remove_pod",), "preFilterExtensionRemovePod")
 """Further questions of a point. A fault in one is a fault at the point; times are kept apart."""
 
-BUILD_ORDER: tuple[Point, ...] = (
+BUILD_ORDER: tuple[ExtensionPoint, ...] = (
     PRE_FILTER,
     FILTER,
     POST_FILTER,
@@ -73,7 +73,7 @@ BUILD_ORDER: tuple[Point, ...] = (
 )
 """The order in which a profile is put together: it decides which of two mistakes is reported."""
 
-ATTEMPT_ORDER: tuple[Point, ...] = (
+ATTEMPT_ORDER: tuple[ExtensionPoint, ...] = (
     PRE_ENQUEUE,
     QUEUE_SORT,
     PRE_FILTER,

@@ -7,7 +7,7 @@ survived the others. A plugin that sets `per_row = True` walks over nodes itself
 therefore given only the rows that are left.
 
 Answers about pods that are alike are shared (`standing`). For that a plugin states what else its answers depend on:
-`depends_on(cycle)`, a value that changes whenever an answer about an untouched row may (`depends_on = row_alone` where
+`depends_on(cycle)`, a value that changes whenever an answer about an untouched row may (`depends_on = row_local` where
 nothing else matters); `looks_at_pods = False` if it sees of a row only the node; `compares_candidates = True` if its
 scores depend on which nodes are candidates. A plugin that says nothing is asked in full for every pod.
 A plugin that often skips both PreFilter and PreScore may say so at once (`sits_out(cycle)`: both would, and it has
@@ -40,7 +40,7 @@ from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.status import Code, Status
 from bayplan.objects.core import Pod
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodInfo, RowVector
+from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable, PodInfo, RowVector
 
 MAX_SCORE = 100
 
@@ -65,7 +65,7 @@ class Rejection:
             raise ValueError("a Rejection cannot have the code Success; leave those nodes out of its mask")
 
     @classmethod
-    def broken(cls, nodes: NodeTable, reason: str) -> Rejection:
+    def from_error(cls, nodes: NodeTable, reason: str) -> Rejection:
         """The filter itself cannot answer, on any node: its own state is missing or makes no sense."""
         return cls(np.ones(len(nodes), dtype=np.bool_), reason, code=Code.ERROR)
 
@@ -77,20 +77,20 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class NarrowTo:
+class PreFilterResult:
     """PreFilter's way to say: only these nodes need to be looked at."""
 
-    names: frozenset[str]
+    node_names: frozenset[str]
 
     def __post_init__(self) -> None:
-        names = self.names
+        names = self.node_names
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise TypeError(f"NarrowTo takes the names of nodes, not {names!r}")
-        object.__setattr__(self, "names", frozenset(names))
+        object.__setattr__(self, "node_names", frozenset(names))
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class PermitWait:
     """Permit's way to say: not yet, ask again when someone allows it, at most so long."""
 
     timeout_s: float
@@ -102,40 +102,40 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class PostFilterAnswer:
-    """What PostFilter found. `nominate`: None leaves the nomination as it is, "" clears it.
+class PostFilterResult:
+    """What PostFilter found. `nominated_node_name`: None leaves the nomination as it is, "" clears it.
 
     `writes` are intents that the engine carries out (deallocate a claim, evict a victim): the plugin performs none.
     """
 
     status: Status
-    nominate: str | None = None
+    nominated_node_name: str | None = None
     victims: tuple[Pod, ...] = ()
     writes: tuple[object, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.status, Status):
             raise TypeError(f"the status of a PostFilterAnswer is a Status, not {self.status!r}")
-        if not isinstance(self.nominate, str | None):
-            raise TypeError(f"a PostFilterAnswer nominates a node by its name, not {self.nominate!r}")
+        if not isinstance(self.nominated_node_name, str | None):
+            raise TypeError(f"a PostFilterAnswer nominates a node by its name, not {self.nominated_node_name!r}")
         if not all(isinstance(victim, Pod) for victim in self.victims):
             raise TypeError(f"the victims of a PostFilterAnswer are pods, not {self.victims!r}")
         object.__setattr__(self, "writes", tuple(self.writes))
 
 
 @dataclass(frozen=True, slots=True)
-class Preflight:
+class PreBindPreFlightResult:
     """PreBind will have work to do; `allow_parallel`: it may run beside its neighbours."""
 
     allow_parallel: bool = False
 
 
-def row_alone(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
-    """`depends_on = row_alone`: what the plugin says of a row depends on the pod and on that row, on nothing else."""
+def row_local(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
+    """`depends_on = row_local`: what the plugin says of a row depends on the pod and on that row, on nothing else."""
     return ()
 
 
-def amounts_alone(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
+def amounts_local(plugin: object, cycle: Cycle) -> Hashable:  # noqa: ARG001
     """The same, and of the row on what it has and what is asked of it: rows with equal amounts get equal answers."""
     return ()
 
@@ -189,24 +189,24 @@ class SortKeyPlugin(Protocol):
 class PreFilterPlugin(Protocol):
     name: str
 
-    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None: ...
+    def pre_filter(self, cycle: Cycle) -> PreFilterResult | Status | None: ...
 
 
 @runtime_checkable
-class PodExtensionsPlugin(Protocol):
+class PreFilterExtensionsPlugin(Protocol):
     """A PreFilter whose state depends on pods: told when preemption or a nomination tries one more or one less."""
 
     name: str
 
-    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None: ...
-    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None: ...
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Status | None: ...
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Status | None: ...
 
 
 @runtime_checkable
 class NodeFilterPlugin(Protocol):
     name: str
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None: ...
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None: ...
 
 
 @runtime_checkable
@@ -220,7 +220,7 @@ class TableFilterPlugin(Protocol):
 class PostFilterPlugin(Protocol):
     name: str
 
-    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer | Status: ...
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult | Status: ...
 
 
 @runtime_checkable
@@ -234,7 +234,7 @@ class PreScorePlugin(Protocol):
 class NodeScorePlugin(Protocol):
     name: str
 
-    def score(self, cycle: Cycle, node: NodeView) -> int | Status: ...
+    def score(self, cycle: Cycle, node: NodeInfo) -> int | Status: ...
 
 
 @runtime_checkable
@@ -263,14 +263,14 @@ class ReservePlugin(Protocol):
 class PermitPlugin(Protocol):
     name: str
 
-    def permit(self, cycle: Cycle, node_name: str) -> Wait | Status | None: ...
+    def permit(self, cycle: Cycle, node_name: str) -> PermitWait | Status | None: ...
 
 
 @runtime_checkable
 class PreBindPlugin(Protocol):
     name: str
 
-    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight | Status: ...
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> PreBindPreFlightResult | Status: ...
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None: ...
 
 
@@ -289,7 +289,7 @@ class PostBindPlugin(Protocol):
 
 
 @runtime_checkable
-class SigningPlugin(Protocol):
+class SignPlugin(Protocol):
     name: str
 
     def signature(self, pod: Pod) -> Hashable | None: ...

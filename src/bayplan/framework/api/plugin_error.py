@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bayplan.errors import PluginError
-from bayplan.framework.api.extension_points import Point
+from bayplan.framework.api.extension_points import ExtensionPoint
 from bayplan.snapshot import RowVector
 
 PACKAGE_FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
@@ -26,9 +26,9 @@ class PluginFault(PluginError):
         self.plugin = plugin
         self.point = point
         self.text = text
-        self.question: tuple[Point, RowVector | None] | None = None  # at which point, and about which nodes
+        self.question: tuple[ExtensionPoint, RowVector | None] | None = None  # at which point, and about which nodes
 
-    def repeat(self, plugin: Any, point: Point, rows: RowVector | None = None) -> None:
+    def raise_if_same_call(self, plugin: Any, point: ExtensionPoint, rows: RowVector | None = None) -> None:
         """Raise it again where the plugin is about to be asked the same once more."""
         if self.question is None or self.plugin != plugin.name or self.question[0] is not point:
             return
@@ -37,14 +37,16 @@ class PluginFault(PluginError):
             raise self
 
     @classmethod
-    def raised(cls, plugin: Any, point: str, fault: BaseException) -> PluginFault:
+    def from_exception(cls, plugin: Any, point: str, fault: BaseException) -> PluginFault:
         """The fault of a plugin that raised, with the place in its code."""
         if isinstance(fault, PluginFault):
             return fault
-        return cls(plugin.name, point, f"{type(fault).__name__}: {words_of_fault(fault)}{_place(plugin, fault)}")
+        return cls(
+            plugin.name, point, f"{type(fault).__name__}: {exception_text(fault)}{_fault_location(plugin, fault)}"
+        )
 
 
-def words_of_fault(fault: BaseException) -> str:
+def exception_text(fault: BaseException) -> str:
     """What an exception says; whoever raises one may have no words for it."""
     try:
         return str(fault)
@@ -52,7 +54,7 @@ def words_of_fault(fault: BaseException) -> str:
         return "it cannot say what"
 
 
-def _place(plugin: Any, fault: BaseException) -> str:
+def _fault_location(plugin: Any, fault: BaseException) -> str:
     """Where the plugin's own file was left last: what it called from there is somebody else's."""
     frames = traceback.extract_tb(fault.__traceback__)
     if not frames:

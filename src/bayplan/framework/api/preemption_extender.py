@@ -26,7 +26,7 @@ class PreemptionExtender(Protocol):
     @property
     def ignorable(self) -> bool: ...
 
-    def wants_preemption(self, pod: Pod) -> bool:
+    def supports_preemption(self, pod: Pod) -> bool:
         """Whether it has a say in preemption and in this pod."""
         ...
 

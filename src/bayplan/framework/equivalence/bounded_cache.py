@@ -6,25 +6,25 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from bayplan.framework.equivalence.plugin_evaluation import Part
+from bayplan.framework.equivalence.plugin_evaluation import PluginEvaluation
 
 T = TypeVar("T")
 
-_REMEMBERED_KEYS = 4096
+_MAX_KEYS = 4096
 
 
 class Kept(Generic[T]):
     """A place for what is shared by everything with one key."""
 
-    __slots__ = ("met", "used", "value")
+    __slots__ = ("last_used", "seen_before", "value")
 
     def __init__(self) -> None:
-        self.met = False  # once: whatever comes again is kept
-        self.used = 0  # when it was asked for last, in attempts
+        self.seen_before = False  # once: whatever comes again is kept
+        self.last_used = 0  # when it was asked for last, in attempts
         self.value: T | None = None
 
 
-Places = tuple[Kept[Part] | None, ...]
+Places = tuple[Kept[PluginEvaluation] | None, ...]
 """Of each plugin's answers about a pod; None where it is asked about this pod alone."""
 
 
@@ -39,24 +39,24 @@ class Shelf(Generic[T]):
     def __len__(self) -> int:
         return len(self._held)
 
-    def place(self, key: Hashable) -> Kept[T]:
+    def slot(self, key: Hashable) -> Kept[T]:
         """The place of a key; equal keys have one."""
         kept = self._places.get(key)
         if kept is not None:
             self._places.move_to_end(key)
         else:
             kept = self._places[key] = Kept()
-            if len(self._places) > _REMEMBERED_KEYS:
+            if len(self._places) > _MAX_KEYS:
                 self._places.popitem(last=False)
         return kept
 
-    def keep(self, kept: Kept[T], value: T) -> None:
+    def store(self, kept: Kept[T], value: T) -> None:
         """Keep a value if its like was met before."""
-        if not kept.met:
-            kept.met = True
+        if not kept.seen_before:
+            kept.seen_before = True
             return
         if len(self._held) >= self._limit:
-            self.drop(min(self._held, key=lambda each: each.used))
+            self.drop(min(self._held, key=lambda each: each.last_used))
         kept.value = value
         self._held.add(kept)
 

@@ -15,12 +15,12 @@ from bayplan.framework.api.extension_points import (
     PRE_SCORE,
     SCORE,
 )
-from bayplan.framework.api.plugin import amounts_alone, row_alone
+from bayplan.framework.api.plugin import amounts_local, row_local
 
-_SHIPPED = "bayplan.plugins."
+_SHIPPED_PACKAGE = "bayplan.plugins."
 
 
-class Role:
+class PluginRole:
     """What a plugin does in one profile, and what it says about itself."""
 
     def __init__(self, plugin: Any, points: frozenset[str], weight: int) -> None:
@@ -29,37 +29,39 @@ class Role:
         self.weight = weight
         self.pre_filters, self.filters = PRE_FILTER.key in points, FILTER.key in points
         self.pre_scores, self.scores = PRE_SCORE.key in points, SCORE.key in points
-        self.signs = hasattr(plugin, "signature")
-        self.signs_anew = self.signs and bool(getattr(plugin, "signs_anew", False))
-        self.outside = not type(plugin).__module__.startswith(_SHIPPED)  # then whatever it does is watched for its time
+        self.has_signature = hasattr(plugin, "signature")
+        self.signs_anew = self.has_signature and bool(getattr(plugin, "signs_anew", False))
+        self.is_external = not type(plugin).__module__.startswith(
+            _SHIPPED_PACKAGE
+        )  # then whatever it does is watched for its time
         self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
         self.filters_tables = hasattr(plugin, "filter_nodes")
         self.filters_one = hasattr(plugin, "filter")
         self.scores_tables = hasattr(plugin, "score_nodes")
         self.scores_one = hasattr(plugin, "score")
-        self.wants_rows_left = bool(getattr(plugin, "per_row", False)) or not self.filters_tables
+        self.needs_remaining_rows = bool(getattr(plugin, "per_row", False)) or not self.filters_tables
         self.normalizes = hasattr(plugin, "normalize")
-        self.compares = bool(getattr(plugin, "compares_candidates", False))
-        self.moves = hasattr(plugin, "scores_depend_on")
-        self.groups = self.compares and hasattr(plugin, "score_groups")
+        self.compares_candidates = bool(getattr(plugin, "compares_candidates", False))
+        self.has_scores_version = hasattr(plugin, "scores_depend_on")
+        self.has_score_groups = self.compares_candidates and hasattr(plugin, "score_groups")
         depends_on = getattr(type(plugin), "depends_on", None)
-        self.watches = depends_on is not row_alone and depends_on is not amounts_alone
-        self.sees_amounts = depends_on is amounts_alone
+        self.checks_dependencies = depends_on is not row_local and depends_on is not amounts_local
+        self.reads_amounts_only = depends_on is amounts_local
         self.sits_out: Callable[[Cycle], bool] | None = getattr(plugin, "sits_out", None)
-        self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _anything)
+        self.depends_on: Callable[[Cycle], Hashable] = getattr(plugin, "depends_on", _always_changed)
 
-    def sitting_out(self, points: frozenset[str]) -> Role:
+    def as_not_applicable(self, points: frozenset[str]) -> PluginRole:
         """The same plugin in the eyes of pods that it has nothing to say about: never asked, whatever happens."""
-        quiet = Role(self.plugin, points, self.weight)
-        quiet.sits_out = _always
-        quiet.watches = quiet.moves = quiet.looks_at_pods = quiet.outside = False
+        quiet = PluginRole(self.plugin, points, self.weight)
+        quiet.sits_out = _always_true
+        quiet.checks_dependencies = quiet.has_scores_version = quiet.looks_at_pods = quiet.is_external = False
         return quiet
 
 
-def _always(cycle: Cycle) -> bool:  # noqa: ARG001
+def _always_true(cycle: Cycle) -> bool:  # noqa: ARG001
     return True
 
 
-def _anything(cycle: Cycle) -> Hashable:  # noqa: ARG001
+def _always_changed(cycle: Cycle) -> Hashable:  # noqa: ARG001
     """What a plugin depends on that does not say: it has changed since, whenever that was."""
     return object()

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.framework.api.diagnosis import Diagnosis, Reason, Verdicts
+from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows, FilterResults
 from bayplan.framework.api.status import Code
-from bayplan.framework.equivalence.plugin_evaluation import Part
+from bayplan.framework.equivalence.plugin_evaluation import PluginEvaluation
 from bayplan.snapshot import BoolVector
 
-OwnerVector = npt.NDArray[np.int8]
+RejectorVector = npt.NDArray[np.int8]
 """For each row the number of the first filter that rejects it."""
 
 
@@ -28,7 +28,7 @@ class RejectionCount(NamedTuple):
     nodes: int
 
 
-def counted_rejections(filters: Sequence[Part], owner: OwnerVector) -> Iterator[RejectionCount]:
+def count_rejections(filters: Sequence[PluginEvaluation], owner: RejectorVector) -> Iterator[RejectionCount]:
     """Who rejects how many rows, and why."""
     for number, part in enumerate(filters):
         if not part.rejects:
@@ -44,10 +44,10 @@ def counted_rejections(filters: Sequence[Part], owner: OwnerVector) -> Iterator[
                 yield RejectionCount(part.role.name, text, nodes)
 
 
-def diagnosed(names: list[str], filters: Sequence[Part], owner: OwnerVector) -> Diagnosis:
+def build_diagnosis(names: list[str], filters: Sequence[PluginEvaluation], owner: RejectorVector) -> Diagnosis:
     """The diagnosis that a full attempt would have made."""
     diagnosis = Diagnosis(names)
-    verdicts = Verdicts.none_yet(len(owner))
+    verdicts = FilterResults.empty(len(owner))
     for number, part in enumerate(filters):
         mine = owner == number
         if not mine.any():
@@ -57,7 +57,7 @@ def diagnosed(names: list[str], filters: Sequence[Part], owner: OwnerVector) -> 
         verdicts.plugins[name] = mine
         for given in part.reasons:
             if given.mask is not None and (held := given.mask & mine).any():
-                verdicts.reasons.append(Reason(name, given.text, held))
+                verdicts.reasons.append(FilterReasonRows(name, given.text, held))
         diagnosis.unschedulable_plugins.add(name)
         if (part.codes[mine] == Code.PENDING).any():
             diagnosis.pending_plugins.add(name)

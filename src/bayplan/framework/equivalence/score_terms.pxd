@@ -1,23 +1,23 @@
-from bayplan.framework.equivalence.plugin_evaluation cimport Part as CPart
-from bayplan.framework.equivalence.plugin_role cimport Role as CRole
-from bayplan.framework.equivalence.weighted_scores cimport Weighted as CWeighted
+from bayplan.framework.equivalence.plugin_evaluation cimport PluginEvaluation as CPluginEvaluation
+from bayplan.framework.equivalence.plugin_role cimport PluginRole as CPluginRole
+from bayplan.framework.equivalence.weighted_scores cimport WeightedScores as CWeightedScores
 cimport cython
-cdef class Addend:
+cdef class ScoreTerm:
     cdef public Py_ssize_t changes
-    cdef public CPart part
-    cdef public object seen, stamp
-    cdef public CWeighted weighted
-    @cython.locals(part=CPart)
+    cdef public CPluginEvaluation evaluation
+    cdef public object last_checked_stamp, stamp
+    cdef public CWeightedScores weighted
+    @cython.locals(part=CPluginEvaluation)
     cpdef bint has_moved(self)
-    cpdef object over(self, object rows)
-cdef class Spoken:
-    cdef public list addends, scores, waiting
+    cpdef object on_rows(self, object rows)
+cdef class ActiveScoreTerms:
+    cdef public list terms, score_sources, inactive_terms
     cdef public tuple names
     cdef public object _pack
     cpdef long long total_at(self, Py_ssize_t row)
-    cpdef bytes spelled_out(self, Py_ssize_t row)
-cdef class Cast:
-    cdef public list by_amounts, by_pods, followers, alone, shifting
-    cdef public bint simple, waiting
+    cpdef bytes pack_row_scores(self, Py_ssize_t row)
+cdef class IncrementalPlan:
+    cdef public list amount_evaluations, pod_evaluations, row_evaluations, row_local_scores, normalized_terms
+    cdef public bint can_update_rows, has_inactive_terms
     @cython.locals(total=cython.longlong, weight=cython.longlong)
-    cpdef long long alone_at(self, Py_ssize_t row)
+    cpdef long long row_local_total(self, Py_ssize_t row)

@@ -1,10 +1,10 @@
 """Which rows have the highest total, kept up to date row by row?
 
-Asked by `Standing` once a decision. `Leaders` has one total a row: a placement changes one of them, and the best rows
-are still known as long as one of them is left. `GroupLeaders` is for totals of two parts, what a row has alone and what
-its whole group of rows has: a placement then changes one row and the scores of some groups, of which there are a dozen.
-The best rows are those of the best groups, so nothing is computed over all rows. Both say the same of the same totals.
-"""
+Asked by `Standing` once a decision. `TopRows` has one total a row: a placement changes one of them, and the best rows
+are still known as long as one of them is left. `GroupedTopRows` is for totals of two parts, what a row has alone and
+what its whole group of rows has: a placement then changes one row and the scores of some groups, of which there are a
+dozen. The best rows are those of the best groups, so nothing is computed over all rows. Both say the same of the same
+totals."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bayplan.framework.runtime.scoring import ranked
+from bayplan.framework.runtime.scoring import top_positions
 from bayplan.snapshot import IntVector, RowVector
 
 Rows: TypeAlias = "RowVector | array[int]"
 """Rows in order: a vector as it was found, an array once it is changed. A list scatters its numbers over memory."""
 
-_MOST_MERGED = 16
+_MAX_MERGED_SETS = 16
 """So many sets of groups that tie are kept merged; there are seven of three zones."""
 
 
-class Leaders:
+class TopRows:
     """Totals as one number a row."""
 
     __slots__ = ("_best", "_top", "total")
@@ -35,7 +35,7 @@ class Leaders:
         self._best: Rows | None = None  # None: to be looked for
         self._top = 0  # the total of the best rows
 
-    def put(self, row: int, total: int) -> None:
+    def set_total(self, row: int, total: int) -> None:
         """One row's total is another."""
         before = self.total.item(row)
         if total == before:
@@ -68,15 +68,15 @@ class Leaders:
         """A row that is one of the best, and the best others."""
         best = self.best_rows()
         if len(best) >= count:
-            return _headed(first, best[:count])
-        return ranked(self.total, first, count)
+            return _with_first(first, best[:count])
+        return top_positions(self.total, first, count)
 
 
 def _as_array(rows: RowVector) -> array[int]:
     return array("q", rows.astype(np.int64, copy=False).tobytes())
 
 
-def _headed(first: int, rows: Rows) -> list[int]:
+def _with_first(first: int, rows: Rows) -> list[int]:
     """One of the best, and as many rows as these with it: it takes its own place, or that of the last."""
     others: list[int] = rows.tolist()
     if first in others:
@@ -86,48 +86,48 @@ def _headed(first: int, rows: Rows) -> list[int]:
     return [first, *others]
 
 
-class _Group:
+class _TopGroup:
     """The best rows of one group, by what they have alone."""
 
-    __slots__ = ("held", "members", "merged", "rows", "top")
+    __slots__ = ("members", "merged", "rows", "top", "top_count")
 
     def __init__(self, members: int, top: int, held: int, rows: array[int] | None = None) -> None:
         self.members = members  # rows in the group
         self.top = top  # the most that one of them has
-        self.held = held  # rows that have the most; 0: to be looked for
+        self.top_count = held  # rows that have the most; 0: to be looked for
         self.rows = rows  # these rows, in order; None: to be looked for
         self.merged: list[array[int]] = []  # longer lists, which hold these rows too
 
 
-class GroupLeaders:
-    """Totals that are the sum of what a row has `alone` and of what its group has.
+class GroupedTopRows:
+    """Totals that are the sum of what a row has `row_local` and of what its group has.
 
-    `of_row` belongs to whoever made the groups: it moves there, and `put` reads for the row where it is now.
+    `of_row` belongs to whoever made the groups: it moves there, and `set_total` reads for the row where it is now.
     """
 
-    __slots__ = ("_best", "_flat", "_group_of", "_groups", "_merged", "_scores", "_total", "alone", "of_row")
+    __slots__ = ("_best", "_constant", "_group_of", "_groups", "_merged", "_scores", "_total", "of_row", "row_local")
 
     def __init__(self, alone: IntVector, of_row: RowVector, scores: Sequence[int], flat: int) -> None:
-        self.alone = alone
+        self.row_local = alone
         self.of_row = of_row
         self._group_of = of_row.copy()
-        self._groups = self._counted(len(scores))  # those that have members
+        self._groups = self._group_sizes(len(scores))  # those that have members
         self._merged: dict[tuple[int, ...], array[int]] = {}  # the best rows of groups that have tied
-        self.weigh(scores, flat)
+        self.set_group_scores(scores, flat)
 
-    def _counted(self, size: int) -> dict[int, _Group]:
+    def _group_sizes(self, size: int) -> dict[int, _TopGroup]:
         of_row = self._group_of
         tops = np.full(size, np.iinfo(np.int64).min)
-        np.maximum.at(tops, of_row, self.alone)
+        np.maximum.at(tops, of_row, self.row_local)
         members = np.bincount(of_row, minlength=size).tolist()
-        held = np.bincount(of_row[self.alone == tops[of_row]], minlength=size).tolist()
+        held = np.bincount(of_row[self.row_local == tops[of_row]], minlength=size).tolist()
         counted = zip(members, tops.tolist(), held, strict=True)
-        return {number: _Group(*each) for number, each in enumerate(counted) if each[0]}
+        return {number: _TopGroup(*each) for number, each in enumerate(counted) if each[0]}
 
-    def weigh(self, scores: Sequence[int], flat: int) -> None:
+    def set_group_scores(self, scores: Sequence[int], flat: int) -> None:
         """The score of each group, and what is added to all rows alike."""
         self._scores = scores
-        self._flat = flat
+        self._constant = flat
         self._best: array[int] | None = None
         self._total: IntVector | None = None
 
@@ -136,58 +136,58 @@ class GroupLeaders:
         """One number a row: for whoever wants all of them."""
         if self._total is None:
             self._total = np.array(self._scores, dtype=np.int64).take(self._group_of)
-            self._total += self.alone
-            self._total += self._flat
+            self._total += self.row_local
+            self._total += self._constant
         return self._total
 
-    def given_to_group_of(self, row: int) -> int:
+    def group_score(self, row: int) -> int:
         """What a row has of its group."""
         return self._scores[self.of_row.item(row)]
 
-    def put(self, row: int, alone: int) -> None:
+    def set_total(self, row: int, alone: int) -> None:
         """One row has this alone, and may be in another group."""
-        before, number = self.alone.item(row), self._group_of.item(row)
+        before, number = self.row_local.item(row), self._group_of.item(row)
         now = self.of_row.item(row)
         if before == alone and number == now:
             return
         self._best = self._total = None
-        self._leave(number, row, before)
-        self.alone[row] = alone
+        self._remove_from_group(number, row, before)
+        self.row_local[row] = alone
         self._group_of[row] = now
-        self._enter(now, row, alone)
+        self._add_to_group(now, row, alone)
 
-    def _leave(self, number: int, row: int, alone: int) -> None:
+    def _remove_from_group(self, number: int, row: int, alone: int) -> None:
         group = self._groups[number]
         group.members -= 1
         if not group.members:
             del self._groups[number]
-            self._forget(number)
-        elif group.held and alone == group.top:
-            group.held -= 1
-            if not group.held:
-                self._forget(number)
+            self._invalidate_group(number)
+        elif group.top_count and alone == group.top:
+            group.top_count -= 1
+            if not group.top_count:
+                self._invalidate_group(number)
             elif group.rows is not None:
                 del group.rows[bisect_left(group.rows, row)]
                 for rows in group.merged:
                     del rows[bisect_left(rows, row)]
 
-    def _enter(self, number: int, row: int, alone: int) -> None:
+    def _add_to_group(self, number: int, row: int, alone: int) -> None:
         group = self._groups.get(number)
         if group is None:
-            self._groups[number] = _Group(1, alone, 1, array("q", (row,)))
+            self._groups[number] = _TopGroup(1, alone, 1, array("q", (row,)))
             return
         group.members += 1
-        if group.held and alone > group.top:
-            group.top, group.held, group.rows = alone, 1, array("q", (row,))
-            self._forget(number)
-        elif group.held and alone == group.top:
-            group.held += 1
+        if group.top_count and alone > group.top:
+            group.top, group.top_count, group.rows = alone, 1, array("q", (row,))
+            self._invalidate_group(number)
+        elif group.top_count and alone == group.top:
+            group.top_count += 1
             if group.rows is not None:
                 insort(group.rows, row)
                 for rows in group.merged:
                     insort(rows, row)
 
-    def _forget(self, number: int) -> None:
+    def _invalidate_group(self, number: int) -> None:
         """A group has other best rows."""
         merged = self._merged
         for tied in [tied for tied in merged if number in tied]:
@@ -206,8 +206,8 @@ class GroupLeaders:
         found: list[int] = []
         top, scores = 0, self._scores
         for number, group in self._groups.items():
-            if not group.held:
-                self._look(number, group)
+            if not group.top_count:
+                self._find_group_top(number, group)
             total = group.top + scores[number]
             if not found or total > top:
                 top, found = total, [number]
@@ -219,7 +219,7 @@ class GroupLeaders:
         """The best rows of groups that tie. They do so again and again, in turns, so the list is kept."""
         rows = self._merged.get(tied)
         if rows is None:
-            if len(self._merged) >= _MOST_MERGED:
+            if len(self._merged) >= _MAX_MERGED_SETS:
                 self._merged.clear()
                 for group in self._groups.values():
                     group.merged = []
@@ -229,22 +229,22 @@ class GroupLeaders:
                 self._groups[number].merged.append(rows)
         return rows
 
-    def _look(self, number: int, group: _Group) -> None:
+    def _find_group_top(self, number: int, group: _TopGroup) -> None:
         rows = (self._group_of == number).nonzero()[0]
-        alone = self.alone[rows]
+        alone = self.row_local[rows]
         group.top = alone.item(alone.argmax())
         group.rows = _as_array(rows[alone == group.top])
-        group.held = len(group.rows)
+        group.top_count = len(group.rows)
 
     def _rows(self, number: int) -> array[int]:
         group = self._groups[number]
         if group.rows is None:
-            group.rows = _as_array(((self._group_of == number) & (self.alone == group.top)).nonzero()[0])
+            group.rows = _as_array(((self._group_of == number) & (self.row_local == group.top)).nonzero()[0])
         return group.rows
 
     def ranking(self, first: int, count: int) -> list[int]:
         """A row that is one of the best, and the best others."""
         best = self.best_rows()
         if len(best) >= count:
-            return _headed(first, best[:count])
-        return ranked(self.total, first, count)
+            return _with_first(first, best[:count])
+        return top_positions(self.total, first, count)

@@ -2,8 +2,8 @@ cdef class GroupScores:
     cdef public list scores
     cdef public object of_row
     cpdef object item(self, Py_ssize_t row)
-    cpdef object over_all(self)
-cdef class Weighted:
+    cpdef object all_rows(self)
+cdef class WeightedScores:
     cdef public object _vector
-    cdef public long long flat
+    cdef public long long constant
     cdef public GroupScores groups

@@ -10,15 +10,15 @@ from typing import Protocol
 import numpy as np
 
 from bayplan.framework.api.plugin import MAX_SCORE, ScoreGroups
-from bayplan.framework.runtime.scoring import no_scores
+from bayplan.framework.runtime.scoring import invalid_scores_error
 from bayplan.snapshot import BoolVector, IntVector, RowVector
 
 
-class CannotShare(Exception):
+class NotShareable(Exception):
     """This pod needs an attempt of its own: a plugin rejects it outright, narrows the nodes or breaks."""
 
 
-class ByRow(Protocol):
+class ScoreByRow(Protocol):
     """Something that has a number for each row."""
 
     def item(self, row: int, /) -> int: ...
@@ -39,21 +39,21 @@ class GroupScores:
     def item(self, row: int) -> int:
         return self.scores[self.of_row.item(row)]
 
-    def over_all(self) -> IntVector:
+    def all_rows(self) -> IntVector:
         return np.array(self.scores, dtype=np.int64).take(self.of_row)
 
 
-class Weighted:
+class WeightedScores:
     """Parts of totals: one number a row, or one number where it is the same on all candidates."""
 
-    __slots__ = ("_vector", "flat", "groups")
+    __slots__ = ("_vector", "constant", "groups")
 
     def __init__(self, scores: IntVector, weight: int, candidates: BoolVector | None) -> None:
-        if out_of_range(scores):
-            raise CannotShare
+        if has_out_of_range(scores):
+            raise NotShareable
         self.groups: GroupScores | None = None
         self._vector: IntVector | None = None
-        self.flat = scores.item(0) * weight if len(scores) else 0
+        self.constant = scores.item(0) * weight if len(scores) else 0
         if len(scores) and (scores != scores[0]).any():
             scores = scores * weight
             if candidates is not None:
@@ -63,12 +63,12 @@ class Weighted:
             self._vector = scores
 
     @classmethod
-    def of_groups(cls, groups: ScoreGroups, weight: int) -> Weighted:
+    def from_groups(cls, groups: ScoreGroups, weight: int) -> WeightedScores:
         """From scores that groups of rows have in common, where all rows are candidates."""
         if groups.lowest < 0 or groups.highest > MAX_SCORE:
-            raise CannotShare
+            raise NotShareable
         weighted = cls.__new__(cls)
-        weighted.flat = groups.lowest * weight
+        weighted.constant = groups.lowest * weight
         weighted._vector = None
         weighted.groups = None
         if groups.lowest != groups.highest:
@@ -80,23 +80,23 @@ class Weighted:
     def vector(self) -> IntVector | None:
         """One number a row; None where it is the same on all candidates."""
         if self._vector is None and self.groups is not None:
-            self._vector = self.groups.over_all()
+            self._vector = self.groups.all_rows()
         return self._vector
 
     @property
-    def by_row(self) -> ByRow | None:
+    def row_scores(self) -> ScoreByRow | None:
         """The same for whoever asks about a few rows."""
         return self._vector if self.groups is None else self.groups
 
-    def over(self, rows: BoolVector) -> IntVector:
+    def on_rows(self, rows: BoolVector) -> IntVector:
         """For each of these rows."""
         vector = self.vector
         if vector is not None:
             return vector[rows]
-        return np.full(np.count_nonzero(rows), self.flat, dtype=np.int64)
+        return np.full(np.count_nonzero(rows), self.constant, dtype=np.int64)
 
 
-def out_of_range(scores: IntVector) -> bool:
+def has_out_of_range(scores: IntVector) -> bool:
     """Whether one of them is no score."""
     if not len(scores):
         return False
@@ -104,12 +104,12 @@ def out_of_range(scores: IntVector) -> bool:
     return unsigned.item(unsigned.argmax()) > MAX_SCORE
 
 
-def as_vector(answer: object, plugin: str, count: int) -> IntVector:
+def to_score_vector(answer: object, plugin: str, count: int) -> IntVector:
     """What a plugin returned as one whole number a row."""
     if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype.kind not in "iu":
-        raise no_scores(answer, plugin, count)
+        raise invalid_scores_error(answer, plugin, count)
     return np.ascontiguousarray(answer, dtype=np.int64)
 
 
-NOTHING = Weighted(np.zeros(0, dtype=np.int64), 0, None)
+NO_WEIGHTED_SCORES = WeightedScores(np.zeros(0, dtype=np.int64), 0, None)
 """What a plugin adds that sits a pod out."""

@@ -18,45 +18,50 @@ from typing import Any
 import numpy as np
 
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.handle import Filters
+from bayplan.framework.api.handle import FilterRunner
 from bayplan.framework.api.status import Code, Status, unresolvable
-from bayplan.framework.preemption.go_sort import INSERTED_UP_TO, go_sort
+from bayplan.framework.preemption.go_sort import INSERTION_SORT_MAX, go_sort
 from bayplan.framework.preemption.victims import (
     NO_VICTIMS,
-    Budget,
+    CompiledBudget,
     Victims,
     more_important,
-    no_victim,
+    no_victims_status,
 )
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, PodInfo, RowVector
-from bayplan.snapshot.preemption_columns import NOT_STARTED, PodWeights, microseconds
+from bayplan.snapshot.preemption_columns import NOT_STARTED, PreemptionColumns, to_microseconds
 
-MOST_ROWS = 8192
+MAX_BATCH_ROWS = 8192
 """So many rows are tried at once: positions fit into 16 bits, which sort fastest."""
 
 
-class Batch:
+class BatchDryRun:
     """Tries out many rows for one pod."""
 
     def __init__(
-        self, cycle: Cycle, filters: Filters, budgets: Sequence[Budget], now: datetime, weights: PodWeights
+        self,
+        cycle: Cycle,
+        filters: FilterRunner,
+        budgets: Sequence[CompiledBudget],
+        now: datetime,
+        weights: PreemptionColumns,
     ) -> None:
         self.cycle = cycle
         self.filters = filters
         self.weights = weights
-        self.order = _Importance(weights, now)
-        self.coverage = _Coverage(cycle, budgets)
+        self.order = _ImportanceSorter(weights, now)
+        self.coverage = _BudgetCoverage(cycle, budgets)
         self.less = more_important(now)
         self._nobody = unresolvable(NO_VICTIMS)
-        self._awaited = filters.awaited_nodes(cycle)
-        weights.follow(cycle.snapshot)
+        self._awaited = filters.nominated_pods_by_node(cycle)
+        weights.update(cycle.snapshot)
 
-    def not_awaited(self, rows: Sequence[int]) -> int:
+    def without_nominated_pods(self, rows: Sequence[int]) -> int:
         """How many of the rows are kept for nobody: on the others room is rare."""
         names, awaited = self.cycle.snapshot.nodes.names, self._awaited
         return sum(names[row] not in awaited for row in rows) if awaited else len(rows)
 
-    def outcomes(self, rows: Sequence[int], enough: int) -> list[tuple[int, Victims | Status | None]]:
+    def run(self, rows: Sequence[int], enough: int) -> list[tuple[int, Victims | Status | None]]:
         """Who has to go from each row, or why nobody's going helps; None for a row that must be tried alone.
 
         Ends early, with the row that makes `enough` of those that are helped: only there people are let stay.
@@ -66,7 +71,7 @@ class Batch:
         found: dict[int, Victims | Status | None] = dict.fromkeys(rows, self._nobody)
         trial = self._trial(together)
         if trial is not None:
-            found |= trial.outcomes(enough)
+            found |= trial.run(enough)
             if trial.ended_at is not None:
                 rows = rows[: rows.index(trial.ended_at) + 1]
         trial = self._trial([row for row in rows if names[row] in self._awaited]) if self._awaited else None
@@ -74,16 +79,16 @@ class Batch:
             found |= trial.without_room(self._awaited)
         return [(row, found[row]) for row in rows]
 
-    def _trial(self, rows: Sequence[int]) -> _Trial | None:
+    def _trial(self, rows: Sequence[int]) -> _BatchTrial | None:
         """All weaker pods taken off the rows that have any."""
-        slots, at = self._weaker(rows)
+        slots, at = self._lower_priority_pods(rows)
         if not len(slots):
             return None
         counts = np.bincount(at, minlength=len(rows))
         tried = [rows[position] for position in np.flatnonzero(counts).tolist()]
-        return _Trial(self, tried, slots, (np.cumsum(counts > 0) - 1)[at])
+        return _BatchTrial(self, tried, slots, (np.cumsum(counts > 0) - 1)[at])
 
-    def _weaker(self, rows: Sequence[int]) -> tuple[RowVector, RowVector]:
+    def _lower_priority_pods(self, rows: Sequence[int]) -> tuple[RowVector, RowVector]:
         """The slots of all weaker pods on the rows, and for each its place among `rows`; in order of places."""
         snapshot, weights = self.cycle.snapshot, self.weights
         place = np.full(max(len(snapshot), 1), -1, dtype=np.int16)
@@ -95,14 +100,14 @@ class Batch:
         return slots[order], at[order].astype(np.intp)
 
 
-class _Trial:
+class _BatchTrial:
     """One fork with all rows, and what was done on it."""
 
-    def __init__(self, batch: Batch, rows: list[int], slots: RowVector, at: RowVector) -> None:
+    def __init__(self, batch: BatchDryRun, rows: list[int], slots: RowVector, at: RowVector) -> None:
         self._batch = batch
         self._cycle = batch.cycle.clone()
         self._rows = rows
-        self._fork = batch.cycle.snapshot.nodes.fork(rows, pods=_Lists(self, len(rows)))
+        self._fork = batch.cycle.snapshot.nodes.fork(rows, pods=_LazyPodLists(self, len(rows)))
         self._broken = np.zeros(len(rows), dtype=np.bool_)
         self._guests: dict[int, list[PodInfo]] = {}
         self.ended_at: int | None = None
@@ -110,19 +115,19 @@ class _Trial:
         self._slots, self._at = slots, at
         self._starts = np.searchsorted(at, np.arange(len(rows) + 1))
         self._back: BoolVector = np.zeros(len(slots), dtype=np.bool_)
-        self._weigh()
-        self._take_all_off()
+        self._read_weights()
+        self._remove_all_victims()
 
-    def outcomes(self, enough: int) -> dict[int, Victims | Status | None]:
+    def run(self, enough: int) -> dict[int, Victims | Status | None]:
         """What came of each row, or of those up to `ended_at`."""
-        verdicts = self._batch.filters.judge_table(self._cycle, NodeTable(self._fork))
+        verdicts = self._batch.filters.filter_table(self._cycle, NodeTable(self._fork))
         self._broken |= verdicts.codes == Code.ERROR
         found: dict[int, Victims | Status | None] = dict(zip(self._rows, verdicts.statuses(), strict=True))
         helped = verdicts.feasible
         if helped.any():
-            self._end_with(helped, enough)
-            violates = self._arrange(helped)
-            self._put_back(helped)
+            self._finish(helped, enough)
+            violates = self._order_for_reprieve(helped)
+            self._reprieve(helped)
             found |= self._victims(helped, violates)
         broken = (self._rows[position] for position in np.flatnonzero(self._broken).tolist())
         return found | dict.fromkeys(broken)
@@ -133,10 +138,10 @@ class _Trial:
             self._guests[position] = awaited[name]
             for guest in awaited[name]:
                 self._fork.count_pod(position, guest)
-        statuses = self._batch.filters.judge_table(self._cycle, NodeTable(self._fork)).statuses()
+        statuses = self._batch.filters.filter_table(self._cycle, NodeTable(self._fork)).statuses()
         return {row: status if status.rejected else None for row, status in zip(self._rows, statuses, strict=True)}
 
-    def _end_with(self, helped: BoolVector, enough: int) -> None:
+    def _finish(self, helped: BoolVector, enough: int) -> None:
         """Leave so many rows helped, the first ones."""
         positions = np.flatnonzero(helped)
         if len(positions) > enough:
@@ -153,16 +158,16 @@ class _Trial:
                 left[left.index(info)] = left[-1]
                 left.pop()
         entries = slice(self._starts[position], self._starts[position + 1])
-        return left + self._held(self._slots[entries][self._back[entries]]) + self._guests.get(position, [])
+        return left + self._pods_in_slots(self._slots[entries][self._back[entries]]) + self._guests.get(position, [])
 
     # steps --------------------------------------------------------------------------------------------------------
 
-    def _weigh(self) -> None:
+    def _read_weights(self) -> None:
         weights = self._batch.weights
         self._requests, self._nonzero = weights.requests(self._slots), weights.nonzero(self._slots)
         self._with_ports = weights.with_ports(self._slots)
 
-    def _take_all_off(self) -> None:
+    def _remove_all_victims(self) -> None:
         starts = self._starts[:-1]
         self._fork.count_pods(
             np.arange(len(self._rows)),
@@ -172,7 +177,7 @@ class _Trial:
         )
         self._hold_ports(np.arange(len(self._slots)), taken=False)
 
-    def _arrange(self, helped: BoolVector) -> BoolVector:
+    def _order_for_reprieve(self, helped: BoolVector) -> BoolVector:
         """Put the entries of rows that are helped into the order in which they come back; which violate a budget?"""
         entries = np.flatnonzero(helped[self._at])
         self._slots[entries] = self._batch.order.sorted(self._slots[entries], self._at[entries])
@@ -181,17 +186,17 @@ class _Trial:
         if violates.any():
             order = np.lexsort((~violates, self._at))
             self._slots, violates = self._slots[order], violates[order]
-        self._weigh()
+        self._read_weights()
         return violates
 
-    def _put_back(self, helped: BoolVector) -> None:
+    def _reprieve(self, helped: BoolVector) -> None:
         """Let stay who can: round by round one pod of each row."""
         lengths = np.where(helped, np.diff(self._starts), 0)
         for number in range(int(lengths.max())):
             rows = np.flatnonzero(lengths > number)
             entries = self._starts[rows] + number
             self._move(entries, rows, 1)
-            codes = self._batch.filters.judge_table(self._cycle, NodeTable(self._fork, rows)).codes
+            codes = self._batch.filters.filter_table(self._cycle, NodeTable(self._fork, rows)).codes
             out = codes != Code.SUCCESS
             if out.any():
                 self._move(entries[out], rows[out], -1)
@@ -205,13 +210,13 @@ class _Trial:
 
     def _hold_ports(self, entries: RowVector, *, taken: bool) -> None:
         holding = entries[self._with_ports[entries]]
-        for row, info in zip(self._at[holding].tolist(), self._held(self._slots[holding]), strict=True):
-            self._fork.hold_ports(row, info, taken=taken)
+        for row, info in zip(self._at[holding].tolist(), self._pods_in_slots(self._slots[holding]), strict=True):
+            self._fork.set_ports_used(row, info, taken=taken)
 
     def _victims(self, helped: BoolVector, violates: BoolVector) -> Iterator[tuple[int, Victims | Status]]:
         """What came of it, row by row: who could not come back has to go."""
         gone = ~self._back & helped[self._at]
-        victims = self._held(self._slots[gone])
+        victims = self._pods_in_slots(self._slots[gone])
         pods = [info.pod for info in victims]
         cuts = _sums(gone, self._starts)
         against = np.diff(_sums(gone & violates, self._starts)).tolist()
@@ -221,7 +226,7 @@ class _Trial:
         for position in np.flatnonzero(helped).tolist():
             start, end = bounds[position], bounds[position + 1]
             if start == end:
-                yield self._rows[position], no_victim(self._fork.names[position])
+                yield self._rows[position], no_victims_status(self._fork.names[position])
                 continue
             if mixed[position]:
                 together = victims[start:end]
@@ -229,7 +234,7 @@ class _Trial:
                 pods[start:end] = [info.pod for info in together]
             yield self._rows[position], Victims(tuple(pods[start:end]), against[position])
 
-    def _held(self, slots: RowVector) -> list[PodInfo]:
+    def _pods_in_slots(self, slots: RowVector) -> list[PodInfo]:
         infos = self._batch.cycle.snapshot.pods.infos
         return [info for slot in slots.tolist() if (info := infos[slot]) is not None]
 
@@ -241,10 +246,10 @@ def _sums(mask: BoolVector, cuts: RowVector) -> IntVector:
     return before[cuts]
 
 
-class _Lists(list[list[PodInfo]]):
+class _LazyPodLists(list[list[PodInfo]]):
     """The pods of each row of a trial, put together when somebody asks: most filters never do."""
 
-    def __init__(self, trial: _Trial, count: int) -> None:
+    def __init__(self, trial: _BatchTrial, count: int) -> None:
         super().__init__()
         self._trial = trial
         self._count = count
@@ -260,7 +265,7 @@ class _Lists(list[list[PodInfo]]):
         return self._trial.pods_on(found) if isinstance(found, int) else [self._trial.pods_on(each) for each in found]
 
 
-class _Importance:
+class _ImportanceSorter:
     """Sorts pods of many rows as `go_sort` with `more_important` would sort those of each row.
 
     A sort by priority and start is all of it where no two pods of a row are equal. Equal ones follow the row's list up
@@ -268,9 +273,9 @@ class _Importance:
     or where one that has not started meets one that starts just now, Go's sort itself is run.
     """
 
-    def __init__(self, weights: PodWeights, now: datetime) -> None:
+    def __init__(self, weights: PreemptionColumns, now: datetime) -> None:
         self._weights = weights
-        self._now = microseconds(now)
+        self._now = to_microseconds(now)
         self._known: dict[tuple[tuple[int, int], ...], list[int]] = {}
 
     def sorted(self, slots: RowVector, at: RowVector) -> RowVector:
@@ -286,12 +291,12 @@ class _Importance:
         tied = np.zeros(int(at[-1]) + 1, dtype=np.bool_)
         tied[at[order][1:][equal]] = True
         listed = np.zeros(len(slots), dtype=np.int64)
-        listed[tied[at]] = weights.listed(slots[tied[at]])
+        listed[tied[at]] = weights.pod_infos(slots[tied[at]])
         order = np.lexsort((np.where(idle, -listed, listed), moments, ranks, at))
         answer = slots[order]
         mixed = equal & (idle[order][1:] != idle[order][:-1])
         starts = np.searchsorted(at, np.arange(len(tied) + 1))
-        long = np.flatnonzero(tied & (np.diff(starts) > INSERTED_UP_TO))
+        long = np.flatnonzero(tied & (np.diff(starts) > INSERTION_SORT_MAX))
         for position in np.union1d(long, at[order][1:][mixed]).tolist():
             entries = slice(starts[position], starts[position + 1])
             by_list = slots[entries][np.argsort(listed[entries])]
@@ -324,16 +329,16 @@ def _equal_neighbours(*columns: IntVector | RowVector) -> BoolVector:
     return equal
 
 
-class _Coverage:
+class _BudgetCoverage:
     """Finds pods whose going violates a budget, in rows of pods that would go in their order."""
 
-    def __init__(self, cycle: Cycle, budgets: Sequence[Budget]) -> None:
+    def __init__(self, cycle: Cycle, budgets: Sequence[CompiledBudget]) -> None:
         self._pods = cycle.snapshot.pods
         self._budgets = budgets
-        self._by_kind: dict[int, list[Budget]] = {}
+        self._by_kind: dict[int, list[CompiledBudget]] = {}
 
     def violations(self, slots: RowVector, at: RowVector) -> BoolVector:
-        """Which of the pods violate a budget; each row on its own, as `split_by_budget` has it."""
+        """Which of the pods violate a budget; each row on its own, as `split_by_budget_violation` has it."""
         violates = np.zeros(len(slots), dtype=np.bool_)
         if not self._budgets:
             return violates
@@ -357,7 +362,7 @@ class _Coverage:
                 violates |= left[id(budget)] < 0
         return violates
 
-    def _covering(self, kind: int) -> list[Budget]:
+    def _covering(self, kind: int) -> list[CompiledBudget]:
         found = self._by_kind.get(kind)
         if found is None:
             value = self._pods.vocabulary.kinds.value(kind)

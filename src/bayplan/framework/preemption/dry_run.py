@@ -19,48 +19,48 @@ import numpy as np
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.handle import Filters
+from bayplan.framework.api.handle import FilterRunner
 from bayplan.framework.api.status import Code, Status, unresolvable
-from bayplan.framework.preemption.batch_dry_run import MOST_ROWS, Batch
+from bayplan.framework.preemption.batch_dry_run import MAX_BATCH_ROWS, BatchDryRun
 from bayplan.framework.preemption.go_sort import go_sort
 from bayplan.framework.preemption.victims import (
     NO_VICTIMS,
-    Budget,
+    CompiledBudget,
     Victims,
     more_important,
-    no_victim,
-    split_by_budget,
+    no_victims_status,
+    split_by_budget_violation,
 )
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.objects.selectors.label_selectors import joined
 from bayplan.objects.workloads import PodGroup
 from bayplan.snapshot import NodeColumns, PodInfo, Snapshot
-from bayplan.snapshot.preemption_columns import PodWeights
+from bayplan.snapshot.preemption_columns import PreemptionColumns
 
-NOT_HELPFUL = "Preemption is not helpful for scheduling"
+PREEMPTION_NOT_HELPFUL = "Preemption is not helpful for scheduling"
 DISRUPTION_TARGET = "DisruptionTarget"
 PREEMPTION_BY_SCHEDULER = "PreemptionByScheduler"
-WHOLE_CLUSTER = "cluster"
+CLUSTER_DOMAIN = "cluster"
 
-_PRIORITY_LIFT = 1 << 31
+_PRIORITY_OFFSET = 1 << 31
 """Lifts every priority above zero, so that more victims always weigh more than fewer of the same priority."""
 
-_FEWEST_ROWS = 16
+_MIN_BATCH_ROWS = 16
 """To try fewer rows than this at once saves nothing."""
 
 # values
 
 
 @dataclass(slots=True)
-class Findings:
+class PreemptionSearchResult:
     """What a search found: victims by node, and for the other nodes looked at why they do not help."""
 
     candidates: dict[str, Victims] = field(default_factory=dict)
     statuses: dict[int, Status] = field(default_factory=dict)
 
     @property
-    def faults(self) -> str:
+    def errors(self) -> str:
         """The errors of all nodes as one text, empty without any. They count only where there is no candidate."""
         texts = [status.message for status in self.statuses.values() if status.code is Code.ERROR]
         return joined(texts) if texts else ""
@@ -68,7 +68,7 @@ class Findings:
     def sentence(self, names: list[str]) -> str:
         """Why no node helps, in the words of any other pod that fits nowhere."""
         diagnosis = Diagnosis(names)
-        diagnosis.absent = unresolvable(NOT_HELPFUL)
+        diagnosis.absent = unresolvable(PREEMPTION_NOT_HELPFUL)
         diagnosis.overrides = self.statuses
         return diagnosis.sentence()
 
@@ -81,12 +81,12 @@ class EvictVictim:
     """Make one victim go.
 
     Performing it: a victim that waits at Permit is rejected there, one in PreBind is cancelled; neither needs the API.
-    For any other patch `condition` into its status (unless `already_told`), then delete it; not found is fine at either
-    step and ends it without an event. Afterwards the event is recorded on the victim, related to the preemptor.
+    For any other patch `condition` into its status (unless `has_disruption_condition`), then delete it; not found is
+    fine at either step and ends it without an event. Afterwards the event is recorded on the victim, related to the
+    preemptor.
 
-    `last`: to be done only when every other one is done, and left alone if one of them failed. `group`: for whose sake
-    it is, where that is a whole group; `preemptor` is one of it then.
-    """
+    `is_last`: to be done only when every other one is done, and left alone if one of them failed. `group`: for whose
+    sake it is, where that is a whole group; `preemptor` is one of it then."""
 
     event_type: ClassVar[str] = "Normal"
     event_reason: ClassVar[str] = "Preempted"
@@ -97,11 +97,11 @@ class EvictVictim:
     node_name: str
     preemptor: Pod
     plugin: str
-    last: bool = False
+    is_last: bool = False
     group: PodGroup | None = None
 
     @property
-    def whom(self) -> str:
+    def preemptor_text(self) -> str:
         """What kind of preemptor it is for."""
         return "pod" if self.group is None else "podgroup"
 
@@ -111,14 +111,16 @@ class EvictVictim:
             type=DISRUPTION_TARGET,
             status="True",
             reason=PREEMPTION_BY_SCHEDULER,
-            message=f"{self.preemptor.scheduler_name}: preempting to accommodate a higher priority {self.whom}",
+            message=(
+                f"{self.preemptor.scheduler_name}: preempting to accommodate a higher priority {self.preemptor_text}"
+            ),
             observed_generation=self.victim.metadata.generation,
         )
 
     @property
-    def already_told(self) -> bool:
+    def has_disruption_condition(self) -> bool:
         """Whether the victim's status says all of it."""
-        old, new = _disruption(self.victim), self.condition
+        old, new = _disruption_condition(self.victim), self.condition
         return old is not None and (old.status, old.reason, old.message) == (new.status, new.reason, new.message)
 
     @property
@@ -130,8 +132,8 @@ class EvictVictim:
         """The event's text."""
         uid, where = self.preemptor.uid, self.node_name
         if self.group is not None:
-            uid, where = self.group.metadata.uid, WHOLE_CLUSTER
-        text = f"Preempted by {self.whom} {uid} on node {where}"
+            uid, where = self.group.metadata.uid, CLUSTER_DOMAIN
+        text = f"Preempted by {self.preemptor_text} {uid} on node {where}"
         return f"{text} (in kube-scheduler memory)." if in_memory else text
 
 
@@ -142,18 +144,18 @@ class ClearNomination:
     pod: Pod
 
 
-def evictions(
+def victim_evictions(
     preemptor: Pod, node_name: str, victims: Victims, plugin: str, leaving: Container[str] = ()
 ) -> tuple[EvictVictim, ...]:
     """One intent for each victim that is not going already; `leaving`: uids of those who were told to before."""
     staying = [pod for pod in victims.pods if not pod.terminating and pod.uid not in leaving]
     return tuple(
-        EvictVictim(pod, node_name, preemptor, plugin, last=position == len(staying))
+        EvictVictim(pod, node_name, preemptor, plugin, is_last=position == len(staying))
         for position, pod in enumerate(staying, 1)
     )
 
 
-def cleared_nominations(preemptor: Pod, nominated: Iterable[PodInfo]) -> tuple[ClearNomination, ...]:
+def nominations_to_clear(preemptor: Pod, nominated: Iterable[PodInfo]) -> tuple[ClearNomination, ...]:
     """Of the pods nominated to the node those that are weaker and whose status still says so."""
     return tuple(
         ClearNomination(info.pod)
@@ -162,13 +164,13 @@ def cleared_nominations(preemptor: Pod, nominated: Iterable[PodInfo]) -> tuple[C
     )
 
 
-def leaves_by_preemption(pod: Pod) -> bool:
+def is_terminating_by_preemption(pod: Pod) -> bool:
     """Whether the pod is terminating because a scheduler preempted it."""
-    told = _disruption(pod) if pod.terminating else None
+    told = _disruption_condition(pod) if pod.terminating else None
     return told is not None and (told.status, told.reason) == ("True", PREEMPTION_BY_SCHEDULER)
 
 
-def _disruption(pod: Pod) -> Condition | None:
+def _disruption_condition(pod: Pod) -> Condition | None:
     return next((told for told in pod.status.conditions if told.type == DISRUPTION_TARGET), None)
 
 
@@ -181,10 +183,10 @@ class DryRun:
     def __init__(
         self,
         cycle: Cycle,
-        filters: Filters,
-        budgets: Sequence[Budget],
+        filters: FilterRunner,
+        budgets: Sequence[CompiledBudget],
         now: datetime,
-        weights: PodWeights | None = None,
+        weights: PreemptionColumns | None = None,
         leaving_from: Callable[[str], Container[str]] = lambda _: (),
         refused_on: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
@@ -196,20 +198,20 @@ class DryRun:
         self._budgets = budgets
         self._now = now
         self._less = more_important(now)
-        self._weights = weights or PodWeights()
+        self._weights = weights or PreemptionColumns()
         self._leaving_from = leaving_from
         self._refused_on = refused_on
 
-    def search(self, rows: Sequence[int], *, wanted: int, offset: int) -> Findings:
+    def search(self, rows: Sequence[int], *, wanted: int, offset: int) -> PreemptionSearchResult:
         """Look at rows from `offset` on, round the end, until there are enough candidates.
 
         Enough: as many as wanted, with at least one among them that violates no budget.
         """
-        found = Findings()
+        found = PreemptionSearchResult()
         clean: dict[str, Victims] = {}
         violating: dict[str, Victims] = {}
         names = self._cycle.snapshot.nodes.names
-        for row, outcome in self._outcomes([*rows[offset:], *rows[:offset]], wanted):
+        for row, outcome in self._run([*rows[offset:], *rows[:offset]], wanted):
             if isinstance(outcome, Status):
                 found.statuses[row] = outcome
                 continue
@@ -221,17 +223,17 @@ class DryRun:
         found.candidates = clean | violating
         return found
 
-    def _outcomes(self, rows: Sequence[int], wanted: int) -> Iterator[tuple[int, Victims | Status]]:
+    def _run(self, rows: Sequence[int], wanted: int) -> Iterator[tuple[int, Victims | Status]]:
         """Row by row, in order; tried side by side where that is allowed, as many as are likely needed."""
-        if not self._filters.keeps_to_rows(self._cycle):
+        if not self._filters.is_row_local(self._cycle):
             yield from ((row, self.victims_on(row)) for row in rows)
             return
-        batch = Batch(self._cycle, self._filters, self._budgets, self._now, self._weights)
+        batch = BatchDryRun(self._cycle, self._filters, self._budgets, self._now, self._weights)
         done = found = 0
-        likely = wanted * len(rows) // max(batch.not_awaited(rows), 1)
+        likely = wanted * len(rows) // max(batch.without_nominated_pods(rows), 1)
         while done < len(rows):
-            missing = max(wanted - found, _FEWEST_ROWS)
-            tried = batch.outcomes(rows[done : done + min(max(likely, _FEWEST_ROWS), MOST_ROWS)], missing)
+            missing = max(wanted - found, _MIN_BATCH_ROWS)
+            tried = batch.run(rows[done : done + min(max(likely, _MIN_BATCH_ROWS), MAX_BATCH_ROWS)], missing)
             for row, outcome in tried:
                 name = self._cycle.snapshot.nodes.names[row]
                 if outcome is None or self._leaving_from(name) or self._refused_on(name):
@@ -254,7 +256,7 @@ class DryRun:
             status = self._filters.remove_pod(trial, fork, info)
             if not status.ok:
                 return status
-        status = self._filters.judge(trial, fork)
+        status = self._filters.filter_fork(trial, fork)
         if not status.ok:
             return status
         go_sort(weaker, self._less)
@@ -264,12 +266,12 @@ class DryRun:
             gone = {info.uid for info in weaker if info.uid in leaving} | {pod.uid for pod in found.pods}
             found = Victims(tuple(info.pod for info in weaker if info.uid in gone), found.violations)
         if isinstance(found, Victims) and not found.pods:
-            return no_victim(nodes.names[row])
+            return no_victims_status(nodes.names[row])
         return found
 
     def _reprieve_all(self, trial: Cycle, fork: NodeColumns, weaker: list[PodInfo]) -> Victims | Status:
         """Let stay who can, beginning with those whose going violates a budget."""
-        violating, others = split_by_budget(weaker, self._budgets)
+        violating, others = split_by_budget_violation(weaker, self._budgets)
         first = self._reprieve(trial, fork, violating)
         if isinstance(first, Status):
             return first
@@ -288,7 +290,7 @@ class DryRun:
             status = self._filters.add_pod(trial, fork, info)
             if not status.ok:
                 return status
-            if self._filters.judge(trial, fork).ok:
+            if self._filters.filter_fork(trial, fork).ok:
                 continue
             status = self._filters.remove_pod(trial, fork, info)
             if not status.ok:
@@ -304,7 +306,7 @@ def resolvable_rows(diagnosis: Diagnosis, snapshot: Snapshot) -> list[int]:
     return rows
 
 
-def candidates_wanted(nodes: int, *, percentage: int, absolute: int) -> int:
+def candidate_count(nodes: int, *, percentage: int, absolute: int) -> int:
     """How many candidates end the search: the larger of a share and a number, but never more than nodes."""
     return min(max(nodes * percentage // 100, absolute), nodes)
 
@@ -312,16 +314,16 @@ def candidates_wanted(nodes: int, *, percentage: int, absolute: int) -> int:
 # choosing
 
 
-def cheapest(candidates: Mapping[str, Victims], snapshot: Snapshot, now: datetime) -> str:
+def pick_one_node(candidates: Mapping[str, Victims], snapshot: Snapshot, now: datetime) -> str:
     """The node to preempt on. Of equals the first in the order of nodes, where kube-scheduler takes any.
 
     Budgets violated; the priority of the first victim; priorities together; victims; and how long those of the highest
     priority have been running, the longest of them: what comes first decides, the rest among equals.
     """
     left = list(candidates.items())
-    for cost in (_violations, _first_priority, _weight, _count):
-        left = _least(left, cost)
-    left = _least(left, lambda victims: _age(victims, now))
+    for cost in (_violations, _first_priority, _priority_sum, _count):
+        left = _with_lowest_cost(left, cost)
+    left = _with_lowest_cost(left, lambda victims: _age(victims, now))
     if len(left) == 1:
         return left[0][0]
     index, names = snapshot.nodes.index, snapshot.nodes.names
@@ -331,7 +333,7 @@ def cheapest(candidates: Mapping[str, Victims], snapshot: Snapshot, now: datetim
     return names[first]
 
 
-def _least(left: list[tuple[str, Victims]], cost: Callable[[Victims], Any]) -> list[tuple[str, Victims]]:
+def _with_lowest_cost(left: list[tuple[str, Victims]], cost: Callable[[Victims], Any]) -> list[tuple[str, Victims]]:
     """Those that cost least."""
     if len(left) == 1:
         return left
@@ -348,8 +350,8 @@ def _first_priority(victims: Victims) -> int:
     return victims.pods[0].priority
 
 
-def _weight(victims: Victims) -> int:
-    return sum([pod.priority + _PRIORITY_LIFT for pod in victims.pods])
+def _priority_sum(victims: Victims) -> int:
+    return sum([pod.priority + _PRIORITY_OFFSET for pod in victims.pods])
 
 
 def _count(victims: Victims) -> int:

@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-INSERTED_UP_TO = 12
+INSERTION_SORT_MAX = 12
 _NINTHER_FROM = 50  # pivots of shorter ranges are the median of three, and shorter ranges are never mended by shifting
-_MENDS = 5
-_ALL_EXCHANGED = 12  # every comparison of four medians wanted an exchange: the range is likely descending
-_WORD = (1 << 64) - 1
+_MAX_INSERTION_STEPS = 5
+_MAX_SWAPS = 12  # every comparison of four medians wanted an exchange: the range is likely descending
+_UINT64_MASK = (1 << 64) - 1
 
 
 def go_sort(items: MutableSequence[T], less: Callable[[T, T], bool]) -> None:
@@ -39,19 +39,19 @@ class _Sort(Generic[T]):
     def sort(self, a: int, b: int, limit: int) -> None:
         """`limit`: so many badly balanced partitions are borne before heap sort takes over."""
         balanced = partitioned = True
-        while b - a > INSERTED_UP_TO:
+        while b - a > INSERTION_SORT_MAX:
             length = b - a
             if limit == 0:
                 self._heap_sort(a, b)
                 return
             if not balanced:
-                self._scatter(a, b)
+                self._break_patterns(a, b)
                 limit -= 1
             pivot, looks_sorted = self._choose_pivot(a, b)
-            if balanced and partitioned and looks_sorted and self._mend(a, b):
+            if balanced and partitioned and looks_sorted and self._partial_insertion_sort(a, b):
                 return
             if a > 0 and not self._below(a - 1, pivot):
-                a = self._skip_equals(a, b, pivot)
+                a = self._partition_equal(a, b, pivot)
                 continue
             middle, partitioned = self._partition(a, b, pivot)
             left, right = middle - a, b - middle
@@ -73,7 +73,7 @@ class _Sort(Generic[T]):
         items = self._items
         items[i], items[j] = items[j], items[i]
 
-    def _sink_left(self, i: int, floor: int) -> None:
+    def _insert_left(self, i: int, floor: int) -> None:
         """Move the element at `i` left while it is below its neighbour, not past `floor`."""
         while i > floor and self._below(i, i - 1):
             self._swap(i, i - 1)
@@ -83,7 +83,7 @@ class _Sort(Generic[T]):
 
     def _insertion_sort(self, a: int, b: int) -> None:
         for i in range(a + 1, b):
-            self._sink_left(i, a)
+            self._insert_left(i, a)
 
     def _heap_sort(self, a: int, b: int) -> None:
         count = b - a
@@ -110,14 +110,18 @@ class _Sort(Generic[T]):
         quarter = (b - a) // 4
         thirds = (a + quarter, a + 2 * quarter, a + 3 * quarter)
         if b - a >= _NINTHER_FROM:
-            thirds = (self._median_near(thirds[0]), self._median_near(thirds[1]), self._median_near(thirds[2]))
+            thirds = (
+                self._median_adjacent(thirds[0]),
+                self._median_adjacent(thirds[1]),
+                self._median_adjacent(thirds[2]),
+            )
         pivot = self._median(*thirds)
-        if self._exchanges == _ALL_EXCHANGED:
+        if self._exchanges == _MAX_SWAPS:
             self._items[a:b] = list(self._items[a:b])[::-1]
             return b - 1 - (pivot - a), True
         return pivot, self._exchanges == 0
 
-    def _median_near(self, i: int) -> int:
+    def _median_adjacent(self, i: int) -> int:
         return self._median(i - 1, i, i + 1)
 
     def _median(self, i: int, j: int, k: int) -> int:
@@ -133,24 +137,24 @@ class _Sort(Generic[T]):
             return j, i
         return i, j
 
-    def _scatter(self, a: int, b: int) -> None:
+    def _break_patterns(self, a: int, b: int) -> None:
         """Move three elements about by a fixed pseudo-random rule, to break what made the last pivot bad."""
         length = b - a
         state = length
         middle = a + length // 4 * 2
         for position in (middle - 1, middle, middle + 1):
-            state = (state ^ state << 13) & _WORD
+            state = (state ^ state << 13) & _UINT64_MASK
             state ^= state >> 7
-            state = (state ^ state << 17) & _WORD
+            state = (state ^ state << 17) & _UINT64_MASK
             other = state & ((1 << length.bit_length()) - 1)
             self._swap(position, a + (other - length if other >= length else other))
 
     # partitions -------------------------------------------------------------------------------------------------
 
-    def _mend(self, a: int, b: int) -> bool:
+    def _partial_insertion_sort(self, a: int, b: int) -> bool:
         """Whether the range is sorted, after putting at most five elements of a long one right."""
         i = a + 1
-        for _ in range(_MENDS):
+        for _ in range(_MAX_INSERTION_STEPS):
             while i < b and not self._below(i, i - 1):
                 i += 1
             if i == b:
@@ -161,14 +165,14 @@ class _Sort(Generic[T]):
             if i - a >= 2:
                 # Down to the very first position, not to `a`: what is left of the range is not above it anyway,
                 # unless `less` contradicts itself, and then Go goes on, too.
-                self._sink_left(i - 1, 0)
+                self._insert_left(i - 1, 0)
             j = i + 1
             while b - i >= 2 and j < b and self._below(j, j - 1):
                 self._swap(j, j - 1)
                 j += 1
         return False
 
-    def _skip_equals(self, a: int, b: int, pivot: int) -> int:
+    def _partition_equal(self, a: int, b: int, pivot: int) -> int:
         """Elements equal to the pivot to the front; nothing here is below it. Returns where the others begin."""
         self._swap(a, pivot)
         i, j = a + 1, b - 1

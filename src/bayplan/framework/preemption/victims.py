@@ -30,7 +30,7 @@ class Victims:
     violations: int = 0
 
 
-def no_victim(node_name: str) -> Status:
+def no_victims_status(node_name: str) -> Status:
     """A node was offered for preemption without anybody to preempt."""
     return error(f"expected at least one victim pod on node {quote(node_name)}")
 
@@ -57,7 +57,7 @@ def more_important(now: datetime) -> MoreImportant:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class CompiledBudget:
     """A disruption budget, compiled."""
 
     namespace: str
@@ -73,7 +73,7 @@ class Budget:
         return self.namespace == namespace and bool(labels) and self.matcher.matches(labels)
 
 
-def budgets_of(items: Iterable[PodDisruptionBudget]) -> tuple[Budget, ...]:
+def compile_budgets(items: Iterable[PodDisruptionBudget]) -> tuple[CompiledBudget, ...]:
     """The budgets that can cover a pod: one with an empty, missing or malformed selector covers none."""
     found = []
     for item in items:
@@ -83,11 +83,15 @@ def budgets_of(items: Iterable[PodDisruptionBudget]) -> tuple[Budget, ...]:
             continue
         if not (matcher.everything or matcher.nothing):
             status = item.status
-            found.append(Budget(item.namespace, matcher, status.disruptions_allowed, frozenset(status.disrupted_pods)))
+            found.append(
+                CompiledBudget(item.namespace, matcher, status.disruptions_allowed, frozenset(status.disrupted_pods))
+            )
     return tuple(found)
 
 
-def split_by_budget(pods: Iterable[PodInfo], budgets: Sequence[Budget]) -> tuple[list[PodInfo], list[PodInfo]]:
+def split_by_budget_violation(
+    pods: Iterable[PodInfo], budgets: Sequence[CompiledBudget]
+) -> tuple[list[PodInfo], list[PodInfo]]:
     """Those whose going violates a budget, and the others, if all went in this order."""
     violating: list[PodInfo] = []
     others: list[PodInfo] = []

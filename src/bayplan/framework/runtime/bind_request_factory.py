@@ -7,32 +7,32 @@ from typing import Any
 
 from bayplan.clock import Clock
 from bayplan.framework.runtime.bind_failures import BindFailures
-from bayplan.framework.runtime.bind_request_mutation import BindRequestMutation, Following
+from bayplan.framework.runtime.bind_request_mutation import BindRequestMutation, RequestTracker
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, new_request
-from bayplan.objects.kai.gpu_sharing import RESERVATIONS
+from bayplan.objects.kai.gpu_sharing import RESERVATION_NAMESPACE
 
 
-class BindRequestDesk:
+class BindRequestFactory:
     """Where an engine's requests are drawn up: what all of them have in common."""
 
     def __init__(self, clock: Clock, *, attempts: int | None = 3) -> None:
         self.mutation = BindRequestMutation(clock)
         self.failures = BindFailures(clock)
         self.attempts = attempts
-        self.reservations = RESERVATIONS
+        self.reservations = RESERVATION_NAMESPACE
         """The namespace of the pods that hold shared GPUs."""
-        self.following: Following | None = None
+        self.tracker: RequestTracker | None = None
 
     def request(self, pod: Pod, node_name: str, annotations: Mapping[str, str], **spec: Any) -> BindRequest:
         return new_request(pod, node_name, annotations=annotations, backoff_limit=self.attempts, **spec)
 
-    def made(self, request: BindRequest, pod: Pod) -> None:
+    def observe_created(self, request: BindRequest, pod: Pod) -> None:
         """The API server has it: whoever looks at requests need not wait for the watch."""
-        if self.following is not None:
-            self.following.made(request, pod)
+        if self.tracker is not None:
+            self.tracker.observe_created(request, pod)
 
-    def groups_of(self, pod: Pod) -> tuple[str, ...]:
+    def gpu_groups_of(self, pod: Pod) -> tuple[str, ...]:
         """The GPU groups that the request of a pod names."""
-        request = self.following.request_of(pod) if self.following is not None else None
+        request = self.tracker.request_of(pod) if self.tracker is not None else None
         return request.spec.selected_gpu_groups if request is not None else ()

@@ -15,37 +15,37 @@ from typing import Any, Protocol, TypeGuard
 
 from bayplan.clock import Clock
 from bayplan.errors import PluginError
-from bayplan.framework.api.cycle import Cycle, Key
-from bayplan.framework.api.plugin_error import words_of_fault
-from bayplan.framework.runtime.plugin_call import FAULTS
+from bayplan.framework.api.cycle import Cycle, StateKey
+from bayplan.framework.api.plugin_error import exception_text
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import ANNOTATION_DOMAIN, BindRequest
 from bayplan.objects.name_validation import label_key_problems
-from bayplan.telemetry.metrics import Counter, Histogram, Registry, Stability, exponential_buckets
+from bayplan.telemetry.metrics import Counter, Histogram, MetricsRegistry, Stability, exponential_buckets
 
 log = logging.getLogger(__name__)
 
 SKIP, FAIL = "skip", "fail"
 """What becomes of a request when a plugin fails: it lacks what that plugin would have said, or it is not made."""
-LARGEST = 256 * 1024
+MAX_ANNOTATION_BYTES = 256 * 1024
 SLOW_S = 0.05
 _RESERVED = ("kubernetes.io", "k8s.io")
 _PREFIX = "kai_bind_request_mutate_"
 
-EXCLUDED = "node(s) on which a binding of the pod was given up lately"
+EXCLUDED_NODE_REASON = "node(s) on which a binding of the pod was given up lately"
 
 
-REQUEST_FIELDS: Key[dict[str, Any]] = Key("BindRequest/fields")
+REQUEST_FIELDS: StateKey[dict[str, Any]] = StateKey("BindRequest/fields")
 """What plugins that give out devices put into the spec of a pod's request, by the fields' Python names."""
 
 
-def name_in_request(cycle: Cycle, **fields: Any) -> None:
+def add_request_fields(cycle: Cycle, **fields: Any) -> None:
     """Have the request of the pod, if there is one, say this of what was given to it."""
     before = cycle.find(REQUEST_FIELDS)
     cycle.put(REQUEST_FIELDS, fields if before is None else {**before, **fields})
 
 
-class MutateFailed(PluginError):
+class MutateBindRequestError(PluginError):
     """A plugin whose data a request cannot do without has failed."""
 
 
@@ -81,71 +81,75 @@ class BindRequestMutation:
             stability=none,
         )
 
-    def add_to(self, registry: Registry) -> None:
+    def add_to(self, registry: MetricsRegistry) -> None:
         registry.add(self.errors, self.conflicts, self.seconds)
 
     def annotations(self, mutators: Iterable[Mutator], about: str, *question: Any) -> dict[str, str]:
         """What all of them say of one request, merged in their order. `about`: the pod, for the log.
 
-        Raises `MutateFailed` where one fails that says the request cannot do without it."""
+        Raises `MutateBindRequestError` where one fails that says the request cannot do without it."""
         bind_request_annotations: dict[str, str] = {}
         owners: dict[str, str] = {}
         for mutator in mutators:
             try:
-                given = self._asked(mutator, about, question)
-                self._demand_room(bind_request_annotations, given)
-            except _Faulty as fault:
+                given = self._call_mutator(mutator, about, question)
+                self._check_size(bind_request_annotations, given)
+            except _InvalidAnnotations as fault:
                 self.errors.labels(mutator.plugin).inc()
                 log.error('plugin "%s" and the bind request of pod %s: %s', mutator.plugin, about, fault)
                 if mutator.on_error == FAIL:
-                    raise MutateFailed(f'plugin "{mutator.plugin}" at mutate_bind_request: {fault}') from fault
+                    raise MutateBindRequestError(
+                        f'plugin "{mutator.plugin}" at mutate_bind_request: {fault}'
+                    ) from fault
                 given = fault.rest
             self._merge(bind_request_annotations, owners, mutator.plugin, given)
         return bind_request_annotations
 
-    def _asked(self, mutator: Mutator, about: str, question: tuple[Any, ...]) -> dict[str, str]:
+    def _call_mutator(self, mutator: Mutator, about: str, question: tuple[Any, ...]) -> dict[str, str]:
         """A checked copy of what one says. Reading it is as much the plugin's code as the function is."""
         start_s = self._clock.monotonic_s()
         try:
-            return self._copied(mutator.plugin, mutator.fn(*question))
-        except _Faulty:
+            return self._checked_copy(mutator.plugin, mutator.fn(*question))
+        except _InvalidAnnotations:
             raise
-        except FAULTS as fault:
-            raise _Faulty(f"{type(fault).__name__}: {words_of_fault(fault)}") from fault
+        except PLUGIN_EXCEPTIONS as fault:
+            raise _InvalidAnnotations(f"{type(fault).__name__}: {exception_text(fault)}") from fault
         finally:
             took_s = self._clock.monotonic_s() - start_s
             self.seconds.labels(mutator.plugin).observe(took_s)
             if took_s > SLOW_S:
                 log.warning('plugin "%s" took %.0f ms for the bind request of %s', mutator.plugin, took_s * 1e3, about)
 
-    def _copied(self, plugin: str, answer: Any) -> dict[str, str]:
+    def _checked_copy(self, plugin: str, answer: Any) -> dict[str, str]:
         if answer is None:
             return {}
         if not isinstance(answer, Mapping):
-            raise _Faulty(f"it answered {answer!r}, which is no mapping")
+            raise _InvalidAnnotations(f"it answered {answer!r}, which is no mapping")
         good, bad = {}, []
         for key, value in answer.items():
-            problem = problem_of(key, value)
+            problem = annotation_problem(key, value)
             if problem:
                 bad.append(problem)
             else:
                 good[key] = value
-                self._look_at_name(plugin, key)
+                self._warn_about_key(plugin, key)
         if bad:
-            raise _Faulty("; ".join(bad), good)
+            raise _InvalidAnnotations("; ".join(bad), good)
         return good
 
-    def _look_at_name(self, plugin: str, key: str) -> None:
+    def _warn_about_key(self, plugin: str, key: str) -> None:
         """Keys by another convention are taken, and told once: nobody else knows whose they are."""
         if not key.partition("/")[0].endswith(f".{ANNOTATION_DOMAIN}") and (plugin, key) not in self._warned:
             self._warned.add((plugin, key))
             log.warning('plugin "%s" uses the key %s; <plugin>.%s/<key> is the custom', plugin, key, ANNOTATION_DOMAIN)
 
     @staticmethod
-    def _demand_room(before: Mapping[str, str], given: Mapping[str, str]) -> None:
+    def _check_size(before: Mapping[str, str], given: Mapping[str, str]) -> None:
         size = sum(len(key.encode()) + len(value.encode()) for key, value in {**before, **given}.items())
-        if size > LARGEST:
-            raise _Faulty(f"the annotations would take {size} bytes, and {LARGEST} are allowed")
+        if size > MAX_ANNOTATION_BYTES:
+            raise _InvalidAnnotations(
+                f"the annotations would take {size} bytes, and {MAX_ANNOTATION_BYTES} are allowed"
+            )
 
     def _merge(self, into: dict[str, str], owners: dict[str, str], plugin: str, given: Mapping[str, str]) -> None:
         for key, value in given.items():
@@ -155,7 +159,7 @@ class BindRequestMutation:
             into[key], owners[key] = value, plugin
 
 
-class _Faulty(Exception):
+class _InvalidAnnotations(Exception):
     """What is wrong with what a plugin said; `rest` is what may be used all the same."""
 
     def __init__(self, text: str, rest: Mapping[str, str] | None = None) -> None:
@@ -163,7 +167,7 @@ class _Faulty(Exception):
         self.rest = dict(rest or {})
 
 
-def problem_of(key: object, value: object) -> str:
+def annotation_problem(key: object, value: object) -> str:
     """Why a pair cannot be an annotation; nothing where it can."""
     if not _is_text(key):
         return f"the key {key!r} is no text"
@@ -187,10 +191,10 @@ def _is_text(value: object) -> TypeGuard[str]:
 # what failed ------------------------------------------------------------------------------------------------------
 
 
-class Following(Protocol):
-    """Who knows what became of requests: `cache.bind_requests.BindRequests` is one."""
+class RequestTracker(Protocol):
+    """Who knows what became of requests: `cache.bind_requests.BindRequestTracker` is one."""
 
-    def made(self, request: BindRequest, pod: Pod) -> None: ...
+    def observe_created(self, request: BindRequest, pod: Pod) -> None: ...
 
     def request_of(self, pod: Pod) -> BindRequest | None:
         """The request that is to bring the pod to a node, as far as is known."""

@@ -9,11 +9,11 @@ from bayplan.clock import LoopClock
 
 T = TypeVar("T")
 
-TURN_S = 0.002
+SLICE_S = 0.002
 """How long work for people may hold the loop, one step aside."""
 
 
-def finished(work: Generator[None, None, T]) -> T:
+def run_to_end(work: Generator[None, None, T]) -> T:
     """Do it all, where nobody else waits for a turn."""
     try:
         while True:
@@ -23,7 +23,7 @@ def finished(work: Generator[None, None, T]) -> T:
         return value
 
 
-async def in_turns(work: Generator[None, None, T], clock: LoopClock, turn_s: float = TURN_S) -> T:
+async def run_cooperatively(work: Generator[None, None, T], clock: LoopClock, turn_s: float = SLICE_S) -> T:
     """Do it all, and let the loop have its turn whenever so much time has passed."""
     ends_s = clock.monotonic_s() + turn_s
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bayplan.errors import PluginError
-from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.extension_points import (
     FILTER,
     PERMIT,
@@ -21,46 +21,46 @@ from bayplan.framework.api.extension_points import (
 
 _CAN_REJECT = (PRE_ENQUEUE, PRE_FILTER, FILTER, RESERVE, PERMIT)
 
-EXTENDER = "Extender"
+EXTENDER_REJECTOR = "Extender"
 """Who rejected a pod that an extender refused. Nobody knows what it looks at, so everything may cure that."""
 
-EVERYTHING: tuple[Cure, ...] = tuple(
-    Cure(resource, Action.ALL)
+ALL_EVENTS: tuple[ClusterEventWithHint, ...] = tuple(
+    ClusterEventWithHint(resource, ActionType.ALL)
     for resource in (
-        Resource.POD,
-        Resource.NODE,
-        Resource.PERSISTENT_VOLUME,
-        Resource.PERSISTENT_VOLUME_CLAIM,
-        Resource.CSI_NODE,
-        Resource.CSI_DRIVER,
-        Resource.CSI_STORAGE_CAPACITY,
-        Resource.STORAGE_CLASS,
-        Resource.RESOURCE_CLAIM,
-        Resource.DEVICE_CLASS,
+        EventResource.POD,
+        EventResource.NODE,
+        EventResource.PERSISTENT_VOLUME,
+        EventResource.PERSISTENT_VOLUME_CLAIM,
+        EventResource.CSI_NODE,
+        EventResource.CSI_DRIVER,
+        EventResource.CSI_STORAGE_CAPACITY,
+        EventResource.STORAGE_CLASS,
+        EventResource.RESOURCE_CLAIM,
+        EventResource.DEVICE_CLASS,
     )
 )
 
 
-def cures_of(plugin: Any) -> tuple[Cure, ...]:
+def registered_events(plugin: Any) -> tuple[ClusterEventWithHint, ...]:
     """The events that may help a pod rejected by this plugin; none for one that cannot reject."""
     if not any(point.extended_by(plugin) for point in _CAN_REJECT):
         return ()
     stated = getattr(plugin, "cured_by", None)
     if stated is None:
-        return EVERYTHING
+        return ALL_EVENTS
     cures = tuple(stated) if isinstance(stated, Iterable) else (stated,)
     for cure in cures:
-        if not isinstance(cure, Cure):
+        if not isinstance(cure, ClusterEventWithHint):
             raise PluginError(f'plugin "{plugin.name}": cured_by holds {cure!r}; it takes Cure(resource, action, hint)')
-    return cures + _taint_changes(cures)
+    return cures + _node_taint_events(cures)
 
 
-def _taint_changes(cures: tuple[Cure, ...]) -> tuple[Cure, ...]:
+def _node_taint_events(cures: tuple[ClusterEventWithHint, ...]) -> tuple[ClusterEventWithHint, ...]:
     """Whoever waits for new nodes is also woken when taints change.
 
     A node often enters with a taint and becomes usable when that goes; kube-scheduler adds the registration for
     plugins that ask for Node/Add and not for taint changes themselves.
     """
-    added = any(cure.resource == Resource.NODE and cure.action & Action.ADD for cure in cures)
-    taints = any(cure.resource == Resource.NODE and cure.action & Action.UPDATE_NODE_TAINT for cure in cures)
-    return (Cure(Resource.NODE, Action.UPDATE_NODE_TAINT),) if added and not taints else ()
+    added = any(cure.resource == EventResource.NODE and cure.action & ActionType.ADD for cure in cures)
+    taints = any(cure.resource == EventResource.NODE and cure.action & ActionType.UPDATE_NODE_TAINT for cure in cures)
+    return (ClusterEventWithHint(EventResource.NODE, ActionType.UPDATE_NODE_TAINT),) if added and not taints else ()

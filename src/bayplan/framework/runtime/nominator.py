@@ -16,22 +16,22 @@ from bayplan.snapshot import PodInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class TerminatingVictim:
     """A pod that was told to go, or is about to be: from where, and for whose sake."""
 
     node_name: str
-    for_whom: str
+    preemptor: str
 
 
-_NOBODY: Mapping[str, Leaving] = {}
+_NO_VICTIMS: Mapping[str, TerminatingVictim] = {}
 
 
-class NominationLedger:
+class Nominator:
     """Nominated pods by node, in order of nomination; and who leaves."""
 
     def __init__(self) -> None:
-        self._leaving: dict[str, Leaving] = {}
-        self._leaving_from: dict[str, dict[str, Leaving]] = {}
+        self._leaving: dict[str, TerminatingVictim] = {}
+        self._leaving_from: dict[str, dict[str, TerminatingVictim]] = {}
         self._refused: dict[str, str] = {}
         self._refused_on: dict[str, set[str]] = {}
         self._by_node: dict[str, list[PodInfo]] = {}
@@ -39,12 +39,12 @@ class NominationLedger:
 
     def nominate(self, info: PodInfo, node_name: str) -> None:
         """The pod waits for this node now; an older nomination is over."""
-        self.withdraw(info.uid)
+        self.delete_nomination(info.uid)
         if node_name:
             self._by_node.setdefault(node_name, []).append(info)
             self._node_of[info.uid] = node_name
 
-    def withdraw(self, uid: str) -> None:
+    def delete_nomination(self, uid: str) -> None:
         node_name = self._node_of.pop(uid, None)
         if node_name is None:
             return
@@ -66,17 +66,17 @@ class NominationLedger:
     # who leaves -------------------------------------------------------------------------------------------------
 
     @property
-    def leaving(self) -> Mapping[str, Leaving]:
+    def terminating_victims(self) -> Mapping[str, TerminatingVictim]:
         """By uid: everybody who was chosen to go and is not gone."""
         return MappingProxyType(self._leaving)
 
-    def leave(self, uid: str, node_name: str, for_whom: str) -> None:
+    def add_victim(self, uid: str, node_name: str, for_whom: str) -> None:
         """A pod was chosen to go; who chose it first is remembered."""
         if uid not in self._leaving:
-            self._leaving[uid] = found = Leaving(node_name, for_whom)
+            self._leaving[uid] = found = TerminatingVictim(node_name, for_whom)
             self._leaving_from.setdefault(node_name, {})[uid] = found
 
-    def stays(self, uid: str) -> None:
+    def remove_victim(self, uid: str) -> None:
         """A pod is gone, or was spared after all."""
         found = self._leaving.pop(uid, None)
         if found is None:
@@ -86,12 +86,12 @@ class NominationLedger:
         if not others:
             del self._leaving_from[found.node_name]
 
-    def is_leaving(self, uid: str) -> bool:
+    def is_victim(self, uid: str) -> bool:
         return uid in self._leaving
 
-    def leaving_from(self, node_name: str) -> Mapping[str, Leaving]:
+    def terminating_victims_on(self, node_name: str) -> Mapping[str, TerminatingVictim]:
         """By uid: who leaves one node."""
-        return self._leaving_from.get(node_name, _NOBODY)
+        return self._leaving_from.get(node_name, _NO_VICTIMS)
 
     # victims that cannot be deleted now -------------------------------------------------------------------------
 

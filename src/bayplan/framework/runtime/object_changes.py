@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bayplan.codec.quantity import parse_quantity
-from bayplan.framework.api.events import Action, ClusterEvent, Resource
+from bayplan.framework.api.events import ActionType, ClusterEvent, EventResource
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject, ResourceList
 from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
-from bayplan.objects.resources import asks_alike, pod_requests
+from bayplan.objects.resources import has_same_request_inputs, pod_requests
 from bayplan.objects.storage import (
     CsiDriver,
     CsiNode,
@@ -27,90 +27,91 @@ from bayplan.objects.storage import (
 )
 from bayplan.objects.workloads import PodGroup
 
-NODE_ADD = ClusterEvent(Resource.NODE, Action.ADD)
-NODE_DELETE = ClusterEvent(Resource.NODE, Action.DELETE)
-ASSIGNED_POD_ADD = ClusterEvent(Resource.ASSIGNED_POD, Action.ADD)
-ASSIGNED_POD_UPDATE = ClusterEvent(Resource.ASSIGNED_POD, Action.UPDATE)
-ASSIGNED_POD_DELETE = ClusterEvent(Resource.ASSIGNED_POD, Action.DELETE)
-UNSCHEDULED_POD_ADD = ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.ADD)
-UNSCHEDULED_POD_UPDATE = ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.UPDATE)
-UNSCHEDULED_POD_DELETE = ClusterEvent(Resource.UNSCHEDULABLE_POD, Action.DELETE)
+NODE_ADD = ClusterEvent(EventResource.NODE, ActionType.ADD)
+NODE_DELETE = ClusterEvent(EventResource.NODE, ActionType.DELETE)
+ASSIGNED_POD_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
+ASSIGNED_POD_UPDATE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.UPDATE)
+ASSIGNED_POD_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
+UNSCHEDULED_POD_ADD = ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.ADD)
+UNSCHEDULED_POD_UPDATE = ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE)
+UNSCHEDULED_POD_DELETE = ClusterEvent(EventResource.UNSCHEDULABLE_POD, ActionType.DELETE)
 
-RESOURCES: dict[type[KubeObject], Resource] = {
-    Node: Resource.NODE,
-    PersistentVolume: Resource.PERSISTENT_VOLUME,
-    PersistentVolumeClaim: Resource.PERSISTENT_VOLUME_CLAIM,
-    CsiNode: Resource.CSI_NODE,
-    CsiDriver: Resource.CSI_DRIVER,
-    CsiStorageCapacity: Resource.CSI_STORAGE_CAPACITY,
-    VolumeAttachment: Resource.VOLUME_ATTACHMENT,
-    StorageClass: Resource.STORAGE_CLASS,
-    ResourceClaim: Resource.RESOURCE_CLAIM,
-    ResourceSlice: Resource.RESOURCE_SLICE,
-    DeviceClass: Resource.DEVICE_CLASS,
-    PodGroup: Resource.POD_GROUP,
+EVENT_RESOURCES: dict[type[KubeObject], EventResource] = {
+    Node: EventResource.NODE,
+    PersistentVolume: EventResource.PERSISTENT_VOLUME,
+    PersistentVolumeClaim: EventResource.PERSISTENT_VOLUME_CLAIM,
+    CsiNode: EventResource.CSI_NODE,
+    CsiDriver: EventResource.CSI_DRIVER,
+    CsiStorageCapacity: EventResource.CSI_STORAGE_CAPACITY,
+    VolumeAttachment: EventResource.VOLUME_ATTACHMENT,
+    StorageClass: EventResource.STORAGE_CLASS,
+    ResourceClaim: EventResource.RESOURCE_CLAIM,
+    ResourceSlice: EventResource.RESOURCE_SLICE,
+    DeviceClass: EventResource.DEVICE_CLASS,
+    PodGroup: EventResource.POD_GROUP,
 }
 """What events call the kinds that they are about; pods have two names, by whether they have a node."""
 
 
-def events_between(old: KubeObject | None, new: KubeObject | None) -> list[ClusterEvent]:
+def cluster_events_of_change(old: KubeObject | None, new: KubeObject | None) -> list[ClusterEvent]:
     """The events of one change; None stands for "was not there" and "is gone". Kinds that make no events have none."""
     item = new if new is not None else old
     if old is not None and new is not None:
         if isinstance(old, Node) and isinstance(new, Node):
-            return node_changes(old, new)
+            return node_update_events(old, new)
         if isinstance(old, Pod) and isinstance(new, Pod):
-            return pod_changes(old, new)
+            return pod_update_events(old, new)
     if item is None:
         return []
-    resource = pod_resource(item) if isinstance(item, Pod) else RESOURCES.get(type(item))
-    action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
+    resource = pod_event_resource(item) if isinstance(item, Pod) else EVENT_RESOURCES.get(type(item))
+    action = ActionType.ADD if old is None else ActionType.DELETE if new is None else ActionType.UPDATE
     return [] if resource is None else [ClusterEvent(resource, action)]
 
 
-def pod_resource(pod: Pod) -> Resource:
-    return Resource.ASSIGNED_POD if pod.spec.node_name else Resource.UNSCHEDULABLE_POD
+def pod_event_resource(pod: Pod) -> EventResource:
+    return EventResource.ASSIGNED_POD if pod.spec.node_name else EventResource.UNSCHEDULABLE_POD
 
 
 # pods
 
 
-def pod_changes(old: Pod, new: Pod, *, alike: bool = False) -> list[ClusterEvent]:
+def pod_update_events(old: Pod, new: Pod, *, alike: bool = False) -> list[ClusterEvent]:
     """The events of an update. One that changes nothing of interest is a plain update, which only few wait for.
 
-    `alike`: whoever asks knows that both `weighs_alike`; then nothing is left that can differ but generated claims."""
+    `alike`: whoever asks knows that both `has_same_row_amounts`; then nothing is left that can differ but generated
+    claims."""
     actions = _claim_actions(old, new) if alike else list(_pod_actions(old, new))
     if not actions:
         return [ASSIGNED_POD_UPDATE if new.spec.node_name else UNSCHEDULED_POD_UPDATE]
-    resource = pod_resource(new)
+    resource = pod_event_resource(new)
     return [ClusterEvent(resource, action) for action in actions]
 
 
-def _pod_actions(old: Pod, new: Pod) -> Iterator[Action]:
+def _pod_actions(old: Pod, new: Pod) -> Iterator[ActionType]:
     if old.metadata.labels != new.metadata.labels:
-        yield Action.UPDATE_POD_LABEL
-    if _asks_for_less(old, new):
-        yield Action.UPDATE_POD_SCALE_DOWN
+        yield ActionType.UPDATE_POD_LABEL
+    if _requests_decreased(old, new):
+        yield ActionType.UPDATE_POD_SCALE_DOWN
     if old.spec.scheduling_gates and not new.spec.scheduling_gates:
-        yield Action.UPDATE_POD_GATES_ELIMINATED
+        yield ActionType.UPDATE_POD_GATES_ELIMINATED
     if len(old.spec.tolerations) != len(new.spec.tolerations):  # tolerations can be added, not changed
-        yield Action.UPDATE_POD_TOLERATION
+        yield ActionType.UPDATE_POD_TOLERATION
     yield from _claim_actions(old, new)
 
 
-def _claim_actions(old: Pod, new: Pod) -> list[Action]:
+def _claim_actions(old: Pod, new: Pod) -> list[ActionType]:
     before, after = old.status, new.status
     if (
         before.resource_claim_statuses != after.resource_claim_statuses
         or before.extended_resource_claim_status != after.extended_resource_claim_status
     ):
-        return [Action.UPDATE_POD_GENERATED_CLAIM]
+        return [ActionType.UPDATE_POD_GENERATED_CLAIM]
     return []
 
 
-def _asks_for_less(old: Pod, new: Pod) -> bool:
+def _requests_decreased(old: Pod, new: Pod) -> bool:
     """Whether a request went away or became smaller, a resize in progress counted at its largest."""
-    if asks_alike(old, new):
+    if has_same_request_inputs(old, new):
         return False
     before, after = pod_requests(old, use_status=True), pod_requests(new, use_status=True)
     return any(name not in after or amount.milli_value() > after[name].milli_value() for name, amount in before.items())
@@ -119,26 +120,26 @@ def _asks_for_less(old: Pod, new: Pod) -> bool:
 # nodes
 
 
-def node_changes(old: Node, new: Node) -> list[ClusterEvent]:
+def node_update_events(old: Node, new: Node) -> list[ClusterEvent]:
     """The events of an update, none where nothing of interest changed: a heartbeat has none."""
-    return [ClusterEvent(Resource.NODE, action) for action in _node_actions(old, new)]
+    return [ClusterEvent(EventResource.NODE, action) for action in _node_actions(old, new)]
 
 
-def _node_actions(old: Node, new: Node) -> Iterator[Action]:
+def _node_actions(old: Node, new: Node) -> Iterator[ActionType]:
     if old.spec.unschedulable and not new.spec.unschedulable:
-        yield Action.UPDATE_NODE_TAINT
+        yield ActionType.UPDATE_NODE_TAINT
     if not _same_amounts(old.status.allocatable, new.status.allocatable):
-        yield Action.UPDATE_NODE_ALLOCATABLE
+        yield ActionType.UPDATE_NODE_ALLOCATABLE
     if old.metadata.labels != new.metadata.labels:
-        yield Action.UPDATE_NODE_LABEL
+        yield ActionType.UPDATE_NODE_LABEL
     if old.spec.taints != new.spec.taints:
-        yield Action.UPDATE_NODE_TAINT
+        yield ActionType.UPDATE_NODE_TAINT
     if _condition_statuses(old) != _condition_statuses(new):
-        yield Action.UPDATE_NODE_CONDITION
+        yield ActionType.UPDATE_NODE_CONDITION
     if old.metadata.annotations != new.metadata.annotations:
-        yield Action.UPDATE_NODE_ANNOTATION
+        yield ActionType.UPDATE_NODE_ANNOTATION
     if old.status.declared_features != new.status.declared_features:
-        yield Action.UPDATE_NODE_DECLARED_FEATURE
+        yield ActionType.UPDATE_NODE_DECLARED_FEATURE
 
 
 def _same_amounts(old: ResourceList, new: ResourceList) -> bool:

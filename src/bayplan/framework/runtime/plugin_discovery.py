@@ -36,23 +36,23 @@ from bayplan.framework.api.extension_points import (
     ATTEMPT_ORDER,
     POST_BIND,
     PRE_BIND,
-    Point,
+    ExtensionPoint,
 )
-from bayplan.framework.api.plugin_error import words_of_fault
-from bayplan.framework.runtime.plugin_call import FAULTS
+from bayplan.framework.api.plugin_error import exception_text
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
 from bayplan.framework.runtime.plugin_contract import (
-    MODULE_OF_FILE,
-    MUTATE,
-    SHAPES,
-    as_written,
-    home_of,
-    misspelt,
-    takes,
+    FILE_MODULE_PREFIX,
+    METHOD_SIGNATURES,
+    MUTATE_BIND_REQUEST,
+    accepts_argument_count,
+    misspelled_attributes,
+    plugin_location,
+    signature_text,
 )
 from bayplan.framework.runtime.registry import Registry
 
 
-class Kind(Enum):
+class PluginKind(Enum):
     """What a class from outside is for; the value is the group of its entry points."""
 
     POD_PLUGIN = "bayplan.plugins"
@@ -66,62 +66,62 @@ _NO_PLUGINS = ("_", "test_", "conftest.py")
 
 _VERSION = "__version_of_file__"
 
-_BINDER_HANDS = ("ctx", "pod", "node", "bind_request", "state")
+_BINDER_PARAMETERS = ("ctx", "pod", "node", "bind_request", "state")
 """What the binder calls each stage of a plugin with."""
 _SHARED_STAGES = (*PRE_BIND.methods, *POST_BIND.methods)
 """What both the pod engine and the binder call so."""
 
 
-class _NoFolder(PluginError, UsageError):
+class PluginsFolderError(PluginError, UsageError):
     """What `--plugins-dir` names is none: the call is wrong, and no plugin."""
 
 
-def is_left_alone(file: str) -> bool:
+def is_ignored_file(file: str) -> bool:
     """Whether a file of this name may lie among plugins and is not one."""
     return file.startswith(_NO_PLUGINS)
 
 
 def with_installed_plugins(registry: Registry, found: Iterable[EntryPoint] | None = None) -> Registry:
     """The registry with the plugins that installed packages announce."""
-    return registry.with_plugins(*installed(Kind.POD_PLUGIN, found))
+    return registry.with_plugins(*installed_plugins(PluginKind.POD_PLUGIN, found))
 
 
 def with_plugins_from(registry: Registry, folder: Path, *, trust_writable: bool = False) -> Registry:
     """The registry with the plugins of every `.py` file of a folder, in the order of the file names."""
-    return registry.with_plugins(*found_in(folder, Kind.POD_PLUGIN, trust_writable=trust_writable))
+    return registry.with_plugins(*plugins_in_folder(folder, PluginKind.POD_PLUGIN, trust_writable=trust_writable))
 
 
-def installed(kind: Kind, found: Iterable[EntryPoint] | None = None) -> list[Any]:
+def installed_plugins(kind: PluginKind, found: Iterable[EntryPoint] | None = None) -> list[Any]:
     """What installed packages announce as being of this kind; whoever takes it in looks closer."""
     loaded = []
     for point in entry_points(group=kind.value) if found is None else found:
         try:
             loaded.append(point.load())
-        except FAULTS as fault:
+        except PLUGIN_EXCEPTIONS as fault:
             raise PluginError(
                 f'entry point "{point.name}" ({point.value}) cannot be loaded: '
-                f"{type(fault).__name__}: {words_of_fault(fault)}; mend or uninstall the package that declares it"
+                f"{type(fault).__name__}: {exception_text(fault)}; mend or uninstall the package that declares it"
             ) from fault
     return loaded
 
 
-def found_in(folder: Path, kind: Kind, *, trust_writable: bool = False) -> list[type[Any]]:
+def plugins_in_folder(folder: Path, kind: PluginKind, *, trust_writable: bool = False) -> list[type[Any]]:
     """The classes of this kind in the `.py` files of a folder, in the order of the file names."""
     if not folder.is_dir():
-        raise _NoFolder(f"{folder} is no folder; --plugins-dir takes a folder with .py files")
+        raise PluginsFolderError(f"{folder} is no folder; --plugins-dir takes a folder with .py files")
     if not trust_writable:
         _refuse_writable(folder)
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # so that files can import their neighbours
-    _forget_changed_neighbours(folder)
+    _unload_changed_helpers(folder)
     try:
         return list(_classes_in(folder, kind, trust_writable=trust_writable))
     finally:
-        for neighbour in _neighbours(folder):
+        for neighbour in _helper_modules(folder):
             vars(neighbour).setdefault(_VERSION, _version(Path(str(neighbour.__file__))))
 
 
-def looks(folders: Iterable[Path]) -> tuple[object, ...]:
+def file_versions(folders: Iterable[Path]) -> tuple[object, ...]:
     """What can be seen of the files of some folders without reading them: equal as long as nothing has changed.
 
     Who may write them counts: that is mended without touching what they hold."""
@@ -132,25 +132,25 @@ def looks(folders: Iterable[Path]) -> tuple[object, ...]:
     return tuple(seen)
 
 
-def _classes_in(folder: Path, kind: Kind, *, trust_writable: bool) -> Iterator[type[Any]]:
+def _classes_in(folder: Path, kind: PluginKind, *, trust_writable: bool) -> Iterator[type[Any]]:
     for path in sorted(folder.glob("*.py")):
         if not trust_writable:
             _refuse_writable(path)
-        if is_left_alone(path.name):
+        if is_ignored_file(path.name):
             continue
-        kinds = [(each, kind_of(each)) for each in _classes_of(_run(path))]
-        for fault in (_nobodys(each) for each, known in kinds if known is None):
+        kinds = [(each, plugin_kind(each)) for each in _classes_of(_load_module(path))]
+        for fault in (_unsupported_class_error(each) for each, known in kinds if known is None):
             if fault:
                 raise PluginError(fault)
         if not any(known for _, known in kinds):
-            raise _no_plugin(path, [each for each, _ in kinds])
+            raise _no_plugin_error(path, [each for each, _ in kinds])
         yield from (each for each, known in kinds if known is kind)
 
 
-def _no_plugin(path: Path, classes: Iterable[type[Any]]) -> PluginError:
+def _no_plugin_error(path: Path, classes: Iterable[type[Any]]) -> PluginError:
     for each in classes:
         if isinstance(getattr(each, "name", None), str):
-            for fault in misspelt(each):
+            for fault in misspelled_attributes(each):
                 return PluginError(f"{path} defines no plugin: {each.__qualname__} {fault}")
     return PluginError(
         f"{path} defines no plugin; a plugin is a class with a `name` and a method such as filter or score, "
@@ -159,34 +159,34 @@ def _no_plugin(path: Path, classes: Iterable[type[Any]]) -> PluginError:
     )
 
 
-def kind_of(candidate: type[Any]) -> Kind | None:
+def plugin_kind(candidate: type[Any]) -> PluginKind | None:
     """What a class is, by what it has. Batch plugins call their own methods what they like, `score` too."""
     if not isinstance(getattr(candidate, "name", None), str):
         return None
     if callable(getattr(candidate, "on_session_open", None)):
-        return Kind.BATCH_PLUGIN
+        return PluginKind.BATCH_PLUGIN
     if _serves_the_binder(candidate):
-        return Kind.BINDER_PLUGIN
+        return PluginKind.BINDER_PLUGIN
     if any(_serves_the_pod_engine(candidate, point) for point in ATTEMPT_ORDER) or callable(
-        getattr(candidate, MUTATE, None)
+        getattr(candidate, MUTATE_BIND_REQUEST, None)
     ):
-        return Kind.POD_PLUGIN
-    return Kind.ACTION if callable(getattr(candidate, "execute", None)) else None
+        return PluginKind.POD_PLUGIN
+    return PluginKind.ACTION if callable(getattr(candidate, "execute", None)) else None
 
 
 def _serves_the_binder(candidate: type[Any]) -> bool:
     if callable(getattr(candidate, "rollback", None)):
         return True
-    return any(_caller_of(candidate, stage) is Kind.BINDER_PLUGIN for stage in _SHARED_STAGES)
+    return any(_stage_owner(candidate, stage) is PluginKind.BINDER_PLUGIN for stage in _SHARED_STAGES)
 
 
-def _serves_the_pod_engine(candidate: type[Any], point: Point) -> bool:
+def _serves_the_pod_engine(candidate: type[Any], point: ExtensionPoint) -> bool:
     if point not in (PRE_BIND, POST_BIND):
         return point.extended_by(candidate)
-    return any(_caller_of(candidate, stage) is Kind.POD_PLUGIN for stage in point.methods)
+    return any(_stage_owner(candidate, stage) is PluginKind.POD_PLUGIN for stage in point.methods)
 
 
-def _caller_of(candidate: type[Any], stage: str) -> Kind | None:
+def _stage_owner(candidate: type[Any], stage: str) -> PluginKind | None:
     """Who can call a stage that both the pod engine and the binder have; None: neither, or nobody can tell.
 
     How many parameters it has decides. Names do where any number will do, and where it takes as many as the pod engine
@@ -197,24 +197,27 @@ def _caller_of(candidate: type[Any], stage: str) -> Kind | None:
     try:
         names = inspect.signature(method).parameters
     except (TypeError, ValueError):  # of what is written in C, say
-        return Kind.POD_PLUGIN
+        return PluginKind.POD_PLUGIN
     of_self = inspect.isfunction(inspect.getattr_static(candidate, stage))
-    by_binder = takes(method, len(_BINDER_HANDS) + of_self)
-    by_engine = takes(method, len(SHAPES[stage].parameters) + of_self)
+    by_binder = accepts_argument_count(method, len(_BINDER_PARAMETERS) + of_self)
+    by_engine = accepts_argument_count(method, len(METHOD_SIGNATURES[stage].parameters) + of_self)
     if "bind_request" in names or (by_binder and (not by_engine or "ctx" in names)):
-        return Kind.BINDER_PLUGIN
+        return PluginKind.BINDER_PLUGIN
     is_told = "cycle" in names if by_binder else "pod" not in names
-    return Kind.POD_PLUGIN if by_engine and is_told else None
+    return PluginKind.POD_PLUGIN if by_engine and is_told else None
 
 
-def _nobodys(candidate: type[Any]) -> str:
+def _unsupported_class_error(candidate: type[Any]) -> str:
     """What is wrong with a class that has a stage and is nobody's plugin; "" where it has none, or wants to be none."""
     stage = next((each for each in _SHARED_STAGES if callable(getattr(candidate, each, None))), None)
     if stage is None or not isinstance(getattr(candidate, "name", None), str):
         return ""
-    of_binder, of_engine = (f"{stage}(self, {', '.join(hands)})" for hands in (_BINDER_HANDS, SHAPES[stage].parameters))
+    of_binder, of_engine = (
+        f"{stage}(self, {', '.join(hands)})" for hands in (_BINDER_PARAMETERS, METHOD_SIGNATURES[stage].parameters)
+    )
     return (
-        f'plugin "{candidate.name}" ({home_of(candidate)}) has {stage}{as_written(getattr(candidate, stage))}, '
+        f'plugin "{candidate.name}" ({plugin_location(candidate)}) has '
+        f"{stage}{signature_text(getattr(candidate, stage))}, "
         f"which does not tell who is to call it: the binder calls {of_binder}, the scheduler {of_engine}"
     )
 
@@ -245,19 +248,19 @@ def _version(path: Path) -> tuple[object, ...]:
     return str(path), seen.st_mtime_ns, seen.st_size, seen.st_ino, seen.st_dev
 
 
-def _neighbours(folder: Path) -> list[ModuleType]:
+def _helper_modules(folder: Path) -> list[ModuleType]:
     """Modules that files of the folder have imported from it by name."""
     files = {str(path) for path in folder.absolute().glob("*.py")}
     return [
         module
         for name, module in list(sys.modules.items())
-        if not name.startswith(MODULE_OF_FILE) and getattr(module, "__file__", None) in files
+        if not name.startswith(FILE_MODULE_PREFIX) and getattr(module, "__file__", None) in files
     ]
 
 
-def _forget_changed_neighbours(folder: Path) -> None:
+def _unload_changed_helpers(folder: Path) -> None:
     """Have neighbours imported again if one of them has changed, and all files run again that may have used them."""
-    neighbours = _neighbours(folder)
+    neighbours = _helper_modules(folder)
     if all(vars(each).get(_VERSION) == _version(Path(str(each.__file__))) for each in neighbours):
         return
     importlib.invalidate_caches()
@@ -266,32 +269,32 @@ def _forget_changed_neighbours(folder: Path) -> None:
         with suppress(OSError):  # what was compiled counts as new for a second: too long for who edits and looks
             Path(cache_from_source(str(each.__file__))).unlink()
     for name, module in sys.modules.items():
-        if name.startswith(MODULE_OF_FILE) and Path(str(module.__file__)).parent == folder.absolute():
+        if name.startswith(FILE_MODULE_PREFIX) and Path(str(module.__file__)).parent == folder.absolute():
             setattr(module, _VERSION, None)
 
 
-class _Fresh(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Compiles what the file holds now; the cache of compiled files cannot tell two versions of one second apart."""
 
     def get_code(self, fullname: str) -> Any:  # noqa: ARG002
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _module_of(path: Path) -> str:
+def _module_name(path: Path) -> str:
     """The name of a file's module. A file of another folder may be called the same, and neither replaces the other."""
-    name, file = MODULE_OF_FILE + path.stem, str(path.absolute())
+    name, file = FILE_MODULE_PREFIX + path.stem, str(path.absolute())
     known = sys.modules.get(name)
     return name if known is None or known.__file__ == file else f"{name}_{crc32(file.encode()):08x}"
 
 
-def _run(path: Path) -> ModuleType:
+def _load_module(path: Path) -> ModuleType:
     """The module of a file; one that was run before, and has not changed since, is not run again."""
-    name = _module_of(path)
+    name = _module_name(path)
     version = _version(path)
     known = sys.modules.get(name)
     if known is not None and getattr(known, _VERSION, None) == version:
         return known
-    spec = spec_from_file_location(name, path, loader=_Fresh(name, str(path)))
+    spec = spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -301,22 +304,22 @@ def _run(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as fault:
         line = f", line {fault.lineno}" if fault.lineno else ""  # a NUL byte is on none
-        raise _unusable(name, known, f"{path}{line}: {fault.msg}; the file is not valid Python") from fault
-    except FAULTS as fault:  # a file that ends with sys.exit() must not end the scheduler
-        text = f"{path} failed while it was loaded: {_told(path, fault)}"
-        raise _unusable(name, known, text) from fault
+        raise _load_error(name, known, f"{path}{line}: {fault.msg}; the file is not valid Python") from fault
+    except PLUGIN_EXCEPTIONS as fault:  # a file that ends with sys.exit() must not end the scheduler
+        text = f"{path} failed while it was loaded: {_exception_text(path, fault)}"
+        raise _load_error(name, known, text) from fault
     return module
 
 
-def _told(path: Path, fault: BaseException) -> str:
+def _exception_text(path: Path, fault: BaseException) -> str:
     """What was raised, and where in the file; an assertion often says nothing itself."""
     lines = [frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if frame.filename == str(path)]
-    said = words_of_fault(fault)
+    said = exception_text(fault)
     text = f"{type(fault).__name__}: {said}" if said else type(fault).__name__
     return f"{text} (line {lines[-1]})" if lines else text
 
 
-def _unusable(name: str, known: ModuleType | None, text: str) -> PluginError:
+def _load_error(name: str, known: ModuleType | None, text: str) -> PluginError:
     """The file cannot be used. Whoever runs the version before goes on with its module."""
     del sys.modules[name]
     if known is not None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.config.model import MULTI_POINT, PluginRef, PluginSet
-from bayplan.config.model import Profile as ProfileConfig
+from bayplan.config.model import ProfileConfig as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError, PluginError
-from bayplan.framework.api.events import Cure
+from bayplan.framework.api.events import ClusterEventWithHint
 from bayplan.framework.api.extension_points import (
     ATTEMPT_ORDER,
     BIND,
@@ -26,18 +26,18 @@ from bayplan.framework.api.extension_points import (
     PRE_FILTER,
     QUEUE_SORT,
     SCORE,
-    Point,
+    ExtensionPoint,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin_error import words_of_fault
+from bayplan.framework.api.plugin_error import exception_text
 from bayplan.framework.runtime.bind_request_mutation import SKIP, Mutator
-from bayplan.framework.runtime.event_registrations import cures_of
-from bayplan.framework.runtime.plugin_call import FAULTS
-from bayplan.framework.runtime.registry import Entry, Registry
+from bayplan.framework.runtime.event_registrations import registered_events
+from bayplan.framework.runtime.plugin_call import PLUGIN_EXCEPTIONS
+from bayplan.framework.runtime.registry import RegisteredPlugin, Registry
 
 log = logging.getLogger(__name__)
 
-_LARGEST_INT64 = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 _ALL = "*"
 
 
@@ -46,19 +46,21 @@ class Profile:
     """A completed profile: the plugins of each point in running order."""
 
     scheduler_name: str
-    plugins: Mapping[Point, tuple[Any, ...]]
+    plugins: Mapping[ExtensionPoint, tuple[Any, ...]]
     weights: Mapping[str, int]
     placement_weights: Mapping[str, int]
     instances: Mapping[str, Any]
-    cures: Mapping[str, tuple[Cure, ...]]  # plugin -> events that may help a pod it rejected
+    registered_events: Mapping[
+        str, tuple[ClusterEventWithHint, ...]
+    ]  # plugin -> events that may help a pod it rejected
     percentage_of_nodes_to_score: int | None = None
     mutators: tuple[Mutator, ...] = ()
     """Who has something to say about bind requests, in the order in which they are listed."""
 
-    def at(self, point: Point) -> tuple[Any, ...]:
+    def at(self, point: ExtensionPoint) -> tuple[Any, ...]:
         return self.plugins.get(point, ())
 
-    def described(self) -> dict[str, list[str]]:
+    def describe(self) -> dict[str, list[str]]:
         """Names by point, score plugins as `name:weight`: what `config show` prints."""
         return {point.key: list(self._names(point)) for point in ATTEMPT_ORDER if self.at(point)}
 
@@ -66,7 +68,7 @@ class Profile:
         """Let every plugin release what it holds."""
         close_all(self.instances.values())
 
-    def _names(self, point: Point) -> Iterator[str]:
+    def _names(self, point: ExtensionPoint) -> Iterator[str]:
         weights = {SCORE: self.weights, PLACEMENT_SCORE: self.placement_weights}.get(point)
         for plugin in self.at(point):
             yield plugin.name if weights is None else f"{plugin.name}:{weights[plugin.name]}"
@@ -77,7 +79,7 @@ def close_all(plugins: Iterable[Any]) -> None:
     for plugin in plugins:
         try:
             getattr(plugin, "close", lambda: None)()
-        except FAULTS:
+        except PLUGIN_EXCEPTIONS:
             log.exception("plugin %s failed while it was closed", plugin.name)
 
 
@@ -89,7 +91,7 @@ def build_profile(
     `kept`: plugins by name that need not be made anew.
     """
     kept = kept or {}
-    builder = _Builder(config, registry, handle, kept)
+    builder = _ProfileBuilder(config, registry, handle, kept)
     try:
         return builder.build()
     except BayplanError:
@@ -97,7 +99,7 @@ def build_profile(
         raise
 
 
-class _Builder:
+class _ProfileBuilder:
     def __init__(self, config: ProfileConfig, registry: Registry, handle: Handle, kept: Mapping[str, Any]) -> None:
         self._config = config
         self._registry = registry
@@ -106,16 +108,16 @@ class _Builder:
         self.instances: dict[str, Any] = {}
 
     def build(self) -> Profile:
-        self._construct()
+        self._build_plugins()
         explicit = {point: self._explicit(point) for point in BUILD_ORDER}
-        plugins = {point: self._expanded(point, explicit[point]) for point in BUILD_ORDER}
+        plugins = {point: self._expand_multi_point(point, explicit[point]) for point in BUILD_ORDER}
         if not plugins[PLACEMENT_GENERATE]:
             # Where nobody makes placements, only who was named is there to compare them.
             plugins[PLACEMENT_SCORE] = explicit[PLACEMENT_SCORE]
         for point in (PRE_FILTER, FILTER):
             plugins[point] += [name for name in self._filtering_binders(plugins[BIND]) if name not in plugins[point]]
         self._check_counts(plugins)
-        self._warn_of_idle_binders(plugins[BIND])
+        self._warn_about_unreachable_binders(plugins[BIND])
         return Profile(
             scheduler_name=self._config.scheduler_name,
             plugins={point: tuple(self.instances[name] for name in names) for point, names in plugins.items()},
@@ -124,14 +126,14 @@ class _Builder:
                 PLACEMENT_SCORE, "placement score plugins: total score of PlacementScore plugins could overflow"
             ),
             instances=self.instances,
-            cures={name: self._cures(plugin) for name, plugin in self.instances.items()},
+            registered_events={name: self._registered_events(plugin) for name, plugin in self.instances.items()},
             percentage_of_nodes_to_score=self._config.percentage_of_nodes_to_score,
             mutators=tuple(self._mutators()),
         )
 
     def _mutators(self) -> Iterator[Mutator]:
         """Plugins that are asked about bind requests: all that the profile has, as they are listed."""
-        listed = dict.fromkeys(ref.name for point in (None, *BUILD_ORDER) for ref in self._set(point).enabled)
+        listed = dict.fromkeys(ref.name for point in (None, *BUILD_ORDER) for ref in self._plugin_set(point).enabled)
         for name in listed:
             plugin = self.instances.get(name)
             method = getattr(plugin, "mutate_bind_request", None)
@@ -139,19 +141,19 @@ class _Builder:
                 try:
                     yield Mutator(name, method, getattr(plugin, "on_mutate_error", SKIP))
                 except PluginError as fault:
-                    raise self._refuse(str(fault)) from fault
+                    raise self._config_error(str(fault)) from fault
 
     # construction -----------------------------------------------------------------------------------------------
 
-    def _construct(self) -> None:
+    def _build_plugins(self) -> None:
         """Make every plugin that some list names. Names nobody knows are found later, point by point."""
-        wanted = {ref.name for point in (*BUILD_ORDER, None) for ref in self._set(point).enabled}
+        wanted = {ref.name for point in (*BUILD_ORDER, None) for ref in self._plugin_set(point).enabled}
         for entry in self._registry:
             if entry.name in wanted:
                 kept = self._kept.get(entry.name)
-                self.instances[entry.name] = self._constructed(entry) if kept is None else kept
+                self.instances[entry.name] = self._build_plugin(entry) if kept is None else kept
 
-    def _constructed(self, entry: Entry) -> Any:
+    def _build_plugin(self, entry: RegisteredPlugin) -> Any:
         args = self._config.plugin_config.get(entry.name)
         try:
             plugin = entry.build(args, self._handle)
@@ -159,50 +161,50 @@ class _Builder:
                 raise PluginError(f'its factory returned {plugin!r}, which is no plugin called "{entry.name}"')
             return plugin
         except BayplanError as fault:
-            raise self._refuse(f'initializing plugin "{entry.name}": {fault}') from fault
-        except FAULTS as fault:
-            raise self._refuse(
-                f'initializing plugin "{entry.name}": {type(fault).__name__}: {words_of_fault(fault)}'
+            raise self._config_error(f'initializing plugin "{entry.name}": {fault}') from fault
+        except PLUGIN_EXCEPTIONS as fault:
+            raise self._config_error(
+                f'initializing plugin "{entry.name}": {type(fault).__name__}: {exception_text(fault)}'
             ) from fault
 
-    def _cures(self, plugin: Any) -> tuple[Cure, ...]:
+    def _registered_events(self, plugin: Any) -> tuple[ClusterEventWithHint, ...]:
         try:
-            return cures_of(plugin)
+            return registered_events(plugin)
         except BayplanError as fault:
-            raise self._refuse(str(fault)) from fault
+            raise self._config_error(str(fault)) from fault
 
     # points -----------------------------------------------------------------------------------------------------
 
-    def _set(self, point: Point | None) -> PluginSet:
+    def _plugin_set(self, point: ExtensionPoint | None) -> PluginSet:
         """The configured lists of a point; None: multiPoint."""
         return self._config.plugins.at(point.key if point else MULTI_POINT)
 
-    def _explicit(self, point: Point) -> list[str]:
+    def _explicit(self, point: ExtensionPoint) -> list[str]:
         names: list[str] = []
-        for ref in self._set(point).enabled:
-            entry = self._known(ref, point)
+        for ref in self._plugin_set(point).enabled:
+            entry = self._registered_plugin(ref, point)
             if not entry.extends(point):
-                raise self._refuse(f'plugin "{ref.name}" does not extend {point.interface} plugin')
+                raise self._config_error(f'plugin "{ref.name}" does not extend {point.interface} plugin')
             if ref.name in names:
-                raise self._taken(ref, point)
+                raise self._already_enabled(ref, point)
             names.append(ref.name)
         return names
 
-    def _expanded(self, point: Point, explicit: Sequence[str]) -> list[str]:
+    def _expand_multi_point(self, point: ExtensionPoint, explicit: Sequence[str]) -> list[str]:
         """Overrides first, then what multiPoint alone brings, then what is only listed here."""
-        disabled = {ref.name for ref in self._set(point).disabled}
+        disabled = {ref.name for ref in self._plugin_set(point).disabled}
         if _ALL in disabled:
             return list(explicit)
         overrides: set[str] = set()
         inherited: list[str] = []
-        for ref in self._set(None).enabled:
-            entry = self._known(ref, point)
+        for ref in self._plugin_set(None).enabled:
+            entry = self._registered_plugin(ref, point)
             if not entry.extends(point) or ref.name in disabled:
                 continue
             if ref.name in explicit:
                 overrides.add(ref.name)
             elif ref.name in inherited:
-                raise self._taken(ref, point)
+                raise self._already_enabled(ref, point)
             else:
                 inherited.append(ref.name)
         return [
@@ -215,39 +217,41 @@ class _Builder:
         """Those that must have their say about nodes, though a file names them at Bind alone, or lists all filters."""
         return (name for name in binders if getattr(self.instances[name], "filters_where_it_binds", False))
 
-    def _known(self, ref: PluginRef, point: Point) -> Entry:
+    def _registered_plugin(self, ref: PluginRef, point: ExtensionPoint) -> RegisteredPlugin:
         entry = self._registry.get(ref.name)
         if entry is None:
-            raise self._refuse(f'{point.interface} "{ref.name}" does not exist')
+            raise self._config_error(f'{point.interface} "{ref.name}" does not exist')
         return entry
 
     # weights and counts -----------------------------------------------------------------------------------------
 
-    def _weights(self, point: Point, overflow: str) -> dict[str, int]:
+    def _weights(self, point: ExtensionPoint, overflow: str) -> dict[str, int]:
         """The first mention of a plugin decides; 0 or nothing means 1."""
         weights: dict[str, int] = {}
         total = 0
-        for ref in (*self._set(point).enabled, *self._set(None).enabled):
+        for ref in (*self._plugin_set(point).enabled, *self._plugin_set(None).enabled):
             entry = self._registry.get(ref.name)
             if entry is None or not entry.extends(point) or ref.name in weights:
                 continue
             weight = ref.weight or 1
-            if weight * 100 > _LARGEST_INT64 - total or total < 0:
-                raise self._refuse(overflow)
+            if weight * 100 > _MAX_INT64 - total or total < 0:
+                raise self._config_error(overflow)
             weights[ref.name] = weight
             total += weight * 100
         return weights
 
-    def _check_counts(self, plugins: Mapping[Point, Sequence[str]]) -> None:
+    def _check_counts(self, plugins: Mapping[ExtensionPoint, Sequence[str]]) -> None:
         whose = f'profile with scheduler name "{self._config.scheduler_name}"'
         if len(plugins[QUEUE_SORT]) != 1:
-            raise self._refuse(f"only one queue sort plugin required for {whose}, but got {len(plugins[QUEUE_SORT])}")
+            raise self._config_error(
+                f"only one queue sort plugin required for {whose}, but got {len(plugins[QUEUE_SORT])}"
+            )
         if not plugins[BIND]:
-            raise self._refuse(f"at least one bind plugin is needed for {whose}")
+            raise self._config_error(f"at least one bind plugin is needed for {whose}")
         if len(plugins[PLACEMENT_GENERATE]) > 1:
-            raise self._refuse(f"at most one placement generate plugin is allowed for {whose}")
+            raise self._config_error(f"at most one placement generate plugin is allowed for {whose}")
 
-    def _warn_of_idle_binders(self, binders: Sequence[str]) -> None:
+    def _warn_about_unreachable_binders(self, binders: Sequence[str]) -> None:
         """No mistake in kube-scheduler's eyes, but nobody lists a binder that is not to bind."""
         for place, name in enumerate(binders[:-1], 1):
             if getattr(self.instances[name], "binds_every_pod", False):
@@ -262,9 +266,9 @@ class _Builder:
                 return
 
     @staticmethod
-    def _taken(ref: PluginRef, point: Point) -> ConfigError:
+    def _already_enabled(ref: PluginRef, point: ExtensionPoint) -> ConfigError:
         return ConfigError(f'plugin "{ref.name}" already registered as "{point.interface}"', stage="profile")
 
     @staticmethod
-    def _refuse(text: str) -> ConfigError:
+    def _config_error(text: str) -> ConfigError:
         return ConfigError(text, stage="profile")

@@ -14,15 +14,15 @@ from typing import Any
 
 from bayplan.config.plugin_args import ArgsKind
 from bayplan.errors import PluginError
-from bayplan.framework.api.extension_points import Point
+from bayplan.framework.api.extension_points import ExtensionPoint
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.runtime.plugin_contract import check, home_of
+from bayplan.framework.runtime.plugin_contract import check_plugin, plugin_location
 
-Factory = Callable[[Any, Handle], Any]
+PluginFactory = Callable[[Any, Handle], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegisteredPlugin:
     """One known plugin: its name, its class, and what its arguments look like (None: not looked at)."""
 
     name: str
@@ -30,10 +30,10 @@ class Entry:
     args: ArgsKind | None = None
 
     def build(self, args: Any, handle: Handle) -> Any:
-        factory: Factory | None = getattr(self.plugin, "factory", None)
+        factory: PluginFactory | None = getattr(self.plugin, "factory", None)
         return factory(args, handle) if factory is not None else self.plugin()
 
-    def extends(self, point: Point) -> bool:
+    def extends(self, point: ExtensionPoint) -> bool:
         return point.extended_by(self.plugin)
 
 
@@ -41,7 +41,7 @@ class Entry:
 class Registry:
     """Plugins by name."""
 
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, RegisteredPlugin] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *plugins: type[Any]) -> Registry:
@@ -51,22 +51,22 @@ class Registry:
         """A registry with these as well. A name can be taken only once."""
         entries = dict(self.entries)
         for plugin in plugins:
-            entry = _entry(plugin)
+            entry = _registered_plugin(plugin)
             if entry.name in entries:
                 raise PluginError(
                     f'two plugins are called "{entry.name}": '
-                    f"{home_of(entries[entry.name].plugin)} and {home_of(plugin)}; rename one of them"
+                    f"{plugin_location(entries[entry.name].plugin)} and {plugin_location(plugin)}; rename one of them"
                 )
             entries[entry.name] = entry
         return Registry(entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[RegisteredPlugin]:
         return iter(self.entries.values())
 
     def __contains__(self, name: object) -> bool:
         return name in self.entries
 
-    def get(self, name: str) -> Entry | None:
+    def get(self, name: str) -> RegisteredPlugin | None:
         return self.entries.get(name)
 
     @property
@@ -74,6 +74,6 @@ class Registry:
         return {entry.name: entry.args for entry in self if entry.args is not None}
 
 
-def _entry(plugin: type[Any]) -> Entry:
-    check(plugin)
-    return Entry(plugin.name, plugin, getattr(plugin, "ARGS", None))
+def _registered_plugin(plugin: type[Any]) -> RegisteredPlugin:
+    check_plugin(plugin)
+    return RegisteredPlugin(plugin.name, plugin, getattr(plugin, "ARGS", None))

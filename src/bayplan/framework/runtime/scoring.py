@@ -22,15 +22,15 @@ from bayplan.framework.api.status import (
     Status,
     error,
 )
-from bayplan.framework.runtime.plugin_call import Boundary, words_of
+from bayplan.framework.runtime.plugin_call import PluginCaller, status_text
 from bayplan.snapshot import IntVector, NodeTable
 
-_LARGEST = 2**63 - 1
-_NOTHING = -(2**63)
+_MAX_INT64 = 2**63 - 1
+_MIN_INT64 = -(2**63)
 
 
 @dataclass(slots=True)
-class Scores:
+class TotalScores:
     """Totals and their parts, one entry a row of the table that was scored."""
 
     total: IntVector
@@ -38,11 +38,11 @@ class Scores:
     status: Status = SUCCESS
 
 
-class Scoring:
+class ScorePoints:
     """PreScore, Score and normalising of one profile."""
 
     def __init__(
-        self, pre_scores: Sequence[Any], scores: Sequence[Any], weights: dict[str, int], boundary: Boundary
+        self, pre_scores: Sequence[Any], scores: Sequence[Any], weights: dict[str, int], boundary: PluginCaller
     ) -> None:
         self._pre_scores = tuple(pre_scores)
         self._scores = tuple(scores)
@@ -50,51 +50,51 @@ class Scoring:
         self._boundary = boundary
 
     @property
-    def scores_anything(self) -> bool:
+    def has_score_plugins(self) -> bool:
         return bool(self._scores)
 
     @property
-    def one_node_plugins(self) -> tuple[str, ...]:
+    def per_node_plugins(self) -> tuple[str, ...]:
         """Plugins that have to be asked about each node on its own, which is not cheap."""
         return tuple(plugin.name for plugin in self._scores if not hasattr(plugin, "score_nodes"))
 
-    def score(self, cycle: Cycle, nodes: NodeTable) -> Scores:
+    def score(self, cycle: Cycle, nodes: NodeTable) -> TotalScores:
         """Totals for the table. Without any score plugin every node gets 1."""
-        now_s, took = self._boundary.now_s, self._boundary.points.took
+        now_s, took = self._boundary.now_s, self._boundary.points.observe
         start_s = now_s()
         status = self.pre_score(cycle, nodes)
         scoring_s = now_s()
-        took(PRE_SCORE.label, scoring_s - start_s, status.code.label)
+        took(PRE_SCORE.metric_label, scoring_s - start_s, status.code.label)
         if not status.ok:
-            return Scores(np.zeros(len(nodes), dtype=np.int64), status=status)
-        scores = self._sum(cycle, nodes) if self._scores else Scores(np.ones(len(nodes), dtype=np.int64))
-        took(SCORE.label, now_s() - scoring_s, scores.status.code.label)
+            return TotalScores(np.zeros(len(nodes), dtype=np.int64), status=status)
+        scores = self._sum(cycle, nodes) if self._scores else TotalScores(np.ones(len(nodes), dtype=np.int64))
+        took(SCORE.metric_label, now_s() - scoring_s, scores.status.code.label)
         return scores
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status:
         for plugin in self._pre_scores:
             try:
-                if cycle.failed is not None:
-                    cycle.failed.repeat(plugin, PRE_SCORE, nodes.rows)
-                status = self._boundary.ask(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
+                if cycle.plugin_error is not None:
+                    cycle.plugin_error.raise_if_same_call(plugin, PRE_SCORE, nodes.rows)
+                status = self._boundary.call_for_status(plugin, PRE_SCORE, plugin.pre_score, cycle, nodes)
             except PluginFault as fault:
                 status = error(fault.text)
             if status.code is Code.SKIP:
                 cycle.skip_score.add(plugin.name)
                 continue
-            self._boundary.points.count(plugin.name, PRE_SCORE.label)
+            self._boundary.points.count(plugin.name, PRE_SCORE.metric_label)
             if not status.ok:
-                return error(f'running PreScore plugin "{plugin.name}": {words_of(status)}').by(plugin.name)
+                return error(f'running PreScore plugin "{plugin.name}": {status_text(status)}').by(plugin.name)
         return SUCCESS
 
-    def _sum(self, cycle: Cycle, nodes: NodeTable) -> Scores:
-        scores = Scores(np.zeros(len(nodes), dtype=np.int64))
+    def _sum(self, cycle: Cycle, nodes: NodeTable) -> TotalScores:
+        scores = TotalScores(np.zeros(len(nodes), dtype=np.int64))
         for plugin in self._scores:
             if plugin.name in cycle.skip_score:
                 continue
-            self._boundary.points.count(plugin.name, SCORE.label, len(nodes))
+            self._boundary.points.count(plugin.name, SCORE.metric_label, len(nodes))
             try:
-                weighted = self._ask(plugin, cycle, nodes) * self._weights[plugin.name]
+                weighted = self._call(plugin, cycle, nodes) * self._weights[plugin.name]
             except PluginFault as fault:
                 scores.status = error(fault.text).by(plugin.name)
                 return scores
@@ -102,7 +102,7 @@ class Scoring:
             scores.total += weighted
         return scores
 
-    def _ask(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
+    def _call(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
         """The normalised score of one plugin, checked."""
         try:
             raw = self._raw(plugin, cycle, nodes)
@@ -110,7 +110,7 @@ class Scoring:
             text = f'running Score plugins: plugin "{plugin.name}" failed with: {fault.text}'
             raise PluginFault(plugin.name, SCORE.key, text) from fault
         try:
-            final = self._normalized(plugin, cycle, nodes, raw)
+            final = self._normalize(plugin, cycle, nodes, raw)
         except PluginFault as fault:
             text = f'running Normalize on Score plugins: plugin "{plugin.name}" failed with: {fault.text}'
             raise PluginFault(plugin.name, SCORE.key, text) from fault
@@ -125,17 +125,17 @@ class Scoring:
         return final
 
     def _raw(self, plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector:
-        if cycle.failed is not None:
-            cycle.failed.repeat(plugin, SCORE, nodes.rows)
+        if cycle.plugin_error is not None:
+            cycle.plugin_error.raise_if_same_call(plugin, SCORE, nodes.rows)
         if hasattr(plugin, "score_nodes"):
             return self._boundary.call(plugin, SCORE, _all_scores, plugin, cycle, nodes)
         return self._boundary.call(plugin, SCORE, _scores_one_by_one, plugin, cycle, nodes)
 
-    def _normalized(self, plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
+    def _normalize(self, plugin: Any, cycle: Cycle, nodes: NodeTable, raw: IntVector) -> IntVector:
         if not hasattr(plugin, "normalize"):
             return raw
-        if cycle.failed is not None:
-            cycle.failed.repeat(plugin, NORMALIZE, nodes.rows)
+        if cycle.plugin_error is not None:
+            cycle.plugin_error.raise_if_same_call(plugin, NORMALIZE, nodes.rows)
         return self._boundary.call(plugin, NORMALIZE, _normalized_scores, plugin, cycle, nodes, raw)
 
 
@@ -152,8 +152,8 @@ def _scores_one_by_one(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector
     for node in nodes:
         score = plugin.score(cycle, node)
         if isinstance(score, Status):
-            raise PluginFault(plugin.name, SCORE.key, words_of(score))
-        if not isinstance(score, int | np.integer) or not -_LARGEST <= score <= _LARGEST:
+            raise PluginFault(plugin.name, SCORE.key, status_text(score))
+        if not isinstance(score, int | np.integer) or not -_MAX_INT64 <= score <= _MAX_INT64:
             raise PluginFault(plugin.name, SCORE.key, f"a score is a whole number of 64 bits; got {score!r}")
         scores.append(score)
     return np.array(scores, dtype=np.int64)
@@ -161,14 +161,14 @@ def _scores_one_by_one(plugin: Any, cycle: Cycle, nodes: NodeTable) -> IntVector
 
 def _checked(vector: object, plugin: str, count: int) -> IntVector:
     if not isinstance(vector, np.ndarray) or not np.issubdtype(vector.dtype, np.integer) or vector.shape != (count,):
-        raise no_scores(vector, plugin, count)
+        raise invalid_scores_error(vector, plugin, count)
     return vector.astype(np.int64, copy=False)
 
 
-def no_scores(answer: object, plugin: str, count: int) -> PluginFault:
+def invalid_scores_error(answer: object, plugin: str, count: int) -> PluginFault:
     """The fault of a plugin that answered this where scores of so many nodes were needed."""
     if isinstance(answer, Status):
-        return PluginFault(plugin, SCORE.key, words_of(answer))
+        return PluginFault(plugin, SCORE.key, status_text(answer))
     shape = getattr(answer, "shape", None)
     kind = getattr(answer, "dtype", type(answer).__name__)
     return PluginFault(plugin, SCORE.key, f"{count} whole numbers are needed, one a node; got shape {shape} of {kind}")
@@ -183,15 +183,15 @@ def default_normalize(scores: IntVector, *, reverse: bool = False) -> IntVector:
     return MAX_SCORE - stretched if reverse else stretched
 
 
-def ranked(total: IntVector, first: int, count: int) -> list[int]:
+def top_positions(total: IntVector, first: int, count: int) -> list[int]:
     """The positions of the highest totals, `first` at the head; of equal ones the earlier first."""
     found, held = [first], [total.item(first)]
-    total[first] = _NOTHING
+    total[first] = _MIN_INT64
     for _ in range(min(count, len(total)) - 1):
         position = int(total.argmax())
         found.append(position)
         held.append(total.item(position))
-        total[position] = _NOTHING
+        total[position] = _MIN_INT64
     for position, value in zip(found, held, strict=True):
         total[position] = value
     return found

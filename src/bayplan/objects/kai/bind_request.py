@@ -22,19 +22,19 @@ from bayplan.objects.resource import AllocationResult, DeviceRequest
 GROUP = "scheduling.run.ai"
 VERSION = "v1alpha2"
 
-TAKEN_BY = "bayplan.dev/binder"
-OURS = "bayplan"
+HANDLED_BY_LABEL = "bayplan.dev/binder"
+HANDLED_BY_BAYPLAN = "bayplan"
 """The label of requests that Bayplan's binder takes; it leaves those of others to others."""
-BINDER = "bayplan-binder"
+BINDER_LEASE_NAME = "bayplan-binder"
 """In whose name that binder speaks, and the lease that it holds."""
 NODE_LABEL = "selected-node"
-MADE_FOR = "bayplan.dev/scheduler"
+SCHEDULER_LABEL = "bayplan.dev/scheduler"
 """The label that says which scheduler's pod it is, so that others can ask for requests that are not their own."""
 RECEIVED_TYPE = "received-resource-type"
 """The annotation of a bound pod that says in which way it got its devices."""
 NUMA_ZONES = "kai.scheduler/predicted-numa-zones"
 
-TIMES_STALE = 6
+STALE_FACTOR = 6
 """A request of which nobody has said anything for so many times as long as makes it stale is deleted."""
 
 PENDING, SUCCEEDED, FAILED = "Pending", "Succeeded", "Failed"
@@ -44,9 +44,9 @@ RESOURCE_TYPES = ("", REGULAR, FRACTION, MIG_INSTANCE)
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 ANNOTATION_DOMAIN = "kai.scheduler"
-_LONGEST_PAUSE_S = 60.0
-_LONGEST_LABEL = 63
-_DIGEST = 10
+_MAX_RETRY_DELAY_S = 60.0
+_MAX_LABEL_LENGTH = 63
+_DIGEST_LENGTH = 10
 
 
 class ReceivedGpu(Api, frozen=True):
@@ -119,16 +119,16 @@ class BindRequest(KubeObject, frozen=True):
         return int(text) if text.isdecimal() else 0
 
     @property
-    def is_ours(self) -> bool:
-        return self.metadata.labels.get(TAKEN_BY) == OURS
+    def is_handled_by_bayplan(self) -> bool:
+        return self.metadata.labels.get(HANDLED_BY_LABEL) == HANDLED_BY_BAYPLAN
 
     @property
-    def is_taken_up(self) -> bool:
+    def was_attempted(self) -> bool:
         """Whether a binder has come to it at all."""
-        return self.has_outcome or self.status.failed_attempts > 0
+        return self.is_finished or self.status.failed_attempts > 0
 
     @property
-    def has_outcome(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the last attempt has told what came of it; `Pending` is as good as nothing."""
         return self.status.phase not in ("", PENDING)
 
@@ -137,22 +137,22 @@ class BindRequest(KubeObject, frozen=True):
         return self.status.phase == SUCCEEDED
 
     @property
-    def is_given_up(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether nobody is going to try it again."""
         limit = self.spec.backoff_limit
         return self.status.phase == FAILED and (limit is None or self.status.failed_attempts >= limit)
 
     @property
-    def is_live(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the pod is on its node, or may still come to be: its room there is taken."""
-        return not self.is_given_up and self.metadata.deletion_timestamp is None
+        return not self.has_failed and self.metadata.deletion_timestamp is None
 
     @property
     def is_fraction(self) -> bool:
         return self.spec.received_resource_type == FRACTION
 
     @property
-    def can_have_pod(self) -> bool:
+    def has_valid_pod_name(self) -> bool:
         """Whether it names a pod, by a name that one can have: for others the server does not even look."""
         return not dns_subdomain_problems(self.spec.pod_name)
 
@@ -165,9 +165,9 @@ class BindRequest(KubeObject, frozen=True):
         return uid == meta.uid or not uid
 
 
-def pause_s(failures: int) -> float:
+def retry_delay_s(failures: int) -> float:
     """How long the binder waits after so many earlier failures, less some chance: doubling, up to a minute."""
-    return min(2.0 ** min(failures, 16), _LONGEST_PAUSE_S)
+    return min(2.0 ** min(failures, 16), _MAX_RETRY_DELAY_S)
 
 
 def new_request(
@@ -187,9 +187,9 @@ def new_request(
             namespace=meta.namespace,
             labels={
                 **(labels or {}),
-                TAKEN_BY: OURS,
+                HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN,
                 NODE_LABEL: label_value(node_name),
-                MADE_FOR: label_value(pod.scheduler_name),
+                SCHEDULER_LABEL: label_value(pod.scheduler_name),
             },
             annotations=dict(annotations),
             owner_references=(OwnerReference(kind="Pod", name=meta.name, uid=meta.uid, api_version="v1"),),
@@ -211,7 +211,7 @@ def manifest(request: BindRequest) -> dict[str, Any]:
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest", **tree}
 
 
-_OPENING = msgspec.json.encode({"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest"})[:-1]
+_MANIFEST_PREFIX = msgspec.json.encode({"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest"})[:-1]
 _META, _META_WITHOUT = b'{"metadata":{', b',"metadata":{"annotations":{},'
 
 
@@ -219,21 +219,21 @@ def manifest_text(request: BindRequest) -> bytes:
     """The same as text, at a fraction of the cost: each pod has one."""
     if request.metadata.annotations or not request.metadata.name:
         return msgspec.json.encode(manifest(request))
-    return b"%b%b%b" % (_OPENING, _META_WITHOUT, msgspec.json.encode(request)[len(_META) :])
+    return b"%b%b%b" % (_MANIFEST_PREFIX, _META_WITHOUT, msgspec.json.encode(request)[len(_META) :])
 
 
-def as_far_as_readable(tree: Mapping[str, Any]) -> BindRequest:
+def decode_readable_fields(tree: Mapping[str, Any]) -> BindRequest:
     """A request of which something cannot be read, without that: enough to say whose it is, and whether it is over.
 
     A limit that cannot be read is none, so that one attempt ends it."""
     return BindRequest(
-        metadata=_readable(tree.get("metadata"), ObjectMeta),
-        spec=_readable(tree.get("spec"), BindRequestSpec),
-        status=_readable(tree.get("status"), BindRequestStatus),
+        metadata=_decode_readable(tree.get("metadata"), ObjectMeta),
+        spec=_decode_readable(tree.get("spec"), BindRequestSpec),
+        status=_decode_readable(tree.get("status"), BindRequestStatus),
     )
 
 
-def _readable(tree: object, struct: type[_S]) -> _S:
+def _decode_readable(tree: object, struct: type[_S]) -> _S:
     given = tree if isinstance(tree, Mapping) else {}
     found = {}
     for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
@@ -245,10 +245,10 @@ def _readable(tree: object, struct: type[_S]) -> _S:
 
 def label_value(name: str) -> str:
     """A name as the value of a label: cut, and made one of a kind again by a digest, where it is too long for one."""
-    if len(name) <= _LONGEST_LABEL:
+    if len(name) <= _MAX_LABEL_LENGTH:
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: _LONGEST_LABEL - _DIGEST - 1].rstrip('-._')}-{digest}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{name[: _MAX_LABEL_LENGTH - _DIGEST_LENGTH - 1].rstrip('-._')}-{digest}"
 
 
 def annotation_key(plugin: str, key: str) -> str:
@@ -256,7 +256,7 @@ def annotation_key(plugin: str, key: str) -> str:
     return f"{plugin}.{ANNOTATION_DOMAIN}/{key}"
 
 
-def plugin_annotations(request: BindRequest, plugin: str) -> dict[str, str]:
+def annotations_for_plugin(request: BindRequest, plugin: str) -> dict[str, str]:
     """What scheduler plugins have handed to this plugin, by the bare keys; nothing where the scheduler is older."""
     prefix = annotation_key(plugin, "")
     return {
@@ -264,6 +264,6 @@ def plugin_annotations(request: BindRequest, plugin: str) -> dict[str, str]:
     }
 
 
-def shares_on_its_node(pod: Pod) -> bool:
+def is_bound_with_shared_gpus(pod: Pod) -> bool:
     """Whether a pod is bound, and to parts of devices there: whoever bound it has noted that in the same write."""
     return bool(pod.spec.node_name) and pod.metadata.annotations.get(RECEIVED_TYPE) == FRACTION

@@ -20,27 +20,27 @@ from bayplan.objects.resources import accounted_requests
 GPU = "nvidia.com/gpu"
 MIG_PREFIX = "nvidia.com/mig-"
 GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
-FRACTION = "gpu-fraction"
-MEMORY = "gpu-memory"
-NUMBER = "gpu-fraction-num-devices"
-CONTAINER = "gpu-fraction-container-name"
+FRACTION_ANNOTATION = "gpu-fraction"
+MEMORY_ANNOTATION = "gpu-memory"
+DEVICE_COUNT_ANNOTATION = "gpu-fraction-num-devices"
+CONTAINER_ANNOTATION = "gpu-fraction-container-name"
 """The annotation that says which container shares the device; the first one where it is missing."""
 CONFIG_MAP_NAME = "runai/shared-gpu-configmap"
 """The annotation with the beginning of the names of a pod's ConfigMaps."""
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-PORTION = "GPU_PORTION"
-PORTION_BEFORE = "RUNAI_NUM_OF_GPUS"
+PORTION_VARIABLE = "GPU_PORTION"
+LEGACY_PORTION_VARIABLE = "RUNAI_NUM_OF_GPUS"
 """What the portion was called before: despite its name no number of devices."""
 GROUP_LABEL = "runai-gpu-group"
-RESERVATIONS = "kai-resource-reservation"
+RESERVATION_NAMESPACE = "kai-resource-reservation"
 """The namespace of reservation pods, and the account that they run as."""
 RESERVATION_PREFIX = "gpu-reservation-"
 """How the names of reservation pods begin, whoever makes them."""
-DEVICE = "run.ai/reserve_for_gpu_index"
+DEVICE_INDEX_ANNOTATION = "run.ai/reserve_for_gpu_index"
 """The annotation in which a reservation pod says which device it holds."""
-MOST_GROUPS = 64
+MAX_GROUPS = 64
 """More devices than any node has; each is a label of the pod and a reservation to wait for."""
-SMALLEST_PORTION = 0.01
+MIN_PORTION = 0.01
 """What containers are told has two digits, and a share of 0.00 is none."""
 _STEP_MIB = 100
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
@@ -63,49 +63,58 @@ class GpuShare:
     def portion_of(self, device_mib: int) -> float:
         """The same as a share, in whole hundredths, and one at least: none is no share."""
         if self.fraction:
-            return max(round(self.fraction, 2), SMALLEST_PORTION)
+            return max(round(self.fraction, 2), MIN_PORTION)
         return math.ceil(100 * self.memory_mib / device_mib) / 100
 
 
-def wanted_share(pod: Pod) -> GpuShare | None:
+def requested_share(pod: Pod) -> GpuShare | None:
     """What part of GPUs a pod asks for; None where it asks for none. `ObjectError` says what makes no sense."""
     said = pod.metadata.annotations
-    fraction, memory, number = said.get(FRACTION), said.get(MEMORY), said.get(NUMBER)
+    fraction, memory, number = (
+        said.get(FRACTION_ANNOTATION),
+        said.get(MEMORY_ANNOTATION),
+        said.get(DEVICE_COUNT_ANNOTATION),
+    )
     if fraction is None and memory is None:
         if number is not None:
-            raise ObjectError(f"pod {pod.key} has the annotation {NUMBER} and neither {FRACTION} nor {MEMORY}")
+            raise ObjectError(
+                f"pod {pod.key} has the annotation {DEVICE_COUNT_ANNOTATION} and neither {FRACTION_ANNOTATION} "
+                f"nor {MEMORY_ANNOTATION}"
+            )
         return None
     if fraction is not None and memory is not None:
-        raise ObjectError(f"pod {pod.key} has both annotations, {FRACTION} and {MEMORY}; one of them says it")
-    if given_whole(pod):
+        raise ObjectError(
+            f"pod {pod.key} has both annotations, {FRACTION_ANNOTATION} and {MEMORY_ANNOTATION}; one of them says it"
+        )
+    if whole_device_spec(pod):
         raise ObjectError(f"pod {pod.key} wants whole GPUs, or instances of MIG, and a part of one; it gets either")
     sharing_container(pod)
-    devices = _whole(pod, NUMBER, number) if number is not None else 1
+    devices = _positive_integer(pod, DEVICE_COUNT_ANNOTATION, number) if number is not None else 1
     if memory is not None:
-        return GpuShare(devices, memory_mib=_whole(pod, MEMORY, memory))
+        return GpuShare(devices, memory_mib=_positive_integer(pod, MEMORY_ANNOTATION, memory))
     assert fraction is not None
     share = float(fraction) if _NUMBER.fullmatch(fraction) else math.nan
     if not 0 < share < 1:
-        raise ObjectError(f'pod {pod.key}: the annotation {FRACTION} is "{fraction}"; it is between 0 and 1')
+        raise ObjectError(f'pod {pod.key}: the annotation {FRACTION_ANNOTATION} is "{fraction}"; it is between 0 and 1')
     return GpuShare(devices, fraction=share)
 
 
-def asks_by(pod: Pod) -> str:
+def share_annotation(pod: Pod) -> str:
     """The annotation by which a pod asks for a part of a GPU, be it sense or not; empty where it asks for none."""
-    return next((key for key in (FRACTION, MEMORY) if key in pod.metadata.annotations), "")
+    return next((key for key in (FRACTION_ANNOTATION, MEMORY_ANNOTATION) if key in pod.metadata.annotations), "")
 
 
 def sharing_container(pod: Pod) -> str:
     """Which container shares the device, as the names of its ConfigMaps have it: `0`, or `i0` for one that only
     initialises. `ObjectError` where the pod names one that it has not."""
-    wanted = pod.metadata.annotations.get(CONTAINER)
+    wanted = pod.metadata.annotations.get(CONTAINER_ANNOTATION)
     if wanted is None:
         return "0"
     for letter, containers in (("", pod.spec.containers), ("i", pod.spec.init_containers)):
         for index, container in enumerate(containers):
             if container.name == wanted:
                 return f"{letter}{index}"
-    raise ObjectError(f'pod {pod.key} has no container "{wanted}", which its annotation {CONTAINER} names')
+    raise ObjectError(f'pod {pod.key} has no container "{wanted}", which its annotation {CONTAINER_ANNOTATION} names')
 
 
 def config_map_names(beginning: str, container: str) -> tuple[str, str]:
@@ -113,19 +122,19 @@ def config_map_names(beginning: str, container: str) -> tuple[str, str]:
     return f"{beginning}-{container}", f"{beginning}-{container}-evar"
 
 
-def _whole(pod: Pod, key: str, text: str) -> int:
+def _positive_integer(pod: Pod, key: str, text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise ObjectError(f'pod {pod.key}: the annotation {key} is "{text}"; it takes a whole number above 0')
     return int(text)
 
 
-def device_memory(node: Node) -> int:
+def gpu_memory_of_node(node: Node) -> int:
     """What each GPU of a node has, in MiB; 0 where the node does not say."""
     text = node.labels.get(GPU_MEMORY_LABEL, "")
     return int(text) // _STEP_MIB * _STEP_MIB if text.isdecimal() else 0
 
 
-def groups_of(pod: Pod) -> set[str]:
+def gpu_groups_of(pod: Pod) -> set[str]:
     """The groups whose devices a pod holds or uses."""
     found = {value for key, value in pod.labels.items() if key == GROUP_LABEL or key.startswith(f"{GROUP_LABEL}/")}
     return {group for group in found if group}
@@ -136,19 +145,19 @@ def is_reservation(pod: Pod, namespace: str) -> bool:
     was made when they lived in another still holds its device: by its name, and by asking for a whole one, which no pod
     does that uses a part."""
     if pod.namespace == namespace:
-        return bool(groups_of(pod))
+        return bool(gpu_groups_of(pod))
     return GROUP_LABEL in pod.labels and pod.name.startswith(RESERVATION_PREFIX) and bool(whole_gpus(pod))
 
 
-def group_problem(name: str) -> str:
+def gpu_group_error(name: str) -> str:
     """What keeps a text from being the name of a group, which pods have as a label; nothing where it may be one."""
     return next(iter(label_value_problems(name)), "") if name else "a name must not be empty"
 
 
-def told_portion(text: str) -> float | None:
+def parse_portion(text: str) -> float | None:
     """The share of each device that a BindRequest tells: a plain decimal from 0.01 to 1; None for what is none."""
     portion = float(text) if _DECIMAL.fullmatch(text) else 0.0
-    return portion if SMALLEST_PORTION <= portion <= 1 else None
+    return portion if MIN_PORTION <= portion <= 1 else None
 
 
 def whole_gpus(pod: Pod) -> int:
@@ -156,7 +165,7 @@ def whole_gpus(pod: Pod) -> int:
     return accounted_requests(pod).get(GPU, 0)
 
 
-def given_whole(pod: Pod) -> dict[str, Any]:
+def whole_device_spec(pod: Pod) -> dict[str, Any]:
     """What its BindRequest says of the devices that a pod gets by asking for whole ones, or for instances of MIG: which
     they are is the kubelet's affair. Fields of the spec by their Python names; both engines write them so."""
     count = whole_gpus(pod)

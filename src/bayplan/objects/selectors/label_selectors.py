@@ -105,8 +105,8 @@ NOTHING = LabelMatcher(nothing=True)
 
 def matcher_of(requirements: Iterable[Requirement]) -> LabelMatcher:
     """All of the requirements, in the one order that makes equal selectors equal."""
-    ordered = sorted(set(requirements), key=_rank)
-    return _shared(LabelMatcher(tuple(ordered))) if ordered else EVERYTHING
+    ordered = sorted(set(requirements), key=_sort_key)
+    return _interned(LabelMatcher(tuple(ordered))) if ordered else EVERYTHING
 
 
 def compile_label_selector(selector: LabelSelector | None) -> LabelMatcher:
@@ -193,10 +193,10 @@ def _checked_label(key: str, operator: Operator, values: tuple[str, ...]) -> Req
 
 
 @lru_cache(maxsize=8192)
-def _shared(matcher: LabelMatcher) -> LabelMatcher:
+def _interned(matcher: LabelMatcher) -> LabelMatcher:
     """The first of equal matchers: ten thousand pods of one workload keep one object."""
     return matcher
 
 
-def _rank(requirement: Requirement) -> tuple[str, str, list[str], int]:
+def _sort_key(requirement: Requirement) -> tuple[str, str, list[str], int]:
     return requirement.key, requirement.operator, sorted(requirement.values), requirement.threshold or 0

@@ -35,7 +35,7 @@ NAME_FIELD = "metadata.name"
 FIELD_OPERATORS = ("In", "NotIn")
 
 
-class NodeTerm(msgspec.Struct, frozen=True, cache_hash=True):
+class CompiledNodeTerm(msgspec.Struct, frozen=True, cache_hash=True):
     """One term: every label requirement and every field requirement holds. With `errors` it matches no node."""
 
     requirements: tuple[Requirement, ...] = ()
@@ -52,7 +52,7 @@ class NodeTerm(msgspec.Struct, frozen=True, cache_hash=True):
 class NodeSelectorMatcher(msgspec.Struct, frozen=True, cache_hash=True):
     """A compiled node selector: any of the terms matches. Without terms it matches no node."""
 
-    terms: tuple[NodeTerm, ...] = ()
+    terms: tuple[CompiledNodeTerm, ...] = ()
 
     def matches(self, labels: Mapping[str, str], name: str = "") -> bool:
         return any(term.matches(labels, name) for term in self.terms)
@@ -73,7 +73,7 @@ class PreferredTerm(msgspec.Struct, frozen=True, cache_hash=True):
     """A term and what a node that matches it is worth."""
 
     weight: int
-    term: NodeTerm
+    term: CompiledNodeTerm
 
 
 class RequiredNodeAffinity(msgspec.Struct, frozen=True, cache_hash=True):
@@ -119,13 +119,13 @@ def compile_node_terms(terms: Sequence[NodeSelectorTerm], path: str) -> NodeSele
     )
 
 
-def compile_node_term(term: NodeSelectorTerm, path: str) -> NodeTerm:
+def compile_node_term(term: NodeSelectorTerm, path: str) -> CompiledNodeTerm:
     errors: list[str] = []
     requirements = list(_label_requirements(term.match_expressions, f"{path}.matchExpressions", errors))
     fields = list(_field_requirements(term.match_fields, f"{path}.matchFields", errors))
     if errors:
-        return NodeTerm(errors=tuple(errors))
-    return NodeTerm(matcher_of(requirements).requirements, tuple(fields))
+        return CompiledNodeTerm(errors=tuple(errors))
+    return CompiledNodeTerm(matcher_of(requirements).requirements, tuple(fields))
 
 
 def compile_preferred_terms(terms: Iterable[PreferredSchedulingTerm], path: str = "") -> tuple[PreferredTerm, ...]:

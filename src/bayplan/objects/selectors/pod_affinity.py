@@ -89,13 +89,13 @@ def _term(term: PodAffinityTerm, own_namespace: str) -> AffinityTerm:
         namespaces = frozenset({own_namespace})
     return AffinityTerm(
         topology_key=term.topology_key,
-        selector=_matcher(term.label_selector),
+        selector=_compiled_selector(term.label_selector),
         namespaces=namespaces,
-        namespace_selector=_matcher(term.namespace_selector),
+        namespace_selector=_compiled_selector(term.namespace_selector),
     )
 
 
-def _matcher(selector: LabelSelector | None) -> LabelMatcher:
+def _compiled_selector(selector: LabelSelector | None) -> LabelMatcher:
     """A malformed selector, which no API server lets through, means no pod at all."""
     try:
         return compile_label_selector(selector)

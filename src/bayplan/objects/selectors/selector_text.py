@@ -66,7 +66,7 @@ class FieldMatcher(NamedTuple):
 
 def parse_selector(text: str) -> LabelMatcher:
     """Read a label selector; the empty text selects everything. Raises `SelectorError`."""
-    return matcher_of(_Parser(text).requirements())
+    return matcher_of(_SelectorParser(text).requirements())
 
 
 def parse_field_selector(text: str) -> FieldMatcher:
@@ -85,7 +85,7 @@ class _Token(NamedTuple):
         return not self.text
 
 
-class _Parser:
+class _SelectorParser:
     """Recursive descent over the tokens of a label selector."""
 
     def __init__(self, text: str) -> None:

@@ -41,7 +41,7 @@ def _unpacked(value: Any, parts: list[Any]) -> Any:
     return {key: _unpacked(each, parts) for key, each in value.items()}
 
 
-def missing_definitions(
+def definitions_to_install(
     installed: Iterable[Mapping[str, Any]], wanted: Iterable[Definition] | None = None
 ) -> Iterator[Definition]:
     """The definitions, Volcano's unless others are `wanted`, that a cluster lacks. One of the same version that is
@@ -52,17 +52,17 @@ def missing_definitions(
             yield definition
 
 
-def unchanged_definitions(installed: Iterable[Mapping[str, Any]], wanted: Iterable[Definition]) -> Iterator[Definition]:
+def installed_definitions(installed: Iterable[Mapping[str, Any]], wanted: Iterable[Definition]) -> Iterator[Definition]:
     """Those that a cluster has exactly so: to apply them changes nothing. Somebody else's of the same version are not
     among them, though all that ours says may be in theirs: what theirs says besides would be taken away."""
     there = {each["metadata"]["name"]: each for each in installed}
     for definition in wanted:
         found = there.get(definition["metadata"]["name"])
-        if found is not None and _said(found) == _said(definition):
+        if found is not None and _authored_part(found) == _authored_part(definition):
             yield definition
 
 
-def _said(definition: Mapping[str, Any]) -> tuple[Any, ...]:
+def _authored_part(definition: Mapping[str, Any]) -> tuple[Any, ...]:
     """What somebody wrote of a definition, without what the server and kubectl add."""
     metadata, spec = definition["metadata"], dict(definition["spec"])
     if spec.get("conversion") == {"strategy": "None"}:

@@ -141,7 +141,7 @@ class MemberSelector(Api, frozen=True):
     label_match: LabelSelector | None = None
 
 
-class Member(Api, frozen=True):
+class MemberSpec(Api, frozen=True):
     type: str = ""
     selector: MemberSelector = MemberSelector()
 
@@ -149,7 +149,7 @@ class Member(Api, frozen=True):
 class HyperNodeSpec(Api, frozen=True):
     tier: int = 0
     tier_name: str = ""
-    members: tuple[Member, ...] = ()
+    members: tuple[MemberSpec, ...] = ()
 
 
 class HyperNodeStatus(Api, frozen=True):

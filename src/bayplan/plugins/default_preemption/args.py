@@ -6,16 +6,16 @@ from typing import Annotated
 
 from bayplan.config.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import KEEP, Int32, Wire
+from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, Int32
 
 _MAX_PERCENTAGE = 100
 
 
-class DefaultPreemptionArgs(Wire, frozen=True):
+class DefaultPreemptionArgs(ConfigStruct, frozen=True):
     """The dry run looks at the larger of a share of the nodes and an absolute number of them."""
 
-    min_candidate_nodes_percentage: Annotated[Int32, KEEP] = 10
-    min_candidate_nodes_absolute: Annotated[Int32, KEEP] = 100
+    min_candidate_nodes_percentage: Annotated[Int32, NO_OMIT_EMPTY] = 10
+    min_candidate_nodes_absolute: Annotated[Int32, NO_OMIT_EMPTY] = 100
 
 
 def validate(args: DefaultPreemptionArgs, path: FieldPath) -> list[FieldError]:

@@ -1,8 +1,9 @@
 """May a pod that fits nowhere push weaker ones out, and whom?
 
 Asked at PostFilter, and at PreEnqueue while evictions for the pod are under way. Decides only: the answer carries
-intents, and whoever performs them tells the plugin by `begins`, `waits_for` and `finished` how far it is. Cost: that
-of the dry run (`framework.preemption`), on the nodes where removing pods can help.
+intents, and whoever performs them tells the plugin by `on_preemption_started`, `on_waiting_for_victim` and
+`on_preemption_finished` how far it is. Cost: that of the dry run (`framework.preemption`), on the nodes where removing
+pods can help.
 
 kube-scheduler reads the pod anew from its lister first. Here an attempt is not interrupted, so the cycle's is it.
 """
@@ -16,14 +17,14 @@ from bayplan.errors import ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
 )
-from bayplan.framework.api.handle import Handle, Nominations
-from bayplan.framework.api.plugin import PostFilterAnswer
+from bayplan.framework.api.handle import Handle, PodNominator
+from bayplan.framework.api.plugin import PostFilterResult
 from bayplan.framework.api.preemption_extender import PreemptionExtender
 from bayplan.framework.api.status import (
     SUCCESS,
@@ -35,27 +36,33 @@ from bayplan.framework.api.status import (
 )
 from bayplan.framework.preemption.dry_run import (
     DryRun,
-    Findings,
-    candidates_wanted,
-    cheapest,
-    cleared_nominations,
-    evictions,
-    leaves_by_preemption,
+    PreemptionSearchResult,
+    candidate_count,
+    is_terminating_by_preemption,
+    nominations_to_clear,
+    pick_one_node,
     resolvable_rows,
+    victim_evictions,
 )
-from bayplan.framework.preemption.extenders import Answer, Left, Question, at_once, reducing
-from bayplan.framework.preemption.victims import Victims, budgets_of
+from bayplan.framework.preemption.extenders import (
+    ExtenderAnswer,
+    ExtenderQuestion,
+    RemainingCandidates,
+    extender_steps,
+    run_steps,
+)
+from bayplan.framework.preemption.victims import Victims, compile_budgets
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.workloads import PodDisruptionBudget, PodGroup
 from bayplan.plugins.default_preemption import args as default_preemption_args
 from bayplan.plugins.default_preemption.args import DefaultPreemptionArgs
-from bayplan.snapshot.preemption_columns import PodWeights
+from bayplan.snapshot.preemption_columns import PreemptionColumns
 
-NEVER = "not eligible due to preemptionPolicy=Never."
-VICTIM_STILL_LEAVING = "not eligible due to a terminating pod on the nominated node."
+PREEMPTION_POLICY_NEVER = "not eligible due to preemptionPolicy=Never."
+VICTIM_TERMINATING = "not eligible due to a terminating pod on the nominated node."
 NO_CANDIDATE = "no candidate node for preemption"
-WAITING = "waiting for the preemption for this pod to be finished"
+WAITING_FOR_PREEMPTION = "waiting for the preemption for this pod to be finished"
 GROUP_WAITING = "waiting for the preemption for this pod group to be finished"
 GROUP_PREEMPTS = "not eligible due to workload aware preemption enabled"
 GROUP_PLACED = "not eligible due to placement-based pod group scheduling limitation"
@@ -63,9 +70,9 @@ NO_GROUP = "pod group for pod not found"
 PREFIX = "preemption: "
 
 
-def wakes_nobody(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def never_queue(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """The registration lets a gated pod be looked at again; whether it is worth it, those who rejected it say."""
-    return Hint.SKIP
+    return QueueingHint.SKIP
 
 
 class DefaultPreemption:
@@ -73,7 +80,7 @@ class DefaultPreemption:
 
     name = "DefaultPreemption"
     ARGS = default_preemption_args.ARGS
-    cured_by = (Cure(Resource.POD, Action.DELETE, wakes_nobody, reads=nothing),)
+    cured_by = (ClusterEventWithHint(EventResource.POD, ActionType.DELETE, never_queue, hint_key=no_hint_key),)
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         self.extenders: Sequence[PreemptionExtender] = ()  # set by whoever has some
@@ -81,7 +88,7 @@ class DefaultPreemption:
         self.groups_placed = False  # set where groups are tried placement by placement
         self._args = args
         self._handle = handle
-        self._weights = PodWeights()  # of the snapshot that attempts share
+        self._weights = PreemptionColumns()  # of the snapshot that attempts share
         self._preempting: dict[str, Callable[[], bool] | None] = {}  # uid -> is the last victim leaving?
 
     @classmethod
@@ -98,7 +105,7 @@ class DefaultPreemption:
             group = self._group_of(pod)
             waits = group is not None and self.is_preempting(group.metadata.uid)
             return unresolvable(GROUP_WAITING) if waits else None
-        return unresolvable(WAITING) if self.is_preempting(pod.uid) else None
+        return unresolvable(WAITING_FOR_PREEMPTION) if self.is_preempting(pod.uid) else None
 
     def _group_of(self, pod: Pod) -> PodGroup | None:
         name = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else ""
@@ -115,45 +122,47 @@ class DefaultPreemption:
         last_leaves = self._preempting[uid]
         return last_leaves is None or not last_leaves()
 
-    def begins(self, preemptor: KubeObject) -> None:
+    def on_preemption_started(self, preemptor: KubeObject) -> None:
         """Evictions for the pod, or for a whole group, have begun."""
         self._preempting[preemptor.metadata.uid] = None
 
-    def waits_for(self, preemptor: KubeObject, last_leaves: Callable[[], bool]) -> None:
+    def on_waiting_for_victim(self, preemptor: KubeObject, last_leaves: Callable[[], bool]) -> None:
         """Only the last victim is left; `last_leaves` says whether it is known to be terminating or gone."""
         if preemptor.metadata.uid in self._preempting:
             self._preempting[preemptor.metadata.uid] = last_leaves
 
-    def finished(self, preemptor: KubeObject) -> None:
+    def on_preemption_finished(self, preemptor: KubeObject) -> None:
         """All of it is done, or given up."""
         self._preempting.pop(preemptor.metadata.uid, None)
 
     # PostFilter -------------------------------------------------------------------------------------------------
 
-    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:
-        return at_once(self.post_filter_asking(cycle, diagnosis))
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult:
+        return run_steps(self.post_filter_asking(cycle, diagnosis))
 
-    def post_filter_asking(self, cycle: Cycle, diagnosis: Diagnosis) -> Generator[Question, Answer, PostFilterAnswer]:
+    def post_filter_asking(
+        self, cycle: Cycle, diagnosis: Diagnosis
+    ) -> Generator[ExtenderQuestion, ExtenderAnswer, PostFilterResult]:
         """The same where extenders have to be waited for."""
         candidates = self.candidates(cycle, diagnosis)
-        if isinstance(candidates, PostFilterAnswer):
+        if isinstance(candidates, PostFilterResult):
             return candidates
-        left = yield from reducing(candidates, cycle.pod, self.extenders, cycle.snapshot.nodes)
-        return self.settle(cycle, left)
+        left = yield from extender_steps(candidates, cycle.pod, self.extenders, cycle.snapshot.nodes)
+        return self.select_node(cycle, left)
 
-    def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterAnswer:
+    def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterResult:
         """Victims by node; or the answer, where there is nothing left to choose from."""
-        refusal = self._refused_to_member(cycle.pod) or _not_eligible(cycle, diagnosis, self._handle.nominations)
+        refusal = self._group_member_status(cycle.pod) or _ineligibility(cycle, diagnosis, self._handle.nominator)
         if refusal:
-            return _told(unschedulable(refusal))
+            return _result_without_victims(unschedulable(refusal))
         found = self._search(cycle, diagnosis)
         if found.candidates:
             return found.candidates
-        if found.faults:
-            return _told(error(found.faults))
-        return _told(unschedulable(found.sentence(diagnosis.names)), nominate="")
+        if found.errors:
+            return _result_without_victims(error(found.errors))
+        return _result_without_victims(unschedulable(found.sentence(diagnosis.names)), nominate="")
 
-    def _refused_to_member(self, pod: Pod) -> str:
+    def _group_member_status(self, pod: Pod) -> str:
         """Why a pod of a group makes no room for itself: it would, over again, on each placement, or the group does."""
         if pod.spec.scheduling_group is None:
             return ""
@@ -165,37 +174,39 @@ class DefaultPreemption:
                 return GROUP_PLACED
         return GROUP_PREEMPTS if self.groups_preempt else ""
 
-    def settle(self, cycle: Cycle, candidates: Left) -> PostFilterAnswer:
+    def select_node(self, cycle: Cycle, candidates: RemainingCandidates) -> PostFilterResult:
         """Choose among the candidates that are left, and say what is to be done."""
         if isinstance(candidates, Status):
-            return _told(candidates)
+            return _result_without_victims(candidates)
         if not candidates:
-            return _told(unschedulable(NO_CANDIDATE))
-        node_name = cheapest(candidates, cycle.snapshot, self._handle.clock.now())
+            return _result_without_victims(unschedulable(NO_CANDIDATE))
+        node_name = pick_one_node(candidates, cycle.snapshot, self._handle.clock.now())
         victims = candidates[node_name]
-        nominations = self._handle.nominations
+        nominations = self._handle.nominator
         writes: tuple[object, ...] = ()
         if not all(victim.terminating for victim in victims.pods):  # else nothing is needed of anybody
-            leaving = nominations.leaving_from(node_name)
-            evicted = evictions(cycle.pod, node_name, victims, self.name, leaving)
-            writes = (*cleared_nominations(cycle.pod, nominations.on_node(node_name)), *evicted)
-        return PostFilterAnswer(SUCCESS, nominate=node_name, victims=victims.pods, writes=writes)
+            leaving = nominations.terminating_victims_on(node_name)
+            evicted = victim_evictions(cycle.pod, node_name, victims, self.name, leaving)
+            writes = (*nominations_to_clear(cycle.pod, nominations.on_node(node_name)), *evicted)
+        return PostFilterResult(SUCCESS, nominated_node_name=node_name, victims=victims.pods, writes=writes)
 
-    def _search(self, cycle: Cycle, diagnosis: Diagnosis) -> Findings:
+    def _search(self, cycle: Cycle, diagnosis: Diagnosis) -> PreemptionSearchResult:
         rows = resolvable_rows(diagnosis, cycle.snapshot)
         if not rows:
-            return Findings()
+            return PreemptionSearchResult()
         handle, args = self._handle, self._args
-        wanted = candidates_wanted(
+        wanted = candidate_count(
             len(rows), percentage=args.min_candidate_nodes_percentage, absolute=args.min_candidate_nodes_absolute
         )
-        budgets = budgets_of(handle.catalog.table(PodDisruptionBudget).values())
-        leaving_from, refused_on = handle.nominations.leaving_from, handle.nominations.refused_on
-        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now(), self._weights, leaving_from, refused_on)
-        return dry_run.search(rows, wanted=wanted, offset=handle.chance.randrange(len(rows)))
+        budgets = compile_budgets(handle.catalog.table(PodDisruptionBudget).values())
+        leaving_from, refused_on = handle.nominator.terminating_victims_on, handle.nominator.refused_on
+        dry_run = DryRun(
+            cycle, handle.filter_runner, budgets, handle.clock.now(), self._weights, leaving_from, refused_on
+        )
+        return dry_run.search(rows, wanted=wanted, offset=handle.random.randrange(len(rows)))
 
 
-def _not_eligible(cycle: Cycle, diagnosis: Diagnosis, nominations: Nominations) -> str:
+def _ineligibility(cycle: Cycle, diagnosis: Diagnosis, nominations: PodNominator) -> str:
     """Why the pod may not preempt; empty where it may.
 
     A victim counts as leaving from the moment at which its deletion is sent: the watch may show it, and the nomination
@@ -203,7 +214,7 @@ def _not_eligible(cycle: Cycle, diagnosis: Diagnosis, nominations: Nominations) 
     """
     pod, nodes = cycle.pod, cycle.snapshot.nodes
     if pod.spec.preemption_policy == "Never":
-        return NEVER
+        return PREEMPTION_POLICY_NEVER
     nominated = pod.status.nominated_node_name or nominations.node_of(pod.uid)
     if not nominated:
         return ""
@@ -211,12 +222,12 @@ def _not_eligible(cycle: Cycle, diagnosis: Diagnosis, nominations: Nominations) 
     status = diagnosis.absent if row is None else diagnosis.status(row)
     if row is None or status.code is Code.UNRESOLVABLE:  # its nomination came to nothing: it may try elsewhere
         return ""
-    leaving = nominations.leaving_from(nominated)
+    leaving = nominations.terminating_victims_on(nominated)
     weaker = (info for info in nodes.pods[row] if info.priority < cycle.info.priority)
-    still_there = any(info.uid in leaving or leaves_by_preemption(info.pod) for info in weaker)
-    return VICTIM_STILL_LEAVING if still_there else ""
+    still_there = any(info.uid in leaving or is_terminating_by_preemption(info.pod) for info in weaker)
+    return VICTIM_TERMINATING if still_there else ""
 
 
-def _told(status: Status, *, nominate: str | None = None) -> PostFilterAnswer:
+def _result_without_victims(status: Status, *, nominate: str | None = None) -> PostFilterResult:
     """An answer without victims. Whoever reads the event must see whose words these are."""
-    return PostFilterAnswer(Status(status.code, (f"{PREFIX}{status.message}",)), nominate=nominate)
+    return PostFilterResult(Status(status.code, (f"{PREFIX}{status.message}",)), nominated_node_name=nominate)

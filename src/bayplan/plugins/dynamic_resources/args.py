@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.codec.go_duration import SECOND, Duration
+from bayplan.codec.go_duration import SECOND, GoDuration
 from bayplan.config.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import Wire
+from bayplan.config.schema import ConfigStruct
 
-DEFAULT_FILTER_TIMEOUT = Duration.of_seconds(10)
-DEFAULT_BINDING_TIMEOUT = Duration.of_seconds(600)
+DEFAULT_FILTER_TIMEOUT = GoDuration.of_seconds(10)
+DEFAULT_BINDING_TIMEOUT = GoDuration.of_seconds(600)
 
 
-class DynamicResourcesArgs(Wire, frozen=True):
-    filter_timeout: Duration | None = None
+class DynamicResourcesArgs(ConfigStruct, frozen=True):
+    filter_timeout: GoDuration | None = None
     """A search that takes longer fails the pod; 0 means no limit."""
-    binding_timeout: Duration | None = None
+    binding_timeout: GoDuration | None = None
 
 
 def apply_defaults(args: DynamicResourcesArgs) -> DynamicResourcesArgs:

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 from bayplan.codec.quantity import parse_quantity
 from bayplan.devices import extended_resources
-from bayplan.devices.allocator import Allocation, Allocator, Refusal
-from bayplan.devices.claims import can_wait_for
+from bayplan.devices.allocator import Allocation, Allocator, NotAllocatable
+from bayplan.devices.claims import may_become_ready
 from bayplan.devices.errors import DeviceError
-from bayplan.framework.api.cycle import Key
+from bayplan.framework.api.cycle import StateKey
 from bayplan.framework.api.status import Status, error, unresolvable
 from bayplan.objects.core import ContainerExtendedResourceRequest, Node, Pod
 from bayplan.objects.resource import AllocationResult, DeviceClass, ResourceClaim
@@ -25,14 +25,14 @@ STALE_SPECIAL_CLAIM = "cannot schedule extended resource claim"
 NO_RESOURCE = "cannot fit resource"
 UNAVAILABLE = "resourceclaim not available on the node"
 
-MOST_ALTERNATIVES = 8  # of a request; the first one chosen is worth this much, the last 1
+MAX_ALTERNATIVES = 8  # of a request; the first one chosen is worth this much, the last 1
 
 
 @dataclass(slots=True)
-class Verdict:
+class NodeClaimAllocation:
     """What one node can do for the pod."""
 
-    refusal: Status | None = None
+    rejection: Status | None = None
     allocation: Allocation | None = None  # None where nothing had to be allocated
     special: ResourceClaim | None = None  # the special claim as this node needs it
     mappings: tuple[ContainerExtendedResourceRequest, ...] = ()
@@ -50,7 +50,7 @@ class ClaimState:
     where: dict[int, NodeSelectorMatcher] = field(default_factory=dict)  # nodes on which an allocated claim can be used
     allocator: Allocator | None = None  # None where every claim is allocated
     unavailable: set[int] = field(default_factory=set)  # allocated claims that some node could not use
-    verdicts: dict[str, Verdict] = field(default_factory=dict)  # by node name
+    node_allocations: dict[str, NodeClaimAllocation] = field(default_factory=dict)  # by node name
     granted: dict[int, AllocationResult] = field(default_factory=dict)  # by Reserve, for claims to be written
     reserved: dict[int, ResourceClaim] = field(default_factory=dict)  # claims whose devices Reserve holds
 
@@ -69,7 +69,7 @@ class ClaimState:
     def is_special(self, number: int) -> bool:
         return self.has_special and number == len(self.claims) - 1
 
-    def to_allocate(self, verdict: Verdict) -> list[ResourceClaim]:
+    def to_allocate(self, verdict: NodeClaimAllocation) -> list[ResourceClaim]:
         """The claims that a node's allocation is for, in its order."""
         claims = [claim for claim in self.claims if claim.status.allocation is None]
         if verdict.special is not None:
@@ -83,7 +83,7 @@ class ClaimState:
 
     def score(self, node_name: str) -> int:
         """How good the alternatives are that the node's allocation uses; 0 if nothing is allocated in this attempt."""
-        verdict = self.verdicts.get(node_name)
+        verdict = self.node_allocations.get(node_name)
         if verdict is None or verdict.allocation is None:
             return 0
         score = allocated = 0
@@ -91,26 +91,26 @@ class ClaimState:
             if claim.status.allocation is not None:
                 granted = frozenset(result.request for result in claim.status.allocation.devices.results)
             else:
-                granted = verdict.allocation.granted(allocated)
+                granted = verdict.allocation.allocated_request_names(allocated)
                 allocated += 1
-            score += _worth(claim, granted)
+            score += _alternative_score(claim, granted)
         return score
 
 
-STATE: Key[ClaimState] = Key("DynamicResources")
+STATE: StateKey[ClaimState] = StateKey("DynamicResources")
 
 
-def _worth(claim: ResourceClaim, granted: frozenset[str]) -> int:
+def _alternative_score(claim: ResourceClaim, granted: frozenset[str]) -> int:
     """The earlier an alternative is in its list, the more it is worth."""
     return sum(
-        MOST_ALTERNATIVES - place
+        MAX_ALTERNATIVES - place
         for request in claim.spec.devices.requests
         for place, alternative in enumerate(request.first_available)
         if f"{request.name}/{alternative.name}" in granted
     )
 
 
-class Judge:
+class NodeAllocator:
     """Judges nodes for one pod; `timer` gives each search its own limit."""
 
     def __init__(
@@ -120,45 +120,47 @@ class Judge:
         self.now = now
         self.binding_timeout = binding_timeout
         self.timer = timer
-        self.unallocated = state.to_allocate(Verdict())
+        self.unallocated = state.to_allocate(NodeClaimAllocation())
 
-    def judge(self, node: Node) -> Verdict:
-        verdict = self.state.verdicts.get(node.name)
+    def allocate(self, node: Node) -> NodeClaimAllocation:
+        verdict = self.state.node_allocations.get(node.name)
         if verdict is None:
-            verdict = self.state.verdicts[node.name] = self._judge(node)
+            verdict = self.state.node_allocations[node.name] = self._allocate_on_node(node)
         return verdict
 
-    def _judge(self, node: Node) -> Verdict:
+    def _allocate_on_node(self, node: Node) -> NodeClaimAllocation:
         state = self.state
-        verdict = self._special(node) if state.has_special else Verdict()
-        if verdict.refusal is not None or (verdict.special is None and not state.own_claims):
+        verdict = self._special(node) if state.has_special else NodeClaimAllocation()
+        if verdict.rejection is not None or (verdict.special is None and not state.own_claims):
             return verdict
         unavailable = self._unavailable(node)
         if state.allocator is not None:
             self._allocate(state.allocator, node, verdict)
-        if verdict.refusal is None and unavailable:
+        if verdict.rejection is None and unavailable:
             state.unavailable.update(unavailable)
-            verdict.refusal, verdict.allocation = unresolvable(UNAVAILABLE), None
+            verdict.rejection, verdict.allocation = unresolvable(UNAVAILABLE), None
         return verdict
 
-    def _special(self, node: Node) -> Verdict:
+    def _special(self, node: Node) -> NodeClaimAllocation:
         """What the node leaves to devices of the pod's extended resources. What it has itself is not our business."""
         state, claim = self.state, self.state.special
         assert claim is not None
         if claim.spec.devices.requests:
-            return Verdict(unresolvable(STALE_SPECIAL_CLAIM))
+            return NodeClaimAllocation(unresolvable(STALE_SPECIAL_CLAIM))
         offered = node.status.allocatable
         ours = []
         for name in state.resources:
             if name in state.classes and not parse_quantity(offered.get(name, 0)).value():
                 ours.append(name)
             elif name not in offered:
-                return Verdict(unresolvable(NO_RESOURCE))
+                return NodeClaimAllocation(unresolvable(NO_RESOURCE))
         if claim.status.allocation is not None or not (ours or state.own_claims):
-            return Verdict()
+            return NodeClaimAllocation()
         assert state.pod is not None
-        need = extended_resources.need(state.pod, ours, state.classes)
-        return Verdict(special=extended_resources.with_requests(claim, need.requests), mappings=need.mappings)
+        need = extended_resources.special_claim_requests(state.pod, ours, state.classes)
+        return NodeClaimAllocation(
+            special=extended_resources.with_requests(claim, need.requests), mappings=need.mappings
+        )
 
     def _unavailable(self, node: Node) -> list[int]:
         """The allocated claims that cannot be used from the node."""
@@ -172,16 +174,16 @@ class Judge:
         where = self.state.where.get(number)
         if where is not None and not where.matches(node.labels, node.name):
             return False
-        return can_wait_for(claim, self.now, self.binding_timeout)
+        return may_become_ready(claim, self.now, self.binding_timeout)
 
-    def _allocate(self, allocator: Allocator, node: Node, verdict: Verdict) -> None:
+    def _allocate(self, allocator: Allocator, node: Node, verdict: NodeClaimAllocation) -> None:
         claims = self.unallocated if verdict.special is None else self.state.to_allocate(verdict)
         try:
             outcome = allocator.allocate(node, claims, timer=self.timer)
         except DeviceError as fault:
-            verdict.refusal = error(str(fault))
+            verdict.rejection = error(str(fault))
             return
-        if isinstance(outcome, Refusal):
-            verdict.refusal = unresolvable(outcome.reason)
+        if isinstance(outcome, NotAllocatable):
+            verdict.rejection = unresolvable(outcome.reason)
         else:
             verdict.allocation = outcome

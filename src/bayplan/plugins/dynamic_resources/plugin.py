@@ -19,14 +19,14 @@ from bayplan.devices.assumptions import DeviceAssumptions
 from bayplan.devices.claims import (
     ClaimProblem,
     all_ready,
-    awaited_drivers,
+    drivers_with_binding_conditions,
     entries_by_claim,
     has_binding_conditions,
-    is_for_nobody_else,
     is_reserved_for,
+    is_unused_by_others,
     pod_claims,
 )
-from bayplan.devices.classes import ResourceClasses
+from bayplan.devices.classes import ExtendedResourceClasses
 from bayplan.devices.errors import DeviceBindingTimeout
 from bayplan.devices.pools import PoolIndex
 from bayplan.devices.selectors import DeviceSelectors
@@ -34,19 +34,19 @@ from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import (
-    PostFilterAnswer,
-    Preflight,
+    PostFilterResult,
+    PreBindPreFlightResult,
     Rejection,
-    row_alone,
+    row_local,
 )
 from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import (
@@ -56,7 +56,7 @@ from bayplan.framework.api.status import (
     unresolvable,
     unschedulable,
 )
-from bayplan.framework.runtime.bind_request_mutation import name_in_request
+from bayplan.framework.runtime.bind_request_mutation import add_request_fields
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import ClaimAllocation
@@ -66,18 +66,18 @@ from bayplan.objects.selectors.label_selectors import SelectorError
 from bayplan.objects.selectors.node_selectors import compile_node_selector
 from bayplan.plugins.dynamic_resources import args as dynamic_resources_args
 from bayplan.plugins.dynamic_resources.args import DynamicResourcesArgs
-from bayplan.plugins.dynamic_resources.claim_state import STATE, ClaimState, Judge
+from bayplan.plugins.dynamic_resources.claim_state import STATE, ClaimState, NodeAllocator
 from bayplan.snapshot import IntVector, NodeTable
 
 NOTHING_TO_DEALLOCATE = "no new claims to deallocate"
 DEALLOCATED = "deallocation of ResourceClaim completed"
 DELETED = "deletion of ResourceClaim completed"
-NO_CURE = "still not schedulable"
-_WORTH_SWEEPING = 1024
+STILL_UNSCHEDULABLE = "still not schedulable"
+_SWEEP_THRESHOLD = 1024
 NO_STATE = "not found"
 
 
-def lacks_claims(pod: Pod) -> bool | None:
+def has_no_claims(pod: Pod) -> bool | None:
     """Pods without claims are all alike; one that has some is looked at as a whole."""
     return None if pod.spec.resource_claims else True
 
@@ -87,7 +87,7 @@ class DynamicResources:
 
     name = "DynamicResources"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     ARGS = dynamic_resources_args.ARGS
     per_row = True
     reserves_what_it_filters = True
@@ -100,17 +100,26 @@ class DynamicResources:
         self._binding_timeout_s = args.binding_timeout.seconds
         self._handle = handle
         self._selectors = DeviceSelectors()
-        self._classes = ResourceClasses(handle.catalog)
+        self._classes = ExtendedResourceClasses(handle.catalog)
         self._memo = AllocationMemo()
         self._withdrawn: set[str] = set()  # uids of claims whose reservation was taken back and not written again
         self._index = PoolIndex(())
         self._index_revision = -1
         self.cured_by = (
-            Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ALLOCATABLE),
-            Cure(Resource.RESOURCE_CLAIM, Action.ADD | Action.UPDATE, self._claim_changed, reads=lacks_claims),
-            Cure(Resource.POD, Action.UPDATE_POD_GENERATED_CLAIM, self._pod_changed, reads=nothing),
-            Cure(Resource.DEVICE_CLASS, Action.ADD | Action.UPDATE),
-            Cure(Resource.RESOURCE_SLICE, Action.ADD | Action.UPDATE),
+            ClusterEventWithHint(
+                EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_ALLOCATABLE
+            ),
+            ClusterEventWithHint(
+                EventResource.RESOURCE_CLAIM,
+                ActionType.ADD | ActionType.UPDATE,
+                self._claim_changed,
+                hint_key=has_no_claims,
+            ),
+            ClusterEventWithHint(
+                EventResource.POD, ActionType.UPDATE_POD_GENERATED_CLAIM, self._pod_changed, hint_key=no_hint_key
+            ),
+            ClusterEventWithHint(EventResource.DEVICE_CLASS, ActionType.ADD | ActionType.UPDATE),
+            ClusterEventWithHint(EventResource.RESOURCE_SLICE, ActionType.ADD | ActionType.UPDATE),
         )
 
     @classmethod
@@ -133,23 +142,23 @@ class DynamicResources:
 
     # hints
 
-    def _claim_changed(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    def _claim_changed(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
         """A claim was deallocated, or one of the pod's own is there or has changed; not while the pod lacks claims."""
         assert isinstance(new, ResourceClaim)
         claims = pod_claims(pod, self._devices.claims)
         if isinstance(claims, ClaimProblem):
-            return Hint.SKIP
+            return QueueingHint.SKIP
         before = old if isinstance(old, ResourceClaim) else None
         if before is not None and before.status.allocation is not None and new.status.allocation is None:
-            return Hint.QUEUE
+            return QueueingHint.QUEUE
         uses = any(claim.metadata.uid == new.metadata.uid for claim in claims)
-        return queue_if(uses and (before is None or before.status != new.status))
+        return queue_hint_if(uses and (before is None or before.status != new.status))
 
-    def _pod_changed(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG002
+    def _pod_changed(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG002
         """The pod was told the names of its generated claims."""
         assert isinstance(new, Pod)
         own = new.uid == pod.uid
-        return queue_if(own and not isinstance(pod_claims(new, self._devices.claims), ClaimProblem))
+        return queue_hint_if(own and not isinstance(pod_claims(new, self._devices.claims), ClaimProblem))
 
     # PreEnqueue and PreFilter
 
@@ -235,14 +244,14 @@ class DynamicResources:
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(STATE)
         if state is None:
-            yield Rejection.broken(nodes, NO_STATE)
+            yield Rejection.from_error(nodes, NO_STATE)
             return
         if not state.claims:
             return
-        judge = Judge(state, self._handle.clock.now(), timedelta(seconds=self._binding_timeout_s), self._timer)
+        judge = NodeAllocator(state, self._handle.clock.now(), timedelta(seconds=self._binding_timeout_s), self._timer)
         refused: dict[Status, list[int]] = {}
         for position, node in enumerate(nodes):
-            status = judge.judge(node.node).refusal
+            status = judge.allocate(node.node).rejection
             if status is not None:
                 refused.setdefault(status, []).append(position)
         for status, positions in refused.items():
@@ -271,7 +280,7 @@ class DynamicResources:
 
     # PostFilter
 
-    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer | Status:  # noqa: ARG002
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult | Status:  # noqa: ARG002
         """Give up one allocation that no node could use, if nobody else uses it."""
         state = cycle.find(STATE)
         if state is None:
@@ -280,11 +289,11 @@ class DynamicResources:
             return unschedulable(NOTHING_TO_DEALLOCATE)
         for number in sorted(state.unavailable):
             claim = state.claims[number]
-            if not state.is_special(number) and is_for_nobody_else(claim, cycle.pod):
-                return PostFilterAnswer(unschedulable(DEALLOCATED), writes=(claim_intents.DeallocateClaim(claim),))
+            if not state.is_special(number) and is_unused_by_others(claim, cycle.pod):
+                return PostFilterResult(unschedulable(DEALLOCATED), writes=(claim_intents.DeallocateClaim(claim),))
         if state.special is not None and not extended_resources.is_in_memory(state.special):
-            return PostFilterAnswer(unschedulable(DELETED), writes=(claim_intents.DeleteClaim(state.special),))
-        return unschedulable(NO_CURE)
+            return PostFilterResult(unschedulable(DELETED), writes=(claim_intents.DeleteClaim(state.special),))
+        return unschedulable(STILL_UNSCHEDULABLE)
 
     # Reserve
 
@@ -292,10 +301,10 @@ class DynamicResources:
         state = cycle.find(STATE)
         if state is None:
             return error(NO_STATE)
-        verdict = state.verdicts.get(node_name)
+        verdict = state.node_allocations.get(node_name)
         numbers = state.unallocated
         if not numbers:
-            _hand_over(cycle, state)
+            _add_request_fields(cycle, state)
             return None
         if verdict is None or verdict.allocation is None:
             if all(state.is_special(number) for number in numbers):
@@ -309,7 +318,7 @@ class DynamicResources:
             state.granted[number] = result
             state.reserved[number] = claim
             self._handle.devices.begin(claim, result)
-        _hand_over(cycle, state)
+        _add_request_fields(cycle, state)
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
@@ -330,18 +339,18 @@ class DynamicResources:
 
     def _withdraw(self, intent: claim_intents.UnreserveClaim | claim_intents.DeleteClaim) -> None:
         """Take a reservation back. The next attempt writes it again, although the claim may still show it then."""
-        if len(self._withdrawn) > _WORTH_SWEEPING:
+        if len(self._withdrawn) > _SWEEP_THRESHOLD:
             self._withdrawn &= {claim.metadata.uid for claim in self._devices.claims.values()}
         self._withdrawn.add(intent.claim.metadata.uid)
         self._handle.writes.submit(intent)
 
     # PreBind
 
-    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight | Status:  # noqa: ARG002
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> PreBindPreFlightResult | Status:  # noqa: ARG002
         state = cycle.find(STATE)
         if state is None:
             return error(NO_STATE)
-        return Preflight(allow_parallel=True) if state.claims else SKIP
+        return PreBindPreFlightResult(allow_parallel=True) if state.claims else SKIP
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:
         state = cycle.find(STATE)
@@ -351,7 +360,7 @@ class DynamicResources:
             for number, claim in enumerate(state.claims):
                 if not is_reserved_for(claim, cycle.pod) or claim.metadata.uid in self._withdrawn:
                     await self._bind(state, number, cycle.pod, node_name)
-            await self._until_ready(state, cycle.pod, node_name)
+            await self._wait_until_ready(state, cycle.pod, node_name)
         except BayplanError as fault:
             return error(str(fault))
         return None
@@ -376,10 +385,10 @@ class DynamicResources:
             if held is not None:
                 self._handle.devices.finish(held.metadata.uid)
         if state.is_special(number):
-            mappings = state.verdicts[node_name].mappings
+            mappings = state.node_allocations[node_name].mappings
             await perform(claim_intents.RecordSpecialClaim(pod, claim.name, mappings))
 
-    async def _until_ready(self, state: ClaimState, pod: Pod, node_name: str) -> None:
+    async def _wait_until_ready(self, state: ClaimState, pod: Pod, node_name: str) -> None:
         """Wait for devices that must be made ready for this node."""
         if not any(map(has_binding_conditions, state.claims)):
             return
@@ -391,14 +400,14 @@ class DynamicResources:
 
         note = f"waiting for binding conditions for device on node {node_name}"
         try:
-            drivers = tuple(driver for claim in state.claims for driver in awaited_drivers(claim))
-            waiting = claim_intents.AwaitDevices(pod, note, done, self._binding_timeout_s, drivers=drivers)
+            drivers = tuple(driver for claim in state.claims for driver in drivers_with_binding_conditions(claim))
+            waiting = claim_intents.WaitForDevices(pod, note, done, self._binding_timeout_s, drivers=drivers)
             await self._handle.writes.perform(waiting)
         except TimeoutError:
             raise DeviceBindingTimeout from None
 
 
-def _hand_over(cycle: Cycle, state: ClaimState) -> None:
+def _add_request_fields(cycle: Cycle, state: ClaimState) -> None:
     """What the binder is to write to the claims of a pod that it binds, unless PreBind does."""
     entries = entries_by_claim(cycle.pod)
     given = tuple(
@@ -407,4 +416,4 @@ def _hand_over(cycle: Cycle, state: ClaimState) -> None:
         if claim.name in entries and not state.is_special(number)
     )
     if given:
-        name_in_request(cycle, resource_claim_allocations=given)
+        add_request_fields(cycle, resource_claim_allocations=given)

@@ -5,28 +5,30 @@ from __future__ import annotations
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.plugins.gpu.gpu_columns import GpuColumns
-from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
 from bayplan.plugins.gpu.shared_gpu_policy import (
-    LARGEST_CPU_MILLI,
-    LARGEST_GPU_MILLI,
-    PlainGpuPolicy,
-    asked_cpu,
+    MAX_CPU_MILLI,
+    MAX_GPU_MILLI,
+    BasicGpuPolicy,
     free_cpu,
+    requested_cpu,
 )
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
-_GPU_SCALE = LARGEST_CPU_MILLI // LARGEST_GPU_MILLI
-_A_POINT = 2 * LARGEST_CPU_MILLI // MAX_SCORE
+_GPU_SCALE = MAX_CPU_MILLI // MAX_GPU_MILLI
+_UNITS_PER_POINT = 2 * MAX_CPU_MILLI // MAX_SCORE
 """So much that is left of both together costs one point."""
 
 
-class GpuBestFit(PlainGpuPolicy):
+class GpuBestFit(BasicGpuPolicy):
     """Prefers nodes that the pod fills up."""
 
     name = "GpuBestFit"
-    looks_at_cpu = True
+    reads_cpu = True
 
-    def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: GpuColumns, rows: RowVector) -> IntVector:
-        left = free_cpu(nodes) - asked_cpu(cycle) + (gpus.total[rows] - ask.total) * _GPU_SCALE
-        scores: IntVector = MAX_SCORE + (-left) // _A_POINT
+    def score_rows(
+        self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: GpuColumns, rows: RowVector
+    ) -> IntVector:
+        left = free_cpu(nodes) - requested_cpu(cycle) + (gpus.total[rows] - ask.total) * _GPU_SCALE
+        scores: IntVector = MAX_SCORE + (-left) // _UNITS_PER_POINT
         return scores

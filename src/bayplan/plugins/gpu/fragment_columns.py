@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bayplan.objects.resources import CPU
 from bayplan.plugins.gpu.gpu_columns import GpuColumns, IntMatrix
-from bayplan.plugins.gpu.gpu_requests import WHOLE, GpuAsk
+from bayplan.plugins.gpu.gpu_requests import DEVICE_MILLI, GpuMilliRequest
 from bayplan.plugins.gpu.typical_pods import AMOUNT, TypicalGroups
 from bayplan.snapshot import IntVector, NodeColumns, NodeTable, RowVector
 
@@ -33,7 +33,7 @@ class FragmentColumns(GpuColumns):
         self._tables: npt.NDArray[np.int64] = np.zeros((0, len(groups.cpus) + 1, len(groups)), dtype=np.int64)
         super().__init__()
 
-    def twin(self) -> Self:
+    def copy(self) -> Self:
         return type(self)(self._groups)
 
     def _resize(self, rows: int, devices: int) -> None:
@@ -43,7 +43,7 @@ class FragmentColumns(GpuColumns):
         self._earlier = np.tri(devices, devices, -1, dtype=np.bool_)  # which devices come before each
         self._usable: IntVector = np.zeros(rows, dtype=np.int64)  # what typical pods could use, all of them together
 
-    def made(self, columns: NodeColumns, rows: RowVector) -> None:
+    def build(self, columns: NodeColumns, rows: RowVector) -> None:
         if len(self._tables) != len(self.models):
             self._tables = np.array([self._groups.table(model) for model in self.models], dtype=np.int64)
         left = self.left[rows]
@@ -57,7 +57,7 @@ class FragmentColumns(GpuColumns):
         """The fragment of a row as things are, in thousandths of a device."""
         return self.total.item(row) - self._usable.item(row) / self._groups.covered
 
-    def gains(self, rows: RowVector, cpu: IntVector, ask: GpuAsk) -> IntMatrix:
+    def gains(self, rows: RowVector, cpu: IntVector, ask: GpuMilliRequest) -> IntMatrix:
         """By row and device how much smaller the fragment gets, times typical pods; `cpu` is what would be left.
 
         One column where the device is no matter. Of a device without room, or one like an earlier one, it says never.
@@ -65,12 +65,12 @@ class FragmentColumns(GpuColumns):
         if ask.shares:
             return self._share_gains(rows, cpu, ask)
         after = self._offers[rows]
-        after -= ask.count * self._groups.offers[WHOLE]
+        after -= ask.count * self._groups.offers[DEVICE_MILLI]
         usable = self._use(after, self.model_ids[rows], cpu)
         gains: IntMatrix = (ask.total * self._groups.covered - self._usable[rows] + usable)[:, None]
         return gains
 
-    def _share_gains(self, rows: RowVector, cpu: IntVector, ask: GpuAsk) -> IntMatrix:
+    def _share_gains(self, rows: RowVector, cpu: IntVector, ask: GpuMilliRequest) -> IntMatrix:
         left = self.left[rows]
         places, devices = np.nonzero(self._new[rows] & (left >= ask.milli))
         before = left[places, devices]

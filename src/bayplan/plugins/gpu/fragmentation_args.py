@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bayplan.config.field_errors import FieldError, FieldPath, invalid, required
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import Int64, Wire
-from bayplan.plugins.gpu.gpu_requests import WHOLE
-from bayplan.plugins.gpu.typical_pods import Shape, TypicalPods
+from bayplan.config.schema import ConfigStruct, Int64
+from bayplan.plugins.gpu.gpu_requests import DEVICE_MILLI
+from bayplan.plugins.gpu.typical_pods import GpuPodShape, TypicalPods
 
 
-class TypicalPod(Wire, frozen=True):
+class TypicalPod(ConfigStruct, frozen=True):
     """One kind of pod, and how many there are of it for each of the others."""
 
     cpu_milli: Int64 = 0
@@ -19,7 +19,7 @@ class TypicalPod(Wire, frozen=True):
     pods: Int64 = 1
 
 
-class GpuFragmentationArgs(Wire, frozen=True):
+class GpuFragmentationArgs(ConfigStruct, frozen=True):
     typical_pods: tuple[TypicalPod, ...] = ()
 
 
@@ -32,12 +32,14 @@ def validate(args: GpuFragmentationArgs, path: FieldPath) -> list[FieldError]:
         place = listed.index(position)
         if pod.cpu_milli < 0:
             errors.append(invalid(place.child("cpuMilli"), pod.cpu_milli, "must be 0 or more"))
-        if not 0 <= pod.gpu_milli <= WHOLE:
-            errors.append(invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be between 0 and {WHOLE}"))
+        if not 0 <= pod.gpu_milli <= DEVICE_MILLI:
+            errors.append(invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be between 0 and {DEVICE_MILLI}"))
         if pod.gpu_count < 0:
             errors.append(invalid(place.child("gpuCount"), pod.gpu_count, "must be 0 or more"))
-        if pod.gpu_count > 1 and pod.gpu_milli != WHOLE:
-            errors.append(invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be {WHOLE} where gpuCount is above 1"))
+        if pod.gpu_count > 1 and pod.gpu_milli != DEVICE_MILLI:
+            errors.append(
+                invalid(place.child("gpuMilli"), pod.gpu_milli, f"must be {DEVICE_MILLI} where gpuCount is above 1")
+            )
         if pod.pods < 1:
             errors.append(invalid(place.child("pods"), pod.pods, "must be 1 or more"))
     return errors
@@ -45,7 +47,7 @@ def validate(args: GpuFragmentationArgs, path: FieldPath) -> list[FieldError]:
 
 def typical_pods(args: GpuFragmentationArgs) -> TypicalPods:
     counts = [
-        (Shape(each.cpu_milli, each.gpu_milli, each.gpu_count, each.gpu_models), each.pods)
+        (GpuPodShape(each.cpu_milli, each.gpu_milli, each.gpu_count, each.gpu_models), each.pods)
         for each in args.typical_pods
     ]
     return TypicalPods(tuple(counts))

@@ -16,9 +16,9 @@ from bayplan.framework.api.handle import Handle
 from bayplan.plugins.gpu import fragmentation_args
 from bayplan.plugins.gpu.fragment_columns import FragmentColumns
 from bayplan.plugins.gpu.fragmentation_args import GpuFragmentationArgs, typical_pods
-from bayplan.plugins.gpu.gpu_columns import tightest
-from bayplan.plugins.gpu.gpu_requests import Devices, GpuAsk
-from bayplan.plugins.gpu.shared_gpu_policy import SharedGpuPolicy, asked_cpu, free_cpu
+from bayplan.plugins.gpu.gpu_columns import tightest_devices
+from bayplan.plugins.gpu.gpu_requests import DeviceIndexes, GpuMilliRequest
+from bayplan.plugins.gpu.shared_gpu_policy import SharedGpuPolicy, free_cpu, requested_cpu
 from bayplan.plugins.gpu.typical_pods import TypicalGroups
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
@@ -27,7 +27,7 @@ class GpuFragmentation(SharedGpuPolicy[FragmentColumns]):
     """Prefers nodes, and devices, where typical pods can still use the most afterwards."""
 
     name = "GpuFragmentation"
-    looks_at_cpu = True
+    reads_cpu = True
     ARGS = fragmentation_args.ARGS
 
     @classmethod
@@ -37,8 +37,10 @@ class GpuFragmentation(SharedGpuPolicy[FragmentColumns]):
             raise ConfigError(aggregate(errors), stage="profile")
         return cls(handle, FragmentColumns(TypicalGroups(typical_pods(args))))
 
-    def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: FragmentColumns, rows: RowVector) -> IntVector:
-        cpu = free_cpu(nodes) - asked_cpu(cycle)
+    def score_rows(
+        self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: FragmentColumns, rows: RowVector
+    ) -> IntVector:
+        cpu = free_cpu(nodes) - requested_cpu(cycle)
         fits = cpu >= 0
         if ask.count:
             fits &= gpus.fitting(rows, ask)
@@ -50,11 +52,11 @@ class GpuFragmentation(SharedGpuPolicy[FragmentColumns]):
             scores[places] = gpus.scored(gpus.gains(rows[places], cpu[places], ask).max(axis=1))
         return scores
 
-    def devices_for(self, cycle: Cycle, ask: GpuAsk, row: int) -> Devices:
+    def devices_for(self, cycle: Cycle, ask: GpuMilliRequest, row: int) -> DeviceIndexes:
         """The first of those that gave the node its score."""
         if not ask.shares or self.gpus.most.item(row) < ask.milli:
-            return tightest(self.gpus.row_left(row), ask)
+            return tightest_devices(self.gpus.row_left(row), ask)
         rows = np.array([row], dtype=np.intp)
-        cpu = free_cpu(NodeTable(cycle.snapshot.nodes, rows)) - asked_cpu(cycle)
+        cpu = free_cpu(NodeTable(cycle.snapshot.nodes, rows)) - requested_cpu(cycle)
         scores = self.gpus.scored(self.gpus.gains(rows, cpu, ask)[0])
         return (int(scores.argmax()),)

@@ -14,20 +14,20 @@ import numpy.typing as npt
 
 from bayplan.objects.core import Node
 from bayplan.plugins.gpu.gpu_requests import (
-    WHOLE,
-    Devices,
-    GpuAsk,
+    DEVICE_MILLI,
+    DeviceIndexes,
+    GpuMilliRequest,
+    assigned_devices,
     device_count,
     device_model,
-    given_devices,
-    readable_ask,
+    gpu_request_or_none,
 )
-from bayplan.plugins.node_resources.float_columns import Follower
+from bayplan.plugins.node_resources.float_columns import SnapshotCursor
 from bayplan.snapshot import BoolVector, IntVector, NodeColumns, NodeTable, PodInfo, RowVector, Snapshot
 
 IntMatrix = npt.NDArray[np.int64]
 
-_MOST_ANSWERS = 1024
+_MAX_CACHED = 1024
 
 
 class GpuColumns:
@@ -37,7 +37,7 @@ class GpuColumns:
     """
 
     def __init__(self) -> None:
-        self._follower = Follower()
+        self._follower = SnapshotCursor()
         self.models: dict[str, int] = {}  # the number of each model that was ever seen
         self._answers: dict[str, BoolVector] = {}  # by what pods accept, for each model whether it is that
         self._resize(0, 1)
@@ -80,22 +80,22 @@ class GpuColumns:
         if nodes.columns is snapshot.nodes:
             self.follow(snapshot)
             return self, nodes.rows
-        tried = self.twin()
+        tried = self.copy()
         tried.read(nodes.columns)
         return tried, nodes.rows
 
-    def twin(self) -> Self:
+    def copy(self) -> Self:
         """Others of the same kind, which know nothing yet."""
         return type(self)()
 
-    def made(self, columns: NodeColumns, rows: RowVector) -> None:
+    def build(self, columns: NodeColumns, rows: RowVector) -> None:
         """Rows were made anew: for who keeps more of each row."""
 
     def _make(self, columns: NodeColumns, rows: Collection[int]) -> None:
         for row in rows:
             self._make_row(columns, row)
         if rows:
-            self.made(columns, np.fromiter(rows, np.intp, len(rows)))
+            self.build(columns, np.fromiter(rows, np.intp, len(rows)))
 
     def _make_row(self, columns: NodeColumns, row: int) -> None:
         node = columns.nodes[row]
@@ -104,46 +104,46 @@ class GpuColumns:
             self.devices[row] = device_count(node)
             self.model_ids[row] = self.models.setdefault(device_model(node), len(self.models))
         count = self.devices.item(row)
-        left, users = [WHOLE] * count, [0] * self.users.shape[1]
-        unnumbered: list[GpuAsk] = []
+        left, users = [DEVICE_MILLI] * count, [0] * self.users.shape[1]
+        unnumbered: list[GpuMilliRequest] = []
         for info in columns.pods[row]:
-            ask = info.once(readable_ask)
+            ask = info.cached(gpu_request_or_none)
             if ask.count:
                 users[0 if ask.shares else min(ask.count, len(users) - 1)] += 1
-                numbers = info.once(given_devices)
+                numbers = info.cached(assigned_devices)
                 if not numbers:
                     unnumbered.append(ask)
                 for number in numbers:
                     if number < count:
                         left[number] -= ask.milli
         for ask in unnumbered:  # somebody else placed them: they sit where we would have put them
-            for number in tightest(left, ask):
+            for number in tightest_devices(left, ask):
                 left[number] -= ask.milli
         left = [max(amount, 0) for amount in left]
         self.left[row, :count] = left
         self.left[row, count:] = 0
         self.users[row] = users
         self.total[row] = sum(left)
-        self.free[row] = left.count(WHOLE)
+        self.free[row] = left.count(DEVICE_MILLI)
         self.most[row] = max(left, default=0)
 
-    def accepting(self, rows: RowVector, ask: GpuAsk) -> BoolVector:
+    def accepting(self, rows: RowVector, ask: GpuMilliRequest) -> BoolVector:
         """Which rows have devices of a model that will do."""
         answers = self._answers.get(ask.models)
         if answers is None or len(answers) != len(self.models):
             accepted = ask.accepted
             answers = np.fromiter((model in accepted for model in self.models), np.bool_, len(self.models))
-            if len(self._answers) >= _MOST_ANSWERS:
+            if len(self._answers) >= _MAX_CACHED:
                 self._answers.clear()
             self._answers[ask.models] = answers
         return answers[self.model_ids[rows]]
 
-    def lacking(self, rows: RowVector, ask: GpuAsk) -> BoolVector:
+    def lacking(self, rows: RowVector, ask: GpuMilliRequest) -> BoolVector:
         """Which rows have too little left, whatever their model."""
         short: BoolVector = self.most[rows] < ask.milli if ask.shares else self.free[rows] < ask.count
         return short
 
-    def fitting(self, rows: RowVector, ask: GpuAsk) -> BoolVector:
+    def fitting(self, rows: RowVector, ask: GpuMilliRequest) -> BoolVector:
         """Which rows have devices for the pod."""
         fits = ~self.lacking(rows, ask)
         if ask.accepted:
@@ -156,19 +156,19 @@ class GpuColumns:
         return left
 
 
-def tightest(left: list[int], ask: GpuAsk) -> Devices:
+def tightest_devices(left: list[int], ask: GpuMilliRequest) -> DeviceIndexes:
     """The device with the least left that is enough; whole ones from the lowest number on. Empty: there is no room."""
     if ask.shares:
         fitting = [(amount, number) for number, amount in enumerate(left) if amount >= ask.milli]
         return (min(fitting)[1],) if fitting else ()
-    free = [number for number, amount in enumerate(left) if amount == WHOLE]
+    free = [number for number, amount in enumerate(left) if amount == DEVICE_MILLI]
     return tuple(free[: ask.count]) if len(free) >= ask.count else ()
 
 
-def remember_devices(info: PodInfo, devices: Devices) -> None:
+def set_assigned_devices(info: PodInfo, devices: DeviceIndexes) -> None:
     """Until the API server shows the annotation, the pod itself tells everybody what it was given."""
-    info.keep(given_devices, devices)
+    info.set_cached(assigned_devices, devices)
 
 
-def forget_devices(info: PodInfo) -> None:
-    info.forget(given_devices)
+def clear_assigned_devices(info: PodInfo) -> None:
+    info.delete_cached(assigned_devices)

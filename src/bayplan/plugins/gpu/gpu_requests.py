@@ -20,14 +20,14 @@ GPU_MILLI = "alibabacloud.com/gpu-milli"
 GPU_MODEL = "alibabacloud.com/gpu-card-model"
 GPU_INDEX = "alibabacloud.com/gpu-index"
 
-WHOLE = 1000
+DEVICE_MILLI = 1000
 """Thousandths of a device."""
 
-_MOST_DEVICES = 64
+_MAX_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class GpuAsk:
+class GpuMilliRequest:
     """`milli` of each of `count` devices of one of the `models` (none: of any). No device: a pod that only computes."""
 
     milli: int = 0
@@ -41,7 +41,7 @@ class GpuAsk:
     @property
     def shares(self) -> bool:
         """Whether it wants a part of a device."""
-        return self.count > 0 and self.milli < WHOLE
+        return self.count > 0 and self.milli < DEVICE_MILLI
 
     @property
     def accepted(self) -> frozenset[str]:
@@ -53,40 +53,40 @@ def _accepted(models: str) -> frozenset[str]:
     return frozenset(filter(None, models.split("|")))
 
 
-NOTHING = GpuAsk()
+NO_GPU_REQUEST = GpuMilliRequest()
 
-Devices = tuple[int, ...]
+DeviceIndexes = tuple[int, ...]
 
 
-class UnreadableAsk(ValueError):
+class InvalidGpuRequest(ValueError):
     """Annotations that ask for what no node can have. The text says what was expected."""
 
 
-def gpu_ask(pod: Pod) -> GpuAsk:
-    """What the pod asks for; `UnreadableAsk` where its annotations make no sense."""
+def gpu_request(pod: Pod) -> GpuMilliRequest:
+    """What the pod asks for; `InvalidGpuRequest` where its annotations make no sense."""
     annotations = pod.metadata.annotations
     if GPU_COUNT not in annotations and GPU_MILLI not in annotations:
-        return NOTHING
-    milli = _number(annotations, GPU_MILLI, WHOLE)
+        return NO_GPU_REQUEST
+    milli = _number(annotations, GPU_MILLI, DEVICE_MILLI)
     count = _number(annotations, GPU_COUNT, 1)
     if count == 0 or milli == 0:
-        return NOTHING
-    if milli > WHOLE:
-        raise UnreadableAsk(f"{GPU_MILLI} is a share of one device, from 0 to {WHOLE}; got {milli}")
-    if count > 1 and milli < WHOLE:
-        raise UnreadableAsk(f"{GPU_COUNT} is {count}, so {GPU_MILLI} must be {WHOLE}; got {milli}")
-    return GpuAsk(milli, count, annotations.get(GPU_MODEL, ""))
+        return NO_GPU_REQUEST
+    if milli > DEVICE_MILLI:
+        raise InvalidGpuRequest(f"{GPU_MILLI} is a share of one device, from 0 to {DEVICE_MILLI}; got {milli}")
+    if count > 1 and milli < DEVICE_MILLI:
+        raise InvalidGpuRequest(f"{GPU_COUNT} is {count}, so {GPU_MILLI} must be {DEVICE_MILLI}; got {milli}")
+    return GpuMilliRequest(milli, count, annotations.get(GPU_MODEL, ""))
 
 
-def readable_ask(pod: Pod) -> GpuAsk:
+def gpu_request_or_none(pod: Pod) -> GpuMilliRequest:
     """The same of a pod that is on a node already, where nonsense holds nothing."""
     try:
-        return gpu_ask(pod)
-    except UnreadableAsk:
-        return NOTHING
+        return gpu_request(pod)
+    except InvalidGpuRequest:
+        return NO_GPU_REQUEST
 
 
-def given_devices(pod: Pod) -> Devices:
+def assigned_devices(pod: Pod) -> DeviceIndexes:
     """The devices that the pod says it was given."""
     numbers = pod.metadata.annotations.get(GPU_INDEX, "").split("-")
     return tuple(sorted({int(number) for number in numbers if number.isdecimal() and len(number) < 4}))
@@ -98,14 +98,14 @@ def device_count(node: Node) -> int:
         count = parse_quantity(node.status.allocatable.get(GPU_COUNT, 0)).value()
     except QuantityError:
         return 0
-    return max(0, min(count, _MOST_DEVICES))
+    return max(0, min(count, _MAX_DEVICES))
 
 
 def device_model(node: Node) -> str:
     return node.metadata.labels.get(GPU_MODEL, "")
 
 
-def annotations_for(ask: GpuAsk) -> dict[str, str]:
+def request_annotations(ask: GpuMilliRequest) -> dict[str, str]:
     """How a pod says what it asks for."""
     if not ask.count:
         return {}
@@ -113,7 +113,7 @@ def annotations_for(ask: GpuAsk) -> dict[str, str]:
     return said | ({GPU_MODEL: ask.models} if ask.models else {})
 
 
-def index_text(devices: Devices) -> str:
+def index_text(devices: DeviceIndexes) -> str:
     return "-".join(map(str, devices))
 
 
@@ -122,5 +122,5 @@ def _number(annotations: dict[str, str], key: str, absent: int) -> int:
     if text is None:
         return absent
     if not text.isascii() or not text.isdecimal() or len(text) > 6:
-        raise UnreadableAsk(f"{key} must be a whole number; got {text!r}")
+        raise InvalidGpuRequest(f"{key} must be a whole number; got {text!r}")
     return int(text)

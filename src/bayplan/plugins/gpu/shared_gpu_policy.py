@@ -16,13 +16,13 @@ import numpy as np
 
 from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import (
     MAX_SCORE,
-    Preflight,
+    PreBindPreFlightResult,
     Rejection,
-    row_alone,
+    row_local,
 )
 from bayplan.framework.api.status import (
     Code,
@@ -35,30 +35,30 @@ from bayplan.objects.core import Pod
 from bayplan.objects.resources import CPU, filter_requests
 from bayplan.plugins.gpu.gpu_columns import (
     GpuColumns,
-    forget_devices,
-    remember_devices,
-    tightest,
+    clear_assigned_devices,
+    set_assigned_devices,
+    tightest_devices,
 )
 from bayplan.plugins.gpu.gpu_requests import (
+    DEVICE_MILLI,
     GPU_INDEX,
-    NOTHING,
-    WHOLE,
-    Devices,
-    GpuAsk,
-    UnreadableAsk,
-    given_devices,
-    gpu_ask,
+    NO_GPU_REQUEST,
+    DeviceIndexes,
+    GpuMilliRequest,
+    InvalidGpuRequest,
+    assigned_devices,
+    gpu_request,
     index_text,
 )
 from bayplan.snapshot import IntVector, NodeTable, RowVector
 
 OTHER_MODEL = "node(s) had GPUs of other models"
 TOO_FEW = "node(s) had fewer GPUs"
-NO_SHARE = "node(s) had no GPU with enough left"
+NO_DEVICE_WITH_ROOM = "node(s) had no GPU with enough left"
 NO_FREE = "node(s) had too few free GPUs"
 
-LARGEST_CPU_MILLI = 128_000
-LARGEST_GPU_MILLI = 8 * WHOLE
+MAX_CPU_MILLI = 128_000
+MAX_GPU_MILLI = 8 * DEVICE_MILLI
 """What policies that weigh CPU against GPU measure both with: the largest node of the cluster they were made for."""
 
 _SKIP = Status(Code.SKIP)
@@ -71,12 +71,14 @@ class SharedGpuPolicy(Generic[C]):
     """Places pods on shared GPUs. A policy is a subclass with a `name` and a score."""
 
     name = ""
-    depends_on = row_alone
+    depends_on = row_local
     cured_by = (
-        Cure(Resource.POD, Action.DELETE),
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL),
+        ClusterEventWithHint(EventResource.POD, ActionType.DELETE),
+        ClusterEventWithHint(
+            EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE | ActionType.UPDATE_NODE_LABEL
+        ),
     )
-    looks_at_cpu = False
+    reads_cpu = False
     """Whether its scores depend on the CPU that the pod asks for."""
     scores_plain_pods = True
     """Whether it has an opinion about pods that ask for no GPU."""
@@ -87,21 +89,21 @@ class SharedGpuPolicy(Generic[C]):
 
     def signature(self, pod: Pod) -> Hashable | None:
         try:
-            ask = gpu_ask(pod)
-        except UnreadableAsk:
+            ask = gpu_request(pod)
+        except InvalidGpuRequest:
             return None
-        return ask, cpu_milli(pod) if self.looks_at_cpu else 0
+        return ask, cpu_milli(pod) if self.reads_cpu else 0
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         """Refuse what no node can have; a pod that asks for no GPU may go anywhere."""
         try:
-            ask = cycle.info.once(gpu_ask)
-        except UnreadableAsk as fault:
+            ask = cycle.info.cached(gpu_request)
+        except InvalidGpuRequest as fault:
             return unresolvable(str(fault))
         return None if ask.count else _SKIP
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        ask = cycle.info.once(gpu_ask)
+        ask = cycle.info.cached(gpu_request)
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
         if ask.accepted and (other := ~gpus.accepting(rows, ask)).any():
             yield Rejection(other, OTHER_MODEL, resolvable=False)
@@ -114,50 +116,50 @@ class SharedGpuPolicy(Generic[C]):
             lacking &= ~few
             if not lacking.any():
                 return
-        yield Rejection(lacking, NO_SHARE if ask.shares else NO_FREE)
+        yield Rejection(lacking, NO_DEVICE_WITH_ROOM if ask.shares else NO_FREE)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
-        ask = cycle.info.once(gpu_ask)
+        ask = cycle.info.cached(gpu_request)
         if not ask.count and not self.scores_plain_pods:
             return np.zeros(len(nodes), dtype=np.int64)
         gpus, rows = self.gpus.of(nodes, cycle.snapshot)
-        scores = self.worth(cycle, nodes, ask, gpus, rows)
+        scores = self.score_rows(cycle, nodes, ask, gpus, rows)
         return np.minimum(np.maximum(scores, 0), MAX_SCORE)
 
     @abstractmethod
-    def worth(self, cycle: Cycle, nodes: NodeTable, ask: GpuAsk, gpus: C, rows: RowVector) -> IntVector:
+    def score_rows(self, cycle: Cycle, nodes: NodeTable, ask: GpuMilliRequest, gpus: C, rows: RowVector) -> IntVector:
         """How good each row is; what is said of rows where the pod does not fit is no matter."""
 
-    def devices_for(self, cycle: Cycle, ask: GpuAsk, row: int) -> Devices:
+    def devices_for(self, cycle: Cycle, ask: GpuMilliRequest, row: int) -> DeviceIndexes:
         """The devices of a node that the pod gets; none where it does not fit."""
         del cycle
-        return tightest(self.gpus.row_left(row), ask)
+        return tightest_devices(self.gpus.row_left(row), ask)
 
     def reserve(self, cycle: Cycle, node_name: str) -> Status | None:
-        ask = cycle.info.once(gpu_ask)
+        ask = cycle.info.cached(gpu_request)
         if not ask.count:
             return None
         self.gpus.follow(cycle.snapshot)
         devices = self.devices_for(cycle, ask, cycle.snapshot.nodes.index[node_name])
         if not devices:
-            return Status(Code.UNSCHEDULABLE, (NO_SHARE if ask.shares else NO_FREE,))
-        remember_devices(cycle.info, devices)
+            return Status(Code.UNSCHEDULABLE, (NO_DEVICE_WITH_ROOM if ask.shares else NO_FREE,))
+        set_assigned_devices(cycle.info, devices)
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:
         del node_name
-        forget_devices(cycle.info)
+        clear_assigned_devices(cycle.info)
 
-    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight | Status:
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> PreBindPreFlightResult | Status:
         del node_name
-        return Preflight() if _ask_of(cycle).count else _SKIP
+        return PreBindPreFlightResult() if _request_of(cycle).count else _SKIP
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:
         """Write down which devices the pod was given, before anything starts it."""
         del node_name
-        if not _ask_of(cycle).count:
+        if not _request_of(cycle).count:
             return None
-        text = index_text(cycle.info.once(given_devices))
+        text = index_text(cycle.info.cached(assigned_devices))
         try:
             await self._handle.writes.perform(AnnotatePod(cycle.pod, {GPU_INDEX: text}))
         except BayplanError as fault:
@@ -165,7 +167,7 @@ class SharedGpuPolicy(Generic[C]):
         return None
 
 
-class PlainGpuPolicy(SharedGpuPolicy[GpuColumns]):
+class BasicGpuPolicy(SharedGpuPolicy[GpuColumns]):
     """A policy that looks at what is left of devices and needs no arguments."""
 
     @classmethod
@@ -179,8 +181,8 @@ def cpu_milli(pod: Pod) -> int:
     return filter_requests(pod).get(CPU, 0)
 
 
-def asked_cpu(cycle: Cycle) -> int:
-    return cycle.info.once(filter_requests).get(CPU, 0)
+def requested_cpu(cycle: Cycle) -> int:
+    return cycle.info.cached(filter_requests).get(CPU, 0)
 
 
 def free_cpu(nodes: NodeTable) -> IntVector:
@@ -189,8 +191,8 @@ def free_cpu(nodes: NodeTable) -> IntVector:
     return left
 
 
-def _ask_of(cycle: Cycle) -> GpuAsk:
+def _request_of(cycle: Cycle) -> GpuMilliRequest:
     try:
-        return cycle.info.once(gpu_ask)
-    except UnreadableAsk:
-        return NOTHING
+        return cycle.info.cached(gpu_request)
+    except InvalidGpuRequest:
+        return NO_GPU_REQUEST

@@ -16,7 +16,7 @@ import numpy as np
 
 from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.plugins.gpu.gpu_columns import IntMatrix
-from bayplan.plugins.gpu.gpu_requests import WHOLE, GpuAsk
+from bayplan.plugins.gpu.gpu_requests import DEVICE_MILLI, GpuMilliRequest
 from bayplan.snapshot import IntVector
 
 _COVERED_PERCENT = 95
@@ -27,7 +27,7 @@ AMOUNT = DEVICE - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Shape:
+class GpuPodShape:
     """What of a pod matters for fragments."""
 
     cpu_milli: int
@@ -36,23 +36,23 @@ class Shape:
     models: str = ""
 
     @property
-    def ask(self) -> GpuAsk:
-        return GpuAsk(self.gpu_milli, self.gpu_count, self.models)
+    def request(self) -> GpuMilliRequest:
+        return GpuMilliRequest(self.gpu_milli, self.gpu_count, self.models)
 
 
 @dataclass(frozen=True, slots=True)
 class TypicalPods:
     """Shapes with how many pods have them, the most frequent first."""
 
-    counts: tuple[tuple[Shape, int], ...]
+    counts: tuple[tuple[GpuPodShape, int], ...]
 
     @classmethod
-    def of(cls, shapes: Iterable[Shape]) -> TypicalPods:
+    def of(cls, shapes: Iterable[GpuPodShape]) -> TypicalPods:
         """The most frequent shapes that together cover 95 % of the pods; of equally frequent ones the larger first."""
         return cls.most_of(Counter(shapes))
 
     @classmethod
-    def most_of(cls, counted: Mapping[Shape, int]) -> TypicalPods:
+    def most_of(cls, counted: Mapping[GpuPodShape, int]) -> TypicalPods:
         """The same of shapes that were counted already."""
         ordered = sorted(counted.items(), key=lambda each: (each[1], each[0]), reverse=True)
         pods, covered, kept = sum(counted.values()), 0, []
@@ -76,16 +76,16 @@ class TypicalGroups:
 
     def __init__(self, typical: TypicalPods) -> None:
         self.covered = typical.covered  # all typical pods, those without GPUs too
-        with_gpu = [(shape, count) for shape, count in typical.counts if shape.ask.total]
+        with_gpu = [(shape, count) for shape, count in typical.counts if shape.request.total]
         asks = sorted({(shape.gpu_milli, shape.gpu_count) for shape, _ in with_gpu})
-        self.offers = _offers([milli for milli, _ in asks])
+        self.offers = _usable_amounts([milli for milli, _ in asks])
         self.needed: IntVector = np.array([devices * DEVICE for _, devices in asks], dtype=np.int64)
         self.cpus: IntVector = np.array(sorted({shape.cpu_milli for shape, _ in with_gpu}), dtype=np.int64)
         self.thresholds = _thresholds(self.covered)
         groups = {ask: number for number, ask in enumerate(asks)}
         ranks = {cpu: number for number, cpu in enumerate(self.cpus.tolist(), 1)}
         self._counts = [
-            (ranks[shape.cpu_milli], groups[shape.gpu_milli, shape.gpu_count], shape.ask, count)
+            (ranks[shape.cpu_milli], groups[shape.gpu_milli, shape.gpu_count], shape.request, count)
             for shape, count in with_gpu
         ]
 
@@ -101,9 +101,9 @@ class TypicalGroups:
         return table.cumsum(axis=0)
 
 
-def _offers(asked: list[int]) -> IntMatrix:
+def _usable_amounts(asked: list[int]) -> IntMatrix:
     """By what is left of a device, and by group: the device and what is left of it where that will do, else nothing."""
-    left = np.arange(WHOLE + 1, dtype=np.int64)[:, None]
+    left = np.arange(DEVICE_MILLI + 1, dtype=np.int64)[:, None]
     offers: IntMatrix = (left + DEVICE) * (left >= np.array(asked, dtype=np.int64))
     return offers
 
@@ -112,5 +112,5 @@ def _thresholds(covered: int) -> IntVector:
     """From which gain on each score is given. Logarithms are Decimal's: they are the same on every machine."""
     with localcontext() as context:
         context.prec = 40
-        points = [(Decimal(score) / (MAX_SCORE - score)).ln() * WHOLE * covered for score in range(1, MAX_SCORE)]
+        points = [(Decimal(score) / (MAX_SCORE - score)).ln() * DEVICE_MILLI * covered for score in range(1, MAX_SCORE)]
         return np.array([int(point.to_integral_value(rounding="ROUND_CEILING")) for point in points], dtype=np.int64)

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from bayplan.config.field_errors import FieldError, FieldPath, invalid
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import KEEP, Int32, Wire
+from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, Int32
 
 _MAX_WEIGHT = 100
 
 
-class InterPodAffinityArgs(Wire, frozen=True):
-    hard_pod_affinity_weight: Annotated[Int32, KEEP] = 1
+class InterPodAffinityArgs(ConfigStruct, frozen=True):
+    hard_pod_affinity_weight: Annotated[Int32, NO_OMIT_EMPTY] = 1
     """The score of a required affinity term of a pod that is already there."""
-    ignore_preferred_terms_of_existing_pods: Annotated[bool, KEEP] = False
+    ignore_preferred_terms_of_existing_pods: Annotated[bool, NO_OMIT_EMPTY] = False
 
 
 def validate(args: InterPodAffinityArgs, path: FieldPath) -> list[FieldError]:

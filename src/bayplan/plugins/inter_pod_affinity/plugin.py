@@ -13,8 +13,8 @@ from typing import Self
 
 import numpy as np
 
-from bayplan.framework.api.cycle import Cycle, Key
-from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.cycle import Cycle, StateKey
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import MAX_SCORE, Rejection
 from bayplan.framework.api.status import (
@@ -33,14 +33,14 @@ from bayplan.objects.selectors.pod_affinity import (
 )
 from bayplan.plugins.inter_pod_affinity import args as arguments
 from bayplan.plugins.inter_pod_affinity.hints import (
-    after_node_change,
-    after_pod_change,
+    affinity_hint_input,
+    hint_on_node_change,
+    hint_on_other_pod_change,
+    hint_on_pod_change,
     matches_all,
-    other_pod_changed,
-    stance_of,
 )
-from bayplan.plugins.pod_journal_cursor import Bookmark, new_version
-from bayplan.snapshot import BoolVector, Catalog, IntVector, LabelColumn, NodeTable, NodeView, PodInfo, PodKind
+from bayplan.plugins.pod_journal_cursor import JournalCursor, next_version
+from bayplan.snapshot import BoolVector, Catalog, IntVector, LabelColumn, NamespacedLabels, NodeInfo, NodeTable, PodInfo
 from bayplan.snapshot.columns import NodeColumns
 
 AFFINITY = "node(s) didn't match pod affinity rules"
@@ -99,7 +99,7 @@ class DomainCounts:
             return False
         return int(np.count_nonzero(column.ids[: columns.count] == domain)) > 1
 
-    def at(self, node: NodeView, key: str) -> int:
+    def at(self, node: NodeInfo, key: str) -> int:
         """What one node reads for a key; 0 without it."""
         column = node.columns.labels.column(key)
         domain = column.ids.item(node.row)
@@ -123,16 +123,16 @@ class RequiredState:
     """Counts for the required terms: of pods already there against us, and of ours for and against them."""
 
     terms: PodAffinityTerms
-    bookmark: Bookmark
+    cursor: JournalCursor
     existing_anti: DomainCounts = field(default_factory=DomainCounts)
     affinity: DomainCounts = field(default_factory=DomainCounts)
     anti_affinity: DomainCounts = field(default_factory=DomainCounts)
-    version: int = field(default_factory=new_version)
+    version: int = field(default_factory=next_version)
 
     def copy(self) -> RequiredState:
         return RequiredState(
             self.terms,
-            self.bookmark.copy(),
+            self.cursor.copy(),
             self.existing_anti.copy(),
             self.affinity.copy(),
             self.anti_affinity.copy(),
@@ -140,46 +140,46 @@ class RequiredState:
         )
 
     @property
-    def matters(self) -> bool:
+    def is_relevant(self) -> bool:
         """Whether any node can be turned down."""
         return bool(self.terms.required or self.terms.required_anti or self.existing_anti.any)
 
 
 @dataclass(slots=True)
-class Likes:
+class PreferredState:
     """How much nodes are liked by domain, and whether anything was ever counted: sums that cancel out still count."""
 
     terms: PodAffinityTerms
-    bookmark: Bookmark
+    bookmark: JournalCursor
     counts: DomainCounts = field(default_factory=DomainCounts)
     any_entry: bool = False
-    version: int = field(default_factory=new_version)
+    version: int = field(default_factory=next_version)
 
     def add_by_row(self, nodes: NodeTable, key: str, weight: int, pods_by_row: IntVector) -> None:
         self.any_entry |= bool(((pods_by_row > 0) & (nodes.label_ids(key) >= 0)).any())
         self.counts.add_rows(nodes, key, weight * pods_by_row)
 
-    def add_node(self, node: NodeView, key: str, weight: int) -> None:
+    def add_node(self, node: NodeInfo, key: str, weight: int) -> None:
         """One pod more on a node."""
         self.any_entry |= key in node.labels
         self.counts.add_node(node.columns, node.labels, key, weight)
-        self.version = new_version()
+        self.version = next_version()
 
 
-REQUIRED: Key[RequiredState] = Key("PreFilterInterPodAffinity", clone=RequiredState.copy)
-LIKED: Key[Likes] = Key("PreScoreInterPodAffinity")
+REQUIRED: StateKey[RequiredState] = StateKey("PreFilterInterPodAffinity", clone=RequiredState.copy)
+PREFERRED: StateKey[PreferredState] = StateKey("PreScoreInterPodAffinity")
 
 
 @dataclass(slots=True)
-class Quiet:
+class NoMatchingPods:
     """Nothing was found to filter by; or nobody who is liked by the pod, which has these terms, or likes it."""
 
     terms: PodAffinityTerms
-    bookmark: Bookmark
+    bookmark: JournalCursor
 
 
-NOT_FILTERED: Key[Quiet] = Key("PreFilterInterPodAffinity/quiet")
-NOT_LIKED: Key[Quiet] = Key("PreScoreInterPodAffinity/quiet")
+NO_REQUIRED_MATCHES: StateKey[NoMatchingPods] = StateKey("PreFilterInterPodAffinity/quiet")
+NO_PREFERRED_MATCHES: StateKey[NoMatchingPods] = StateKey("PreScoreInterPodAffinity/quiet")
 
 
 class InterPodAffinity:
@@ -187,18 +187,20 @@ class InterPodAffinity:
 
     name = "InterPodAffinity"
     cured_by = (
-        Cure(
-            Resource.POD,
-            Action.ADD | Action.UPDATE_POD_LABEL | Action.DELETE,
-            after_pod_change,
-            reads=stance_of,
-            judge=other_pod_changed,
+        ClusterEventWithHint(
+            EventResource.POD,
+            ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE,
+            hint_on_pod_change,
+            hint_key=affinity_hint_input,
+            keyed_hint=hint_on_other_pod_change,
         ),
-        Cure.sharing(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL, stance_of, after_node_change),
+        ClusterEventWithHint.with_hint_key(
+            EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL, affinity_hint_input, hint_on_node_change
+        ),
     )
     ARGS = arguments.ARGS
-    heard_affinity: BoolVector | None = None  # rows whose pods' own terms count, by kind of term; None: all rows
-    heard_anti_affinity: BoolVector | None = None
+    affinity_events: BoolVector | None = None  # rows whose pods' own terms count, by kind of term; None: all rows
+    anti_affinity_events: BoolVector | None = None
 
     def __init__(self, args: arguments.InterPodAffinityArgs, catalog: Catalog) -> None:
         self._hard_weight = args.hard_pod_affinity_weight
@@ -216,42 +218,46 @@ class InterPodAffinity:
         """On pods that come to count, or no longer do, in domains of more than one node; on labels."""
         snapshot = cycle.snapshot
         pods = snapshot.pods
-        required, unfiltered, unliked = cycle.find(REQUIRED), cycle.find(NOT_FILTERED), cycle.find(NOT_LIKED)
-        if required is not None and not self._catch_up_required(cycle, required):
+        required, unfiltered, unliked = (
+            cycle.find(REQUIRED),
+            cycle.find(NO_REQUIRED_MATCHES),
+            cycle.find(NO_PREFERRED_MATCHES),
+        )
+        if required is not None and not self._update_required(cycle, required):
             return object()
-        if unfiltered is not None and not self._still_quiet(cycle, unfiltered, self._turns_down):
+        if unfiltered is not None and not self._still_no_matches(cycle, unfiltered, self._is_rejected_by):
             return object()
-        if unliked is not None and not self._still_quiet(cycle, unliked, self._is_liked):
+        if unliked is not None and not self._still_no_matches(cycle, unliked, self._is_preferred):
             return object()
         seen = pods.affinity_version if required is None and unfiltered is None else 0  # nobody has terms
         return seen, required and required.version, snapshot.renewed.end, self._catalog.revision(Namespace)
 
     def scores_depend_on(self, cycle: Cycle) -> Hashable:
         """On every pod that is liked, or likes."""
-        liked = cycle.find(LIKED)
-        return liked.version if liked is not None and self._catch_up_liked(cycle, liked) else object()
+        liked = cycle.find(PREFERRED)
+        return liked.version if liked is not None and self._update_preferred(cycle, liked) else object()
 
     def sits_out(self, cycle: Cycle) -> bool:
         """Where nobody has terms."""
         if cycle.info.affinity is not None or cycle.snapshot.pods.affinity_users:
             return False
-        for key in (REQUIRED, LIKED, NOT_FILTERED, NOT_LIKED):
-            cycle.drop(key)
+        for key in (REQUIRED, PREFERRED, NO_REQUIRED_MATCHES, NO_PREFERRED_MATCHES):
+            cycle.delete(key)
         return True
 
     # filtering --------------------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
         known = cycle.find(REQUIRED)
-        if known is not None and self._catch_up_required(cycle, known) and known.matters:
+        if known is not None and self._update_required(cycle, known) and known.is_relevant:
             return None
-        cycle.drop(REQUIRED)
-        cycle.drop(NOT_FILTERED)
+        cycle.delete(REQUIRED)
+        cycle.delete(NO_REQUIRED_MATCHES)
         terms = self._resolved(cycle.info.affinity or _NO_TERMS)
-        state = RequiredState(terms, self._bookmark(cycle))
+        state = RequiredState(terms, self._journal_cursor(cycle))
         self._count_existing(cycle, state.existing_anti)
-        if not state.matters:
-            cycle.put(NOT_FILTERED, Quiet(terms, state.bookmark))
+        if not state.is_relevant:
+            cycle.put(NO_REQUIRED_MATCHES, NoMatchingPods(terms, state.cursor))
             return SKIP
         table = cycle.snapshot.table
         if terms.required:
@@ -265,75 +271,77 @@ class InterPodAffinity:
         return None
 
     @property
-    def _hears_some(self) -> bool:
+    def _registers_events(self) -> bool:
         """Whether terms of pods on some rows do not count: then counts are made anew each time."""
-        return self.heard_affinity is not None or self.heard_anti_affinity is not None
+        return self.affinity_events is not None or self.anti_affinity_events is not None
 
-    def _bookmark(self, cycle: Cycle) -> Bookmark:
-        return Bookmark.at(cycle.snapshot, self._catalog.revision(Namespace))
+    def _journal_cursor(self, cycle: Cycle) -> JournalCursor:
+        return JournalCursor.at(cycle.snapshot, self._catalog.revision(Namespace))
 
-    def _catch_up_required(self, cycle: Cycle, state: RequiredState) -> bool:
+    def _update_required(self, cycle: Cycle, state: RequiredState) -> bool:
         """Count the pods that came and went since; false where that does not do."""
-        changes = state.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
-        if changes is None or self._hears_some:
+        changes = state.cursor.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
+        if changes is None or self._registers_events:
             return False
         for info, row, by in changes:
-            if self._shift(cycle, state, info, NodeView(cycle.snapshot.nodes, row), by):
-                state.version = new_version()  # on other rows than this one, which is asked about anyway
+            if self._shift(cycle, state, info, NodeInfo(cycle.snapshot.nodes, row), by):
+                state.version = next_version()  # on other rows than this one, which is asked about anyway
         return True
 
-    def _still_quiet(self, cycle: Cycle, quiet: Quiet, breaks: Callable[[Pod, Quiet, PodInfo], bool]) -> bool:
+    def _still_no_matches(
+        self, cycle: Cycle, quiet: NoMatchingPods, breaks: Callable[[Pod, NoMatchingPods, PodInfo], bool]
+    ) -> bool:
         """Whether the pods that came and went since are of no matter."""
-        changes = quiet.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
+        changes = quiet.bookmark.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
         if changes is None:
             return False
-        if self._hears_some and (
+        if self._registers_events and (
             cycle.info.affinity is not None or any(info.affinity is not None for info, _, _ in changes)
         ):
             return False
         if any(breaks(cycle.pod, quiet, info) for info, _, _ in changes):
-            quiet.bookmark.lose()
+            quiet.bookmark.invalidate()
             return False
         return True
 
-    def _turns_down(self, pod: Pod, quiet: Quiet, info: PodInfo) -> bool:  # noqa: ARG002
+    def _is_rejected_by(self, pod: Pod, quiet: NoMatchingPods, info: PodInfo) -> bool:  # noqa: ARG002
         """Whether a pod's terms keep ours away."""
         terms = info.affinity
         labels_of = self._catalog.namespace_labels
         return terms is not None and any(term.matches_pod(pod, labels_of) for term in terms.required_anti)
 
-    def _is_liked(self, pod: Pod, quiet: Quiet, info: PodInfo) -> bool:
+    def _is_preferred(self, pod: Pod, quiet: NoMatchingPods, info: PodInfo) -> bool:
         """Whether a pod likes or dislikes ours, or the other way."""
-        if info.affinity is not None and self._liked_back(pod, info.affinity):
+        if info.affinity is not None and self._reverse_preferences(pod, info.affinity):
             return True
         own = (*quiet.terms.preferred, *quiet.terms.preferred_anti)
         return any(matches_all((weighted.term,), info.pod) for weighted in own)
 
-    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> None:
         self._shift(cycle, cycle.get(REQUIRED), info, node, 1)
 
-    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> None:
         self._shift(cycle, cycle.get(REQUIRED), info, node, -1)
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(REQUIRED)
         if state is None:
-            yield Rejection.broken(nodes, f'error reading "{REQUIRED.name}" from cycleState: not found')
+            yield Rejection.from_error(nodes, f'error reading "{REQUIRED.name}" from cycleState: not found')
             return
-        lonely = self._lonely(cycle, state, nodes) if state.terms.required else nodes.nobody
+        lonely = self._matches_no_existing_pod(cycle, state, nodes) if state.terms.required else nodes.no_rows_mask
         yield Rejection(lonely, AFFINITY, resolvable=False)
         keys = [term.topology_key for term in state.terms.required_anti]
-        disliked = _besides(_any_counted(state.anti_affinity, nodes, keys), lonely)
+        disliked = _and_not(_any_counted(state.anti_affinity, nodes, keys), lonely)
         yield Rejection(disliked, ANTI_AFFINITY)
-        unwelcome = _besides(_any_counted(state.existing_anti, nodes, state.existing_anti.by_key), lonely)
-        yield Rejection(_besides(unwelcome, disliked), EXISTING_ANTI_AFFINITY)
+        unwelcome = _and_not(_any_counted(state.existing_anti, nodes, state.existing_anti.by_key), lonely)
+        yield Rejection(_and_not(unwelcome, disliked), EXISTING_ANTI_AFFINITY)
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         """The same for one node: for bringing what is known of a few rows up to date."""
         state = cycle.find(REQUIRED)
         if state is None:
             return error(f'error reading "{REQUIRED.name}" from cycleState: not found')
-        if state.terms.required and self._lonely(cycle, state, node.alone).any():
+        if state.terms.required and self._matches_no_existing_pod(cycle, state, node.single_row_table).any():
             return Status(Code.UNRESOLVABLE, (AFFINITY,))
         if any(state.anti_affinity.at(node, term.topology_key) > 0 for term in state.terms.required_anti):
             return Status(Code.UNSCHEDULABLE, (ANTI_AFFINITY,))
@@ -341,7 +349,7 @@ class InterPodAffinity:
             return Status(Code.UNSCHEDULABLE, (EXISTING_ANTI_AFFINITY,))
         return None
 
-    def _lonely(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
+    def _matches_no_existing_pod(self, cycle: Cycle, state: RequiredState, nodes: NodeTable) -> BoolVector:
         """Nodes that lack a term's key or have no matching pod in its domain.
 
         The first pod of a group would find nobody: where no pod anywhere matches, it may match its own terms.
@@ -362,8 +370,8 @@ class InterPodAffinity:
             matching = [term for term in terms.required_anti if term.matches_pod(pod, self._catalog.namespace_labels)]
             if matching:
                 per_row = snapshot.pods.count_by_row(snapshot.pods.with_affinity(number), len(snapshot))
-                if self.heard_anti_affinity is not None:
-                    per_row = per_row * self.heard_anti_affinity
+                if self.anti_affinity_events is not None:
+                    per_row = per_row * self.anti_affinity_events
                 for term in matching:
                     counts.add_rows(snapshot.table, term.topology_key, per_row)
 
@@ -371,12 +379,12 @@ class InterPodAffinity:
         """How many pods that match all of our terms each row has."""
         pods = cycle.snapshot.pods
 
-        def meant(kind: PodKind) -> bool:
+        def meant(kind: NamespacedLabels) -> bool:
             return all(term.matches(kind.namespace, kind.labels, _NO_LABELS) for term in terms)
 
         return pods.count_by_row(pods.matching(("affinity", terms), meant), len(cycle.snapshot))
 
-    def _shift(self, cycle: Cycle, state: RequiredState, info: PodInfo, node: NodeView, by: int) -> bool:
+    def _shift(self, cycle: Cycle, state: RequiredState, info: PodInfo, node: NodeInfo, by: int) -> bool:
         """One pod more or less on a node; whether answers about other nodes may change."""
         columns, labels = node.columns, node.labels
         matters = False
@@ -396,15 +404,15 @@ class InterPodAffinity:
     # scoring ----------------------------------------------------------------------------------------------------
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
-        known = cycle.find(LIKED)
-        if known is not None and self._catch_up_liked(cycle, known):
+        known = cycle.find(PREFERRED)
+        if known is not None and self._update_preferred(cycle, known):
             return None
-        cycle.drop(LIKED)
-        cycle.drop(NOT_LIKED)
+        cycle.delete(PREFERRED)
+        cycle.delete(NO_PREFERRED_MATCHES)
         own = self._resolved(cycle.info.affinity or _NO_TERMS)
         if self._ignores_preferred and not (own.preferred or own.preferred_anti):
             return SKIP
-        liked = Likes(own, self._bookmark(cycle))
+        liked = PreferredState(own, self._journal_cursor(cycle))
         table = cycle.snapshot.table
         for weighted in own.preferred:
             matching = self._matching_by_row(cycle, (weighted.term,))
@@ -414,23 +422,23 @@ class InterPodAffinity:
             liked.add_by_row(table, weighted.term.topology_key, -weighted.weight, matching)
         pods = cycle.snapshot.pods
         for number, terms in pods.affinity_terms():
-            wanted = self._liked_back(cycle.pod, terms)
+            wanted = self._reverse_preferences(cycle.pod, terms)
             if wanted:
                 per_row = pods.count_by_row(pods.with_affinity(number), len(cycle.snapshot))
-                if self.heard_affinity is not None and not (own.preferred or own.preferred_anti):
-                    per_row = per_row * self.heard_affinity
+                if self.affinity_events is not None and not (own.preferred or own.preferred_anti):
+                    per_row = per_row * self.affinity_events
                 for key, weight in wanted:
                     liked.add_by_row(table, key, weight, per_row)
         if not liked.any_entry:
-            cycle.put(NOT_LIKED, Quiet(own, liked.bookmark))
+            cycle.put(NO_PREFERRED_MATCHES, NoMatchingPods(own, liked.bookmark))
             return SKIP
-        cycle.put(LIKED, liked)
+        cycle.put(PREFERRED, liked)
         return None
 
-    def _catch_up_liked(self, cycle: Cycle, liked: Likes) -> bool:
+    def _update_preferred(self, cycle: Cycle, liked: PreferredState) -> bool:
         """Count the pods that came since; false where one went, since it may have been the only one that counted."""
-        changes = liked.bookmark.turn(cycle.snapshot, self._catalog.revision(Namespace))
-        if changes is None or self._hears_some:
+        changes = liked.bookmark.changes_since(cycle.snapshot, self._catalog.revision(Namespace))
+        if changes is None or self._registers_events:
             return False
         for info, row, by in changes:
             wanted = [
@@ -440,18 +448,18 @@ class InterPodAffinity:
                 if matches_all((weighted.term,), info.pod)
             ]
             if info.affinity is not None:
-                wanted += self._liked_back(cycle.pod, info.affinity)
+                wanted += self._reverse_preferences(cycle.pod, info.affinity)
             if wanted and by < 0:
-                liked.bookmark.lose()
+                liked.bookmark.invalidate()
                 return False
             for key, weight in wanted:
-                liked.add_node(NodeView(cycle.snapshot.nodes, row), key, weight)
+                liked.add_node(NodeInfo(cycle.snapshot.nodes, row), key, weight)
         return True
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
-        liked = cycle.find(LIKED)
+        liked = cycle.find(PREFERRED)
         if liked is None:
-            return error(f'failed to read "{LIKED.name}" from cycleState: not found')
+            return error(f'failed to read "{PREFERRED.name}" from cycleState: not found')
         total = np.zeros(len(nodes), dtype=np.int64)
         for key in liked.counts.by_key:
             total += liked.counts.on(nodes, key)
@@ -466,7 +474,7 @@ class InterPodAffinity:
         final: IntVector = (float(MAX_SCORE) * share).astype(np.int64)
         return final
 
-    def _liked_back(self, pod: Pod, terms: PodAffinityTerms) -> list[tuple[str, int]]:
+    def _reverse_preferences(self, pod: Pod, terms: PodAffinityTerms) -> list[tuple[str, int]]:
         """What a pod with these terms thinks of us: its preferred ones, and its required affinity at a fixed weight."""
         wanted: list[tuple[str, int]] = []
         labels_of = self._catalog.namespace_labels
@@ -474,8 +482,8 @@ class InterPodAffinity:
             wanted += [
                 (term.topology_key, self._hard_weight) for term in terms.required if term.matches_pod(pod, labels_of)
             ]
-        wanted += _weights(terms.preferred, 1, pod, labels_of)
-        wanted += _weights(terms.preferred_anti, -1, pod, labels_of)
+        wanted += _term_weights(terms.preferred, 1, pod, labels_of)
+        wanted += _term_weights(terms.preferred_anti, -1, pod, labels_of)
         return wanted
 
     # terms ------------------------------------------------------------------------------------------------------
@@ -510,21 +518,21 @@ class InterPodAffinity:
 
 def _any_counted(counts: DomainCounts, nodes: NodeTable, keys: Iterable[str]) -> BoolVector:
     """Entries in a domain that has something; asked of domains first, which most often are fewer."""
-    found = nodes.nobody
+    found = nodes.no_rows_mask
     for key in keys:
         some = counts.of(nodes.label(key)) > 0
         if some.any():
             here = some[nodes.label_ids(key)]
-            found = here if found is nodes.nobody else found | here
+            found = here if found is nodes.no_rows_mask else found | here
     return found
 
 
-def _besides(mask: BoolVector, others: BoolVector) -> BoolVector:
+def _and_not(mask: BoolVector, others: BoolVector) -> BoolVector:
     """The entries of one mask that another one leaves; most often one of them is empty."""
     return mask if not mask.any() or not others.any() else mask & ~others
 
 
-def _weights(
+def _term_weights(
     terms: Iterable[WeightedTerm], sign: int, pod: Pod, labels_of: NamespaceLabels
 ) -> Iterator[tuple[str, int]]:
     """Topology key and signed weight of each term that means the pod."""

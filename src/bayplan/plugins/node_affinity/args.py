@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from bayplan.config.encode import v1_form
-from bayplan.config.field_errors import AsJson, FieldError, FieldPath, invalid, unsupported
+from bayplan.config.encode import encode_v1
+from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, invalid, unsupported
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import KEEP, Go, Int32, Wire
+from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, GoTypeName, Int32
 from bayplan.objects import core
 from bayplan.objects.name_validation import label_key_problems, label_value_problems
 
@@ -22,49 +22,49 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-class NodeSelectorRequirement(Wire, frozen=True):
+class NodeSelectorRequirement(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
-    key: Annotated[str, KEEP] = ""
-    operator: Annotated[str, KEEP, Go("v1.NodeSelectorOperator")] = ""
+    key: Annotated[str, NO_OMIT_EMPTY] = ""
+    operator: Annotated[str, NO_OMIT_EMPTY, GoTypeName("v1.NodeSelectorOperator")] = ""
     values: tuple[str, ...] | None = None
 
 
-class NodeSelectorTerm(Wire, frozen=True):
+class NodeSelectorTerm(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(Wire, frozen=True):
+class NodeSelector(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
-    node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], KEEP] = ()
+    node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], NO_OMIT_EMPTY] = ()
 
 
-class PreferredSchedulingTerm(Wire, frozen=True):
+class PreferredSchedulingTerm(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
-    weight: Annotated[Int32, KEEP] = 0
+    weight: Annotated[Int32, NO_OMIT_EMPTY] = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(Wire, frozen=True):
+class NodeAffinity(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
     required: NodeSelector | None = msgspec.field(default=None, name=_REQUIRED)
     preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(default=(), name=_PREFERRED)
 
 
-class NodeAffinityArgs(Wire, frozen=True):
+class NodeAffinityArgs(ConfigStruct, frozen=True):
     added_affinity: NodeAffinity | None = None
 
     @property
     def affinity(self) -> core.NodeAffinity | None:
         """The added affinity as that of a pod."""
         added = self.added_affinity
-        return None if added is None else msgspec.convert(v1_form(added), core.NodeAffinity)
+        return None if added is None else msgspec.convert(encode_v1(added), core.NodeAffinity)
 
 
 def validate(args: NodeAffinityArgs, path: FieldPath) -> list[FieldError]:
@@ -90,7 +90,7 @@ def _term(term: NodeSelectorTerm, path: FieldPath) -> Iterator[FieldError]:
 
 def _expression(expression: NodeSelectorRequirement, path: FieldPath) -> Iterator[FieldError]:
     if expression.operator not in _OPERATORS:
-        yield unsupported(path.child("operator"), AsJson(expression.operator), _OPERATORS)
+        yield unsupported(path.child("operator"), JsonValue(expression.operator), _OPERATORS)
         return
     if problems := label_key_problems(expression.key):
         yield invalid(path.child("key"), expression.key, "; ".join(problems))
@@ -103,7 +103,7 @@ def _expression(expression: NodeSelectorRequirement, path: FieldPath) -> Iterato
 
 def _values(expression: NodeSelectorRequirement, path: FieldPath) -> Iterator[FieldError]:
     values = expression.values or ()
-    shown = AsJson(expression.values)
+    shown = JsonValue(expression.values)
     match expression.operator:
         case "In" | "NotIn":
             if not values:
@@ -126,9 +126,9 @@ def _is_int64(text: str) -> bool:
 
 def _field(requirement: NodeSelectorRequirement, path: FieldPath) -> Iterator[FieldError]:
     if requirement.operator not in _FIELD_OPERATORS:
-        yield unsupported(path.child("operator"), AsJson(requirement.operator), _FIELD_OPERATORS)
+        yield unsupported(path.child("operator"), JsonValue(requirement.operator), _FIELD_OPERATORS)
     elif len(requirement.values or ()) != 1:
-        yield invalid(path.child("values"), AsJson(requirement.values), "must have one element")
+        yield invalid(path.child("values"), JsonValue(requirement.values), "must have one element")
 
 
 ARGS = ArgsKind(plugin="NodeAffinity", struct=NodeAffinityArgs, validate=validate)

@@ -11,16 +11,16 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import NarrowTo, Rejection, row_alone
+from bayplan.framework.api.plugin import PreFilterResult, Rejection, row_local
 from bayplan.framework.api.status import (
     SKIP,
     Status,
@@ -44,15 +44,15 @@ from bayplan.objects.selectors.node_selectors import (
 from bayplan.plugins.node_affinity import args as node_affinity_args
 from bayplan.plugins.node_affinity.args import NodeAffinityArgs
 from bayplan.snapshot import IntVector, NodeTable
-from bayplan.snapshot.selector_masks import where_required, where_selector, where_term
+from bayplan.snapshot.selector_masks import node_selector_mask, node_selector_term_mask, required_affinity_mask
 
 POD_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 ENFORCED_MISMATCH = "node(s) didn't match scheduler-enforced node affinity"
 CONFLICT = "pod affinity terms conflict"
 
-REQUIRED: Key[RequiredNodeAffinity] = Key("PreFilterNodeAffinity")
+REQUIRED: StateKey[RequiredNodeAffinity] = StateKey("PreFilterNodeAffinity")
 """What the pod demands of its node, compiled."""
-PREFERRED: Key[tuple[PreferredTerm, ...]] = Key("PreScoreNodeAffinity")
+PREFERRED: StateKey[tuple[PreferredTerm, ...]] = StateKey("PreScoreNodeAffinity")
 """What the pod prefers, compiled."""
 
 
@@ -61,7 +61,7 @@ class NodeAffinity:
 
     name = "NodeAffinity"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     ARGS = node_affinity_args.ARGS
 
     def __init__(self, added: core.NodeAffinity | None = None) -> None:
@@ -72,9 +72,13 @@ class NodeAffinity:
         self._prefers = bool(preferred)
 
     @property
-    def cured_by(self) -> tuple[Cure, ...]:
-        changes = Action.ADD | Action.UPDATE_NODE_LABEL
-        return (Cure.sharing(Resource.NODE, changes, required_node_affinity, self._node_matches_now),)
+    def cured_by(self) -> tuple[ClusterEventWithHint, ...]:
+        changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
+        return (
+            ClusterEventWithHint.with_hint_key(
+                EventResource.NODE, changes, required_node_affinity, self._node_matches_now
+            ),
+        )
 
     @classmethod
     def factory(cls, args: NodeAffinityArgs, handle: Handle) -> NodeAffinity:  # noqa: ARG003
@@ -83,23 +87,23 @@ class NodeAffinity:
     def signature(self, pod: Pod) -> Hashable | None:
         return frozenset(pod.spec.node_selector.items()), _node_affinity(pod)
 
-    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None:
+    def pre_filter(self, cycle: Cycle) -> PreFilterResult | Status | None:
         affinity = _node_affinity(cycle.pod)
         required = affinity.required if affinity is not None else None
         if required is None and self._added is None and not cycle.pod.spec.node_selector:
             return SKIP
         cycle.put(REQUIRED, required_node_affinity(cycle.pod))
-        names = _named_nodes(required.node_selector_terms) if required is not None else None
+        names = _required_node_names(required.node_selector_terms) if required is not None else None
         if names is None:
             return None
-        return NarrowTo(names) if names else unresolvable(CONFLICT)
+        return PreFilterResult(names) if names else unresolvable(CONFLICT)
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        matching = where_required(nodes, cycle.find(REQUIRED) or required_node_affinity(cycle.pod))
+        matching = required_affinity_mask(nodes, cycle.find(REQUIRED) or required_node_affinity(cycle.pod))
         if self._added is None:
             yield Rejection(~matching, POD_MISMATCH, resolvable=False)
             return
-        allowed = where_selector(nodes, self._added)
+        allowed = node_selector_mask(nodes, self._added)
         yield Rejection(~allowed, ENFORCED_MISMATCH, resolvable=False)
         yield Rejection(allowed & ~matching, POD_MISMATCH, resolvable=False)
 
@@ -122,24 +126,26 @@ class NodeAffinity:
                 return error(fault.reason)
         scores = np.zeros(len(nodes), dtype=np.int64)
         for preferred in (*self._added_preferred, *terms):
-            scores += preferred.weight * where_term(nodes, preferred.term)
+            scores += preferred.weight * node_selector_term_mask(nodes, preferred.term)
         return scores
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
         return default_normalize(scores)
 
-    def _node_matches_now(self, affinity: RequiredNodeAffinity, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    def _node_matches_now(
+        self, affinity: RequiredNodeAffinity, old: KubeObject | None, new: KubeObject | None
+    ) -> QueueingHint:
         """A node came, or got labels, that match now and did not before. The added affinity does not ask for before."""
         assert isinstance(new, Node)
         labels = new.metadata.labels
         for wanted in affinity.labels.requirements:  # looked up first: thousands may wait for a node of their own
             if wanted.operator == "In" and labels.get(wanted.key) not in wanted.values:
-                return Hint.SKIP
+                return QueueingHint.SKIP
         if self._added is not None and not self._added.matches(new.labels, new.name):
-            return Hint.SKIP
+            return QueueingHint.SKIP
         if not _matches(affinity, new):
-            return Hint.SKIP
-        return queue_if(not isinstance(old, Node) or not _matches(affinity, old))
+            return QueueingHint.SKIP
+        return queue_hint_if(not isinstance(old, Node) or not _matches(affinity, old))
 
 
 def _node_affinity(pod: Pod) -> core.NodeAffinity | None:
@@ -164,7 +170,7 @@ def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
     return False
 
 
-def _named_nodes(terms: tuple[NodeSelectorTerm, ...]) -> frozenset[str] | None:
+def _required_node_names(terms: tuple[NodeSelectorTerm, ...]) -> frozenset[str] | None:
     """The only nodes that the terms can match, if every term tells names; None if one leaves the name open."""
     names: frozenset[str] = frozenset()
     for term in terms:

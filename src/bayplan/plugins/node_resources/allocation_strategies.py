@@ -18,24 +18,24 @@ from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources import row_loops
 from bayplan.plugins.node_resources.fit_args import LEAST_ALLOCATED, MOST_ALLOCATED, ScoringStrategy
-from bayplan.plugins.node_resources.float_columns import AmountMirror, FloatMatrix, FloatVector
-from bayplan.plugins.node_resources.resource_columns import Cell, Demand, ResourceColumn
+from bayplan.plugins.node_resources.float_columns import FloatColumns, FloatMatrix, FloatVector
+from bayplan.plugins.node_resources.resource_columns import Demand, ResourceCell, ResourceColumn
 from bayplan.plugins.node_resources.resource_specs import MAX_CUSTOM_SCORE, MAX_UTILIZATION, UtilizationShapePoint
-from bayplan.snapshot import SMALL, BoolVector, IntVector
+from bayplan.snapshot import FLOAT_EXACT_LIMIT, BoolVector, IntVector
 
 _FLOAT_MAX_SCORE = float(MAX_SCORE)
 
-Share = Callable[[IntVector, IntVector], IntVector]
+ShareFunction = Callable[[IntVector, IntVector], IntVector]
 """`share(requested, capacity)`: 0 to 100 for one resource, where the capacity is never 0."""
 
-ShareOfFloats = Callable[[AmountMirror, Demand], FloatMatrix]
+FloatShareFunction = Callable[[FloatColumns, Demand], FloatMatrix]
 """The same in floats, for all resources and rows at once. Exact where amounts are below `SMALL`: a share that is no
 whole number is further from the next one than floats of that size are apart."""
 
-Loop = Callable[[FloatMatrix, FloatMatrix, Demand, Sequence[int], FloatVector], None]
+RowLoop = Callable[[FloatMatrix, FloatMatrix, Demand, Sequence[int], FloatVector], None]
 """The whole score as one loop over the rows."""
 
-ShareOfOne = Callable[[int, int], int]
+ScalarShareFunction = Callable[[int, int], int]
 """The same for one row."""
 
 
@@ -44,11 +44,11 @@ class AllocationScorer:
 
     def __init__(
         self,
-        share: Share,
-        share_of_one: ShareOfOne,
+        share: ShareFunction,
+        share_of_one: ScalarShareFunction,
         *,
-        of_floats: ShareOfFloats | None = None,
-        loop: Loop | None = None,
+        of_floats: FloatShareFunction | None = None,
+        loop: RowLoop | None = None,
         ignore_zero: bool = False,
     ) -> None:
         self._share = share
@@ -57,13 +57,13 @@ class AllocationScorer:
         self._share_of_one = share_of_one
         self._ignore_zero = ignore_zero
 
-    def score_floats(self, mirror: AmountMirror, demand: Demand, weights: Sequence[int]) -> IntVector | None:
+    def score_floats(self, mirror: FloatColumns, demand: Demand, weights: Sequence[int]) -> IntVector | None:
         """One score a row of the mirror; None where the strategy has no way with floats, or the pod asks too much."""
-        if self._share_of_floats is None or not demand or not all(0 <= amount < SMALL for amount in demand):
+        if self._share_of_floats is None or not demand or not all(0 <= amount < FLOAT_EXACT_LIMIT for amount in demand):
             return None
         if self._loop is not None:
             scores: FloatVector = mirror.desk[0]
-            self._loop(mirror.left, mirror.has, demand, weights, scores)
+            self._loop(mirror.free, mirror.allocatable, demand, weights, scores)
             return scores.astype(np.int64)
         shares = self._share_of_floats(mirror, demand)
         total: FloatVector = shares[0]
@@ -97,9 +97,9 @@ class AllocationScorer:
             total += share * weight
             weights = weights + weight
         divisor = np.maximum(weights, 1)  # where no resource counts the total is 0 as well
-        return rounded(total, divisor) if self._ignore_zero else quotient(total, divisor)
+        return round_half_up(total, divisor) if self._ignore_zero else quotient(total, divisor)
 
-    def score_one(self, cells: Iterable[Cell]) -> int:
+    def score_one(self, cells: Iterable[ResourceCell]) -> int:
         """The same for one row."""
         total = weights = 0
         share_of_one = self._share_of_one
@@ -123,18 +123,18 @@ def allocation_scorer(strategy: ScoringStrategy) -> AllocationScorer:
             least_allocated, least_allocated_one, of_floats=least_allocated_floats, loop=row_loops.least_allocated
         )
     if strategy.type == MOST_ALLOCATED:
-        return fuller_is_better()
+        return most_allocated_scorer()
     assert strategy.requested_to_capacity_ratio is not None
     shape = strategy.requested_to_capacity_ratio.shape
-    return AllocationScorer(along(shape), one_along(shape), ignore_zero=True)
+    return AllocationScorer(shape_function(shape), scalar_shape_function(shape), ignore_zero=True)
 
 
-def fuller_is_better() -> AllocationScorer:
+def most_allocated_scorer() -> AllocationScorer:
     return AllocationScorer(most_allocated, most_allocated_one, of_floats=most_allocated_floats)
 
 
 @lru_cache(maxsize=256)
-def column_of(demand: Demand) -> FloatMatrix:
+def demand_column(demand: Demand) -> FloatMatrix:
     """A demand as what is added to columns of amounts."""
     return np.array(demand, dtype=np.float64)[:, np.newaxis]
 
@@ -144,10 +144,10 @@ def least_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return np.where(requested > capacity, 0, free)
 
 
-def least_allocated_floats(mirror: AmountMirror, demand: Demand) -> FloatMatrix:
-    share: FloatMatrix = np.subtract(mirror.left, column_of(demand), out=mirror.desk)
+def least_allocated_floats(mirror: FloatColumns, demand: Demand) -> FloatMatrix:
+    share: FloatMatrix = np.subtract(mirror.free, demand_column(demand), out=mirror.desk)
     share *= _FLOAT_MAX_SCORE
-    share /= mirror.has
+    share /= mirror.allocatable
     if not mirror.fits_everywhere(demand):
         np.maximum(share, 0.0, out=share)
     return np.floor(share, out=share)
@@ -156,7 +156,7 @@ def least_allocated_floats(mirror: AmountMirror, demand: Demand) -> FloatMatrix:
 def least_allocated_one(requested: int, capacity: int) -> int:
     if requested > capacity:
         return 0
-    if requested >= 0 and capacity < SMALL:
+    if requested >= 0 and capacity < FLOAT_EXACT_LIMIT:
         return (capacity - requested) * MAX_SCORE // capacity
     return one_quotient(int64(int64(capacity - requested) * MAX_SCORE), capacity)
 
@@ -165,12 +165,12 @@ def most_allocated(requested: IntVector, capacity: IntVector) -> IntVector:
     return quotient(np.minimum(requested, capacity) * MAX_SCORE, capacity)
 
 
-def most_allocated_floats(mirror: AmountMirror, demand: Demand) -> FloatMatrix:
-    share: FloatMatrix = np.add(mirror.taken, column_of(demand), out=mirror.desk)
+def most_allocated_floats(mirror: FloatColumns, demand: Demand) -> FloatMatrix:
+    share: FloatMatrix = np.add(mirror.requested, demand_column(demand), out=mirror.desk)
     if not mirror.fits_everywhere(demand):
-        np.minimum(share, mirror.has, out=share)
+        np.minimum(share, mirror.allocatable, out=share)
     share *= _FLOAT_MAX_SCORE
-    share /= mirror.has
+    share /= mirror.allocatable
     return np.floor(share, out=share)
 
 
@@ -178,9 +178,9 @@ def most_allocated_one(requested: int, capacity: int) -> int:
     return one_quotient(int64(min(requested, capacity) * MAX_SCORE), capacity)
 
 
-def along(shape: Sequence[UtilizationShapePoint]) -> Share:
+def shape_function(shape: Sequence[UtilizationShapePoint]) -> ShareFunction:
     """A curve through the points of a shape. Utilizations are whole percents, so the curve is a table."""
-    curve = np.array([_height(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)], dtype=np.int64)
+    curve = np.array([_interpolate(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)], dtype=np.int64)
 
     def share(requested: IntVector, capacity: IntVector) -> IntVector:
         utilization = quotient(requested * MAX_UTILIZATION, capacity)
@@ -190,9 +190,9 @@ def along(shape: Sequence[UtilizationShapePoint]) -> Share:
     return share
 
 
-def one_along(shape: Sequence[UtilizationShapePoint]) -> ShareOfOne:
+def scalar_shape_function(shape: Sequence[UtilizationShapePoint]) -> ScalarShareFunction:
     """The same curve for one number."""
-    curve = [_height(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)]
+    curve = [_interpolate(shape, utilization) for utilization in range(MAX_UTILIZATION + 1)]
 
     def share(requested: int, capacity: int) -> int:
         if requested > capacity:
@@ -203,13 +203,13 @@ def one_along(shape: Sequence[UtilizationShapePoint]) -> ShareOfOne:
     return share
 
 
-def rounded(dividend: IntVector, divisor: IntVector | int) -> IntVector:
+def round_half_up(dividend: IntVector, divisor: IntVector | int) -> IntVector:
     """The nearest whole number, halves up: for numbers that are not negative, what Go's `math.Round` gives."""
     nearest: IntVector = (2 * dividend + divisor) // (2 * divisor)
     return nearest
 
 
-def _height(shape: Sequence[UtilizationShapePoint], utilization: int) -> int:
+def _interpolate(shape: Sequence[UtilizationShapePoint], utilization: int) -> int:
     """The score at one utilization, on a straight line between its neighbours, cut towards zero."""
     scale = MAX_SCORE // MAX_CUSTOM_SCORE
     if utilization <= shape[0].utilization:

@@ -13,38 +13,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayplan.devices.classes import ResourceClasses
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.devices.classes import ExtendedResourceClasses
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import MAX_SCORE, amounts_alone
+from bayplan.framework.api.plugin import MAX_SCORE, amounts_local
 from bayplan.framework.api.status import SKIP, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import balanced_requests
 from bayplan.plugins.go_division import one_quotient, quotient
 from bayplan.plugins.node_resources import balanced_allocation_args, row_loops
-from bayplan.plugins.node_resources.allocation_strategies import column_of
+from bayplan.plugins.node_resources.allocation_strategies import demand_column
 from bayplan.plugins.node_resources.balanced_allocation_args import NodeResourcesBalancedAllocationArgs
-from bayplan.plugins.node_resources.float_columns import AmountMirror, FloatVector
+from bayplan.plugins.node_resources.float_columns import FloatColumns, FloatVector
 from bayplan.plugins.node_resources.resource_columns import Demand, ResourceColumns
-from bayplan.snapshot import BoolVector, IntVector, NodeColumns, NodeTable, NodeView
+from bayplan.snapshot import BoolVector, IntVector, NodeColumns, NodeInfo, NodeTable
 
 _THRICE_HALF = 3 * (MAX_SCORE // 2)
 
-SCORED_REQUESTS: Key[Demand] = Key("PreScoreNodeResourcesBalancedAllocation")
+SCORED_REQUESTS: StateKey[Demand] = StateKey("PreScoreNodeResourcesBalancedAllocation")
 
 
 class NodeResourcesBalancedAllocation:
     """Prefers nodes whose resources the pod brings into balance."""
 
     name = "NodeResourcesBalancedAllocation"
-    depends_on = amounts_alone
-    by_improvement = True  # score what the pod improves; False: how balanced the node is with it, as before 1.36
+    depends_on = amounts_local
+    scores_improvement = True  # score what the pod improves; False: how balanced the node is with it, as before 1.36
     ARGS = balanced_allocation_args.ARGS
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         self._columns = ResourceColumns(args.resources, handle, guess=False)
-        self._classes = ResourceClasses(handle.catalog)
-        self._mirror = self._columns.mirror(self._row_changed)
+        self._classes = ExtendedResourceClasses(handle.catalog)
+        self._mirror = self._columns.float_columns(self._row_changed)
         # For each row of the mirror what its balance of now comes to: half + (half + after - before) / 2 is
         # (after + 3 * half - before) / 2.
         self._offset: IntVector = np.zeros(0, dtype=np.int64)
@@ -81,7 +81,7 @@ class NodeResourcesBalancedAllocation:
         after = balance(
             [each.share(column.requested) for each, column in zip(capacities, columns, strict=True)], len(nodes)
         )
-        if not self.by_improvement:
+        if not self.scores_improvement:
             return after
         before = balance(
             [each.share(column.allocated) for each, column in zip(capacities, columns, strict=True)], len(nodes)
@@ -89,21 +89,21 @@ class NodeResourcesBalancedAllocation:
         half = MAX_SCORE // 2
         return half + quotient(half + after - before, 2)
 
-    def _in_floats(self, mirror: AmountMirror, demand: Demand) -> IntVector:
+    def _in_floats(self, mirror: FloatColumns, demand: Demand) -> IntVector:
         """The same for all rows of a mirror, with the balance as it is now at hand."""
-        if row_loops.COMPILED and self.by_improvement and len(demand) == 2:
+        if row_loops.COMPILED and self.scores_improvement and len(demand) == 2:
             scores: FloatVector = mirror.desk[0]
-            row_loops.balanced_of_two(mirror.taken, mirror.has, demand, self._offset, scores)
+            row_loops.balanced_of_two(mirror.requested, mirror.allocatable, demand, self._offset, scores)
             return scores.astype(np.int64)
-        values = np.add(mirror.taken, column_of(demand), out=mirror.desk)
-        values /= mirror.has
+        values = np.add(mirror.requested, demand_column(demand), out=mirror.desk)
+        values /= mirror.allocatable
         if not mirror.fits_everywhere(demand):
             np.minimum(values, 1.0, out=values)
         if len(values) == 2:
             gain = _balanced(_half_distance(values[0], values[1], out=values[0]))
         else:
-            gain = balance([_Share(value, None) for value in values], values.shape[1])
-        if not self.by_improvement:
+            gain = balance([_UsageShare(value, None) for value in values], values.shape[1])
+        if not self.scores_improvement:
             return gain
         gain += self._offset  # what is halved is at least 0, since both balances are between 50 and 100
         gain >>= 1
@@ -114,14 +114,17 @@ class NodeResourcesBalancedAllocation:
         mirror = self._mirror
         assert mirror is not None
         if rows is None:
-            shares = [_Share(np.minimum(t / h, 1.0), None) for h, t in zip(mirror.has, mirror.taken, strict=True)]
+            shares = [
+                _UsageShare(np.minimum(t / h, 1.0), None)
+                for h, t in zip(mirror.allocatable, mirror.requested, strict=True)
+            ]
             self._offset = _THRICE_HALF - balance(shares, columns.count)
             return
         for row in rows:
-            pairs = zip(mirror.has[:, row].tolist(), mirror.taken[:, row].tolist(), strict=True)
-            self._offset[row] = _THRICE_HALF - balance_of_one([min(taken / has, 1.0) for has, taken in pairs])
+            pairs = zip(mirror.allocatable[:, row].tolist(), mirror.requested[:, row].tolist(), strict=True)
+            self._offset[row] = _THRICE_HALF - balance_of_row([min(taken / has, 1.0) for has, taken in pairs])
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         """The same for one node: for bringing what is known of a few rows up to date."""
         demand = cycle.find(SCORED_REQUESTS)
         if demand is None:
@@ -130,20 +133,20 @@ class NodeResourcesBalancedAllocation:
             return 0
         cells = self._columns.at(node, demand)
         if cells is None:
-            return int(self.score_nodes(cycle, node.alone)[0])
-        after = balance_of_one([min((taken + more) / has, 1.0) for _, has, taken, more in cells if has])
-        if not self.by_improvement:
+            return int(self.score_nodes(cycle, node.single_row_table)[0])
+        after = balance_of_row([min((taken + more) / has, 1.0) for _, has, taken, more in cells if has])
+        if not self.scores_improvement:
             return after
-        before = balance_of_one([min(taken / has, 1.0) for _, has, taken, _ in cells if has])
+        before = balance_of_row([min(taken / has, 1.0) for _, has, taken, _ in cells if has])
         half = MAX_SCORE // 2
         return half + one_quotient(half + after - before, 2)
 
     def _demand(self, cycle: Cycle) -> Demand:
-        return self._columns.demand(cycle.info.once(balanced_requests))
+        return self._columns.demand(cycle.info.cached(balanced_requests))
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
+class _UsageShare:
     """How much of one resource is taken, at most 1; 0 where a row does not have it. `known` None: all rows do."""
 
     value: FloatVector
@@ -164,13 +167,13 @@ class _Capacity:
         known: BoolVector = allocatable != 0
         return cls(np.where(known, allocatable, 1).astype(np.float64), known)
 
-    def share(self, taken: IntVector) -> _Share:
+    def share(self, taken: IntVector) -> _UsageShare:
         value = taken / self.amount
         np.minimum(value, 1.0, out=value)
-        return _Share(value if self.known is None else np.where(self.known, value, 0.0), self.known)
+        return _UsageShare(value if self.known is None else np.where(self.known, value, 0.0), self.known)
 
 
-def balance_of_one(shares: list[float]) -> int:
+def balance_of_row(shares: list[float]) -> int:
     """The balance of one row from the taken shares of the resources that it has."""
     deviation = 0.0
     if len(shares) == 2:
@@ -187,7 +190,7 @@ def balance_of_one(shares: list[float]) -> int:
     return int((1.0 - deviation) * MAX_SCORE)
 
 
-def balance(shares: list[_Share], rows: int) -> IntVector:
+def balance(shares: list[_UsageShare], rows: int) -> IntVector:
     """50 to 100 for each row; 100 where fewer than two resources count."""
     everywhere = all(share.known is None for share in shares)
     return _balanced(_deviation(shares, rows) if everywhere else _deviation_by_row(shares))
@@ -200,7 +203,7 @@ def _balanced(deviation: FloatVector) -> IntVector:
     return deviation.astype(np.int64)
 
 
-def _deviation(shares: list[_Share], rows: int) -> FloatVector:
+def _deviation(shares: list[_UsageShare], rows: int) -> FloatVector:
     """The standard deviation on rows that have every resource; for two, half of their distance is the same."""
     if len(shares) < 2:
         return np.zeros(rows)
@@ -215,7 +218,7 @@ def _half_distance(one: FloatVector, other: FloatVector, out: FloatVector | None
     return np.abs(distance, out=distance)
 
 
-def _deviation_by_row(shares: list[_Share]) -> FloatVector:
+def _deviation_by_row(shares: list[_UsageShare]) -> FloatVector:
     """The same where the number of resources differs from row to row."""
     count = np.zeros(len(shares[0].value))
     difference = np.zeros(len(count))  # of the first two that count
@@ -230,7 +233,7 @@ def _deviation_by_row(shares: list[_Share]) -> FloatVector:
     return np.where(count > 2, _standard_deviation(shares, np.maximum(count, 1.0)), of_two)
 
 
-def _standard_deviation(shares: list[_Share], count: FloatVector | np.float64) -> FloatVector:
+def _standard_deviation(shares: list[_UsageShare], count: FloatVector | np.float64) -> FloatVector:
     """Of the population. Adding the 0 of a resource that a row lacks changes no bit of a sum."""
     total = np.zeros(len(shares[0].value))
     for share in shares:

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from bayplan.config.field_errors import FieldError, FieldPath, duplicate, invalid
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import Wire
+from bayplan.config.schema import ConfigStruct
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec, with_weights
 
 
-class NodeResourcesBalancedAllocationArgs(Wire, frozen=True):
+class NodeResourcesBalancedAllocationArgs(ConfigStruct, frozen=True):
     resources: tuple[ResourceSpec, ...] = ()
 
 

@@ -19,7 +19,7 @@ from bayplan.objects.core import NodeSelector
 from bayplan.objects.resource import DeviceClass, ResourceSlice
 from bayplan.objects.selectors.node_selectors import compile_node_selector
 from bayplan.snapshot import BoolVector, IntVector, NodeTable
-from bayplan.snapshot.selector_masks import where_selector
+from bayplan.snapshot.selector_masks import node_selector_mask
 
 
 class DeviceTotals:
@@ -72,16 +72,18 @@ def _visible(
     """Devices, the entries that reach them, and the entries for which that cannot be told."""
     spec = published.slice.spec
     if not spec.per_device_node_selection:
-        mask, broken = _reach(nodes, spec.node_name, spec.all_nodes, spec.node_selector, otherwise=True)
+        mask, broken = _entries_reached(nodes, spec.node_name, spec.all_nodes, spec.node_selector, otherwise=True)
         yield published.devices, mask, broken
         return
     for each in published.devices:
         device = each.device
-        mask, broken = _reach(nodes, device.node_name, device.all_nodes, device.node_selector, otherwise=False)
+        mask, broken = _entries_reached(
+            nodes, device.node_name, device.all_nodes, device.node_selector, otherwise=False
+        )
         yield (each,), mask, broken
 
 
-def _reach(
+def _entries_reached(
     nodes: NodeTable, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None, *, otherwise: bool
 ) -> tuple[BoolVector, BoolVector]:
     """Entries that a place names (`otherwise` where it names none), and entries for which a malformed selector leaves
@@ -94,4 +96,4 @@ def _reach(
     if selector is None:
         return np.full(len(nodes), otherwise, dtype=np.bool_), nobody
     matcher = compile_node_selector(selector)
-    return (nobody, ~nobody) if matcher.errors else (where_selector(nodes, matcher), nobody)
+    return (nobody, ~nobody) if matcher.errors else (node_selector_mask(nodes, matcher), nobody)

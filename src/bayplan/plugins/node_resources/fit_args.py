@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from bayplan.config.field_errors import AsJson, FieldError, FieldPath, forbidden, invalid, required, unsupported
+from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, forbidden, invalid, required, unsupported
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import Go, Wire
+from bayplan.config.schema import ConfigStruct, GoTypeName
 from bayplan.objects.name_validation import label_key_problems
 from bayplan.plugins.node_resources.resource_specs import (
     DEFAULT_RESOURCES,
@@ -26,12 +26,12 @@ REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
 STRATEGIES = (LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO)
 
 
-class RequestedToCapacityRatioParam(Wire, frozen=True):
+class RequestedToCapacityRatioParam(ConfigStruct, frozen=True):
     shape: tuple[UtilizationShapePoint, ...] = ()
 
 
-class ScoringStrategy(Wire, frozen=True):
-    type: Annotated[str, Go("v1.ScoringStrategyType")] = ""
+class ScoringStrategy(ConfigStruct, frozen=True):
+    type: Annotated[str, GoTypeName("v1.ScoringStrategyType")] = ""
     resources: tuple[ResourceSpec, ...] = ()
     requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
 
@@ -39,7 +39,7 @@ class ScoringStrategy(Wire, frozen=True):
 _DEFAULT_STRATEGY = ScoringStrategy(LEAST_ALLOCATED, DEFAULT_RESOURCES)
 
 
-class NodeResourcesFitArgs(Wire, frozen=True):
+class NodeResourcesFitArgs(ConfigStruct, frozen=True):
     ignored_resources: tuple[str, ...] = ()
     ignored_resource_groups: tuple[str, ...] = ()
     scoring_strategy: ScoringStrategy | None = None
@@ -79,7 +79,7 @@ def _groups(groups: tuple[str, ...], path: FieldPath) -> Iterator[FieldError]:
 
 def _strategy(strategy: ScoringStrategy, path: FieldPath) -> Iterator[FieldError]:
     if strategy.type not in STRATEGIES:
-        yield unsupported(path.child("type"), AsJson(strategy.type), STRATEGIES)
+        yield unsupported(path.child("type"), JsonValue(strategy.type), STRATEGIES)
     yield from validate_weights(strategy.resources, path.child("resources"))
     ratio, ratio_path = strategy.requested_to_capacity_ratio, path.child("requestedToCapacityRatio")
     if strategy.type != REQUESTED_TO_CAPACITY_RATIO:

@@ -1,28 +1,28 @@
 cimport cython
 from bayplan.snapshot.columns cimport NodeColumns as CNodeColumns
-from bayplan.snapshot.journal cimport Journal as CJournal
+from bayplan.snapshot.journal cimport ChangeJournal as CChangeJournal
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 
-cdef class Follower:
+cdef class SnapshotCursor:
     cdef public object _snapshot
     cdef public Py_ssize_t _layout, _cursor
-    @cython.locals(touched=CJournal, row=Py_ssize_t)
+    @cython.locals(touched=CChangeJournal, row=Py_ssize_t)
     cpdef object changed(self, CSnapshot snapshot)
     cpdef start_over(self)
 
-cdef class LeastRoom:
-    cdef public Follower _follower
+cdef class MinimumFree:
+    cdef public SnapshotCursor _follower
     cdef public dict _free, _least
     @cython.locals(columns=CNodeColumns)
     cpdef follow(self, CSnapshot snapshot)
     cpdef object of(self, CNodeColumns columns, Py_ssize_t number)
 
-cdef class AmountMirror:
+cdef class FloatColumns:
     cdef public tuple _sources
     cdef public object _changed
-    cdef public Follower _follower
+    cdef public SnapshotCursor _follower
     cdef public bint _usable
-    cdef public object has, taken, left, desk
+    cdef public object allocatable, requested, free, desk
     cdef public list _least
     cpdef bint fits_everywhere(self, object demand)
     @cython.locals(columns=CNodeColumns)

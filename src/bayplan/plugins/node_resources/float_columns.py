@@ -1,8 +1,8 @@
 """What is computed of amounts on all rows again and again, kept at hand and following one snapshot.
 
 Columns of amounts are whole numbers. Shares of them are computed faster from floats, which are exact as long as every
-amount is small (`SMALL`), and converting a column costs as much as dividing it: `AmountMirror` has them converted. Most
-pods find room everywhere: `LeastRoom` knows how little of a resource any row has left, which says so without looking.
+amount is small (`SMALL`), and converting a column costs as much as dividing it: `FloatColumns` has them converted. Most
+pods find room everywhere: `MinimumFree` knows how little of a resource any row has left, which says so without looking.
 Both bring up to date the rows that changed: a few assignments after a placement.
 """
 
@@ -23,11 +23,11 @@ FloatMatrix = npt.NDArray[np.float64]
 RowsChanged = Callable[[NodeColumns, Collection[int] | None], None]
 """Told of rows of a mirror that changed; None: of all."""
 
-_WORTH_COPYING = 64
+_MAX_ROWS_IN_PLACE = 64
 """When more rows than this changed, whole columns are converted."""
 
 
-class Follower:
+class SnapshotCursor:
     """Which rows of one snapshot have changed since it was last asked."""
 
     __slots__ = ("_cursor", "_layout", "_snapshot")
@@ -47,17 +47,17 @@ class Follower:
         else:
             self._snapshot, self._layout = weakref.ref(snapshot), snapshot.layout
         self._cursor = touched.end
-        return None if rows is None or len(rows) > _WORTH_COPYING else rows
+        return None if rows is None or len(rows) > _MAX_ROWS_IN_PLACE else rows
 
     def start_over(self) -> None:
         self._layout = -1
 
 
-class LeastRoom:
+class MinimumFree:
     """How little of a resource the fullest row has left."""
 
     def __init__(self) -> None:
-        self._follower = Follower()
+        self._follower = SnapshotCursor()
         self._free: dict[int, IntVector] = {}
         self._least: dict[int, int] = {}
 
@@ -70,7 +70,7 @@ class LeastRoom:
             return
         for number, free in self._free.items():
             for row in rows:
-                left = _left(columns, number, row)
+                left = _free_amount(columns, number, row)
                 known = self._least.get(number)
                 if known is not None and left <= known:
                     self._least[number] = left
@@ -91,13 +91,14 @@ class LeastRoom:
         return least
 
 
-def _left(columns: NodeColumns, number: int, row: int) -> int:
+def _free_amount(columns: NodeColumns, number: int, row: int) -> int:
     taken = columns.pod_count.item(row) if number == PODS else columns.requested.item(number, row)
     return columns.allocatable.item(number, row) - taken
 
 
-class AmountMirror:
-    """What rows have of some resources, what is taken of it and left: `has[i]`, `taken[i]`, `left[i]`, one entry a row.
+class FloatColumns:
+    """What rows have of some resources, what is taken of it and left: `allocatable[i]`, `requested[i]`, `free[i]`, one
+    entry a row.
 
     `changed(columns, rows)` tells whoever keeps something of their own for each row; None: all rows.
     """
@@ -110,11 +111,11 @@ class AmountMirror:
     ) -> None:
         self._sources = tuple(zip(numbers, guessed, strict=True))
         self._changed = changed
-        self._follower = Follower()
+        self._follower = SnapshotCursor()
         self._usable = False
-        self.has: FloatMatrix = np.zeros((0, 0))
-        self.taken: FloatMatrix = np.zeros((0, 0))
-        self.left: FloatMatrix = np.zeros((0, 0))
+        self.allocatable: FloatMatrix = np.zeros((0, 0))
+        self.requested: FloatMatrix = np.zeros((0, 0))
+        self.free: FloatMatrix = np.zeros((0, 0))
         self.desk: FloatMatrix = np.zeros((0, 0))  # as large as these, for whoever computes: nothing stays on it
         self._least: list[float | None] = []  # what the fullest row has left; None: to be looked for
 
@@ -123,7 +124,7 @@ class AmountMirror:
         for place, amount in enumerate(demand):
             least = self._least[place]
             if least is None:
-                least = self._least[place] = self.left[place].min().item() if self.left.shape[1] else 0.0
+                least = self._least[place] = self.free[place].min().item() if self.free.shape[1] else 0.0
             if amount > least:
                 return False
         return True
@@ -142,15 +143,17 @@ class AmountMirror:
 
     def _copy_all(self, columns: NodeColumns) -> None:
         count = columns.count
-        self.has = np.array([columns.allocatable[number, :count] for number, _ in self._sources], dtype=np.float64)
-        self.taken = np.array(
+        self.allocatable = np.array(
+            [columns.allocatable[number, :count] for number, _ in self._sources], dtype=np.float64
+        )
+        self.requested = np.array(
             [(columns.nonzero if guess else columns.requested)[number, :count] for number, guess in self._sources],
             dtype=np.float64,
         )
-        self.left = self.has - self.taken
-        self.desk = np.empty_like(self.left)
+        self.free = self.allocatable - self.requested
+        self.desk = np.empty_like(self.free)
         self._least = [None] * len(self._sources)
-        self._usable = bool(self.has.all())
+        self._usable = bool(self.allocatable.all())
         if self._changed is not None and self._usable:
             self._changed(columns, None)
 
@@ -163,8 +166,8 @@ class AmountMirror:
                     self._usable = False
                     return
                 taken = (columns.nonzero if guess else columns.requested).item(number, row)
-                self.has[place, row] = has
-                self.taken[place, row] = taken
+                self.allocatable[place, row] = has
+                self.requested[place, row] = taken
                 self._set_left(place, row, float(has - taken))
         if self._changed is not None:
             self._changed(columns, rows)
@@ -173,6 +176,6 @@ class AmountMirror:
         least = self._least[place]
         if least is not None and left <= least:
             self._least[place] = left
-        elif self.left.item(place, row) == least:  # it was the fullest, perhaps
+        elif self.free.item(place, row) == least:  # it was the fullest, perhaps
             self._least[place] = None
-        self.left[place, row] = left
+        self.free[place, row] = left

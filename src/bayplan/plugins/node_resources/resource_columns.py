@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bayplan.devices.classes import ResourceClasses
+from bayplan.devices.classes import ExtendedResourceClasses
 from bayplan.framework.api.handle import Handle
 from bayplan.objects.resources import CPU, EPHEMERAL_STORAGE, MEMORY, is_dra_extended_resource_name, is_scalar_resource
 from bayplan.plugins.node_resources.device_totals import DeviceTotals
-from bayplan.plugins.node_resources.float_columns import AmountMirror, RowsChanged
+from bayplan.plugins.node_resources.float_columns import FloatColumns, RowsChanged
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec
-from bayplan.snapshot import IntVector, NodeTable, NodeView
+from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 
 Demand = tuple[int, ...]
 """What the pod asks for, in the order of the configured resources."""
@@ -38,13 +38,13 @@ class ResourceColumn(NamedTuple):
         return self.allocated + self.demand
 
 
-Cell = tuple[int, int, int, int]
+ResourceCell = tuple[int, int, int, int]
 """The same on one row: weight, allocatable, allocated, demand."""
 
 _FIXED = {CPU: 0, MEMORY: 1, EPHEMERAL_STORAGE: 2}
 """Resources that every cluster has, by the number of their column."""
 
-_GUESSED = {CPU: 0, MEMORY: 1}
+_WITH_DEFAULT_REQUEST = {CPU: 0, MEMORY: 1}
 """Resources with a column of guesses for containers that ask for nothing, by its number."""
 
 
@@ -55,15 +55,17 @@ class ResourceColumns:
         self._specs = tuple(specs)
         self._guess = guess
         self._only_fixed = all(spec.name in _FIXED for spec in self._specs)
-        self._classes = ResourceClasses(handle.catalog)
+        self._classes = ExtendedResourceClasses(handle.catalog)
         self._devices = DeviceTotals(handle)
 
-    def mirror(self, changed: RowsChanged | None = None) -> AmountMirror | None:
+    def float_columns(self, changed: RowsChanged | None = None) -> FloatColumns | None:
         """The resources as floats, where these are resources that every cluster has."""
         if not self._only_fixed:
             return None
         numbers = [_FIXED[spec.name] for spec in self._specs]
-        return AmountMirror(numbers, [self._guess and spec.name in _GUESSED for spec in self._specs], changed)
+        return FloatColumns(
+            numbers, [self._guess and spec.name in _WITH_DEFAULT_REQUEST for spec in self._specs], changed
+        )
 
     def demand(self, requests: Mapping[str, int]) -> Demand:
         return tuple(requests.get(spec.name, 0) for spec in self._specs)
@@ -75,15 +77,15 @@ class ResourceColumns:
                 allocatable, allocated = self._columns(nodes, spec.name)
                 yield ResourceColumn(spec.weight, allocatable, allocated, amount)
 
-    def summed(self, nodes: NodeTable, demand: Demand) -> Iterator[Cell]:
+    def with_demand(self, nodes: NodeTable, demand: Demand) -> Iterator[ResourceCell]:
         """The same of all rows together, as if they were one node. Devices stand in for nothing here."""
         for spec, amount in zip(self._specs, demand, strict=True):
             if amount or not is_scalar_resource(spec.name):
-                allocatable, allocated = self._own(nodes, spec.name)
+                allocatable, allocated = self._resource_on_node(nodes, spec.name)
                 there = allocatable != 0
                 yield spec.weight, int(allocatable.sum()), int(allocated[there].sum()), amount
 
-    def at(self, node: NodeView, demand: Demand) -> list[Cell] | None:
+    def at(self, node: NodeInfo, demand: Demand) -> list[ResourceCell] | None:
         """The same for one row, as plain numbers; None where devices may stand in, which only columns can say."""
         if not self._only_fixed:
             return self._cells(node, demand)
@@ -96,13 +98,13 @@ class ResourceColumns:
             cells.append((spec.weight, allocatable.item(number, row), allocated.item(number, row), amount))
         return cells
 
-    def _cells(self, node: NodeView, demand: Demand) -> list[Cell] | None:
+    def _cells(self, node: NodeInfo, demand: Demand) -> list[ResourceCell] | None:
         columns, row = node.columns, node.row
         cells = []
         for spec, amount in zip(self._specs, demand, strict=True):
             name = spec.name
-            if name in _GUESSED and self._guess:
-                allocated = columns.nonzero.item(_GUESSED[name], row)
+            if name in _WITH_DEFAULT_REQUEST and self._guess:
+                allocated = columns.nonzero.item(_WITH_DEFAULT_REQUEST[name], row)
             elif name in _FIXED:
                 allocated = node.requested(name)
             elif not is_scalar_resource(name):
@@ -117,12 +119,12 @@ class ResourceColumns:
         return cells
 
     def _columns(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
-        allocatable, allocated = self._own(nodes, name)
+        allocatable, allocated = self._resource_on_node(nodes, name)
         if name in _FIXED or not is_scalar_resource(name):
             return allocatable, allocated
         return self._with_devices(nodes, name, allocatable, allocated)
 
-    def _own(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
+    def _resource_on_node(self, nodes: NodeTable, name: str) -> tuple[IntVector, IntVector]:
         """What nodes have by themselves."""
         if self._guess and name == CPU:
             return nodes.allocatable(CPU), nodes.nonzero_cpu

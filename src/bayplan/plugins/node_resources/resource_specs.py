@@ -8,25 +8,25 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from bayplan.config.field_errors import FieldError, FieldPath, invalid, required
-from bayplan.config.schema import KEEP, Int32, Int64, Wire
+from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, Int32, Int64
 
 MAX_UTILIZATION = 100
 MAX_CUSTOM_SCORE = 10
 MAX_RESOURCE_WEIGHT = 100
 
 
-class ResourceSpec(Wire, frozen=True):
+class ResourceSpec(ConfigStruct, frozen=True):
     """A resource and how much it counts."""
 
-    name: Annotated[str, KEEP] = ""
+    name: Annotated[str, NO_OMIT_EMPTY] = ""
     weight: Int64 = 0
 
 
-class UtilizationShapePoint(Wire, frozen=True):
+class UtilizationShapePoint(ConfigStruct, frozen=True):
     """The score at one utilization; between two points it runs in a straight line."""
 
-    utilization: Annotated[Int32, KEEP] = 0
-    score: Annotated[Int32, KEEP] = 0
+    utilization: Annotated[Int32, NO_OMIT_EMPTY] = 0
+    score: Annotated[Int32, NO_OMIT_EMPTY] = 0
 
 
 DEFAULT_RESOURCES = (ResourceSpec("cpu", 1), ResourceSpec("memory", 1))

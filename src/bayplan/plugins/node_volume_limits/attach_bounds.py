@@ -13,24 +13,24 @@ import numpy as np
 
 from bayplan.objects.storage import CsiNode, VolumeAttachment
 from bayplan.snapshot import BoolVector, IntVector, NodeColumns, PodInfo, Snapshot
-from bayplan.volumes.limits import Attachable, attach_limits, attachable, attachments_by_node
-from bayplan.volumes.lookup import Derived, VolumeLookup
+from bayplan.volumes.limits import AttachableVolume, attach_limits, attachable_volumes, attachments_by_node
+from bayplan.volumes.lookup import RevisionCache, VolumeLookup
 
 UNLIMITED = np.iinfo(np.int64).max
 
 
-class AttachColumns:
+class AttachBounds:
     """Bounds on what is attached to each row of the snapshot that was followed last."""
 
     def __init__(self, lookup: VolumeLookup) -> None:
         self._lookup = lookup
-        self.limits = Derived(lookup, CsiNode, _limits_by_node)
-        self.attachments = Derived(lookup, VolumeAttachment, attachments_by_node)
+        self.limits = RevisionCache(lookup, CsiNode, _limits_by_node)
+        self.attachments = RevisionCache(lookup, VolumeAttachment, attachments_by_node)
         self._columns: NodeColumns | None = None
         self._seen: tuple[object, ...] = ()
         self._generation = -1
         self._pods: list[list[PodInfo]] = []
-        self._volumes: list[tuple[Attachable, ...]] = []
+        self._volumes: list[tuple[AttachableVolume, ...]] = []
         self._at_most = np.zeros(0, dtype=np.int64)
         self._may_break = np.zeros(0, dtype=np.bool_)
         self._tightest: dict[str, IntVector] = {}
@@ -38,7 +38,7 @@ class AttachColumns:
         self._limited = np.zeros(0, dtype=np.bool_)
         self._attached = np.zeros(0, dtype=np.int64)
 
-    def follow(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Bring the columns up to date. All of them have one entry a row of the snapshot."""
         columns = snapshot.nodes
         if columns is not self._columns:
@@ -51,7 +51,7 @@ class AttachColumns:
             self._follow_objects(columns)
             self._seen = seen
 
-    def volumes(self, row: int) -> tuple[Attachable, ...]:
+    def volumes(self, row: int) -> tuple[AttachableVolume, ...]:
         """The volumes of the pods on a row that may be attached."""
         return self._volumes[row]
 
@@ -75,9 +75,9 @@ class AttachColumns:
         self._at_most = np.resize(self._at_most, columns.count) if before else np.zeros(columns.count, dtype=np.int64)
         self._may_break = np.resize(self._may_break, columns.count) if before else np.zeros(columns.count, np.bool_)
         for row in changed:
-            volumes = self._volumes[row] = tuple(attachable(info.pod for info in pods[row]))
+            volumes = self._volumes[row] = tuple(attachable_volumes(info.pod for info in pods[row]))
             self._at_most[row] = len(volumes)
-            self._may_break[row] = any(volume.may_break for volume in volumes)
+            self._may_break[row] = any(volume.may_raise for volume in volumes)
 
     def _follow_objects(self, columns: NodeColumns) -> None:
         limits, count = self.limits.get(), columns.count

@@ -14,34 +14,34 @@ import numpy as np
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.plugin import Rejection, row_local
 from bayplan.framework.api.status import SKIP, Code, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttachment
-from bayplan.plugins.node_volume_limits.attach_bounds import AttachColumns
+from bayplan.plugins.node_volume_limits.attach_bounds import AttachBounds
 from bayplan.snapshot import BoolVector, NodeTable
 from bayplan.volumes.claims import ClaimNames, used_claims
 from bayplan.volumes.csi import inline_handle, inline_plugin
 from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.limits import (
-    Attachable,
+    AttachableVolume,
     Attached,
     MissingClaimError,
     attach_limits,
-    attachable,
+    attachable_volumes,
     attached_objects,
     attached_volumes,
-    counts,
     exceeds,
+    is_attachable,
     new_volumes,
 )
 from bayplan.volumes.lookup import VolumeLookup
@@ -49,24 +49,24 @@ from bayplan.volumes.lookup import VolumeLookup
 REASON = "node(s) exceed max volume count"
 
 
-def limit_raised(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_csi_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """Some driver can attach more than before; one without a number counts as none."""
     assert isinstance(old, CsiNode)
     assert isinstance(new, CsiNode)
     before = attach_limits(old)
-    return queue_if(any(count > before.get(driver, 0) for driver, count in attach_limits(new).items()))
+    return queue_hint_if(any(count > before.get(driver, 0) for driver, count in attach_limits(new).items()))
 
 
-def volumes_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_pod_delete(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A pod went that was, or was about to be, on a node with something attached."""
     assert isinstance(old, Pod)
     placed = old.spec.node_name or old.status.nominated_node_name
-    return queue_if(bool(placed) and any(counts(volume) for volume in old.spec.volumes))
+    return queue_hint_if(bool(placed) and any(is_attachable(volume) for volume in old.spec.volumes))
 
 
-def own_claim_added(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_claim_add(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(claims.include(new))
+    return queue_hint_if(claims.include(new))
 
 
 def has_claims(pod: Pod) -> bool | None:
@@ -76,18 +76,18 @@ def has_claims(pod: Pod) -> bool | None:
     return any(volume.persistent_volume_claim is not None for volume in pod.spec.volumes)
 
 
-def attachment_gone(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_attachment_delete(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A volume was detached somewhere: of interest to claims, and to in-tree disks of the same driver."""
     assert isinstance(old, VolumeAttachment)
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
-            return Hint.QUEUE
+            return QueueingHint.QUEUE
         plugin = inline_plugin(volume)
         if plugin is not None and plugin.migrated:
             inline_handle(volume)  # raises where the disk has no translation, which is worth another try
         if plugin is not None and plugin.driver == old.spec.attacher:
-            return Hint.QUEUE
-    return Hint.SKIP
+            return QueueingHint.QUEUE
+    return QueueingHint.SKIP
 
 
 class NodeVolumeLimits:
@@ -95,19 +95,23 @@ class NodeVolumeLimits:
 
     name = "NodeVolumeLimits"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     per_row = True
     cured_by = (
-        Cure(Resource.CSI_NODE, Action.ADD),
-        Cure(Resource.CSI_NODE, Action.UPDATE, limit_raised, reads=nothing),
-        Cure(Resource.POD, Action.DELETE, volumes_released, reads=nothing),
-        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, used_claims, own_claim_added),
-        Cure(Resource.VOLUME_ATTACHMENT, Action.DELETE, attachment_gone, reads=has_claims),
+        ClusterEventWithHint(EventResource.CSI_NODE, ActionType.ADD),
+        ClusterEventWithHint(EventResource.CSI_NODE, ActionType.UPDATE, hint_on_csi_node_change, hint_key=no_hint_key),
+        ClusterEventWithHint(EventResource.POD, ActionType.DELETE, hint_on_pod_delete, hint_key=no_hint_key),
+        ClusterEventWithHint.with_hint_key(
+            EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, used_claims, hint_on_claim_add
+        ),
+        ClusterEventWithHint(
+            EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, hint_on_attachment_delete, hint_key=has_claims
+        ),
     )
 
     def __init__(self, handle: Handle) -> None:
         self._lookup: VolumeLookup = handle.catalog
-        self._columns = AttachColumns(self._lookup)
+        self._columns = AttachBounds(self._lookup)
 
     @classmethod
     def factory(cls, args: object, handle: Handle) -> NodeVolumeLimits:  # noqa: ARG003
@@ -115,26 +119,26 @@ class NodeVolumeLimits:
 
     def signature(self, pod: Pod) -> Hashable | None:
         """A pod with nothing to attach is not concerned; otherwise answers depend on claims and volumes."""
-        return None if any(counts(volume) for volume in pod.spec.volumes) else ()
+        return None if any(is_attachable(volume) for volume in pod.spec.volumes) else ()
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        return None if any(counts(volume) for volume in cycle.pod.spec.volumes) else SKIP
+        return None if any(is_attachable(volume) for volume in cycle.pod.spec.volumes) else SKIP
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         if not cycle.pod.spec.volumes:
             return
         whole = nodes.columns is cycle.snapshot.nodes  # else a fork of a few rows, of which no columns are kept
         if whole:
-            self._columns.follow(cycle.snapshot)
-            with_csi_node = nodes.pick(self._columns.with_csi_node)
+            self._columns.update(cycle.snapshot)
+            with_csi_node = nodes.column_at_rows(self._columns.with_csi_node)
         else:
             known = self._columns.limits.get()
             with_csi_node = np.fromiter((name in known for name in nodes.names), np.bool_, len(nodes))
         for migrated, mask in ((False, ~with_csi_node), (True, with_csi_node)):
             if mask.any():
-                yield from self._judge(cycle.pod, nodes, mask, migrated=migrated, whole=whole)
+                yield from self._reject_full_nodes(cycle.pod, nodes, mask, migrated=migrated, whole=whole)
 
-    def _judge(
+    def _reject_full_nodes(
         self, pod: Pod, nodes: NodeTable, mask: BoolVector, *, migrated: bool, whole: bool
     ) -> Iterator[Rejection]:
         """The rejections among rows that agree in whether they have a CSINode."""
@@ -149,7 +153,7 @@ class NodeVolumeLimits:
         if not new or not migrated:
             return
         if whole:
-            mask = mask & nodes.pick(self._columns.needs_counting(set(new.values()), len(new)))
+            mask = mask & nodes.column_at_rows(self._columns.needs_counting(set(new.values()), len(new)))
         yield from self._count(new, nodes, mask, whole=whole)
 
     def _count(self, new: Attached, nodes: NodeTable, mask: BoolVector, *, whole: bool) -> Iterator[Rejection]:
@@ -157,7 +161,7 @@ class NodeVolumeLimits:
         full = np.zeros(len(nodes), dtype=np.bool_)
         for position in np.flatnonzero(mask).tolist():
             node = nodes[position]
-            volumes = self._columns.volumes(node.row) if whole else attachable(info.pod for info in node.pods)
+            volumes = self._columns.volumes(node.row) if whole else attachable_volumes(info.pod for info in node.pods)
             try:
                 full[position] = self._is_full(new, node.name, volumes)
             except VolumeError as fault:
@@ -166,7 +170,7 @@ class NodeVolumeLimits:
                 yield Rejection(broken, str(fault), code=Code.ERROR)
         yield Rejection(full, REASON)
 
-    def _is_full(self, new: Attached, node_name: str, volumes: Iterable[Attachable]) -> bool:
+    def _is_full(self, new: Attached, node_name: str, volumes: Iterable[AttachableVolume]) -> bool:
         limits = self._columns.limits.get()[node_name]
         if not limits:
             return False

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.config.encode import v1_form
+from bayplan.config.encode import encode_v1
 from bayplan.config.field_errors import (
-    AsJson,
     FieldError,
     FieldPath,
+    JsonValue,
     duplicate,
     forbidden,
     invalid,
@@ -20,7 +20,7 @@ from bayplan.config.field_errors import (
     unsupported,
 )
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import KEEP, Go, Int32, Wire
+from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, GoTypeName, Int32
 from bayplan.objects import core
 from bayplan.objects.name_validation import label_key_problems
 
@@ -28,30 +28,30 @@ SYSTEM_DEFAULTING = "System"
 LIST_DEFAULTING = "List"
 _WHEN_UNSATISFIABLE = ("DoNotSchedule", "ScheduleAnyway")
 
-InclusionPolicy = Annotated[str, Go("v1.NodeInclusionPolicy")]
+InclusionPolicy = Annotated[str, GoTypeName("v1.NodeInclusionPolicy")]
 
 
-class LabelSelectorRequirement(Wire, frozen=True):
+class LabelSelectorRequirement(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
-    key: Annotated[str, KEEP] = ""
-    operator: Annotated[str, KEEP, Go("v1.LabelSelectorOperator")] = ""
+    key: Annotated[str, NO_OMIT_EMPTY] = ""
+    operator: Annotated[str, NO_OMIT_EMPTY, GoTypeName("v1.LabelSelectorOperator")] = ""
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(Wire, frozen=True):
+class LabelSelector(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-class TopologySpreadConstraint(Wire, frozen=True):
+class TopologySpreadConstraint(ConfigStruct, frozen=True):
     tagged: ClassVar[bool] = True
 
-    max_skew: Annotated[Int32, KEEP] = 0
-    topology_key: Annotated[str, KEEP] = ""
-    when_unsatisfiable: Annotated[str, KEEP, Go("v1.UnsatisfiableConstraintAction")] = ""
+    max_skew: Annotated[Int32, NO_OMIT_EMPTY] = 0
+    topology_key: Annotated[str, NO_OMIT_EMPTY] = ""
+    when_unsatisfiable: Annotated[str, NO_OMIT_EMPTY, GoTypeName("v1.UnsatisfiableConstraintAction")] = ""
     label_selector: LabelSelector | None = None
     min_domains: Int32 | None = None
     node_affinity_policy: InclusionPolicy | None = None
@@ -59,15 +59,15 @@ class TopologySpreadConstraint(Wire, frozen=True):
     match_label_keys: tuple[str, ...] = ()
 
 
-class PodTopologySpreadArgs(Wire, frozen=True):
+class PodTopologySpreadArgs(ConfigStruct, frozen=True):
     default_constraints: tuple[TopologySpreadConstraint, ...] = ()
-    defaulting_type: Annotated[str, Go("v1.PodTopologySpreadConstraintsDefaulting")] = ""
+    defaulting_type: Annotated[str, GoTypeName("v1.PodTopologySpreadConstraintsDefaulting")] = ""
 
     @property
     def constraints(self) -> tuple[core.TopologySpreadConstraint, ...]:
         """The given constraints as those of a pod."""
         return tuple(
-            msgspec.convert(v1_form(constraint), core.TopologySpreadConstraint)
+            msgspec.convert(encode_v1(constraint), core.TopologySpreadConstraint)
             for constraint in self.default_constraints
         )
 
@@ -92,9 +92,9 @@ def validate(args: PodTopologySpreadArgs, path: FieldPath) -> list[FieldError]:
 def _defaulting_type(args: PodTopologySpreadArgs, path: FieldPath) -> Iterator[FieldError]:
     kind = args.defaulting_type
     if kind not in (SYSTEM_DEFAULTING, LIST_DEFAULTING):
-        yield unsupported(path, AsJson(kind), (SYSTEM_DEFAULTING, LIST_DEFAULTING))
+        yield unsupported(path, JsonValue(kind), (SYSTEM_DEFAULTING, LIST_DEFAULTING))
     elif kind == SYSTEM_DEFAULTING and args.default_constraints:
-        yield invalid(path, AsJson(kind), "when .defaultConstraints are not empty")
+        yield invalid(path, JsonValue(kind), "when .defaultConstraints are not empty")
 
 
 def _constraint(constraint: TopologySpreadConstraint, path: FieldPath) -> Iterator[FieldError]:
@@ -109,7 +109,7 @@ def _constraint(constraint: TopologySpreadConstraint, path: FieldPath) -> Iterat
     if not action:
         yield required(action_path, "can not be empty")
     elif action not in _WHEN_UNSATISFIABLE:
-        yield unsupported(action_path, AsJson(action), _WHEN_UNSATISFIABLE)
+        yield unsupported(action_path, JsonValue(action), _WHEN_UNSATISFIABLE)
     if constraint.label_selector is not None:
         message = "constraint must not define a selector, as they deduced for each pod"
         yield forbidden(path.child("labelSelector"), message)

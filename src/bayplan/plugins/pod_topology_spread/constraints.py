@@ -34,7 +34,7 @@ SYSTEM_DEFAULTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class SpreadConstraint:
     """One constraint, ready to be evaluated."""
 
     max_skew: int
@@ -54,7 +54,7 @@ class Constraint:
         return not selector.everything and not selector.nothing and self.counts(pod)
 
 
-def own_constraints(pod: Pod, action: str) -> tuple[Constraint, ...]:
+def own_constraints(pod: Pod, action: str) -> tuple[SpreadConstraint, ...]:
     """The pod's constraints of one kind. Raises `SelectorError` where a selector is malformed."""
     return tuple(
         _constraint(raw, _own_selector(raw, pod))
@@ -65,16 +65,16 @@ def own_constraints(pod: Pod, action: str) -> tuple[Constraint, ...]:
 
 def default_constraints(
     defaults: Iterable[TopologySpreadConstraint], pod: Pod, catalog: Catalog, action: str
-) -> tuple[Constraint, ...]:
+) -> tuple[SpreadConstraint, ...]:
     """The profile's constraints of one kind, for the pods that belong together with this one."""
     wanted = [raw for raw in defaults if raw.when_unsatisfiable == action]
     if not wanted:
         return ()
-    selector = siblings(pod, catalog)
+    selector = default_selector(pod, catalog)
     return () if selector.everything else tuple(_constraint(raw, selector) for raw in wanted)
 
 
-def siblings(pod: Pod, catalog: Catalog) -> LabelMatcher:
+def default_selector(pod: Pod, catalog: Catalog) -> LabelMatcher:
     """The selector of the pod's services and owner together; of everything where it has neither."""
     labels: dict[str, str] = {}
     namespace = pod.metadata.namespace
@@ -92,14 +92,14 @@ def siblings(pod: Pod, catalog: Catalog) -> LabelMatcher:
             return selector_from_map(labels | (controller.spec.selector if controller else {}))
         case "apps/v1", "ReplicaSet":
             replica_set = catalog.replica_sets.get(key)
-            return _joined(labels, replica_set.spec.selector if replica_set else None)
+            return _merged_selector(labels, replica_set.spec.selector if replica_set else None)
         case "apps/v1", "StatefulSet":
             stateful_set = catalog.stateful_sets.get(key)
-            return _joined(labels, stateful_set.spec.selector if stateful_set else None)
+            return _merged_selector(labels, stateful_set.spec.selector if stateful_set else None)
     return selector_from_map(labels)
 
 
-def _joined(labels: dict[str, str], selector: LabelSelector | None) -> LabelMatcher:
+def _merged_selector(labels: dict[str, str], selector: LabelSelector | None) -> LabelMatcher:
     """Labels and the requirements of a selector; a selector of nothing, or a malformed one, adds nothing."""
     base = selector_from_map(labels)
     try:
@@ -118,8 +118,8 @@ def _own_selector(raw: TopologySpreadConstraint, pod: Pod) -> LabelMatcher:
     return compile_label_selector(raw.label_selector).narrowed(keys)
 
 
-def _constraint(raw: TopologySpreadConstraint, selector: LabelMatcher) -> Constraint:
-    return Constraint(
+def _constraint(raw: TopologySpreadConstraint, selector: LabelMatcher) -> SpreadConstraint:
+    return SpreadConstraint(
         max_skew=raw.max_skew,
         topology_key=raw.topology_key,
         selector=selector,

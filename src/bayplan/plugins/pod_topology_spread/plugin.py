@@ -13,12 +13,12 @@ from typing import Self
 
 import numpy as np
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
 )
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import Rejection, ScoreGroups
@@ -28,45 +28,45 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.selectors.label_selectors import LabelMatcher, SelectorError
 from bayplan.objects.selectors.node_selectors import required_node_affinity
 from bayplan.objects.taints import first_untolerated
-from bayplan.plugins.pod_journal_cursor import Bookmark, new_version
+from bayplan.plugins.pod_journal_cursor import JournalCursor, next_version
 from bayplan.plugins.pod_topology_spread import args as arguments
 from bayplan.plugins.pod_topology_spread.constraints import (
     DO_NOT_SCHEDULE,
     HOSTNAME,
     SCHEDULE_ANYWAY,
     SYSTEM_DEFAULTS,
-    Constraint,
+    SpreadConstraint,
     default_constraints,
+    default_selector,
     own_constraints,
-    siblings,
 )
 from bayplan.plugins.pod_topology_spread.go_logarithm import natural_log
 from bayplan.plugins.pod_topology_spread.hints import (
-    Stance,
-    node_changed,
-    other_pod_changed,
-    own_pod_changed,
+    SpreadHintInput,
+    hint_on_node_change,
+    hint_on_other_pod_change,
+    hint_on_own_update,
 )
 from bayplan.plugins.pod_topology_spread.scoring import (
-    DomainCharge,
-    HostCharge,
+    DomainCount,
+    HostCount,
     SoftState,
     domain_sums,
 )
-from bayplan.snapshot import BoolVector, Catalog, IntVector, NodeTable, NodeView, PodInfo, PodKind, Snapshot
-from bayplan.snapshot.selector_masks import where_required
+from bayplan.snapshot import BoolVector, Catalog, IntVector, NamespacedLabels, NodeInfo, NodeTable, PodInfo, Snapshot
+from bayplan.snapshot.selector_masks import required_affinity_mask
 
-SKEW = "node(s) didn't match pod topology spread constraints"
-MISSING_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
+SKEW_REASON = "node(s) didn't match pod topology spread constraints"
+MISSING_LABEL_REASON = "node(s) didn't match pod topology spread constraints (missing required label)"
 
 _NO_DOMAIN = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Domains:
+class SpreadDomains:
     """How many matching pods each value of one topology key has; `known` marks values that count as domains."""
 
-    constraint: Constraint
+    constraint: SpreadConstraint
     counts: IntVector
     known: BoolVector
     included: BoolVector  # rows whose pods count
@@ -78,24 +78,24 @@ class Domains:
             return 0
         return int(self.counts[self.known].min()) if self.known.any() else _NO_DOMAIN
 
-    def copy(self) -> Domains:
-        return Domains(self.constraint, self.counts.copy(), self.known, self.included, self.everywhere)
+    def copy(self) -> SpreadDomains:
+        return SpreadDomains(self.constraint, self.counts.copy(), self.known, self.included, self.everywhere)
 
 
 @dataclass(slots=True)
 class HardState:
     """What Filter needs; `version` changes whenever a count does."""
 
-    domains: list[Domains]
-    bookmark: Bookmark
-    version: int = field(default_factory=new_version)
+    domains: list[SpreadDomains]
+    cursor: JournalCursor
+    version: int = field(default_factory=next_version)
 
     def copy(self) -> HardState:
-        return HardState([each.copy() for each in self.domains], self.bookmark.copy(), self.version)
+        return HardState([each.copy() for each in self.domains], self.cursor.copy(), self.version)
 
 
-HARD: Key[HardState] = Key("PreFilterPodTopologySpread", clone=HardState.copy)
-SOFT: Key[SoftState] = Key("PreScorePodTopologySpread")
+HARD_STATE: StateKey[HardState] = StateKey("PreFilterPodTopologySpread", clone=HardState.copy)
+SOFT_STATE: StateKey[SoftState] = StateKey("PreScorePodTopologySpread")
 
 
 class PodTopologySpread:
@@ -110,11 +110,15 @@ class PodTopologySpread:
         self._defaults = defaults
         self._listed = listed  # the defaults come from the configuration, not from us
         self._catalog = catalog
-        pods = Action.ADD | Action.UPDATE_POD_LABEL | Action.UPDATE_POD_TOLERATION | Action.DELETE
-        nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_TAINT
+        pods = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.UPDATE_POD_TOLERATION | ActionType.DELETE
+        nodes = ActionType.ADD | ActionType.DELETE | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_TAINT
         self.cured_by = (
-            Cure(Resource.POD, pods, self._after_pod_change, self._stance, other_pod_changed),
-            Cure(Resource.NODE, nodes, self._after_node_change, self._stance, node_changed),
+            ClusterEventWithHint(
+                EventResource.POD, pods, self._hint_on_pod_change, self._hint_input, hint_on_other_pod_change
+            ),
+            ClusterEventWithHint(
+                EventResource.NODE, nodes, self._hint_on_node_change, self._hint_input, hint_on_node_change
+            ),
         )
 
     @classmethod
@@ -135,16 +139,16 @@ class PodTopologySpread:
     def depends_on(self, cycle: Cycle) -> Hashable:
         """On services and owners, which say what belongs together, and, with constraints, on every pod and node."""
         members = self._catalog.membership_version
-        hard = cycle.find(HARD)
+        hard = cycle.find(HARD_STATE)
         if hard is None:
             return members
-        if not self._catch_up_hard(cycle, hard):
+        if not self._update_hard(cycle, hard):
             return object()
         return members, cycle.snapshot.renewed.end, hard.version
 
     def scores_depend_on(self, cycle: Cycle) -> Hashable:
         """The same for soft constraints, which only score."""
-        soft, members = cycle.find(SOFT), self._catalog.membership_version
+        soft, members = cycle.find(SOFT_STATE), self._catalog.membership_version
         if soft is None:
             return members
         return soft.version if soft.follow(cycle.snapshot, members, cycle.pod.metadata.namespace) else object()
@@ -152,19 +156,19 @@ class PodTopologySpread:
     def sits_out(self, cycle: Cycle) -> bool:
         """Where the pod has no constraints, and belongs to nothing that the defaults would spread."""
         pod = cycle.pod
-        if pod.spec.topology_spread_constraints or not siblings(pod, self._catalog).everything:
+        if pod.spec.topology_spread_constraints or not default_selector(pod, self._catalog).everything:
             return False
-        cycle.drop(HARD)
-        cycle.drop(SOFT)
+        cycle.delete(HARD_STATE)
+        cycle.delete(SOFT_STATE)
         return True
 
     # filtering --------------------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        known = cycle.find(HARD)
-        if known is not None and self._catch_up_hard(cycle, known):
+        known = cycle.find(HARD_STATE)
+        if known is not None and self._update_hard(cycle, known):
             return None
-        cycle.drop(HARD)
+        cycle.delete(HARD_STATE)
         try:
             constraints = self._constraints(cycle.pod, DO_NOT_SCHEDULE)
         except SelectorError as fault:
@@ -174,12 +178,12 @@ class PodTopologySpread:
         table = cycle.snapshot.table
         keyed = _has_all_keys(table, constraints)
         domains = [_domains(cycle, table, constraint, keyed) for constraint in constraints]
-        cycle.put(HARD, HardState(domains, Bookmark.at(cycle.snapshot, self._catalog.membership_version)))
+        cycle.put(HARD_STATE, HardState(domains, JournalCursor.at(cycle.snapshot, self._catalog.membership_version)))
         return None
 
-    def _catch_up_hard(self, cycle: Cycle, state: HardState) -> bool:
+    def _update_hard(self, cycle: Cycle, state: HardState) -> bool:
         """Count the pods that came and went since; false where that does not do."""
-        changes = state.bookmark.turn(cycle.snapshot, self._catalog.membership_version)
+        changes = state.cursor.changes_since(cycle.snapshot, self._catalog.membership_version)
         if changes is None:
             return False
         columns, namespace = cycle.snapshot.nodes, cycle.pod.metadata.namespace
@@ -189,36 +193,36 @@ class PodTopologySpread:
             for domains in state.domains:
                 if domains.included[row] and domains.constraint.is_counted(info.pod):
                     domains.counts[columns.labels.column(domains.constraint.topology_key).ids[row]] += by
-                    state.version = new_version()
+                    state.version = next_version()
         return True
 
-    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> None:
         self._shift(cycle, info, node, 1)
 
-    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> None:
         self._shift(cycle, info, node, -1)
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
-        state = cycle.find(HARD)
+        state = cycle.find(HARD_STATE)
         if state is None:
-            yield Rejection.broken(nodes, f'reading "{HARD.name}" from cycleState: not found')
+            yield Rejection.from_error(nodes, f'reading "{HARD_STATE.name}" from cycleState: not found')
             return
         decided: BoolVector | None = None  # rows that an earlier constraint turned down
         for domains in state.domains:
             constraint = domains.constraint
             ids = nodes.label_ids(constraint.topology_key)
-            keyless = nodes.nobody if domains.everywhere else _besides(ids < 0, decided)
-            yield Rejection(keyless, MISSING_LABEL, resolvable=False)
+            keyless = nodes.no_rows_mask if domains.everywhere else _and_not(ids < 0, decided)
+            yield Rejection(keyless, MISSING_LABEL_REASON, resolvable=False)
             allowed = constraint.max_skew + domains.minimum() - constraint.counts(cycle.pod)
             too_many = domains.counts > allowed
             too_many[-1] = False  # where rows without the key point
-            crowded = _besides(too_many[ids], decided) if too_many.any() else nodes.nobody
-            yield Rejection(crowded, SKEW)
+            crowded = _and_not(too_many[ids], decided) if too_many.any() else nodes.no_rows_mask
+            yield Rejection(crowded, SKEW_REASON)
             decided = keyless | crowded if decided is None else decided | keyless | crowded
 
-    def _shift(self, cycle: Cycle, info: PodInfo, node: NodeView, by: int) -> None:
+    def _shift(self, cycle: Cycle, info: PodInfo, node: NodeInfo, by: int) -> None:
         """One matching pod more or less in the node's domains."""
-        state = cycle.get(HARD).domains
+        state = cycle.get(HARD_STATE).domains
         pod, labels = cycle.pod, node.labels
         if info.pod.metadata.namespace != pod.metadata.namespace:
             return
@@ -233,10 +237,10 @@ class PodTopologySpread:
     # scoring ----------------------------------------------------------------------------------------------------
 
     def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:
-        known = cycle.find(SOFT)
-        if known is not None and known.is_for(cycle, nodes) and self._catch_up_soft(cycle, known):
+        known = cycle.find(SOFT_STATE)
+        if known is not None and known.is_for(cycle, nodes) and self._update_soft(cycle, known):
             return None
-        cycle.drop(SOFT)
+        cycle.delete(SOFT_STATE)
         pod = cycle.pod
         try:
             constraints = self._constraints(pod, SCHEDULE_ANYWAY)
@@ -246,80 +250,80 @@ class PodTopologySpread:
             return SKIP
         requires_all = bool(pod.spec.topology_spread_constraints) or self._listed
         table = cycle.snapshot.table
-        kept = nodes.narrowed(_has_all_keys(nodes, constraints)) if requires_all else nodes
+        kept = nodes.restricted_to(_has_all_keys(nodes, constraints)) if requires_all else nodes
         counted = _has_all_keys(table, constraints) if requires_all else np.ones(len(table), dtype=np.bool_)
-        charges: list[HostCharge | DomainCharge] = []
+        charges: list[HostCount | DomainCount] = []
         for constraint in constraints:
             per_row = _pods_by_row(cycle.snapshot, constraint.selector, pod.metadata.namespace)
             if constraint.topology_key == HOSTNAME:
-                charges.append(HostCharge(constraint, natural_log(len(kept) + 2), per_row))
+                charges.append(HostCount(constraint, natural_log(len(kept) + 2), per_row))
             else:
-                charges.append(_charge(cycle, constraint, kept, per_row, counted))
-        bookmark = Bookmark.at(cycle.snapshot, self._catalog.membership_version)
-        cycle.put(SOFT, SoftState(tuple(charges), requires_all, bookmark, whole=nodes.is_all_of(cycle.snapshot)))
+                charges.append(_domain_counts(cycle, constraint, kept, per_row, counted))
+        bookmark = JournalCursor.at(cycle.snapshot, self._catalog.membership_version)
+        cycle.put(SOFT_STATE, SoftState(tuple(charges), requires_all, bookmark, whole=nodes.is_all_of(cycle.snapshot)))
         return None
 
-    def _catch_up_soft(self, cycle: Cycle, state: SoftState) -> bool:
+    def _update_soft(self, cycle: Cycle, state: SoftState) -> bool:
         return state.follow(cycle.snapshot, self._catalog.membership_version, cycle.pod.metadata.namespace)
 
     def score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:
         """What `score_nodes` and `normalize` come to, where rows fall into few groups."""
-        state = cycle.find(SOFT)
+        state = cycle.find(SOFT_STATE)
         return None if state is None else state.score_groups(nodes)
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
-        state = cycle.find(SOFT)
+        state = cycle.find(SOFT_STATE)
         if state is None:
-            return error(f'reading "{SOFT.name}" from cycleState: not found')
+            return error(f'reading "{SOFT_STATE.name}" from cycleState: not found')
         return state.scores(nodes)
 
     def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector | Status:
-        state = cycle.find(SOFT)
+        state = cycle.find(SOFT_STATE)
         if state is None:
-            return error(f'reading "{SOFT.name}" from cycleState: not found')
+            return error(f'reading "{SOFT_STATE.name}" from cycleState: not found')
         return state.normalized(nodes, scores)
 
     # both -------------------------------------------------------------------------------------------------------
 
-    def _constraints(self, pod: Pod, action: str) -> tuple[Constraint, ...]:
+    def _constraints(self, pod: Pod, action: str) -> tuple[SpreadConstraint, ...]:
         if pod.spec.topology_spread_constraints:
             return own_constraints(pod, action)
         return default_constraints(self._defaults, pod, self._catalog, action)
 
     # waking -----------------------------------------------------------------------------------------------------
 
-    def _stance(self, pod: Pod) -> Stance | None:
+    def _hint_input(self, pod: Pod) -> SpreadHintInput | None:
         """What matters of a pod; None where that follows from services and owners, which come and go."""
         hard_defaults = any(each.when_unsatisfiable == DO_NOT_SCHEDULE for each in self._defaults)
         if hard_defaults and not pod.spec.topology_spread_constraints:
             return None
-        return self._stance_now(pod)
+        return self._compute_hint_input(pod)
 
-    def _stance_now(self, pod: Pod) -> Stance:
-        return Stance(pod.metadata.namespace, self._constraints(pod, DO_NOT_SCHEDULE))
+    def _compute_hint_input(self, pod: Pod) -> SpreadHintInput:
+        return SpreadHintInput(pod.metadata.namespace, self._constraints(pod, DO_NOT_SCHEDULE))
 
-    def _after_pod_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
+    def _hint_on_pod_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
         changed = new or old
         assert isinstance(changed, Pod)
-        judge = own_pod_changed if changed.uid == pod.uid else other_pod_changed
-        return judge(self._stance_now(pod), old, new)
+        judge = hint_on_own_update if changed.uid == pod.uid else hint_on_other_pod_change
+        return judge(self._compute_hint_input(pod), old, new)
 
-    def _after_node_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:
-        return node_changed(self._stance_now(pod), old, new)
+    def _hint_on_node_change(self, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
+        return hint_on_node_change(self._compute_hint_input(pod), old, new)
 
 
-def _has_all_keys(nodes: NodeTable, constraints: tuple[Constraint, ...]) -> BoolVector:
+def _has_all_keys(nodes: NodeTable, constraints: tuple[SpreadConstraint, ...]) -> BoolVector:
     mask = np.ones(len(nodes), dtype=np.bool_)
     for constraint in constraints:
         mask &= nodes.label_ids(constraint.topology_key) >= 0
     return mask
 
 
-def _included(nodes: NodeTable, constraint: Constraint, pod: Pod) -> BoolVector:
+def _included(nodes: NodeTable, constraint: SpreadConstraint, pod: Pod) -> BoolVector:
     """Rows whose pods count, by the constraint's inclusion policies."""
     mask = np.ones(len(nodes), dtype=np.bool_)
     if constraint.honors_affinity:
-        mask &= where_required(nodes, required_node_affinity(pod))
+        mask &= required_affinity_mask(nodes, required_node_affinity(pod))
     if constraint.honors_taints:
 
         def bearable(taints: tuple[Taint, ...]) -> bool:
@@ -329,7 +333,7 @@ def _included(nodes: NodeTable, constraint: Constraint, pod: Pod) -> BoolVector:
     return mask
 
 
-def _includes(constraint: Constraint, pod: Pod, node: Node) -> bool:
+def _includes(constraint: SpreadConstraint, pod: Pod, node: Node) -> bool:
     """The same for one node."""
     if constraint.honors_affinity and not required_node_affinity(pod).matches(node.metadata.labels, node.name):
         return False
@@ -342,7 +346,7 @@ def _pods_by_row(snapshot: Snapshot, selector: LabelMatcher, namespace: str) -> 
     if selector.everything or selector.nothing:
         return np.zeros(count, dtype=np.int64)
 
-    def counts(kind: PodKind) -> bool:
+    def counts(kind: NamespacedLabels) -> bool:
         return kind.namespace == namespace and selector.matches(kind.labels)
 
     mask = snapshot.pods.matching(("spread", namespace, selector), counts)
@@ -350,11 +354,11 @@ def _pods_by_row(snapshot: Snapshot, selector: LabelMatcher, namespace: str) -> 
     return snapshot.pods.count_by_row(mask, count)
 
 
-def _besides(mask: BoolVector, decided: BoolVector | None) -> BoolVector:
+def _and_not(mask: BoolVector, decided: BoolVector | None) -> BoolVector:
     return mask if decided is None else mask & ~decided
 
 
-def _domains(cycle: Cycle, table: NodeTable, constraint: Constraint, keyed: BoolVector) -> Domains:
+def _domains(cycle: Cycle, table: NodeTable, constraint: SpreadConstraint, keyed: BoolVector) -> SpreadDomains:
     column = table.label(constraint.topology_key)
     rows = keyed & _included(table, constraint, cycle.pod)
     ids = table.label_ids(constraint.topology_key)
@@ -362,12 +366,12 @@ def _domains(cycle: Cycle, table: NodeTable, constraint: Constraint, keyed: Bool
     counts = domain_sums(ids[rows], per_row[rows], len(column.values) + 1)  # the last: what keyless rows point to
     known = np.zeros(len(counts), dtype=np.bool_)
     known[ids[rows]] = True
-    return Domains(constraint, counts, known, rows, everywhere=bool((ids >= 0).all()))
+    return SpreadDomains(constraint, counts, known, rows, everywhere=bool((ids >= 0).all()))
 
 
-def _charge(
-    cycle: Cycle, constraint: Constraint, kept: NodeTable, per_row: IntVector, counted: BoolVector
-) -> DomainCharge:
+def _domain_counts(
+    cycle: Cycle, constraint: SpreadConstraint, kept: NodeTable, per_row: IntVector, counted: BoolVector
+) -> DomainCount:
     """How many domains the candidates have, and how many pods each of these has.
 
     Only domains that a candidate is in are counted, but then with the pods of all nodes in them. Candidates without
@@ -381,4 +385,4 @@ def _charge(
     rows = counted & _included(table, constraint, cycle.pod) & present[ids]
     counts = domain_sums(ids[rows], per_row[rows], len(present))
     weight = natural_log(int(np.count_nonzero(present)) + 2)
-    return DomainCharge(constraint, weight, counts, ids, rows)
+    return DomainCount(constraint, weight, counts, ids, rows)

@@ -1,13 +1,13 @@
 cimport cython
-from bayplan.plugins.pod_journal_cursor cimport Bookmark as CBookmark
+from bayplan.plugins.pod_journal_cursor cimport JournalCursor as CJournalCursor
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 
-cdef class HostCharge:
+cdef class HostCount:
     cdef public object constraint, counts
     cdef public double weight
     cpdef shift(self, Py_ssize_t row, long long by)
 
-cdef class DomainCharge:
+cdef class DomainCount:
     cdef public object constraint, counts, ids, included
     cdef public double weight
     @cython.locals(domain=Py_ssize_t)
@@ -15,27 +15,27 @@ cdef class DomainCharge:
 
 cdef class SoftState:
     cdef public tuple charges
-    cdef public bint requires_all, whole
-    cdef public CBookmark bookmark
+    cdef public bint requires_all, covers_all_rows
+    cdef public CJournalCursor bookmark
     cdef public object version
-    cdef public _Groups _groups
+    cdef public _ScoreGroups _groups
     cdef public dict _counted
     @cython.locals(changes=list)
     cpdef bint follow(self, CSnapshot snapshot, object basis, object namespace)
     cdef _shift(self, object info, Py_ssize_t row, long long by)
 
-cdef class _Groups:
+cdef class _ScoreGroups:
     cdef public list _by_domain, _by_level
     cdef public dict _charged, _population
-    cdef public DomainCharge _domain
-    cdef public HostCharge _host
+    cdef public DomainCount _domain
+    cdef public HostCount _host
     cdef public object _of_row
     cdef public Py_ssize_t _size
     @cython.locals(levels=Py_ssize_t, total=double, whole=cython.longlong)
-    cdef long long _charge(self, Py_ssize_t group)
+    cdef long long _count_group(self, Py_ssize_t group)
     @cython.locals(group=Py_ssize_t)
     cpdef bint shift(self, object charge, Py_ssize_t row, long long by)
     @cython.locals(levels=Py_ssize_t, group=Py_ssize_t)
-    cdef _charge_domain(self, DomainCharge charge, Py_ssize_t domain)
+    cdef _count_domain(self, DomainCount charge, Py_ssize_t domain)
     @cython.locals(charged=dict, least=cython.longlong, most=cython.longlong, group=Py_ssize_t, score=cython.longlong, final=list)
     cpdef object scores(self)

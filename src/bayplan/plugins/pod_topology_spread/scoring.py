@@ -3,7 +3,7 @@
 Soft constraints charge a row with the pods of its domains: of the row itself for the hostname, of all rows with its
 value for any other key. A charge is kept and follows the pods that come and go. With all rows as candidates, and one
 constraint of each sort at most, a row's score depends on two small numbers, its own count and its domain; then scores
-are computed for each pair of them (`_Groups`) and only handed out to the rows. Cost: two `take` over all rows.
+are computed for each pair of them (`_ScoreGroups`) and only handed out to the rows. Cost: two `take` over all rows.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.plugin import MAX_SCORE, ScoreGroups
-from bayplan.plugins.pod_journal_cursor import Bookmark, new_version
-from bayplan.plugins.pod_topology_spread.constraints import Constraint
-from bayplan.snapshot import BoolVector, IdVector, IntVector, NodeTable, PodInfo, PodKind, RowVector, Snapshot
+from bayplan.plugins.pod_journal_cursor import JournalCursor, next_version
+from bayplan.plugins.pod_topology_spread.constraints import SpreadConstraint
+from bayplan.snapshot import BoolVector, IdVector, IntVector, NamespacedLabels, NodeTable, PodInfo, RowVector, Snapshot
 
 FloatVector = npt.NDArray[np.float64]
 
-_MOST_GROUPS = 256
-_REMEMBERED_KINDS = 1024
+_MAX_GROUPS = 256
+_MAX_CACHED_LABELS = 1024
 
 
 def domain_sums(ids: IdVector, amounts: IntVector, domains: int) -> IntVector:
@@ -33,30 +33,30 @@ def domain_sums(ids: IdVector, amounts: IntVector, domains: int) -> IntVector:
     return np.bincount(ids, weights=amounts, minlength=domains).astype(np.int64)
 
 
-class HostCharge:
+class HostCount:
     """A row is charged with its own pods."""
 
     __slots__ = ("constraint", "counts", "weight")
 
-    def __init__(self, constraint: Constraint, weight: float, counts: IntVector) -> None:
+    def __init__(self, constraint: SpreadConstraint, weight: float, counts: IntVector) -> None:
         self.constraint = constraint
         self.weight = weight
         self.counts = counts  # by row
 
     def on(self, nodes: NodeTable) -> IntVector:
-        return nodes.pick(self.counts)
+        return nodes.column_at_rows(self.counts)
 
     def shift(self, row: int, by: int) -> None:
         self.counts[row] = self.counts.item(row) + by
 
 
-class DomainCharge:
+class DomainCount:
     """A row is charged with the pods of its domain."""
 
     __slots__ = ("constraint", "counts", "ids", "included", "weight")
 
     def __init__(
-        self, constraint: Constraint, weight: float, counts: IntVector, ids: IdVector, included: BoolVector
+        self, constraint: SpreadConstraint, weight: float, counts: IntVector, ids: IdVector, included: BoolVector
     ) -> None:
         self.constraint = constraint
         self.weight = weight
@@ -65,7 +65,7 @@ class DomainCharge:
         self.included = included  # rows whose pods count
 
     def on(self, nodes: NodeTable) -> IntVector:
-        return self.counts[nodes.pick(self.ids)]
+        return self.counts[nodes.column_at_rows(self.ids)]
 
     def shift(self, row: int, by: int) -> None:
         domain = self.ids.item(row)
@@ -74,28 +74,28 @@ class DomainCharge:
 
 
 class SoftState:
-    """What Score needs. `version` changes whenever a count does; `whole`: the candidates were all rows."""
+    """What Score needs. `version` changes whenever a count does; `covers_all_rows`: the candidates were all rows."""
 
-    __slots__ = ("_counted", "_groups", "bookmark", "charges", "requires_all", "version", "whole")
+    __slots__ = ("_counted", "_groups", "bookmark", "charges", "covers_all_rows", "requires_all", "version")
 
     def __init__(
-        self, charges: tuple[HostCharge | DomainCharge, ...], requires_all: bool, bookmark: Bookmark, *, whole: bool
+        self, charges: tuple[HostCount | DomainCount, ...], requires_all: bool, bookmark: JournalCursor, *, whole: bool
     ) -> None:
         self.charges = charges
         self.requires_all = requires_all
         self.bookmark = bookmark
-        self.whole = whole
-        self.version = new_version()
-        self._groups: _Groups | None = None
-        self._counted: dict[PodKind, list[bool]] = {}
+        self.covers_all_rows = whole
+        self.version = next_version()
+        self._groups: _ScoreGroups | None = None
+        self._counted: dict[NamespacedLabels, list[bool]] = {}
 
     def is_for(self, cycle: Cycle, nodes: NodeTable) -> bool:
         """Whether it was counted for these candidates."""
-        return self.whole and nodes.is_all_of(cycle.snapshot)
+        return self.covers_all_rows and nodes.is_all_of(cycle.snapshot)
 
     def follow(self, snapshot: Snapshot, basis: Hashable, namespace: str) -> bool:
         """Count the pods that came and went since; false where that does not do."""
-        changes = self.bookmark.turn(snapshot, basis)
+        changes = self.bookmark.changes_since(snapshot, basis)
         if changes is None:
             return False
         for info, row, by in changes:
@@ -105,14 +105,16 @@ class SoftState:
 
     def _shift(self, info: PodInfo, row: int, by: int) -> None:
         """A pod of the namespace came or went."""
-        counted = self._counted.get(info.kind)
+        counted = self._counted.get(info.namespaced_labels)
         if counted is None:
-            if len(self._counted) >= _REMEMBERED_KINDS:
+            if len(self._counted) >= _MAX_CACHED_LABELS:
                 self._counted.clear()
-            counted = self._counted[info.kind] = [charge.constraint.is_counted(info.pod) for charge in self.charges]
+            counted = self._counted[info.namespaced_labels] = [
+                charge.constraint.is_counted(info.pod) for charge in self.charges
+            ]
         if True not in counted:
             return
-        self.version = new_version()
+        self.version = next_version()
         for charge, counts in zip(self.charges, counted, strict=True):
             if counts:
                 charge.shift(row, by)
@@ -140,10 +142,10 @@ class SoftState:
 
     def score_groups(self, nodes: NodeTable) -> ScoreGroups | None:
         """The normalised scores by group; None where rows are not so easily grouped."""
-        if not self.whole or not nodes.is_whole:
+        if not self.covers_all_rows or not nodes.is_whole:
             return None
         if self._groups is None:
-            self._groups = _Groups.of(self, nodes)
+            self._groups = _ScoreGroups.of(self, nodes)
         return None if self._groups is None else self._groups.scores()
 
     def _ignored(self, nodes: NodeTable) -> BoolVector:
@@ -155,13 +157,13 @@ class SoftState:
         return ignored
 
 
-class _Groups:
+class _ScoreGroups:
     """Rows by their own count and their domain: those that agree in both have one score."""
 
     __slots__ = ("_by_domain", "_by_level", "_charged", "_domain", "_host", "_of_row", "_population", "_size")
 
     def __init__(
-        self, host: HostCharge | None, domain: DomainCharge | None, levels: int, of_row: RowVector, groups: int
+        self, host: HostCount | None, domain: DomainCount | None, levels: int, of_row: RowVector, groups: int
     ) -> None:
         self._host = host
         self._domain = domain
@@ -174,19 +176,19 @@ class _Groups:
         self._size = groups
         numbers, counts = np.unique(of_row, return_counts=True)
         self._population: dict[int, int] = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        self._charged = {group: self._charge(group) for group in self._population}  # before it is normalised
+        self._charged = {group: self._count_group(group) for group in self._population}  # before it is normalised
 
-    def _charge(self, group: int) -> int:
+    def _count_group(self, group: int) -> int:
         levels = len(self._by_level)
         total = self._by_domain[group // levels] + self._by_level[group % levels]
         whole = int(total)
         return whole + (total - whole >= 0.5)
 
     @classmethod
-    def of(cls, state: SoftState, nodes: NodeTable) -> _Groups | None:
+    def of(cls, state: SoftState, nodes: NodeTable) -> _ScoreGroups | None:
         """None where rows are not so easily grouped."""
-        hosts = [charge for charge in state.charges if isinstance(charge, HostCharge)]
-        domains = [charge for charge in state.charges if isinstance(charge, DomainCharge)]
+        hosts = [charge for charge in state.charges if isinstance(charge, HostCount)]
+        domains = [charge for charge in state.charges if isinstance(charge, DomainCount)]
         if len(hosts) > 1 or len(domains) > 1 or not len(nodes):
             return None
         missing = [(nodes.label_ids(charge.constraint.topology_key) < 0).any() for charge in state.charges]
@@ -195,7 +197,7 @@ class _Groups:
         host, domain = next(iter(hosts), None), next(iter(domains), None)
         levels = int(host.counts.max()) + 2 if host is not None else 1
         values = len(domain.counts) if domain is not None else 1
-        if levels * values > _MOST_GROUPS:
+        if levels * values > _MAX_GROUPS:
             return None
         of_row = np.zeros(len(nodes), dtype=np.intp)
         if domain is not None:
@@ -205,10 +207,10 @@ class _Groups:
             of_row += host.counts
         return cls(host, domain, levels, of_row, levels * values)
 
-    def shift(self, charge: HostCharge | DomainCharge, row: int, by: int) -> bool:
+    def shift(self, charge: HostCount | DomainCount, row: int, by: int) -> bool:
         """A count has changed; false where there is no group for it."""
         if charge is self._domain:
-            self._charge_domain(charge, charge.ids.item(row))
+            self._count_domain(charge, charge.ids.item(row))
             return True
         group = self._of_row.item(row)
         if not 0 <= group % len(self._by_level) + by < len(self._by_level):
@@ -218,21 +220,21 @@ class _Groups:
             population[group + by] += 1
         else:
             population[group + by] = 1
-            self._charged[group + by] = self._charge(group + by)
+            self._charged[group + by] = self._count_group(group + by)
         population[group] -= 1
         if not population[group]:
             del population[group], self._charged[group]
         self._of_row[row] = group + by
         return True
 
-    def _charge_domain(self, charge: DomainCharge, domain: int) -> None:
+    def _count_domain(self, charge: DomainCount, domain: int) -> None:
         if domain < 0:
             return
         self._by_domain[domain] = _term(charge, charge.counts.item(domain))
         levels = len(self._by_level)
         for group in range(domain * levels, (domain + 1) * levels):
             if group in self._population:
-                self._charged[group] = self._charge(group)
+                self._charged[group] = self._count_group(group)
 
     def scores(self) -> ScoreGroups:
         """One by one: rows fall into a dozen groups, usually."""
@@ -246,11 +248,11 @@ class _Groups:
         return ScoreGroups(final, self._of_row, MAX_SCORE * least // most, MAX_SCORE)
 
 
-def _term(charge: HostCharge | DomainCharge, count: int) -> float:
+def _term(charge: HostCount | DomainCount, count: int) -> float:
     return count * charge.weight + (charge.constraint.max_skew - 1)
 
 
-def _terms(charge: HostCharge | DomainCharge, counts: IntVector) -> FloatVector:
+def _terms(charge: HostCount | DomainCount, counts: IntVector) -> FloatVector:
     terms: FloatVector = counts.astype(np.float64)
     terms *= charge.weight
     terms += charge.constraint.max_skew - 1

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from bayplan.config.encode import internal_form
-from bayplan.config.field_errors import AsJson, FieldError, FieldPath, invalid
+from bayplan.config.encode import encode_internal
+from bayplan.config.field_errors import FieldError, FieldPath, JsonValue, invalid
 from bayplan.config.plugin_args import ArgsKind
-from bayplan.config.schema import KEEP, Int64, Wire
+from bayplan.config.schema import NO_OMIT_EMPTY, ConfigStruct, Int64
 from bayplan.plugins.node_resources.resource_specs import UtilizationShapePoint
 
 _SHAPE_REFUSED = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"
 
 
-class VolumeBindingArgs(Wire, frozen=True):
-    bind_timeout_seconds: Annotated[Int64, KEEP] = 600
+class VolumeBindingArgs(ConfigStruct, frozen=True):
+    bind_timeout_seconds: Annotated[Int64, NO_OMIT_EMPTY] = 600
     shape: tuple[UtilizationShapePoint, ...] | None = None
     """Known so that it can be refused by name: scoring by storage capacity is off in 1.36."""
 
@@ -25,7 +25,7 @@ def validate(args: VolumeBindingArgs, path: FieldPath) -> list[FieldError]:
         message = "invalid BindTimeoutSeconds, should not be a negative value"
         errors.append(invalid(path.child("bindTimeoutSeconds"), args.bind_timeout_seconds, message))
     if args.shape is not None:
-        errors.append(invalid(path.child("shape"), AsJson(internal_form(args.shape)), _SHAPE_REFUSED))
+        errors.append(invalid(path.child("shape"), JsonValue(encode_internal(args.shape)), _SHAPE_REFUSED))
     return errors
 
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayplan.errors import BayplanError
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.events import (
-    Action,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
-    queue_if,
+    ActionType,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
+    queue_hint_if,
 )
 from bayplan.framework.api.handle import Handle
-from bayplan.framework.api.plugin import Preflight, Rejection, row_alone
+from bayplan.framework.api.plugin import PreBindPreFlightResult, Rejection, row_local
 from bayplan.framework.api.status import (
     SKIP,
     Code,
@@ -38,21 +38,21 @@ from bayplan.objects.storage import CsiDriver, CsiNode, CsiStorageCapacity, Pers
 from bayplan.plugins.volume_binding import args as volume_binding_args
 from bayplan.plugins.volume_binding.args import VolumeBindingArgs
 from bayplan.plugins.volume_binding.row_filter import (
-    RowVerdict,
+    RowRejections,
     conjunctions,
-    judge_one_waiting,
-    judge_waiting,
+    decide_delayed_claims,
+    decide_single_delayed_claim,
     where_any,
 )
 from bayplan.snapshot import BoolVector, IntVector, NodeTable
-from bayplan.volumes.assumptions import Stage
-from bayplan.volumes.bind_pod_volumes import await_bound, write_assumed
-from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, BoundVolume, VolumeDecider
-from bayplan.volumes.claims import ClaimNames, all_bound, claim_uses, classify, refusal, used_claims
+from bayplan.volumes.assumptions import VolumeBindingStage
+from bayplan.volumes.bind_pod_volumes import bind_api_update, wait_until_bound
+from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BoundVolume, PodVolumes, VolumeFinder
+from bayplan.volumes.claims import ClaimNames, all_bound, claim_uses, claims_error, classify_claims, used_claims
 from bayplan.volumes.csi import MIGRATED_PLUGINS, migrated_on
 from bayplan.volumes.errors import VolumeError
-from bayplan.volumes.lookup import Derived, VolumeLookup
-from bayplan.volumes.volume_intents import assume, revert
+from bayplan.volumes.lookup import RevisionCache, VolumeLookup
+from bayplan.volumes.volume_intents import assume_pod_volumes, revert_assumed_pod_volumes
 from bayplan.volumes.volume_matcher import largest_volume
 
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
@@ -60,58 +60,58 @@ NO_STATE = "not found"
 
 
 @dataclass(slots=True)
-class BindingState:
+class VolumeBindingState:
     """What is known of the pod's volumes in this attempt. Shared by clones: it does not depend on other pods."""
 
-    decider: VolumeDecider | None = None
+    decider: VolumeFinder | None = None
     filtered: bool = False  # a profile without our Filter has nothing to reserve or bind
     all_bound: bool = False
     node_name: str = ""
-    info: BindingInfo | None = None  # what was decided, then assumed, then written for `node_name`
+    info: PodVolumes | None = None  # what was decided, then assumed, then written for `node_name`
 
 
-STATE: Key[BindingState] = Key("VolumeBinding")
+STATE: StateKey[VolumeBindingState] = StateKey("VolumeBinding")
 
 
-def class_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_storage_class_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A new class, or one that allows other topologies."""
     assert isinstance(new, StorageClass)
-    return queue_if(not isinstance(old, StorageClass) or old.allowed_topologies != new.allowed_topologies)
+    return queue_hint_if(not isinstance(old, StorageClass) or old.allowed_topologies != new.allowed_topologies)
 
 
-def own_claim_changed(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_claim_change(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     assert isinstance(new, PersistentVolumeClaim)
-    return queue_if(claims.include(new))
+    return queue_hint_if(claims.include(new))
 
 
-def migration_changed(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_csi_node_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A new CSINode, or one that has migrated other plugins."""
     assert isinstance(new, CsiNode)
     if not isinstance(old, CsiNode):
-        return Hint.QUEUE
+        return QueueingHint.QUEUE
     before, after = (node.metadata.annotations.get(MIGRATED_PLUGINS, "") for node in (old, new))
-    return queue_if(before != after)
+    return queue_hint_if(before != after)
 
 
 def inline_drivers(pod: Pod) -> frozenset[str]:
     return frozenset(volume.csi.driver for volume in pod.spec.volumes if volume.csi is not None)
 
 
-def capacity_no_longer_tracked(drivers: frozenset[str], old: KubeObject | None, new: KubeObject | None) -> Hint:
+def hint_on_csi_driver_change(drivers: frozenset[str], old: KubeObject | None, new: KubeObject | None) -> QueueingHint:
     """A driver stopped publishing capacities. Asked of inline CSI volumes, which is where kube-scheduler looks."""
     assert isinstance(old, CsiDriver)
     assert isinstance(new, CsiDriver)
     stopped = bool(old.spec.storage_capacity) and not new.spec.storage_capacity
-    return queue_if(stopped and new.name in drivers)
+    return queue_hint_if(stopped and new.name in drivers)
 
 
-def capacity_grown(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def hint_on_capacity_change(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     """A new pool of storage, or one that can give larger volumes than before."""
     assert isinstance(new, CsiStorageCapacity)
     if not isinstance(old, CsiStorageCapacity):
-        return Hint.QUEUE
+        return QueueingHint.QUEUE
     before, after = largest_volume(old), largest_volume(new)
-    return queue_if(after is not None and (before is None or after.value() > before.value()))
+    return queue_hint_if(after is not None and (before is None or after.value() > before.value()))
 
 
 class VolumeBinding:
@@ -119,25 +119,41 @@ class VolumeBinding:
 
     name = "VolumeBinding"
     looks_at_pods = False
-    depends_on = row_alone
+    depends_on = row_local
     ARGS = volume_binding_args.ARGS
     per_row = True
     reserves_what_it_filters = True
     cured_by = (
-        Cure(Resource.STORAGE_CLASS, Action.ADD | Action.UPDATE, class_changed, reads=nothing),
-        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD | Action.UPDATE, used_claims, own_claim_changed),
-        Cure(Resource.PERSISTENT_VOLUME, Action.ADD | Action.UPDATE),
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
-        Cure(Resource.CSI_NODE, Action.ADD | Action.UPDATE, migration_changed, reads=nothing),
-        Cure.sharing(Resource.CSI_DRIVER, Action.UPDATE, inline_drivers, capacity_no_longer_tracked),
-        Cure(Resource.CSI_STORAGE_CAPACITY, Action.ADD | Action.UPDATE, capacity_grown, reads=nothing),
+        ClusterEventWithHint(
+            EventResource.STORAGE_CLASS,
+            ActionType.ADD | ActionType.UPDATE,
+            hint_on_storage_class_change,
+            hint_key=no_hint_key,
+        ),
+        ClusterEventWithHint.with_hint_key(
+            EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD | ActionType.UPDATE, used_claims, hint_on_claim_change
+        ),
+        ClusterEventWithHint(EventResource.PERSISTENT_VOLUME, ActionType.ADD | ActionType.UPDATE),
+        ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),
+        ClusterEventWithHint(
+            EventResource.CSI_NODE, ActionType.ADD | ActionType.UPDATE, hint_on_csi_node_change, hint_key=no_hint_key
+        ),
+        ClusterEventWithHint.with_hint_key(
+            EventResource.CSI_DRIVER, ActionType.UPDATE, inline_drivers, hint_on_csi_driver_change
+        ),
+        ClusterEventWithHint(
+            EventResource.CSI_STORAGE_CAPACITY,
+            ActionType.ADD | ActionType.UPDATE,
+            hint_on_capacity_change,
+            hint_key=no_hint_key,
+        ),
     )
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         self._timeout_s = float(args.bind_timeout_seconds)
         self._handle = handle
         self._lookup: VolumeLookup = handle.catalog
-        self._migrated = Derived(self._lookup, CsiNode, _nodes_by_migrated_plugin)
+        self._migrated = RevisionCache(self._lookup, CsiNode, _nodes_by_migrated_plugin)
 
     @classmethod
     def factory(cls, args: VolumeBindingArgs, handle: Handle) -> VolumeBinding:
@@ -150,52 +166,54 @@ class VolumeBinding:
     # PreFilter and Filter ---------------------------------------------------------------------------------------
 
     def pre_filter(self, cycle: Cycle) -> Status | None:
-        reason = refusal(cycle.pod, self._lookup)
+        reason = claims_error(cycle.pod, self._lookup)
         if reason is not None:
             return unresolvable(reason)
         if not any(True for _ in claim_uses(cycle.pod)):
-            cycle.put(STATE, BindingState(all_bound=True))
+            cycle.put(STATE, VolumeBindingState(all_bound=True))
             return SKIP
         assumptions = self._handle.volumes
         try:
-            claims = classify(cycle.pod, assumptions.claims, self._lookup)
+            claims = classify_claims(cycle.pod, assumptions.claims, self._lookup)
         except VolumeError as fault:
             return error(str(fault))
         if claims.immediate:
             return unresolvable(UNBOUND_IMMEDIATE)
-        cycle.put(STATE, BindingState(VolumeDecider(claims, assumptions, self._lookup)))
+        cycle.put(STATE, VolumeBindingState(VolumeFinder(claims, assumptions, self._lookup)))
         return None
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         state = cycle.find(STATE)
         if state is None or state.decider is None:
-            yield Rejection.broken(nodes, NO_STATE)
+            yield Rejection.from_error(nodes, NO_STATE)
             return
         state.filtered = True
-        verdict = RowVerdict(len(nodes))
-        self._judge_bound(state.decider, nodes, verdict)
-        only = state.decider.only_waiting
+        verdict = RowRejections(len(nodes))
+        self._check_bound_claims(state.decider, nodes, verdict)
+        only = state.decider.only_delayed_claims
         if only is not None:
-            judge_one_waiting(*only, nodes, verdict)
+            decide_single_delayed_claim(*only, nodes, verdict)
         elif state.decider.waits:
-            judge_waiting(state.decider, nodes, verdict)
+            decide_delayed_claims(state.decider, nodes, verdict)
         yield from verdict.rejections()
         # Whoever shares answers stops at the first that broke, and asks again on the pod's own: that is counted.
         if verdict.broken.any():
-            self._handle.volumes.on_failure(Stage.FIND)
+            self._handle.volumes.on_failure(VolumeBindingStage.FIND)
 
-    def _judge_bound(self, decider: VolumeDecider, nodes: NodeTable, verdict: RowVerdict) -> None:
+    def _check_bound_claims(self, decider: VolumeFinder, nodes: NodeTable, verdict: RowRejections) -> None:
         """The first bound volume that a node cannot have decides for that node."""
         undecided = np.ones(len(nodes), dtype=np.bool_)
         for volume in decider.bound:
             if volume.missing:
                 verdict.add(VOLUME_MISSING, undecided)
                 return
-            fits = self._reach(volume, nodes, undecided, verdict)
+            fits = self._check_reachable(volume, nodes, undecided, verdict)
             verdict.add(AFFINITY_CONFLICT, undecided & ~fits & ~verdict.broken)
             undecided = undecided & fits
 
-    def _reach(self, volume: BoundVolume, nodes: NodeTable, undecided: BoolVector, verdict: RowVerdict) -> BoolVector:
+    def _check_reachable(
+        self, volume: BoundVolume, nodes: NodeTable, undecided: BoolVector, verdict: RowRejections
+    ) -> BoolVector:
         """The rows from which a volume can be reached."""
         fits = where_any(nodes, conjunctions([volume.nodes(migrated=False)]))
         if volume.plugin is None:
@@ -206,7 +224,7 @@ class VolumeBinding:
         try:
             return np.where(migrated, where_any(nodes, conjunctions([volume.nodes(migrated=True)])), fits)
         except VolumeError as fault:
-            verdict.fail(str(fault), migrated)
+            verdict.add_error(str(fault), migrated)
             return fits & ~migrated
 
     # Score ------------------------------------------------------------------------------------------------------
@@ -230,20 +248,20 @@ class VolumeBinding:
             return None
         columns = cycle.snapshot.nodes
         try:
-            _, state.info = state.decider.decide(node_name, columns.nodes[columns.index[node_name]].labels)
+            _, state.info = state.decider.find_pod_volumes(node_name, columns.nodes[columns.index[node_name]].labels)
             state.node_name = node_name
-            state.info = assume(state.info, node_name, assumptions)
+            state.info = assume_pod_volumes(state.info, node_name, assumptions)
         except VolumeError as fault:
-            assumptions.on_failure(Stage.ASSUME)
+            assumptions.on_failure(VolumeBindingStage.ASSUME)
             return error(str(fault))
         return None
 
     def unreserve(self, cycle: Cycle, node_name: str) -> None:
         state = cycle.find(STATE)
         if state is not None and state.info is not None and state.node_name == node_name:
-            revert(state.info, self._handle.volumes)
+            revert_assumed_pod_volumes(state.info, self._handle.volumes)
 
-    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Preflight | Status:
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> PreBindPreFlightResult | Status:
         state = cycle.find(STATE)
         if state is None:
             return error(NO_STATE)
@@ -251,30 +269,30 @@ class VolumeBinding:
             return SKIP
         if state.info is None or state.node_name != node_name:
             return error(f'no pod volume found for node "{node_name}"')
-        return Preflight(allow_parallel=True)
+        return PreBindPreFlightResult(allow_parallel=True)
 
     async def pre_bind(self, cycle: Cycle, node_name: str) -> Status | None:
         ready = self.pre_bind_preflight(cycle, node_name)
         if isinstance(ready, Status):
             return None if ready.code is Code.SKIP else ready
         try:
-            written = await self._write(cycle.get(STATE))
-            await self._follow(cycle, node_name, written)
+            written = await self._write_bindings(cycle.get(STATE))
+            await self._wait_until_bound(cycle, node_name, written)
         except BayplanError as fault:
-            self._handle.volumes.on_failure(Stage.BIND)
+            self._handle.volumes.on_failure(VolumeBindingStage.BIND)
             return error(str(fault))
         return None
 
-    async def _write(self, state: BindingState) -> BindingInfo:
+    async def _write_bindings(self, state: VolumeBindingState) -> PodVolumes:
         """Write what was assumed; the state has what is to be taken back if the rest cannot be."""
         assert state.info is not None
 
-        def noted(info: BindingInfo) -> None:
+        def noted(info: PodVolumes) -> None:
             state.info = info
 
-        return await write_assumed(state.info, self._handle.writes.perform, self._handle.volumes, noted)
+        return await bind_api_update(state.info, self._handle.writes.perform, self._handle.volumes, noted)
 
-    async def _follow(self, cycle: Cycle, node_name: str, written: BindingInfo) -> None:
+    async def _wait_until_bound(self, cycle: Cycle, node_name: str, written: PodVolumes) -> None:
         """Wait until the volume controller and the provisioners have done their part."""
 
         def look() -> tuple[Node | None, CsiNode | None]:
@@ -282,7 +300,7 @@ class VolumeBinding:
             row = columns.index.get(node_name)
             return columns.nodes[row] if row is not None else None, self._lookup.csi_nodes.get(node_name)
 
-        await await_bound(
+        await wait_until_bound(
             cycle.pod,
             node_name,
             written,

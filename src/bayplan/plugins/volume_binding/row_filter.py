@@ -1,7 +1,7 @@
 """On which rows can a pod's volumes be had? VolumeBinding's questions, asked of many rows at once.
 
 A single claim that waits for a node, by far the most common case, is judged on label columns alone. Several claims
-compete for the same volumes, so they are decided by `VolumeDecider`, once for all rows that agree in the labels that
+compete for the same volumes, so they are decided by `VolumeFinder`, once for all rows that agree in the labels that
 matter; where volumes are local that is once a row, on the rows that are left.
 """
 
@@ -16,28 +16,28 @@ from bayplan.framework.api.plugin import Rejection
 from bayplan.framework.api.status import Code
 from bayplan.objects.selectors.label_selectors import Requirement
 from bayplan.objects.selectors.node_selectors import NodeSelectorMatcher, TopologyMatcher
-from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
+from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable
 from bayplan.volumes.binding import (
     AFFINITY_CONFLICT,
     BIND_CONFLICT,
     NOT_ENOUGH_SPACE,
     VOLUME_MISSING,
-    VolumeDecider,
+    VolumeFinder,
 )
 from bayplan.volumes.errors import VolumeError
-from bayplan.volumes.volume_matcher import Candidates, Provisioning
+from bayplan.volumes.volume_matcher import CandidateVolumes, ProvisioningCheck
 
 Conjunction = tuple[Requirement, ...]
 
 
-class _Answer(NamedTuple):
+class _NodeAnswer(NamedTuple):
     """Why a node is out: a reason, or the text of what broke."""
 
     text: str
     broken: bool = False
 
 
-class RowVerdict:
+class RowRejections:
     """Reasons by row, told in kube-scheduler's order; a row that broke has no other reason."""
 
     def __init__(self, count: int) -> None:
@@ -48,16 +48,16 @@ class RowVerdict:
         self._faults: dict[str, BoolVector] = {}
         self.broken: BoolVector = np.zeros(count, dtype=np.bool_)
 
-    def note(self, answer: _Answer, mask: BoolVector) -> None:
+    def add_answer(self, answer: _NodeAnswer, mask: BoolVector) -> None:
         if answer.broken:
-            self.fail(answer.text, mask)
+            self.add_error(answer.text, mask)
         else:
             self.add(answer.text, mask)
 
     def add(self, reason: str, mask: BoolVector) -> None:
         self._masks[reason] |= mask
 
-    def fail(self, text: str, mask: BoolVector) -> None:
+    def add_error(self, text: str, mask: BoolVector) -> None:
         fresh = mask & ~self.broken
         self._faults[text] = self._faults[text] | fresh if text in self._faults else fresh
         self.broken = self.broken | fresh
@@ -69,14 +69,14 @@ class RowVerdict:
             yield Rejection(mask & ~self.broken, reason, resolvable=False)
 
 
-def judge_one_waiting(
-    candidates: Candidates, provisioning: Provisioning, nodes: NodeTable, verdict: RowVerdict
+def decide_single_delayed_claim(
+    candidates: CandidateVolumes, provisioning: ProvisioningCheck, nodes: NodeTable, verdict: RowRejections
 ) -> None:
     """Decide about a single claim that waits for a node, on all rows at once."""
     try:
         candidates.check()
     except VolumeError as fault:
-        verdict.fail(str(fault), np.ones(len(nodes), dtype=np.bool_))
+        verdict.add_error(str(fault), np.ones(len(nodes), dtype=np.bool_))
         return
     unserved = ~where_any(nodes, conjunctions(candidates.reaches()))
     allowed = _where_topology(nodes, provisioning.topology)
@@ -86,7 +86,7 @@ def judge_one_waiting(
         verdict.add(NOT_ENOUGH_SPACE, unserved & allowed & ~room)
 
 
-def judge_waiting(decider: VolumeDecider, nodes: NodeTable, verdict: RowVerdict) -> None:
+def decide_delayed_claims(decider: VolumeFinder, nodes: NodeTable, verdict: RowRejections) -> None:
     """Decide about the claims that wait for a node, once a group of rows that cannot differ."""
     open_rows = ~verdict.broken
     selected = decider.selected_nodes
@@ -94,7 +94,7 @@ def judge_waiting(decider: VolumeDecider, nodes: NodeTable, verdict: RowVerdict)
         chosen = nodes.where_named(selected if len(selected) == 1 else ())
         verdict.add(BIND_CONFLICT, ~chosen)
         open_rows &= chosen
-    left = nodes.narrowed(open_rows)
+    left = nodes.restricted_to(open_rows)
     _, first, members = np.unique(_groups(left, decider.label_keys()), return_index=True, return_inverse=True)
     answers = [_answer(decider, left[position]) for position in first.tolist()]
     for answer in dict.fromkeys(answers):
@@ -103,16 +103,16 @@ def judge_waiting(decider: VolumeDecider, nodes: NodeTable, verdict: RowVerdict)
         agreeing = np.fromiter((other == answer for other in answers), dtype=np.bool_, count=len(answers))
         mask = np.zeros(len(nodes), dtype=np.bool_)
         mask[open_rows] = agreeing[members]
-        verdict.note(answer, mask)
+        verdict.add_answer(answer, mask)
 
 
-def _answer(decider: VolumeDecider, node: NodeView) -> _Answer | None:
+def _answer(decider: VolumeFinder, node: NodeInfo) -> _NodeAnswer | None:
     """What one node says about the claims that wait; None where nothing speaks against it."""
     try:
-        reason, _ = decider.decide(node.name, node.labels)
+        reason, _ = decider.find_pod_volumes(node.name, node.labels)
     except VolumeError as fault:
-        return _Answer(str(fault), broken=True)
-    return _Answer(reason) if reason is not None else None
+        return _NodeAnswer(str(fault), broken=True)
+    return _NodeAnswer(reason) if reason is not None else None
 
 
 def _groups(nodes: NodeTable, keys: frozenset[str]) -> IntVector:

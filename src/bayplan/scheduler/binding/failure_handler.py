@@ -16,37 +16,37 @@ from functools import partial
 from bayplan.api_writes.pod_status_messages import (
     SCHEDULER_ERROR,
     UNSCHEDULABLE,
-    Events,
-    failed,
+    PodEventRecorder,
+    record_failed_scheduling,
 )
 from bayplan.api_writes.pod_statuses import PodStatuses
 from bayplan.framework.api.status import Status
 from bayplan.objects.core import Pod
-from bayplan.queue import QueuedPod, SchedulingQueue
-from bayplan.scheduler.binding.preemption_executor import Room
+from bayplan.queue import QueuedPodInfo, SchedulingQueue
+from bayplan.scheduler.binding.preemption_executor import PreemptionTask
 from bayplan.scheduler.engine import PodEngine
-from bayplan.telemetry.logs import OUTCOME, Ref, StructuredLog
+from bayplan.telemetry.logs import OUTCOME, ObjectRef, StructuredLog
 
 outcomes = StructuredLog(__name__)
 
 
 @dataclass(slots=True)
-class Failures:
+class FailureHandler:
     """The failure handler of a live scheduler."""
 
     engine: PodEngine
     queue: SchedulingQueue
     statuses: PodStatuses
-    events: Events
+    events: PodEventRecorder
 
     def handle(
         self,
-        queued: QueuedPod,
+        queued: QueuedPodInfo,
         status: Status,
         nominate: str | None,
         unschedulable: Iterable[str] = (),
         pending: Iterable[str] = (),
-        room: Room | None = None,
+        room: PreemptionTask | None = None,
     ) -> asyncio.Task[None] | None:
         """Give a pod back to the queue and say why. `nominate`: None keeps the node that its status names, "" clears.
 
@@ -54,27 +54,29 @@ class Failures:
         Returns what is being written.
         """
         if not status.rejected:
-            outcomes.error(status.message, "Error scheduling pod; retrying", pod=Ref(queued.key))
+            outcomes.error(status.message, "Error scheduling pod; retrying", pod=ObjectRef(queued.key))
         elif outcomes.enabled(OUTCOME):
-            outcomes.info("Unable to schedule pod; no fit; waiting", v=OUTCOME, pod=Ref(queued.key), err=status.message)
+            outcomes.info(
+                "Unable to schedule pod; no fit; waiting", v=OUTCOME, pod=ObjectRef(queued.key), err=status.message
+            )
         waits = queued.uid in self.engine.pending
         self.queue.requeue(queued, unschedulable, pending)
         pod = queued.pod  # in the version that went back
-        if not waits and self._has_namesake(pod):
+        if not waits and self._is_replaced(pod):
             return None  # it was deleted and made anew: what is said of the old one would be read on the new one
         self.queue.nominate(queued.info, nominate)
         if not waits:
-            failed(self.events, pod, status.message)
+            record_failed_scheduling(self.events, pod, status.message)
             return None  # it is gone, or has a node after all
         if room is not None and room.reports_late:
             room.reports.append(partial(self._report_if_waiting, pod.uid, status, nominate))
             return None
         return self._report(pod, status, nominate)
 
-    def not_let_in(self, queued: QueuedPod, status: Status) -> None:
+    def handle_gate_failure(self, queued: QueuedPodInfo, status: Status) -> None:
         """Say why a pod is not even tried, where a gate broke. It stays where it is, and keeps what is kept for it."""
         if not status.rejected:
-            outcomes.error(status.message, "Error letting pod into the queue; waiting", pod=Ref(queued.key))
+            outcomes.error(status.message, "Error letting pod into the queue; waiting", pod=ObjectRef(queued.key))
         self._report(queued.pod, status, None)
 
     def _report_if_waiting(self, uid: str, status: Status, nominate: str | None) -> None:
@@ -85,9 +87,9 @@ class Failures:
     def _report(self, pod: Pod, status: Status, nominate: str | None) -> asyncio.Task[None] | None:
         """Record an event and patch the pod's status, unless its condition has this reason and message already."""
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
-        if not self.statuses.says(pod, reason, status.message):
-            failed(self.events, pod, status.message)
-        return self.statuses.say(pod, reason, status.message, nominate)
+        if not self.statuses.has_condition(pod, reason, status.message):
+            record_failed_scheduling(self.events, pod, status.message)
+        return self.statuses.set_unschedulable(pod, reason, status.message, nominate)
 
-    def _has_namesake(self, pod: Pod) -> bool:
+    def _is_replaced(self, pod: Pod) -> bool:
         return any(other.key == pod.key for other in self.engine.pending.values())

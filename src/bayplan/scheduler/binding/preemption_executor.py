@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bayplan.api_writes.crash_points import EVICTED
-from bayplan.api_writes.observer import NoObserver, Observer
-from bayplan.api_writes.pod_status_messages import Events
+from bayplan.api_writes.crash_points import VICTIMS_EVICTED
+from bayplan.api_writes.observer import NoSchedulerObserver, SchedulerObserver
+from bayplan.api_writes.pod_status_messages import PodEventRecorder
 from bayplan.api_writes.pod_statuses import PodStatuses
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.clock import Clock
@@ -34,28 +34,28 @@ from bayplan.intents.pod_intents import DeletePod
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.workloads import PodGroup
-from bayplan.scheduler.binding.binding_cycle import PreBinds
+from bayplan.scheduler.binding.binding_cycle import PreBindTasks
 from bayplan.scheduler.engine import PodEngine
 
 log = logging.getLogger(__name__)
 
 
-class Preempting(Protocol):
+class PreemptingPlugin(Protocol):
     """What a plugin that preempts is told of how far it is."""
 
-    def begins(self, preemptor: KubeObject) -> None: ...
-    def waits_for(self, preemptor: KubeObject, last_leaves: Any) -> None: ...
-    def finished(self, preemptor: KubeObject) -> None: ...
+    def on_preemption_started(self, preemptor: KubeObject) -> None: ...
+    def on_waiting_for_victim(self, preemptor: KubeObject, last_leaves: Any) -> None: ...
+    def on_preemption_finished(self, preemptor: KubeObject) -> None: ...
 
 
 @dataclass(slots=True)
-class Room:
+class PreemptionTask:
     """What has to be done for one preemptor: a pod, or a group with its pods that wait."""
 
     preemptor: KubeObject
-    cleared: list[Pod]
+    nominations_to_clear: list[Pod]
     victims: list[EvictVictim]
-    plugin: Preempting | None
+    plugin: PreemptingPlugin | None
     waiting: Sequence[Pod]
     staying: list[EvictVictim] = field(default_factory=list)
     """Victims whose deletion was not sent so far, or was refused."""
@@ -66,26 +66,26 @@ class Room:
 
 
 @dataclass(slots=True)
-class Evictions:
+class PreemptionExecutor:
     """Carries out the writes of a PostFilter answer. `activate` has a pod tried at once, `retry` after its backoff."""
 
     engine: PodEngine
     writes: ApiWrites
     statuses: PodStatuses
-    events: Events
+    events: PodEventRecorder
     clock: Clock
-    pre_binds: PreBinds
+    pre_binds: PreBindTasks
     activate: Callable[[Pod], None]
     retry: Callable[[Pod], None]
-    observer: Observer = field(default_factory=NoObserver)
+    observer: SchedulerObserver = field(default_factory=NoSchedulerObserver)
     _refused: RefusedEvictions = field(init=False)
     _held_up: dict[str, dict[str, Pod]] = field(default_factory=dict)
     """Preemptors by their uid, by the uid of the victim whose deletion was refused."""
 
     def __post_init__(self) -> None:
-        self._refused = RefusedEvictions(self.engine.nominations, self.clock)
+        self._refused = RefusedEvictions(self.engine.nominator, self.clock)
 
-    def prepare(self, preemptor: Pod, writes: Sequence[object]) -> Room | None:
+    def prepare(self, preemptor: Pod, writes: Sequence[object]) -> PreemptionTask | None:
         """Hold the preemptor back, if there is somebody to be evicted. What else was decided is written at once."""
         cleared, victims = [], []
         for intent in writes:
@@ -96,33 +96,35 @@ class Evictions:
             else:
                 self.writes.submit(intent)
         if not victims:
-            return Room(preemptor, cleared, [], None, (preemptor,)) if cleared else None
-        return self._held_back(preemptor, preemptor, (preemptor,), cleared, victims)
+            return PreemptionTask(preemptor, cleared, [], None, (preemptor,)) if cleared else None
+        return self._prepare_victims(preemptor, preemptor, (preemptor,), cleared, victims)
 
-    def prepare_group(self, group: PodGroup, members: Sequence[Pod], victims: Sequence[EvictVictim]) -> Room:
+    def prepare_group(self, group: PodGroup, members: Sequence[Pod], victims: Sequence[EvictVictim]) -> PreemptionTask:
         """The same for a whole group: all of it is held back. There is somebody to be evicted."""
-        return self._held_back(group, members[0], members, [], list(victims))
+        return self._prepare_victims(group, members[0], members, [], list(victims))
 
-    def _held_back(
+    def _prepare_victims(
         self, whom: KubeObject, one: Pod, waiting: Sequence[Pod], cleared: list[Pod], victims: list[EvictVictim]
-    ) -> Room:
+    ) -> PreemptionTask:
         for each in victims:  # both engines know from now on, not only when the API server shows it
-            self.engine.nominations.leave(each.victim.uid, each.node_name, whom.key)
-        self.observer.preempted(len(victims))
+            self.engine.nominator.add_victim(each.victim.uid, each.node_name, whom.key)
+        self.observer.observe_victims(len(victims))
         plugin = self._plugin(one, victims[0].plugin)
         if plugin is not None:
-            plugin.begins(whom)
-        return Room(whom, cleared, victims, plugin, waiting, list(victims), self._was_refused(waiting, victims))
+            plugin.on_preemption_started(whom)
+        return PreemptionTask(
+            whom, cleared, victims, plugin, waiting, list(victims), self._was_refused(waiting, victims)
+        )
 
     def _was_refused(self, waiting: Sequence[Pod], victims: Sequence[EvictVictim]) -> bool:
         if any(self._refused.times(each.victim.uid) for each in victims):
             return True
         return any(pod.uid in held_up for held_up in self._held_up.values() for pod in waiting)
 
-    def start(self, room: Room, *told: asyncio.Task[None] | None) -> None:
+    def start(self, room: PreemptionTask, *told: asyncio.Task[None] | None) -> None:
         """Begin. `told`: what is being written into the status of those who wait, their nominations among it."""
         being_told = [each for each in told if each is not None]
-        self.writes.start(self._make(room, being_told), f"making room for {room.preemptor.key}")
+        self.writes.start(self._execute(room, being_told), f"making room for {room.preemptor.key}")
 
     def next_pause_end_s(self) -> float | None:
         """When a pod becomes a victim again whose deletion was refused, on the monotonic clock."""
@@ -136,45 +138,48 @@ class Evictions:
             for pod in self._held_up.pop(uid, {}).values():
                 self.activate(pod)
 
-    async def _make(self, room: Room, told: Sequence[asyncio.Task[None]]) -> None:
+    async def _execute(self, room: PreemptionTask, told: Sequence[asyncio.Task[None]]) -> None:
         failed, waits, start_s = True, True, self.clock.monotonic_s()
         try:
-            failed = not await self._cleared(room.cleared)
-            waits = await self._evicted(room, told)
+            failed = not await self._clear_nominations(room.nominations_to_clear)
+            waits = await self._evict_victims(room, told)
             if room.victims:
-                self.writes.reached(EVICTED)
+                self.writes.crash_point(VICTIMS_EVICTED)
         except BayplanError as fault:
             failed = True
             kind = "pod" if isinstance(room.preemptor, Pod) else "pod group"
             log.warning("cannot make room for %s %s: %s", kind, room.preemptor.key, fault)
         finally:
             if room.plugin is not None:
-                room.plugin.finished(room.preemptor)
+                room.plugin.on_preemption_finished(room.preemptor)
             done = waits and not failed
-            self.observer.preemption_ran("success" if done else "error", self.clock.monotonic_s() - start_s)
+            self.observer.observe_preemption("success" if done else "error", self.clock.monotonic_s() - start_s)
             for each in room.staying:
-                if not self._leaves(each.victim.uid):
-                    self._spare(each)
+                if not self._is_terminating(each.victim.uid):
+                    self._cancel_victim(each)
             for report in room.reports if done else ():
                 report()
             for pod in () if done else room.waiting:
                 (self.retry if failed else self.activate)(pod)
 
-    def _spare(self, intent: EvictVictim) -> None:
+    def _cancel_victim(self, intent: EvictVictim) -> None:
         """A victim stays after all: others may have counted on its going."""
-        nominations = self.engine.nominations
-        nominations.stays(intent.victim.uid)
+        nominations = self.engine.nominator
+        nominations.remove_victim(intent.victim.uid)
         for info in list(nominations.on_node(intent.node_name)):
             if info.uid in self.engine.pending:
                 self.retry(info.pod)
 
-    async def _evicted(self, room: Room, told: Sequence[asyncio.Task[None]]) -> bool:
+    async def _evict_victims(self, room: PreemptionTask, told: Sequence[asyncio.Task[None]]) -> bool:
         """Whether something is still to come that wakes the preemptor: the going of the last victim.
 
         One watch tells of all pods in order. So the last is deleted only when the preemptor's nomination is written:
         whoever hears of its going has heard of the nomination, and the preemptor does not preempt a second time.
         """
-        others, last = [each for each in room.victims if not each.last], [each for each in room.victims if each.last]
+        others, last = (
+            [each for each in room.victims if not each.is_last],
+            [each for each in room.victims if each.is_last],
+        )
         answers = await asyncio.gather(*(self._evict_one(room, each) for each in others), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -182,14 +187,14 @@ class Evictions:
         if told:
             await asyncio.wait(told)
         for victim in last:
-            leaves = partial(self._leaves, victim.victim.uid)
+            leaves = partial(self._is_terminating, victim.victim.uid)
             if room.plugin is not None:
-                room.plugin.waits_for(room.preemptor, leaves)
+                room.plugin.on_waiting_for_victim(room.preemptor, leaves)
             if not await self._evict_one(room, victim) and leaves():
                 return False  # it went by itself, and maybe while the preemptor was not listening
         return True
 
-    async def _cleared(self, pods: list[Pod]) -> bool:
+    async def _clear_nominations(self, pods: list[Pod]) -> bool:
         """Whether all nominations could be cleared; the evictions go on without."""
         done = True
         for pod in pods:
@@ -200,7 +205,7 @@ class Evictions:
                 log.warning("cannot clear the nomination of pod %s: %s", pod.key, fault)
         return done
 
-    async def _evict_one(self, room: Room, intent: EvictVictim) -> bool:
+    async def _evict_one(self, room: PreemptionTask, intent: EvictVictim) -> bool:
         """Whether the victim was still there. A refusal is remembered."""
         victim = intent.victim
         try:
@@ -219,7 +224,7 @@ class Evictions:
     async def _evict(self, intent: EvictVictim) -> bool:
         """Whether the victim was still there."""
         victim = intent.victim
-        waiting = self.engine.waiting.get(victim.uid)
+        waiting = self.engine.waiting_pods.get(victim.uid)
         if waiting is not None:
             in_memory = waiting.preempt(intent.plugin, intent.waiting_message)
         else:
@@ -239,7 +244,7 @@ class Evictions:
     async def _delete(self, intent: EvictVictim) -> bool:
         """Tell the victim why, and delete it. A namesake that came after it is nobody's victim."""
         victim = intent.victim
-        if not intent.already_told:
+        if not intent.has_disruption_condition:
             condition = {**msgspec.to_builtins(intent.condition), "lastTransitionTime": self._now()}
             patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
             if not await self.statuses.patch(victim, patch):
@@ -247,12 +252,12 @@ class Evictions:
         deleted: bool = await self.writes.perform(DeletePod(victim))
         return deleted
 
-    def _leaves(self, uid: str) -> bool:
+    def _is_terminating(self, uid: str) -> bool:
         """Whether a victim is known to be terminating, or gone."""
         pod = self.engine.cache.pod(uid)
         return pod is None or pod.terminating
 
-    def _plugin(self, preemptor: Pod, name: str) -> Preempting | None:
+    def _plugin(self, preemptor: Pod, name: str) -> PreemptingPlugin | None:
         plugins = self.engine.framework(preemptor.scheduler_name).profile.at(POST_FILTER)
         return next((plugin for plugin in plugins if plugin.name == name and hasattr(plugin, "begins")), None)
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 
 
-class Turns:
+class FifoSemaphore:
     """So many at once. Whoever takes a turn gives it back."""
 
     __slots__ = ("_free", "_waiting")
@@ -19,7 +19,7 @@ class Turns:
         self._free = at_once
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         if self._free:  # then nobody waits
             self._free -= 1
             return
@@ -29,10 +29,10 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it was our turn; it is the next one's now
-                self.give()
+                self.release()
             raise
 
-    def give(self) -> None:
+    def release(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():  # else whoever waited has gone

@@ -10,15 +10,15 @@ from typing import TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from bayplan.framework.api.diagnosis import Diagnosis, Reason
-from bayplan.framework.equivalence.class_evaluation import Standing
+from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows
+from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.equivalence.rejections import RejectionCount
-from bayplan.framework.runtime.scoring import ranked
+from bayplan.framework.runtime.scoring import top_positions
 from bayplan.objects.core import Pod
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.telemetry.decisions import (
     BEST_NODES,
-    LARGEST_RECORD_BYTES,
+    MAX_RECORD_BYTES,
     NO_RANKING,
     REASON_BYTES,
     DecisionRecord,
@@ -29,17 +29,17 @@ from bayplan.telemetry.decisions import (
 
 T = TypeVar("T")
 
-_LONGEST_MESSAGE = 1024  # as an event has it
-_LONGEST_REASON = 256
+_MAX_MESSAGE_BYTES = 1024  # as an event has it
+_MAX_REASON_BYTES = 256
 _VICTIMS_BYTES = 768
 _BEST_BYTES = 2560
 _REASONS_BYTES = 640  # of a pod that was placed: nobody asks for more
 
 
-def record_of(pod: Pod, decision: Decision, at: datetime, layout: int = 0) -> DecisionRecord:
+def decision_record(pod: Pod, decision: SchedulingDecision, at: datetime, layout: int = 0) -> DecisionRecord:
     """What to remember of a decision. `layout`: of the snapshot that it was made on."""
-    if decision.standing is not None and decision.node is not None:
-        return _shared_record(pod, decision.node, decision.row, decision.standing, at)
+    if decision.class_evaluation is not None and decision.node is not None:
+        return _shared_record(pod, decision.node, decision.row, decision.class_evaluation, at)
     diagnosis = decision.diagnosis
     record = DecisionRecord(
         at=at,
@@ -48,28 +48,28 @@ def record_of(pod: Pod, decision: Decision, at: datetime, layout: int = 0) -> De
         profile=pod.scheduler_name,
         node=decision.node,
         outcome=_outcome(decision),
-        message=_cut(decision.message),
+        message=_truncate(decision.message),
         nodes=diagnosis.eligible_count if diagnosis else 0,
         feasible=len(decision.nodes) if decision.nodes is not None else 0,
         ranking=_best(decision),
         reasons=_reasons(diagnosis, _REASONS_BYTES) if diagnosis and decision.node is not None else (),
-        nominated=decision.nominate or "",
-        victims=tuple(_within(_VICTIMS_BYTES, decision.victims, text_bytes)),
+        nominated=decision.nominated_node_name or "",
+        victims=tuple(_take_within_bytes(_VICTIMS_BYTES, decision.victims, text_bytes)),
     )
     if diagnosis is None or decision.node is not None:
         return record
-    reasons = _reasons(diagnosis, LARGEST_RECORD_BYTES - record.size_bytes, with_bits=True)
+    reasons = _reasons(diagnosis, MAX_RECORD_BYTES - record.size_bytes, with_bits=True)
     return replace(record, reasons=reasons, layout=layout)
 
 
-def _shared_record(pod: Pod, node: str, row: int, standing: Standing, at: datetime) -> DecisionRecord:
+def _shared_record(pod: Pod, node: str, row: int, standing: ClassEvaluation, at: datetime) -> DecisionRecord:
     """The same for a decision that was read off what pods of one kind share."""
     names = standing.snapshot.nodes.names
     ranking = NO_RANKING
     if standing.candidates > 1:
         rows = standing.ranking(row, BEST_NODES)
         best = tuple([names[row] for row in rows])
-        ranking = Ranking.within(_BEST_BYTES, best, standing.scoring, standing.scores_at(rows))
+        ranking = Ranking.fit(_BEST_BYTES, best, standing.scoring, standing.scores_at(rows))
     reasons = _shared_reasons(standing.rejections())
     return DecisionRecord(
         at,
@@ -90,17 +90,17 @@ def _shared_record(pod: Pod, node: str, row: int, standing: Standing, at: dateti
 def _shared_reasons(rejections: tuple[RejectionCount, ...]) -> tuple[ReasonCount, ...]:
     """Rejections seldom change from one pod of a kind to the next."""
     ordered = sorted(rejections, key=lambda each: -each.nodes)
-    counted = (ReasonCount(each.plugin, each.text[:_LONGEST_REASON], each.nodes) for each in ordered)
-    return tuple(_within(_REASONS_BYTES, counted, lambda each: text_bytes(each.text) + REASON_BYTES))
+    counted = (ReasonCount(each.plugin, each.text[:_MAX_REASON_BYTES], each.nodes) for each in ordered)
+    return tuple(_take_within_bytes(_REASONS_BYTES, counted, lambda each: text_bytes(each.text) + REASON_BYTES))
 
 
-def _cut(message: str) -> str:
-    if text_bytes(message) <= _LONGEST_MESSAGE:
+def _truncate(message: str) -> str:
+    if text_bytes(message) <= _MAX_MESSAGE_BYTES:
         return message
-    return message.encode()[:_LONGEST_MESSAGE].decode(errors="ignore")
+    return message.encode()[:_MAX_MESSAGE_BYTES].decode(errors="ignore")
 
 
-def _within(budget: int, items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
+def _take_within_bytes(budget: int, items: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
     """The first items that fit a number of bytes."""
     for item in items:
         budget -= size(item)
@@ -109,50 +109,52 @@ def _within(budget: int, items: Iterable[T], size: Callable[[T], int]) -> Iterat
         yield item
 
 
-def _outcome(decision: Decision) -> str:
+def _outcome(decision: SchedulingDecision) -> str:
     if decision.node is not None:
         return "scheduled"
     return "unschedulable" if decision.status.rejected else "error"
 
 
-def _best(decision: Decision) -> Ranking:
+def _best(decision: SchedulingDecision) -> Ranking:
     nodes, scores = decision.nodes, decision.scores
     if nodes is None or scores is None or decision.node is None:
         return NO_RANKING
     chosen = nodes.columns.index[decision.node]
     if not nodes.is_whole:
         chosen = int((nodes.rows == chosen).argmax())
-    positions = ranked(scores.total, chosen, BEST_NODES)  # of many that tie: this one first
+    positions = top_positions(scores.total, chosen, BEST_NODES)  # of many that tie: this one first
     numbers = np.array([vector[positions] for vector in (scores.total, *scores.by_plugin.values())], dtype=np.int64)
     rows = positions if nodes.is_whole else nodes.rows[positions].tolist()
     names = tuple(nodes.columns.names[row] for row in rows)
-    return Ranking.within(_BEST_BYTES, names, tuple(scores.by_plugin), numbers.T.tobytes())
+    return Ranking.fit(_BEST_BYTES, names, tuple(scores.by_plugin), numbers.T.tobytes())
 
 
 def _reasons(diagnosis: Diagnosis, budget: int, *, with_bits: bool = False) -> tuple[ReasonCount, ...]:
     """Reasons, most frequent first, while they fit; then, for as many of them as still fit, their nodes as bits."""
-    counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in _distinct(diagnosis.reasons())]
+    counted = [(int(np.count_nonzero(reason.mask)), reason) for reason in _distinct_reasons(diagnosis.reasons())]
     ordered = sorted((each for each in counted if each[0]), key=lambda each: -each[0])
-    kept = list(_within(budget, ordered, lambda each: _reason_bytes(each[1])))
+    kept = list(_take_within_bytes(budget, ordered, lambda each: _reason_bytes(each[1])))
     left = budget - sum(_reason_bytes(reason) for _, reason in kept)
     marked = left // (diagnosis.node_count // 8 + 1) if with_bits else 0
     bits = [np.packbits(reason.mask).tobytes() for _, reason in kept[:marked]]
     return tuple(
-        ReasonCount(reason.plugin, reason.text[:_LONGEST_REASON], count, bits[place] if place < len(bits) else b"")
+        ReasonCount(reason.plugin, reason.text[:_MAX_REASON_BYTES], count, bits[place] if place < len(bits) else b"")
         for place, (count, reason) in enumerate(kept)
     )
 
 
-def _distinct(reasons: Iterable[Reason]) -> Iterator[Reason]:
+def _distinct_reasons(reasons: Iterable[FilterReasonRows]) -> Iterator[FilterReasonRows]:
     """Each text of a plugin once: plugins in their order, the texts of each by the alphabet."""
-    plugins: dict[str, dict[str, Reason]] = {}
+    plugins: dict[str, dict[str, FilterReasonRows]] = {}
     for reason in reasons:
         texts = plugins.setdefault(reason.plugin, {})
         known = texts.get(reason.text)
-        texts[reason.text] = reason if known is None else Reason(reason.plugin, reason.text, known.mask | reason.mask)
+        texts[reason.text] = (
+            reason if known is None else FilterReasonRows(reason.plugin, reason.text, known.mask | reason.mask)
+        )
     for texts in plugins.values():
         yield from (texts[text] for text in sorted(texts))
 
 
-def _reason_bytes(reason: Reason) -> int:
-    return text_bytes(reason.text[:_LONGEST_REASON]) + REASON_BYTES
+def _reason_bytes(reason: FilterReasonRows) -> int:
+    return text_bytes(reason.text[:_MAX_REASON_BYTES]) + REASON_BYTES

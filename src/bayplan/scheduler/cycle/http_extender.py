@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from bayplan.config.model import Extender as ExtenderConfig
+from bayplan.config.model import ExtenderConfig as ExtenderConfig
 from bayplan.errors import BayplanError
 from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.framework.api.preemption_extender import NamedVictims
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.preemption.extenders import Answer
+from bayplan.framework.preemption.extenders import ExtenderAnswer
 from bayplan.framework.preemption.victims import Victims
 from bayplan.objects.core import Pod
 from bayplan.snapshot import IntVector, NodeTable, RowVector
@@ -29,7 +29,7 @@ MAX_EXTENDER_PRIORITY = 10
 T = TypeVar("T")
 
 
-class ExtenderFault(BayplanError):
+class ExtenderError(BayplanError):
     """An extender did not answer, or not in a way that can be used."""
 
 
@@ -56,7 +56,7 @@ class _NodeList(msgspec.Struct, frozen=True):
     items: tuple[_NodeItem, ...] | None = None
 
 
-class FilterAnswer(msgspec.Struct, frozen=True):
+class ExtenderFilterResult(msgspec.Struct, frozen=True):
     """An answer to filter. Names are in small letters because Go, whose structs these are, reads them in any case."""
 
     nodes: _NodeList | None = None
@@ -66,7 +66,7 @@ class FilterAnswer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class HostScore(msgspec.Struct, frozen=True):
+class HostPriority(msgspec.Struct, frozen=True):
     """One node in an answer to prioritize: 0 to 10."""
 
     host: str = ""
@@ -82,19 +82,19 @@ class _MetaVictims(msgspec.Struct, frozen=True):
     numpdbviolations: int = 0
 
 
-class PreemptAnswer(msgspec.Struct, frozen=True):
+class ExtenderPreemptionResult(msgspec.Struct, frozen=True):
     """An answer to preempt: always names of pods, whatever was sent."""
 
     nodenametometavictims: dict[str, _MetaVictims] | None = None
 
 
-class BindAnswer(msgspec.Struct, frozen=True):
+class ExtenderBindingResult(msgspec.Struct, frozen=True):
     """An answer to bind: nothing, or why not."""
 
     error: str | None = None
 
 
-class Extender:
+class HttpExtender:
     """One configured extender."""
 
     def __init__(self, config: ExtenderConfig) -> None:
@@ -123,14 +123,14 @@ class Extender:
     def filter_call(self, pod: Pod, nodes: NodeTable) -> ExtenderCall:
         return ExtenderCall(self, self.config.filter_verb, self._arguments(pod, nodes))
 
-    def read_filter(self, reply: ExtenderReply, nodes: NodeTable) -> tuple[RowVector, dict[int, Status]]:
+    def parse_filter(self, reply: ExtenderReply, nodes: NodeTable) -> tuple[RowVector, dict[int, Status]]:
         """The rows that survive, and the statuses of those that do not."""
-        answer = self._read(reply, self.config.filter_verb, FilterAnswer)
+        answer = self._parse(reply, self.config.filter_verb, ExtenderFilterResult)
         if answer.error:
-            raise ExtenderFault(answer.error)
+            raise ExtenderError(answer.error)
         index = nodes.columns.index
         mine = set(nodes.names)
-        kept = [index[name] for name in dict.fromkeys(self._survivors(answer, mine))]
+        kept = [index[name] for name in dict.fromkeys(self._remaining_nodes(answer, mine))]
         failed: dict[int, Status] = {}
         for name, text in (answer.failedandunresolvablenodes or {}).items():
             if name in mine:
@@ -140,14 +140,14 @@ class Extender:
                 failed[index[name]] = Status(Code.UNSCHEDULABLE, (text,))
         return np.array(kept, dtype=np.intp), failed
 
-    def _survivors(self, answer: FilterAnswer, mine: set[str]) -> Iterator[str]:
+    def _remaining_nodes(self, answer: ExtenderFilterResult, mine: set[str]) -> Iterator[str]:
         if not self.config.node_cache_capable or answer.nodenames is None:
             items = (answer.nodes.items if answer.nodes else None) or ()
             yield from (item.metadata.name for item in items if item.metadata.name in mine)
             return
         for name in answer.nodenames:
             if name not in mine:
-                raise ExtenderFault(
+                raise ExtenderError(
                     f'extender "{self.name}" claims a filtered node "{name}" which is not found in the input node list'
                 )
             yield name
@@ -157,20 +157,20 @@ class Extender:
     def prioritize_call(self, pod: Pod, nodes: NodeTable) -> ExtenderCall:
         return ExtenderCall(self, self.config.prioritize_verb, self._arguments(pod, nodes))
 
-    def read_prioritize(self, reply: ExtenderReply, nodes: NodeTable) -> IntVector:
+    def parse_prioritize(self, reply: ExtenderReply, nodes: NodeTable) -> IntVector:
         """What the extender adds to each total: its score, weighted, stretched to our range."""
         scores: Counter[str] = Counter()
-        for item in self._read(reply, self.config.prioritize_verb, list[HostScore]):
+        for item in self._parse(reply, self.config.prioritize_verb, list[HostPriority]):
             scores[item.host] += item.score
         factor = self.config.weight * (MAX_SCORE // MAX_EXTENDER_PRIORITY)
         try:
             return np.array([scores[name] * factor for name in nodes.names], dtype=np.int64)
         except OverflowError:
-            raise ExtenderFault(f"extender {self.name} gave scores beyond 64 bits; it gives 0 to 10") from None
+            raise ExtenderError(f"extender {self.name} gave scores beyond 64 bits; it gives 0 to 10") from None
 
     # preempt ----------------------------------------------------------------------------------------------------
 
-    def wants_preemption(self, pod: Pod) -> bool:
+    def supports_preemption(self, pod: Pod) -> bool:
         return bool(self.config.preempt_verb) and self.is_interested(pod)
 
     def preempt_call(self, pod: Pod, candidates: Mapping[str, Victims]) -> ExtenderCall:
@@ -186,11 +186,11 @@ class Extender:
         }
         return ExtenderCall(self, self.config.preempt_verb, told)
 
-    def read_preempt(self, reply: ExtenderReply) -> Answer:
+    def parse_preempt(self, reply: ExtenderReply) -> ExtenderAnswer:
         """The candidates that it leaves, or the fault that kept it from saying so."""
         try:
-            answer = self._read(reply, self.config.preempt_verb, PreemptAnswer, _folded_victims)
-        except ExtenderFault as fault:
+            answer = self._parse(reply, self.config.preempt_verb, ExtenderPreemptionResult, _with_lowercase_victim_keys)
+        except ExtenderError as fault:
             return fault
         return {
             name: NamedVictims(tuple(pod.uid for pod in victims.pods or ()), victims.numpdbviolations)
@@ -198,25 +198,25 @@ class Extender:
         }
 
     def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:
-        raise ExtenderFault(
+        raise ExtenderError(
             f"extender {self.name} would have to be asked about {len(candidates)} nodes for pod {pod.key}, and nothing "
             "here can call it; leave `preemptVerb` out of the configuration"
         )
 
     # bind -------------------------------------------------------------------------------------------------------
 
-    def binds(self, pod: Pod) -> bool:
+    def is_binder(self, pod: Pod) -> bool:
         return bool(self.config.bind_verb) and self.is_interested(pod)
 
     def bind_call(self, pod: Pod, node_name: str) -> ExtenderCall:
         told = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node_name}
         return ExtenderCall(self, self.config.bind_verb, told)
 
-    def read_bind(self, reply: ExtenderReply) -> None:
-        """Raises `ExtenderFault` where the pod is not bound."""
-        answer = self._read(reply, self.config.bind_verb, BindAnswer)
+    def parse_bind(self, reply: ExtenderReply) -> None:
+        """Raises `ExtenderError` where the pod is not bound."""
+        answer = self._parse(reply, self.config.bind_verb, ExtenderBindingResult)
         if answer.error:
-            raise ExtenderFault(answer.error)
+            raise ExtenderError(answer.error)
 
     # all --------------------------------------------------------------------------------------------------------
 
@@ -228,15 +228,15 @@ class Extender:
             told["Nodes"] = {"metadata": {}, "items": [msgspec.to_builtins(node.node) for node in nodes]}
         return told
 
-    def _read(self, reply: ExtenderReply, verb: str, kind: type[T], folded: Callable[[Any], Any] | None = None) -> T:
+    def _parse(self, reply: ExtenderReply, verb: str, kind: type[T], folded: Callable[[Any], Any] | None = None) -> T:
         if reply.failure:
-            raise ExtenderFault(reply.failure)
+            raise ExtenderError(reply.failure)
         if reply.code != 200:
-            raise ExtenderFault(f"failed {verb} with extender at URL {self.url(verb)}, code {reply.code}")
+            raise ExtenderError(f"failed {verb} with extender at URL {self.url(verb)}, code {reply.code}")
         try:
-            return msgspec.convert((folded or _folded)(msgspec.json.decode(reply.body)), kind)
+            return msgspec.convert((folded or _with_lowercase_keys)(msgspec.json.decode(reply.body)), kind)
         except (msgspec.DecodeError, msgspec.ValidationError) as fault:
-            raise ExtenderFault(f"extender {self.name} answered {verb} with something else: {fault}") from None
+            raise ExtenderError(f"extender {self.name} answered {verb} with something else: {fault}") from None
 
     def url(self, verb: str) -> str:
         return f"{self.config.url_prefix.rstrip('/')}/{verb}"
@@ -246,7 +246,7 @@ class Extender:
 class ExtenderCall:
     """A question to an extender."""
 
-    extender: Extender
+    extender: HttpExtender
     verb: str
     arguments: dict[str, Any]
 
@@ -259,23 +259,23 @@ class ExtenderCall:
         return msgspec.json.encode(self.arguments)
 
 
-def _folded(answer: Any) -> Any:
+def _with_lowercase_keys(answer: Any) -> Any:
     """The answer with the keys of its outermost objects in small letters; nothing at all is an empty object."""
     if isinstance(answer, list):
-        return [_folded(item) for item in answer]
+        return [_with_lowercase_keys(item) for item in answer]
     if isinstance(answer, dict):
         return {key.lower(): value for key, value in answer.items()}
     return {} if answer is None else answer
 
 
-def _folded_victims(answer: Any) -> Any:
+def _with_lowercase_victim_keys(answer: Any) -> Any:
     """The same for an answer to preempt, whose objects are nested; names of nodes stay as they are."""
-    top = _folded(answer)
+    top = _with_lowercase_keys(answer)
     by_node = top.get("nodenametometavictims") if isinstance(top, dict) else None
     if not isinstance(by_node, dict):
         return top
-    victims = {name: _folded(each) for name, each in by_node.items()}
+    victims = {name: _with_lowercase_keys(each) for name, each in by_node.items()}
     for each in victims.values():
         if isinstance(each, dict) and isinstance(each.get("pods"), list):
-            each["pods"] = _folded(each["pods"])
+            each["pods"] = _with_lowercase_keys(each["pods"])
     return {**top, "nodenametometavictims": victims}

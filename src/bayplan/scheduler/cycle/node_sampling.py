@@ -12,30 +12,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayplan.config.model import Configuration
-from bayplan.framework.api.diagnosis import NOT_LOOKED_AT, Diagnosis
+from bayplan.framework.api.diagnosis import NOT_EVALUATED, Diagnosis
 from bayplan.framework.api.status import Code
 from bayplan.framework.runtime.framework import Framework
 from bayplan.snapshot import RowVector
 
-FEWEST_NODES = 100
-_SMALLEST_PERCENTAGE = 5
+MIN_FEASIBLE_NODES_TO_FIND = 100
+_MIN_FEASIBLE_NODES_PERCENTAGE = 5
 
 
-def nodes_to_find(count: int, percentage: int) -> int:
+def num_feasible_nodes_to_find(count: int, percentage: int) -> int:
     """How many feasible nodes are enough among `count` candidates; percentage 0 means adaptive."""
-    if count < FEWEST_NODES:
+    if count < MIN_FEASIBLE_NODES_TO_FIND:
         return count
     if percentage == 0:
-        percentage = max(_SMALLEST_PERCENTAGE, 50 - count // 125)
-    return min(count, max(FEWEST_NODES, count * percentage // 100))
+        percentage = max(_MIN_FEASIBLE_NODES_PERCENTAGE, 50 - count // 125)
+    return min(count, max(MIN_FEASIBLE_NODES_TO_FIND, count * percentage // 100))
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SampleSize:
     """How many nodes are looked at (None: all of them; 0: an adaptive number), and why not all."""
 
     percentage: int | None = None
-    because: str = ""
+    reason: str = ""
 
     def __str__(self) -> str:
         if self.percentage is None:
@@ -43,50 +43,50 @@ class Share:
         return "adaptive sample" if self.percentage == 0 else f"{self.percentage}%"
 
 
-ALL_NODES = Share()
+SAMPLE_ALL_NODES = SampleSize()
 
 
-def share_for(configuration: Configuration, own: int | None, framework: Framework) -> Share:
+def sample_size_for(configuration: Configuration, own: int | None, framework: Framework) -> SampleSize:
     """The share that a profile looks at; `own` is the percentage that it states itself."""
     if own:
-        return Share(own, "the profile says so")
+        return SampleSize(own, "the profile says so")
     if own is not None:
-        return Share(0, "the profile sets percentageOfNodesToScore to 0")
+        return SampleSize(0, "the profile sets percentageOfNodesToScore to 0")
     if configuration.percentage_of_nodes_to_score:
-        return Share(configuration.percentage_of_nodes_to_score, "the configuration says so")
+        return SampleSize(configuration.percentage_of_nodes_to_score, "the configuration says so")
     if configuration.extenders:
         urls = ", ".join(extender.url_prefix for extender in configuration.extenders)
-        return Share(0, f"extenders have to be asked: {urls}")
-    slow = _asked_node_by_node(framework)
+        return SampleSize(0, f"extenders have to be asked: {urls}")
+    slow = _per_node_plugins(framework)
     if slow:
         named = ", ".join(f"{name} ({' and '.join(points)})" for name, points in slow.items())
-        return Share(0, f"these plugins answer for one node at a time: {named}")
-    return ALL_NODES
+        return SampleSize(0, f"these plugins answer for one node at a time: {named}")
+    return SAMPLE_ALL_NODES
 
 
-def _asked_node_by_node(framework: Framework) -> dict[str, list[str]]:
+def _per_node_plugins(framework: Framework) -> dict[str, list[str]]:
     """Plugins that are asked about each node for every pod, with the points where they are."""
     found: dict[str, list[str]] = {}
-    for name in framework.filtering.one_node_plugins:
+    for name in framework.filter_points.per_node_plugins:
         if not hasattr(framework.profile.instances[name], "signature"):  # else pods share what it said
             found.setdefault(name, []).append("filter")
-    for name in framework.scoring.one_node_plugins:
+    for name in framework.score_points.per_node_plugins:
         found.setdefault(name, []).append("score")
     return found
 
 
 @dataclass(slots=True)
-class Sampler:
+class NodeSampler:
     """Where the next search starts. kube-scheduler's rotating index, one a scheduler."""
 
     start: int = 0
 
-    def way(self, candidates: RowVector) -> RowVector:
+    def visit_order(self, candidates: RowVector) -> RowVector:
         """The candidates in the order of this search."""
         turn = self.start % max(len(candidates), 1)
         return np.concatenate((candidates[turn:], candidates[:turn]))
 
-    def cut(self, diagnosis: Diagnosis, way: RowVector, wanted: int) -> RowVector:
+    def take_sample(self, diagnosis: Diagnosis, way: RowVector, wanted: int) -> RowVector:
         """The first `wanted` feasible rows of the way; rows from the next feasible one on were not looked at."""
         feasible = diagnosis.rows_with(Code.SUCCESS)[way]
         hits = np.flatnonzero(feasible)
@@ -101,7 +101,7 @@ class Sampler:
 
     @staticmethod
     def _forget(diagnosis: Diagnosis, rows: RowVector) -> None:
-        diagnosis.verdicts.codes[rows] = NOT_LOOKED_AT
+        diagnosis.verdicts.codes[rows] = NOT_EVALUATED
         for reason in diagnosis.verdicts.reasons:
             reason.mask[rows] = False
         for mask in diagnosis.verdicts.plugins.values():

@@ -1,18 +1,18 @@
 cimport cython
-from bayplan.framework.equivalence.equivalence_classes cimport Classes as CClasses
+from bayplan.framework.equivalence.equivalence_classes cimport EquivalenceClasses as CEquivalenceClasses
 from bayplan.framework.api.cycle cimport Cycle as CCycle
-from bayplan.framework.equivalence.class_evaluation cimport Standing as CStanding
+from bayplan.framework.equivalence.class_evaluation cimport ClassEvaluation as CClassEvaluation
 from bayplan.snapshot.columns cimport NodeColumns as CNodeColumns
 from bayplan.telemetry.plugin_timings cimport PointTimings as CPointTimings
 
-cdef class Attempts:
-    cdef public object extenders, framework, sampler, share, tie_break
-    cdef public CClasses classes
-    cdef public bint _filters, _finds_one, _shares, asks_post_filters
+cdef class SchedulingCycle:
+    cdef public object extenders, framework, sampler, sample_size, tie_break
+    cdef public CEquivalenceClasses classes
+    cdef public bint _filters, _finds_one, _shares, runs_post_filters
     cdef public double _sought_s
-    cpdef object decide(self, CCycle cycle)
-    @cython.locals(points=CPointTimings, standing=CStanding)
-    cdef object _from_others(self, CCycle cycle)
-    cpdef CStanding standing(self, CCycle cycle)
+    cpdef object schedule_pod(self, CCycle cycle)
+    @cython.locals(points=CPointTimings, standing=CClassEvaluation)
+    cdef object _decide_from_class(self, CCycle cycle)
+    cpdef CClassEvaluation class_evaluation(self, CCycle cycle)
     @cython.locals(columns=CNodeColumns, points=CPointTimings)
-    cpdef object _from_standing(self, CCycle cycle, CStanding standing)
+    cpdef object _decision_from_class(self, CCycle cycle, CClassEvaluation standing)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bayplan.api_writes.pod_status_messages import WARNING
-from bayplan.bind_requests.foreign_requests import RequestsOfOthers
+from bayplan.bind_requests.foreign_requests import ForeignBindRequests
 from bayplan.bind_requests.lost_requests import LostRequests
-from bayplan.bind_requests.tracker import BindRequests
+from bayplan.bind_requests.tracker import BindRequestTracker
 from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
@@ -23,17 +23,17 @@ from bayplan.scheduler.live.run_loop import LiveScheduler
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 5.0
+CHECK_INTERVAL_S = 5.0
 
 
-class Asking(Protocol):
+class BindRequestReader(Protocol):
     """What the watches do not tell, as the server has it at the moment."""
 
     async def uids(self) -> frozenset[str]:
         """Of the requests that there are."""
         ...
 
-    async def unread(self) -> Sequence[BindRequest]:
+    async def list_unreadable(self) -> Sequence[BindRequest]:
         """Requests that have failed and cannot be read, as far as they can be."""
         ...
 
@@ -46,7 +46,7 @@ class Asking(Protocol):
         ...
 
 
-class PodRequests:
+class PodRequestOwner:
     """Fits `cache.bind_requests.Engine`."""
 
     def __init__(self, live: LiveScheduler) -> None:
@@ -58,22 +58,22 @@ class PodRequests:
             return pending.get(uid)
         return next((pod for pod in pending.values() if pod.key == request.pod_key), None)  # made by hand
 
-    def taken(self, pod: Pod) -> None:
+    def on_assumed(self, pod: Pod) -> None:
         self._live.queue.delete(pod)
 
-    def released(self, pod: Pod, was: Pod) -> None:
-        self.freed(was)
+    def on_released(self, pod: Pod, was: Pod) -> None:
+        self.on_foreign_pod_released(was)
         self._live.queue.add(pod)
 
-    def freed(self, was: Pod) -> None:
+    def on_foreign_pod_released(self, was: Pod) -> None:
         """A pod of another scheduler is not going to be on its node."""
-        self._live.queue.move_all(ASSIGNED_POD_DELETE, was, None)
+        self._live.queue.move_all_on_event(ASSIGNED_POD_DELETE, was, None)
         self._live.wake()
 
     def submit(self, intent: object) -> None:
         self._live.writes.submit(intent)
 
-    def complain(self, pod: Pod, reason: str, note: str) -> None:
+    def record_warning(self, pod: Pod, reason: str, note: str) -> None:
         self._live.events.record(pod, WARNING, reason, "Binding", note)
 
     def wake(self, uid: str) -> None:
@@ -82,56 +82,58 @@ class PodRequests:
             self._live.activate(pod)
 
 
-def follow_requests(
+def track_bind_requests(
     live: LiveScheduler, clock: LoopClock, *, stale_s: float, request_timeout_s: float = REQUEST_TIMEOUT_S
-) -> BindRequests:
+) -> BindRequestTracker:
     """Have a live scheduler count the pods that are on their way by requests."""
-    desk = live.engine.desk
-    engine, cache = PodRequests(live), live.engine.cache
-    requests = BindRequests(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
-    requests.others = RequestsOfOthers(cache, live.engine.serves, engine.freed, LostRequests(clock, request_timeout_s))
-    desk.following = live.routing.requests = live.bindings.requests = requests
+    desk = live.engine.bind_request_factory
+    engine, cache = PodRequestOwner(live), live.engine.cache
+    requests = BindRequestTracker(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
+    requests.foreign_requests = ForeignBindRequests(
+        cache, live.engine.serves, engine.on_foreign_pod_released, LostRequests(clock, request_timeout_s)
+    )
+    desk.tracker = live.event_handlers.bind_requests = live.binding_cycles.bind_requests = requests
     return requests
 
 
-async def look_after(requests: BindRequests, clock: LoopClock, server: Asking) -> None:
+async def run_request_checks(requests: BindRequestTracker, clock: LoopClock, server: BindRequestReader) -> None:
     """What time asks for, every few seconds, until cancelled."""
     read_s = float("-inf")
     while True:
-        await clock.sleep(LOOK_EVERY_S)
-        requests.tidy()
+        await clock.sleep(CHECK_INTERVAL_S)
+        requests.run_periodic_checks()
         if clock.monotonic_s() - read_s >= requests.stale_s:
             read_s = clock.monotonic_s()
-            await look_for_unread(requests, server)
-        await look_for_orphans(requests, server)
+            await check_unreadable_requests(requests, server)
+        await delete_orphaned_requests(requests, server)
         await read_lost_pods(requests, server)
-        if requests.in_doubt:
+        if requests.needs_list:
             known_before = requests.uids
             try:
-                requests.still_there(await server.uids(), known_before)
+                requests.reconcile_with_list(await server.uids(), known_before)
             except BayplanError as fault:
                 log.warning("cannot ask which bind requests are there: %s; trying again", fault)
 
 
-async def look_for_unread(requests: BindRequests, server: Asking) -> None:
+async def check_unreadable_requests(requests: BindRequestTracker, server: BindRequestReader) -> None:
     """Requests that failed since nobody can read them may lack a pod as well."""
     try:
-        requests.unread(await server.unread())
+        requests.handle_unreadable(await server.list_unreadable())
     except BayplanError as fault:
         log.warning("cannot ask which bind requests cannot be read: %s; trying again later", fault)
 
 
-async def look_for_orphans(requests: BindRequests, server: Asking) -> None:
+async def delete_orphaned_requests(requests: BindRequestTracker, server: BindRequestReader) -> None:
     """Have requests go whose pods never were; where nobody can say, that request is left alone for as long again."""
     for orphan in requests.orphans():
         try:
-            requests.answered(orphan, await server.pod_uid(orphan))
+            requests.handle_orphan_check(orphan, await server.pod_uid(orphan))
         except BayplanError as fault:
-            requests.put_off(orphan)
+            requests.postpone_orphan_check(orphan)
             log.warning("cannot ask for the pod of bind request %s: %s; trying again later", orphan.key, fault)
 
 
-async def read_lost_pods(requests: BindRequests, server: Asking) -> None:
+async def read_lost_pods(requests: BindRequestTracker, server: BindRequestReader) -> None:
     """Free the nodes of pods whose requests were deleted, if the pods are not there. After a failure the pod keeps its
     node until the next look."""
     for uid, request in requests.lost():

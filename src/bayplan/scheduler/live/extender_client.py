@@ -10,29 +10,29 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
-from bayplan.client import NotPosted, Secret, Service, Target
+from bayplan.client import ConnectionConfig, HttpService, Secret, ServiceCallError
 from bayplan.clock import LoopClock
-from bayplan.config.extenders import BUILDING, in_order
-from bayplan.config.model import Extender as ExtenderConfig
+from bayplan.config.extenders import PROFILE_STAGE, sort_extenders
+from bayplan.config.model import ExtenderConfig as ExtenderConfig
 from bayplan.config.model import ExtenderTLSConfig
 from bayplan.errors import ApiError, ConfigError, KubeconfigError, LeaseLost
 from bayplan.framework.api.status import SUCCESS, Status, error
 from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Pod
 from bayplan.scheduler.cycle.http_extender import (
-    Extender,
     ExtenderCall,
-    ExtenderFault,
+    ExtenderError,
     ExtenderReply,
+    HttpExtender,
 )
 
 log = logging.getLogger(__name__)
 
 
-AwaitBinding = Callable[[BindPod, ApiError], Awaitable[bool]]
+WaitForBinding = Callable[[BindPod, ApiError], Awaitable[bool]]
 
 
-async def _trust_extender(_: BindPod, __: ApiError) -> bool:
+async def _trust_bind_answer(_: BindPod, __: ApiError) -> bool:
     """For callers that cannot read pods: what the extender says is taken as it is."""
     return False
 
@@ -41,7 +41,7 @@ async def _always() -> None:
     """For processes without a lease."""
 
 
-class Posted(Protocol):
+class ExtenderHttpResponse(Protocol):
     """An answer, as the client has it."""
 
     @property
@@ -50,49 +50,54 @@ class Posted(Protocol):
     def body(self) -> bytes: ...
 
 
-class Posting(Protocol):
+class ExtenderTransport(Protocol):
     """Reaches one extender, as `client.Service` does."""
 
-    async def post(self, url: str, body: bytes, timeout_s: float) -> Posted: ...
+    async def post(self, url: str, body: bytes, timeout_s: float) -> ExtenderHttpResponse: ...
 
 
-class Extenders:
+class ExtenderClient:
     """Every configured extender, reachable. `may_write` raises `LeaseLost` when this process must not bind."""
 
     def __init__(
-        self, services: Mapping[ExtenderConfig, Posting], *, may_write: Callable[[], Awaitable[None]] = _always
+        self,
+        services: Mapping[ExtenderConfig, ExtenderTransport],
+        *,
+        may_write: Callable[[], Awaitable[None]] = _always,
     ) -> None:
         self._services = services
-        self._binding = [Extender(each) for each in in_order(tuple(services)) if each.bind_verb]
+        self._binding = [HttpExtender(each) for each in sort_extenders(tuple(services)) if each.bind_verb]
         self._may_write = may_write
         self._silent: set[str] = set()
 
-    async def ask(self, call: ExtenderCall) -> ExtenderReply:
+    async def call(self, call: ExtenderCall) -> ExtenderReply:
         """What an extender replies, or why it does not."""
         config = call.extender.config
         try:
             answer = await self._services[config].post(call.url, call.body, config.timeout.seconds)
-        except NotPosted as fault:
-            self._note(call.extender, str(fault))
+        except ServiceCallError as fault:
+            self._log_failure(call.extender, str(fault))
             return ExtenderReply(failure=str(fault), may_have_acted=fault.sent)
-        self._note(call.extender, "")
+        self._log_failure(call.extender, "")
         return ExtenderReply(answer.status, answer.body, may_have_acted=answer.status >= 500)
 
-    async def bind(self, pod: Pod, node_name: str, *, await_binding: AwaitBinding = _trust_extender) -> Status | None:
+    async def bind(
+        self, pod: Pod, node_name: str, *, await_binding: WaitForBinding = _trust_bind_answer
+    ) -> Status | None:
         """Have the first extender bind that is interested; None where the plugins have to.
 
         `await_binding`: whether a pod is on its node although the extender says otherwise, or nothing.
         """
         for extender in self._binding:
-            if not extender.binds(pod):
+            if not extender.is_binder(pod):
                 continue
             try:
                 await self._may_write()
-                reply = await self.ask(extender.bind_call(pod, node_name))
-                extender.read_bind(reply)
+                reply = await self.call(extender.bind_call(pod, node_name))
+                extender.parse_bind(reply)
             except LeaseLost as fault:
                 return error(str(fault))
-            except ExtenderFault as fault:
+            except ExtenderError as fault:
                 refusal = ApiError(str(fault))
                 # An extender that answers with an error may have sent the binding before that. The binder that follows
                 # an ignorable extender binds the pod to the same node, so there is nothing to wait for.
@@ -106,7 +111,7 @@ class Extenders:
             return SUCCESS
         return None
 
-    def _note(self, extender: Extender, failure: str) -> None:
+    def _log_failure(self, extender: HttpExtender, failure: str) -> None:
         if failure and extender.name not in self._silent:
             self._silent.add(extender.name)
             meaning = "it is left out" if extender.ignorable else "pods that need it wait"
@@ -116,22 +121,22 @@ class Extenders:
             log.info("extender %s answers again", extender.name)
 
 
-def services_for(
+def extender_transports(
     extenders: Iterable[ExtenderConfig], clock: LoopClock, *, user_agent: str
-) -> dict[ExtenderConfig, Service]:
+) -> dict[ExtenderConfig, HttpService]:
     """The way to each extender; `ConfigError` where its certificates cannot be used."""
     services = {}
     for extender in extenders:
-        services[extender] = Service(clock, user_agent=user_agent, trust=_trust(extender))
+        services[extender] = HttpService(clock, user_agent=user_agent, trust=_tls_settings(extender))
         if extender.url_prefix.startswith("https://"):
             try:
                 services[extender].check(extender.url_prefix)
             except KubeconfigError as fault:
-                raise ConfigError(f"couldn't build extenders: {fault}", stage=BUILDING) from None
+                raise ConfigError(f"couldn't build extenders: {fault}", stage=PROFILE_STAGE) from None
     return services
 
 
-def _trust(extender: ExtenderConfig) -> Target:
+def _tls_settings(extender: ExtenderConfig) -> ConnectionConfig:
     """Whom to trust, and who to be. With `enableHTTPS` and no authority anybody is trusted, as upstream has it."""
     tls = extender.tls_config or ExtenderTLSConfig()
     has_authority = bool(tls.ca_data or tls.ca_file)
@@ -139,10 +144,10 @@ def _trust(extender: ExtenderConfig) -> Target:
     if insecure and has_authority:
         raise ConfigError(
             "couldn't build extenders: specifying a root certificates file with the insecure flag is not allowed",
-            stage=BUILDING,
+            stage=PROFILE_STAGE,
         )
     is_somebody = bool(tls.cert_data or tls.cert_file) and bool(tls.key_data or tls.key_file)
-    return Target(
+    return ConnectionConfig(
         server="",
         verify=not insecure,
         ca_data=tls.ca_data,

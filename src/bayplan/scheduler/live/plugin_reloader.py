@@ -18,14 +18,14 @@ from bayplan.scheduler.live.run_loop import LiveScheduler
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 2.0
+CHECK_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSource:
     """Where plugins come from: how their files look from outside, what is in them, and what is made of it."""
 
-    looks: Callable[[], object]
+    file_versions: Callable[[], object]
     registry: Callable[[], Registry]
     configured: Callable[[Registry], Configuration]
 
@@ -35,29 +35,29 @@ class PluginSource:
 
 
 @dataclass(slots=True)
-class Reloading:
+class PluginReloader:
     """Keeps the plugins of a live scheduler in step with their files."""
 
     live: LiveScheduler
     source: PluginSource
     clock: LoopClock
-    every_s: float = EVERY_S
+    every_s: float = CHECK_INTERVAL_S
     fault: str = ""  # why the files of now are not in use; empty where they are
-    _seen: object = field(default=None)
+    _last_versions: object = field(default=None)
 
     async def run(self) -> None:
         while True:
-            self.look()
+            self.check_once()
             await self.clock.sleep(self.every_s)
 
-    def look(self) -> None:
+    def check_once(self) -> None:
         """Take over what has changed since the last look."""
         try:
-            seen = self.source.looks()
-            if seen == self._seen:
+            seen = self.source.file_versions()
+            if seen == self._last_versions:
                 return
-            self._seen = seen
-            rebuilt = self.live.engine.rebuilt(*self.source.load())
+            self._last_versions = seen
+            rebuilt = self.live.engine.build_profiles(*self.source.load())
         except Exception as fault:  # whatever somebody's file does, the process goes on
             told = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
             if told != self.fault:
@@ -67,4 +67,4 @@ class Reloading:
         self.fault = ""
         if rebuilt.changed:
             log.info("plugins are reloaded: %s", ", ".join(sorted(rebuilt.changed)))
-            self.live.renew(rebuilt)
+            self.live.replace_profiles(rebuilt)

@@ -21,7 +21,7 @@ from bayplan.scheduler.engine import PodEngine
 
 Q = TypeVar("Q", bound=SchedulingQueue)
 
-DEFAULT_MAX_PARKED_S = 300.0
+DEFAULT_MAX_UNSCHEDULABLE_S = 300.0
 
 
 def queue_profiles(engine: PodEngine) -> dict[str, QueueProfile]:
@@ -30,20 +30,20 @@ def queue_profiles(engine: PodEngine) -> dict[str, QueueProfile]:
     return {name: QueueProfile.of(engine.framework(name), extenders=extenders) for name in engine.scheduler_names}
 
 
-def sort_order(engine: PodEngine) -> SortKey:
+def queue_sort_order(engine: PodEngine) -> SortKey:
     """The order of the queue: one QueueSort serves all profiles."""
     framework = engine.framework(next(iter(engine.scheduler_names)))
     (sorter,) = framework.profile.at(QUEUE_SORT)
-    return queue_order(sorter, framework.boundary)
+    return queue_order(sorter, framework.plugin_caller)
 
 
-def queue_for(
+def new_queue(
     engine: PodEngine,
     kind: type[Q],
     *,
     clock: Clock,
     recorder: QueueRecorder | None = None,
-    max_parked_s: float = DEFAULT_MAX_PARKED_S,
+    max_parked_s: float = DEFAULT_MAX_UNSCHEDULABLE_S,
     pop_from_backoff: bool = True,
     pod_groups: bool = False,
 ) -> Q:
@@ -52,16 +52,16 @@ def queue_for(
     settings = QueueSettings(
         initial_backoff_s=float(configuration.pod_initial_backoff_seconds),
         max_backoff_s=float(configuration.pod_max_backoff_seconds),
-        max_parked_s=max_parked_s,
+        max_unschedulable_s=max_parked_s,
         pop_from_backoff=pop_from_backoff,
         pod_groups=pod_groups,
     )
     return kind(
         queue_profiles(engine),
-        sort_order(engine),
+        queue_sort_order(engine),
         clock=clock,
         pods=engine.pending,
-        nominations=engine.nominations,
+        nominations=engine.nominator,
         settings=settings,
         prepare=engine.prepare,
         recorder=recorder,

@@ -6,66 +6,66 @@ import random
 from functools import partial
 from typing import Any
 
-from bayplan.api_writes.observer import NoObserver, Observer
-from bayplan.api_writes.pod_status_messages import Events
+from bayplan.api_writes.observer import NoSchedulerObserver, SchedulerObserver
+from bayplan.api_writes.pod_status_messages import PodEventRecorder
 from bayplan.api_writes.pod_statuses import PodStatuses
 from bayplan.api_writes.writes import ApiWrites
 from bayplan.cache import Cache
-from bayplan.client import Client, Resource
+from bayplan.client import Client, GroupVersionResource
 from bayplan.clock import LoopClock
 from bayplan.config.feature_gates import (
-    GANGS,
-    GROUP_PREEMPTION,
-    GROUPS,
-    PLACEMENTS,
-    Features,
+    GANG_SCHEDULING,
+    GENERIC_WORKLOAD,
+    TOPOLOGY_AWARE_WORKLOAD_SCHEDULING,
+    WORKLOAD_AWARE_PREEMPTION,
+    FeatureGates,
 )
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.queue import QueueRecorder, SchedulingQueue
-from bayplan.scheduler.binding.binding_cycle import Bindings
-from bayplan.scheduler.binding.failure_handler import Failures
-from bayplan.scheduler.binding.preemption_executor import Evictions
-from bayplan.scheduler.cycle.scheduling_cycle import Ask, first_of
+from bayplan.scheduler.binding.binding_cycle import BindingCycles
+from bayplan.scheduler.binding.failure_handler import FailureHandler
+from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor
+from bayplan.scheduler.cycle.scheduling_cycle import CallExtender, first_row
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.live.event_handlers import Routing
-from bayplan.scheduler.live.extender_client import Extenders
-from bayplan.scheduler.live.queue_factory import queue_for
+from bayplan.scheduler.live.event_handlers import EventHandlers
+from bayplan.scheduler.live.extender_client import ExtenderClient
+from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.scheduler.live.run_loop import LiveScheduler
-from bayplan.scheduler.plugin_handle import Post
-from bayplan.scheduler.pod_groups.group_attempts import Groups
-from bayplan.scheduler.pod_groups.group_cycle import GroupCycle
+from bayplan.scheduler.plugin_handle import PostFunction
+from bayplan.scheduler.pod_groups.group_attempts import GroupAttempts
+from bayplan.scheduler.pod_groups.group_cycle import PodGroupCycle
 from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
-from bayplan.scheduler.pod_groups.placement_attempts import PlacementGroups
+from bayplan.scheduler.pod_groups.placement_attempts import PlacementGroupAttempts
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.plugin_timings import PluginTimings
 
 
-def live_scheduler(
+def new_live_scheduler(
     configuration: Configuration,
     registry: Registry,
     cache: Cache,
     client: Client,
-    events: Events,
+    events: PodEventRecorder,
     *,
     clock: LoopClock,
     chance: random.Random,
-    claims: Resource | None = None,
+    claims: GroupVersionResource | None = None,
     recorder: QueueRecorder | None = None,
-    observer: Observer | None = None,
-    extenders: Extenders | None = None,
+    observer: SchedulerObserver | None = None,
+    extenders: ExtenderClient | None = None,
     options: ProcessOptions | None = None,
-    post: Post | None = None,
+    post: PostFunction | None = None,
     timings: PluginTimings | None = None,
-    pod_groups: Resource | None = None,
+    pod_groups: GroupVersionResource | None = None,
 ) -> LiveScheduler:
     """A scheduler that writes through `client`; `claims` and `pod_groups`: these kinds as the server offers them."""
 
-    ask = extenders.ask if extenders is not None else None
-    options, observer = options or ProcessOptions(), observer or NoObserver()
+    ask = extenders.call if extenders is not None else None
+    options, observer = options or ProcessOptions(), observer or NoSchedulerObserver()
     settings, features = options.settings, options.serving.features
 
     def exists(pod: Pod) -> bool:
@@ -77,24 +77,24 @@ def live_scheduler(
     engine = made(
         writes=writes,
         records=DecisionRing(settings.records_mebibytes << 20),
-        tie_break=first_of if settings.ties == "inOrder" else None,
-        groups_preempt=features.enabled(GROUP_PREEMPTION),
-        groups_placed=features.enabled(PLACEMENTS),
+        tie_break=first_row if settings.ties == "inOrder" else None,
+        groups_preempt=features.enabled(WORKLOAD_AWARE_PREEMPTION),
+        groups_placed=features.enabled(TOPOLOGY_AWARE_WORKLOAD_SCHEDULING),
     )
-    queue = _queue(engine, options, clock, recorder)
+    queue = _new_queue(engine, options, clock, recorder)
     statuses = PodStatuses(client, writes, engine.pending, clock=clock, chance=chance)
-    failures = Failures(engine, queue, statuses, events)
-    bindings = Bindings(
+    failures = FailureHandler(engine, queue, statuses, events)
+    bindings = BindingCycles(
         engine,
         queue,
-        bound=lambda queued, held: live.bound(queued, held),
-        failed=lambda queued, status, rejectors: live.binding_failed(queued, status, rejectors),
+        on_bound=lambda queued, held: live.on_bound(queued, held),
+        on_failed=lambda queued, status, rejectors: live.on_binding_failed(queued, status, rejectors),
         statuses=statuses,
-        at_once=settings.writes_at_once,
+        max_concurrent=settings.writes_at_once,
         extender_bind=partial(extenders.bind, await_binding=writes.await_binding) if extenders is not None else None,
         observer=observer,
     )
-    evictions = Evictions(
+    evictions = PreemptionExecutor(
         engine,
         writes,
         statuses,
@@ -105,7 +105,7 @@ def live_scheduler(
         retry=lambda pod: live.retry(pod),
         observer=observer,
     )
-    routing = Routing(engine, queue, gangs=features.enabled(GANGS))
+    routing = EventHandlers(engine, queue, gangs=features.enabled(GANG_SCHEDULING))
     live = LiveScheduler(
         engine,
         queue,
@@ -116,63 +116,67 @@ def live_scheduler(
         writes,
         events,
         clock,
-        ask=ask,
+        call_extender=ask,
         observer=observer,
         slice_s=settings.slice_milliseconds / 1e3,
     )
-    if features.enabled(GROUPS):
-        live.groups = _group_cycle(live, _groups(live, chance, ask, options), pod_groups, observer, features)
+    if features.enabled(GENERIC_WORKLOAD):
+        live.pod_group_cycle = _new_group_cycle(
+            live, _new_group_attempts(live, chance, ask, options), pod_groups, observer, features
+        )
     _listen(cache, live, observer)
     return live
 
 
-def _listen(cache: Cache, live: LiveScheduler, observer: Observer) -> None:
-    cache.devices.listener = live.assumed
-    cache.volumes.listen(live.assumed)
-    cache.volumes.on_failure = observer.volumes_failed
+def _listen(cache: Cache, live: LiveScheduler, observer: SchedulerObserver) -> None:
+    cache.devices.listener = live.handle_own_write
+    cache.volumes.listen(live.handle_own_write)
+    cache.volumes.on_failure = observer.observe_volume_failure
 
 
-def _queue(
+def _new_queue(
     engine: PodEngine, options: ProcessOptions, clock: LoopClock, recorder: QueueRecorder | None
 ) -> SchedulingQueue:
     features = options.serving.features
-    return queue_for(
+    return new_queue(
         engine,
         SchedulingQueue,
         clock=clock,
         recorder=recorder,
-        max_parked_s=options.max_parked.seconds,
+        max_parked_s=options.max_in_unschedulable_pods.seconds,
         pop_from_backoff=features.enabled("SchedulerPopFromBackoffQ"),
-        pod_groups=features.enabled(GROUPS),
+        pod_groups=features.enabled(GENERIC_WORKLOAD),
     )
 
 
-def _groups(live: LiveScheduler, chance: random.Random, ask: Ask | None, options: ProcessOptions) -> Groups:
+def _new_group_attempts(
+    live: LiveScheduler, chance: random.Random, ask: CallExtender | None, options: ProcessOptions
+) -> GroupAttempts:
     """How attempts are made for whole groups: all nodes at once, or placement by placement."""
-    if not options.serving.features.enabled(PLACEMENTS):
-        return Groups(live.engine, live.queue, ask)
+    if not options.serving.features.enabled(TOPOLOGY_AWARE_WORKLOAD_SCHEDULING):
+        return GroupAttempts(live.engine, live.queue, ask)
     ties = None if options.settings.ties == "inOrder" else chance
-    return PlacementGroups(live.engine, live.queue, ask, ties)
+    return PlacementGroupAttempts(live.engine, live.queue, ask, ties)
 
 
-def _group_cycle(
+def _new_group_cycle(
     live: LiveScheduler,
-    groups: Groups,
-    pod_groups: Resource | None,
-    observer: Observer,
-    features: Features,
-) -> GroupCycle:
-    cycle = GroupCycle(
+    groups: GroupAttempts,
+    pod_groups: GroupVersionResource | None,
+    observer: SchedulerObserver,
+    features: FeatureGates,
+) -> PodGroupCycle:
+    cycle = PodGroupCycle(
         groups,
         live.engine,
-        live.failures,
-        live.evictions,
+        live.failure_handler,
+        live.preemption_executor,
         GroupStatuses(live.writes, pod_groups, live.clock),
         live.clock,
         observer,
         start=live.start_binding,
         skip=live.skip,
     )
-    if features.enabled(GROUP_PREEMPTION):
+    if features.enabled(WORKLOAD_AWARE_PREEMPTION):
         cycle.preemption = GroupPreemption(groups, live.engine, live.clock)
     return cycle

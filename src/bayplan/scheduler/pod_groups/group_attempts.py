@@ -21,25 +21,25 @@ from bayplan.framework.api.status import (
 )
 from bayplan.framework.runtime.framework import Framework
 from bayplan.objects.core import Pod
-from bayplan.queue import QueuedPod, SchedulingQueue
-from bayplan.scheduler.cycle.scheduling_cycle import Ask, Decision
-from bayplan.scheduler.engine import Held, PodEngine
+from bayplan.queue import QueuedPodInfo, SchedulingQueue
+from bayplan.scheduler.cycle.scheduling_cycle import CallExtender, SchedulingDecision
+from bayplan.scheduler.engine import AssumedPod, PodEngine
 
 UNSCHEDULABLE_GROUP = "pod group is unschedulable"
-ASKED_TO_WAIT = "one or more plugins asked to wait and no plugin rejected pod"
-WAITING = "pod group is waiting for preemption to complete"
+PERMIT_WAIT_MESSAGE = "one or more plugins asked to wait and no plugin rejected pod"
+WAITING_FOR_PREEMPTION = "pod group is waiting for preemption to complete"
 _EPOCH = datetime.min.replace(tzinfo=UTC)
 
-Skip = Callable[[QueuedPod], bool]
+Skip = Callable[[QueuedPodInfo], bool]
 """Whether a pod need not be tried any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class PodTrial:
     """How the trial of one pod ended. `permit`: what Permit said of those who wait for others."""
 
-    queued: QueuedPod
-    decision: Decision
+    queued: QueuedPodInfo
+    decision: SchedulingDecision
     status: Status
     framework: Framework
     cycle: Cycle
@@ -48,30 +48,30 @@ class Tried:
     permit: str = ""
 
     @property
-    def preempts(self) -> bool:
+    def needs_preemption(self) -> bool:
         """Whether the place has to be made first."""
         return bool(self.node_name) and not self.status.ok
 
 
 @dataclass(slots=True)
-class Outcome:
+class GroupAttemptResult:
     """How it ended for all of them."""
 
     status: Status
-    tried: list[Tried] = field(default_factory=list)
-    untried: list[QueuedPod] = field(default_factory=list)
-    waits_for_room: bool = False
+    trials: list[PodTrial] = field(default_factory=list)
+    not_tried: list[QueuedPodInfo] = field(default_factory=list)
+    waits_for_preemption: bool = False
 
 
 @dataclass(slots=True)
-class Groups:
+class GroupAttempts:
     """Makes attempts for whole groups."""
 
     engine: PodEngine
     queue: SchedulingQueue
-    ask: Ask | None = None
+    ask: CallExtender | None = None
 
-    def gathered(self, first: QueuedPod, skip: Skip) -> list[QueuedPod]:
+    def gather_members(self, first: QueuedPodInfo, skip: Skip) -> list[QueuedPodInfo]:
         """The pods of the group that wait, popped, the most important and longest waiting first."""
         found = [first]
         for mate in list(self.engine.pending.values()):
@@ -84,31 +84,33 @@ class Groups:
 
     def activate(self) -> None:
         """Do what plugins asked for while all of the group are in flight: else they would be tried again at once."""
-        pods = list(self.engine.activated.values())
-        self.engine.activated.clear()
+        pods = list(self.engine.pods_to_activate.values())
+        self.engine.pods_to_activate.clear()
         self.queue.activate(pods)
 
-    async def tried(self, members: Sequence[QueuedPod]) -> Outcome:
+    async def try_members(self, members: Sequence[QueuedPodInfo]) -> GroupAttemptResult:
         """Give every pod a place in trial. Nothing of it is left when this returns."""
         names = dict.fromkeys(queued.pod.scheduler_name for queued in members)
         if len(names) > 1:
             first, second = list(names)[:2]
             text = "all pods in a single pod group should have the same .spec.schedulerName set"
-            return Outcome(error(f'{text}, got: "{second}" and "{first}"'), untried=list(members))
-        return await self._decided(members)
+            return GroupAttemptResult(error(f'{text}, got: "{second}" and "{first}"'), not_tried=list(members))
+        return await self._decide(members)
 
-    async def _decided(self, members: Sequence[QueuedPod]) -> Outcome:
-        return await self._in_order(members)
+    async def _decide(self, members: Sequence[QueuedPodInfo]) -> GroupAttemptResult:
+        return await self._try_in_order(members)
 
-    async def _in_order(self, members: Sequence[QueuedPod], within: Set[str] | None = None) -> Outcome:
+    async def _try_in_order(
+        self, members: Sequence[QueuedPodInfo], within: Set[str] | None = None
+    ) -> GroupAttemptResult:
         """One after another. `within`: names of the nodes that they may go to, where these are not all."""
-        outcome = Outcome(Status(Code.UNSCHEDULABLE, (UNSCHEDULABLE_GROUP,)))
-        held: list[Held] = []
+        outcome = GroupAttemptResult(Status(Code.UNSCHEDULABLE, (UNSCHEDULABLE_GROUP,)))
+        held: list[AssumedPod] = []
         try:
             for number, queued in enumerate(members):
-                await self._one(queued, outcome, held, within)
+                await self._try_one(queued, outcome, held, within)
                 if outcome.status.code is Code.ERROR:
-                    outcome.untried = list(members[number + 1 :])
+                    outcome.not_tried = list(members[number + 1 :])
                     break
         finally:
             for each in reversed(held):
@@ -116,33 +118,35 @@ class Groups:
             self.activate()
         return outcome
 
-    async def _one(self, queued: QueuedPod, outcome: Outcome, held: list[Held], within: Set[str] | None) -> None:
-        framework, cycle, decision = await self.engine.chosen(queued.info, self.ask, within)
-        node_name = decision.node or decision.nominate or ""
+    async def _try_one(
+        self, queued: QueuedPodInfo, outcome: GroupAttemptResult, held: list[AssumedPod], within: Set[str] | None
+    ) -> None:
+        framework, cycle, decision = await self.engine.decide_only(queued.info, self.ask, within)
+        node_name = decision.node or decision.nominated_node_name or ""
         if not node_name:
-            outcome.tried.append(Tried(queued, decision, decision.status, framework, cycle))
+            outcome.trials.append(PodTrial(queued, decision, decision.status, framework, cycle))
             if not decision.status.rejected:
-                self._broken(outcome, decision.status)
+                self._error_result(outcome, decision.status)
             return
-        status, kept, permit = self.engine.hold(framework, cycle, node_name)
+        status, kept, permit = self.engine.assume_in_trial(framework, cycle, node_name)
         if kept is None:
-            outcome.tried.append(Tried(queued, decision, status, framework, cycle))
+            outcome.trials.append(PodTrial(queued, decision, status, framework, cycle))
             if not status.rejected:
-                self._broken(outcome, status)
+                self._error_result(outcome, status)
             return
         held.append(kept)
-        said = ", ".join(filter(None, (permit.reason, ASKED_TO_WAIT))) if permit.waits else ""
-        placed = Tried(queued, decision, decision.status, framework, cycle, node_name, not permit.waits, said)
-        outcome.tried.append(placed)
+        said = ", ".join(filter(None, (permit.reason, PERMIT_WAIT_MESSAGE))) if permit.waits else ""
+        placed = PodTrial(queued, decision, decision.status, framework, cycle, node_name, not permit.waits, said)
+        outcome.trials.append(placed)
         if placed.permitted:
-            outcome.waits_for_room = any(each.preempts for each in outcome.tried)
-            told = (UNSCHEDULABLE_GROUP, WAITING)
-            outcome.status = Status(Code.UNSCHEDULABLE, told) if outcome.waits_for_room else SUCCESS
+            outcome.waits_for_preemption = any(each.needs_preemption for each in outcome.trials)
+            told = (UNSCHEDULABLE_GROUP, WAITING_FOR_PREEMPTION)
+            outcome.status = Status(Code.UNSCHEDULABLE, told) if outcome.waits_for_preemption else SUCCESS
 
     @staticmethod
-    def _broken(outcome: Outcome, status: Status) -> None:
+    def _error_result(outcome: GroupAttemptResult, status: Status) -> None:
         outcome.status = error(f"failed to schedule other pod from a pod group: {status.message}")
-        outcome.waits_for_room = False
+        outcome.waits_for_preemption = False
 
 
 def same_group(one: Pod, other: Pod) -> bool:

@@ -13,74 +13,74 @@ from bayplan.api_writes.observer import (
     ERROR,
     SCHEDULED,
     UNSCHEDULABLE,
-    Observer,
+    SchedulerObserver,
 )
 from bayplan.clock import LoopClock
 from bayplan.framework.api.status import Code, Status
 from bayplan.objects.workloads import PodGroup
-from bayplan.queue import QueuedPod
-from bayplan.scheduler.binding.failure_handler import Failures
-from bayplan.scheduler.binding.preemption_executor import Evictions, Room
-from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.queue import QueuedPodInfo
+from bayplan.scheduler.binding.failure_handler import FailureHandler
+from bayplan.scheduler.binding.preemption_executor import PreemptionExecutor, PreemptionTask
+from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from bayplan.scheduler.pod_groups.group_attempts import (
     UNSCHEDULABLE_GROUP,
-    Groups,
-    Outcome,
-    Tried,
+    GroupAttemptResult,
+    GroupAttempts,
+    PodTrial,
 )
 from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
 
 WAITING_ON_PREEMPTION = "waiting_on_preemption"
-_NOBODY: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+_NO_PLUGINS: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
 @dataclass(slots=True)
-class GroupCycle:
+class PodGroupCycle:
     """Attempts for groups, carried out. `start` begins the binding of a pod, `skip` says who need not be tried."""
 
-    groups: Groups
+    groups: GroupAttempts
     engine: PodEngine
-    failures: Failures
-    evictions: Evictions
+    failures: FailureHandler
+    evictions: PreemptionExecutor
     statuses: GroupStatuses
     clock: LoopClock
-    observer: Observer
-    start: Callable[[QueuedPod, Placed], None]
-    skip: Callable[[QueuedPod], bool]
+    observer: SchedulerObserver
+    start: Callable[[QueuedPodInfo, ScheduleResult], None]
+    skip: Callable[[QueuedPodInfo], bool]
     preemption: GroupPreemption | None = None
     """Who makes room for a whole group; nobody: each of its pods makes room for itself."""
-    telling: list[asyncio.Task[None]] = field(default_factory=list)
+    status_writes: list[asyncio.Task[None]] = field(default_factory=list)
     """What is being written of the pods of the group that was tried last."""
 
-    async def attempt(self, first: QueuedPod) -> None:
+    async def attempt(self, first: QueuedPodInfo) -> None:
         start_s = self.clock.monotonic_s()
-        members = self.groups.gathered(first, self.skip)
+        members = self.groups.gather_members(first, self.skip)
         if not members:
             return
         for queued in members:
-            queued.tried_s = start_s
-        outcome = await self.groups.tried(members)
-        self.observer.group_decided(self.clock.monotonic_s() - start_s)
-        self.telling.clear()
-        room = await self._room(members, outcome)
-        for each in outcome.tried:
-            self._carry_out(each, outcome, room)
-        for queued in outcome.untried:
+            queued.attempt_started_s = start_s
+        outcome = await self.groups.try_members(members)
+        self.observer.observe_group_decision(self.clock.monotonic_s() - start_s)
+        self.status_writes.clear()
+        room = await self._preempt(members, outcome)
+        for each in outcome.trials:
+            self._apply_result(each, outcome, room)
+        for queued in outcome.not_tried:
             self._fail(queued, outcome.status, None if outcome.status.rejected else "", of_group=room)
         profile, took_s = members[0].pod.scheduler_name, self.clock.monotonic_s() - start_s
-        self.observer.group_attempt(_result(outcome), profile, took_s)
+        self.observer.observe_group_attempt(_metric_result(outcome), profile, took_s)
         self._report(members[0], outcome.status, room)
         if room is not None:
-            self.evictions.start(room, *self.telling)
+            self.evictions.start(room, *self.status_writes)
 
-    async def _room(self, members: list[QueuedPod], outcome: Outcome) -> Room | None:
+    async def _preempt(self, members: list[QueuedPodInfo], outcome: GroupAttemptResult) -> PreemptionTask | None:
         """Where room can be made for all of them, the outcome is that they wait for it."""
         if self.preemption is None or outcome.status.code is not Code.UNSCHEDULABLE:
             return None
-        group = self._group(members[0])
+        group = self._pod_group_of(members[0])
         status, victims = await self.preemption.victims(group, members)
-        outcome.waits_for_room |= status.ok
+        outcome.waits_for_preemption |= status.ok
         if status.code is Code.ERROR:
             outcome.status = status
         elif not status.ok:
@@ -89,52 +89,54 @@ class GroupCycle:
             return None
         return self.evictions.prepare_group(group, [queued.pod for queued in members], victims)
 
-    def _carry_out(self, tried: Tried, outcome: Outcome, room: Room | None) -> None:
+    def _apply_result(self, tried: PodTrial, outcome: GroupAttemptResult, room: PreemptionTask | None) -> None:
         queued, group = tried.queued, outcome.status
         if group.code is Code.ERROR:
             self._fail(queued, tried.status if tried.status.code is Code.ERROR else group, of_group=room)
         elif tried.status.ok and group.ok:
             self._place(tried)
-        elif tried.status.ok and outcome.waits_for_room:
+        elif tried.status.ok and outcome.waits_for_preemption:
             self._fail(queued, group, tried.node_name, of_group=room)
-        elif tried.status.ok or (tried.preempts and not outcome.waits_for_room):
+        elif tried.status.ok or (tried.needs_preemption and not outcome.waits_for_preemption):
             told = tuple(filter(None, (UNSCHEDULABLE_GROUP, tried.permit)))
             self._fail(queued, Status(Code.UNSCHEDULABLE, told), "", tried, room)
         else:
-            self._fail(queued, tried.status, tried.decision.nominate, tried, room)
+            self._fail(queued, tried.status, tried.decision.nominated_node_name, tried, room)
 
-    def _place(self, tried: Tried) -> None:
+    def _place(self, tried: PodTrial) -> None:
         """Again, and in earnest."""
         placed = self.engine.commit(tried.framework, tried.cycle, tried.decision)
         self.groups.activate()
-        if placed.held is None:
+        if placed.assumed is None:
             self._fail(tried.queued, placed.status)
         else:
             self.start(tried.queued, placed)
 
     def _fail(
         self,
-        queued: QueuedPod,
+        queued: QueuedPodInfo,
         status: Status,
         nominate: str | None = "",
-        tried: Tried | None = None,
-        of_group: Room | None = None,
+        tried: PodTrial | None = None,
+        of_group: PreemptionTask | None = None,
     ) -> None:
-        rejectors = _NOBODY if tried is None or status is not tried.status else tried.decision.rejectors
+        rejectors = _NO_PLUGINS if tried is None or status is not tried.status else tried.decision.rejectors
         result = UNSCHEDULABLE if status.rejected else ERROR
-        self.observer.attempt(result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.tried_s)
+        self.observer.observe_attempt(
+            result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.attempt_started_s
+        )
         writes = tried.decision.writes if tried is not None else ()
         room = self.evictions.prepare(queued.pod, writes) if writes else None
         told = self.failures.handle(queued, status, nominate, *rejectors, room=room or of_group)
         if told is not None:
-            self.telling.append(told)
+            self.status_writes.append(told)
         if room is not None:
             self.evictions.start(room, told)
 
     # the group itself -------------------------------------------------------------------------------------------
 
-    def _report(self, member: QueuedPod, status: Status, room: Room | None) -> None:
-        group = self._group(member)
+    def _report(self, member: QueuedPodInfo, status: Status, room: PreemptionTask | None) -> None:
+        group = self._pod_group_of(member)
         if group is None:
             return
         if room is not None and room.reports_late:
@@ -142,15 +144,15 @@ class GroupCycle:
         else:
             self.statuses.write(group, status)
 
-    def _group(self, member: QueuedPod) -> PodGroup | None:
+    def _pod_group_of(self, member: QueuedPodInfo) -> PodGroup | None:
         pod = member.pod
         name = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else None
         return self.engine.cache.catalog.pod_groups.get(f"{pod.namespace}/{name}")
 
 
-def _result(outcome: Outcome) -> str:
+def _metric_result(outcome: GroupAttemptResult) -> str:
     if outcome.status.ok:
         return SCHEDULED
     if not outcome.status.rejected:
         return ERROR
-    return WAITING_ON_PREEMPTION if outcome.waits_for_room else UNSCHEDULABLE
+    return WAITING_ON_PREEMPTION if outcome.waits_for_preemption else UNSCHEDULABLE

@@ -25,30 +25,30 @@ from bayplan.framework.api.status import (
     unschedulable,
 )
 from bayplan.framework.preemption.dry_run import EvictVictim
-from bayplan.framework.preemption.victims import Budget, budgets_of
+from bayplan.framework.preemption.victims import CompiledBudget, compile_budgets
 from bayplan.objects.workloads import PodDisruptionBudget, PodGroup
-from bayplan.queue import QueuedPod
+from bayplan.queue import QueuedPodInfo
 from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderReply
-from bayplan.scheduler.cycle.scheduling_cycle import Ask
+from bayplan.scheduler.cycle.scheduling_cycle import CallExtender
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.pod_groups.group_attempts import Groups
+from bayplan.scheduler.pod_groups.group_attempts import GroupAttempts
 from bayplan.snapshot import PodInfo, Snapshot
 
-PLUGIN = "DefaultPreemption"
-AS_A_WHOLE = "PodGroup"
+PREEMPTION_PLUGIN = "DefaultPreemption"
+DISRUPTION_MODE_POD_GROUP = "PodGroup"
 NOT_REGISTERED = "default preemption plugin is not registered, workload aware preemption is disabled"
-CONSTRAINED = "workload aware preemption is not supported for pod groups with scheduling constraints"
-NEVER = "not eligible due to preemptionPolicy=Never."
+CONSTRAINED_GROUP_UNSUPPORTED = "workload aware preemption is not supported for pod groups with scheduling constraints"
+PREEMPTION_POLICY_NEVER = "not eligible due to preemptionPolicy=Never."
 NO_VICTIMS = "No preemption victims found for incoming preemptor"
 
-_TURN_S = 0.05
+_SLICE_S = 0.05
 """How long the loop is held: to put everybody back and set them aside again costs a good part of it."""
 
-Found = tuple[Status, Sequence[EvictVictim]]
+GroupPreemptionResult = tuple[Status, Sequence[EvictVictim]]
 
 
 @dataclass(slots=True)
-class Unit:
+class VictimUnit:
     """Who goes together or not at all: one pod, or a group that is disrupted as a whole."""
 
     pods: list[PodInfo]
@@ -70,31 +70,31 @@ class Unit:
 class GroupPreemption:
     """Looks for victims of whole groups."""
 
-    groups: Groups
+    groups: GroupAttempts
     engine: PodEngine
     clock: LoopClock
-    turn_s: float = _TURN_S
-    _aside: dict[str, Unit] = field(default_factory=dict)
+    slice_s: float = _SLICE_S
+    _removed: dict[str, VictimUnit] = field(default_factory=dict)
     """Those who are set aside in the trial that is on, by the first of their pods."""
 
     def __post_init__(self) -> None:
         if self.groups.ask is not None:
-            self.groups = replace(self.groups, ask=partial(self._asked, self.groups.ask))
+            self.groups = replace(self.groups, ask=partial(self._call_extender, self.groups.ask))
 
-    async def victims(self, group: PodGroup | None, members: Sequence[QueuedPod]) -> Found:
+    async def victims(self, group: PodGroup | None, members: Sequence[QueuedPodInfo]) -> GroupPreemptionResult:
         """Who has to go, or why nobody's going helps. Without a victim, room is being made already."""
         profile = self.engine.framework(members[0].pod.scheduler_name).profile
-        if all(plugin.name != PLUGIN for plugin in profile.instances.values()):
+        if all(plugin.name != PREEMPTION_PLUGIN for plugin in profile.instances.values()):
             return unschedulable(NOT_REGISTERED), ()
         if group is None:
             scheduling_group = members[0].pod.spec.scheduling_group
             name = (scheduling_group.pod_group_name if scheduling_group is not None else None) or ""
             return error(f"failed to get pod group object: podgroup.scheduling.k8s.io {quote(name)} not found"), ()
         if group.spec.scheduling_constraints is not None and group.spec.scheduling_constraints.topology:
-            return unschedulable(CONSTRAINED), ()
+            return unschedulable(CONSTRAINED_GROUP_UNSUPPORTED), ()
         if any(queued.pod.spec.preemption_policy == "Never" for queued in members):
-            return unschedulable(NEVER), ()
-        refused = self.engine.nominations.refused
+            return unschedulable(PREEMPTION_POLICY_NEVER), ()
+        refused = self.engine.nominator.refused
         weaker = [
             unit
             for unit in self._units(self.engine.snapshot())
@@ -102,85 +102,91 @@ class GroupPreemption:
         ]
         if not weaker:
             return unresolvable(NO_VICTIMS), ()
-        found = await self._needed(members, weaker)
+        found = await self._required_units(members, weaker)
         if isinstance(found, Status):
             return found, ()
         return SUCCESS, self._evictions(group, members, found)
 
-    def _units(self, snapshot: Snapshot) -> Iterable[Unit]:
+    def _units(self, snapshot: Snapshot) -> Iterable[VictimUnit]:
         """Everybody in the cluster, in the order of nodes."""
-        units: dict[str, Unit] = {}
+        units: dict[str, VictimUnit] = {}
         groups, now = snapshot.catalog.pod_groups, self.clock.now()
         for row in snapshot.order.tolist():
             for info in snapshot.nodes.pods[row]:
-                whole = _whole(info, groups.get)
+                whole = _victim_unit_of(info, groups.get)
                 key = info.uid if whole is None else whole.metadata.uid
                 if whole is not None and key in units:
                     # Its start is that of the pod found first: kube-scheduler does not look at the others either.
                     units[key].pods.append(info)
                     continue
                 priority = info.priority if whole is None else priority_of(whole)
-                units[key] = Unit([info], priority, info.pod.status.start_time or now)
+                units[key] = VictimUnit([info], priority, info.pod.status.start_time or now)
         return units.values()
 
-    async def _needed(self, members: Sequence[QueuedPod], weaker: Sequence[Unit]) -> list[Unit] | Status:
+    async def _required_units(
+        self, members: Sequence[QueuedPodInfo], weaker: Sequence[VictimUnit]
+    ) -> list[VictimUnit] | Status:
         """Those without whose going the group finds no place, the most important first."""
-        cache, leaving = self.engine.cache, self.engine.nominations.leaving
-        aside = self._aside = {unit.pods[0].uid: unit for unit in weaker}
+        cache, leaving = self.engine.cache, self.engine.nominator.terminating_victims
+        aside = self._removed = {unit.pods[0].uid: unit for unit in weaker}
         try:
-            self._set_aside()
-            status = await self._tried(members)
+            self._remove_units()
+            status = await self._members_fit(members)
             if not status.ok:
                 return status
-            ends_s = self.clock.monotonic_s() + self.turn_s
-            budgets = budgets_of(cache.catalog.table(PodDisruptionBudget).values())
-            for unit in _in_order_of_reprieve(weaker, budgets):
+            ends_s = self.clock.monotonic_s() + self.slice_s
+            budgets = compile_budgets(cache.catalog.table(PodDisruptionBudget).values())
+            for unit in _reprieve_order(weaker, budgets):
                 if all(uid in leaving for uid in unit.uids):
                     continue  # told to go before: nobody counts on their staying
-                cache.put_back(unit.uids)
+                cache.restore_removed(unit.uids)
                 del aside[unit.pods[0].uid]
-                if not (await self._tried(members)).ok:
-                    cache.set_aside(unit.uids)
+                if not (await self._members_fit(members)).ok:
+                    cache.remove_temporarily(unit.uids)
                     aside[unit.pods[0].uid] = unit
                 if self.clock.monotonic_s() > ends_s:
-                    with self._as_it_is():
+                    with self._with_cache_restored():
                         await self.clock.sleep(0.0)
-                    ends_s = self.clock.monotonic_s() + self.turn_s
+                    ends_s = self.clock.monotonic_s() + self.slice_s
         finally:
-            self._put_back()
+            self._restore_units()
         return sorted(aside.values(), key=lambda unit: unit.importance)
 
-    def _set_aside(self) -> None:
-        for unit in self._aside.values():
-            self.engine.cache.set_aside(unit.uids)
+    def _remove_units(self) -> None:
+        for unit in self._removed.values():
+            self.engine.cache.remove_temporarily(unit.uids)
 
-    def _put_back(self) -> None:
-        for unit in self._aside.values():
-            self.engine.cache.put_back(unit.uids)
+    def _restore_units(self) -> None:
+        for unit in self._removed.values():
+            self.engine.cache.restore_removed(unit.uids)
 
     @contextmanager
-    def _as_it_is(self) -> Iterator[None]:
+    def _with_cache_restored(self) -> Iterator[None]:
         """Let others have their turn, on the cluster as it is."""
-        self._put_back()
+        self._restore_units()
         try:
             yield
         finally:
-            self._set_aside()
+            self._remove_units()
 
-    async def _asked(self, ask: Ask, call: ExtenderCall) -> ExtenderReply:
-        with self._as_it_is():
+    async def _call_extender(self, ask: CallExtender, call: ExtenderCall) -> ExtenderReply:
+        with self._with_cache_restored():
             return await ask(call)
 
-    async def _tried(self, members: Sequence[QueuedPod]) -> Status:
-        with self.engine.trying_out():
-            return (await self.groups.tried(members)).status
+    async def _members_fit(self, members: Sequence[QueuedPodInfo]) -> Status:
+        with self.engine.dry_run():
+            return (await self.groups.try_members(members)).status
 
-    def _evictions(self, group: PodGroup, members: Sequence[QueuedPod], units: Sequence[Unit]) -> list[EvictVictim]:
-        leaving: Container[str] = self.engine.nominations.leaving
+    def _evictions(
+        self, group: PodGroup, members: Sequence[QueuedPodInfo], units: Sequence[VictimUnit]
+    ) -> list[EvictVictim]:
+        leaving: Container[str] = self.engine.nominator.terminating_victims
         pods = [info.pod for unit in units for info in unit.pods]
         staying = [pod for pod in pods if not pod.terminating and pod.uid not in leaving]
         return [
-            EvictVictim(pod, pod.spec.node_name, members[0].pod, PLUGIN, last=place == len(staying), group=group)
+            EvictVictim(
+                pod, pod.spec.node_name, members[0].pod, PREEMPTION_PLUGIN, is_last=place == len(staying), group=group
+            )
             for place, pod in enumerate(staying, 1)
         ]
 
@@ -189,19 +195,19 @@ def priority_of(group: PodGroup) -> int:
     return group.spec.priority or 0
 
 
-def _whole(info: PodInfo, find: Callable[[str], PodGroup | None]) -> PodGroup | None:
+def _victim_unit_of(info: PodInfo, find: Callable[[str], PodGroup | None]) -> PodGroup | None:
     """The group that a pod goes with, where one that goes takes all of it along."""
     named = info.pod.spec.scheduling_group
     if named is None:
         return None
     group = find(f"{info.pod.namespace}/{named.pod_group_name}")
-    return group if group is not None and group.spec.disruption_mode == AS_A_WHOLE else None
+    return group if group is not None and group.spec.disruption_mode == DISRUPTION_MODE_POD_GROUP else None
 
 
-def _in_order_of_reprieve(units: Iterable[Unit], budgets: Sequence[Budget]) -> list[Unit]:
+def _reprieve_order(units: Iterable[VictimUnit], budgets: Sequence[CompiledBudget]) -> list[VictimUnit]:
     """Those whose going violates a disruption budget before the others, each time the most important first."""
-    violating: list[Unit] = []
-    others: list[Unit] = []
+    violating: list[VictimUnit] = []
+    others: list[VictimUnit] = []
     left = [budget.allowed for budget in budgets]
     for unit in sorted(units, key=lambda unit: unit.importance):
         violates = any(_violates(info, budgets, left) for info in unit.pods)
@@ -209,7 +215,7 @@ def _in_order_of_reprieve(units: Iterable[Unit], budgets: Sequence[Budget]) -> l
     return violating + others
 
 
-def _violates(info: PodInfo, budgets: Sequence[Budget], left: list[int]) -> bool:
+def _violates(info: PodInfo, budgets: Sequence[CompiledBudget], left: list[int]) -> bool:
     """Whether a budget is used up; those after it are not charged then, and neither are those of the unit's others."""
     for number, budget in enumerate(budgets):
         if budget.covers(info.pod):

@@ -1,10 +1,9 @@
 """Writes the condition PodGroupScheduled into the statuses of PodGroups.
 
-Used by `GroupCycle` after each attempt for a group. The patches of one group are sent one after another. Each names the
-version that it was made from and is made again after a conflict: a patch that the API server applies late undoes no
+Used by `PodGroupCycle` after each attempt for a group. The patches of one group are sent one after another. Each names
+the version that it was made from and is made again after a conflict: a patch that the API server applies late undoes no
 later one, and conditions of other types stay. Cost: one request for a condition that changes; after a conflict or an
-unknown outcome also one GET.
-"""
+unknown outcome also one GET."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from typing import Any
 import msgspec
 
 from bayplan.api_writes.writes import ApiWrites
-from bayplan.client import Resource
+from bayplan.client import GroupVersionResource
 from bayplan.clock import Clock
 from bayplan.framework.api.status import Status
-from bayplan.objects.meta import Condition, whole_time
+from bayplan.objects.meta import Condition, format_time
 from bayplan.objects.workloads import PodGroup
 
 CONDITION = "PodGroupScheduled"
@@ -26,7 +25,7 @@ CONDITION = "PodGroupScheduled"
 class GroupStatuses:
     """The statuses of PodGroups, as far as a scheduler writes them. `resource`: None if the server has no PodGroups."""
 
-    def __init__(self, writes: ApiWrites, resource: Resource | None, clock: Clock) -> None:
+    def __init__(self, writes: ApiWrites, resource: GroupVersionResource | None, clock: Clock) -> None:
         self._writes = writes
         self._resource = resource
         self._clock = clock
@@ -50,7 +49,7 @@ class GroupStatuses:
             del self._latest[uid]
 
     async def _write(
-        self, group: PodGroup, condition: Condition, resource: Resource, before: asyncio.Task[None] | None
+        self, group: PodGroup, condition: Condition, resource: GroupVersionResource, before: asyncio.Task[None] | None
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
@@ -101,4 +100,4 @@ def _words(condition: Condition) -> tuple[object, ...]:
 def _tree(condition: Condition) -> dict[str, Any]:
     when = condition.last_transition_time
     tree: dict[str, Any] = msgspec.to_builtins(condition)
-    return {**tree, "message": condition.message, "lastTransitionTime": whole_time(when) if when is not None else None}
+    return {**tree, "message": condition.message, "lastTransitionTime": format_time(when) if when is not None else None}

@@ -14,40 +14,40 @@ from dataclasses import dataclass
 
 from bayplan.framework.api.plugin import Placement
 from bayplan.framework.api.status import Code, Status, error
-from bayplan.framework.runtime.placement_scoring import Candidate, GroupName
-from bayplan.queue import QueuedPod
-from bayplan.scheduler.pod_groups.group_attempts import Groups, Outcome
+from bayplan.framework.runtime.placement_scoring import PlacementCandidate, PodGroupRef
+from bayplan.queue import QueuedPodInfo
+from bayplan.scheduler.pod_groups.group_attempts import GroupAttemptResult, GroupAttempts
 from bayplan.telemetry.decisions import DecisionRecord
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _PlacementTrial:
     """How the group fared on one placement, and what was written down meanwhile."""
 
     placement: Placement
-    outcome: Outcome
+    outcome: GroupAttemptResult
     records: Sequence[DecisionRecord]
 
     @property
     def is_enough(self) -> bool:
-        return self.outcome.status.ok or self.outcome.waits_for_room
+        return self.outcome.status.ok or self.outcome.waits_for_preemption
 
 
 @dataclass(slots=True)
-class PlacementGroups(Groups):
+class PlacementGroupAttempts(GroupAttempts):
     """Makes attempts for whole groups, placement by placement. Without `chance` the first of equally good ones wins."""
 
     chance: random.Random | None = None
 
-    async def _decided(self, members: Sequence[QueuedPod]) -> Outcome:
+    async def _decide(self, members: Sequence[QueuedPodInfo]) -> GroupAttemptResult:
         pod = members[0].pod
         assert pod.spec.scheduling_group is not None, "only pods of groups come here"
-        group = GroupName(pod.namespace, pod.spec.scheduling_group.pod_group_name or "")
+        group = PodGroupRef(pod.namespace, pod.spec.scheduling_group.pod_group_name or "")
         cycle = self.engine.begin(members[0].info)
-        placements = self.engine.framework(pod.scheduler_name).placing.placements(cycle, group)
+        placements = self.engine.framework(pod.scheduler_name).placement_points.placements(cycle, group)
         if isinstance(placements, Status):
-            return Outcome(placements, untried=list(members))
-        trials: list[_Trial] = []
+            return GroupAttemptResult(placements, not_tried=list(members))
+        trials: list[_PlacementTrial] = []
         for placement in placements:
             trial = await self._trial(members, placement)
             if trial.outcome.status.code is Code.ERROR:
@@ -55,16 +55,18 @@ class PlacementGroups(Groups):
             trials.append(trial)
         return self._best(members, group, trials)
 
-    async def _trial(self, members: Sequence[QueuedPod], placement: Placement) -> _Trial:
+    async def _trial(self, members: Sequence[QueuedPodInfo], placement: Placement) -> _PlacementTrial:
         names, known = placement.node_names, self.engine.snapshot().nodes.index.keys()
         if not names <= known:
             text = f"node {min(names - known)} in placement is not present in snapshot"
             broken = error(f"failed to assume pod group placement: {text}")
-            return _Trial(placement, Outcome(broken, untried=list(members)), ())
-        outcome = await self._in_order(members, None if len(names) == len(known) else names)
-        return _Trial(placement, outcome, self.engine.records.newest(len(outcome.tried)))
+            return _PlacementTrial(placement, GroupAttemptResult(broken, not_tried=list(members)), ())
+        outcome = await self._try_in_order(members, None if len(names) == len(known) else names)
+        return _PlacementTrial(placement, outcome, self.engine.records.newest(len(outcome.trials)))
 
-    def _best(self, members: Sequence[QueuedPod], group: GroupName, trials: Sequence[_Trial]) -> Outcome:
+    def _best(
+        self, members: Sequence[QueuedPodInfo], group: PodGroupRef, trials: Sequence[_PlacementTrial]
+    ) -> GroupAttemptResult:
         """What is to be carried out. Where no placement will do, the pods are told how it went on the first."""
         good = [trial for trial in trials if trial.is_enough]
         if not good:
@@ -72,19 +74,19 @@ class PlacementGroups(Groups):
             why = f"first placement status: {first.outcome.status.message}"
             text = f"0/{len(trials)} placements are available, {why}"
             first.outcome.status = Status(Code.UNSCHEDULABLE, (text,))
-            return self._kept(first, trials)
+            return self._apply_trial(first, trials)
         if len(good) == 1:
-            return self._kept(good[0], trials)
+            return self._apply_trial(good[0], trials)
         cycle = self.engine.begin(members[0].info)  # nothing of the trials is left in it
-        candidates = [Candidate(trial.placement, _assigned(trial.outcome)) for trial in good]
-        totals = self.engine.framework(members[0].pod.scheduler_name).placing.totals(cycle, group, candidates)
+        candidates = [PlacementCandidate(trial.placement, _nodes_by_pod(trial.outcome)) for trial in good]
+        totals = self.engine.framework(members[0].pod.scheduler_name).placement_points.totals(cycle, group, candidates)
         if isinstance(totals, Status):
-            return Outcome(totals, untried=list(members))
+            return GroupAttemptResult(totals, not_tried=list(members))
         most = max(totals)
         best = [trial for trial, total in zip(good, totals, strict=True) if total == most]
-        return self._kept(best[0] if self.chance is None else self.chance.choice(best), trials)
+        return self._apply_trial(best[0] if self.chance is None else self.chance.choice(best), trials)
 
-    def _kept(self, trial: _Trial, trials: Sequence[_Trial]) -> Outcome:
+    def _apply_trial(self, trial: _PlacementTrial, trials: Sequence[_PlacementTrial]) -> GroupAttemptResult:
         """The latest records are of the placement that counts: people who ask read those."""
         if trial is not trials[-1] and self.engine.records.keeps_any:
             for record in trial.records:
@@ -92,5 +94,5 @@ class PlacementGroups(Groups):
         return trial.outcome
 
 
-def _assigned(outcome: Outcome) -> dict[str, str]:
-    return {each.queued.pod.key: each.node_name for each in outcome.tried if each.node_name}
+def _nodes_by_pod(outcome: GroupAttemptResult) -> dict[str, str]:
+    return {each.queued.pod.key: each.node_name for each in outcome.trials if each.node_name}

@@ -14,20 +14,20 @@ import msgspec
 from bayplan.client import ACCESS_REVIEWS
 from bayplan.clock import LoopClock
 from bayplan.errors import ServingError
-from bayplan.server.auth.authentication import Reviewer, User
-from bayplan.server.auth.ttl_cache import Remembered
-from bayplan.server.http.requests import Request
-from bayplan.server.http.why import asked_about
+from bayplan.server.auth.authentication import ReviewClient, UserInfo
+from bayplan.server.auth.ttl_cache import TtlCache
+from bayplan.server.http.requests import HttpRequest
+from bayplan.server.http.why import parse_path
 
 CACHE_S = 10.0
-ALWAYS_ALLOWED = ("/healthz", "/readyz", "/livez")
+ALWAYS_ALLOW_PATHS = ("/healthz", "/readyz", "/livez")
 MASTERS = "system:masters"
-_LONGEST_KEY = 10_000
+_MAX_KEY_LENGTH = 10_000
 """Questions longer than this are not remembered: their askers would choose how much memory we need."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuthorizationDecision:
     """Whether, and why."""
 
     allowed: bool
@@ -35,8 +35,9 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Something that is done to objects: `Asked("list", "pods", "default")`. No namespace: in all of them."""
+class ResourceAttributes:
+    """Something that is done to objects: `ResourceAttributes("list", "pods", "default")`. No namespace: in all of
+    them."""
 
     verb: str
     resource: str
@@ -48,14 +49,14 @@ class Asked:
         return {"resourceAttributes": {key: value for key, value in named.items() if value}}
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _AccessReviewStatus(msgspec.Struct, frozen=True):
     allowed: bool = False
     denied: bool = False
     reason: str = ""
 
 
 class _AccessReview(msgspec.Struct, frozen=True):
-    status: _Status = _Status()
+    status: _AccessReviewStatus = _AccessReviewStatus()
 
 
 class Authorizer:
@@ -63,44 +64,44 @@ class Authorizer:
 
     def __init__(
         self,
-        reviewer: Reviewer | None,
+        reviewer: ReviewClient | None,
         clock: LoopClock,
         *,
-        always_allowed: Sequence[str] = ALWAYS_ALLOWED,
+        always_allowed: Sequence[str] = ALWAYS_ALLOW_PATHS,
         allowed_cache_s: float = CACHE_S,
         denied_cache_s: float = CACHE_S,
     ) -> None:
         self._reviewer = reviewer
-        self._paths, self._prefixes = _paths(always_allowed)
-        self._verdicts: Remembered[Verdict] = Remembered(
+        self._paths, self._prefixes = _parse_paths(always_allowed)
+        self._verdicts: TtlCache[AuthorizationDecision] = TtlCache(
             clock, lambda verdict: allowed_cache_s if verdict.allowed else denied_cache_s
         )
 
-    async def verdict(self, user: User, request: Request) -> Verdict:
+    async def authorize(self, user: UserInfo, request: HttpRequest) -> AuthorizationDecision:
         """Whether this user may have this path. `ApiError` when the API server cannot be asked."""
         path = request.path.removeprefix("/")
         if MASTERS in user.groups or path in self._paths or path.startswith(self._prefixes):
-            return Verdict(True)
+            return AuthorizationDecision(True)
         if self._reviewer is None:
-            return Verdict(False)
+            return AuthorizationDecision(False)
         key = user, request.method, request.path
-        if len(repr(key)) > _LONGEST_KEY:
+        if len(repr(key)) > _MAX_KEY_LENGTH:
             return await self._review(user, request)
         return await self._verdicts.get(key, lambda: self._review(user, request))
 
-    async def may(self, user: User, asked: Asked) -> bool:
+    async def allows(self, user: UserInfo, asked: ResourceAttributes) -> bool:
         """Whether this user may do that to objects. `ApiError` when the API server cannot be asked."""
         if MASTERS in user.groups:
             return True
         if self._reviewer is None:
             return False
-        verdict = await self._verdicts.get((user, asked), lambda: self._judged(user, asked.attributes()))
+        verdict = await self._verdicts.get((user, asked), lambda: self._send_review(user, asked.attributes()))
         return verdict.allowed
 
-    async def _review(self, user: User, request: Request) -> Verdict:
-        return await self._judged(user, _question(request))
+    async def _review(self, user: UserInfo, request: HttpRequest) -> AuthorizationDecision:
+        return await self._send_review(user, _review_attributes(request))
 
-    async def _judged(self, user: User, attributes: Mapping[str, Any]) -> Verdict:
+    async def _send_review(self, user: UserInfo, attributes: Mapping[str, Any]) -> AuthorizationDecision:
         assert self._reviewer is not None
         spec = {
             **attributes,
@@ -111,19 +112,19 @@ class Authorizer:
         }
         body = {"apiVersion": ACCESS_REVIEWS.api_version, "kind": "SubjectAccessReview", "spec": spec}
         status = msgspec.json.decode(await self._reviewer.create(ACCESS_REVIEWS, body), type=_AccessReview).status
-        return Verdict(status.allowed and not status.denied, status.reason)
+        return AuthorizationDecision(status.allowed and not status.denied, status.reason)
 
 
-def _question(request: Request) -> dict[str, dict[str, str]]:
+def _review_attributes(request: HttpRequest) -> dict[str, dict[str, str]]:
     """What the API server is asked: whether they may have the path, or get the pod that it is about."""
-    pod = asked_about(request.path)
+    pod = parse_path(request.path)
     if pod is None:
         return {"nonResourceAttributes": {"path": request.path, "verb": request.method.lower()}}
     attributes = {"namespace": pod.namespace, "verb": "get", "version": "v1", "resource": "pods", "name": pod.name}
     return {"resourceAttributes": attributes}
 
 
-def _paths(always_allowed: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+def _parse_paths(always_allowed: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
     """Whole paths, and beginnings of paths: those that end with an asterisk."""
     whole, beginnings = set(), []
     for path in (each.removeprefix("/") for each in always_allowed):

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from bayplan.client import LastingFaults, Resource
+from bayplan.client import ErrorLogThrottle, GroupVersionResource
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, ServingError
 
 log = logging.getLogger(__name__)
 
-CONFIG_MAPS = Resource("", "v1", "configmaps")
+CONFIG_MAPS = GroupVersionResource("", "v1", "configmaps")
 NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
-AGAIN_S = 60.0
+RELOAD_S = 60.0
 _REFUSALS, _LOOKUPS = "refusals", "lookups"
 
 
@@ -39,7 +39,7 @@ class FrontProxy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
+class ClientAuthorities:
     """Authorities for client certificates, in PEM."""
 
     client_ca: str = ""
@@ -51,7 +51,7 @@ class Trust:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrustOptions:
+class ClientAuthorityOptions:
     """`--client-ca-file`, `--requestheader-*` and `--authentication-*lookup*`."""
 
     client_ca_file: str = ""
@@ -62,35 +62,39 @@ class TrustOptions:
     tolerate_lookup_failure: bool = True
 
 
-class Reader(Protocol):
+class ConfigMapReader(Protocol):
     """Reads an object of the API server; the client does."""
 
-    async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...
+    async def get_raw(self, resource: GroupVersionResource, namespace: str, name: str) -> dict[str, Any]: ...
 
 
-class TrustKeeper:
+class ClientAuthorityReloader:
     """Tells the server whom to trust, at start and whenever it changes."""
 
     def __init__(
-        self, options: TrustOptions, reader: Reader | None, clock: LoopClock, tell: Callable[[Trust], None]
+        self,
+        options: ClientAuthorityOptions,
+        reader: ConfigMapReader | None,
+        clock: LoopClock,
+        tell: Callable[[ClientAuthorities], None],
     ) -> None:
         self._options = options
         self._reader = reader
         self._clock = clock
         self._tell = tell
-        self._told: Trust | None = None
+        self._told: ClientAuthorities | None = None
         self._found: Mapping[str, str] = {}
-        self._faults = LastingFaults(log, clock, again_s=math.inf)
+        self._faults = ErrorLogThrottle(log, clock, again_s=math.inf)
 
     async def run(self) -> None:
         """Look again now and then; `refresh` has looked once before."""
         while True:
-            await self._clock.sleep(AGAIN_S)
+            await self._clock.sleep(RELOAD_S)
             try:
                 await self.refresh()
-                self._faults.cured(_REFUSALS)
+                self._faults.clear(_REFUSALS)
             except ServingError as fault:
-                self._faults.tell(_REFUSALS, f"{fault}; what was trusted stays trusted")
+                self._faults.log_error(_REFUSALS, f"{fault}; what was trusted stays trusted")
 
     async def refresh(self) -> None:
         """Look once, and tell if something is new."""
@@ -114,22 +118,24 @@ class TrustKeeper:
                     "--authentication-tolerate-lookup-failure"
                 ) from None
             if not self._found:
-                self._faults.tell(_LOOKUPS, f"client certificates name nobody: cannot read {NAMESPACE}/{NAME}: {fault}")
+                self._faults.log_error(
+                    _LOOKUPS, f"client certificates name nobody: cannot read {NAMESPACE}/{NAME}: {fault}"
+                )
             return
         self._found = tree.get("data") or {}
-        self._faults.cured(_LOOKUPS)
+        self._faults.clear(_LOOKUPS)
 
-    def _read(self) -> Trust:
+    def _read(self) -> ClientAuthorities:
         options, found = self._options, self._found
         client_ca = _content(options.client_ca_file) or found.get("client-ca-file", "")
         if options.front_proxy_ca_file:
             front = replace(options.front_proxy, ca=_content(options.front_proxy_ca_file))
         else:
-            front = _published(found)
-        return Trust(client_ca=client_ca, front_proxy=front)
+            front = _from_config_map(found)
+        return ClientAuthorities(client_ca=client_ca, front_proxy=front)
 
 
-def _published(found: Mapping[str, str]) -> FrontProxy:
+def _from_config_map(found: Mapping[str, str]) -> FrontProxy:
     def words(key: str) -> tuple[str, ...]:
         try:
             return tuple(str(word) for word in json.loads(found.get(f"requestheader-{key}") or "[]"))

@@ -19,14 +19,14 @@ from typing import Protocol
 from bayplan.clock import LoopClock
 from bayplan.server.http.requests import (
     BadRequest,
+    HttpRequest,
     Peer,
-    Request,
     RequestParser,
 )
 from bayplan.server.http.responses import (
-    Response,
-    head_of,
-    refusal_of,
+    HttpServerResponse,
+    bad_request_response,
+    response_head,
     text,
 )
 
@@ -40,14 +40,14 @@ WRITE_S = 30.0
 MAX_CONNECTIONS = 128
 
 _TICK_S = 0.25
-_PIECE = 64 * 1024
-_LINGER_S = 1.0
+_CHUNK_BYTES = 64 * 1024
+_LINGERING_CLOSE_S = 1.0
 _PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[HttpRequest], Awaitable[HttpServerResponse]]
 
 
-class Contexts(Protocol):
+class TlsContextSource(Protocol):
     """Where connections get their TLS from: asked for each, because certificates rotate."""
 
     def context(self) -> ssl.SSLContext | None:
@@ -72,10 +72,12 @@ class _Connection:
         """Its answer has no end of its own: whoever closes does not wait for it."""
 
 
-class Connections:
+class ConnectionHandler:
     """All clients of one listening socket."""
 
-    def __init__(self, handler: Handler, contexts: Contexts, clock: LoopClock, *, limit: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self, handler: Handler, contexts: TlsContextSource, clock: LoopClock, *, limit: int = MAX_CONNECTIONS
+    ) -> None:
         self._handler = handler
         self._contexts = contexts
         self._clock = clock
@@ -93,10 +95,10 @@ class Connections:
     def accept(self, sock: socket.socket) -> None:
         """Serve a client from now on."""
         if len(self._open) >= self._limit:
-            self._make_room()
+            self._close_idle()
         task = asyncio.create_task(self._serve(sock), name="server connection")
         self._open[task] = _Connection(task, sock)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._on_closed)
 
     async def sweep(self) -> None:
         """End what is overdue; runs as long as the server does."""
@@ -119,12 +121,12 @@ class Connections:
             task.cancel()
         await asyncio.gather(*list(self._open), return_exceptions=True)
 
-    def _make_room(self) -> None:
+    def _close_idle(self) -> None:
         waiting = [each for each in self._open.values() if not each.answering and not each.task.cancelling()]
         oldest = min(waiting or self._open.values(), key=lambda each: each.since)
         oldest.task.cancel()
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _on_closed(self, task: asyncio.Task[None]) -> None:
         connection = self._open.pop(task)
         if connection.unserved is not None:
             connection.unserved.close()
@@ -142,7 +144,7 @@ class Connections:
             return
         reader, writer = streams
         try:
-            await self._converse(connection, reader, writer)
+            await self._serve_requests(connection, reader, writer)
         except (ConnectionError, ssl.SSLError, TimeoutError) as fault:
             log.debug("a client of the server is gone: %s", fault)
         finally:
@@ -150,13 +152,13 @@ class Connections:
 
     async def _handshake(self, sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_PIECE, loop=loop)
+        reader = asyncio.StreamReader(limit=_CHUNK_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         spare = sock.dup()  # for a last word to those who do not speak TLS
         try:
             tls = self._contexts.context()
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, sock, ssl=tls, ssl_shutdown_timeout=_LINGER_S if tls is not None else None
+                lambda: protocol, sock, ssl=tls, ssl_shutdown_timeout=_LINGERING_CLOSE_S if tls is not None else None
             )
         except OSError as fault:  # TLS's own errors among them
             log.debug("http: TLS handshake error from a client: %s", fault)
@@ -168,7 +170,7 @@ class Connections:
             spare.close()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    async def _converse(
+    async def _serve_requests(
         self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         address = writer.get_extra_info("peername") or ("?", 0)
@@ -178,7 +180,7 @@ class Connections:
             try:
                 request = await self._request(connection, parser, reader, writer)
             except BadRequest as fault:
-                await self._send(connection, writer, refusal_of(fault))
+                await self._send(connection, writer, bad_request_response(fault))
                 return await self._part(writer)
             if request is None or not await self._answer(connection, request, writer):
                 return await self._part(writer)
@@ -190,16 +192,16 @@ class Connections:
         parser: RequestParser,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-    ) -> Request | None:
+    ) -> HttpRequest | None:
         """The next request; None when the client has gone. Once it has begun to ask it must come to an end."""
-        self._wait(connection, HEAD_S if parser.begun else IDLE_S)
-        begun = parser.begun
+        self._wait(connection, HEAD_S if parser.has_partial_request else IDLE_S)
+        begun = parser.has_partial_request
         while (request := parser.next()) is None:
             if parser.awaits_body:
                 parser.awaits_body = False
                 await self._send(connection, writer, b"HTTP/1.1 100 Continue\r\n\r\n")
                 self._wait(connection, HEAD_S)
-            data = await reader.read(_PIECE)
+            data = await reader.read(_CHUNK_BYTES)
             if not data:
                 return None
             parser.feed(data)
@@ -208,15 +210,15 @@ class Connections:
                 self._wait(connection, HEAD_S)
         return request
 
-    async def _answer(self, connection: _Connection, request: Request, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, connection: _Connection, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
         """Answer; whether the connection goes on."""
         connection.answering = True
         connection.deadline = self._clock.monotonic_s() + ANSWER_S
         try:
-            response = await self._handled(request)
+            response = await self._call_handler(request)
             endless = not isinstance(response.body, bytes) and not request.chunks
-            last = endless or not request.keeps_alive or self._closing
-            head = head_of(response, request, self._clock.now(), last=last)
+            last = endless or not request.keep_alive or self._closing
+            head = response_head(response, request, self._clock.now(), last=last)
             if request.method == "HEAD":
                 await self._send(connection, writer, head)
             elif isinstance(response.body, bytes):
@@ -229,7 +231,7 @@ class Connections:
             connection.answering = connection.streaming = False
         return not last
 
-    async def _handled(self, request: Request) -> Response:
+    async def _call_handler(self, request: HttpRequest) -> HttpServerResponse:
         try:
             return await self._handler(request)
         except Exception:
@@ -244,7 +246,7 @@ class Connections:
         *,
         chunks: bool,
     ) -> None:
-        async with contextlib.aclosing(pieces if isinstance(pieces, AsyncGenerator) else _one_by_one(pieces)) as all_:
+        async with contextlib.aclosing(pieces if isinstance(pieces, AsyncGenerator) else _as_async(pieces)) as all_:
             async for piece in all_:
                 if piece:
                     await self._send(connection, writer, b"%x\r\n%b\r\n" % (len(piece), piece) if chunks else piece)
@@ -261,7 +263,7 @@ class Connections:
         """Close in order, so that the last answer arrives."""
         writer.close()
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
+            async with asyncio.timeout(_LINGERING_CLOSE_S):
                 await writer.wait_closed()
 
     def _wait(self, connection: _Connection, seconds: float) -> None:
@@ -269,6 +271,6 @@ class Connections:
         connection.deadline = connection.since + seconds
 
 
-async def _one_by_one(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+async def _as_async(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
     for piece in pieces:
         yield piece

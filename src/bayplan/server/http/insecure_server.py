@@ -17,28 +17,28 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from bayplan.clock import LoopClock
 from bayplan.errors import ServingError, UsageError
-from bayplan.server.http.connections import Connections
-from bayplan.server.http.listener import Listening, bound
+from bayplan.server.http.connections import ConnectionHandler
+from bayplan.server.http.listener import Listener, bind_socket
 from bayplan.server.http.requests import (
     BadRequest,
+    HttpRequest,
     Peer,
-    Request,
     RequestParser,
 )
-from bayplan.server.http.responses import NOT_FOUND, Response, head_of
+from bayplan.server.http.responses import NOT_FOUND, HttpServerResponse, response_head
 
 log = logging.getLogger(__name__)
 
-PlainHandler = Callable[[Request], Response | Awaitable[Response]]
+InsecureHandler = Callable[[HttpRequest], HttpServerResponse | Awaitable[HttpServerResponse]]
 
 _GRACE_S = 1.0
 _PIECE = 4096
 _LAST_PORT = 65535
-_PROBED = ("/healthz", "/livez", "/readyz")
+_PROBE_PATHS = ("/healthz", "/livez", "/readyz")
 """What is answered below these waits for nothing."""
 
 
-class _NoTls:
+class _PlainContexts:
     def context(self) -> ssl.SSLContext | None:
         return None
 
@@ -46,7 +46,7 @@ class _NoTls:
         return Peer(address)
 
 
-class PlainServer:
+class InsecureServer:
     """Listens from `start` to `close` on `host:port`; `:8080` is every address of the machine.
 
     `otherwise`: who answers on paths that are no route."""
@@ -54,18 +54,18 @@ class PlainServer:
     def __init__(
         self,
         address: str,
-        routes: Mapping[str, PlainHandler],
+        routes: Mapping[str, InsecureHandler],
         *,
         clock: LoopClock,
-        otherwise: PlainHandler = lambda _: NOT_FOUND,
+        otherwise: InsecureHandler = lambda _: NOT_FOUND,
     ) -> None:
         self._address = address
         self._routes = routes
-        self._probes = {path: handler for path, handler in routes.items() if path.startswith(_PROBED)}
+        self._probes = {path: handler for path, handler in routes.items() if path.startswith(_PROBE_PATHS)}
         self._otherwise = otherwise
         self._clock = clock
-        self._connections = Connections(self._handle, _NoTls(), clock)
-        self._listening = Listening(self._connections, "plain server", served=self._answered)
+        self._connections = ConnectionHandler(self._handle, _PlainContexts(), clock)
+        self._listening = Listener(self._connections, "plain server", served=self._respond)
 
     @property
     def port(self) -> int:
@@ -74,13 +74,13 @@ class PlainServer:
 
     async def start(self) -> None:
         """Listen. `ServingError` where that cannot be."""
-        self._listening.start(_bound(self._address))
+        self._listening.start(_bind_address(self._address))
         log.info("Serving on %s (port %d)", self._address, self.port)
 
     async def close(self) -> None:
         await self._listening.close(_GRACE_S)
 
-    def _answered(self, client: socket.socket) -> bool:
+    def _respond(self, client: socket.socket) -> bool:
         """Answer a probe that is here already, and let it go; nothing is taken from whoever is not answered."""
         if not self._probes:
             return False
@@ -105,27 +105,27 @@ class PlainServer:
             request = parser.next()
         except BadRequest:
             return None
-        if request is None or parser.begun or request.keeps_alive or request.path not in self._probes:
+        if request is None or parser.has_partial_request or request.keep_alive or request.path not in self._probes:
             return None
         try:
             response = self._probes[request.path](request)
         except Exception:  # it is asked again by way of its task, which tells of it
             return None
-        assert isinstance(response, Response)
+        assert isinstance(response, HttpServerResponse)
         assert isinstance(response.body, bytes)
-        head = head_of(response, request, self._clock.now(), last=True)
+        head = response_head(response, request, self._clock.now(), last=True)
         return head if request.method == "HEAD" else head + response.body
 
-    async def _handle(self, request: Request) -> Response:
+    async def _handle(self, request: HttpRequest) -> HttpServerResponse:
         answer = self._routes.get(request.path, self._otherwise)(request)
-        return answer if isinstance(answer, Response) else await answer
+        return answer if isinstance(answer, HttpServerResponse) else await answer
 
 
-class _NoAddress(ServingError, UsageError):
+class _AddressError(ServingError, UsageError):
     """The call is wrong, and not the machine."""
 
 
-def _bound(address: str) -> socket.socket:
+def _bind_address(address: str) -> socket.socket:
     host, colon, port = address.rpartition(":")
     host = host.strip("[]") or "0.0.0.0"
     try:
@@ -133,8 +133,8 @@ def _bound(address: str) -> socket.socket:
             raise ValueError(f"{port!r} is no port" if colon else "it has no port")
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, ValueError) as fault:
-        raise _NoAddress(f"{address} is no address to listen on: {fault}; write host:port, such as :8080") from None
-    return bound(
+        raise _AddressError(f"{address} is no address to listen on: {fault}; write host:port, such as :8080") from None
+    return bind_socket(
         found,
         lambda fault: ServingError(
             f"cannot listen on {address}: {fault.strerror}; free the port or choose another address"

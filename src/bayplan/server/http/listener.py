@@ -13,24 +13,24 @@ from collections.abc import Callable
 from typing import Any
 
 from bayplan.errors import ServingError
-from bayplan.server.http.connections import Connections
+from bayplan.server.http.connections import ConnectionHandler
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 128
-_BREATH_S = 0.1
+_RETRY_S = 0.1
 
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
 """What `getaddrinfo` finds."""
 
 
-class Listening:
+class Listener:
     """Hands what comes to `connections`, from `start` to `close`. `name`: of its task.
 
     `served`: who is asked first, and says whether it has answered the client and let it go."""
 
     def __init__(
-        self, connections: Connections, name: str, *, served: Callable[[socket.socket], bool] = lambda _: False
+        self, connections: ConnectionHandler, name: str, *, served: Callable[[socket.socket], bool] = lambda _: False
     ) -> None:
         self._connections = connections
         self._name = name
@@ -78,14 +78,16 @@ class Listening:
                 log.warning("cannot accept a connection: %s", fault)
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listening)
-                self._breath = loop.call_later(_BREATH_S, self._listen, listening)
+                self._breath = loop.call_later(_RETRY_S, self._listen, listening)
                 return
             client.setblocking(False)
             if not self._served(client):
                 self._connections.accept(client)
 
 
-def bound(address: Address, refusal: Callable[[OSError], ServingError], *, share_port: bool = False) -> socket.socket:
+def bind_socket(
+    address: Address, refusal: Callable[[OSError], ServingError], *, share_port: bool = False
+) -> socket.socket:
     """A socket that listens on an address; `refusal`: what to say where it cannot."""
     family, kind, protocol, _, where = address
     listening = socket.socket(family, kind, protocol)

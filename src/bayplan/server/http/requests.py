@@ -44,11 +44,11 @@ class Peer:
     """The names in the client's certificate."""
 
 
-NOBODY = Peer()
+UNKNOWN_PEER = Peer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """One request."""
 
     method: str
@@ -59,10 +59,10 @@ class Request:
     headers: tuple[tuple[str, str], ...] = ()
     """Names in lower case, in the order of the wire."""
     body: bytes = b""
-    keeps_alive: bool = True
+    keep_alive: bool = True
     chunks: bool = True
     """Whether the client understands an answer whose length is not known beforehand."""
-    peer: Peer = NOBODY
+    peer: Peer = UNKNOWN_PEER
 
     def header(self, name: str) -> str:
         """The first value of a header, or nothing."""
@@ -75,7 +75,7 @@ class Request:
 class RequestParser:
     """Turns the bytes of one connection into requests, one after another."""
 
-    def __init__(self, peer: Peer = NOBODY) -> None:
+    def __init__(self, peer: Peer = UNKNOWN_PEER) -> None:
         self._peer = peer
         self._buffer = bytearray()
         self._searched = 0
@@ -84,14 +84,14 @@ class RequestParser:
         """Whether the client waits for a word before it sends the body that it has announced."""
 
     @property
-    def begun(self) -> bool:
+    def has_partial_request(self) -> bool:
         """Whether part of a request is here."""
         return bool(self._buffer) or self._head is not None
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def next(self) -> Request | None:
+    def next(self) -> HttpRequest | None:
         """The next request, if all of it is here. A head is read once, however slowly its body comes."""
         if self._head is None:
             self._head = self._read_head()
@@ -151,18 +151,18 @@ class _Head:
             raise BadRequest(417)
         return cls(method.decode("ascii"), target.decode("ascii"), int(minor), headers, _length(headers), bool(expects))
 
-    def request(self, body: bytes, peer: Peer) -> Request:
+    def request(self, body: bytes, peer: Peer) -> HttpRequest:
         path, query = _split(self.target)
         connection = ",".join(value for name, value in self.headers if name == "connection").lower()
         wishes = {word.strip() for word in connection.split(",")}
-        return Request(
+        return HttpRequest(
             method=self.method,
             target=self.target,
             path=path,
             query=query,
             headers=self.headers,
             body=body,
-            keeps_alive="close" not in wishes if self.minor else "keep-alive" in wishes,
+            keep_alive="close" not in wishes if self.minor else "keep-alive" in wishes,
             chunks=self.minor > 0,
             peer=peer,
         )

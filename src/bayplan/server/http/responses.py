@@ -15,19 +15,19 @@ from datetime import datetime
 from email.utils import format_datetime
 from http import HTTPStatus
 
-from bayplan.server.http.requests import BadRequest, Request
+from bayplan.server.http.requests import BadRequest, HttpRequest
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
-_PRETTY_AGENTS = ("curl", "Wget", "Mozilla/5.0")
-TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_PRETTY_USER_AGENTS = ("curl", "Wget", "Mozilla/5.0")
+TRUE_VALUES = ("1", "t", "T", "true", "TRUE", "True")
 """What Go takes for yes in a query."""
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpServerResponse:
     """An answer."""
 
     status: int = 200
@@ -36,17 +36,19 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def text(body: str, status: int = 200, *, content_type: str = TEXT) -> Response:
+def text(body: str, status: int = 200, *, content_type: str = TEXT) -> HttpServerResponse:
     """Words. A refusal ends with a line break and must not be taken for anything else."""
     if status < 400:
-        return Response(status, body.encode(), content_type)
-    return Response(status, f"{body}\n".encode(), content_type, (NOSNIFF,))
+        return HttpServerResponse(status, body.encode(), content_type)
+    return HttpServerResponse(status, f"{body}\n".encode(), content_type, (NOSNIFF,))
 
 
 NOT_FOUND = text("404 page not found", 404)
 
 
-def status_object(request: Request, code: int, reason: str, message: str, *, details: bool = False) -> Response:
+def status_object(
+    request: HttpRequest, code: int, reason: str, message: str, *, details: bool = False
+) -> HttpServerResponse:
     """A refusal as a Status object; readable for those who look at it with a browser or curl."""
     tree: dict[str, object] = {
         "kind": "Status",
@@ -57,21 +59,21 @@ def status_object(request: Request, code: int, reason: str, message: str, *, det
         "reason": reason,
     }
     tree |= {"details": {}} if details else {}
-    return Response(code, json_body(request, tree | {"code": code}), JSON, (NOSNIFF,) if details else ())
+    return HttpServerResponse(code, json_body(request, tree | {"code": code}), JSON, (NOSNIFF,) if details else ())
 
 
-def json_body(request: Request, tree: object) -> bytes:
+def json_body(request: HttpRequest, tree: object) -> bytes:
     if _pretty(request):
         return json.dumps(tree, indent=2, ensure_ascii=False).encode()
     return json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
-def _pretty(request: Request) -> bool:
+def _pretty(request: HttpRequest) -> bool:
     wish = request.query.get("pretty", [""])[0]
-    return wish in TRUE if wish else request.header("user-agent").startswith(_PRETTY_AGENTS)
+    return wish in TRUE_VALUES if wish else request.header("user-agent").startswith(_PRETTY_USER_AGENTS)
 
 
-def compressed(request: Request, pieces: Iterable[bytes]) -> tuple[Iterable[bytes], tuple[tuple[str, str], ...]]:
+def compressed(request: HttpRequest, pieces: Iterable[bytes]) -> tuple[Iterable[bytes], tuple[tuple[str, str], ...]]:
     """The pieces, compressed if the client can read that, and the headers that say so."""
     accepted = {coding.partition(";")[0].strip() for coding in request.header("accept-encoding").split(",")}
     if "gzip" not in accepted:
@@ -87,7 +89,7 @@ def _gzip(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield packer.flush()
 
 
-def head_of(response: Response, request: Request, now: datetime, *, last: bool) -> bytes:
+def response_head(response: HttpServerResponse, request: HttpRequest, now: datetime, *, last: bool) -> bytes:
     """The head. `last`: the connection is closed behind the answer."""
     lines = [f"HTTP/1.{int(request.chunks)} {response.status} {reason(response.status)}"]
     lines.append("Cache-Control: no-cache, private")
@@ -103,7 +105,7 @@ def head_of(response: Response, request: Request, now: datetime, *, last: bool) 
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
-def refusal_of(fault: BadRequest) -> bytes:
+def bad_request_response(fault: BadRequest) -> bytes:
     """The last words to somebody whose request could not be read."""
     words = f"{fault.status} {reason(fault.status)}" + (f": {fault.text}" if fault.text else "")
     body = fault.line or words

@@ -17,7 +17,7 @@ from ipaddress import ip_address
 
 from bayplan.client.auth.secret import Secret
 
-VALID = timedelta(days=365)
+VALIDITY = timedelta(days=365)
 
 _P = 2**256 - 2**224 + 2**192 + 2**96 - 1
 _N = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -27,39 +27,39 @@ _G = (
 )
 _CURVE = "1.2.840.10045.3.1.7"
 _SIGNATURE = "1.2.840.10045.4.3.2"
-SERVES = "1.3.6.1.5.5.7.3.1"
-ASKS = "1.3.6.1.5.5.7.3.2"
+SERVER_AUTH = "1.3.6.1.5.5.7.3.1"
+CLIENT_AUTH = "1.3.6.1.5.5.7.3.2"
 """What a certificate is for: a server's or a client's."""
 
 Point = tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate in PEM, with its issuers behind it if there are any, and its key."""
 
     certificate: str
     key: Secret
 
 
-def self_signed(names: Iterable[str], now: datetime) -> Pair:
+def self_signed(names: Iterable[str], now: datetime) -> CertificatePair:
     """For a server under these host names or addresses."""
-    key = Key()
+    key = EcPrivateKey()
     unique = tuple(dict.fromkeys(names))
-    subject = name(f"{unique[0]}@{int(now.timestamp())}")
-    certificate = signed(
+    subject = distinguished_name(f"{unique[0]}@{int(now.timestamp())}")
+    certificate = sign_certificate(
         key,
         subject,
         subject,
         key,
-        [usage(b"\x03\x02\x07\x80"), purpose(SERVES), alternatives(unique)],
+        [key_usage(b"\x03\x02\x07\x80"), extended_key_usage(SERVER_AUTH), subject_alternative_names(unique)],
         since=now - timedelta(hours=1),
-        until=now + VALID,
+        until=now + VALIDITY,
     )
-    return Pair(certificate, Secret(key.pem))
+    return CertificatePair(certificate, Secret(key.pem))
 
 
-class Key:
+class EcPrivateKey:
     """A private key."""
 
     def __init__(self) -> None:
@@ -69,69 +69,74 @@ class Key:
 
     @property
     def pem(self) -> str:
-        content = tlv(4, self._secret.to_bytes(32, "big"))
-        return _pem("EC PRIVATE KEY", seq(_int(1), content, tlv(0xA0, oid(_CURVE)), tlv(0xA1, _bits(self.point))))
+        content = der_value(4, self._secret.to_bytes(32, "big"))
+        return _pem(
+            "EC PRIVATE KEY",
+            der_sequence(_int(1), content, der_value(0xA0, der_oid(_CURVE)), der_value(0xA1, _bits(self.point))),
+        )
 
     def sign(self, message: bytes) -> bytes:
         digest = int.from_bytes(hashlib.sha256(message).digest(), "big")
         nonce = secrets.randbelow(_N - 1) + 1
         r = _times(nonce)[0] % _N
         s = pow(nonce, -1, _N) * (digest + r * self._secret) % _N
-        return seq(_int(r), _int(s))
+        return der_sequence(_int(r), _int(s))
 
 
-def signed(
-    issuer_key: Key,
+def sign_certificate(
+    issuer_key: EcPrivateKey,
     issuer: bytes,
     subject: bytes,
-    key: Key,
+    key: EcPrivateKey,
     extensions: Iterable[bytes],
     *,
     since: datetime,
     until: datetime,
 ) -> str:
     """A certificate for `key`, in PEM."""
-    algorithm = seq(oid(_SIGNATURE))
-    content = seq(
-        tlv(0xA0, _int(2)),
+    algorithm = der_sequence(der_oid(_SIGNATURE))
+    content = der_sequence(
+        der_value(0xA0, _int(2)),
         _int(secrets.randbits(120) + 1),
         algorithm,
         issuer,
-        seq(_time(since), _time(until)),
+        der_sequence(_time(since), _time(until)),
         subject,
-        seq(seq(oid("1.2.840.10045.2.1"), oid(_CURVE)), _bits(key.point)),
-        tlv(0xA3, seq(*extensions)),
+        der_sequence(der_sequence(der_oid("1.2.840.10045.2.1"), der_oid(_CURVE)), _bits(key.point)),
+        der_value(0xA3, der_sequence(*extensions)),
     )
-    return _pem("CERTIFICATE", seq(content, algorithm, _bits(issuer_key.sign(content))))
+    return _pem("CERTIFICATE", der_sequence(content, algorithm, _bits(issuer_key.sign(content))))
 
 
-def name(common_name: str, organisations: Iterable[str] = ()) -> bytes:
+def distinguished_name(common_name: str, organisations: Iterable[str] = ()) -> bytes:
     parts = [("2.5.4.10", each) for each in organisations] + [("2.5.4.3", common_name)]
-    return seq(*(tlv(0x31, seq(oid(kind), tlv(0x0C, text.encode()))) for kind, text in parts))
+    return der_sequence(
+        *(der_value(0x31, der_sequence(der_oid(kind), der_value(0x0C, text.encode()))) for kind, text in parts)
+    )
 
 
 def extension(kind: str, content: bytes, *, critical: bool = False) -> bytes:
-    return seq(oid(kind), *([b"\x01\x01\xff"] if critical else []), tlv(4, content))
+    return der_sequence(der_oid(kind), *([b"\x01\x01\xff"] if critical else []), der_value(4, content))
 
 
-def usage(bits: bytes) -> bytes:
+def key_usage(bits: bytes) -> bytes:
     return extension("2.5.29.15", bits, critical=True)
 
 
-def purpose(kind: str) -> bytes:
-    return extension("2.5.29.37", seq(oid(kind)))
+def extended_key_usage(kind: str) -> bytes:
+    return extension("2.5.29.37", der_sequence(der_oid(kind)))
 
 
-def alternatives(names: Iterable[str]) -> bytes:
+def subject_alternative_names(names: Iterable[str]) -> bytes:
     """The names that the certificate is good for."""
-    return extension("2.5.29.17", seq(*map(_alternative, names)))
+    return extension("2.5.29.17", der_sequence(*map(_alternative, names)))
 
 
 def _alternative(text: str) -> bytes:
     try:
-        return tlv(0x87, ip_address(text).packed)
+        return der_value(0x87, ip_address(text).packed)
     except ValueError:
-        return tlv(0x82, text.encode("idna"))
+        return der_value(0x82, text.encode("idna"))
 
 
 # The curve
@@ -162,7 +167,7 @@ def _times(scalar: int) -> tuple[int, int]:
 # DER
 
 
-def tlv(tag: int, content: bytes) -> bytes:
+def der_value(tag: int, content: bytes) -> bytes:
     size = len(content)
     if size < 128:
         return bytes([tag, size]) + content
@@ -170,11 +175,11 @@ def tlv(tag: int, content: bytes) -> bytes:
     return bytes([tag, 0x80 | len(length)]) + length + content
 
 
-def seq(*parts: bytes) -> bytes:
-    return tlv(0x30, b"".join(parts))
+def der_sequence(*parts: bytes) -> bytes:
+    return der_value(0x30, b"".join(parts))
 
 
-def oid(text: str) -> bytes:
+def der_oid(text: str) -> bytes:
     first, second, *rest = map(int, text.split("."))
     out = bytes([first * 40 + second])
     for arc in rest:
@@ -182,22 +187,22 @@ def oid(text: str) -> bytes:
         while arc := arc >> 7:
             part.insert(0, (arc & 0x7F) | 0x80)
         out += bytes(part)
-    return tlv(6, out)
+    return der_value(6, out)
 
 
 def _int(value: int) -> bytes:
-    return tlv(2, value.to_bytes(value.bit_length() // 8 + 1, "big"))
+    return der_value(2, value.to_bytes(value.bit_length() // 8 + 1, "big"))
 
 
 def _bits(content: bytes) -> bytes:
-    return tlv(3, b"\0" + content)
+    return der_value(3, b"\0" + content)
 
 
 def _time(moment: datetime) -> bytes:
     """Two digits for the year before 2050, four from then on."""
     if moment.year < 2050:
-        return tlv(0x17, f"{moment:%y%m%d%H%M%S}Z".encode())
-    return tlv(0x18, f"{moment:%Y%m%d%H%M%S}Z".encode())
+        return der_value(0x17, f"{moment:%y%m%d%H%M%S}Z".encode())
+    return der_value(0x18, f"{moment:%Y%m%d%H%M%S}Z".encode())
 
 
 def _pem(label: str, der: bytes) -> str:

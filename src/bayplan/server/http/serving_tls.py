@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from bayplan.client.auth.secret import Secret
-from bayplan.client.http.tls import load_pair, stamp
+from bayplan.client.http.tls import file_stamp, load_pair
 from bayplan.clock import Clock
 from bayplan.errors import ServingError
 from bayplan.server.http.requests import Peer
-from bayplan.server.http.self_signed import Pair, self_signed
+from bayplan.server.http.self_signed import CertificatePair, self_signed
 
 log = logging.getLogger(__name__)
 
-PAIR_NAME = "kube-scheduler"
-_REMADE_AFTER = timedelta(days=300)
+CERTIFICATE_NAME = "kube-scheduler"
+_RENEW_AFTER = timedelta(days=300)
 
 VERSIONS = {
     "": ssl.TLSVersion.TLSv1_2,
@@ -102,17 +102,17 @@ class ServingTls:
         self._options = options
         self._clock = clock
         self._names = _names(address)
-        self._own: tuple[datetime, Pair] | None = None
+        self._own: tuple[datetime, CertificatePair] | None = None
         self._authorities = ""
         self._made_from: object = None
         self._context: ssl.SSLContext | None = None
 
-    def trust(self, authorities: str) -> None:
+    def set_authorities(self, authorities: str) -> None:
         """From now on ask clients for a certificate of one of these, in PEM; nothing: do not ask."""
         self._authorities = authorities
 
     def context(self) -> ssl.SSLContext:
-        now = self._ingredients()
+        now = self._inputs()
         if self._context is None or now != self._made_from:
             try:
                 self._context, self._made_from = self._make(), now
@@ -129,24 +129,24 @@ class ServingTls:
         subject: Any = shown.get("subject", ())
         return Peer(address, verified_chain(tls), tuple(part for group in subject for part in group))
 
-    def _ingredients(self) -> object:
+    def _inputs(self) -> object:
         if self._options.cert_file:
-            return self._authorities, stamp(self._options.cert_file), stamp(self._options.key_file)
+            return self._authorities, file_stamp(self._options.cert_file), file_stamp(self._options.key_file)
         now = self._clock.now()
-        if self._own is None or now - self._own[0] > _REMADE_AFTER:
+        if self._own is None or now - self._own[0] > _RENEW_AFTER:
             self._own = now, self._pair(now)
         return self._authorities, self._own[0]
 
-    def _pair(self, now: datetime) -> Pair:
+    def _pair(self, now: datetime) -> CertificatePair:
         """A pair of our own: the one that was kept, or a new one."""
         folder = Path(self._options.cert_dir) if self._options.cert_dir else None
         if folder is None:
             log.info("Generated self-signed cert in-memory")
             return self_signed(self._names, now)
-        certificate, key = folder / f"{PAIR_NAME}.crt", folder / f"{PAIR_NAME}.key"
+        certificate, key = folder / f"{CERTIFICATE_NAME}.crt", folder / f"{CERTIFICATE_NAME}.key"
         try:
             if self._own is None and certificate.exists() and key.exists():
-                return Pair(certificate.read_text(), Secret(key.read_text()))
+                return CertificatePair(certificate.read_text(), Secret(key.read_text()))
             made = self_signed(self._names, now)
             folder.mkdir(parents=True, exist_ok=True)
             certificate.write_text(made.certificate)
@@ -162,9 +162,9 @@ class ServingTls:
         context.set_alpn_protocols(["http/1.1"])
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         self._choose_ciphers(context)
-        self._identify(context)
+        self._load_certificate(context)
         if self._authorities:
-            self._believe(context)
+            self._load_client_authorities(context)
         return context
 
     def _choose_ciphers(self, context: ssl.SSLContext) -> None:
@@ -176,7 +176,7 @@ class ServingTls:
                     "--tls-cipher-suites: this system's OpenSSL has none of them; choose others"
                 ) from None
 
-    def _identify(self, context: ssl.SSLContext) -> None:
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
         options = self._options
         try:
             if options.cert_file:
@@ -191,7 +191,7 @@ class ServingTls:
                 "password, and belong together"
             ) from None
 
-    def _believe(self, context: ssl.SSLContext) -> None:
+    def _load_client_authorities(self, context: ssl.SSLContext) -> None:
         """Who shows no certificate may still have a token; who shows a wrong one is turned away at the door."""
         try:
             context.load_verify_locations(cadata=self._authorities)

@@ -8,28 +8,28 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.objects.pod_relaxations import Change
-from bayplan.server.http.requests import Request
+from bayplan.objects.pod_relaxations import SuggestedChange
+from bayplan.server.http.requests import HttpRequest
 from bayplan.server.http.responses import (
     JSON,
     NOSNIFF,
-    TRUE,
-    Response,
+    TRUE_VALUES,
+    HttpServerResponse,
     status_object,
 )
 from bayplan.telemetry.answers import Answer
 
 PREFIX = "/why/"
 
-_SOMEBODY = "a pod of another namespace"
+_REDACTED = "a pod of another namespace"
 
-Sees = Callable[[str], Awaitable[bool]]
+NamespaceCheck = Callable[[str], Awaitable[bool]]
 """Whether pods of a namespace may be seen."""
-Why = Callable[[str, str, bool], Awaitable[Answer | None]]
+ExplainFunction = Callable[[str, str, bool], Awaitable[Answer | None]]
 """The answer about a pod by namespace and name, afresh or as decided; None where no such pod is known."""
 
 
-class NotLeading(Exception):
+class NotLeader(Exception):
     """Another instance decides, and has the records."""
 
 
@@ -38,7 +38,7 @@ class PodName(NamedTuple):
     name: str
 
 
-def asked_about(path: str) -> PodName | None:
+def parse_path(path: str) -> PodName | None:
     """The pod that a path is about; None for any other path."""
     if not path.startswith(PREFIX):
         return None
@@ -46,28 +46,30 @@ def asked_about(path: str) -> PodName | None:
     return PodName(*parts) if len(parts) == 2 and all(parts) else None
 
 
-async def everywhere(_: str) -> bool:
+async def allow_all_namespaces(_: str) -> bool:
     """For those who may see pods of all namespaces."""
     return True
 
 
-async def answered(why: Why, pod: PodName, request: Request, sees: Sees = everywhere) -> Response:
+async def respond(
+    why: ExplainFunction, pod: PodName, request: HttpRequest, sees: NamespaceCheck = allow_all_namespaces
+) -> HttpServerResponse:
     """The answer for somebody who may have it; pods of namespaces that they may not read stay unnamed in it."""
     if request.method not in ("GET", "HEAD"):
         return status_object(request, 405, "MethodNotAllowed", "nothing can be changed here; ask with GET")
-    now = request.query.get("now", [""])[0] in TRUE
+    now = request.query.get("now", [""])[0] in TRUE_VALUES
     try:
         answer = await why(pod.namespace, pod.name, now)
-    except NotLeading as other:
+    except NotLeader as other:
         return status_object(request, 503, "ServiceUnavailable", str(other))
     if answer is None:
         message = f'pods "{pod.name}" not found: the scheduler knows no such pod in the namespace {pod.namespace}'
         return status_object(request, 404, "NotFound", message)
-    hidden = [key for key in named_in(answer) if not await sees(key.partition("/")[0])]
-    return Response(200, msgspec.json.encode(veiled(answer, hidden)), JSON, (NOSNIFF,))
+    hidden = [key for key in foreign_pods(answer) if not await sees(key.partition("/")[0])]
+    return HttpServerResponse(200, msgspec.json.encode(redact(answer, hidden)), JSON, (NOSNIFF,))
 
 
-def named_in(answer: Answer) -> list[str]:
+def foreign_pods(answer: Answer) -> list[str]:
     """Pods of other namespaces that an answer names: those that would have to go."""
     own = answer.pod.partition("/")[0]
     changes = (*answer.changes, *answer.together)
@@ -75,20 +77,20 @@ def named_in(answer: Answer) -> list[str]:
     return sorted(key for key in named if key.partition("/")[0] != own)
 
 
-def veiled(answer: Answer, hidden: Sequence[str]) -> Answer:
+def redact(answer: Answer, hidden: Sequence[str]) -> Answer:
     """The answer without the names of these pods."""
     if not hidden:
         return answer
 
     def without(text: str) -> str:
         for key in sorted(hidden, key=len, reverse=True):
-            text = text.replace(key, _SOMEBODY)
+            text = text.replace(key, _REDACTED)
         return text
 
     def seen(keys: Sequence[str]) -> tuple[str, ...]:
-        return tuple(_SOMEBODY if key in hidden else key for key in keys)
+        return tuple(_REDACTED if key in hidden else key for key in keys)
 
-    def change(each: Change) -> Change:
+    def change(each: SuggestedChange) -> SuggestedChange:
         return replace(each, evict=seen(each.evict), text=without(each.text))
 
     return replace(

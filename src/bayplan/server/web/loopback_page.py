@@ -11,29 +11,31 @@ from ipaddress import ip_address
 
 from bayplan.clock import LoopClock
 from bayplan.errors import ServingError
-from bayplan.server.http.insecure_server import PlainServer
-from bayplan.server.http.requests import Request
-from bayplan.server.http.responses import NOT_FOUND, Response, text
-from bayplan.server.http.why import Why, answered, asked_about
-from bayplan.server.web.page import Page
-from bayplan.server.web.page_streams import Viewers
+from bayplan.server.http.insecure_server import InsecureServer
+from bayplan.server.http.requests import HttpRequest
+from bayplan.server.http.responses import NOT_FOUND, HttpServerResponse, text
+from bayplan.server.http.why import ExplainFunction, parse_path, respond
+from bayplan.server.web.page import WebPage
+from bayplan.server.web.page_streams import PageStreams
 
 _NAMES = ("localhost",)
 
 
-class PageDoor:
+class LoopbackPageServer:
     """Listens from `start` to `close`."""
 
-    def __init__(self, address: str, viewers: Viewers, *, why: Why | None = None, clock: LoopClock) -> None:
+    def __init__(
+        self, address: str, viewers: PageStreams, *, why: ExplainFunction | None = None, clock: LoopClock
+    ) -> None:
         if not _on_loopback(address.rpartition(":")[0]):
             raise ServingError(
                 f"--page-address {address} is not of this machine alone; write 127.0.0.1:PORT. Others read the page "
                 "with a token, at /page/ of --secure-port"
             )
-        self._page = Page(viewers)
+        self._page = WebPage(viewers)
         self._why = why
         self._host = address.rpartition(":")[0]
-        self._server = PlainServer(address, {}, clock=clock, otherwise=self._answer)
+        self._server = InsecureServer(address, {}, clock=clock, otherwise=self._answer)
 
     @property
     def port(self) -> int:
@@ -49,18 +51,18 @@ class PageDoor:
     async def close(self) -> None:
         await self._server.close()
 
-    async def _answer(self, request: Request) -> Response:
-        if not _on_loopback(_host_of(request)):
+    async def _answer(self, request: HttpRequest) -> HttpServerResponse:
+        if not _on_loopback(_request_host(request)):
             return text("this door is for localhost alone", 403)
         if request.path == "/":
-            return Response(307, headers=(("Location", "page/"),))
-        pod = asked_about(request.path)
+            return HttpServerResponse(307, headers=(("Location", "page/"),))
+        pod = parse_path(request.path)
         if pod is not None and self._why is not None:
-            return await answered(self._why, pod, request)
-        return self._page.open_answer(request) if self._page.serves(request.path) else NOT_FOUND
+            return await respond(self._why, pod, request)
+        return self._page.respond_unauthenticated(request) if self._page.handles(request.path) else NOT_FOUND
 
 
-def _host_of(request: Request) -> str:
+def _request_host(request: HttpRequest) -> str:
     """The name by which the client came here, without the port."""
     host = request.header("host")
     return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host

@@ -25,21 +25,21 @@ from typing import Protocol
 from urllib.parse import parse_qs
 
 from bayplan.errors import ApiError
-from bayplan.server.auth.authentication import COOKIE, User
-from bayplan.server.auth.authorization import Asked
-from bayplan.server.http.requests import Request
+from bayplan.server.auth.authentication import TOKEN_COOKIE, UserInfo
+from bayplan.server.auth.authorization import ResourceAttributes
+from bayplan.server.http.requests import HttpRequest
 from bayplan.server.http.responses import (
     NOSNIFF,
     NOT_FOUND,
-    Response,
+    HttpServerResponse,
     text,
 )
 from bayplan.server.web.page_streams import (
     EVERYTHING,
     NOTHING,
-    Look,
-    Sight,
-    Viewers,
+    NamespaceVisibility,
+    PageStreams,
+    VisibilityCheck,
 )
 
 log = logging.getLogger(__name__)
@@ -60,112 +60,114 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-_GUARDS = (
+_SECURITY_HEADERS = (
     NOSNIFF,
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-_HOME = Response(308, headers=(("Location", "page/"),))
+_REDIRECT_HOME = HttpServerResponse(308, headers=(("Location", "page/"),))
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=:-]{1,3800}")
-_AT_ONCE = 16
+_MAX_PARALLEL_REVIEWS = 16
 """Namespaces that are asked about at the same time."""
 
 
-class Doorkeeper(Protocol):
+class AccessChecker(Protocol):
     """Who gets in: `server.Access` is one."""
 
-    async def judged(self, request: Request) -> User | Response: ...
-    async def may(self, user: User, asked: Asked) -> bool: ...
+    async def authorize(self, request: HttpRequest) -> UserInfo | HttpServerResponse: ...
+    async def allows(self, user: UserInfo, asked: ResourceAttributes) -> bool: ...
 
 
-class Page:
+class WebPage:
     """The page on a door with a doorkeeper, and on one without."""
 
-    def __init__(self, viewers: Viewers) -> None:
+    def __init__(self, viewers: PageStreams) -> None:
         self._viewers = viewers
 
-    def serves(self, path: str) -> bool:
+    def handles(self, path: str) -> bool:
         return path == ROOT.rstrip("/") or path.startswith(ROOT)
 
-    async def answer(self, request: Request, door: Doorkeeper) -> Response:
+    async def respond(self, request: HttpRequest, door: AccessChecker) -> HttpServerResponse:
         """For whoever the doorkeeper lets in."""
         if request.path in (SIGN_IN, SIGN_OUT):
-            return await _signed(request, door)
+            return await _sign_in_or_out(request, door)
         if request.path == ROOT.rstrip("/"):
-            return _HOME
-        judged = await door.judged(request)
-        if isinstance(judged, Response):
-            return _form("") if judged.status == 401 or request.path == ROOT else judged
+            return _REDIRECT_HOME
+        judged = await door.authorize(request)
+        if isinstance(judged, HttpServerResponse):
+            return _sign_in_form("") if judged.status == 401 or request.path == ROOT else judged
         if request.path == STREAM and _is_read(request):
             return self._stream_for(request, judged, door)
-        return self.open_answer(request)
+        return self.respond_unauthenticated(request)
 
-    def open_answer(self, request: Request) -> Response:
+    def respond_unauthenticated(self, request: HttpRequest) -> HttpServerResponse:
         """For everybody who comes this far."""
         if not _is_read(request):
             return replace(text("the page is only read", 405), headers=(("Allow", "GET, HEAD"), NOSNIFF))
         if request.path == STREAM:
-            return self._stream(_all, "")
+            return self._stream(_see_all, "")
         if request.path == ROOT.rstrip("/"):
-            return _HOME
+            return _REDIRECT_HOME
         return _file(request.path.removeprefix(ROOT) or "index.html")
 
-    def _stream_for(self, request: Request, user: User, door: Doorkeeper) -> Response:
-        async def look() -> Sight | None:
-            judged = await door.judged(request)
-            if isinstance(judged, Response):
+    def _stream_for(self, request: HttpRequest, user: UserInfo, door: AccessChecker) -> HttpServerResponse:
+        async def look() -> NamespaceVisibility | None:
+            judged = await door.authorize(request)
+            if isinstance(judged, HttpServerResponse):
                 return None
-            return await sight_of(judged, self._viewers.namespaces(), door)
+            return await visible_namespaces(judged, self._viewers.namespaces(), door)
 
         return self._stream(look, user.name)
 
-    def _stream(self, look: Look, user: str) -> Response:
+    def _stream(self, look: VisibilityCheck, user: str) -> HttpServerResponse:
         if self._viewers.full:
             return text("too many look at the page already; close one of them", 503)
-        headers = (*_GUARDS, ("X-Accel-Buffering", "no"))  # a proxy in between is not to collect it
-        return Response(200, self._viewers.stream(look, user), "text/event-stream", headers)
+        headers = (*_SECURITY_HEADERS, ("X-Accel-Buffering", "no"))  # a proxy in between is not to collect it
+        return HttpServerResponse(200, self._viewers.stream(look, user), "text/event-stream", headers)
 
 
-async def _all() -> Sight:
+async def _see_all() -> NamespaceVisibility:
     return EVERYTHING
 
 
-async def sight_of(user: User, namespaces: list[str], door: Doorkeeper) -> Sight:
+async def visible_namespaces(user: UserInfo, namespaces: list[str], door: AccessChecker) -> NamespaceVisibility:
     """Where somebody may list pods: everywhere, or in these of the namespaces that there are."""
     try:
-        if await door.may(user, Asked("list", "pods")):
+        if await door.allows(user, ResourceAttributes("list", "pods")):
             return EVERYTHING
         allowed: set[str] = set()
-        for start in range(0, len(namespaces), _AT_ONCE):
-            some = namespaces[start : start + _AT_ONCE]
-            verdicts = await asyncio.gather(*(door.may(user, Asked("list", "pods", each)) for each in some))
+        for start in range(0, len(namespaces), _MAX_PARALLEL_REVIEWS):
+            some = namespaces[start : start + _MAX_PARALLEL_REVIEWS]
+            verdicts = await asyncio.gather(
+                *(door.allows(user, ResourceAttributes("list", "pods", each)) for each in some)
+            )
             allowed.update(name for name, may in zip(some, verdicts, strict=True) if may)
     except ApiError as fault:
         log.error("cannot ask the API server whose pods may be seen: %s", fault)
         return NOTHING
-    return Sight(namespaces=frozenset(allowed))
+    return NamespaceVisibility(namespaces=frozenset(allowed))
 
 
-def _is_read(request: Request) -> bool:
+def _is_read(request: HttpRequest) -> bool:
     return request.method in ("GET", "HEAD")
 
 
 @cache
-def _known_files() -> dict[str, Response]:
+def _known_files() -> dict[str, HttpServerResponse]:
     """All there is, read once: a name that is not among them leads nowhere, whatever it looks like."""
-    found: dict[str, Response] = {}
+    found: dict[str, HttpServerResponse] = {}
     folder = files("bayplan.server") / _FOLDER
     for below, prefix in ((folder, ""), (folder / "vendor", "vendor/")):
         for each in below.iterdir():
             kind = _KINDS.get(f".{each.name.rpartition('.')[2]}")
             if each.is_file() and kind:
-                headers = (*_GUARDS, ("Content-Security-Policy", _POLICY))
-                found[prefix + each.name] = Response(200, each.read_bytes(), kind, headers)
+                headers = (*_SECURITY_HEADERS, ("Content-Security-Policy", _POLICY))
+                found[prefix + each.name] = HttpServerResponse(200, each.read_bytes(), kind, headers)
     return found
 
 
-def _file(name: str) -> Response:
+def _file(name: str) -> HttpServerResponse:
     return _known_files().get(name, NOT_FOUND)
 
 
@@ -177,7 +179,7 @@ _STYLE = (
 )
 
 
-def _form(problem: str) -> Response:
+def _sign_in_form(problem: str) -> HttpServerResponse:
     """What somebody gets who has shown nothing, or nothing that is believed."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; frame-ancestors 'none'"
@@ -191,28 +193,30 @@ def _form(problem: str) -> Response:
 <textarea id="token" name="token" rows="4" required autofocus autocomplete="off" spellcheck="false"></textarea>
 <p><button>Sign in</button></p></form></html>
 """
-    return Response(401, page.encode(), _KINDS[".html"], (*_GUARDS, ("Content-Security-Policy", policy)))
+    return HttpServerResponse(
+        401, page.encode(), _KINDS[".html"], (*_SECURITY_HEADERS, ("Content-Security-Policy", policy))
+    )
 
 
-async def _signed(request: Request, door: Doorkeeper) -> Response:
+async def _sign_in_or_out(request: HttpRequest, door: AccessChecker) -> HttpServerResponse:
     if request.method != "POST":
         return replace(text("this is the target of a form", 405), headers=(("Allow", "POST"), NOSNIFF))
     if request.path == SIGN_OUT:
-        return _sent_home("", "; Max-Age=0")
+        return _redirect_home("", "; Max-Age=0")
     given = parse_qs(request.body.decode("latin-1"), max_num_fields=5).get("token", [""])[0].strip()
     if not _TOKEN.fullmatch(given):
-        return _form("That is no token.")
+        return _sign_in_form("That is no token.")
     tried = replace(request, method="GET", path=ROOT, headers=(("authorization", f"Bearer {given}"),), body=b"")
-    judged = await door.judged(tried)
-    if isinstance(judged, Response):
+    judged = await door.authorize(tried)
+    if isinstance(judged, HttpServerResponse):
         known = judged.status == 403
-        return _form(
+        return _sign_in_form(
             "That token is known, but its owner may not get /page/ of the scheduler." if known else "Not accepted."
         )
-    return _sent_home(given)
+    return _redirect_home(given)
 
 
-def _sent_home(token: str, more: str = "") -> Response:
+def _redirect_home(token: str, more: str = "") -> HttpServerResponse:
     """Back to the page, with this token in the browser's keeping."""
-    cookie = f"{COOKIE}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{more}"
-    return Response(303, headers=(("Location", "./"), ("Set-Cookie", cookie)))
+    cookie = f"{TOKEN_COOKIE}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{more}"
+    return HttpServerResponse(303, headers=(("Location", "./"), ("Set-Cookie", cookie)))

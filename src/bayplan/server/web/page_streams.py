@@ -27,34 +27,34 @@ import msgspec
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
 from bayplan.objects.meta import KubeObject
-from bayplan.telemetry.page_feed import Decisions, Numbers, Told
+from bayplan.telemetry.page_feed import DecisionSource, FeedCounters, FeedEntry
 from bayplan.telemetry.page_rows import FIELDS, GROUPS, PODS, TABLES, Row, row_of, table_of
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 NUMBERS_S = 1.0
-LOOK_AGAIN_S = 10.0
+RECHECK_S = 10.0
 """How often it is asked whether a viewer may still see what they see."""
-PIECE_ROWS = 250
-MOST_VIEWERS = 32
+ROWS_PER_EVENT = 250
+MAX_VIEWERS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class NamespaceVisibility:
     """Which namespaces somebody may read."""
 
-    everything: bool = False
+    all_namespaces: bool = False
     namespaces: frozenset[str] = frozenset()
 
-    def sees(self, key: str) -> bool:
+    def includes(self, key: str) -> bool:
         """Whether an object called `namespace/name` may be seen."""
-        return self.everything or key.partition("/")[0] in self.namespaces
+        return self.all_namespaces or key.partition("/")[0] in self.namespaces
 
 
-EVERYTHING = Sight(everything=True)
-NOTHING = Sight()
-Look = Callable[[], Awaitable[Sight | None]]
+EVERYTHING = NamespaceVisibility(all_namespaces=True)
+NOTHING = NamespaceVisibility()
+VisibilityCheck = Callable[[], Awaitable[NamespaceVisibility | None]]
 """What may be seen now; None: nothing any more, not even the page."""
 
 
@@ -64,33 +64,33 @@ class PageViews:
 
     objects: Callable[[str], Iterable[KubeObject]]
     """What is known of a resource, by its plural; nothing before the process has begun."""
-    numbers: Callable[[], Numbers]
+    numbers: Callable[[], FeedCounters]
     queues: Callable[[], Mapping[str, Mapping[str, float]]]
-    decisions: Callable[[], Sequence[Decisions]]
+    decisions: Callable[[], Sequence[DecisionSource]]
     about: Callable[[], Mapping[str, Any]]
     """Who serves: version, when it began, whether it leads."""
 
 
-class Viewers:
+class PageStreams:
     """Everybody who looks, and whatever they are still to be told."""
 
     def __init__(self, views: PageViews, clock: LoopClock, *, tick_s: float = TICK_S) -> None:
         self._views = views
         self._clock = clock
         self._tick_s = tick_s
-        self._open: set[_Viewer] = set()
+        self._open: set[_PageStream] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
     def full(self) -> bool:
-        return len(self._open) >= MOST_VIEWERS
+        return len(self._open) >= MAX_VIEWERS
 
     def namespaces(self) -> list[str]:
         return [each.name for each in self._views.objects("namespaces")]
 
-    def changed(self, old: KubeObject | None, new: KubeObject | None) -> None:
+    def on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
         """The API server told of a change: a handler of informers."""
         if not self._open:
             return
@@ -99,9 +99,9 @@ class Viewers:
             for viewer in self._open:
                 viewer.pending[table][item.key] = new
 
-    async def stream(self, look: Look, user: str = "") -> AsyncGenerator[bytes, None]:
+    async def stream(self, look: VisibilityCheck, user: str = "") -> AsyncGenerator[bytes, None]:
         """Everything for one viewer, from now on, until they go or may see nothing any more."""
-        viewer = _Viewer(self._views)
+        viewer = _PageStream(self._views)
         self._open.add(viewer)
         try:
             yield b"retry: 1000\n\n"
@@ -109,11 +109,11 @@ class Viewers:
             looked_s = counted_s = float("-inf")
             while True:
                 now_s = self._clock.monotonic_s()
-                if now_s - looked_s >= LOOK_AGAIN_S:
+                if now_s - looked_s >= RECHECK_S:
                     looked_s, sight = now_s, await look()
                     if sight is None:
                         return
-                    for piece in viewer.see(sight):
+                    for piece in viewer.set_visibility(sight):
                         yield piece
                 for piece in viewer.rows():
                     yield piece
@@ -129,19 +129,19 @@ class Viewers:
 
 
 @dataclass(slots=True, eq=False)
-class _Viewer:
+class _PageStream:
     """One of them."""
 
     views: PageViews
-    sight: Sight | None = None
+    sight: NamespaceVisibility | None = None
     pending: dict[str, dict[str, KubeObject | None]] = field(default_factory=lambda: {name: {} for name in TABLES})
     """What has changed since it was last told, by table and key; None: it is gone."""
-    told: dict[int, int] = field(default_factory=dict)
+    decisions_sent: dict[int, int] = field(default_factory=dict)
     """How many decisions were told, of each source."""
     _queues: object = None
     _first: Iterator[tuple[str, KubeObject]] | None = None
 
-    def see(self, sight: Sight) -> Iterator[bytes]:
+    def set_visibility(self, sight: NamespaceVisibility) -> Iterator[bytes]:
         """May see this from now on; everything is told anew where that is not what it was."""
         if sight == self.sight:
             return
@@ -162,7 +162,7 @@ class _Viewer:
         """Pieces of what is not told yet. What comes first may be old by then: its change is told after it."""
         first = self._first
         while first is not None:
-            piece = list(islice(first, PIECE_ROWS))
+            piece = list(islice(first, ROWS_PER_EVENT))
             if not piece:
                 self._first = None
                 yield _event("whole", {})
@@ -170,7 +170,7 @@ class _Viewer:
             yield from self._piece((table, item.key, item) for table, item in piece)
         for table, changes in self.pending.items():
             while changes:
-                keys = list(islice(changes, PIECE_ROWS))
+                keys = list(islice(changes, ROWS_PER_EVENT))
                 yield from self._piece((table, key, changes.pop(key)) for key in keys)
 
     def _piece(self, changes: Iterable[tuple[str, str, KubeObject | None]]) -> Iterator[bytes]:
@@ -178,7 +178,7 @@ class _Viewer:
         rows: dict[str, list[Row]] = {}
         gone: dict[str, list[str]] = {}
         for table, key, item in changes:
-            if table in (PODS, GROUPS) and not self.sight.sees(key):
+            if table in (PODS, GROUPS) and not self.sight.includes(key):
                 continue
             row = _readable_row(item) if item is not None else None
             if row is None:
@@ -197,10 +197,10 @@ class _Viewer:
 
     def decisions(self) -> Iterator[bytes]:
         assert self.sight is not None
-        new: list[Told] = []
+        new: list[FeedEntry] = []
         for place, source in enumerate(self.views.decisions()):
-            self.told[place], told = source.since(self.told.get(place, 0))
-            new += [each for each in told if all(map(self.sight.sees, (each.pod, *each.about)))]
+            self.decisions_sent[place], told = source.since(self.decisions_sent.get(place, 0))
+            new += [each for each in told if all(map(self.sight.includes, (each.pod, *each.related)))]
         if new:
             yield _event("decisions", sorted(new, key=lambda each: each.at))
 

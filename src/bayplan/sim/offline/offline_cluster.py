@@ -24,10 +24,10 @@ from bayplan.app.configuration import (
     known_batch_plugins,
     known_plugins,
 )
-from bayplan.batch.apply_outcome import Settling
+from bayplan.batch.apply_outcome import OutcomeApplier
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
-from bayplan.batch.handle import NoNetwork
-from bayplan.batch.session.outcome import Outcome as SessionOutcome
+from bayplan.batch.handle import NetworkUnavailable
+from bayplan.batch.session.outcome import SessionResult as SessionOutcome
 from bayplan.clock import ManualClock
 from bayplan.errors import UsageError
 from bayplan.framework.runtime.registry import Registry
@@ -40,24 +40,24 @@ from bayplan.objects.volcano.types import (
     QueueSpec,
     QueueStatus,
 )
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
-from bayplan.sim.offline.pod_placement import Outcome, place_one
+from bayplan.sim.offline.pod_placement import PlacementOutcome, place_pod
 from bayplan.sim.recordings.recording_file import (
-    BATCH,
-    PODS,
-    Header,
-    Verdict,
+    BATCH_ENGINE,
+    POD_ENGINE,
+    RecordedDecision,
+    RecordingHeader,
 )
 from bayplan.snapshot import NodeColumns, RowVector
 
-MOST_ROUNDS = 20
+MAX_ROUNDS = 20
 """So often the engines have their turn; gangs that push one another out would otherwise never come to rest."""
-OVER = ("Succeeded", "Failed")
+ENDED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class EngineSetup:
     """How the schedulers of a cluster are set up."""
 
     configuration: str | None = None
@@ -68,7 +68,9 @@ class Setup:
     trust_writable: bool = False
 
     @classmethod
-    def of(cls, header: Header, folders: Sequence[Path] = (), *, trust_writable: bool = False) -> Setup:
+    def from_header(
+        cls, header: RecordingHeader, folders: Sequence[Path] = (), *, trust_writable: bool = False
+    ) -> EngineSetup:
         """As a recording says; plugins of your own are not in it."""
         return cls(
             configuration=header.configuration,
@@ -88,40 +90,40 @@ class Setup:
         return known_plugins(self.plugin_folders, trust_writable=self.trust_writable)
 
 
-class _Nowhere:
+class _NoHttpService:
     """A way to HTTP services that leads nowhere: what is decided here must not depend on them."""
 
     def post(self, url: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:  # noqa: ARG002
-        raise NoNetwork(f"POST {url} needs a network, and a cluster in memory has none")
+        raise NetworkUnavailable(f"POST {url} needs a network, and a cluster in memory has none")
 
     def close(self) -> None: ...
 
 
 @dataclass(slots=True)
-class Rest:
+class StableState:
     """What came of letting the engines work until nothing moves any more."""
 
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[RecordedDecision] = field(default_factory=list)
     """In the order in which they were made; a pod that was tried again has several."""
     evicted: list[Pod] = field(default_factory=list)
 
-    def last(self) -> dict[str, Verdict]:
+    def latest_decisions(self) -> dict[str, RecordedDecision]:
         """By pod what was decided about it in the end."""
         return {verdict.pod: verdict for verdict in self.verdicts}
 
 
-class StillCluster:
+class OfflineCluster:
     """A cluster in memory with both engines."""
 
-    def __init__(self, objects: Iterable[KubeObject], setup: Setup, *, now: datetime, seed: int = 0) -> None:
+    def __init__(self, objects: Iterable[KubeObject], setup: EngineSetup, *, now: datetime, seed: int = 0) -> None:
         known = list(objects)
         if not any(isinstance(item, Queue) and item.name == setup.default_queue for item in known):
-            known.append(_first_queue(setup.default_queue))  # as a live engine makes sure that there is one
+            known.append(_default_queue(setup.default_queue))  # as a live engine makes sure that there is one
         registry = setup.registry()
         clock = ManualClock(now)
         chance = random.Random(seed)
         cache = filled_cache(known)
-        self.favourites: dict[str, str] = {}
+        self.preferred_nodes: dict[str, str] = {}
         """By pod: the node to take where several are equally good."""
         self._wanted = ""
         self._held: dict[str, Pod] = {}  # by uid: pods that Permit holds back, as they were before
@@ -143,22 +145,22 @@ class StillCluster:
             framework_plugins=registry,
             clock=clock,
             chance=random.Random(seed),
-            nominations=self.pods.nominations,
-            outside=_Nowhere(),
+            nominations=self.pods.nominator,
+            outside=_NoHttpService(),
             scheduler_names=setup.batch_schedulers,
             default_queue=setup.default_queue,
         )
-        self.batch.handle.favourites = self.favourites
+        self.batch.handle.preferred_nodes = self.preferred_nodes
         self.batch_schedulers = frozenset(setup.batch_schedulers)
         if twice := sorted(self.batch_schedulers.intersection(self.pods.scheduler_names)):
             raise UsageError(f"both engines would serve {', '.join(twice)}; give one of them another name")
-        self.cluster = Settling(self.batch)
+        self.cluster = OutcomeApplier(self.batch)
         self.sessions = 0
         for item in known:
-            if not isinstance(item, Pod) or item.spec.node_name or item.status.phase in OVER:
-                self.cluster.see(item)
+            if not isinstance(item, Pod) or item.spec.node_name or item.status.phase in ENDED_PHASES:
+                self.cluster.note_object(item)
 
-    def __enter__(self) -> StillCluster:
+    def __enter__(self) -> OfflineCluster:
         return self
 
     def __exit__(
@@ -176,27 +178,27 @@ class StillCluster:
 
     # one decision -----------------------------------------------------------------------------------------------
 
-    def place(self, pod: Pod, evicted: list[Pod]) -> Outcome:
+    def place(self, pod: Pod, evicted: list[Pod]) -> PlacementOutcome:
         """Let the pod engine decide; the pod is counted on its node, `evicted` gets those that had to go for it."""
 
         def evict(victim: Pod) -> None:
             evicted.append(self.cluster.pods.get(victim.key, victim))
             self.cluster.remove([victim])
 
-        self._wanted = self.favourites.get(pod.key, "")
-        outcome = place_one(self.pods, pod, evict)
+        self._wanted = self.preferred_nodes.get(pod.key, "")
+        outcome = place_pod(self.pods, pod, evict)
         if outcome.node is not None:
-            self.cluster.see(pod.bound_to(outcome.node))
+            self.cluster.note_object(pod.bound_to(outcome.node))
         return outcome
 
-    def tried(self, pod: Pod) -> Decision:
+    def dry_run(self, pod: Pod) -> SchedulingDecision:
         """What the pod engine would decide; nothing moves."""
-        self._wanted = self.favourites.get(pod.key, "")
+        self._wanted = self.preferred_nodes.get(pod.key, "")
         return self.pods.try_pod(pod)
 
     def best_nodes(self, pod: Pod) -> frozenset[str]:
         """Where the pod engine might put the pod: equally good nodes, or none."""
-        decision = self.tried(pod)
+        decision = self.dry_run(pod)
         if decision.node is None:
             return frozenset()
         if decision.scores is None or decision.nodes is None:
@@ -204,7 +206,7 @@ class StillCluster:
         names, total = decision.nodes.names, decision.scores.total
         return frozenset(names[place] for place in np.flatnonzero(total == total.max()).tolist())
 
-    def session(self) -> SessionOutcome:
+    def run_session(self) -> SessionOutcome:
         """Let the batch engine decide about all it has been told of."""
         self.sessions += 1
         return self.batch.run_session()
@@ -215,33 +217,33 @@ class StillCluster:
 
     # all of them ------------------------------------------------------------------------------------------------
 
-    def come_to_rest(self, waiting: Iterable[Pod]) -> Rest:
+    def run_until_stable(self, waiting: Iterable[Pod]) -> StableState:
         """Decide about all pods that wait, again as long as somebody moves.
 
         Each round is the pod engine's pods in the order of a queue and then a session. A pod that was evicted is made
         again, once, as its controller would do it, and waits like others.
         """
-        rest = Rest()
+        rest = StableState()
         left = {pod.key: pod for pod in waiting}
         self.cluster.add(pod for pod in left.values() if self.is_batch(pod))
         back: set[str] = set()
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             gone: list[Pod] = []
             moved = self._round(left, rest, gone)
             rest.evicted += gone
             for pod in gone:
                 if pod.key not in back:
                     back.add(pod.key)
-                    left[pod.key] = again = unplaced(pod)
+                    left[pod.key] = again = without_node(pod)
                     if self.is_batch(again):
                         self.cluster.add([again])
             if not moved and not gone:
                 break
         return rest
 
-    def _round(self, left: dict[str, Pod], rest: Rest, gone: list[Pod]) -> bool:
+    def _round(self, left: dict[str, Pod], rest: StableState, gone: list[Pod]) -> bool:
         """Everybody's turn, once; whether that changed anything."""
-        known, moved = rest.last(), False
+        known, moved = rest.latest_decisions(), False
         single = self.pods.in_queue_order([pod for pod in left.values() if not self.is_batch(pod)])
         self.pods.pending.update({pod.uid: pod for pod in single})
         for pod in single:
@@ -249,56 +251,64 @@ class StillCluster:
             self.pods.pending.pop(pod.uid, None)
             if outcome.waits_for:
                 self._held[pod.uid] = left.pop(pod.key)
-            moved |= self._note(verdict_of(outcome), known, left, rest)
-            moved |= self._settled(known, left, rest)
+            moved |= self._note(recorded_decision(outcome), known, left, rest)
+            moved |= self._finish_permit_waits(known, left, rest)
         if any(self.is_batch(pod) for pod in left.values()):
-            decided = self.session()
+            decided = self.run_session()
             gone += [self.cluster.pods[key] for key in decided.evicts]
-            for verdict in self.session_verdicts(decided):
+            for verdict in self.session_decisions(decided):
                 moved |= self._note(verdict, known, left, rest)
-            moved |= bool(decided.evicts) or self._has_entered(decided)
-            self.cluster.settle(decided)
+            moved |= bool(decided.evicts) or self._has_new_group_phase(decided)
+            self.cluster.apply(decided)
         return moved
 
-    def _settled(self, known: dict[str, Verdict], left: dict[str, Pod], rest: Rest) -> bool:
+    def _finish_permit_waits(self, known: dict[str, RecordedDecision], left: dict[str, Pod], rest: StableState) -> bool:
         """Pods at Permit whose wait is over; one that was refused waits again."""
         moved = False
-        for pod, status in self.pods.settle():
+        for pod, status in self.pods.settle_waiting_pods():
             waited = self._held.pop(pod.uid)
             if not status.ok:
                 self.cluster.remove([pod])
                 left[pod.key] = waited
             node = pod.spec.node_name if status.ok else ""
-            moved |= self._note(Verdict(pod=pod.key, node=node, why=status.message), known, left, rest)
+            moved |= self._note(RecordedDecision(pod=pod.key, node=node, why=status.message), known, left, rest)
         return moved
 
-    def _has_entered(self, outcome: SessionOutcome) -> bool:
+    def _has_new_group_phase(self, outcome: SessionOutcome) -> bool:
         """Whether a group is in another phase than before: the next session may go on with it."""
         groups = self.batch.cache.catalog.table(PodGroup)
         return any(groups[key].status.phase != group.status.phase for key, group in outcome.groups.items())
 
-    def _note(self, verdict: Verdict, known: dict[str, Verdict], left: dict[str, Pod], rest: Rest) -> bool:
+    def _note(
+        self, verdict: RecordedDecision, known: dict[str, RecordedDecision], left: dict[str, Pod], rest: StableState
+    ) -> bool:
         """A decision that says nothing new is passed over."""
         before = known.get(verdict.pod)
-        if before is not None and same(before, verdict):
+        if before is not None and is_same_decision(before, verdict):
             return False
         rest.verdicts.append(verdict)
         if verdict.node:
             left.pop(verdict.pod, None)
         return bool(verdict.node or verdict.nominated)
 
-    def session_verdicts(self, outcome: SessionOutcome) -> list[Verdict]:
+    def session_decisions(self, outcome: SessionOutcome) -> list[RecordedDecision]:
         """What a session decided about each pod that it has an opinion of, by name."""
         found = {
-            key: Verdict(
-                pod=key, engine=BATCH, why=message.message, nominated=message.nominated_node, session=self.sessions
+            key: RecordedDecision(
+                pod=key,
+                engine=BATCH_ENGINE,
+                why=message.message,
+                nominated=message.nominated_node,
+                session=self.sessions,
             )
             for key, message in outcome.messages.items()
         }
         for key, node in outcome.pipelined.items():
-            found[key] = replace(found.get(key, Verdict(pod=key, engine=BATCH, session=self.sessions)), nominated=node)
+            found[key] = replace(
+                found.get(key, RecordedDecision(pod=key, engine=BATCH_ENGINE, session=self.sessions)), nominated=node
+            )
         for key, node in outcome.binds.items():
-            found[key] = Verdict(pod=key, engine=BATCH, node=node, session=self.sessions)
+            found[key] = RecordedDecision(pod=key, engine=BATCH_ENGINE, node=node, session=self.sessions)
         evicted = tuple(sorted(outcome.evicts))
         verdicts = [found[key] for key in sorted(found)]
         if verdicts and evicted:  # for whom exactly, a session does not say
@@ -306,19 +316,19 @@ class StillCluster:
         return verdicts
 
 
-def _first_queue(name: str) -> Queue:
+def _default_queue(name: str) -> Queue:
     meta = ObjectMeta(name=name, uid=f"queues//{name}")
     return Queue(metadata=meta, spec=QueueSpec(weight=1), status=QueueStatus(state="Open"))
 
 
-def verdict_of(outcome: Outcome) -> Verdict:
+def recorded_decision(outcome: PlacementOutcome) -> RecordedDecision:
     """What became of a pod, as a recording has it."""
     record = outcome.record
     if outcome.waits_for:
-        return Verdict(pod=outcome.pod.key, why=f"waiting at Permit for {' and '.join(outcome.waits_for)}")
-    return Verdict(
+        return RecordedDecision(pod=outcome.pod.key, why=f"waiting at Permit for {' and '.join(outcome.waits_for)}")
+    return RecordedDecision(
         pod=outcome.pod.key,
-        engine=PODS,
+        engine=POD_ENGINE,
         node=outcome.node or "",
         why=outcome.why,
         evicted=outcome.evicted,
@@ -326,7 +336,7 @@ def verdict_of(outcome: Outcome) -> Verdict:
     )
 
 
-def same(recorded: Verdict, now: Verdict) -> bool:
+def is_same_decision(recorded: RecordedDecision, now: RecordedDecision) -> bool:
     """Whether two decisions are one: where the pod goes, who goes for it and, where it waits, for what.
 
     Why a pod that has a node has it is a matter of words; an observed decision has none for pods that wait, either.
@@ -340,7 +350,7 @@ def same(recorded: Verdict, now: Verdict) -> bool:
     return (recorded.why, recorded.nominated) == (now.why, now.nominated)
 
 
-def unplaced(pod: Pod) -> Pod:
+def without_node(pod: Pod) -> Pod:
     """The pod as it was before it had a node."""
     return replace(
         pod,
@@ -354,7 +364,7 @@ def unplaced(pod: Pod) -> Pod:
     )
 
 
-def waiting_in(objects: Iterable[KubeObject], still: StillCluster) -> list[Pod]:
+def pending_pods(objects: Iterable[KubeObject], still: OfflineCluster) -> list[Pod]:
     """The pods that wait for one of the engines."""
     return [
         item
@@ -362,6 +372,6 @@ def waiting_in(objects: Iterable[KubeObject], still: StillCluster) -> list[Pod]:
         if isinstance(item, Pod)
         and not item.spec.node_name
         and not item.terminating
-        and item.status.phase not in OVER
+        and item.status.phase not in ENDED_PHASES
         and still.serves(item)
     ]

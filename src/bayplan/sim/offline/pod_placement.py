@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from bayplan.objects.core import Pod
-from bayplan.scheduler.engine import Held, PodEngine
-from bayplan.telemetry.decision_text import listed, why
+from bayplan.scheduler.engine import AssumedPod, PodEngine
+from bayplan.telemetry.decision_text import decision_sentence, join_names
 from bayplan.telemetry.decisions import DecisionRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlacementOutcome:
     """What became of one pod."""
 
     pod: Pod
@@ -25,49 +25,51 @@ class Outcome:
     record: DecisionRecord | None = None
     waits_for: tuple[str, ...] = ()
     """Plugins at Permit that hold it back; it is counted on its node meanwhile."""
-    held: Held | None = None
+    assumed: AssumedPod | None = None
     """What was assumed for it, for whoever wants to take it back."""
 
 
-def place_all(engine: PodEngine, waiting: Iterable[Pod]) -> list[Outcome]:
+def place_pods(engine: PodEngine, waiting: Iterable[Pod]) -> list[PlacementOutcome]:
     """Place pods in queue order; a pod that made room by evicting others is tried again at once.
 
     A pod that Permit holds back is placed when the others that it waits for have come, and not before.
     """
     ordered = engine.in_queue_order(list(waiting))
     engine.pending.update({pod.uid: pod for pod in ordered})
-    outcomes: dict[str, Outcome] = {}
-    held: dict[str, Outcome] = {}
+    outcomes: dict[str, PlacementOutcome] = {}
+    held: dict[str, PlacementOutcome] = {}
     for pod in ordered:
-        outcome = place_one(engine, pod, engine.cache.remove_pod)
+        outcome = place_pod(engine, pod, engine.cache.remove_pod)
         engine.pending.pop(pod.uid, None)
         if outcome.waits_for:
             held[pod.uid] = outcome
             outcome = replace(outcome, node=None, why=f"waiting at Permit for {' and '.join(outcome.waits_for)}")
         outcomes[pod.uid] = outcome
-        for settled, status in engine.settle():
+        for settled, status in engine.settle_waiting_pods():
             outcome = held.pop(settled.uid)
             outcomes[settled.uid] = outcome if status.ok else replace(outcome, node=None, why=status.message)
     return list(outcomes.values())
 
 
-def place_one(engine: PodEngine, pod: Pod, evict: Callable[[Pod], None]) -> Outcome:
+def place_pod(engine: PodEngine, pod: Pod, evict: Callable[[Pod], None]) -> PlacementOutcome:
     """What became of one pod; `evict` is told of each pod that has to go for it."""
     if not engine.serves(pod):
-        return Outcome(pod, None, f'no profile serves scheduler name "{pod.scheduler_name}"')
+        return PlacementOutcome(pod, None, f'no profile serves scheduler name "{pod.scheduler_name}"')
     gate = engine.framework(pod.scheduler_name).pre_enqueue(pod)
     if not gate.ok:
-        return Outcome(pod, None, gate.message)
+        return PlacementOutcome(pod, None, gate.message)
     placed = engine.place(pod)
     victims = placed.decision.victims
-    if placed.decision.nominate and victims:
+    if placed.decision.nominated_node_name and victims:
         for victim in [each for each in engine.cache.pods() if each.key in victims]:
             evict(victim)
         placed = engine.place(pod)
     record = engine.records.latest(pod.key)
-    text = why(record) if record is not None else placed.status.message
+    text = decision_sentence(record) if record is not None else placed.status.message
     if placed.node is None and placed.decision.node is not None:
         text = placed.status.message
     if victims:
-        text = f"evicted {listed(victims)}; {text}"
-    return Outcome(pod, placed.node, text, victims, record, tuple(sorted(placed.waits_s)), placed.held)
+        text = f"evicted {join_names(victims)}; {text}"
+    return PlacementOutcome(
+        pod, placed.node, text, victims, record, tuple(sorted(placed.permit_timeouts_s)), placed.assumed
+    )

@@ -17,20 +17,20 @@ from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resources import accounted_requests, allocatable_amounts
 from bayplan.sim.offline.offline_cluster import (
-    OVER,
-    Setup,
-    StillCluster,
-    unplaced,
-    waiting_in,
+    ENDED_PHASES,
+    EngineSetup,
+    OfflineCluster,
+    pending_pods,
+    without_node,
 )
-from bayplan.sim.offline.whatif_file import Change, Prices
-from bayplan.sim.recordings.recording_file import Verdict
+from bayplan.sim.offline.whatif_file import Prices, WhatIfChange
+from bayplan.sim.recordings.recording_file import RecordedDecision
 
-_MIRROR = "kubernetes.io/config.mirror"
+_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class PodOutcomeChange:
     """What becomes of one pod."""
 
     pod: str
@@ -44,7 +44,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class ClusterCost:
     """What a cluster is, and what it costs."""
 
     nodes: int
@@ -57,19 +57,19 @@ class Bill:
 
 
 @dataclass(slots=True)
-class WhatIf:
+class WhatIfResult:
     """The answer."""
 
-    lands: list[Fate] = field(default_factory=list)
+    lands: list[PodOutcomeChange] = field(default_factory=list)
     """Pods without a node that get one."""
-    moves: list[Fate] = field(default_factory=list)
+    moves: list[PodOutcomeChange] = field(default_factory=list)
     """Pods that have to start again on another node."""
-    waits: list[Fate] = field(default_factory=list)
+    waits: list[PodOutcomeChange] = field(default_factory=list)
     """Pods that have no node in the end, those that lose theirs among them."""
     gone: list[str] = field(default_factory=list)
     """Pods of DaemonSets and nodes' own, which go with their node."""
-    now: Bill = field(default_factory=lambda: Bill(0, {}, None))
-    then: Bill = field(default_factory=lambda: Bill(0, {}, None))
+    now: ClusterCost = field(default_factory=lambda: ClusterCost(0, {}, None))
+    then: ClusterCost = field(default_factory=lambda: ClusterCost(0, {}, None))
 
     @property
     def restarts(self) -> int:
@@ -86,35 +86,37 @@ class WhatIf:
         }
 
 
-def what_if(objects: Iterable[KubeObject], change: Change, setup: Setup, *, now: datetime, seed: int = 0) -> WhatIf:
+def run_whatif(
+    objects: Iterable[KubeObject], change: WhatIfChange, setup: EngineSetup, *, now: datetime, seed: int = 0
+) -> WhatIfResult:
     """The cluster with the change, beside the cluster as it is."""
-    known = [item for item in objects if not (isinstance(item, Pod) and item.status.phase in OVER)]
+    known = [item for item in objects if not (isinstance(item, Pod) and item.status.phase in ENDED_PHASES)]
     change.check_priorities([*known, *change.objects])
-    without = _decided(known, setup, now, seed)
-    changed = change.applied(known)
+    without = _run_engines(known, setup, now, seed)
+    changed = change.apply(known)
     nodes = {item.name for item in changed if isinstance(item, Node)}
-    answer = WhatIf()
-    homeless = _homeless(changed, nodes, answer)
-    then = _decided(homeless, changed_setup(setup, change), now, seed, afresh=change.afresh)
+    answer = WhatIfResult()
+    homeless = _release_pods(changed, nodes, answer)
+    then = _run_engines(homeless, apply_to_setup(setup, change), now, seed, afresh=change.reschedule_all)
     before = {item.key: item for item in known if isinstance(item, Pod)}
     for key in sorted(then.nodes.keys() | then.waiting.keys()):
-        _judge(answer, key, before.get(key), without, then)
-    answer.now = _bill(known, {key: pod.spec.node_name for key, pod in before.items()}, change.prices)
-    answer.then = _bill(homeless, then.nodes, change.prices)
+        _classify_pod(answer, key, before.get(key), without, then)
+    answer.now = _cluster_cost(known, {key: pod.spec.node_name for key, pod in before.items()}, change.prices)
+    answer.then = _cluster_cost(homeless, then.nodes, change.prices)
     return answer
 
 
 @dataclass(slots=True)
-class _End:
+class _FinalPlacements:
     """Where pods are in the end."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
     """By pod why."""
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, RecordedDecision] = field(default_factory=dict)
 
 
-def changed_setup(setup: Setup, change: Change) -> Setup:
+def apply_to_setup(setup: EngineSetup, change: WhatIfChange) -> EngineSetup:
     """How the schedulers would be set up."""
     return replace(
         setup,
@@ -125,38 +127,42 @@ def changed_setup(setup: Setup, change: Change) -> Setup:
     )
 
 
-def _homeless(objects: list[KubeObject], nodes: set[str], answer: WhatIf) -> list[KubeObject]:
+def _release_pods(objects: list[KubeObject], nodes: set[str], answer: WhatIfResult) -> list[KubeObject]:
     """The objects with the pods of nodes that are gone taken off them."""
     found: list[KubeObject] = []
     for item in objects:
         if not isinstance(item, Pod) or not item.spec.node_name or item.spec.node_name in nodes:
             found.append(item)
-        elif _belongs_to_node(item):
+        elif _is_bound_to_node(item):
             answer.gone.append(item.key)
         else:
-            found.append(unplaced(item))
+            found.append(without_node(item))
     return found
 
 
-def _belongs_to_node(pod: Pod) -> bool:
+def _is_bound_to_node(pod: Pod) -> bool:
     owner = pod.metadata.controller
-    return _MIRROR in pod.metadata.annotations or (owner is not None and owner.kind in ("DaemonSet", "Node"))
+    return _MIRROR_ANNOTATION in pod.metadata.annotations or (owner is not None and owner.kind in ("DaemonSet", "Node"))
 
 
 def _may_move(pod: Pod, names: Container[str]) -> bool:
-    return bool(pod.spec.node_name) and pod.scheduler_name in names and not _belongs_to_node(pod)
+    return bool(pod.spec.node_name) and pod.scheduler_name in names and not _is_bound_to_node(pod)
 
 
-def _decided(objects: list[KubeObject], setup: Setup, now: datetime, seed: int, *, afresh: bool = False) -> _End:
+def _run_engines(
+    objects: list[KubeObject], setup: EngineSetup, now: datetime, seed: int, *, afresh: bool = False
+) -> _FinalPlacements:
     """Let both engines decide about all pods that wait; `afresh`: about all that they serve."""
     if afresh:
         names = setup.scheduler_names()
-        objects = [unplaced(item) if isinstance(item, Pod) and _may_move(item, names) else item for item in objects]
-    end = _End({item.key: item.spec.node_name for item in objects if isinstance(item, Pod) and item.spec.node_name})
-    with StillCluster(objects, setup, now=now, seed=seed) as still:
-        waiting = waiting_in(objects, still)
-        rest = still.come_to_rest(waiting)
-    end.verdicts = rest.last()
+        objects = [without_node(item) if isinstance(item, Pod) and _may_move(item, names) else item for item in objects]
+    end = _FinalPlacements(
+        {item.key: item.spec.node_name for item in objects if isinstance(item, Pod) and item.spec.node_name}
+    )
+    with OfflineCluster(objects, setup, now=now, seed=seed) as still:
+        waiting = pending_pods(objects, still)
+        rest = still.run_until_stable(waiting)
+    end.verdicts = rest.latest_decisions()
     for pod in [*waiting, *rest.evicted]:
         verdict = end.verdicts.get(pod.key)
         if verdict is not None and verdict.node:
@@ -168,9 +174,11 @@ def _decided(objects: list[KubeObject], setup: Setup, now: datetime, seed: int, 
     return end
 
 
-def _judge(answer: WhatIf, key: str, before: Pod | None, without: _End, then: _End) -> None:
+def _classify_pod(
+    answer: WhatIfResult, key: str, before: Pod | None, without: _FinalPlacements, then: _FinalPlacements
+) -> None:
     now = before.spec.node_name if before is not None else ""
-    fate = Fate(key, now, then.nodes.get(key, ""), without.nodes.get(key, ""), _why(key, then))
+    fate = PodOutcomeChange(key, now, then.nodes.get(key, ""), without.nodes.get(key, ""), _why(key, then))
     if not fate.then:
         answer.waits.append(fate)
     elif not now:
@@ -179,12 +187,12 @@ def _judge(answer: WhatIf, key: str, before: Pod | None, without: _End, then: _E
         answer.moves.append(fate)
 
 
-def _why(key: str, end: _End) -> str:
+def _why(key: str, end: _FinalPlacements) -> str:
     verdict = end.verdicts.get(key)
     return verdict.why if verdict is not None else end.waiting.get(key, "")
 
 
-def _bill(objects: Iterable[KubeObject], places: Mapping[str, str], prices: Prices) -> Bill:
+def _cluster_cost(objects: Iterable[KubeObject], places: Mapping[str, str], prices: Prices) -> ClusterCost:
     nodes = {item.name: item for item in objects if isinstance(item, Node)}
     room: Counter[str] = Counter()
     used: Counter[str] = Counter()
@@ -197,7 +205,7 @@ def _bill(objects: Iterable[KubeObject], places: Mapping[str, str], prices: Pric
     shares = {name: round(used[name] / room[name], 4) for name in sorted(used) if room[name] > 0}
     known = [prices.per_hour.get(node.labels.get(prices.label, "")) for node in nodes.values()]
     priced = [price for price in known if price is not None]
-    return Bill(
+    return ClusterCost(
         nodes=len(nodes),
         requested=shares,
         per_hour=round(sum(priced), 6) if prices.per_hour else None,

@@ -22,7 +22,7 @@ from bayplan.plugins.gpu.gpu_requests import (
     GPU_MILLI,
     GPU_MODEL,
 )
-from bayplan.sim.recordings.recording_file import Verdict, tree_of
+from bayplan.sim.recordings.recording_file import RecordedDecision, object_manifest
 
 _KEPT_WORDS = frozenset(
     [
@@ -130,14 +130,16 @@ _KEY_FIELDS = frozenset(("key", "topologyKey", "matchLabelKeys", "mismatchLabelK
 _IMAGE_FIELDS = frozenset(("image", "reference", "names"))
 _PATHS = frozenset(("request", "requests"))
 """Fields whose values may be two names with a slash between."""
-_TELLING_LABELS = frozenset(("kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type", GPU_MODEL))
+_KEPT_VALUE_LABELS = frozenset(
+    ("kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type", GPU_MODEL)
+)
 """Labels whose values say what a node is, and not whose."""
 _WELL_KNOWN = re.compile(
     r"([a-z0-9.-]+\.)?(kubernetes\.io|k8s\.io|volcano\.sh)/.+|metadata\.(name|namespace)|" + re.escape(GPU_MODEL)
 )
 _GPU_ANNOTATIONS = frozenset((GPU_COUNT, GPU_INDEX, GPU_MILLI, GPU_MODEL))
 """What pods ask of shared GPUs, and were given: numbers, and models that are in every catalogue."""
-_READ_ANNOTATIONS = re.compile(
+_KEPT_ANNOTATIONS = re.compile(
     r"([a-z.]+\.)?volcano\.sh/.+|scheduling\.k8s\.io/group-name|pv\.kubernetes\.io/.+|volume(\.beta)?\.kubernetes\.io/.+|"
     r"storageclass\.kubernetes\.io/.+|storage\.alpha\.kubernetes\.io/.+|resource\.kubernetes\.io/.+|"
     r"kubernetes\.io/config\.mirror"
@@ -148,7 +150,7 @@ _KEPT_VALUES = frozenset(
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _NUMBERED = re.compile(r"(?P<head>.+)-(?P<number>\d+)")
 _TOKEN = re.compile(r"[^,;/]+")
-_ROLES = ("node", "namespace", "pod", "queue", "podgroup", "priorityclass", "image", "key", "value", "uid")
+_NAME_ROLES = ("node", "namespace", "pod", "queue", "podgroup", "priorityclass", "image", "key", "value", "uid")
 
 Rename = Callable[[str, str], str]
 """A string and its role in; what is written instead out."""
@@ -163,18 +165,18 @@ class Anonymiser:
         kept: set[str] = set()
 
         def note(text: str, role: str) -> str:
-            if role not in _ROLES:
+            if role not in _NAME_ROLES:
                 role = "value"
-            if text not in found or _ROLES.index(role) < _ROLES.index(found[text]):
+            if text not in found or _NAME_ROLES.index(role) < _NAME_ROLES.index(found[text]):
                 found[text] = role
             return text
 
         for item in known:
-            tree = tree_of(item)
-            kept.update(_telling(tree))
-            _walked(tree, "", note, _role_of(item))
-        self._names = _numbered(
-            {text: role for text, role in found.items() if text not in kept and not _is_plain(text)}
+            tree = object_manifest(item)
+            kept.update(_kept_label_values(tree))
+            _rename_tree(tree, "", note, _role_of(item))
+        self._names = _number_names(
+            {text: role for text, role in found.items() if text not in kept and not _is_kept(text)}
         )
         self._nodes = sorted(item.name for item in known if kind_of(type(item)).name == "Node")
 
@@ -182,12 +184,12 @@ class Anonymiser:
         """What stands for a name."""
         return self._names.get(text, text)
 
-    def item(self, item: KubeObject) -> KubeObject:
+    def rename_object(self, item: KubeObject) -> KubeObject:
         """An object without a name of its own."""
-        tree = _walked(self._without_patterns(tree_of(item)), "", self.name, _role_of(item))
+        tree = _rename_tree(self._without_patterns(object_manifest(item)), "", self.name, _role_of(item))
         return convert(tree, type(item))
 
-    def verdict(self, verdict: Verdict) -> Verdict:
+    def rename_decision(self, verdict: RecordedDecision) -> RecordedDecision:
         """An observed decision about pods that have no names any more; words would tell too much."""
         return replace(
             verdict,
@@ -209,12 +211,12 @@ class Anonymiser:
         if not isinstance(tree, dict):
             return tree
         if set(tree) == {"pattern"} and isinstance(tree["pattern"], str):
-            hit = [self.name(node) for node in self._nodes if _hits(tree["pattern"], node)]
+            hit = [self.name(node) for node in self._nodes if _pattern_matches(tree["pattern"], node)]
             return {"pattern": f"^({'|'.join(map(re.escape, hit))})$"}
         return {key: self._without_patterns(value) for key, value in tree.items()}
 
 
-def _hits(pattern: str, name: str) -> bool:
+def _pattern_matches(pattern: str, name: str) -> bool:
     try:
         return re.search(pattern, name) is not None
     except re.error:
@@ -225,19 +227,19 @@ def _role_of(item: KubeObject) -> str:
     return kind_of(type(item)).name.lower()
 
 
-def _is_plain(text: str) -> bool:
+def _is_kept(text: str) -> bool:
     return text in _KEPT_VALUES or _NUMBER.fullmatch(text) is not None
 
 
-def _telling(tree: Mapping[str, Any]) -> Iterable[str]:
+def _kept_label_values(tree: Mapping[str, Any]) -> Iterable[str]:
     labels = tree.get("metadata", {}).get("labels", {})
-    return [value for key, value in labels.items() if key in _TELLING_LABELS]
+    return [value for key, value in labels.items() if key in _KEPT_VALUE_LABELS]
 
 
-def _numbered(roles: Mapping[str, str]) -> dict[str, str]:
+def _number_names(roles: Mapping[str, str]) -> dict[str, str]:
     """A number for each string, by the order of the strings of one role."""
     names: dict[str, str] = {}
-    for role in _ROLES:
+    for role in _NAME_ROLES:
         texts = sorted(text for text, each in roles.items() if each == role)
         heads = sorted({_head(text) for text in texts}) if role == "pod" else texts
         width = len(str(len(heads)))
@@ -257,12 +259,12 @@ def _head(name: str) -> str:
 # the walk ---------------------------------------------------------------------------------------------------------
 
 
-def _walked(value: Any, field: str, rename: Rename, kind: str, above: str = "") -> Any:
+def _rename_tree(value: Any, field: str, rename: Rename, kind: str, above: str = "") -> Any:
     """The tree with every string renamed that a rule does not keep. `above`: the field that `field` stands in."""
     if isinstance(value, list | tuple):
-        return [_walked(each, field, rename, kind, above) for each in value]
+        return [_rename_tree(each, field, rename, kind, above) for each in value]
     if isinstance(value, dict):
-        return _walked_map(value, field, rename, kind)
+        return _rename_map(value, field, rename, kind)
     if not isinstance(value, str):
         return value
     if field in _IMAGE_FIELDS and (field != "names" or above == "images"):
@@ -274,9 +276,9 @@ def _walked(value: Any, field: str, rename: Rename, kind: str, above: str = "") 
     return rename(value, _role(field, above, kind))
 
 
-def _walked_map(value: dict[str, Any], field: str, rename: Rename, kind: str) -> dict[str, Any]:
+def _rename_map(value: dict[str, Any], field: str, rename: Rename, kind: str) -> dict[str, Any]:
     if field == "annotations":
-        kept = {key: text for key, text in value.items() if _READ_ANNOTATIONS.fullmatch(key)}
+        kept = {key: text for key, text in value.items() if _KEPT_ANNOTATIONS.fullmatch(key)}
         said = {key: _TOKEN.sub(lambda found: rename(found[0], "value"), text) for key, text in kept.items()}
         return said | {key: text for key, text in value.items() if key in _GPU_ANNOTATIONS}
     if field in _KEYED_FIELDS and all(isinstance(each, str) for each in value.values()):
@@ -288,7 +290,7 @@ def _walked_map(value: dict[str, Any], field: str, rename: Rename, kind: str) ->
         if key in _DROPPED_FIELDS:
             continue
         is_kept = key in (_KEPT_MAPS if isinstance(each, dict) else _KEPT_WORDS)
-        found[key] = each if is_kept else _walked(each, key, rename, kind, field)
+        found[key] = each if is_kept else _rename_tree(each, key, rename, kind, field)
     return found
 
 

@@ -10,19 +10,19 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from bayplan.client import EVENTS, Client, Unreadable
-from bayplan.client.resources import Resource, query
+from bayplan.client import EVENTS, Client, UndecodableObject
+from bayplan.client.resources import GroupVersionResource, query
 from bayplan.errors import ApiError, Forbidden, NotFound
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import KINDS
 from bayplan.objects.meta import Api, KubeObject
 
 _PAGE = 500
-_NEEDED = (Node, Pod)
+_REQUIRED_KINDS = (Node, Pod)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Regarding(Api, frozen=True):
+class _BoundPodReference(Api, frozen=True):
     uid: str = ""
 
 
@@ -30,10 +30,10 @@ class _EventMeta(Api, frozen=True):
     name: str = ""
 
 
-class _Event(Api, frozen=True):
+class _ScheduledEvent(Api, frozen=True):
     metadata: _EventMeta = _EventMeta()
     reason: str = ""
-    regarding: _Regarding = _Regarding()
+    regarding: _BoundPodReference = _BoundPodReference()
     event_time: datetime | None = None
     deprecated_first_timestamp: datetime | None = None
 
@@ -50,17 +50,17 @@ class _Event(Api, frozen=True):
         return named if timedelta(0) <= named - first < timedelta(seconds=1) else first
 
 
-class _Meta(Api, frozen=True):
+class _EventListMeta(Api, frozen=True):
     following: str = msgspec.field(default="", name="continue")
 
 
-class _Events(Api, frozen=True):
-    metadata: _Meta = _Meta()
-    items: tuple[_Event, ...] = ()
+class _EventList(Api, frozen=True):
+    metadata: _EventListMeta = _EventListMeta()
+    items: tuple[_ScheduledEvent, ...] = ()
 
 
 @dataclass(slots=True)
-class Seen:
+class ClusterContents:
     """A cluster as it was read."""
 
     objects: list[KubeObject] = field(default_factory=list)
@@ -68,13 +68,13 @@ class Seen:
     """By uid of a pod."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, a sentence each."""
-    resources: list[Resource] = field(default_factory=list)
+    resources: list[GroupVersionResource] = field(default_factory=list)
     """What could."""
 
 
-async def read_cluster(client: Client) -> Seen:
+async def read_cluster(client: Client) -> ClusterContents:
     """Read all of it. Who may not read nodes or pods is refused; other kinds that are closed to us are noted."""
-    seen = Seen()
+    seen = ClusterContents()
     offered = await client.discover(KINDS)
     for kind in KINDS:
         resource = offered.get(kind)
@@ -83,13 +83,13 @@ async def read_cluster(client: Client) -> Seen:
         try:
             listed = await client.list(resource)
         except Forbidden as fault:
-            if kind.struct in _NEEDED:
+            if kind.struct in _REQUIRED_KINDS:
                 raise
             seen.notes.append(f"{kind.plural} are left out: {fault.details}")
             continue
         seen.resources.append(resource)
         for item in listed.items:
-            if isinstance(item, Unreadable):
+            if isinstance(item, UndecodableObject):
                 seen.notes.append(f"left out: {item.reason}")
             else:
                 seen.objects.append(item)
@@ -97,12 +97,12 @@ async def read_cluster(client: Client) -> Seen:
     return seen
 
 
-async def _read_events(client: Client, seen: Seen) -> None:
+async def _read_events(client: Client, seen: ClusterContents) -> None:
     following = ""
     try:
         while True:
             path = EVENTS.path() + query({"limit": _PAGE, "continue": following or None})
-            page = msgspec.json.decode((await client.transport.request("GET", path)).body, type=_Events)
+            page = msgspec.json.decode((await client.transport.request("GET", path)).body, type=_EventList)
             for event in page.items:
                 if event.reason == "Scheduled" and event.regarding.uid and (at := event.at) is not None:
                     # The last is of the node that it is on: a pod that the binder gave up was assigned before.

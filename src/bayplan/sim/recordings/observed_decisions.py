@@ -16,129 +16,135 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.meta import KubeObject
 from bayplan.sim.recordings.recording_file import (
-    BATCH,
-    PODS,
-    Change,
-    Verdict,
+    BATCH_ENGINE,
+    POD_ENGINE,
+    RecordedChange,
+    RecordedDecision,
 )
 
-AT_ONCE = timedelta(seconds=2)
+CONCURRENT_WINDOW = timedelta(seconds=2)
 """Decisions this close may have been made in another order; a condition's time is cut to the second."""
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
-_OVER = ("Succeeded", "Failed")
-_MIRROR = "kubernetes.io/config.mirror"
+_UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
+_ENDED_PHASES = ("Succeeded", "Failed")
+_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 
-def observed(
+def read_observed_decisions(
     objects: Iterable[KubeObject],
     bound_at: Mapping[str, datetime],
     *,
     is_batch: Callable[[Pod], bool],
     serves: Callable[[Pod], bool],
-) -> list[Verdict]:
+) -> list[RecordedDecision]:
     """The decisions that a cluster shows, in the order in which they seem to have been made; pods that wait come last.
 
     `bound_at`: by uid when events say that pods were bound.
     """
-    story, pods = Story(is_batch), []
+    story, pods = DecisionLog(is_batch), []
     for item in objects:
         if isinstance(item, BindRequest):
-            story.requested(item)
-        elif isinstance(item, Pod) and serves(item) and is_decided_about(item):
+            story.add_bind_request(item)
+        elif isinstance(item, Pod) and serves(item) and is_scheduler_managed(item):
             pods.append(item)
-    for pod in sorted((pod for pod in pods if pod.spec.node_name), key=lambda pod: _order(pod, bound_at)):
-        story.decided(pod, when(pod, bound_at))
-    return story.told(pods)[0]
+    for pod in sorted((pod for pod in pods if pod.spec.node_name), key=lambda pod: _sort_key(pod, bound_at)):
+        story.add_decision(pod, bound_time(pod, bound_at))
+    return story.result(pods)[0]
 
 
-class Story:
+class DecisionLog:
     """Decisions, and changes between them, in order. Pods of one group that were bound at once are one session's."""
 
     def __init__(self, is_batch: Callable[[Pod], bool]) -> None:
         self._is_batch = is_batch
-        self._steps: list[list[tuple[Pod, datetime]] | Change] = []
+        self._steps: list[list[tuple[Pod, datetime]] | RecordedChange] = []
         self._requests: dict[str, BindRequest] = {}  # by key of the pod, the newest
         self._handed: dict[str, dict[str, str]] = {}  # by uid of a pod with a node, what its request told the binder
         self._open_steps: dict[str, list[tuple[Pod, datetime]]] = {}  # by group the session of its last pod
 
-    def requested(self, request: BindRequest) -> None:
+    def add_bind_request(self, request: BindRequest) -> None:
         """A pod is about to be bound: what is handed to the binder belongs to that decision."""
         self._requests[request.pod_key] = request
 
-    def decided(self, pod: Pod, at: datetime) -> None:
+    def add_decision(self, pod: Pod, at: datetime) -> None:
         """A pod was given its node."""
         request = self._requests.get(pod.key)
-        if request is not None and _carried_out(request, pod):
+        if request is not None and _is_bound_as_requested(request, pod):
             self._handed[pod.uid] = dict(request.metadata.annotations)
         if not self._is_batch(pod):
             self._steps.append([(pod, at)])
             return
         job = Task(pod).job or pod.key
         step = self._open_steps.get(job)
-        if step is None or at - step[-1][1] > AT_ONCE:
+        if step is None or at - step[-1][1] > CONCURRENT_WINDOW:
             step = self._open_steps[job] = []
             self._steps.append(step)
         step.append((pod, at))
 
-    def changed(self, item: KubeObject, at: datetime, *, gone: bool = False) -> None:
-        self._steps.append(Change(item, gone, at))
+    def add_change(self, item: KubeObject, at: datetime, *, gone: bool = False) -> None:
+        self._steps.append(RecordedChange(item, gone, at))
 
-    def told(self, pods: Iterable[Pod]) -> tuple[list[Verdict], list[Change]]:
+    def result(self, pods: Iterable[Pod]) -> tuple[list[RecordedDecision], list[RecordedChange]]:
         """All of it; those of the `pods` that wait come last."""
-        verdicts: list[Verdict] = []
-        changes: list[Change] = []
+        verdicts: list[RecordedDecision] = []
+        changes: list[RecordedChange] = []
         sessions = 0
         for step in self._steps:
-            if isinstance(step, Change):
+            if isinstance(step, RecordedChange):
                 changes.append(replace(step, after=len(verdicts)))
                 continue
             is_batch = self._is_batch(step[0][0])
             sessions += is_batch
             verdicts += [
-                Verdict(
+                RecordedDecision(
                     pod=pod.key,
-                    engine=BATCH if is_batch else PODS,
+                    engine=BATCH_ENGINE if is_batch else POD_ENGINE,
                     node=pod.spec.node_name,
                     session=sessions if is_batch else 0,
-                    at=None if at == _LONG_AGO else at,
+                    at=None if at == _UNKNOWN_TIME else at,
                     annotations=self._handed.get(pod.uid, {}),
                 )
                 for pod, at in step
             ]
-        return [*verdicts, *_waiting(pods, self._is_batch, sessions + 1)], changes
+        return [*verdicts, *_pending_decisions(pods, self._is_batch, sessions + 1)], changes
 
 
-def _carried_out(request: BindRequest, pod: Pod) -> bool:
+def _is_bound_as_requested(request: BindRequest, pod: Pod) -> bool:
     """Whether the pod is where the request wants it. An upstream CRD prunes the uid."""
     return request.spec.selected_node == pod.spec.node_name and request.spec.pod_uid in ("", pod.uid)
 
 
-def _waiting(pods: Iterable[Pod], is_batch: Callable[[Pod], bool], session: int) -> list[Verdict]:
+def _pending_decisions(pods: Iterable[Pod], is_batch: Callable[[Pod], bool], session: int) -> list[RecordedDecision]:
     """Pods that were told that they wait; of others nobody knows yet."""
     told = [pod for pod in pods if not pod.spec.node_name and _condition(pod, "False") is not None]
-    single = [Verdict(pod=pod.key) for pod in told if not is_batch(pod)]
-    return single + [Verdict(pod=pod.key, engine=BATCH, session=session) for pod in told if is_batch(pod)]
+    single = [RecordedDecision(pod=pod.key) for pod in told if not is_batch(pod)]
+    return single + [
+        RecordedDecision(pod=pod.key, engine=BATCH_ENGINE, session=session) for pod in told if is_batch(pod)
+    ]
 
 
-def is_decided_about(pod: Pod) -> bool:
+def is_scheduler_managed(pod: Pod) -> bool:
     """Whether a scheduler has, or had, a say in where the pod is; not so of one that a kubelet made by itself."""
-    return pod.status.phase not in _OVER and not pod.terminating and _MIRROR not in pod.metadata.annotations
+    return (
+        pod.status.phase not in _ENDED_PHASES
+        and not pod.terminating
+        and _MIRROR_ANNOTATION not in pod.metadata.annotations
+    )
 
 
-def when(pod: Pod, bound_at: Mapping[str, datetime]) -> datetime:
+def bound_time(pod: Pod, bound_at: Mapping[str, datetime]) -> datetime:
     """When a pod got its node, as well as that is known."""
     condition = _condition(pod, "True")
-    return bound_at.get(pod.uid) or condition or pod.metadata.creation_timestamp or _LONG_AGO
+    return bound_at.get(pod.uid) or condition or pod.metadata.creation_timestamp or _UNKNOWN_TIME
 
 
 def _condition(pod: Pod, status: str) -> datetime | None:
     for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status == status:
-            return each.last_transition_time or _LONG_AGO
+            return each.last_transition_time or _UNKNOWN_TIME
     return None
 
 
-def _order(pod: Pod, bound_at: Mapping[str, datetime]) -> tuple[datetime, int, datetime, str]:
+def _sort_key(pod: Pod, bound_at: Mapping[str, datetime]) -> tuple[datetime, int, datetime, str]:
     """By time; where that is not told apart as a queue would have it."""
-    created = pod.metadata.creation_timestamp or _LONG_AGO
-    return when(pod, bound_at), -pod.priority, created, pod.key
+    created = pod.metadata.creation_timestamp or _UNKNOWN_TIME
+    return bound_time(pod, bound_at), -pod.priority, created, pod.key

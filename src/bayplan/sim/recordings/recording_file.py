@@ -26,15 +26,15 @@ from bayplan import __version__
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.errors import BayplanError, ObjectError
 from bayplan.objects.core import Pod
-from bayplan.objects.kinds import convert, find_kind, in_words, kind_of
+from bayplan.objects.kinds import convert, decode_error_text, find_kind, kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import DEFAULT_QUEUE
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = 1
-PODS, BATCH = "pods", "batch"
-_FIRST = b'{"recording"'
+POD_ENGINE, BATCH_ENGINE = "pods", "batch"
+_HEADER_PREFIX = b'{"recording"'
 OBSERVED, DECIDED = "observed", "decided"
 """Decisions that a live cluster shows, and those that were made for the recording."""
 
@@ -47,11 +47,13 @@ class RecordingError(BayplanError):
         self.path, self.line = path, line
 
 
-class _Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+class _RecordingLine(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, kw_only=True
+):
     """Base of what stands in a line: a key that nobody knows is a mistake."""
 
 
-class Header(_Line, frozen=True):
+class RecordingHeader(_RecordingLine, frozen=True):
     """The first line: what the file is, and how its decisions were made."""
 
     recording: int
@@ -72,11 +74,11 @@ class Header(_Line, frozen=True):
     """How long the cluster was followed; None: it is the cluster of one moment."""
 
 
-class Verdict(_Line, frozen=True):
+class RecordedDecision(_RecordingLine, frozen=True):
     """What was decided about one pod."""
 
     pod: str
-    engine: str = PODS
+    engine: str = POD_ENGINE
     node: str = ""
     """Where it goes; nothing: it waits."""
     why: str = ""
@@ -92,7 +94,7 @@ class Verdict(_Line, frozen=True):
     """What plugins handed to the binder with it, where the pod was bound by a BindRequest."""
 
 
-class _ChangeLine(_Line, frozen=True):
+class _ChangeLine(_RecordingLine, frozen=True):
     """What happened, as a line has it."""
 
     at: datetime | None = None
@@ -100,7 +102,7 @@ class _ChangeLine(_Line, frozen=True):
     goes: dict[str, Any] | None = None
 
 
-class _End(_Line, frozen=True):
+class _EndLine(_RecordingLine, frozen=True):
     """The last line: a file that was cut has none."""
 
     objects: int
@@ -109,7 +111,7 @@ class _End(_Line, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordedChange:
     """Something that happened in a cluster besides decisions: from then on the object is this, or is no more."""
 
     item: KubeObject
@@ -123,16 +125,16 @@ class Change:
 class Recording:
     """A cluster at one moment, decisions in their order, and what happened between them where it was followed."""
 
-    header: Header
+    header: RecordingHeader
     objects: tuple[KubeObject, ...]
-    verdicts: tuple[Verdict, ...]
-    changes: tuple[Change, ...] = ()
+    decisions: tuple[RecordedDecision, ...]
+    changes: tuple[RecordedChange, ...] = ()
 
-    def story(self) -> Iterator[Verdict | Change]:
+    def decisions_and_changes(self) -> Iterator[RecordedDecision | RecordedChange]:
         """Decisions and changes in the order in which they happened."""
         changes = iter(self.changes)
         change = next(changes, None)
-        for number, verdict in enumerate(self.verdicts):
+        for number, verdict in enumerate(self.decisions):
             while change is not None and change.after <= number:
                 yield change
                 change = next(changes, None)
@@ -146,8 +148,8 @@ class Recording:
         if self.header.until is None:
             return self.objects
         known = {(type(item), item.key): item for item in self.objects}
-        for step in self.story():
-            if isinstance(step, Change):
+        for step in self.decisions_and_changes():
+            if isinstance(step, RecordedChange):
                 key = (type(step.item), step.item.key)
                 known.pop(key, None)
                 if not step.gone:
@@ -162,7 +164,7 @@ def is_recording(path: Path) -> bool:
     if path.name.endswith((".jsonl", ".gz")) or not path.is_file():
         return path.name.endswith((".jsonl", ".gz"))
     with path.open("rb") as file:
-        return file.read(len(_FIRST)) == _FIRST
+        return file.read(len(_HEADER_PREFIX)) == _HEADER_PREFIX
 
 
 # writing ----------------------------------------------------------------------------------------------------------
@@ -170,24 +172,24 @@ def is_recording(path: Path) -> bool:
 
 def write_recording(path: Path, recording: Recording) -> None:
     """Write it; what was there before is replaced when all of it is written, and not earlier."""
-    fresh = _fresh(path)
-    with _written(path, fresh):
-        with fresh.open("wb") as file, _packed(file, path) as out:
-            for line in lines_of(recording):
+    fresh = _temporary_path(path)
+    with _explain_write_errors(path, fresh):
+        with fresh.open("wb") as file, _compressed_file(file, path) as out:
+            for line in encode_lines(recording):
                 out.write(line.encode() + b"\n")
         if fresh != path:
             fresh.replace(path)
 
 
-def check_place(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Whether a file can be written there: asked before a cluster is followed for hours."""
-    fresh = _fresh(path)
-    with _written(path, fresh):
+    fresh = _temporary_path(path)
+    with _explain_write_errors(path, fresh):
         if fresh != path:
             fresh.open("wb").close()
 
 
-def _fresh(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Where it is written first; a device or a pipe is no file that could be replaced."""
     if path.is_dir():
         raise BayplanError(f"{path} cannot be written: it is a folder; name a file in it")
@@ -195,7 +197,7 @@ def _fresh(path: Path) -> Path:
 
 
 @contextmanager
-def _written(path: Path, fresh: Path) -> Iterator[None]:
+def _explain_write_errors(path: Path, fresh: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
@@ -206,28 +208,28 @@ def _written(path: Path, fresh: Path) -> Iterator[None]:
                 fresh.unlink()
 
 
-def lines_of(recording: Recording) -> Iterator[str]:
+def encode_lines(recording: Recording) -> Iterator[str]:
     """The lines of the file."""
-    yield _text(msgspec.to_builtins(recording.header))
+    yield _json_line(msgspec.to_builtins(recording.header))
     for item in recording.objects:
-        yield _text({"object": tree_of(item)})
-    for step in recording.story():
-        if isinstance(step, Verdict):
-            yield _text({"decision": msgspec.to_builtins(step)})
+        yield _json_line({"object": object_manifest(item)})
+    for step in recording.decisions_and_changes():
+        if isinstance(step, RecordedDecision):
+            yield _json_line({"decision": msgspec.to_builtins(step)})
         else:
             when = {} if step.at is None else {"at": msgspec.to_builtins(step.at)}
-            yield _text({"change": {**when, "goes" if step.gone else "comes": _changed(step)}})
-    yield _text({"end": msgspec.to_builtins(_counted(recording.objects, recording.verdicts, recording.changes))})
+            yield _json_line({"change": {**when, "goes" if step.gone else "comes": _encode_change(step)}})
+    yield _json_line({"end": msgspec.to_builtins(_end_line(recording.objects, recording.decisions, recording.changes))})
 
 
-def _counted(objects: Sized, verdicts: Sized, changes: Sized) -> _End:
-    return _End(objects=len(objects), decisions=len(verdicts), changes=len(changes))
+def _end_line(objects: Sized, verdicts: Sized, changes: Sized) -> _EndLine:
+    return _EndLine(objects=len(objects), decisions=len(verdicts), changes=len(changes))
 
 
-def _changed(change: Change) -> dict[str, Any]:
+def _encode_change(change: RecordedChange) -> dict[str, Any]:
     """Of what is gone nothing but its name is told."""
     if not change.gone:
-        return tree_of(change.item)
+        return object_manifest(change.item)
     kind, meta = kind_of(type(change.item)), change.item.metadata
     names = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
     return {
@@ -237,18 +239,18 @@ def _changed(change: Change) -> dict[str, Any]:
     }
 
 
-def tree_of(item: KubeObject) -> dict[str, Any]:
+def object_manifest(item: KubeObject) -> dict[str, Any]:
     """An object as a manifest of what is known about it."""
     kind = kind_of(type(item))
     return {"apiVersion": kind.api_versions[0], "kind": kind.name, **msgspec.to_builtins(item)}
 
 
-def _text(value: Any) -> str:
+def _json_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 @contextmanager
-def _packed(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+def _compressed_file(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     if path.suffix != ".gz":
         yield file
         return
@@ -262,14 +264,14 @@ def _packed(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 def read_recording(path: Path) -> Recording:
     """The recording of a file; `RecordingError` names the line, the field and what was expected."""
-    header: Header | None = None
-    end: _End | None = None
+    header: RecordingHeader | None = None
+    end: _EndLine | None = None
     objects: list[KubeObject] = []
-    verdicts: list[Verdict] = []
-    changes: list[Change] = []
+    verdicts: list[RecordedDecision] = []
+    changes: list[RecordedChange] = []
     number = 0
-    for number, text in _numbered(path):
-        tree = _parsed(path, number, text)
+    for number, text in _read_numbered_lines(path):
+        tree = _parse_line(path, number, text)
         if header is None:
             header = _header(path, number, tree)
         elif end is not None:
@@ -277,11 +279,11 @@ def read_recording(path: Path) -> Recording:
         elif "object" in tree:
             objects.append(_object(path, number, "object", tree["object"]))
         elif "decision" in tree:
-            verdicts.append(_part(path, number, tree, "decision", Verdict))
+            verdicts.append(_convert_part(path, number, tree, "decision", RecordedDecision))
         elif "change" in tree:
             changes.append(_change(path, number, tree["change"], after=len(verdicts)))
         elif "end" in tree:
-            end = _part(path, number, tree, "end", _End)
+            end = _convert_part(path, number, tree, "end", _EndLine)
         else:
             keys = ", ".join(tree) or "nothing"
             raise RecordingError(path, number, f"it holds {keys}; expected object, decision, change or end")
@@ -289,18 +291,20 @@ def read_recording(path: Path) -> Recording:
         raise RecordingError(path, 1, 'the file is empty; expected {"recording": 1, ...}')
     if end is None:
         raise RecordingError(path, number + 1, 'the file ends here, so it was cut; expected {"end": ...}')
-    found = _counted(objects, verdicts, changes)
+    found = _end_line(objects, verdicts, changes)
     if end != found:
-        raise RecordingError(path, number, f"end: the file holds {_listed(found)}; expected {_listed(end)}")
+        raise RecordingError(
+            path, number, f"end: the file holds {_describe_counts(found)}; expected {_describe_counts(end)}"
+        )
     return Recording(header, tuple(objects), tuple(verdicts), tuple(changes))
 
 
-def _listed(end: _End) -> str:
+def _describe_counts(end: _EndLine) -> str:
     counts = f"objects {end.objects} and decisions {end.decisions}"
     return f"{counts} and changes {end.changes}" if end.changes else counts
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, str]]:
+def _read_numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         with path.open("rb") as file:
@@ -317,7 +321,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, str]]:
         raise BayplanError(f"{path} cannot be read: {fault.strerror}; name a file of `bayplan record`") from None
 
 
-def _parsed(path: Path, number: int, text: str) -> dict[str, Any]:
+def _parse_line(path: Path, number: int, text: str) -> dict[str, Any]:
     try:
         tree = json.loads(text)
     except ValueError as fault:
@@ -327,13 +331,13 @@ def _parsed(path: Path, number: int, text: str) -> dict[str, Any]:
     return tree
 
 
-def _header(path: Path, number: int, tree: dict[str, Any]) -> Header:
+def _header(path: Path, number: int, tree: dict[str, Any]) -> RecordingHeader:
     version = tree.get("recording")
     if version is None:
         raise RecordingError(path, number, 'no recording begins like this; expected {"recording": 1, ...}')
     if version != VERSION:
         raise RecordingError(path, number, f"recording: the version of the format is {version!r}; expected {VERSION}")
-    header = _converted(path, number, "", tree, Header)
+    header = _convert_field(path, number, "", tree, RecordingHeader)
     if header.decisions not in (OBSERVED, DECIDED):
         raise RecordingError(
             path, number, f"decisions: they are {header.decisions!r}; expected {OBSERVED!r} or {DECIDED!r}"
@@ -341,32 +345,34 @@ def _header(path: Path, number: int, tree: dict[str, Any]) -> Header:
     return header
 
 
-def _part(path: Path, number: int, tree: dict[str, Any], key: str, struct: type[S]) -> S:
-    found = _converted(path, number, key, tree[key], struct)
-    if isinstance(found, Verdict) and found.engine not in (PODS, BATCH):
-        raise RecordingError(path, number, f"decision.engine: it is {found.engine!r}; expected {PODS!r} or {BATCH!r}")
+def _convert_part(path: Path, number: int, tree: dict[str, Any], key: str, struct: type[S]) -> S:
+    found = _convert_field(path, number, key, tree[key], struct)
+    if isinstance(found, RecordedDecision) and found.engine not in (POD_ENGINE, BATCH_ENGINE):
+        raise RecordingError(
+            path, number, f"decision.engine: it is {found.engine!r}; expected {POD_ENGINE!r} or {BATCH_ENGINE!r}"
+        )
     return found
 
 
-def _converted(path: Path, number: int, key: str, value: Any, struct: type[S]) -> S:
+def _convert_field(path: Path, number: int, key: str, value: Any, struct: type[S]) -> S:
     try:
         return msgspec.convert(value, struct)
     except msgspec.ValidationError as fault:
         told = f"{key}: " if key else ""
         field = re.search(r"(unknown|missing required) field `(\w+)`", str(fault))
         if field is None:
-            raise RecordingError(path, number, f"{told}{in_words(str(fault))}") from None
+            raise RecordingError(path, number, f"{told}{decode_error_text(str(fault))}") from None
         known = ", ".join(struct.__struct_encode_fields__)
         how = "is missing" if field[1] != "unknown" else "is no field of it"
         raise RecordingError(path, number, f"{told}{field[2]} {how}; expected some of {known}") from None
 
 
-def _change(path: Path, number: int, tree: Any, after: int) -> Change:
-    line = _converted(path, number, "change", tree, _ChangeLine)
+def _change(path: Path, number: int, tree: Any, after: int) -> RecordedChange:
+    line = _convert_field(path, number, "change", tree, _ChangeLine)
     if (line.comes is None) == (line.goes is None):
         raise RecordingError(path, number, "change: it says not what happened; expected either comes or goes")
     field, raw = ("comes", line.comes) if line.comes is not None else ("goes", line.goes)
-    return Change(_object(path, number, f"change.{field}", raw), line.goes is not None, line.at, after)
+    return RecordedChange(_object(path, number, f"change.{field}", raw), line.goes is not None, line.at, after)
 
 
 def _object(path: Path, number: int, key: str, raw: Any) -> KubeObject:

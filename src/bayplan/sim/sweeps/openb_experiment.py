@@ -14,11 +14,11 @@ from itertools import cycle as around
 from statistics import fmean, pstdev
 
 from bayplan.clock import ManualClock
-from bayplan.scheduler.cycle.scheduling_cycle import first_of
+from bayplan.scheduler.cycle.scheduling_cycle import first_row
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.traces.trace_files import TraceNode, TracePod, gpu_capacity
-from bayplan.sim.virtual_time.policies import parsed_policy, policy_configuration
-from bayplan.sim.virtual_time.trace_objects import Pods, cluster_of
+from bayplan.sim.virtual_time.policies import parse_policy, policy_configuration
+from bayplan.sim.virtual_time.trace_objects import PodFactory, build_node_cache
 from bayplan.telemetry.decisions import DecisionRing
 
 LOADS = (90, 100, 130)
@@ -29,7 +29,7 @@ _FULL_TENTHS = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class OpenbWorkload:
     """A cluster and the list of pods that are drawn for it."""
 
     name: str
@@ -42,7 +42,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OpenbRun:
     """What came of one run. `allocation` is in percent, by load; a load that was never reached is not there."""
 
     workload: str
@@ -55,7 +55,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """Several runs of one policy on one workload."""
 
     workload: str
@@ -65,7 +65,7 @@ class Summary:
     deviation: dict[int, float]  # of the population
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> Summary:
+    def of(cls, runs: Sequence[OpenbRun]) -> RunSummary:
         first = runs[0]
         loads = [load for load in LOADS if all(load in run.allocation for run in runs)]
         values = {load: [run.allocation[load] for run in runs] for load in loads}
@@ -78,7 +78,7 @@ class Summary:
         )
 
 
-class Curve:
+class AllocationCurve:
     """Allocation by load, noted after every arrival. What is told of a load is the mean over its arrivals."""
 
     def __init__(self, capacity: int) -> None:
@@ -86,7 +86,7 @@ class Curve:
         self.arrived_milli = self.allocated_milli = 0
         self._sums: dict[int, tuple[float, int]] = {}
 
-    def note(self, milli: int, *, placed: bool) -> None:
+    def record(self, milli: int, *, placed: bool) -> None:
         self.arrived_milli += milli
         self.allocated_milli += milli if placed else 0
         load = round(100 * self.arrived_milli / self._capacity)
@@ -98,82 +98,82 @@ class Curve:
         return {load: self._sums[load][0] / self._sums[load][1] for load in loads if load in self._sums}
 
 
-def tuned(pods: Sequence[TracePod], capacity: int, chance: random.Random) -> list[TracePod]:
+def tune_workload(pods: Sequence[TracePod], capacity: int, chance: random.Random) -> list[TracePod]:
     """The pods in a random order, with as many copies behind them, or as many taken out, as make 1.3 of the GPUs."""
     sequence = list(pods)
     chance.shuffle(sequence)
-    load = sum(pod.ask.total for pod in sequence)
-    if _over(load, capacity):
-        while _over(load, capacity):
-            load -= sequence.pop(chance.randrange(len(sequence))).ask.total
+    load = sum(pod.gpu_request.total for pod in sequence)
+    if _exceeds_load(load, capacity):
+        while _exceeds_load(load, capacity):
+            load -= sequence.pop(chance.randrange(len(sequence))).gpu_request.total
         return sequence
     while True:
         copy = pods[chance.randrange(len(pods))]
-        if _over(load + copy.ask.milli, capacity):
+        if _exceeds_load(load + copy.gpu_request.milli, capacity):
             return sequence
         sequence.append(copy)
-        load += copy.ask.total
+        load += copy.gpu_request.total
 
 
-def in_file_order(pods: Sequence[TracePod], capacity: int) -> Iterator[TracePod]:
+def repeat_in_file_order(pods: Sequence[TracePod], capacity: int) -> Iterator[TracePod]:
     """The pods over and over, without any chance, up to the same load."""
     load = 0
     for pod in around(pods):
-        if _over(load + pod.ask.milli, capacity):
+        if _exceeds_load(load + pod.gpu_request.milli, capacity):
             return
         yield pod
-        load += pod.ask.total
+        load += pod.gpu_request.total
 
 
-def _over(load: int, capacity: int) -> bool:
+def _exceeds_load(load: int, capacity: int) -> bool:
     return 10 * load > _FULL_TENTHS * capacity
 
 
-def run(workload: Workload, policy: str, seed: int) -> Run:
+def run_experiment(workload: OpenbWorkload, policy: str, seed: int) -> OpenbRun:
     """One run. The seed drives the order of pods, the copies, the order of nodes and then the policy's own draws."""
     chance = random.Random(seed)
-    sequence = tuned(workload.pods, workload.capacity, chance)
+    sequence = tune_workload(workload.pods, workload.capacity, chance)
     nodes = list(workload.nodes)
     chance.shuffle(nodes)
-    return fill(workload, policy, nodes, sequence, chance, seed)
+    return fill_cluster(workload, policy, nodes, sequence, chance, seed)
 
 
-def run_in_file_order(workload: Workload, policy: str) -> Run:
+def run_experiment_in_file_order(workload: OpenbWorkload, policy: str) -> OpenbRun:
     """A run that knows no chance but the policy's own."""
-    sequence = in_file_order(workload.pods, workload.capacity)
-    return fill(workload, policy, workload.nodes, sequence, random.Random(0), 0)
+    sequence = repeat_in_file_order(workload.pods, workload.capacity)
+    return fill_cluster(workload, policy, workload.nodes, sequence, random.Random(0), 0)
 
 
-def fill(
-    workload: Workload,
+def fill_cluster(
+    workload: OpenbWorkload,
     policy: str,
     nodes: Sequence[TraceNode],
     sequence: Sequence[TracePod] | Iterator[TracePod],
     chance: random.Random,
     seed: int,
-) -> Run:
+) -> OpenbRun:
     """Let the pods come. Equally good nodes are taken in the order given, which is what makes policies fill nodes."""
     engine = _engine(workload, policy, nodes, chance)
-    curve, make = Curve(workload.capacity), Pods(engine.prepare).make
+    curve, make = AllocationCurve(workload.capacity), PodFactory(engine.prepare).make
     arrived = failed = 0
     try:
         for pod in sequence:
             placed = engine.place(make(pod, f"pod-{arrived}")).node is not None
             arrived += 1
             failed += not placed
-            curve.note(pod.ask.total, placed=placed)
+            curve.record(pod.gpu_request.total, placed=placed)
     finally:
         engine.close()
-    return Run(workload.name, policy, seed, arrived, failed, curve.allocated_milli, curve.at(LOADS))
+    return OpenbRun(workload.name, policy, seed, arrived, failed, curve.allocated_milli, curve.at(LOADS))
 
 
-def _engine(workload: Workload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
+def _engine(workload: OpenbWorkload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
     configuration, registry = policy_configuration(policy, workload.pods)
-    ties = None if set(parsed_policy(policy)) == {"random"} else first_of  # rows are in the order of this run
+    ties = None if set(parse_policy(policy)) == {"random"} else first_row  # rows are in the order of this run
     return PodEngine(
         configuration,
         registry,
-        cluster_of(nodes),
+        build_node_cache(nodes),
         clock=ManualClock(),
         chance=chance,
         tie_break=ties,

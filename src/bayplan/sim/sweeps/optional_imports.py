@@ -8,7 +8,7 @@ from typing import Any
 from bayplan.errors import UsageError
 
 
-def optional(module: str, *, wanted_for: str, extra: str) -> Any:
+def import_optional(module: str, *, wanted_for: str, extra: str) -> Any:
     """A module of a library that comes with an extra of the package."""
     try:
         return import_module(module)

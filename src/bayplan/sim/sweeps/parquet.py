@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from bayplan.sim.sweeps.openb_experiment import LOADS
-from bayplan.sim.sweeps.optional_imports import optional
-from bayplan.sim.sweeps.sweep import FIELDS, Result
+from bayplan.sim.sweeps.optional_imports import import_optional
+from bayplan.sim.sweeps.sweep import RESULT_FIELDS, SweepResult
 
 
-def write_parquet(path: Path, results: Iterable[Result]) -> None:
+def write_parquet(path: Path, results: Iterable[SweepResult]) -> None:
     """One row a run; the columns are those of the CSV, numbers also where no run has reached a load."""
-    pyarrow = optional("pyarrow", wanted_for="Parquet", extra="sweep")
-    parquet = optional("pyarrow.parquet", wanted_for="Parquet", extra="sweep")
-    columns: dict[str, list[Any]] = {name: [] for name in FIELDS}
+    pyarrow = import_optional("pyarrow", wanted_for="Parquet", extra="sweep")
+    parquet = import_optional("pyarrow.parquet", wanted_for="Parquet", extra="sweep")
+    columns: dict[str, list[Any]] = {name: [] for name in RESULT_FIELDS}
     for result in results:
         run = result.run
         values = (run.workload, run.policy, run.seed, run.arrived, run.failed, run.allocated_milli)
         row = (*values, *(run.allocation.get(load) for load in LOADS), result.fingerprint)
-        for name, value in zip(FIELDS, row, strict=True):
+        for name, value in zip(RESULT_FIELDS, row, strict=True):
             columns[name].append(value)
-    amounts = {name: pyarrow.float64() for name in FIELDS if name.startswith("gpu_allocation_at_")}
+    amounts = {name: pyarrow.float64() for name in RESULT_FIELDS if name.startswith("gpu_allocation_at_")}
     arrays = {name: pyarrow.array(values, amounts.get(name)) for name, values in columns.items()}
     parquet.write_table(pyarrow.table(arrays), path)

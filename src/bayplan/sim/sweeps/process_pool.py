@@ -16,12 +16,12 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 
-def cores() -> int:
+def available_cores() -> int:
     """How many processes can work at the same time here."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def results(work: Callable[[J], R], jobs: Sequence[J], processes: int) -> Iterator[tuple[int, R]]:
+def run_jobs(work: Callable[[J], R], jobs: Sequence[J], processes: int) -> Iterator[tuple[int, R]]:
     """What came of each job, with its place in the list, as they are done."""
     if processes <= 1 or len(jobs) <= 1:
         for place, job in enumerate(jobs):
@@ -49,12 +49,12 @@ def _wait_for_parent() -> None:
         os._exit(1)
 
 
-def in_order(
+def run_jobs_in_order(
     work: Callable[[J], R], jobs: Sequence[J], processes: int, told: Callable[[int], None] = lambda _: None
 ) -> list[R]:
     """The results in the order of the jobs; `told` how many there are so far."""
     found: dict[int, R] = {}
-    for place, result in results(work, jobs, processes):
+    for place, result in run_jobs(work, jobs, processes):
         found[place] = result
         told(len(found))
     return [found[place] for place in range(len(jobs))]

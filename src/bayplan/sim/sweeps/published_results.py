@@ -13,25 +13,25 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import Any
 
-from bayplan.sim.sweeps.openb_experiment import LOADS, Summary
+from bayplan.sim.sweeps.openb_experiment import LOADS, RunSummary
 from bayplan.sim.traces.csv_table import (
-    Column,
-    number,
-    rows,
-    text,
+    CsvColumn,
+    float_column,
+    read_rows,
+    text_column,
 )
 from bayplan.sim.traces.trace_files import TraceNode, read_nodes
 from bayplan.sim.virtual_time.policies import PUBLISHED_NAMES
 
-_COLUMNS: tuple[Column[Any], ...] = (
-    text("workload"),
-    text("policy"),
-    *(number(f"alloc_at_{load}_{what}") for load in LOADS for what in ("mean", "sd")),
+_COLUMNS: tuple[CsvColumn[Any], ...] = (
+    text_column("workload"),
+    text_column("policy"),
+    *(float_column(f"alloc_at_{load}_{what}") for load in LOADS for what in ("mean", "sd")),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedResult:
     """One workload and policy, by load."""
 
     mean: dict[int, float]
@@ -39,23 +39,23 @@ class Published:
 
 
 @cache
-def _table() -> dict[tuple[str, str], Published]:
+def _table() -> dict[tuple[str, str], PublishedResult]:
     with as_file(files("bayplan.sim") / "data" / "openb_published_gpu_allocation.csv") as path:
         return {
-            (row["workload"], row["policy"]): Published(
+            (row["workload"], row["policy"]): PublishedResult(
                 {load: row[f"alloc_at_{load}_mean"] for load in LOADS},
                 {load: row[f"alloc_at_{load}_sd"] for load in LOADS},
             )
-            for row in rows(path, _COLUMNS)
+            for row in read_rows(path, _COLUMNS)
         }
 
 
-def on_published_nodes(nodes: Sequence[TraceNode]) -> bool:
+def uses_published_nodes(nodes: Sequence[TraceNode]) -> bool:
     """Whether these are the nodes that the numbers are about; on others they mean nothing."""
     return set(nodes) == set(read_nodes())
 
 
-def published(workload: str, policy: str) -> Published | None:
+def published_result(workload: str, policy: str) -> PublishedResult | None:
     """What was published about a workload, by the name of its file; None where nothing was."""
     return _table().get((workload, PUBLISHED_NAMES.get(policy, "")))
 
@@ -66,7 +66,7 @@ def published_cells() -> list[tuple[str, str]]:
     return [(workload, short[policy]) for workload, policy in _table()]
 
 
-def differences(summary: Summary) -> dict[int, float]:
+def differences(summary: RunSummary) -> dict[int, float]:
     """By load how many percentage points a summary is above what was published; nothing where nothing was."""
-    known = published(summary.workload, summary.policy)
+    known = published_result(summary.workload, summary.policy)
     return {} if known is None else {load: mean - known.mean[load] for load, mean in summary.mean.items()}

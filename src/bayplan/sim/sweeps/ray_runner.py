@@ -11,51 +11,51 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bayplan.errors import BayplanError
-from bayplan.sim.sweeps.openb_experiment import Run, run
-from bayplan.sim.sweeps.optional_imports import optional
-from bayplan.sim.sweeps.sweep import Job, load_workload
+from bayplan.sim.sweeps.openb_experiment import OpenbRun, run_experiment
+from bayplan.sim.sweeps.optional_imports import import_optional
+from bayplan.sim.sweeps.sweep import SweepJob, load_workload
 
-_LOCAL = "local"
-_PATIENCE_S = 10.0
+_LOCAL_ADDRESS = "local"
+_CONNECT_TIMEOUT_S = 10.0
 
 
-class RayFault(BayplanError):
+class RayError(BayplanError):
     """The Ray cluster cannot be reached, or a run on it broke."""
 
 
-def spread_on_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, Run]]:
+def run_jobs_on_ray(jobs: Sequence[SweepJob], address: str) -> Iterator[tuple[int, OpenbRun]]:
     """What came of each job, with its place in the list, as they are done. `local` starts a cluster on this machine."""
     if not jobs:
         return
-    ray = optional("ray", wanted_for="--ray", extra="ray")
-    faults = optional("ray.exceptions", wanted_for="--ray", extra="ray")
-    _knock(address)
-    own: dict[str, Any] = {"include_dashboard": False} if address == _LOCAL else {}
+    ray = import_optional("ray", wanted_for="--ray", extra="ray")
+    faults = import_optional("ray.exceptions", wanted_for="--ray", extra="ray")
+    _check_reachable(address)
+    own: dict[str, Any] = {"include_dashboard": False} if address == _LOCAL_ADDRESS else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except Exception as fault:
-        raise RayFault(f"the Ray cluster at {address} cannot be reached: {_first_line(fault)}") from fault
+        raise RayError(f"the Ray cluster at {address} cannot be reached: {_first_line(fault)}") from fault
     try:
         yield from _results(ray, jobs)
     except faults.RayError as fault:
-        raise RayFault(f"a run on the Ray cluster broke: {_first_line(fault)}") from fault
+        raise RayError(f"a run on the Ray cluster broke: {_first_line(fault)}") from fault
     finally:
         ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Whether somebody is there at all: Ray itself asks for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as fault:
-        raise RayFault(f"the Ray cluster at {address} cannot be reached: {fault}") from None
+        raise RayError(f"the Ray cluster at {address} cannot be reached: {fault}") from None
 
 
-def _results(ray: Any, jobs: Sequence[Job]) -> Iterator[tuple[int, Run]]:
-    remote = ray.remote(num_cpus=1)(run)
+def _results(ray: Any, jobs: Sequence[SweepJob]) -> Iterator[tuple[int, OpenbRun]]:
+    remote = ray.remote(num_cpus=1)(run_experiment)
     stored: dict[tuple[object, ...], Any] = {}
     waiting: dict[Any, int] = {}
     for place, job in enumerate(jobs):

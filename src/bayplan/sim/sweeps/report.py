@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from bayplan import __version__
-from bayplan.sim.sweeps.openb_experiment import LOADS, Run, Summary
-from bayplan.sim.sweeps.optional_imports import optional
-from bayplan.sim.sweeps.published_results import differences, published
+from bayplan.sim.sweeps.openb_experiment import LOADS, OpenbRun, RunSummary
+from bayplan.sim.sweeps.optional_imports import import_optional
+from bayplan.sim.sweeps.published_results import differences, published_result
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #222; }
@@ -23,21 +23,21 @@ th:first-child, td:first-child { text-align: left; }
 svg { max-width: 100%; height: auto; }
 """
 
-_WITHIN = 1.0
+_TOLERANCE_POINTS = 1.0
 """Percentage points that a mean may be away from what was published."""
 
 
-def summaries(runs: Iterable[Run]) -> list[Summary]:
+def summarise_runs(runs: Iterable[OpenbRun]) -> list[RunSummary]:
     """Runs of one workload and policy together, in the order in which they come."""
-    groups: dict[tuple[str, str], list[Run]] = {}
+    groups: dict[tuple[str, str], list[OpenbRun]] = {}
     for run in runs:
         groups.setdefault((run.workload, run.policy), []).append(run)
-    return [Summary.of(group) for group in groups.values()]
+    return [RunSummary.of(group) for group in groups.values()]
 
 
-def report(runs: Sequence[Run], *, compared: bool = True) -> str:
+def render_report(runs: Sequence[OpenbRun], *, compared: bool = True) -> str:
     """The whole page; `compared`: beside what was published, which is about the nodes of OpenB."""
-    found = summaries(runs)
+    found = summarise_runs(runs)
     workloads = list(dict.fromkeys(summary.workload for summary in found))
     sections = [
         _section(name, [each for each in found if each.workload == name], compared=compared) for name in workloads
@@ -54,7 +54,7 @@ def report(runs: Sequence[Run], *, compared: bool = True) -> str:
     )
 
 
-def _section(workload: str, found: Sequence[Summary], *, compared: bool) -> str:
+def _section(workload: str, found: Sequence[RunSummary], *, compared: bool) -> str:
     heads = "".join(f"<th>at {load} %</th><th>published</th>" for load in LOADS)
     lines = "".join(_line(summary, compared=compared) for summary in found)
     return (
@@ -63,8 +63,8 @@ def _section(workload: str, found: Sequence[Summary], *, compared: bool) -> str:
     )
 
 
-def _line(summary: Summary, *, compared: bool) -> str:
-    known = published(summary.workload, summary.policy) if compared else None
+def _line(summary: RunSummary, *, compared: bool) -> str:
+    known = published_result(summary.workload, summary.policy) if compared else None
     apart = differences(summary)
     cells = [f"<td>{escape(summary.policy)}</td><td>{len(summary.seeds)}</td>"]
     for load in LOADS:
@@ -75,17 +75,17 @@ def _line(summary: Summary, *, compared: bool) -> str:
         if known is None:
             cells.append("<td></td>")
         else:
-            mark = ' class="far"' if abs(apart[load]) > _WITHIN else ""
+            mark = ' class="far"' if abs(apart[load]) > _TOLERANCE_POINTS else ""
             cells.append(f"<td{mark}>{known.mean[load]:.2f} ({apart[load]:+.2f})</td>")
     return f"<tr>{''.join(cells)}</tr>\n"
 
 
-def _plot(found: Sequence[Summary]) -> str:
+def _plot(found: Sequence[RunSummary]) -> str:
     """Bars by load and policy, as SVG."""
-    matplotlib = optional("matplotlib", wanted_for="a report", extra="sweep")
+    matplotlib = import_optional("matplotlib", wanted_for="a report", extra="sweep")
     matplotlib.rcParams["svg.hashsalt"] = "bayplan"  # names inside the picture are the same every time
     matplotlib.rcParams["svg.fonttype"] = "none"
-    figure = optional("matplotlib.figure", wanted_for="a report", extra="sweep").Figure(
+    figure = import_optional("matplotlib.figure", wanted_for="a report", extra="sweep").Figure(
         figsize=(9, 3.2), layout="constrained"
     )
     axes = figure.subplots()

@@ -18,17 +18,17 @@ from bayplan import __version__
 from bayplan.errors import UsageError
 from bayplan.sim.sweeps.openb_experiment import (
     LOADS,
-    Run,
-    Workload,
-    run,
+    OpenbRun,
+    OpenbWorkload,
+    run_experiment,
 )
 from bayplan.sim.traces.csv_table import (
-    Column,
+    CsvColumn,
     TraceError,
-    number,
-    rows,
-    text,
-    whole_number,
+    float_column,
+    integer_column,
+    read_rows,
+    text_column,
 )
 from bayplan.sim.traces.trace_files import (
     TraceNode,
@@ -37,7 +37,7 @@ from bayplan.sim.traces.trace_files import (
     read_openb_pods,
 )
 
-FIELDS = (
+RESULT_FIELDS = (
     "workload",
     "policy",
     "seed",
@@ -48,20 +48,20 @@ FIELDS = (
     "fingerprint",
 )
 
-_COLUMNS: tuple[Column[Any], ...] = (
-    text("workload"),
-    text("policy"),
-    whole_number("seed"),
-    whole_number("arrived"),
-    whole_number("failed"),
-    whole_number("gpu_milli_allocated"),
-    *(number(f"gpu_allocation_at_{load}", absent=-1.0) for load in LOADS),
-    text("fingerprint"),
+_COLUMNS: tuple[CsvColumn[Any], ...] = (
+    text_column("workload"),
+    text_column("policy"),
+    integer_column("seed"),
+    integer_column("arrived"),
+    integer_column("failed"),
+    integer_column("gpu_milli_allocated"),
+    *(float_column(f"gpu_allocation_at_{load}", absent=-1.0) for load in LOADS),
+    text_column("fingerprint"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SweepJob:
     """One run of a workload, which every process reads by itself."""
 
     pods: Path
@@ -75,10 +75,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SweepResult:
     """What came of one job, and of what files."""
 
-    run: Run
+    run: OpenbRun
     fingerprint: str
 
     @property
@@ -97,7 +97,7 @@ def workload_name(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".csv")
 
 
-def nodes_to_fill(path: Path | None) -> list[TraceNode]:
+def load_nodes(path: Path | None) -> list[TraceNode]:
     """The nodes of a file, or those of OpenB. Without a GPU among them there is nothing to measure."""
     nodes = read_nodes(path)
     if not gpu_capacity(nodes):
@@ -105,20 +105,20 @@ def nodes_to_fill(path: Path | None) -> list[TraceNode]:
     return nodes
 
 
-def load_workload(pods: Path, nodes: Path | None) -> Workload:
+def load_workload(pods: Path, nodes: Path | None) -> OpenbWorkload:
     """A workload from its files; a process that runs it again need not read it again, unless they changed."""
-    return _loaded(pods, nodes, tuple(path.stat().st_mtime_ns for path in (pods, nodes) if path is not None))
+    return _load_cached(pods, nodes, tuple(path.stat().st_mtime_ns for path in (pods, nodes) if path is not None))
 
 
 @lru_cache(maxsize=4)
-def _loaded(pods: Path, nodes: Path | None, changed_ns: tuple[int, ...]) -> Workload:
+def _load_cached(pods: Path, nodes: Path | None, changed_ns: tuple[int, ...]) -> OpenbWorkload:
     del changed_ns
-    return Workload(workload_name(pods), read_nodes(nodes), read_openb_pods(pods))
+    return OpenbWorkload(workload_name(pods), read_nodes(nodes), read_openb_pods(pods))
 
 
-def carry_out(job: Job) -> Run:
+def run_job(job: SweepJob) -> OpenbRun:
     """One run: what every process of a sweep does, here or elsewhere."""
-    return run(load_workload(job.pods, job.nodes), job.policy, job.seed)
+    return run_experiment(load_workload(job.pods, job.nodes), job.policy, job.seed)
 
 
 def fingerprint(pods: Path, nodes: Path | None) -> str:
@@ -129,7 +129,7 @@ def fingerprint(pods: Path, nodes: Path | None) -> str:
     return digest.hexdigest()[:16]
 
 
-def jobs_of(pods: Iterable[Path], nodes: Path | None, policies: Iterable[str], seeds: range) -> list[Job]:
+def build_jobs(pods: Iterable[Path], nodes: Path | None, policies: Iterable[str], seeds: range) -> list[SweepJob]:
     """Every combination. Two files of one name could not be told apart in the results."""
     files = list(pods)
     names = [workload_name(path) for path in files]
@@ -140,20 +140,20 @@ def jobs_of(pods: Iterable[Path], nodes: Path | None, policies: Iterable[str], s
     for policy in listed:
         if listed.count(policy) > 1:
             raise UsageError(f"--policy {policy} is there twice, and would give the same results twice; leave one out")
-    return [Job(path, nodes, policy, seed) for path in files for policy in listed for seed in seeds]
+    return [SweepJob(path, nodes, policy, seed) for path in files for policy in listed for seed in seeds]
 
 
-class Journal:
+class SweepJournal:
     """What a sweep has done so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> Iterator[Result]:
+    def read(self) -> Iterator[SweepResult]:
         """The lines that are whole: a sweep may have been stopped while it wrote one."""
         if not self.path.exists():
             return
-        found = rows(self.path, _COLUMNS)
+        found = read_rows(self.path, _COLUMNS)
         while True:
             try:
                 row = next(found, None)
@@ -163,7 +163,7 @@ class Journal:
                 return
             cells = {load: row[f"gpu_allocation_at_{load}"] for load in LOADS}
             allocation = {load: value for load, value in cells.items() if value >= 0}
-            run = Run(
+            run = OpenbRun(
                 row["workload"],
                 row["policy"],
                 row["seed"],
@@ -172,13 +172,13 @@ class Journal:
                 row["gpu_milli_allocated"],
                 allocation,
             )
-            yield Result(run, row["fingerprint"])
+            yield SweepResult(run, row["fingerprint"])
 
-    def begin(self, kept: Sequence[Result]) -> None:
+    def begin(self, kept: Sequence[SweepResult]) -> None:
         """Start the file anew with what is still good."""
         write_csv(self.path, kept)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: SweepResult) -> None:
         with self.path.open("a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerow(result.cells())
 
@@ -186,20 +186,20 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
 
-def write_csv(path: Path, results: Iterable[Result]) -> None:
+def write_csv(path: Path, results: Iterable[SweepResult]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(FIELDS)
+        writer.writerow(RESULT_FIELDS)
         writer.writerows(result.cells() for result in results)
 
 
-def sweep(
-    jobs: Sequence[Job],
-    journal: Journal,
-    spread: Callable[[Sequence[Job]], Iterable[tuple[int, Run]]],
+def run_sweep(
+    jobs: Sequence[SweepJob],
+    journal: SweepJournal,
+    spread: Callable[[Sequence[SweepJob]], Iterable[tuple[int, OpenbRun]]],
     *,
     told: Callable[[int], None],
-) -> list[Result]:
+) -> list[SweepResult]:
     """The results of all jobs, in their order. `spread` runs jobs somewhere; `told` how many are done."""
     files = {paths: fingerprint(*paths) for paths in {(job.pods, job.nodes) for job in jobs}}
     prints = {job: files[job.pods, job.nodes] for job in jobs}
@@ -210,7 +210,7 @@ def sweep(
     missing = [job for job in jobs if job not in done]
     for place, outcome in spread(missing):
         job = missing[place]
-        done[job] = Result(outcome, prints[job])
+        done[job] = SweepResult(outcome, prints[job])
         journal.add(done[job])
         told(len(done))
     return [done[job] for job in jobs]

@@ -19,7 +19,7 @@ from bayplan.errors import ObjectError
 
 T = TypeVar("T")
 
-_LARGEST = 2**53
+_MAX_EXACT_INTEGER = 2**53
 """Amounts above this are mistakes, and floats could not tell them apart."""
 
 
@@ -34,49 +34,49 @@ class TraceError(ObjectError):
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class CsvColumn(Generic[T]):
     """One column: how a cell is read, what is expected of it, and what stands for a column that is not there."""
 
     name: str
     read: Callable[[str], T]
     expected: str
     absent: T | None = None
-    needed: bool = True
+    required: bool = True
 
     def value(self, text: str) -> T:
         return self.read(text)
 
 
-def whole_number(name: str, *, lowest: int = 0, absent: int | None = None) -> Column[int]:
+def integer_column(name: str, *, lowest: int = 0, absent: int | None = None) -> CsvColumn[int]:
     def read(text: str) -> int:
-        number = _whole(text)
-        if not lowest <= number <= _LARGEST:
+        number = _parse_integer(text)
+        if not lowest <= number <= _MAX_EXACT_INTEGER:
             raise ValueError
         return number
 
-    return Column(name, read, f"a whole number from {lowest} on", absent, needed=absent is None)
+    return CsvColumn(name, read, f"a whole number from {lowest} on", absent, required=absent is None)
 
 
-def number(name: str, *, absent: float | None = None) -> Column[float]:
+def float_column(name: str, *, absent: float | None = None) -> CsvColumn[float]:
     def read(text: str) -> float:
         found = float(text)
-        if not 0 <= found <= _LARGEST or "_" in text:
+        if not 0 <= found <= _MAX_EXACT_INTEGER or "_" in text:
             raise ValueError
         return found
 
-    return Column(name, read, "a number from 0 on", absent, needed=absent is None)
+    return CsvColumn(name, read, "a number from 0 on", absent, required=absent is None)
 
 
-def text(name: str, *, absent: str | None = None) -> Column[str]:
+def text_column(name: str, *, absent: str | None = None) -> CsvColumn[str]:
     def read(cell: str) -> str:
         if not cell and absent is None:
             raise ValueError
         return cell
 
-    return Column(name, read, "a text", absent, needed=absent is None)
+    return CsvColumn(name, read, "a text", absent, required=absent is None)
 
 
-def _whole(cell: str) -> int:
+def _parse_integer(cell: str) -> int:
     """A whole number, also one that some program has written as a float: `12.0`."""
     body, point, fraction = cell.strip().partition(".")
     if not body.isascii() or not body.removeprefix("-").isdigit() or (point and fraction.strip("0")):
@@ -85,7 +85,7 @@ def _whole(cell: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CsvRow:
     """The cells of one line, read."""
 
     path: str
@@ -96,30 +96,36 @@ class Row:
     def __getitem__(self, field: str) -> Any:
         return self.values[field]
 
-    def fault(self, field: str, expected: str) -> TraceError:
+    def error(self, field: str, expected: str) -> TraceError:
         """What is wrong with a cell whose own text was readable."""
         return TraceError(self.path, expected, line=self.line, column=self.names.get(field, field))
 
 
-def rows(path: Path, columns: Sequence[Column[Any]], names: Mapping[str, str] | None = None) -> Iterator[Row]:
+def read_rows(
+    path: Path, columns: Sequence[CsvColumn[Any]], names: Mapping[str, str] | None = None
+) -> Iterator[CsvRow]:
     """The lines of a file; `names`: by what name the file has a column, where it is not the usual one."""
     called = {column.name: (names or {}).get(column.name, column.name) for column in columns}
-    with _opened(path) as file:
+    with _open_text(path) as file:
         reader = csv.reader(file, strict=True)
-        with _readable(path, reader):
+        with _explain_read_errors(path, reader):
             header = next(reader, None)
             if header is None:
                 raise TraceError(path, "expected a first line that names the columns; the file is empty")
             header = [cell.strip() for cell in header]
-            places = _places(path, header, columns, called, names or {})
+            places = _column_positions(path, header, columns, called, names or {})
             for cells in reader:
                 if cells:
                     yield _row(path, reader.line_num, cells, header, places, called)
 
 
-def _places(
-    path: Path, header: list[str], columns: Sequence[Column[Any]], called: Mapping[str, str], named: Mapping[str, str]
-) -> list[tuple[Column[Any], int]]:
+def _column_positions(
+    path: Path,
+    header: list[str],
+    columns: Sequence[CsvColumn[Any]],
+    called: Mapping[str, str],
+    named: Mapping[str, str],
+) -> list[tuple[CsvColumn[Any], int]]:
     """Where each column is; -1: it is not there, and need not be."""
     for name in header:
         if header.count(name) > 1 and name in called.values():
@@ -130,7 +136,7 @@ def _places(
     places = []
     for column in columns:
         name = called[column.name]
-        if name not in header and (column.needed or column.name in named):
+        if name not in header and (column.required or column.name in named):
             known = ", ".join(header) or "nothing"
             raise TraceError(path, f"expected a column of this name; the file has: {known}", line=1, column=name)
         places.append((column, header.index(name) if name in header else -1))
@@ -142,16 +148,16 @@ def _row(
     line: int,
     cells: list[str],
     header: list[str],
-    places: list[tuple[Column[Any], int]],
+    places: list[tuple[CsvColumn[Any], int]],
     called: Mapping[str, str],
-) -> Row:
+) -> CsvRow:
     if len(cells) != len(header):
         expected = f"expected {len(header)} cells, as many as the first line names; got {len(cells)}"
         raise TraceError(path, expected, line=line, column=(*header, "")[min(len(cells), len(header))])
     values: dict[str, Any] = {}
     for column, place in places:
         cell = cells[place].strip() if place >= 0 else ""
-        if place < 0 or (not cell and not column.needed):
+        if place < 0 or (not cell and not column.required):
             values[column.name] = column.absent
             continue
         try:
@@ -160,11 +166,11 @@ def _row(
             shown = repr(cell if len(cell) <= 40 else f"{cell[:40]}…")
             expected = f"expected {column.expected}; got {shown}"
             raise TraceError(path, expected, line=line, column=called[column.name]) from None
-    return Row(str(path), line, values, called)
+    return CsvRow(str(path), line, values, called)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
+def _open_text(path: Path) -> Iterator[TextIO]:
     try:
         raw = path.open("rb")
     except OSError as fault:
@@ -176,7 +182,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _readable(path: Path, reader: Any) -> Iterator[None]:
+def _explain_read_errors(path: Path, reader: Any) -> Iterator[None]:
     line = reader.line_num + 1
     try:
         yield

@@ -12,22 +12,22 @@ from pathlib import Path
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.resources import CPU, MEMORY, accounted_requests, allocatable_amounts
 from bayplan.plugins.gpu.gpu_requests import (
-    WHOLE,
-    GpuAsk,
+    DEVICE_MILLI,
+    GpuMilliRequest,
     device_count,
     device_model,
-    readable_ask,
+    gpu_request_or_none,
 )
-from bayplan.sim.recordings.recording_file import Change, Recording, read_recording
+from bayplan.sim.recordings.recording_file import RecordedChange, Recording, read_recording
 from bayplan.sim.traces.csv_table import TraceError
-from bayplan.sim.traces.trace_files import MOST_DEVICES, TraceNode, TracePod
+from bayplan.sim.traces.trace_files import MAX_DEVICES, TraceNode, TracePod
 
 _MEBIBYTE = 1 << 20
 _WHOLE_GPUS = "nvidia.com/gpu"
-_OVER = ("Succeeded", "Failed")
+_ENDED_PHASES = ("Succeeded", "Failed")
 
 
-def read_recorded(path: Path) -> tuple[list[TraceNode], list[TracePod]]:
+def read_recorded_trace(path: Path) -> tuple[list[TraceNode], list[TracePod]]:
     """The nodes and the pods of a recording. Times are seconds since the first pod was created."""
     recording = read_recording(path)
     items = [*recording.objects, *(change.item for change in recording.changes if not change.gone)]
@@ -35,41 +35,41 @@ def read_recorded(path: Path) -> tuple[list[TraceNode], list[TracePod]]:
     if not nodes:
         raise TraceError(path, "expected at least one node; there is none")
     pods = {item.uid or item.key: item for item in items if isinstance(item, Pod)}
-    ends = _endings(recording)
-    pods = {uid: pod for uid, pod in pods.items() if uid in ends or pod.status.phase not in _OVER}
+    ends = _run_times(recording)
+    pods = {uid: pod for uid, pod in pods.items() if uid in ends or pod.status.phase not in _ENDED_PHASES}
     if not pods:
         raise TraceError(path, "expected at least one pod; there is none")
     start = min((created for pod in pods.values() if (created := pod.metadata.creation_timestamp)), default=None)
     found = [_pod(pod, start, ends.get(uid)) for uid, pod in pods.items()]
-    return list(nodes.values()), sorted(found, key=lambda pod: (pod.arrives_s, pod.name))
+    return list(nodes.values()), sorted(found, key=lambda pod: (pod.arrival_s, pod.name))
 
 
-def _endings(recording: Recording) -> dict[str, float]:
+def _run_times(recording: Recording) -> dict[str, float]:
     """By uid how many seconds pods ran that were given a node, and went, while the cluster was followed."""
     uids = {item.key: item.uid for item in recording.objects if isinstance(item, Pod)}
     began: dict[str, datetime] = {}
     ran_s: dict[str, float] = {}
-    for step in recording.story():
-        if not isinstance(step, Change):
+    for step in recording.decisions_and_changes():
+        if not isinstance(step, RecordedChange):
             if step.node and step.at is not None and step.pod in uids:
                 began[uids[step.pod]] = step.at
         elif isinstance(step.item, Pod) and step.at is not None:
             uids[step.item.key] = uid = step.item.uid
-            if (step.gone or step.item.status.phase in _OVER) and uid in began:
+            if (step.gone or step.item.status.phase in _ENDED_PHASES) and uid in began:
                 ran_s[uid] = (step.at - began.pop(uid)).total_seconds()
     return ran_s
 
 
 def _node(node: Node) -> TraceNode:
     amounts = allocatable_amounts(node.status.allocatable)
-    gpus = device_count(node) or min(amounts.get(_WHOLE_GPUS, 0), MOST_DEVICES)
+    gpus = device_count(node) or min(amounts.get(_WHOLE_GPUS, 0), MAX_DEVICES)
     return TraceNode(node.name, amounts.get(CPU, 0), amounts.get(MEMORY, 0) // _MEBIBYTE, gpus, device_model(node))
 
 
 def _pod(pod: Pod, start: datetime | None, runs_s: float | None) -> TracePod:
     requests = accounted_requests(pod)
     whole = requests.get(_WHOLE_GPUS, 0)
-    ask = readable_ask(pod) if not whole else GpuAsk(WHOLE, min(whole, MOST_DEVICES))
+    ask = gpu_request_or_none(pod) if not whole else GpuMilliRequest(DEVICE_MILLI, min(whole, MAX_DEVICES))
     created = pod.metadata.creation_timestamp
     arrives_s = (created - start).total_seconds() if created is not None and start is not None else 0.0
     memory = -(-requests.get(MEMORY, 0) // _MEBIBYTE)

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from bayplan.plugins.gpu.gpu_requests import WHOLE, GpuAsk
+from bayplan.plugins.gpu.gpu_requests import DEVICE_MILLI, GpuMilliRequest
 from bayplan.sim.traces.csv_table import (
-    Row,
+    CsvRow,
     TraceError,
-    number,
-    rows,
-    text,
-    whole_number,
+    float_column,
+    integer_column,
+    read_rows,
+    text_column,
 )
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class TracePod:
     name: str
     cpu_milli: int
     memory_mib: int
-    ask: GpuAsk
-    arrives_s: float = 0.0
-    runs_s: float | None = None
+    gpu_request: GpuMilliRequest
+    arrival_s: float = 0.0
+    duration_s: float | None = None
     priority: int = 0
     tenant: str = ""
     gang: str = ""
@@ -51,32 +51,32 @@ class TracePod:
 
 
 _NODE_COLUMNS = (
-    text("sn"),
-    whole_number("cpu_milli"),
-    whole_number("memory_mib"),
-    whole_number("gpu", absent=0),
-    text("model", absent=""),
+    text_column("sn"),
+    integer_column("cpu_milli"),
+    integer_column("memory_mib"),
+    integer_column("gpu", absent=0),
+    text_column("model", absent=""),
 )
 
-_ASKED = (
-    whole_number("cpu_milli"),
-    whole_number("memory_mib"),
-    whole_number("num_gpu", absent=0),
-    whole_number("gpu_milli", absent=0),
-    text("gpu_spec", absent=""),
+_REQUEST_COLUMNS = (
+    integer_column("cpu_milli"),
+    integer_column("memory_mib"),
+    integer_column("num_gpu", absent=0),
+    integer_column("gpu_milli", absent=0),
+    text_column("gpu_spec", absent=""),
 )
 
-_OPENB_COLUMNS = (text("name", absent=""), *_ASKED)
+_OPENB_COLUMNS = (text_column("name", absent=""), *_REQUEST_COLUMNS)
 
 _CSV_COLUMNS = (
-    text("name", absent=""),
-    *_ASKED,
-    number("arrival"),
-    number("duration", absent=-1.0),
-    whole_number("priority", lowest=-(2**31), absent=0),
-    text("tenant", absent=""),
-    text("gang", absent=""),
-    whole_number("gang_size", lowest=1, absent=1),
+    text_column("name", absent=""),
+    *_REQUEST_COLUMNS,
+    float_column("arrival"),
+    float_column("duration", absent=-1.0),
+    integer_column("priority", lowest=-(2**31), absent=0),
+    text_column("tenant", absent=""),
+    text_column("gang", absent=""),
+    integer_column("gang_size", lowest=1, absent=1),
 )
 
 CSV_FIELDS = tuple(column.name for column in _CSV_COLUMNS)
@@ -89,11 +89,11 @@ def read_nodes(path: Path | None = None, names: Mapping[str, str] | None = None)
         with as_file(files("bayplan.sim") / "data" / "openb_node_list_gpu_node.csv.gz") as shipped:
             return read_nodes(shipped)
     nodes: dict[str, TraceNode] = {}
-    for row in rows(path, _NODE_COLUMNS, names):
+    for row in read_rows(path, _NODE_COLUMNS, names):
         if row["sn"] in nodes:
-            raise row.fault("sn", f"expected a name that no line before has; got {row['sn']!r}")
-        if row["gpu"] > MOST_DEVICES:
-            raise row.fault("gpu", f"expected at most {MOST_DEVICES} devices; got {row['gpu']}")
+            raise row.error("sn", f"expected a name that no line before has; got {row['sn']!r}")
+        if row["gpu"] > MAX_DEVICES:
+            raise row.error("gpu", f"expected at most {MAX_DEVICES} devices; got {row['gpu']}")
         nodes[row["sn"]] = TraceNode(row["sn"], row["cpu_milli"], row["memory_mib"], row["gpu"], row["model"])
     if not nodes:
         raise TraceError(path, "expected at least one node; there is none")
@@ -103,12 +103,12 @@ def read_nodes(path: Path | None = None, names: Mapping[str, str] | None = None)
 def read_openb_pods(path: Path) -> list[TracePod]:
     """The pods of one OpenB workload, in the order of the file. Lists without `gpu_spec` accept any model."""
     pods = [
-        TracePod(row["name"] or f"pod-{row.line - 2:04d}", row["cpu_milli"], row["memory_mib"], _ask(row))
-        for row in rows(path, _OPENB_COLUMNS)
+        TracePod(row["name"] or f"pod-{row.line - 2:04d}", row["cpu_milli"], row["memory_mib"], _parse_gpu_request(row))
+        for row in read_rows(path, _OPENB_COLUMNS)
     ]
     if not pods:
         raise TraceError(path, "expected at least one pod; there is none")
-    if not any(pod.ask.count for pod in pods):
+    if not any(pod.gpu_request.count for pod in pods):
         raise TraceError(path, "expected at least one pod that asks for a GPU; there is none", column="num_gpu")
     return pods
 
@@ -116,17 +116,17 @@ def read_openb_pods(path: Path) -> list[TracePod]:
 def read_csv_pods(path: Path, names: Mapping[str, str] | None = None) -> Iterator[TracePod]:
     """The pods of a plain table, one by one, by the time of their arrival."""
     before, found = 0.0, False
-    for row in rows(path, _CSV_COLUMNS, names):
+    for row in read_rows(path, _CSV_COLUMNS, names):
         found = True
         if row["arrival"] < before:
-            raise row.fault("arrival", f"expected times in order, {before:g} or later; got {row['arrival']:g}")
+            raise row.error("arrival", f"expected times in order, {before:g} or later; got {row['arrival']:g}")
         before = row["arrival"]
         runs_s = None if row["duration"] < 0 else row["duration"]
         yield TracePod(
             row["name"] or f"pod-{row.line - 2}",
             row["cpu_milli"],
             row["memory_mib"],
-            _ask(row),
+            _parse_gpu_request(row),
             before,
             runs_s,
             row["priority"],
@@ -138,22 +138,22 @@ def read_csv_pods(path: Path, names: Mapping[str, str] | None = None) -> Iterato
         raise TraceError(path, "expected at least one pod; there is none")
 
 
-def _ask(row: Row) -> GpuAsk:
+def _parse_gpu_request(row: CsvRow) -> GpuMilliRequest:
     """What a line asks of GPUs; nonsense is named by its column."""
     count, milli = row["num_gpu"], row["gpu_milli"]
-    if count > MOST_DEVICES:
-        raise row.fault("num_gpu", f"expected at most {MOST_DEVICES} devices; got {count}")
-    if milli > WHOLE:
-        raise row.fault("gpu_milli", f"expected a share of one device, from 0 to {WHOLE}; got {milli}")
-    if count > 1 and milli != WHOLE:
-        raise row.fault("gpu_milli", f"expected {WHOLE}, since num_gpu is {count}; got {milli}")
+    if count > MAX_DEVICES:
+        raise row.error("num_gpu", f"expected at most {MAX_DEVICES} devices; got {count}")
+    if milli > DEVICE_MILLI:
+        raise row.error("gpu_milli", f"expected a share of one device, from 0 to {DEVICE_MILLI}; got {milli}")
+    if count > 1 and milli != DEVICE_MILLI:
+        raise row.error("gpu_milli", f"expected {DEVICE_MILLI}, since num_gpu is {count}; got {milli}")
     if (count == 0) != (milli == 0):
-        raise row.fault(
+        raise row.error(
             "gpu_milli", f"expected {'0' if count == 0 else '1 or more'}, since num_gpu is {count}; got {milli}"
         )
-    return GpuAsk(milli, count, row["gpu_spec"])
+    return GpuMilliRequest(milli, count, row["gpu_spec"])
 
 
 def gpu_capacity(nodes: Iterable[TraceNode]) -> int:
     """All devices, in thousandths."""
-    return WHOLE * sum(node.gpus for node in nodes)
+    return DEVICE_MILLI * sum(node.gpus for node in nodes)

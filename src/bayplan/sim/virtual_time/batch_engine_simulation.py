@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.batch.apply_outcome import Settling
+from bayplan.batch.apply_outcome import OutcomeApplier
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.batch.engine import BatchEngine
 from bayplan.clock import ManualClock
@@ -36,23 +36,23 @@ from bayplan.objects.volcano.types import (
 )
 from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_MODEL
 from bayplan.sim.traces.trace_files import TracePod
-from bayplan.sim.virtual_time.pod_engine_simulation import OnPod
-from bayplan.sim.virtual_time.trace_objects import NAMESPACE, pod_like
+from bayplan.sim.virtual_time.pod_engine_simulation import PodCallback
+from bayplan.sim.virtual_time.trace_objects import NAMESPACE, pod_template
 from bayplan.snapshot import NodeColumns
 
-_MOST_SESSIONS = 16
+_MAX_SESSIONS = 16
 _PERIOD_S = 1.0
 _PENDING = "Pending"
 _OPEN = "Open"
 
 
-class BatchWorld:
+class BatchEngineSimulation:
     """`placed` is told of every pod that got a node, `evicted` of every pod that lost it."""
 
-    def __init__(self, engine: BatchEngine, clock: ManualClock, *, placed: OnPod, evicted: OnPod) -> None:
+    def __init__(self, engine: BatchEngine, clock: ManualClock, *, placed: PodCallback, evicted: PodCallback) -> None:
         self.engine = engine
         self.clock = clock
-        self._cluster = Settling(engine)
+        self._cluster = OutcomeApplier(engine)
         self._placed = placed
         self._evicted = evicted
         self._waiting: set[str] = set()  # uids
@@ -76,18 +76,19 @@ class BatchWorld:
         self.engine.cache.refresh(self._snapshot)
         return self._snapshot.nodes
 
-    def make(self, pod: TracePod, uid: str) -> Pod:
-        if pod.ask.shares:
+    def make_pod(self, pod: TracePod, uid: str) -> Pod:
+        if pod.gpu_request.shares:
             raise UsageError(
-                f"pod {pod.name} asks for {pod.ask.milli} thousandths of a GPU, and the batch engine gives out whole "
+                f"pod {pod.name} asks for {pod.gpu_request.milli} thousandths of a GPU, and the batch engine "
+                "gives out whole "
                 "ones; use --engine pod"
             )
-        like = pod_like(pod, DEFAULT_SCHEDULER)
+        like = pod_template(pod, DEFAULT_SCHEDULER)
         annotations = {**like.metadata.annotations, GROUP_NAME: pod.gang or uid}
         metadata = replace(like.metadata, name=uid, uid=uid, namespace=NAMESPACE, annotations=annotations)
-        return replace(like, metadata=metadata, spec=_with_devices(like.spec, pod))
+        return replace(like, metadata=metadata, spec=_with_gpu_requests(like.spec, pod))
 
-    def arrive(self, made: Pod, pod: TracePod) -> None:
+    def add_pod(self, made: Pod, pod: TracePod) -> None:
         queue, group = pod.tenant or DEFAULT_QUEUE, made.metadata.annotations[GROUP_NAME]
         if queue not in self._queues:
             self._queues.add(queue)
@@ -103,7 +104,7 @@ class BatchWorld:
         self._waiting.add(made.uid)
         self._cluster.add([made])
 
-    def leave(self, pod: Pod) -> None:
+    def remove_pod(self, pod: Pod) -> None:
         """A pod that was placed is done; with the last of a gang its group goes too."""
         self._cluster.remove([self._cluster.pods.get(pod.key, pod)])
         self._forget_member(pod)
@@ -119,7 +120,7 @@ class BatchWorld:
     def schedule(self) -> None:
         """Let sessions run as long as they bind or evict somebody; those that evict in a circle have to take turns."""
         self._goes_on = True
-        for _ in range(_MOST_SESSIONS):
+        for _ in range(_MAX_SESSIONS):
             if not self._waiting or not self._session():
                 self._goes_on = False
                 return
@@ -128,7 +129,7 @@ class BatchWorld:
         outcome = self.engine.run_session()
         bound = [self._cluster.pods[key] for key in outcome.binds]
         gone = [self._cluster.pods[key] for key in outcome.evicts]
-        self._cluster.settle(outcome)
+        self._cluster.apply(outcome)
         for pod in bound:
             self._waiting.discard(pod.uid)
             self._placed(self._cluster.pods[pod.key])
@@ -138,16 +139,16 @@ class BatchWorld:
         return bool(bound or gone)
 
 
-def _with_devices(spec: PodSpec, pod: TracePod) -> PodSpec:
+def _with_gpu_requests(spec: PodSpec, pod: TracePod) -> PodSpec:
     """The spec with the GPUs as a resource, and the models as labels of nodes."""
-    if not pod.ask.count:
+    if not pod.gpu_request.count:
         return spec
     (container,) = spec.containers
-    requests = {**container.resources.requests, GPU_COUNT: pod.ask.count}
+    requests = {**container.resources.requests, GPU_COUNT: pod.gpu_request.count}
     container = replace(container, resources=replace(container.resources, requests=requests))
     affinity = None
-    if pod.ask.accepted:
-        models = NodeSelectorRequirement(key=GPU_MODEL, operator="In", values=tuple(sorted(pod.ask.accepted)))
+    if pod.gpu_request.accepted:
+        models = NodeSelectorRequirement(key=GPU_MODEL, operator="In", values=tuple(sorted(pod.gpu_request.accepted)))
         required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(models,)),))
         affinity = Affinity(node_affinity=NodeAffinity(required=required))
     return replace(spec, containers=(container,), affinity=affinity)

@@ -17,8 +17,8 @@ from itertools import accumulate, repeat
 
 from bayplan.sim.traces.trace_files import TraceNode, TracePod, gpu_capacity
 
-_SHORTEST_S = 1e-3
-_STEPS_S = tuple(accumulate(repeat(1.05, 1_000), operator.mul, initial=_SHORTEST_S))
+_MIN_WAIT_S = 1e-3
+_WAIT_BUCKETS_S = tuple(accumulate(repeat(1.05, 1_000), operator.mul, initial=_MIN_WAIT_S))
 """Each a twentieth longer than the one before. Products are the same on every machine, logarithms are not."""
 
 
@@ -37,7 +37,7 @@ class Sample:
     preemptions: int
 
 
-class Waits:
+class WaitTimes:
     """How long pods waited for their node."""
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Waits:
         self.total_s = 0.0
         self.longest_s = 0.0
 
-    def note(self, waited_s: float) -> None:
+    def record(self, waited_s: float) -> None:
         self.count += 1
         self.total_s += waited_s
         self.longest_s = max(self.longest_s, waited_s)
-        self._counts[bisect_left(_STEPS_S, waited_s)] += 1
+        self._counts[bisect_left(_WAIT_BUCKETS_S, waited_s)] += 1
 
     @property
     def mean_s(self) -> float:
@@ -62,11 +62,11 @@ class Waits:
         for step in sorted(self._counts):
             seen += self._counts[step]
             if seen >= wanted:
-                return min(_STEPS_S[step], self.longest_s) if step else 0.0
+                return min(_WAIT_BUCKETS_S[step], self.longest_s) if step else 0.0
         return 0.0
 
 
-class Meter:
+class SimulationMetrics:
     """Follows pods that come, are placed and go."""
 
     def __init__(self, nodes: Iterable[TraceNode]) -> None:
@@ -80,28 +80,28 @@ class Meter:
         self._tenants: dict[str, list[int]] = {}  # what each holds, and last how many of its pods wait
         self._integrals = [0.0] * 4
         self._began_s = self._since_s = 0.0
-        self.waits = Waits()
+        self.waits = WaitTimes()
         self.arrived = self.running = self.finished = self.preemptions = 0
 
     # what happens -----------------------------------------------------------------------------------------------
 
-    def begin(self, at_s: float) -> None:
+    def start(self, at_s: float) -> None:
         """Means are over the time from here on."""
         self._began_s = self._since_s = at_s
 
-    def pass_to(self, at_s: float) -> None:
+    def advance_to(self, at_s: float) -> None:
         """Time passes, and all stays as it is."""
         spent_s = max(0.0, at_s - self._since_s)
         for place, value in enumerate((*self.shares(), self.fairness())):
             self._integrals[place] += value * spent_s
         self._since_s = max(self._since_s, at_s)
 
-    def arrive(self, pod: TracePod, *, again: bool = False) -> None:
+    def add_pod(self, pod: TracePod, *, again: bool = False) -> None:
         self.arrived += not again
         self._tenant(pod)[3] += 1
 
     def place(self, pod: TracePod, waited_s: float) -> None:
-        self.waits.note(waited_s)
+        self.waits.record(waited_s)
         self.running += 1
         self._tenant(pod)[3] -= 1
         self._hold(pod, 1)
@@ -125,7 +125,7 @@ class Meter:
 
     def _hold(self, pod: TracePod, by: int) -> None:
         for held in (self._held, self._tenant(pod)):
-            for place, amount in enumerate((pod.cpu_milli, pod.memory_mib, pod.ask.total)):
+            for place, amount in enumerate((pod.cpu_milli, pod.memory_mib, pod.gpu_request.total)):
                 held[place] += by * amount
 
     # what is told -----------------------------------------------------------------------------------------------
@@ -146,13 +146,13 @@ class Meter:
     def sample(self, at_s: float, waiting: int, fragmentation: float) -> Sample:
         return Sample(at_s, *self.shares(), fragmentation, self.running, waiting, self.fairness(), self.preemptions)
 
-    def totals(self, waiting: int) -> Totals:
+    def totals(self, waiting: int) -> SimulationTotals:
         whole_s = self._since_s - self._began_s
         now = (*self.shares(), self.fairness())  # what it is where no time has passed
         integrals = zip(self._integrals, now, strict=True)
         cpu, memory, gpu, fairness = (sum_s / whole_s if whole_s else value for sum_s, value in integrals)
         waits = self.waits
-        return Totals(
+        return SimulationTotals(
             seconds=whole_s,
             arrived=self.arrived,
             placed=waits.count,
@@ -172,7 +172,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class SimulationTotals:
     """A whole simulation. Means are over time; waits are over placements."""
 
     seconds: float

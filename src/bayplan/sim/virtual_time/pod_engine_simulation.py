@@ -10,26 +10,26 @@ from collections.abc import Callable
 
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
-from bayplan.queue import QueuedPod, SchedulingQueue
-from bayplan.scheduler.engine import Placed, PodEngine
-from bayplan.scheduler.live.event_handlers import Routing
-from bayplan.scheduler.live.queue_factory import queue_for
+from bayplan.queue import QueuedPodInfo, SchedulingQueue
+from bayplan.scheduler.engine import PodEngine, ScheduleResult
+from bayplan.scheduler.live.event_handlers import EventHandlers
+from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.sim.traces.trace_files import TracePod
-from bayplan.sim.virtual_time.trace_objects import Pods
+from bayplan.sim.virtual_time.trace_objects import PodFactory
 from bayplan.snapshot import NodeColumns
 
-OnPod = Callable[[Pod], None]
+PodCallback = Callable[[Pod], None]
 
 
-class World:
+class PodEngineSimulation:
     """`placed` is told of every pod that got a node, `evicted` of every pod that lost it."""
 
-    def __init__(self, engine: PodEngine, clock: ManualClock, *, placed: OnPod, evicted: OnPod) -> None:
+    def __init__(self, engine: PodEngine, clock: ManualClock, *, placed: PodCallback, evicted: PodCallback) -> None:
         self.engine = engine
         self.clock = clock
-        self.queue = queue_for(engine, SchedulingQueue, clock=clock)
-        self._routing = Routing(engine, self.queue)
-        self._pods = Pods(engine.prepare)
+        self.queue = new_queue(engine, SchedulingQueue, clock=clock)
+        self._routing = EventHandlers(engine, self.queue)
+        self._pods = PodFactory(engine.prepare)
         self._placed = placed
         self._evicted = evicted
 
@@ -49,17 +49,17 @@ class World:
         """The cluster of now."""
         return self.engine.snapshot().nodes
 
-    def make(self, pod: TracePod, uid: str) -> Pod:
+    def make_pod(self, pod: TracePod, uid: str) -> Pod:
         """A pod of the trace as an API server would show it."""
         return self._pods.make(pod, uid).pod
 
-    def arrive(self, made: Pod, pod: TracePod) -> None:
+    def add_pod(self, made: Pod, pod: TracePod) -> None:
         del pod  # all that counts is in what was made of it
-        self._routing.follow(None, made)
+        self._routing.handle(None, made)
 
-    def leave(self, pod: Pod) -> None:
+    def remove_pod(self, pod: Pod) -> None:
         """A pod that was placed is done."""
-        self._routing.follow(pod, None)
+        self._routing.handle(pod, None)
 
     def schedule(self) -> None:
         """Let the scheduler do all that it can do now."""
@@ -67,23 +67,23 @@ class World:
         while (queued := self.queue.pop()) is not None:
             self._try(queued)
 
-    def _try(self, queued: QueuedPod) -> None:
+    def _try(self, queued: QueuedPodInfo) -> None:
         outcome = self.engine.place(queued.info)
         if outcome.node is None:
-            self._failed(queued, outcome)
+            self._handle_failure(queued, outcome)
             return
-        assert outcome.held is not None
+        assert outcome.assumed is not None
         self.queue.done(queued.uid)
-        self._routing.follow(queued.pod, outcome.held.pod)  # as if it was bound at once, and the API server told
-        self._placed(outcome.held.pod)
+        self._routing.handle(queued.pod, outcome.assumed.pod)  # as if it was bound at once, and the API server told
+        self._placed(outcome.assumed.pod)
 
-    def _failed(self, queued: QueuedPod, outcome: Placed) -> None:
+    def _handle_failure(self, queued: QueuedPodInfo, outcome: ScheduleResult) -> None:
         decision = outcome.decision
         self.queue.requeue(queued, *outcome.rejectors)
-        self.queue.nominate(queued.info, decision.nominate)
+        self.queue.nominate(queued.info, decision.nominated_node_name)
         if not decision.victims:
             return
         victims = {pod.key: pod for pod in self.engine.cache.pods() if pod.key in decision.victims}
         for key in decision.victims:
-            self._routing.follow(victims[key], None)
+            self._routing.handle(victims[key], None)
             self._evicted(victims[key])

@@ -20,7 +20,7 @@ from bayplan.plugins.gpu.dot_product_policy import GpuDotProduct
 from bayplan.plugins.gpu.fragmentation_policy import GpuFragmentation
 from bayplan.plugins.gpu.packing_policy import GpuPacking
 from bayplan.plugins.gpu.random_policy import GpuRandom
-from bayplan.plugins.gpu.typical_pods import Shape, TypicalPods
+from bayplan.plugins.gpu.typical_pods import GpuPodShape, TypicalPods
 from bayplan.sim.traces.trace_files import TracePod
 
 POLICIES = {
@@ -37,23 +37,23 @@ PUBLISHED_NAMES = dict(
     zip(POLICIES, ("01-Random", "02-DotProd", "03-GpuClustering", "04-GpuPacking", "05-BestFit", "06-FGD"), strict=True)
 )
 
-_ROOM = "NodeResourcesFit"
-_LARGEST_WEIGHT = 1000
+_FIT_PLUGIN = "NodeResourcesFit"
+_MAX_WEIGHT = 1000
 
 
-def shape_of(pod: TracePod) -> Shape:
-    return Shape(pod.cpu_milli, pod.ask.milli, pod.ask.count, pod.ask.models)
+def pod_shape(pod: TracePod) -> GpuPodShape:
+    return GpuPodShape(pod.cpu_milli, pod.gpu_request.milli, pod.gpu_request.count, pod.gpu_request.models)
 
 
-def parsed_policy(text: str) -> dict[str, int]:
+def parse_policy(text: str) -> dict[str, int]:
     """Policies with their weights: `fgd`, or `fgd:2+bestfit:1`, which adds up the scores of both."""
     weights: dict[str, int] = {}
     for part in text.split("+"):
         name, _, weight = part.partition(":")
         if name not in POLICIES:
             raise UsageError(f'there is no policy "{name}"; there are: {", ".join(POLICIES)}')
-        if weight and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= _LARGEST_WEIGHT):
-            raise UsageError(f'the weight of a policy is a whole number from 1 to {_LARGEST_WEIGHT}; got "{weight}"')
+        if weight and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= _MAX_WEIGHT):
+            raise UsageError(f'the weight of a policy is a whole number from 1 to {_MAX_WEIGHT}; got "{weight}"')
         if name in weights:
             raise UsageError(f'"{text}" names {name} twice; give it one weight')
         weights[name] = int(weight or 1)
@@ -65,8 +65,8 @@ def policy_manifest(policy: str, pods: Iterable[TracePod]) -> dict[str, Any]:
 
     Of several policies the last chooses the devices.
     """
-    weights = {POLICIES[name]: weight for name, weight in parsed_policy(policy).items()}
-    enabled = {"enabled": [{"name": _ROOM}]}
+    weights = {POLICIES[name]: weight for name, weight in parse_policy(policy).items()}
+    enabled = {"enabled": [{"name": _FIT_PLUGIN}]}
     scorers = [{"name": plugin, **({"weight": weight} if weight > 1 else {})} for plugin, weight in weights.items()]
     profile: dict[str, Any] = {
         "schedulerName": "default-scheduler",
@@ -79,7 +79,7 @@ def policy_manifest(policy: str, pods: Iterable[TracePod]) -> dict[str, Any]:
         },
     }
     if GpuFragmentation.name in weights:
-        profile["pluginConfig"] = [{"name": GpuFragmentation.name, "args": {"typicalPods": _typical(pods)}}]
+        profile["pluginConfig"] = [{"name": GpuFragmentation.name, "args": {"typicalPods": _typical_pods(pods)}}]
     return _manifest(profile)
 
 
@@ -96,7 +96,7 @@ def _manifest(profile: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _typical(pods: Iterable[TracePod]) -> list[dict[str, Any]]:
+def _typical_pods(pods: Iterable[TracePod]) -> list[dict[str, Any]]:
     return [
         {
             "cpuMilli": shape.cpu_milli,
@@ -105,7 +105,7 @@ def _typical(pods: Iterable[TracePod]) -> list[dict[str, Any]]:
             "gpuModels": shape.models,
             "pods": count,
         }
-        for shape, count in TypicalPods.of(map(shape_of, pods)).counts
+        for shape, count in TypicalPods.of(map(pod_shape, pods)).counts
     ]
 
 

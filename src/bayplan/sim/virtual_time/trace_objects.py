@@ -14,22 +14,22 @@ from msgspec.structs import replace
 from bayplan.cache import Cache
 from bayplan.objects.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from bayplan.objects.meta import ObjectMeta, ResourceList
-from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_MODEL, annotations_for
+from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_MODEL, request_annotations
 from bayplan.sim.traces.trace_files import TraceNode, TracePod
 from bayplan.snapshot import PodInfo
 
 NAMESPACE = "default"
-_MOST_PODS = 1_000_000
+_PODS_PER_NODE = 1_000_000
 """Traces know no limit of pods a node."""
 
-_MOST_SHAPES = 4096
+_MAX_SHAPES = 4096
 
 _HOSTNAME = "kubernetes.io/hostname"
 
 
 def node_object(node: TraceNode) -> Node:
     labels = {_HOSTNAME: node.name} | ({GPU_MODEL: node.model} if node.model else {})
-    allocatable: ResourceList = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": _MOST_PODS}
+    allocatable: ResourceList = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": _PODS_PER_NODE}
     if node.gpus:
         allocatable[GPU_COUNT] = node.gpus
     return Node(
@@ -38,7 +38,7 @@ def node_object(node: TraceNode) -> Node:
     )
 
 
-def cluster_of(nodes: Iterable[TraceNode]) -> Cache:
+def build_node_cache(nodes: Iterable[TraceNode]) -> Cache:
     """A cache of these nodes; rows are in their order."""
     cache = Cache()
     for node in nodes:
@@ -46,7 +46,7 @@ def cluster_of(nodes: Iterable[TraceNode]) -> Cache:
     return cache
 
 
-class Pods:
+class PodFactory:
     """Makes pods; those of one shape share their spec, their annotations and all that `prepare` finds out of them."""
 
     def __init__(self, prepare: Callable[[Pod], PodInfo], scheduler_name: str = "") -> None:
@@ -55,22 +55,22 @@ class Pods:
         self._shapes: OrderedDict[tuple[object, ...], PodInfo] = OrderedDict()
 
     def make(self, pod: TracePod, uid: str) -> PodInfo:
-        shape = (pod.cpu_milli, pod.memory_mib, pod.ask, pod.priority, pod.tenant)
+        shape = (pod.cpu_milli, pod.memory_mib, pod.gpu_request, pod.priority, pod.tenant)
         known = self._shapes.get(shape)
         if known is None:
-            known = self._shapes[shape] = self._prepare(pod_like(pod, self._scheduler_name))
-            if len(self._shapes) > _MOST_SHAPES:
+            known = self._shapes[shape] = self._prepare(pod_template(pod, self._scheduler_name))
+            if len(self._shapes) > _MAX_SHAPES:
                 self._shapes.popitem(last=False)
         metadata = replace(known.pod.metadata, name=uid, uid=uid)
-        return known.namesake(replace(known.pod, metadata=metadata))
+        return known.with_new_identity(replace(known.pod, metadata=metadata))
 
 
-def pod_like(pod: TracePod, scheduler_name: str = "") -> Pod:
+def pod_template(pod: TracePod, scheduler_name: str = "") -> Pod:
     """A pod that asks for what this one asks for, and has no name yet. Tenants are namespaces."""
     requests: ResourceList = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
     container = Container(name="main", resources=ResourceRequirements(requests=requests))
     return Pod(
-        metadata=ObjectMeta(namespace=pod.tenant or NAMESPACE, annotations=annotations_for(pod.ask)),
+        metadata=ObjectMeta(namespace=pod.tenant or NAMESPACE, annotations=request_annotations(pod.gpu_request)),
         spec=PodSpec(containers=(container,), priority=pod.priority or None, scheduler_name=scheduler_name),
         status=PodStatus(phase="Pending"),
     )

@@ -1,7 +1,7 @@
 """Recorded clusters with the real scheduler's answers: what Bayplan says of them, and whether it agrees."""
 
-from bayplan.testing.conformance.comparison import Disagreement, disagreements
-from bayplan.testing.conformance.runner import answer
-from bayplan.testing.conformance.scenario_file import Line, LineKind, read_lines
+from bayplan.testing.conformance.comparison import Disagreement, compare_answers
+from bayplan.testing.conformance.runner import run_scenario
+from bayplan.testing.conformance.scenario_file import ScenarioKind, ScenarioLine, read_lines
 
-__all__ = ["Disagreement", "Line", "LineKind", "answer", "disagreements", "read_lines"]
+__all__ = ["Disagreement", "ScenarioKind", "ScenarioLine", "compare_answers", "read_lines", "run_scenario"]

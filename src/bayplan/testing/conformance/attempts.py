@@ -16,7 +16,7 @@ from bayplan.codec.quantity import parse_quantity
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.runtime.filtering import PreFilterOutcome
+from bayplan.framework.runtime.filtering import PreFilterSummary
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
@@ -24,21 +24,21 @@ from bayplan.objects.resource import AllocationResult
 from bayplan.plugins.dynamic_resources.claim_state import STATE
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import NodeTable
-from bayplan.testing.conformance.scenario_cluster import engine, objects
+from bayplan.testing.conformance.scenario_cluster import build_scenario_engine, decode_objects
 
 
 def answer_attempts(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
     """What the engine says of each pending pod on its own."""
-    one = engine(scenario, registry)
-    verdicts = [verdict(one, pod, scenario) for pod in objects(scenario, "pending", Pod)]
+    one = build_scenario_engine(scenario, registry)
+    verdicts = [attempt_answer(one, pod, scenario) for pod in decode_objects(scenario, "pending", Pod)]
     return {"name": scenario.get("name", ""), "verdicts": verdicts}
 
 
-def verdict(one: PodEngine, pod: Pod, scenario: dict[str, Any]) -> dict[str, Any]:
+def attempt_answer(one: PodEngine, pod: Pod, scenario: dict[str, Any]) -> dict[str, Any]:
     framework = one.framework(pod.scheduler_name)
     cycle = one.begin(pod)
     told: dict[str, Any] = {"pod": pod.key}
-    outcome = framework.filtering.pre_filter(cycle)
+    outcome = framework.filter_points.pre_filter(cycle)
     if not outcome.status.ok:
         told["preFilter"] = status_json(outcome.status)
     elif outcome.names is not None:
@@ -70,16 +70,16 @@ def status_json(status: Status) -> dict[str, Any]:
     return told
 
 
-def _diagnosis(framework: Framework, cycle: Cycle, outcome: PreFilterOutcome) -> Diagnosis:
+def _diagnosis(framework: Framework, cycle: Cycle, outcome: PreFilterSummary) -> Diagnosis:
     if outcome.status.ok or outcome.status.rejected:
-        return framework.filtering.diagnose(cycle, outcome)
+        return framework.filter_points.run_filters(cycle, outcome)
     diagnosis = Diagnosis(cycle.snapshot.nodes.names)
     diagnosis.absent = outcome.status
     return diagnosis
 
 
 def _scores(framework: Framework, cycle: Cycle, nodes: NodeTable) -> dict[str, Any]:
-    scores = framework.scoring.score(cycle, nodes)
+    scores = framework.score_points.score(cycle, nodes)
     if not scores.status.ok:
         return {"scoreError": scores.status.message}
     names = nodes.names
@@ -101,15 +101,15 @@ def _devices(cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
     unallocated = [state.claims[number] for number in state.unallocated]
     return {
         node: {
-            claim.name: told_allocation(result)
+            claim.name: allocation_answer(result)
             for claim, result in zip(unallocated, found.allocation.results(unallocated), strict=True)
         }
-        for node, found in state.verdicts.items()
+        for node, found in state.node_allocations.items()
         if node in fits and found.allocation is not None
     }
 
 
-def told_allocation(result: AllocationResult) -> dict[str, Any]:
+def allocation_answer(result: AllocationResult) -> dict[str, Any]:
     """An allocation as the answers hold it: without the random share ids, quantities in canonical form."""
     told: dict[str, Any] = json.loads(msgspec.json.encode(result))
     for device in told.get("devices", {}).get("results", ()):
@@ -122,8 +122,8 @@ def told_allocation(result: AllocationResult) -> dict[str, Any]:
 def _preemption(framework: Framework, cycle: Cycle, diagnosis: Diagnosis) -> dict[str, Any]:
     found = framework.post_filter(cycle, diagnosis)
     told: dict[str, Any] = {"code": found.status.code.label}
-    if found.nominate:
-        told["node"] = found.nominate
+    if found.nominated_node_name:
+        told["node"] = found.nominated_node_name
     evicted = sorted(pod.key for pod in found.victims if not pod.terminating)
     if evicted:  # recorded answers hold the deletions that were seen, by name; who was going already is not deleted
         told["victims"] = evicted

@@ -19,18 +19,18 @@ import numpy as np
 from bayplan.app.batch import build_batch_engine
 from bayplan.batch.config.scheduler_conf import (
     BatchConfiguration,
-    dump,
-    load,
-    load_default,
+    conf_to_dict,
+    load_conf,
+    load_default_conf,
 )
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.model.fit_errors import REJECTS_ALLOCATING, rejects
+from bayplan.batch.model.fit_errors import REJECTING_ALLOCATE, rejects
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import NodeUsage
 from bayplan.batch.model.queues import Queue
-from bayplan.batch.model.tasks import LONG_AGO, Task
-from bayplan.batch.plugins.rescheduling.plugin import Rescheduling, Rounds
-from bayplan.batch.session.outcome import GroupOutcome, Outcome
+from bayplan.batch.model.tasks import EARLIEST_TIME, Task
+from bayplan.batch.plugins.rescheduling.plugin import ReschedulingPlugin, ReschedulingState
+from bayplan.batch.session.outcome import GroupOutcome, SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
@@ -40,14 +40,14 @@ from bayplan.objects.core import Namespace, Node, Pod, ResourceQuota
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano import types as volcano
 from bayplan.objects.workloads import PodDisruptionBudget, PriorityClass
-from bayplan.testing.conformance.scenario_cluster import objects
+from bayplan.testing.conformance.scenario_cluster import decode_objects
 
 T = TypeVar("T", Queue, Job, Task)
 
 _SORTED_BY_INSERTION = 20
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_ORIGIN = ". Origin reason is"
-_QUOTA = "resource quota insufficient"
+_ORIGIN_PREFIX = ". Origin reason is"
+_QUOTA_MESSAGE = "resource quota insufficient"
 _LISTS: dict[str, type[KubeObject]] = {
     "podGroups": volcano.PodGroup,
     "queues": volcano.Queue,
@@ -67,35 +67,35 @@ def answer_session(
     told: dict[str, Any] = {"name": scenario.get("name", "")}
     text = scenario.get("config")
     try:
-        configuration = load_default() if text is None else load(text)
+        configuration = load_default_conf() if text is None else load_conf(text)
     except ConfigError as fault:
         return {**told, "error": str(fault)}
     if scenario.get("loadOnly"):
-        return {**told, "loaded": dump(configuration)}
+        return {**told, "loaded": conf_to_dict(configuration)}
     outcome = _engine(scenario, configuration, registry).run_session()
-    told |= _told(outcome) if exact else _counted(outcome, scenario)
+    told |= _session_answer(outcome) if exact else _counts_answer(outcome, scenario)
     if scenario.get("scores"):
         told["atOpen"] = _at_open(_engine(scenario, configuration, registry))
     for path in varying:
-        _cut(told, path)
+        _remove_varying(told, path)
     return told
 
 
 def _engine(scenario: dict[str, Any], configuration: BatchConfiguration, registry: Registry) -> BatchEngine:
     cache = Cache()
-    for node in objects(scenario, "nodes", Node):
+    for node in decode_objects(scenario, "nodes", Node):
         cache.add_node(node)
     for key, struct in _LISTS.items():
-        for item in objects(scenario, key, struct):
-            cache.put(item)
+        for item in decode_objects(scenario, key, struct):
+            cache.upsert(item)
     engine = build_batch_engine(
         configuration, cache, framework_plugins=registry, clock=ManualClock(_NOW), chance=random.Random(0)
     )
-    for pod in objects(scenario, "pods", Pod):
+    for pod in decode_objects(scenario, "pods", Pod):
         if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
             cache.add_pod(pod)
-        engine.observe(pod)
-    engine.handle.memory[Rescheduling.name] = Rounds(LONG_AGO)  # its first interval has passed
+        engine.handle_update(pod)
+    engine.handle.memory[ReschedulingPlugin.name] = ReschedulingState(EARLIEST_TIME)  # its first interval has passed
     engine.set_usage({name: _usage(raw) for name, raw in (scenario.get("nodeUsage") or {}).items()})
     return engine
 
@@ -107,7 +107,7 @@ def _usage(raw: dict[str, Any]) -> NodeUsage:
 # after the session
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _session_answer(outcome: SessionResult) -> dict[str, Any]:
     found: dict[str, Any] = {
         "binds": outcome.binds,
         "evicts": outcome.evicts,
@@ -133,14 +133,14 @@ def _message(message: Any) -> dict[str, str]:
     return {**told, "nominatedNode": message.nominated_node} if message.nominated_node else told
 
 
-def _group(uid: str, group: GroupOutcome, outcome: Outcome) -> dict[str, Any]:
+def _group(uid: str, group: GroupOutcome, outcome: SessionResult) -> dict[str, Any]:
     status = group.status
     conditions = [
         {"type": each.type, "status": each.status, "reason": each.reason, "message": each.message}
         for each in status.conditions
     ]
     events = {
-        f"{event.type} {event.reason}: {_QUOTA if event.text.startswith(_QUOTA) else event.text}"
+        f"{event.type} {event.reason}: {_QUOTA_MESSAGE if event.text.startswith(_QUOTA_MESSAGE) else event.text}"
         for event in outcome.events
         if event.group == uid
     }
@@ -157,7 +157,7 @@ def _group(uid: str, group: GroupOutcome, outcome: Outcome) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value}
 
 
-def _gauges(outcome: Outcome) -> dict[str, Any]:
+def _gauges(outcome: SessionResult) -> dict[str, Any]:
     return {
         queue: {
             name: "max" if value >= 1e308 else value
@@ -168,9 +168,9 @@ def _gauges(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _counted(outcome: Outcome, scenario: dict[str, Any]) -> dict[str, Any]:
+def _counts_answer(outcome: SessionResult, scenario: dict[str, Any]) -> dict[str, Any]:
     """The counts that do not depend on chance."""
-    group_of = {pod.key: Task(pod).job for pod in objects(scenario, "pods", Pod)}
+    group_of = {pod.key: Task(pod).job for pod in decode_objects(scenario, "pods", Pod)}
     found: dict[str, Any] = {
         "binds": dict(Counter(group_of[key] for key in outcome.binds)),
         "pipelined": dict(Counter(group_of[key] for key in outcome.pipelined)),
@@ -232,9 +232,9 @@ def _task(session: Session, task: Task) -> dict[str, Any]:
         return {"prePredicate": refused.message}
     told: dict[str, Any] = {}
     names = session.snapshot.nodes.names
-    prospect = session.prospect(task)
+    prospect = session.evaluate_class(task)
     found = {name: prospect.statuses(task, row) for row, name in enumerate(names)}
-    failed = {name: statuses for name, statuses in found.items() if rejects(statuses, REJECTS_ALLOCATING)}
+    failed = {name: statuses for name, statuses in found.items() if rejects(statuses, REJECTING_ALLOCATE)}
     if failed:
         told["filter"] = {
             name: [{"code": status.code.label, "reason": status.message} for status in statuses]
@@ -254,7 +254,7 @@ def _task(session: Session, task: Task) -> dict[str, Any]:
 # cuts
 
 
-def _cut(told: dict[str, Any], path: Sequence[str]) -> None:
+def _remove_varying(told: dict[str, Any], path: Sequence[str]) -> None:
     """Leave out what differs from run to run."""
     *above, last = path
     place: Any = told
@@ -264,9 +264,9 @@ def _cut(told: dict[str, Any], path: Sequence[str]) -> None:
         return
     if last == "origin" and above[:1] == ["podGroups"]:
         for condition in place.get("conditions", ()):
-            condition["message"] = condition["message"].split(_ORIGIN)[0]
+            condition["message"] = condition["message"].split(_ORIGIN_PREFIX)[0]
         if "events" in place:
-            place["events"] = sorted({text.split(_ORIGIN)[0] for text in place["events"]})
+            place["events"] = sorted({text.split(_ORIGIN_PREFIX)[0] for text in place["events"]})
         return
     place.pop(last, None)
     if not place and len(above) == 1:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _ABSENT = "(absent)"
-_AT_OPEN = ("atOpen", "queueGauges")
+_SESSION_OPEN_KEYS = ("atOpen", "queueGauges")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _FIELD = re.compile(
     r"(?:^|[\[ ])([a-zA-Z][\w.\[\]]*(?:\[[^\]]*\])*): (?=Invalid|Required|Duplicate|Unsupported|Forbidden)"
@@ -30,25 +30,28 @@ class Disagreement:
     got: Any
 
 
-def disagreements(expected: dict[str, Any], got: dict[str, Any], *, partial: bool = False) -> list[Disagreement]:
+def compare_answers(expected: dict[str, Any], got: dict[str, Any], *, partial: bool = False) -> list[Disagreement]:
     """Every difference, in the order of the expected answer.
 
     `partial`: of what was asked when a session opened, only what the recorded answer has is compared; the rest differs
     from run to run in the real scheduler."""
     if partial:
-        got = {key: _known(expected.get(key), value) if key in _AT_OPEN else value for key, value in got.items()}
-        got = {key: value for key, value in got.items() if key in expected or key not in _AT_OPEN}
+        got = {
+            key: _recorded_part(expected.get(key), value) if key in _SESSION_OPEN_KEYS else value
+            for key, value in got.items()
+        }
+        got = {key: value for key, value in got.items() if key in expected or key not in _SESSION_OPEN_KEYS}
     ignored = {"name"}
-    if _same_refusal(expected.get("error"), got.get("error")):
+    if _is_same_config_error(expected.get("error"), got.get("error")):
         ignored.add("error")
     return [found for found in _differences("", expected, got) if found.where not in ignored]
 
 
-def _known(expected: Any, got: Any) -> Any:
+def _recorded_part(expected: Any, got: Any) -> Any:
     """The part of an answer that the expected one has."""
     if not isinstance(expected, dict) or not isinstance(got, dict):
         return got
-    return {key: _known(expected[key], value) for key, value in got.items() if key in expected}
+    return {key: _recorded_part(expected[key], value) for key, value in got.items() if key in expected}
 
 
 def _differences(where: str, expected: Any, got: Any) -> Iterator[Disagreement]:
@@ -59,26 +62,26 @@ def _differences(where: str, expected: Any, got: Any) -> Iterator[Disagreement]:
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
         for position, (one, other) in enumerate(zip(expected, got, strict=True)):
             yield from _differences(f"{where}[{position}]", one, other)
-    elif expected != got and not _near(expected, got):
+    elif expected != got and not _almost_equal(expected, got):
         yield Disagreement(where, expected, got)
 
 
-def _near(expected: Any, got: Any) -> bool:
+def _almost_equal(expected: Any, got: Any) -> bool:
     """Whether two numbers, at least one of them with a fraction, are the same but for rounding."""
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (expected, got))
     return numbers and float in (type(expected), type(got)) and math.isclose(expected, got, rel_tol=1e-9)
 
 
-def _same_refusal(expected: Any, got: Any) -> bool:
+def _is_same_config_error(expected: Any, got: Any) -> bool:
     if not isinstance(expected, str) or not isinstance(got, str):
         return False
     if expected == got:
         return True
     stage, _, theirs = expected.partition(":")
     our_stage, _, ours = got.partition(":")
-    return stage == our_stage and _named(theirs) == _named(ours)
+    return stage == our_stage and _fields_and_quoted_names(theirs) == _fields_and_quoted_names(ours)
 
 
-def _named(text: str) -> tuple[frozenset[str], frozenset[str]]:
+def _fields_and_quoted_names(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """The fields and the quoted names of a refusal."""
     return frozenset(_FIELD.findall(text)), frozenset(_QUOTED.findall(text))

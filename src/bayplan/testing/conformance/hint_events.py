@@ -9,74 +9,74 @@ from collections.abc import Iterator
 from typing import Any
 
 from bayplan.clock import ManualClock
-from bayplan.framework.api.events import ClusterEvent, Hint
-from bayplan.framework.runtime.object_changes import pod_changes
+from bayplan.framework.api.events import ClusterEvent, QueueingHint
+from bayplan.framework.runtime.object_changes import pod_update_events
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert, kinds_by_name
 from bayplan.objects.meta import KubeObject
 from bayplan.queue import (
     HintTable,
-    Pool,
-    QueuedPod,
+    QueuedPodInfo,
     SchedulingQueue,
+    SubQueue,
 )
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.live.event_handlers import Routing
-from bayplan.scheduler.live.queue_factory import queue_for
-from bayplan.testing.conformance.scenario_cluster import LATER, engine, objects
+from bayplan.scheduler.live.event_handlers import EventHandlers
+from bayplan.scheduler.live.queue_factory import new_queue
+from bayplan.testing.conformance.scenario_cluster import NOW, build_scenario_engine, decode_objects
 
 REJECTED_AFTER_S = 0.3
-_LANDS = {
-    Pool.ACTIVE: "active",
-    Pool.BACKOFF: "backoff",
-    Pool.ERROR_BACKOFF: "backoff",
-    Pool.PARKED: "unschedulable",
+_POOL_NAMES = {
+    SubQueue.ACTIVE: "active",
+    SubQueue.BACKOFF: "backoff",
+    SubQueue.ERROR_BACKOFF: "backoff",
+    SubQueue.UNSCHEDULABLE: "unschedulable",
 }
-_STRENGTH = ("Skip", "error", "Queue")
+_HINT_ORDER = ("Skip", "error", "Queue")
 
 
 def answer_hints(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:
     """How the pod was rejected, and what each event did."""
-    start = _Story(scenario, registry)
+    start = _PodHistory(scenario, registry)
     decision = start.try_pod()
-    start.come_back(decision)
+    start.requeue(decision)
     return {
         "name": scenario.get("name", ""),
         "rejected": start.rejection(decision),
-        "events": [_Story(scenario, registry).with_event(event) for event in scenario["events"]],
+        "events": [_PodHistory(scenario, registry).with_event(event) for event in scenario["events"]],
     }
 
 
-class _Story:
+class _PodHistory:
     """One pod, from its creation on."""
 
     def __init__(self, scenario: dict[str, Any], registry: Registry) -> None:
-        self._clock = ManualClock(LATER)
-        self._engine = engine(scenario, registry, clock=self._clock)
-        (self._pod,) = objects(scenario, "pending", Pod)
-        self._queue = _ListeningQueue.listening(self._engine, self._pod.uid, self._clock)
-        self._routing = Routing(self._engine, self._queue)
-        self._popped: QueuedPod | None = None
-        for pod in (*objects(scenario, "pods", Pod), self._pod):
+        self._clock = ManualClock(NOW)
+        self._engine = build_scenario_engine(scenario, registry, clock=self._clock)
+        (self._pod,) = decode_objects(scenario, "pending", Pod)
+        self._queue = _RecordingQueue.for_pod(self._engine, self._pod.uid, self._clock)
+        self._routing = EventHandlers(self._engine, self._queue)
+        self._popped: QueuedPodInfo | None = None
+        for pod in (*decode_objects(scenario, "pods", Pod), self._pod):
             if not pod.spec.node_name:
-                self._routing.follow(None, pod)
+                self._routing.handle(None, pod)
 
-    def try_pod(self) -> Decision | None:
+    def try_pod(self) -> SchedulingDecision | None:
         """The attempt; None where the pod is not let in."""
         self._clock.advance(REJECTED_AFTER_S)
         self._popped = self._queue.pop()
         return None if self._popped is None else self._engine.try_pod(self._popped.pod)
 
-    def come_back(self, decision: Decision | None) -> None:
+    def requeue(self, decision: SchedulingDecision | None) -> None:
         """What follows a failed attempt."""
         if self._popped is not None and decision is not None:
             self._queue.requeue(self._popped, *decision.rejectors)
-            self._queue.nominate(self._popped.info, decision.nominate)
+            self._queue.nominate(self._popped.info, decision.nominated_node_name)
 
-    def rejection(self, decision: Decision | None) -> dict[str, Any]:
-        told: dict[str, Any] = self._whereabouts()
+    def rejection(self, decision: SchedulingDecision | None) -> dict[str, Any]:
+        told: dict[str, Any] = self._queue_state()
         queued = self._queue.get(self._pod.key)
         assert queued is not None
         if queued.unschedulable_plugins:
@@ -90,45 +90,45 @@ class _Story:
     def with_event(self, event: dict[str, Any]) -> dict[str, Any]:
         decision = self.try_pod()
         if not event.get("inFlight"):
-            self.come_back(decision)
+            self.requeue(decision)
         self._clock.advance(event.get("after") or 0.0)
-        self._queue.heard.clear()
-        self._routing.follow(_item(event, "old"), _item(event, "new"))
-        heard = list(self._queue.heard)
+        self._queue.recorded_events.clear()
+        self._routing.handle(_item(event, "old"), _item(event, "new"))
+        heard = list(self._queue.recorded_events)
         if event.get("inFlight"):
-            self.come_back(decision)
-        return {"events": heard} | self._whereabouts()
+            self.requeue(decision)
+        return {"events": heard} | self._queue_state()
 
-    def _whereabouts(self) -> dict[str, Any]:
+    def _queue_state(self) -> dict[str, Any]:
         queued = self._queue.get(self._pod.key)
         if queued is None or queued.pool is None:
             return {"lands": "gone"}
-        told: dict[str, Any] = {"lands": _LANDS[queued.pool]}
+        told: dict[str, Any] = {"lands": _POOL_NAMES[queued.pool]}
         if queued.gated_by:
             told["gatedBy"] = queued.gated_by
         return told
 
 
-class _ListeningQueue(SchedulingQueue):
+class _RecordingQueue(SchedulingQueue):
     """A queue that writes down what reaches one pod."""
 
-    heard: list[dict[str, Any]]
+    recorded_events: list[dict[str, Any]]
     _engine: PodEngine
     _uid: str
 
     @classmethod
-    def listening(cls, one: PodEngine, uid: str, clock: ManualClock) -> _ListeningQueue:
-        queue = queue_for(one, cls, clock=clock)
-        queue.heard, queue._engine, queue._uid = [], one, uid
+    def for_pod(cls, one: PodEngine, uid: str, clock: ManualClock) -> _RecordingQueue:
+        queue = new_queue(one, cls, clock=clock)
+        queue.recorded_events, queue._engine, queue._uid = [], one, uid
         return queue
 
     def update(self, old: Pod, new: Pod) -> None:
         if new.uid == self._uid:
-            for event in pod_changes(old, new):
-                self._hear(event, old, new)
+            for event in pod_update_events(old, new):
+                self._record_event(event, old, new)
         super().update(old, new)
 
-    def moving(
+    def move_in_slices(
         self,
         event: ClusterEvent,
         old: KubeObject | None = None,
@@ -137,33 +137,33 @@ class _ListeningQueue(SchedulingQueue):
         at_most: int | None = None,
         spare_own: bool = False,
     ) -> Iterator[int]:
-        self._hear(event, old, new, at_most)
-        return super().moving(event, old, new, at_most=at_most, spare_own=spare_own)
+        self._record_event(event, old, new, at_most)
+        return super().move_in_slices(event, old, new, at_most=at_most, spare_own=spare_own)
 
-    def _hear(
+    def _record_event(
         self, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None, at_most: int | None = None
     ) -> None:
         pod = self._engine.pending.get(self._uid)
         if pod is None:
             return
-        told: dict[str, Any] = {"event": event.name, "hints": _opinions(self.hints, pod, event, old, new)}
+        told: dict[str, Any] = {"event": event.name, "hints": _hint_results(self.hints, pod, event, old, new)}
         if at_most is not None and pod.priority > at_most:
             told["excluded"] = True
-        self.heard.append(told)
+        self.recorded_events.append(told)
 
 
-def _opinions(
+def _hint_results(
     table: HintTable, pod: Pod, event: ClusterEvent, old: KubeObject | None, new: KubeObject | None
 ) -> dict[str, str]:
     """What every plugin with a registration for the event says, whether it rejected the pod or not."""
     said: dict[str, str] = {}
     for registration in table.matching(pod.scheduler_name, event):
-        hint = registration.cure.hint
+        hint = registration.event_with_hint.hint
         try:
-            word = Hint.QUEUE.value if hint is None else hint(pod, old, new).value
+            word = QueueingHint.QUEUE.value if hint is None else hint(pod, old, new).value
         except Exception:
             word = "error"
-        said[registration.plugin] = max(said.get(registration.plugin, "Skip"), word, key=_STRENGTH.index)
+        said[registration.plugin] = max(said.get(registration.plugin, "Skip"), word, key=_HINT_ORDER.index)
     return dict(sorted(said.items()))
 
 

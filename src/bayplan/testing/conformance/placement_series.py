@@ -10,29 +10,29 @@ import numpy as np
 from bayplan.cache import Cache
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.status import Code
-from bayplan.framework.equivalence.class_evaluation import Standing
+from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector, NodeTable, Snapshot
-from bayplan.testing.conformance.scenario_cluster import engine
+from bayplan.testing.conformance.scenario_cluster import build_scenario_engine
 
-LARGEST_TOLD = 16
+MAX_NODES_WITH_TOTALS = 16
 """Clusters up to this size tell every total."""
 
 
 def answer_series(scenario: dict[str, Any], registry: Registry, *, share: bool = True) -> dict[str, Any]:
     """Where each scheduled pod goes. `share`: pods that are alike share their evaluation, as they do in earnest."""
-    series = _Series(engine(scenario, registry, share=share))
+    series = _PlacementSeries(build_scenario_engine(scenario, registry, share=share))
     for step in scenario["steps"]:
         series.take(step)
     return {"name": scenario.get("name", ""), "placed": series.placed}
 
 
-class _Series:
+class _PlacementSeries:
     def __init__(self, one: PodEngine) -> None:
         self.placed: list[dict[str, Any]] = []
         self._engine = one
@@ -56,25 +56,25 @@ class _Series:
     def _schedule(self, pod: Pod) -> dict[str, Any]:
         framework = self._engine.framework(pod.scheduler_name)
         cycle = self._engine.begin(pod)
-        standing = self._engine.standing(cycle)
+        standing = self._engine.class_evaluation(cycle)
         if standing is not None:
             return self._schedule_shared(framework, cycle, standing)
-        outcome = framework.filtering.pre_filter(cycle)
+        outcome = framework.filter_points.pre_filter(cycle)
         if outcome.status.code is Code.ERROR:
             return {"pod": pod.key, "message": outcome.status.message}
-        diagnosis = framework.filtering.diagnose(cycle, outcome)
+        diagnosis = framework.filter_points.run_filters(cycle, outcome)
         rows = np.flatnonzero(diagnosis.rows_with(Code.SUCCESS))
         if not len(rows):
             return {"pod": pod.key, "message": diagnosis.sentence()}
         nodes = NodeTable(cycle.snapshot.nodes, rows)
-        return self._place(framework, cycle, nodes, framework.scoring.score(cycle, nodes).total)
+        return self._place(framework, cycle, nodes, framework.score_points.score(cycle, nodes).total)
 
-    def _schedule_shared(self, framework: Framework, cycle: Cycle, standing: Standing) -> dict[str, Any]:
+    def _schedule_shared(self, framework: Framework, cycle: Cycle, standing: ClassEvaluation) -> dict[str, Any]:
         """The same from what pods like this one know already."""
         if not standing.feasible.any():
             return {"pod": cycle.pod.key, "message": standing.diagnosis().sentence()}
-        standing.lend(cycle)
-        nodes = cycle.snapshot.table.narrowed(standing.feasible)
+        standing.lend_state(cycle)
+        nodes = cycle.snapshot.table.restricted_to(standing.feasible)
         return self._place(framework, cycle, nodes, standing.scores().total)
 
     def _place(self, framework: Framework, cycle: Cycle, nodes: NodeTable, total: IntVector) -> dict[str, Any]:
@@ -84,11 +84,11 @@ class _Series:
         told: dict[str, Any] = {"pod": cycle.pod.key, "node": tied[0], "score": best}
         if len(tied) > 1:
             told["tie"] = True
-        if len(cycle.snapshot) <= LARGEST_TOLD:
+        if len(cycle.snapshot) <= MAX_NODES_WITH_TOTALS:
             told["total"] = {name: int(total[position]) for position, name in enumerate(names)}
         if self._depends_on_history(framework, cycle, dict(zip(names, total.tolist(), strict=True))):
             told["history"] = True
-        placed = self._engine.commit(framework, cycle, Decision(tied[0], nodes=nodes))
+        placed = self._engine.commit(framework, cycle, SchedulingDecision(tied[0], nodes=nodes))
         if placed.node is not None:
             self._pods[cycle.pod.key] = cycle.pod.bound_to(tied[0])
         return told
@@ -97,10 +97,10 @@ class _Series:
         """Whether a snapshot made anew would have scored otherwise: image counts are as old as their row, and the
         size of an image is what the first node said that ever reported it."""
         anew = Cycle(cycle.info, self._snapshot_anew())
-        outcome = framework.filtering.pre_filter(anew)
-        diagnosis = framework.filtering.diagnose(anew, outcome)
+        outcome = framework.filter_points.pre_filter(anew)
+        diagnosis = framework.filter_points.run_filters(anew, outcome)
         nodes = NodeTable(anew.snapshot.nodes, np.flatnonzero(diagnosis.rows_with(Code.SUCCESS)))
-        return totals != dict(zip(nodes.names, framework.scoring.score(anew, nodes).total.tolist(), strict=True))
+        return totals != dict(zip(nodes.names, framework.score_points.score(anew, nodes).total.tolist(), strict=True))
 
     def _snapshot_anew(self) -> Snapshot:
         """The cluster with images as a cache would see them that met all nodes just now, by name."""
@@ -110,7 +110,7 @@ class _Series:
             fresh.add_node(node)
         newcomer = fresh.snapshot().nodes
         for row, name in enumerate(snapshot.nodes.names):
-            snapshot.nodes.see_images(row, newcomer.images[newcomer.index[name]])
+            snapshot.nodes.set_images(row, newcomer.images[newcomer.index[name]])
         return snapshot
 
     def _drop(self, key: str) -> None:

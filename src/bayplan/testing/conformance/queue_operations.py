@@ -11,16 +11,16 @@ from typing import Any
 from bayplan.clock import ManualClock
 from bayplan.errors import ObjectError
 from bayplan.framework.api.events import (
-    ACTION_WORDS,
-    Action,
+    ACTION_NAMES,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Resource,
-    nothing,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    no_hint_key,
 )
 from bayplan.framework.api.status import SUCCESS, Status, unresolvable
-from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.nominator import Nominator
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import DEFAULT_SCHEDULER_NAME, Pod
 from bayplan.objects.kinds import convert
@@ -28,48 +28,48 @@ from bayplan.objects.meta import KubeObject
 from bayplan.plugins.priority_sort import PrioritySort
 from bayplan.plugins.scheduling_gates import SchedulingGates
 from bayplan.queue import (
-    Pool,
     QueueProfile,
     SchedulingQueue,
+    SubQueue,
     hints,
 )
 from bayplan.snapshot import PodInfo
 
-HOLD = "Hold"
-_ACTIONS = {word: action for action, word in ACTION_WORDS.items()}
+HOLD_LABEL = "Hold"
+_ACTIONS = {word: action for action, word in ACTION_NAMES.items()}
 _GATES = SchedulingGates()
 
 
 def answer_queue(scenario: dict[str, Any], registry: Registry) -> dict[str, Any]:  # noqa: ARG001
     """The state of the queue after each operation. The scenario brings its own plugins."""
-    run = _Run(scenario.get("plugins") or ())
-    with _unmoved_by_failing_hints():
+    run = _QueueRun(scenario.get("plugins") or ())
+    with _silence_hint_errors():
         return {"name": scenario.get("name", ""), "steps": [run.take(op) for op in scenario["ops"]]}
 
 
 @contextmanager
-def _unmoved_by_failing_hints() -> Iterator[None]:
+def _silence_hint_errors() -> Iterator[None]:
     """Hints that fail are part of the scenarios; nobody has to be warned of them."""
-    hints.log.addFilter(_drops)
+    hints.log.addFilter(_is_hint_error)
     try:
         yield
     finally:
-        hints.log.removeFilter(_drops)
+        hints.log.removeFilter(_is_hint_error)
 
 
-def _drops(record: logging.LogRecord) -> bool:  # noqa: ARG001
+def _is_hint_error(record: logging.LogRecord) -> bool:  # noqa: ARG001
     return False
 
 
-class _Run:
+class _QueueRun:
     def __init__(self, plugins: Any) -> None:
         self._clock = ManualClock()
         self._start = self._clock.now()
         self._pods: dict[str, Pod] = {}  # by uid: what was added and neither deleted nor bound
         self._flying: dict[str, Any] = {}  # by uid: popped pods
-        self._nominations = NominationLedger()
+        self._nominations = Nominator()
         self._queue = SchedulingQueue(
-            {DEFAULT_SCHEDULER_NAME: QueueProfile(_cures(plugins), _gate)},
+            {DEFAULT_SCHEDULER_NAME: QueueProfile(_events_to_register(plugins), _gate)},
             PrioritySort().sort_key,
             clock=self._clock,
             pods=self._pods,
@@ -86,8 +86,8 @@ class _Run:
             "fail": self._fail,
             "done": self._done,
             "event": self._event,
-            "flushBackoff": lambda _: _drain(self._queue.flushing_backoff()),
-            "flushUnschedulable": lambda _: _drain(self._queue.flushing_parked()),
+            "flushBackoff": lambda _: _drain(self._queue.flush_backoff()),
+            "flushUnschedulable": lambda _: _drain(self._queue.flush_unschedulable()),
         }
 
     def take(self, op: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class _Run:
     def _denominate(self, op: dict[str, Any]) -> None:
         pod = self._named(op)
         if pod is not None:
-            self._nominations.withdraw(pod.uid)
+            self._nominations.delete_nomination(pod.uid)
 
     def _pop(self, op: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         queued = self._queue.pop()
@@ -158,7 +158,7 @@ class _Run:
         return {"pod": queued.pod.name}
 
     def _event(self, op: dict[str, Any]) -> None:
-        self._queue.move_all(ClusterEvent(op["resource"], _ACTIONS[op["action"]]), at_most=op.get("priority"))
+        self._queue.move_all_on_event(ClusterEvent(op["resource"], _ACTIONS[op["action"]]), at_most=op.get("priority"))
 
     def _named(self, op: dict[str, Any]) -> Pod | None:
         return next((pod for pod in self._pods.values() if pod.name == op["name"]), None)
@@ -171,11 +171,11 @@ class _Run:
 
     def _state(self) -> dict[str, Any]:
         queue = self._queue
-        parked = sorted(queue.listing(Pool.PARKED), key=lambda each: each.pod.name)
+        parked = sorted(queue.pods_in(SubQueue.UNSCHEDULABLE), key=lambda each: each.pod.name)
         return {
-            "active": [each.pod.name for each in queue.listing(Pool.ACTIVE)],
-            "backoff": self._backing_off(Pool.BACKOFF),
-            "errorBackoff": sorted(self._backing_off(Pool.ERROR_BACKOFF), key=lambda each: str(each["pod"])),
+            "active": [each.pod.name for each in queue.pods_in(SubQueue.ACTIVE)],
+            "backoff": self._backing_off(SubQueue.BACKOFF),
+            "errorBackoff": sorted(self._backing_off(SubQueue.ERROR_BACKOFF), key=lambda each: str(each["pod"])),
             "unschedulable": [each.pod.name for each in parked if not each.gated_by],
             "gated": {each.pod.name: each.gated_by for each in parked if each.gated_by},
             "inFlight": sorted(pod.name for pod in queue.in_flight()),
@@ -185,10 +185,10 @@ class _Run:
             },
         }
 
-    def _backing_off(self, pool: Pool) -> list[dict[str, Any]]:
+    def _backing_off(self, pool: SubQueue) -> list[dict[str, Any]]:
         return [
-            {"pod": each.pod.name, "until": self._milliseconds(self._queue.backs_off_until(each))}
-            for each in self._queue.listing(pool)
+            {"pod": each.pod.name, "until": self._milliseconds(self._queue.backoff_expires_at(each))}
+            for each in self._queue.pods_in(pool)
         ]
 
     def _milliseconds(self, moment: datetime) -> int:
@@ -207,7 +207,7 @@ def _gate(pod: Pod, first: str) -> Status:
     """SchedulingGates and a plugin that holds pods with a label; whoever holds the pod already is asked first."""
     refusals = {
         SchedulingGates.name: _GATES.pre_enqueue(pod),
-        HOLD: unresolvable("held") if pod.labels.get("hold") == "yes" else None,
+        HOLD_LABEL: unresolvable("held") if pod.labels.get("hold") == "yes" else None,
     }
     for plugin in sorted(refusals, key=lambda name: name != first):
         refusal = refusals[plugin]
@@ -216,10 +216,13 @@ def _gate(pod: Pod, first: str) -> Status:
     return SUCCESS
 
 
-def _cures(plugins: Any) -> dict[str, tuple[Cure, ...]]:
-    cures: dict[str, tuple[Cure, ...]] = {SchedulingGates.name: SchedulingGates.cured_by, HOLD: ()}
+def _events_to_register(plugins: Any) -> dict[str, tuple[ClusterEventWithHint, ...]]:
+    cures: dict[str, tuple[ClusterEventWithHint, ...]] = {
+        SchedulingGates.name: SchedulingGates.cured_by,
+        HOLD_LABEL: (),
+    }
     for entry in plugins:
-        action = Action(0)
+        action = ActionType(0)
         for word in entry["actions"]:
             action |= _ACTIONS[word]
         cure = _ANSWERS[entry["answer"]](entry["resource"], action)
@@ -227,29 +230,29 @@ def _cures(plugins: Any) -> dict[str, tuple[Cure, ...]]:
     return cures
 
 
-def _says_queue(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
-    return Hint.QUEUE
+def _queue_hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
+    return QueueingHint.QUEUE
 
 
-def _says_skip(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
-    return Hint.SKIP
+def _skip_hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
+    return QueueingHint.SKIP
 
 
-def _breaks(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+def _failing_hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
     raise ValueError("the hint of this scenario fails")
 
 
-def _looks_at_label(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
-    return Hint.QUEUE if pod.labels.get("wake") == "yes" else Hint.SKIP
+def _label_hint(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> QueueingHint:  # noqa: ARG001
+    return QueueingHint.QUEUE if pod.labels.get("wake") == "yes" else QueueingHint.SKIP
 
 
 def _label(pod: Pod) -> str:
     return pod.labels.get("wake", "")
 
 
-_ANSWERS: dict[str, Callable[[Resource | str, Action], Cure]] = {
-    "Queue": lambda resource, action: Cure(resource, action, _says_queue, nothing),
-    "Skip": lambda resource, action: Cure(resource, action, _says_skip, nothing),
-    "Error": lambda resource, action: Cure(resource, action, _breaks, nothing),
-    "Label": lambda resource, action: Cure(resource, action, _looks_at_label, _label),
+_ANSWERS: dict[str, Callable[[EventResource | str, ActionType], ClusterEventWithHint]] = {
+    "Queue": lambda resource, action: ClusterEventWithHint(resource, action, _queue_hint, no_hint_key),
+    "Skip": lambda resource, action: ClusterEventWithHint(resource, action, _skip_hint, no_hint_key),
+    "Error": lambda resource, action: ClusterEventWithHint(resource, action, _failing_hint, no_hint_key),
+    "Label": lambda resource, action: ClusterEventWithHint(resource, action, _label_hint, _label),
 }

@@ -13,30 +13,30 @@ from bayplan.testing.conformance.configurations_answer import answer_configurati
 from bayplan.testing.conformance.hint_events import answer_hints
 from bayplan.testing.conformance.placement_series import answer_series
 from bayplan.testing.conformance.queue_operations import answer_queue
-from bayplan.testing.conformance.scenario_file import Line, LineKind
+from bayplan.testing.conformance.scenario_file import ScenarioKind, ScenarioLine
 
-_ANSWERERS: dict[LineKind, Callable[[dict[str, Any], Registry], dict[str, Any]]] = {
-    LineKind.ATTEMPT: answer_attempts,
-    LineKind.CONFIGURATION: answer_configuration,
-    LineKind.SERIES: answer_series,
-    LineKind.HINTS: answer_hints,
-    LineKind.QUEUE: answer_queue,
+_RUNNERS: dict[ScenarioKind, Callable[[dict[str, Any], Registry], dict[str, Any]]] = {
+    ScenarioKind.ATTEMPT: answer_attempts,
+    ScenarioKind.CONFIGURATION: answer_configuration,
+    ScenarioKind.SERIES: answer_series,
+    ScenarioKind.HINTS: answer_hints,
+    ScenarioKind.QUEUE: answer_queue,
 }
 
 
-def answer(line: Line, registry: Registry) -> dict[str, Any]:
+def run_scenario(line: ScenarioLine, registry: Registry) -> dict[str, Any]:
     """The answer in the format of `expected`; a line that cannot be answered gets a `failure` that says why."""
     if line.fault:
         return _failure(line, line.fault)
     try:
-        if line.kind is LineKind.BATCH:
+        if line.kind is ScenarioKind.BATCH:
             return answer_session(line.scenario, registry, exact=line.exact is not False, varying=line.varying)
-        return _ANSWERERS[line.kind](line.scenario, registry)
+        return _RUNNERS[line.kind](line.scenario, registry)
     except BayplanError as fault:
         return _failure(line, str(fault))
     except Exception as bug:  # one scenario that breaks us must not cost the answers to the others
         return _failure(line, f"Bayplan broke on it, {type(bug).__name__}: {bug}; please report the scenario")
 
 
-def _failure(line: Line, sentence: str) -> dict[str, Any]:
+def _failure(line: ScenarioLine, sentence: str) -> dict[str, Any]:
     return {"name": line.name, "failure": sentence}

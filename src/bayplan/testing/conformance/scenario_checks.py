@@ -24,23 +24,23 @@ _WORDS: dict[type, str] = {dict: "an object", str: "a text"}
 _FORMAT = "see docs/conformance.md for the format"
 
 
-def fault(scenario: dict[str, Any]) -> str | None:
+def scenario_error(scenario: dict[str, Any]) -> str | None:
     """The first thing that is wrong, as a sentence; None where nothing is."""
-    return next(_faults(scenario), None)
+    return next(_scenario_errors(scenario), None)
 
 
-def _faults(scenario: dict[str, Any]) -> Iterator[str]:
+def _scenario_errors(scenario: dict[str, Any]) -> Iterator[str]:
     for key in ("name", "config"):
         if not isinstance(scenario.get(key) or "", str):
             yield f"{key} is not a text; {_FORMAT}"
     for key, value in scenario.items():
         if key.lower() in _LISTS and value is not None:
-            yield from _list_faults(key, value)
+            yield from _list_errors(key, value)
     for number, step in enumerate(scenario.get("steps") or ()):
-        yield from _step_faults(f"steps[{number}]", step)
+        yield from _step_errors(f"steps[{number}]", step)
 
 
-def _list_faults(key: str, value: Any) -> Iterator[str]:
+def _list_errors(key: str, value: Any) -> Iterator[str]:
     if not isinstance(value, list):
         yield f"{key} is not a list; {_FORMAT}"
         return
@@ -49,7 +49,7 @@ def _list_faults(key: str, value: Any) -> Iterator[str]:
             yield f"{key}[{number}] is not an object; {_FORMAT}"
 
 
-def _step_faults(where: str, step: dict[str, Any]) -> Iterator[str]:
+def _step_errors(where: str, step: dict[str, Any]) -> Iterator[str]:
     actions = [key for key in step if key in _STEPS]
     unknown = [key for key in step if key not in _STEPS and not (key == "labels" and "relabel" in step)]
     if unknown or len(actions) != 1:

@@ -20,35 +20,35 @@ from bayplan.snapshot import NodeColumns, RowVector
 
 T = TypeVar("T", bound=KubeObject)
 
-LATER = datetime(2027, 1, 1, tzinfo=UTC)
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
 """After everything that a scenario tells: a pod that has not started is younger than all that have."""
 
 _KIND_OF_LIST = {kind.plural: kind.struct for kind in reversed(KINDS) if kind.struct not in (Node, Pod)}
 """Lists of a scenario, in lower case, by the kind of what they hold; nodes and pods are entered by hand."""
 
 
-def objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
+def decode_objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
     """The objects of one list of the scenario."""
     return [convert(raw, struct) for raw in scenario.get(key) or ()]
 
 
-def configuration(scenario: dict[str, Any], registry: Registry) -> Configuration:
+def load_scenario_configuration(scenario: dict[str, Any], registry: Registry) -> Configuration:
     """The scenario's configuration, or the default one."""
     text = scenario.get("config")
     kinds = registry.args_kinds
     return load_default(args_kinds=kinds) if text is None else load(text, args_kinds=kinds)
 
 
-def filled_cache(scenario: dict[str, Any]) -> Cache:
+def build_scenario_cache(scenario: dict[str, Any]) -> Cache:
     """A cache that has seen every object of the scenario."""
     cache = Cache()
-    for node in objects(scenario, "nodes", Node):
+    for node in decode_objects(scenario, "nodes", Node):
         cache.add_node(node)
     for key in scenario:
         struct = _KIND_OF_LIST.get(key.lower())
-        for item in objects(scenario, key, struct) if struct is not None else ():
-            cache.put(item)
-    for pod in objects(scenario, "pods", Pod):
+        for item in decode_objects(scenario, key, struct) if struct is not None else ():
+            cache.upsert(item)
+    for pod in decode_objects(scenario, "pods", Pod):
         if pod.spec.node_name:
             cache.add_pod(pod)
     return cache
@@ -60,15 +60,15 @@ def first_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
     return names.index(min(names))
 
 
-def engine(
+def build_scenario_engine(
     scenario: dict[str, Any], registry: Registry, *, share: bool = True, clock: ManualClock | None = None
 ) -> PodEngine:
     """An engine on the scenario's cluster; of equally good nodes it takes the first by name."""
     return PodEngine(
-        configuration(scenario, registry),
+        load_scenario_configuration(scenario, registry),
         registry,
-        filled_cache(scenario),
-        clock=clock or ManualClock(LATER),
+        build_scenario_cache(scenario),
+        clock=clock or ManualClock(NOW),
         chance=random.Random(0),
         tie_break=first_by_name,
         share=share,

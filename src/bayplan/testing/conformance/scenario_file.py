@@ -21,7 +21,7 @@ _FORMAT = "see docs/conformance.md for the format"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-class LineKind(Enum):
+class ScenarioKind(Enum):
     """What a line asks for; it follows from the keys that the line has."""
 
     ATTEMPT = "one attempt"
@@ -33,7 +33,7 @@ class LineKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScenarioLine:
     """One scenario, and what the real scheduler said of it (None: nobody asked)."""
 
     number: int
@@ -55,17 +55,17 @@ class Line:
         return next(iter(self.name.replace("-", " ").split()), "line")
 
     @property
-    def kind(self) -> LineKind:
+    def kind(self) -> ScenarioKind:
         if self.exact is not None:
-            return LineKind.BATCH
-        for key, kind in (("events", LineKind.HINTS), ("ops", LineKind.QUEUE), ("steps", LineKind.SERIES)):
+            return ScenarioKind.BATCH
+        for key, kind in (("events", ScenarioKind.HINTS), ("ops", ScenarioKind.QUEUE), ("steps", ScenarioKind.SERIES)):
             if key in self.scenario:
                 return kind
         has_cluster = not self.scenario.keys().isdisjoint(("nodes", "pods", "pending"))
-        return LineKind.ATTEMPT if has_cluster else LineKind.CONFIGURATION
+        return ScenarioKind.ATTEMPT if has_cluster else ScenarioKind.CONFIGURATION
 
 
-def read_lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path) -> Iterator[ScenarioLine]:
     """The lines of a file; one that cannot be understood has a `fault`, a file that cannot is an `ObjectError`."""
     try:
         with _open(path) as stream:
@@ -85,21 +85,21 @@ def _open(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))
 
 
-def _line(number: int, text: bytes) -> Line:
+def _line(number: int, text: bytes) -> ScenarioLine:
     try:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        return Line(number, {}, None, fault=f"the line is not JSON: {fault}; {_FORMAT}")
+        return ScenarioLine(number, {}, None, fault=f"the line is not JSON: {fault}; {_FORMAT}")
     scenario = raw.get("scenario") if isinstance(raw, dict) else None
     if not isinstance(scenario, dict):
-        return Line(number, {}, None, fault=f'the line has no object "scenario"; {_FORMAT}')
+        return ScenarioLine(number, {}, None, fault=f'the line has no object "scenario"; {_FORMAT}')
     expected, exact = raw.get("expected"), raw.get("exact")
     if not isinstance(expected, dict | None):
-        return Line(number, scenario, None, fault=f"expected is not an object; {_FORMAT}")
+        return ScenarioLine(number, scenario, None, fault=f"expected is not an object; {_FORMAT}")
     if not isinstance(exact, bool | None):
-        return Line(number, scenario, expected, fault=f"exact is not true or false; {_FORMAT}")
+        return ScenarioLine(number, scenario, expected, fault=f"exact is not true or false; {_FORMAT}")
     varying = raw.get("varying") or []
     if not isinstance(varying, list) or not all(isinstance(path, list) for path in varying):
-        return Line(number, scenario, expected, exact, fault=f"varying is not a list of paths; {_FORMAT}")
+        return ScenarioLine(number, scenario, expected, exact, fault=f"varying is not a list of paths; {_FORMAT}")
     paths = tuple(tuple(str(key) for key in path) for path in varying)
-    return Line(number, scenario, expected, exact, paths, fault=scenario_checks.fault(scenario) or "")
+    return ScenarioLine(number, scenario, expected, exact, paths, fault=scenario_checks.scenario_error(scenario) or "")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.harness.apiserver_store import Tree, World, pod
+from support.harness.apiserver_store import ApiserverStore, Tree, pod
 
 PREFIX = "pod-security.kubernetes.io/"
 NEEDED = (
@@ -19,13 +19,13 @@ NEEDED = (
 )
 
 
-def labelled(**labels: str) -> World:
-    world = World()
+def labelled(**labels: str) -> ApiserverStore:
+    world = ApiserverStore()
     relabel(world, **labels)
     return world
 
 
-def relabel(world: World, **labels: str) -> list[str]:
+def relabel(world: ApiserverStore, **labels: str) -> list[str]:
     named = {PREFIX + key.replace("_", "-"): value for key, value in labels.items()}
     write = world.write("Namespace")
 
@@ -33,11 +33,11 @@ def relabel(world: World, **labels: str) -> list[str]:
         metadata = {**live["metadata"], "labels": {**(live["metadata"].get("labels") or {}), **named}}
         return {**live, "metadata": metadata}
 
-    world.writer.revise(write, "default", revision)
+    world.writer.update(write, "default", revision)
     return write.warnings
 
 
-def created(world: World, body: Tree) -> list[str]:
+def created(world: ApiserverStore, body: Tree) -> list[str]:
     write = world.write(body["kind"], body["apiVersion"].rpartition("/")[0])
     world.writer.create(write, deepcopy(body))
     return write.warnings
@@ -91,15 +91,15 @@ def test_who_is_warned_of(labels: dict[str, str], level: str) -> None:
 
 
 def test_a_change_that_matters_to_no_standard_is_not_judged() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(pod("p"))
     relabel(world, enforce="restricted")
-    world.revise("Pod", "p", lambda live: {**live, "metadata": {**live["metadata"], "labels": {"a": "b"}}})
+    world.update("Pod", "p", lambda live: {**live, "metadata": {**live["metadata"], "labels": {"a": "b"}}})
     assert world.place("Pod").get("default", "p") is not None
 
 
 def test_a_stricter_label_tells_which_pods_would_not_be_let_in_again() -> None:
-    world = World()
+    world = ApiserverStore()
     for name in ("b", "a", "c"):
         world.create(pod(name))
     shared = pod("shared")
@@ -120,8 +120,8 @@ def test_a_stricter_label_tells_which_pods_would_not_be_let_in_again() -> None:
 
 
 def test_one_pod_of_each_owner_comes_first_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayplan.apiserver.admission.pod_security._MOST_PODS", 2)
-    world = World()
+    monkeypatch.setattr("bayplan.apiserver.admission.pod_security._MAX_PODS", 2)
+    world = ApiserverStore()
     for number in range(3):
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
         world.create(pod(f"a-{number}", ownerReferences=[reference]))

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from bayplan.admission.webhooks import (
-    DOORS,
+    WEBHOOKS,
+    AdmissionRequest,
     AdmissionSettings,
-    Request,
-    passed,
+    run_webhook,
 )
 from bayplan.apiserver.admission.volcano_webhooks import template_faults
 
 Tree = dict[str, Any]
 GOOD: Tree = {"spec": {"containers": [{"name": "main", "image": "main"}]}}
-JOBS = next(door for door in DOORS if door.path == "/jobs/validate")
+JOBS = next(door for door in WEBHOOKS if door.path == "/jobs/validate")
 
 
 class Around:
@@ -62,7 +62,7 @@ def judged(*templates: Tree) -> str:
     tasks = [{"name": f"t{at}", "replicas": 1, "template": each} for at, each in enumerate(templates)]
     spec = {"queue": "default", "minAvailable": 1, "tasks": tasks}
     job = {"metadata": {"name": "train", "namespace": "default"}, "spec": spec}
-    return passed(JOBS, Request("CREATE", job, None, "train", Around(), AdmissionSettings()))[1]
+    return run_webhook(JOBS, AdmissionRequest("CREATE", job, None, "train", Around(), AdmissionSettings()))[1]
 
 
 def test_a_job_is_refused_for_its_second_task() -> None:

@@ -9,31 +9,31 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.auth.credentials import CredentialsError, find_or_make, read_tokens
-from bayplan.apiserver.auth.rbac import Attributes, Roles, gathered_rules
-from bayplan.apiserver.auth.service_account_tokens import Tokens
-from bayplan.apiserver.requests import User
+from bayplan.apiserver.auth.credentials import CredentialsError, load_or_create, read_tokens
+from bayplan.apiserver.auth.rbac import AuthorizationAttributes, RbacAuthorizer, aggregated_rules
+from bayplan.apiserver.auth.service_account_tokens import ServiceAccountTokens
+from bayplan.apiserver.requests import RequestUser
 from bayplan.clock import ManualClock
-from support.harness.apiserver_store import World
+from support.harness.apiserver_store import ApiserverStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RBAC = "rbac.authorization.k8s.io"
-BOB = User("bob", ("team",))
+BOB = RequestUser("bob", ("team",))
 
 
-def world(rule: dict[str, Any], subject: dict[str, Any], *, cluster_wide: bool = True) -> Roles:
-    made = World()
+def world(rule: dict[str, Any], subject: dict[str, Any], *, cluster_wide: bool = True) -> RbacAuthorizer:
+    made = ApiserverStore()
     where = "Cluster" if cluster_wide else ""
     head = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "r"}}
     made.create({**head, "kind": f"{where}Role", "rules": [rule]})
     ref = {"apiGroup": RBAC, "kind": f"{where}Role", "name": "r"}
     made.create({**head, "kind": f"{where}RoleBinding", "roleRef": ref, "subjects": [subject]})
-    return Roles(made.store)
+    return RbacAuthorizer(made.store)
 
 
 PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 TO_BOB = {"apiGroup": RBAC, "kind": "User", "name": "bob"}
-GET = Attributes("get", resource="pods", namespace="default", name="p")
+GET = AuthorizationAttributes("get", resource="pods", namespace="default", name="p")
 
 
 @pytest.mark.parametrize(
@@ -42,31 +42,37 @@ GET = Attributes("get", resource="pods", namespace="default", name="p")
         pytest.param(PODS, TO_BOB, GET, True, id="by name"),
         pytest.param(PODS, {"apiGroup": RBAC, "kind": "Group", "name": "team"}, GET, True, id="by group"),
         pytest.param(PODS, {"apiGroup": RBAC, "kind": "User", "name": "eve"}, GET, False, id="somebody else"),
-        pytest.param(PODS, TO_BOB, Attributes("delete", resource="pods"), False, id="another verb"),
-        pytest.param(PODS, TO_BOB, Attributes("get", "apps", "pods"), False, id="another group"),
-        pytest.param(PODS, TO_BOB, Attributes("get", resource="pods", subresource="log"), False, id="a part"),
+        pytest.param(PODS, TO_BOB, AuthorizationAttributes("delete", resource="pods"), False, id="another verb"),
+        pytest.param(PODS, TO_BOB, AuthorizationAttributes("get", "apps", "pods"), False, id="another group"),
+        pytest.param(
+            PODS, TO_BOB, AuthorizationAttributes("get", resource="pods", subresource="log"), False, id="a part"
+        ),
         pytest.param(
             {**PODS, "resources": ["*/scale"]},
             TO_BOB,
-            Attributes("get", resource="x", subresource="scale"),
+            AuthorizationAttributes("get", resource="x", subresource="scale"),
             True,
             id="a part of anything",
         ),
         pytest.param({**PODS, "resourceNames": ["q"]}, TO_BOB, GET, False, id="another object"),
         pytest.param(
-            {"nonResourceURLs": ["/m/*"], "verbs": ["get"]}, TO_BOB, Attributes("get", path="/m/x"), True, id="a path"
+            {"nonResourceURLs": ["/m/*"], "verbs": ["get"]},
+            TO_BOB,
+            AuthorizationAttributes("get", path="/m/x"),
+            True,
+            id="a path",
         ),
     ],
 )
-def test_rules(rule: dict[str, Any], subject: dict[str, Any], asked: Attributes, allowed: bool) -> None:
+def test_rules(rule: dict[str, Any], subject: dict[str, Any], asked: AuthorizationAttributes, allowed: bool) -> None:
     assert world(rule, subject).allows(BOB, asked) is allowed
 
 
 def test_a_role_of_a_namespace_ends_with_it() -> None:
     roles = world(PODS, TO_BOB, cluster_wide=False)
     assert roles.allows(BOB, GET)
-    assert not roles.allows(BOB, Attributes("get", resource="pods", namespace="other"))
-    assert not roles.allows(BOB, Attributes("get", resource="pods"))
+    assert not roles.allows(BOB, AuthorizationAttributes("get", resource="pods", namespace="other"))
+    assert not roles.allows(BOB, AuthorizationAttributes("get", resource="pods"))
 
 
 CLAIMS = {
@@ -79,13 +85,13 @@ CLAIMS = {
 
 def test_a_token_stands_for_its_account_while_it_lasts() -> None:
     clock, accounts = ManualClock(), {("default", "a"): "u"}
-    tokens = Tokens("secret", clock.now, lambda namespace, name: accounts.get((namespace, name)))
+    tokens = ServiceAccountTokens("secret", clock.now, lambda namespace, name: accounts.get((namespace, name)))
     token = tokens.issue(CLAIMS)
     found = tokens.user(token)
     assert found is not None
     assert (found.name, found.groups[1]) == ("system:serviceaccount:default:a", "system:serviceaccounts:default")
     assert tokens.user(token[:-2]) is None
-    assert Tokens("another", clock.now, lambda *_: "u").user(token) is None
+    assert ServiceAccountTokens("another", clock.now, lambda *_: "u").user(token) is None
     clock.advance(601)
     assert tokens.user(token) is None
     fresh = tokens.issue({**CLAIMS, "exp": NOW.timestamp() + 6000})
@@ -94,20 +100,20 @@ def test_a_token_stands_for_its_account_while_it_lasts() -> None:
 
 
 def test_credentials_are_made_once_and_are_for_their_owner_alone(tmp_path: Path) -> None:
-    first = find_or_make(tmp_path / "c", ["localhost"], NOW)
+    first = load_or_create(tmp_path / "c", ["localhost"], NOW)
     certificate = first.authority.read_bytes()
-    again = find_or_make(tmp_path / "c", ["localhost"], NOW + timedelta(days=1))
+    again = load_or_create(tmp_path / "c", ["localhost"], NOW + timedelta(days=1))
     assert (again.token, again.authority.read_bytes()) == (first.token, certificate)
     for name in ("token", "server.key"):
         assert stat.S_IMODE((tmp_path / "c" / name).stat().st_mode) == 0o600
-    other = find_or_make(tmp_path / "c", ["localhost", "example.com"], NOW)
+    other = load_or_create(tmp_path / "c", ["localhost", "example.com"], NOW)
     assert (other.token, other.authority.read_bytes() == certificate) == (first.token, False)
 
 
 def test_users_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "tokens.csv"
     path.write_text('t1,ann,u1,"a,b"\nt2,bob,u2\n')
-    assert read_tokens(path) == {"t1": User("ann", ("a", "b"), "u1"), "t2": User("bob", (), "u2")}
+    assert read_tokens(path) == {"t1": RequestUser("ann", ("a", "b"), "u1"), "t2": RequestUser("bob", (), "u2")}
     path.write_text("only-a-token\n")
     with pytest.raises(CredentialsError, match="is no user; write token,user,uid"):
         read_tokens(path)
@@ -125,4 +131,4 @@ def test_a_role_that_is_put_together_of_others_has_each_rule_once_and_not_its_ow
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"part": "yes"}}]},
     }
     others = [role("b", nodes, PODS, part="yes"), role("a", PODS, part="yes"), role("c", nodes, part="no"), whole]
-    assert gathered_rules(whole, others) == [PODS, nodes]
+    assert aggregated_rules(whole, others) == [PODS, nodes]

@@ -19,8 +19,8 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
 from support.harness.apiserver_store import config_map, pod
-from support.harness.async_tests import on_loop, until
-from support.harness.embedded_cluster import STRANGER, served
+from support.harness.async_tests import async_test, wait_until
+from support.harness.embedded_cluster import UNKNOWN_TOKEN, run_embedded_cluster
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -29,63 +29,63 @@ CLIENT_PODS = resource_of(kind_of(Pod))
 MERGE = "application/merge-patch+json"
 
 
-@on_loop
+@async_test
 async def test_without_a_token_nobody_gets_in(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         for path in ("/api", "/apis", PODS, "/openapi/v3"):
-            answer = await cluster.ask("GET", path, Authorization="")
+            answer = await cluster.request("GET", path, Authorization="")
             assert (answer.code, answer.json["reason"]) == (403, "Forbidden"), path
             assert 'User "system:anonymous" cannot' in answer.json["message"]
-        answer = await cluster.ask("GET", PODS, Authorization="Bearer wrong")
+        answer = await cluster.request("GET", PODS, Authorization="Bearer wrong")
         assert (answer.code, answer.json["message"]) == (401, "Unauthorized")
         for path in ("/healthz", "/readyz", "/livez", "/version"):
-            assert (await cluster.ask("GET", path, Authorization="")).code == 200
+            assert (await cluster.request("GET", path, Authorization="")).code == 200
 
 
-@on_loop
+@async_test
 async def test_a_watch_from_before_a_new_start_learns_that_its_version_is_gone(tmp_path: Path) -> None:
     """With nothing kept on disk too: its objects are no more, and no change will ever tell it so."""
     clock = ManualClock()
-    async with served(tmp_path, clock=clock) as cluster:
+    async with run_embedded_cluster(tmp_path, clock=clock) as cluster:
         for number in range(20):
-            await cluster.make(CONFIG_MAPS, config_map(f"old-{number}"))
-        seen = (await cluster.ask("GET", CONFIG_MAPS)).json["metadata"]["resourceVersion"]
+            await cluster.create(CONFIG_MAPS, config_map(f"old-{number}"))
+        seen = (await cluster.request("GET", CONFIG_MAPS)).json["metadata"]["resourceVersion"]
     clock.advance(1.0)
-    async with served(tmp_path, clock=clock) as cluster:
+    async with run_embedded_cluster(tmp_path, clock=clock) as cluster:
         watch = f"{CONFIG_MAPS}?watch=true&resourceVersion={seen}&timeoutSeconds=1"
-        told = (await cluster.ask("GET", watch)).json
+        told = (await cluster.request("GET", watch)).json
     assert (told["type"], told["object"]["code"], told["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
-@on_loop
+@async_test
 async def test_others_may_what_rbac_gives_them(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
-        stranger = {"Authorization": f"Bearer {STRANGER}"}
-        refused = await cluster.ask("GET", PODS, **stranger)
+    async with run_embedded_cluster(tmp_path) as cluster:
+        stranger = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
+        refused = await cluster.request("GET", PODS, **stranger)
         assert refused.json["message"] == (
             'pods is forbidden: User "stranger" cannot list resource "pods" in API group "" in the namespace "default"'
         )
-        assert (await cluster.ask("GET", "/apis", **stranger)).code == 200
+        assert (await cluster.request("GET", "/apis", **stranger)).code == 200
         rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
         rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
-        await cluster.make(f"{rbac}/roles", {"metadata": {"name": "reader"}, "rules": rules})
+        await cluster.create(f"{rbac}/roles", {"metadata": {"name": "reader"}, "rules": rules})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
         binding = {"metadata": {"name": "reader"}, "roleRef": role, "subjects": [subject]}
-        await cluster.make(f"{rbac}/rolebindings", binding)
-        assert (await cluster.ask("GET", PODS, **stranger)).code == 200
-        assert (await cluster.ask("GET", "/api/v1/pods", **stranger)).code == 403
-        assert (await cluster.ask("GET", f"{PODS}/x", **stranger)).code == 403
+        await cluster.create(f"{rbac}/rolebindings", binding)
+        assert (await cluster.request("GET", PODS, **stranger)).code == 200
+        assert (await cluster.request("GET", "/api/v1/pods", **stranger)).code == 403
+        assert (await cluster.request("GET", f"{PODS}/x", **stranger)).code == 403
 
 
-@on_loop
+@async_test
 async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
-        answer = await cluster.ask("GET", PODS, Impersonate_User="bob")
+    async with run_embedded_cluster(tmp_path) as cluster:
+        answer = await cluster.request("GET", PODS, Impersonate_User="bob")
         assert 'User "bob" cannot list' in answer.json["message"]
-        answer = await cluster.ask("GET", PODS, Impersonate_User="bob", Impersonate_Group="system:masters")
+        answer = await cluster.request("GET", PODS, Impersonate_User="bob", Impersonate_Group="system:masters")
         assert answer.code == 200
-        answer = await cluster.ask("GET", PODS, Impersonate_User="bob", Authorization=f"Bearer {STRANGER}")
+        answer = await cluster.request("GET", PODS, Impersonate_User="bob", Authorization=f"Bearer {UNKNOWN_TOKEN}")
         assert answer.json["message"].startswith('users "bob" is forbidden: User "stranger" cannot impersonate')
 
 
@@ -150,53 +150,53 @@ async def test_who_may_can_speak_for_others(tmp_path: Path) -> None:
 def test_nonsense_has_a_status(
     tmp_path: Path, method: str, path: str, body: Any, headers: dict[str, str], code: int, reason: str, message: str
 ) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with served(tmp_path) as cluster:
-            answer = await cluster.ask(method, path, body, **headers)
+        async with run_embedded_cluster(tmp_path) as cluster:
+            answer = await cluster.request(method, path, body, **headers)
             assert answer.code == code, answer.text
             if method != "HEAD":
                 status = answer.json
                 assert (status["kind"], status["status"], status["code"]) == ("Status", "Failure", code)
                 assert status["reason"] == reason
                 assert message in status["message"]
-            assert (await cluster.ask("GET", PODS)).code == 200  # and the server stays up
+            assert (await cluster.request("GET", PODS)).code == 200  # and the server stays up
 
     run()
 
 
-@on_loop
+@async_test
 async def test_paths_that_nobody_serves_have_gos_own_page(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         for path in ("/foo", "/apis/foo.io/v1/things", "/apis/foo.io"):
-            answer = await cluster.ask("GET", path)
+            answer = await cluster.request("GET", path)
             assert (answer.code, answer.text) == (404, "404 page not found\n"), path
 
 
-@on_loop
+@async_test
 async def test_bytes_that_are_no_http(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         for text in (b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
             assert (await cluster.raw(text)).startswith(b"HTTP/1.0 400") or b" 400 " in (await cluster.raw(text))
-        assert (await cluster.ask("GET", "/version")).code == 200
+        assert (await cluster.request("GET", "/version")).code == 200
 
 
 @pytest.mark.parametrize("text", [pytest.param(b"", id="nothing"), pytest.param(b"GET / HTTP/1.1\r\nHo", id="half")])
 def test_connections_that_never_ask_are_closed(tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "FIRST_REQUEST_S", 0.05)
 
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with served(tmp_path) as cluster:
+        async with run_embedded_cluster(tmp_path) as cluster:
             assert await cluster.raw(text) == b""
 
     run()
 
 
-@on_loop
+@async_test
 async def test_a_body_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "BODY_S", 0.05)
-    async with served(tmp_path) as cluster:
+    monkeypatch.setattr(server, "BODY_TIMEOUT_S", 0.05)
+    async with run_embedded_cluster(tmp_path) as cluster:
         token = cluster.cluster.credentials.token
         head = f"POST {PODS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 100\r\n\r\n{{"
         said = await cluster.raw(head.encode())
@@ -204,114 +204,116 @@ async def test_a_body_that_does_not_come(tmp_path: Path, monkeypatch: pytest.Mon
         assert b'"reason":"Timeout"' in said
 
 
-@on_loop
+@async_test
 async def test_it_listens_on_loopback_unless_told_otherwise(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         door = cluster.cluster._http
         assert door is not None
         assert door._listening is not None
         assert {each.getsockname()[0] for each in door._listening.sockets} == {"127.0.0.1"}
 
 
-@on_loop
+@async_test
 async def test_a_watch_that_nobody_reads_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SEND_S", 0.05)
     stopped: list[watch_stream.Watch] = []
     stop = watch_stream.Watch.stop
     monkeypatch.setattr(watch_stream.Watch, "stop", lambda self: (stopped.append(self), stop(self))[1])
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
 
         async def make_large(first: int, last: int) -> None:
             for number in range(first, last):
-                await cluster.make(CONFIG_MAPS, {"metadata": {"name": f"l-{number}"}, "data": {"a": "x" * 500_000}})
+                await cluster.create(CONFIG_MAPS, {"metadata": {"name": f"l-{number}"}, "data": {"a": "x" * 500_000}})
 
         await make_large(0, 48)  # more than the buffers of both ends hold
-        ring, credentials = cluster.cluster.store.place(("", "configmaps")).ring, cluster.cluster.credentials
+        ring, credentials = cluster.cluster.store.committed(("", "configmaps")).watch_cache, cluster.cluster.credentials
         trust = ssl.create_default_context(cafile=str(credentials.authority))
         reader, writer = await asyncio.open_connection("127.0.0.1", cluster.cluster.port, ssl=trust, limit=1024)
         head = f"GET {CONFIG_MAPS}?watch=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {credentials.token}\r\n\r\n"
         writer.write(head.encode())
-        await until(lambda: ring._listeners or stopped)
+        await wait_until(lambda: ring._listeners or stopped)
         await make_large(48, 52)
-        await until(lambda: stopped)
+        await wait_until(lambda: stopped)
         assert not ring._listeners
-        assert (await cluster.ask("GET", "/version")).code == 200
+        assert (await cluster.request("GET", "/version")).code == 200
         assert not reader.at_eof()
         writer.transport.abort()
 
 
-@on_loop
+@async_test
 async def test_a_watch_that_is_left_is_forgotten(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
-        ring = cluster.cluster.store.place(("", "configmaps")).ring
+    async with run_embedded_cluster(tmp_path) as cluster:
+        ring = cluster.cluster.store.committed(("", "configmaps")).watch_cache
         async with cluster.session.get(f"{CONFIG_MAPS}?watch=true") as answer:
             await answer.content.readline()
             assert len(ring._listeners) == 1
-        await until(lambda: not ring._listeners)
+        await wait_until(lambda: not ring._listeners)
 
 
-@on_loop
+@async_test
 async def test_an_object_lives_and_dies(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
-        made = await cluster.make(CONFIG_MAPS, config_map("a"))
+    async with run_embedded_cluster(tmp_path) as cluster:
+        made = await cluster.create(CONFIG_MAPS, config_map("a"))
         assert made["metadata"]["managedFields"][0]["manager"] == "Python"
         path = f"{CONFIG_MAPS}/a"
         stale = {**made, "data": {"a": "c"}, "metadata": {**made["metadata"], "resourceVersion": "1"}}
-        refused = await cluster.ask("PUT", path, stale)
+        refused = await cluster.request("PUT", path, stale)
         assert (refused.code, refused.json["details"]) == (409, {"name": "a", "kind": "configmaps"})
-        changed = (await cluster.ask("PUT", path, {**made, "data": {"a": "c"}})).json
+        changed = (await cluster.request("PUT", path, {**made, "data": {"a": "c"}})).json
         assert (changed["data"], changed["metadata"]["uid"]) == ({"a": "c"}, made["metadata"]["uid"])
-        again = (await cluster.ask("PATCH", path, {"data": {"a": "c"}}, Content_Type=MERGE)).json
+        again = (await cluster.request("PATCH", path, {"data": {"a": "c"}}, Content_Type=MERGE)).json
         assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]  # it changes nothing
-        gone = (await cluster.ask("DELETE", path)).json
+        gone = (await cluster.request("DELETE", path)).json
         assert (gone["kind"], gone["status"]) == ("Status", "Success")
         assert gone["details"] == {"name": "a", "kind": "configmaps", "uid": made["metadata"]["uid"]}
 
 
-@on_loop
+@async_test
 async def test_a_dry_run_leaves_nothing(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
-        tried = await cluster.ask("POST", f"{CONFIG_MAPS}?dryRun=All", config_map("a"))
+    async with run_embedded_cluster(tmp_path) as cluster:
+        tried = await cluster.request("POST", f"{CONFIG_MAPS}?dryRun=All", config_map("a"))
         assert tried.code == 201
         assert "uid" in tried.json["metadata"]
         assert "resourceVersion" not in tried.json["metadata"]
-        assert (await cluster.ask("GET", f"{CONFIG_MAPS}/a")).code == 404
+        assert (await cluster.request("GET", f"{CONFIG_MAPS}/a")).code == 404
 
 
-@on_loop
+@async_test
 async def test_unknown_fields_are_warned_of_and_refused_when_asked(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster:
+    async with run_embedded_cluster(tmp_path) as cluster:
         strange = {**config_map("a"), "foo": 1, "bar": 2}
-        answer = await cluster.ask("POST", CONFIG_MAPS, strange)
+        answer = await cluster.request("POST", CONFIG_MAPS, strange)
         assert answer.headers.getall("Warning") == [
             '299 - "unknown field \\"foo\\""',
             '299 - "unknown field \\"bar\\""',
         ]
-        refused = await cluster.ask("POST", f"{CONFIG_MAPS}?fieldValidation=Strict", strange)
+        refused = await cluster.request("POST", f"{CONFIG_MAPS}?fieldValidation=Strict", strange)
         assert 'strict decoding error: unknown field "foo", unknown field "bar"' in refused.json["message"]
-        quiet = await cluster.ask(
+        quiet = await cluster.request(
             "POST", f"{CONFIG_MAPS}?fieldValidation=Ignore", {**strange, "metadata": {"name": "b"}}
         )
         assert "Warning" not in quiet.headers
-        again = await cluster.ask("POST", CONFIG_MAPS, strange)  # there is one of this name: it is refused, and warned
+        again = await cluster.request(
+            "POST", CONFIG_MAPS, strange
+        )  # there is one of this name: it is refused, and warned
         assert (again.code, len(again.headers.getall("Warning"))) == (409, 2)
 
 
-@on_loop
+@async_test
 async def test_discovery_is_kept_until_a_kind_comes(tmp_path: Path) -> None:
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
-    async with served(tmp_path) as cluster:
-        first = await cluster.ask("GET", "/apis", Accept=accept)
+    async with run_embedded_cluster(tmp_path) as cluster:
+        first = await cluster.request("GET", "/apis", Accept=accept)
         etag = first.headers["Etag"]
         assert first.headers["Content-Type"] == "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-        assert (await cluster.ask("GET", "/apis", Accept=accept, If_None_Match=etag)).code == 304
-        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
-        changed = await cluster.ask("GET", "/apis", Accept=accept, If_None_Match=etag)
+        assert (await cluster.request("GET", "/apis", Accept=accept, If_None_Match=etag)).code == 304
+        await cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
+        changed = await cluster.request("GET", "/apis", Accept=accept, If_None_Match=etag)
         assert changed.code == 200
         assert changed.headers["Etag"] != etag
         groups = {each["metadata"].get("name") for each in changed.json["items"]}
         assert "ex.io" in groups
-        plain = (await cluster.ask("GET", "/apis/ex.io/v1")).json
+        plain = (await cluster.request("GET", "/apis/ex.io/v1")).json
         assert [each["name"] for each in plain["resources"]] == ["widgets", "widgets/status"]
 
 
@@ -328,24 +330,24 @@ def definition() -> dict[str, Any]:
     }
 
 
-@on_loop
+@async_test
 async def test_our_own_client_takes_it_for_a_cluster(tmp_path: Path) -> None:
-    async with served(tmp_path) as cluster, cluster.client() as client:
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
         assert (await client.discover()).server_version == "v1.36.4"
         heard: list[tuple[bool, bool, str]] = []
 
         def handle(old: KubeObject | None, new: KubeObject | None) -> None:
             heard.append((old is not None, new is not None, (new or old).metadata.name))  # type: ignore[union-attr]
 
-        await cluster.make(PODS, pod("a"))
+        await cluster.create(PODS, pod("a"))
         informer = client.informer(CLIENT_PODS, handle)
         running = asyncio.create_task(informer.run())
         await informer.wait_synced()
-        await cluster.make(PODS, pod("b", node="n1"))
-        await until(lambda: len(informer.store) == 2)
+        await cluster.create(PODS, pod("b", node="n1"))
+        await wait_until(lambda: len(informer.store) == 2)
         await client.patch(CLIENT_PODS, {"metadata": {"labels": {"x": "y"}}}, namespace="default", name="b")
         await client.delete(CLIENT_PODS, namespace="default", name="b", grace_s=0)
-        await until(lambda: len(informer.store) == 1)
+        await wait_until(lambda: len(informer.store) == 1)
         assert heard[:3] == [(False, True, "a"), (False, True, "b"), (True, True, "b")]
         assert heard[-1] == (True, False, "b")
         with pytest.raises(NotFound):
@@ -354,16 +356,16 @@ async def test_our_own_client_takes_it_for_a_cluster(tmp_path: Path) -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
-@on_loop
+@async_test
 async def test_objects_outlive_the_server_when_they_are_kept(tmp_path: Path) -> None:
     data = tmp_path / "objects.db"
-    async with served(tmp_path / "a", data=data) as cluster:
-        await cluster.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
-        made = await cluster.make("/apis/ex.io/v1/namespaces/default/widgets", widget("w"))
-    async with served(tmp_path / "a", data=data) as cluster:
-        found = (await cluster.ask("GET", "/apis/ex.io/v1/namespaces/default/widgets/w")).json
+    async with run_embedded_cluster(tmp_path / "a", data=data) as cluster:
+        await cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
+        made = await cluster.create("/apis/ex.io/v1/namespaces/default/widgets", widget("w"))
+    async with run_embedded_cluster(tmp_path / "a", data=data) as cluster:
+        found = (await cluster.request("GET", "/apis/ex.io/v1/namespaces/default/widgets/w")).json
         assert found == made
-        late = await cluster.make(CONFIG_MAPS, config_map("late"))
+        late = await cluster.create(CONFIG_MAPS, config_map("late"))
         assert int(late["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"]) + 1000
 
 
@@ -393,7 +395,7 @@ def test_what_a_start_can_spare_is_not_loaded() -> None:
     ],
 )
 def test_a_version_that_is_to_go_says_so(tmp_path: Path, others: list[dict[str, Any]], told: str) -> None:
-    @on_loop
+    @async_test
     async def ask() -> None:
         kept = {"served": True, "storage": False, "schema": {"openAPIV3Schema": {"type": "object"}}}
         going = {**kept, "name": "v1beta1", "storage": True, "deprecated": True}
@@ -404,12 +406,12 @@ def test_a_version_that_is_to_go_says_so(tmp_path: Path, others: list[dict[str, 
             "versions": [going, *({**kept, **each} for each in others)],
         }
         definition = {"metadata": {"name": "things.ex.io"}, "spec": spec}
-        async with served(tmp_path) as cluster:
-            made = await cluster.ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        async with run_embedded_cluster(tmp_path) as cluster:
+            made = await cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
             assert made.code == 201, made.text
             things = "/apis/ex.io/v1beta1/namespaces/default/things"
             for path, code in ((things, 200), (f"{things}/nobody", 404)):
-                answer = await cluster.ask("GET", path)
+                answer = await cluster.request("GET", path)
                 assert (answer.code, answer.headers.getall("Warning")) == (code, [f'299 - "{told}"'])
 
     ask()

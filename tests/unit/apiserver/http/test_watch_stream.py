@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 
 from bayplan.apiserver.http import server, watch_stream
-from bayplan.apiserver.http.responses import Stream
-from bayplan.apiserver.http.watch_stream import ObjectForm, Watch
+from bayplan.apiserver.http.responses import WatchResponse
+from bayplan.apiserver.http.watch_stream import ObjectFormat, Watch
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.storage.selection_predicate import selection
-from support.harness.apiserver_store import World, config_map, pod
-from support.harness.async_tests import on_loop
+from bayplan.apiserver.storage.selection_predicate import parse_selectors
+from support.harness.apiserver_store import ApiserverStore, config_map, pod
+from support.harness.async_tests import async_test
 
 
-def started(world: World, kind: str = "ConfigMap", *, version: int = 0, labels: str = "", fields: str = "") -> Watch:
+def started(
+    world: ApiserverStore, kind: str = "ConfigMap", *, version: int = 0, labels: str = "", fields: str = ""
+) -> Watch:
     resource = world.kind(kind)
-    watch = Watch(world.place(kind), ObjectForm(resource), selection(resource, "default", labels, fields), resource)
+    watch = Watch(
+        world.place(kind), ObjectFormat(resource), parse_selectors(resource, "default", labels, fields), resource
+    )
     watch.start(version, current=world.store.version, initial=not version)
     return watch
 
@@ -26,7 +30,7 @@ def started(world: World, kind: str = "ConfigMap", *, version: int = 0, labels: 
 async def events(watch: Watch) -> list[Tree]:
     """All that has gathered."""
     found: list[Tree] = []
-    while (lines := await watch.lines(0.0)) is not None:
+    while (lines := await watch.next_lines(0.0)) is not None:
         found += [json.loads(line) for line in lines.splitlines()]
     return found
 
@@ -35,13 +39,13 @@ def told(found: list[Tree]) -> list[tuple[str, str]]:
     return [(each["type"], each["object"]["metadata"]["name"]) for each in found]
 
 
-def labelled(world: World, name: str, **labels: str) -> None:
-    world.revise("ConfigMap", name, lambda live: {**live, "metadata": {**live["metadata"], "labels": labels}})
+def labelled(world: ApiserverStore, name: str, **labels: str) -> None:
+    world.update("ConfigMap", name, lambda live: {**live, "metadata": {**live["metadata"], "labels": labels}})
 
 
-@on_loop
+@async_test
 async def test_what_is_there_comes_first() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(config_map("b"))
     world.create(config_map("a"))
     watch = started(world)
@@ -51,9 +55,9 @@ async def test_what_is_there_comes_first() -> None:
     assert found[0]["object"]["kind"] == "ConfigMap"
 
 
-@on_loop
+@async_test
 async def test_a_watch_goes_on_where_a_list_ended() -> None:
-    world = World()
+    world = ApiserverStore()
     first = world.create(config_map("a"))
     assert first.entry is not None
     world.create(config_map("b"))
@@ -61,9 +65,9 @@ async def test_a_watch_goes_on_where_a_list_ended() -> None:
     assert told(await events(started(world, version=first.entry.version))) == [("ADDED", "b"), ("DELETED", "a")]
 
 
-@on_loop
+@async_test
 async def test_an_object_comes_into_sight_and_goes_out_of_it() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(config_map("a", labels={"color": "blue"}))
     watch = started(world, labels="color=red")
     assert await events(watch) == []
@@ -77,26 +81,26 @@ async def test_an_object_comes_into_sight_and_goes_out_of_it() -> None:
     assert gone["resourceVersion"] == str(world.store.version)  # under the new version
 
 
-@on_loop
+@async_test
 async def test_fields_are_watched_too() -> None:
-    world = World()
+    world = ApiserverStore()
     watch = started(world, "Pod", fields="spec.nodeName=n1")
     world.create(pod("a"))
     world.create(pod("b", node="n1"))
     assert told(await events(watch)) == [("ADDED", "b")]
 
 
-@on_loop
+@async_test
 async def test_a_version_that_is_forgotten_is_an_error_and_the_end() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(config_map("a"))
-    world.store.forget_history()
+    world.store.compact()
     watch = started(world, version=1)
     (error,) = await events(watch)
     assert error["type"] == "ERROR"
     assert (error["object"]["code"], error["object"]["reason"]) == (410, "Expired")
     assert error["object"]["message"] == f"too old resource version: 1 ({world.store.version + 1})"
-    assert watch.cut
+    assert watch.overflowed
 
 
 @pytest.mark.parametrize("bookmarks", [True, False])
@@ -104,11 +108,11 @@ def test_a_watch_that_matches_nothing_gets_a_bookmark_before_its_end(
     monkeypatch: pytest.MonkeyPatch, *, bookmarks: bool
 ) -> None:
     """The next watch starts from it: without it the version would grow old while other objects of the kind change."""
-    monkeypatch.setattr(server, "LAST_BOOKMARK_S", 0.02)
+    monkeypatch.setattr(server, "FINAL_BOOKMARK_S", 0.02)
 
-    @on_loop
+    @async_test
     async def run() -> None:
-        world = World()
+        world = ApiserverStore()
         sent: list[Tree] = []
         watch = started(world, labels="color=red")
         world.create(config_map("a", labels={"color": "blue"}))
@@ -116,7 +120,9 @@ def test_a_watch_that_matches_nothing_gets_a_bookmark_before_its_end(
         async def write(lines: bytes) -> None:
             sent.extend(json.loads(line) for line in lines.splitlines())
 
-        await server.pump(Stream(watch, timeout_s=0.05, bookmarks=bookmarks), write, lambda: world.store.version)
+        await server.send_watch(
+            WatchResponse(watch, timeout_s=0.05, bookmarks=bookmarks), write, lambda: world.store.version
+        )
         versions = {(each["type"], each["object"]["metadata"]["resourceVersion"]) for each in sent}
         assert versions == ({("BOOKMARK", str(world.store.version))} if bookmarks else set())
 
@@ -125,13 +131,13 @@ def test_a_watch_that_matches_nothing_gets_a_bookmark_before_its_end(
 
 @pytest.mark.parametrize("names", [pytest.param([], id="nothing there"), pytest.param(["a", "b"], id="two objects")])
 def test_the_end_of_what_was_there_is_told(names: list[str]) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        world = World()
+        world = ApiserverStore()
         for name in names:
             world.create(config_map(name))
         watch = started(world)
-        watch.end_initial(world.store.version)
+        watch.queue_initial_events_end(world.store.version)
         world.create(config_map("later"))
         found = await events(watch)
         assert [each["type"] for each in found] == [*["ADDED"] * len(names), "BOOKMARK", "ADDED"]
@@ -142,14 +148,14 @@ def test_the_end_of_what_was_there_is_told(names: list[str]) -> None:
     run()
 
 
-@on_loop
+@async_test
 async def test_who_reads_too_slowly_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_stream, "MOST_BYTES", 2000)
-    world = World()
+    monkeypatch.setattr(watch_stream, "MAX_BUFFERED_BYTES", 2000)
+    world = ApiserverStore()
     watch = started(world)
     for number in range(50):
         world.create(config_map(f"c{number}"))
-    assert watch.cut
-    assert await watch.lines(0.0) is None
-    before = len(world.place("ConfigMap").ring._listeners)
+    assert watch.overflowed
+    assert await watch.next_lines(0.0) is None
+    before = len(world.place("ConfigMap").watch_cache._listeners)
     assert before == 0  # the store does not talk to it any more

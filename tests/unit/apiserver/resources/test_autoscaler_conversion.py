@@ -7,8 +7,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from bayplan.apiserver.resources.autoscaler_conversion import to_new, to_old
-from support.harness.apiserver_store import Tree, World
+from bayplan.apiserver.resources.autoscaler_conversion import to_v1, to_v2
+from support.harness.apiserver_store import ApiserverStore, Tree
 
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
 CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
@@ -61,11 +61,11 @@ def autoscaler(*metrics: Tree, **spec: object) -> Tree:
 def test_nothing_is_lost_on_the_way_through_the_first_version(metric: Tree) -> None:
     body = autoscaler(metric, behavior={"scaleDown": {"stabilizationWindowSeconds": 30}})
     body["status"]["conditions"] = [{"type": "AbleToScale", "status": "True"}]
-    assert to_new(to_old(body)) == body
+    assert to_v2(to_v1(body)) == body
 
 
 def test_the_first_version_shows_the_load_of_processors_and_puts_the_rest_aside() -> None:
-    old = to_old(autoscaler(CPU, MEMORY))
+    old = to_v1(autoscaler(CPU, MEMORY))
     assert old["apiVersion"] == "autoscaling/v1"
     assert old["spec"] == {"maxReplicas": 3, "scaleTargetRef": TARGET, "targetCPUUtilizationPercentage": 50}
     aside = json.loads(old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"])
@@ -73,14 +73,14 @@ def test_the_first_version_shows_the_load_of_processors_and_puts_the_rest_aside(
 
 
 def test_an_annotation_that_cannot_be_read_breaks_nothing() -> None:
-    old = to_old(autoscaler(CPU))
+    old = to_v1(autoscaler(CPU))
     old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"] = "{nonsense"
-    assert to_new(old)["spec"]["metrics"] == [CPU]
+    assert to_v2(old)["spec"]["metrics"] == [CPU]
 
 
 def test_each_version_has_the_fields_of_its_own_writers() -> None:
     """Who wrote in the first keeps what it calls by its own names, until somebody changes that in the second."""
-    world = World()
+    world = ApiserverStore()
     newer = world.write("HorizontalPodAutoscaler", "autoscaling", manager="new")
     first = next(each for each in world.resources.stored_in(newer.resource.storage) if each.version == "v1")
     spec = {"maxReplicas": 3, "scaleTargetRef": TARGET, "targetCPUUtilizationPercentage": 50}
@@ -94,7 +94,7 @@ def test_each_version_has_the_fields_of_its_own_writers() -> None:
     def doubled(live: Tree) -> Tree:
         return {**live, "spec": {**live["spec"], "metrics": [MEMORY]}}
 
-    changed = world.writer.revise(replace(newer, manager="new"), "a", doubled).tree
+    changed = world.writer.update(replace(newer, manager="new"), "a", doubled).tree
     assert fields(changed, "old") == ("autoscaling/v1", {"f:maxReplicas", "f:minReplicas", "f:scaleTargetRef"})
     assert fields(changed, "new") == ("autoscaling/v2", {"f:metrics"})
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.resources.kinds import BUILT_IN, Resource, SubResource
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.resources.kinds import BUILT_IN, ServedResource, Subresource
 from bayplan.apiserver.schema import openapi
 from bayplan.apiserver.schema.crd import definitions
-from bayplan.apiserver.schema.crd.custom_type import CustomType
+from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
 from bayplan.apiserver.schema.crd.formats import has_format
-from bayplan.apiserver.schema.decoder import Expected, decode, normalize
+from bayplan.apiserver.schema.decoder import ExpectedKind, decode, normalize
 from bayplan.apiserver.schema.managed_fields import field_sets
-from bayplan.apiserver.schema.managed_fields.managers import Manager, Owned, capped
+from bayplan.apiserver.schema.managed_fields.managers import ManagedFieldSet, Manager, cap_update_managers
 from bayplan.apiserver.schema.managed_fields.server_side_apply import (
     LAST_APPLIED,
     apply,
-    idle,
+    is_no_op,
     track,
 )
 from bayplan.apiserver.schema.patches import json_patch, merge_patch
@@ -32,13 +32,13 @@ from bayplan.apiserver.schema.scalars import (
     canonical_time,
 )
 from bayplan.apiserver.schema.strategic_merge_patch import strategic_patch
-from bayplan.apiserver.schema.types import Type, built_in_types
+from bayplan.apiserver.schema.types import StructType, built_in_types
 
 Tree = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
 
 
-def type_of(group: str, version: str, kind: str) -> Type:
+def type_of(group: str, version: str, kind: str) -> StructType:
     found = built_in_types().of(group, version, kind)
     assert found is not None
     return found
@@ -52,7 +52,7 @@ CONFIG_MAP = type_of("", "v1", "ConfigMap")
 
 
 @pytest.mark.parametrize("resource", BUILT_IN, ids=lambda each: f"{each.api_version} {each.kind}")
-def test_every_served_kind_has_a_type(resource: Resource) -> None:
+def test_every_served_kind_has_a_type(resource: ServedResource) -> None:
     assert built_in_types().of(resource.group, resource.version, resource.kind) is not None
     for sub in resource.subresources:
         group, version = (sub.group, sub.version) if sub.version else (resource.group, resource.version)
@@ -186,19 +186,19 @@ def test_reading_shares_nothing_with_what_was_sent() -> None:
 
 @pytest.mark.parametrize("body", [b'{"metadata":{"annotations":{"a":"x:y:z"}}}', b'{"metadata" : {"name" : "a"} }'])
 def test_colons_in_texts_are_no_repeated_keys(body: bytes) -> None:
-    found = decode(POD, body, "Strict", expected=Expected("", "v1", "Pod"))
+    found = decode(POD, body, "Strict", expected=ExpectedKind("", "v1", "Pod"))
     assert found.warnings == []
 
 
 def test_a_repeated_key_cannot_hide_behind_an_escaped_colon() -> None:
     body = b'{"metadata":{"labels":{"a":"b","a":"c"},"annotations":{"x":"\\u003a"}}}'
-    with pytest.raises(Refusal, match=r'duplicate field "metadata.labels.a"'):
-        decode(POD, body, "Strict", expected=Expected("", "v1", "Pod"))
+    with pytest.raises(StatusError, match=r'duplicate field "metadata.labels.a"'):
+        decode(POD, body, "Strict", expected=ExpectedKind("", "v1", "Pod"))
 
 
 @pytest.mark.parametrize("data", [b"", b"k8s\x00", b"k8s\x00\x0a\xff", b"{}", b"k8s\x00\x0a\x06\x0a\x02v1\x12\x00"])
 def test_broken_protobuf_is_refused(data: bytes) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(StatusError) as refused:
         decode_protobuf(data, built_in_types())
     assert refused.value.code == 400
 
@@ -234,7 +234,7 @@ def test_json_patch_takes_escapes_and_negative_places() -> None:
     live = {"a/b": {"~": [1, 2, 3]}}
     assert json_patch(live, [{"op": "remove", "path": "/a~1b/~0/-1"}]) == {"a/b": {"~": [1, 2]}}
     assert live == {"a/b": {"~": [1, 2, 3]}}
-    with pytest.raises(Refusal):
+    with pytest.raises(StatusError):
         json_patch(live, [{"op": "remove", "path": "/a~1b/~0/9"}])
 
 
@@ -294,7 +294,7 @@ def test_kubectl_may_take_what_its_client_side_apply_left_and_the_annotation_fol
     tracked = track(None, live, manager="kubectl-client-side-apply", api_version="v1", type=CONFIG_MAP, now=NOW)
     live["metadata"]["managedFields"] = tracked
     new = {**applied, "data": {"x": "2"}}
-    with pytest.raises(Refusal, match="Apply failed with 1 conflict"):
+    with pytest.raises(StatusError, match="Apply failed with 1 conflict"):
         apply(live, new, manager="other", force=False, api_version="v1", type=CONFIG_MAP, now=NOW)
     made = apply(live, new, manager="kubectl", force=False, api_version="v1", type=CONFIG_MAP, now=NOW)
     assert made["data"] == {"x": "2"}
@@ -302,8 +302,10 @@ def test_kubectl_may_take_what_its_client_side_apply_left_and_the_annotation_fol
 
 
 def test_more_than_ten_updaters_are_put_together() -> None:
-    managers = {Manager(f"m{at:02}", "Update", "v1"): Owned({f"f:{at}": {}}, "v1", f"t{at:02}") for at in range(13)}
-    left = capped(managers)
+    managers = {
+        Manager(f"m{at:02}", "Update", "v1"): ManagedFieldSet({f"f:{at}": {}}, "v1", f"t{at:02}") for at in range(13)
+    }
+    left = cap_update_managers(managers)
     assert len(left) == 10
     ancient = left[Manager("ancient-changes", "Update", "v1")]
     assert ancient.fields == {"f:0": {}, "f:1": {}, "f:2": {}, "f:3": {}}
@@ -312,8 +314,8 @@ def test_more_than_ten_updaters_are_put_together() -> None:
 def test_a_write_that_only_moves_times_is_idle() -> None:
     entry = {"manager": "m", "operation": "Apply", "time": "1", "fieldsV1": {"f:a": {}}}
     live = {"metadata": {"name": "a", "managedFields": [entry]}, "data": {"x": "1"}}
-    assert idle(live, {**live, "metadata": {"name": "a", "managedFields": [{**entry, "time": "2"}]}})
-    assert not idle(live, {**live, "data": {"x": "2"}})
+    assert is_no_op(live, {**live, "metadata": {"name": "a", "managedFields": [{**entry, "time": "2"}]}})
+    assert not is_no_op(live, {**live, "data": {"x": "2"}})
 
 
 def test_paths_are_told_as_upstream_tells_them() -> None:
@@ -324,9 +326,9 @@ def test_paths_are_told_as_upstream_tells_them() -> None:
 # Custom resources.
 
 
-def widget(schema: Tree, **more: Any) -> CustomType:
+def widget(schema: Tree, **more: Any) -> CustomResourceType:
     root = {"type": "object", "properties": {"spec": schema}}
-    return CustomType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}, **more})
+    return CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}, **more})
 
 
 def test_transition_rules_wait_for_an_old_value() -> None:
@@ -362,7 +364,7 @@ def test_a_deprecated_version_warns() -> None:
 
 def test_a_status_is_checked_alone() -> None:
     root = {"type": "object", "required": ["spec"], "properties": {"status": {"type": "object", "required": ["p"]}}}
-    custom = CustomType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}})
+    custom = CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}})
     assert [each.field for each in custom.faults({"status": {}}, {"status": {"p": 1}}, subresource="status")] == [
         "status.p"
     ]
@@ -380,9 +382,9 @@ def test_a_status_is_checked_alone() -> None:
 def test_names_that_are_taken_are_not_accepted(other: Tree | None, reason: str | None) -> None:
     names = {"plural": "gadgets", "kind": "Gadget", "shortNames": ["gd"]}
     mine: Tree = {"metadata": {"name": "gadgets.ex.io"}, "spec": {"group": "ex.io", "names": names, "versions": []}}
-    definitions.prepare(mine)
+    definitions.set_crd_defaults(mine)
     others = [{"spec": {"group": "ex.io"}, "status": {"acceptedNames": other}}] if other else []
-    conditions = {each["type"]: each for each in definitions.accepted(mine, others, NOW)["conditions"]}
+    conditions = {each["type"]: each for each in definitions.accept_names(mine, others, NOW)["conditions"]}
     assert conditions["Established"]["status"] == ("True" if reason is None else "False")
     assert conditions["NamesAccepted"]["reason"] == (reason or "NoConflicts")
 
@@ -395,13 +397,13 @@ def test_a_storage_version_stays_remembered() -> None:
 
 # OpenAPI.
 
-WIDGETS = Resource(
+WIDGETS = ServedResource(
     group="ex.io",
     version="v1",
     kind="Widget",
     plural="widgets",
     singular="widget",
-    subresources=(SubResource("status", "Widget", ("get", "patch", "update")),),
+    subresources=(Subresource("status", "Widget", ("get", "patch", "update")),),
     definition={"schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object"}}}}},
 )
 

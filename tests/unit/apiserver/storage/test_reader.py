@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.storage.reader import ListOptions, Reader
-from support.harness.apiserver_store import World, config_map, pod
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.storage.reader import ListOptions, ResourceReader
+from support.harness.apiserver_store import ApiserverStore, config_map, pod
 
 
-def listed(world: World, kind: str = "ConfigMap", namespace: str = "", **query: str) -> dict[str, Any]:
-    reader = Reader(world.kind(kind), world.place(kind))
+def listed(world: ApiserverStore, kind: str = "ConfigMap", namespace: str = "", **query: str) -> dict[str, Any]:
+    reader = ResourceReader(world.kind(kind), world.place(kind))
     entries, metadata = reader.page(namespace, ListOptions.of(query), world.store.version)
-    found: dict[str, Any] = json.loads(reader.list_text(entries, metadata))
+    found: dict[str, Any] = json.loads(reader.list_json(entries, metadata))
     return found
 
 
@@ -24,21 +24,21 @@ def names(found: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
+def world() -> ApiserverStore:
+    made = ApiserverStore()
     for name in "abcde":
         made.create(config_map(name, labels={"odd": str("ace".count(name) > 0).lower()}))
     return made
 
 
-def test_a_list_has_the_newest_version_and_items_without_kind(world: World) -> None:
+def test_a_list_has_the_newest_version_and_items_without_kind(world: ApiserverStore) -> None:
     found = listed(world)
     assert (found["kind"], found["apiVersion"]) == ("ConfigMapList", "v1")
     assert found["metadata"] == {"resourceVersion": str(world.store.version)}
     assert "kind" not in found["items"][0]
 
 
-def test_pages_follow_each_other(world: World) -> None:
+def test_pages_follow_each_other(world: ApiserverStore) -> None:
     first = listed(world, limit="2")
     assert (names(first), first["metadata"]["remainingItemCount"]) == (["a", "b"], 3)
     world.create(config_map("z"))
@@ -50,21 +50,21 @@ def test_pages_follow_each_other(world: World) -> None:
     assert "continue" not in last["metadata"]
 
 
-def test_with_a_selector_nobody_counts_the_rest(world: World) -> None:
+def test_with_a_selector_nobody_counts_the_rest(world: ApiserverStore) -> None:
     found = listed(world, limit="1", labelSelector="odd=true")
     assert names(found) == ["a"]
     assert "remainingItemCount" not in found["metadata"]
 
 
-def test_version_zero_ignores_the_limit(world: World) -> None:
+def test_version_zero_ignores_the_limit(world: ApiserverStore) -> None:
     assert len(listed(world, limit="2", resourceVersion="0")["items"]) == 5
 
 
-def test_a_token_of_a_forgotten_version_is_expired_and_offers_another(world: World) -> None:
+def test_a_token_of_a_forgotten_version_is_expired_and_offers_another(world: ApiserverStore) -> None:
     token = listed(world, limit="2")["metadata"]["continue"]
     world.create(config_map("z"))
-    world.store.forget_history()
-    with pytest.raises(Refusal) as caught:
+    world.store.compact()
+    with pytest.raises(StatusError) as caught:
         listed(world, **{"continue": token})
     assert (caught.value.code, caught.value.reason) == (410, "Expired")
     assert names(listed(world, **{"continue": caught.value.continue_token})) == ["c", "d", "e", "z"]
@@ -90,8 +90,8 @@ def test_a_token_of_a_forgotten_version_is_expired_and_offers_another(world: Wor
         pytest.param({"labelSelector": "a=b=c"}, 400, "found '='", id="bad selector"),
     ],
 )
-def test_parameters_that_do_not_go_together(world: World, query: dict[str, str], code: int, text: str) -> None:
-    with pytest.raises(Refusal, match=text) as caught:
+def test_parameters_that_do_not_go_together(world: ApiserverStore, query: dict[str, str], code: int, text: str) -> None:
+    with pytest.raises(StatusError, match=text) as caught:
         listed(world, **query)
     assert caught.value.code == code
 
@@ -108,8 +108,8 @@ def test_parameters_that_do_not_go_together(world: World, query: dict[str, str],
         ),
     ],
 )
-def test_fields_that_nobody_can_select_by(world: World, kind: str, selector: str, message: str) -> None:
-    with pytest.raises(Refusal) as caught:
+def test_fields_that_nobody_can_select_by(world: ApiserverStore, kind: str, selector: str, message: str) -> None:
+    with pytest.raises(StatusError) as caught:
         listed(world, kind, fieldSelector=selector)
     assert (caught.value.code, caught.value.message) == (400, message)
 
@@ -123,7 +123,7 @@ def test_fields_that_nobody_can_select_by(world: World, kind: str, selector: str
         pytest.param("spec.hostNetwork=false", ["a", "b"], id="a boolean that is not there"),
     ],
 )
-def test_pods_by_field(world: World, selector: str, expected: list[str]) -> None:
+def test_pods_by_field(world: ApiserverStore, selector: str, expected: list[str]) -> None:
     world.create(pod("a"))
     world.create(pod("b", node="n1"))
     assert names(listed(world, "Pod", fieldSelector=selector)) == expected

@@ -11,13 +11,13 @@ import pytest
 
 from bayplan.apiserver.storage.sqlite_backend import (
     DataSync,
-    JournalError,
-    SqliteJournal,
-    remove,
+    SqliteBackend,
+    StorageBackendError,
+    delete_files,
 )
-from bayplan.apiserver.storage.store import CommitError, Entry, Store
-from bayplan.apiserver.storage.watch_cache import Change
-from support.harness.async_tests import on_loop
+from bayplan.apiserver.storage.store import CommitError, Store, StoredObject
+from bayplan.apiserver.storage.watch_cache import WatchCacheEvent
+from support.harness.async_tests import async_test
 
 PODS = ("", "pods")
 
@@ -27,55 +27,55 @@ def tree(name: str) -> dict[str, object]:
 
 
 async def written(path: Path, *names: str, deleted: str = "") -> int:
-    journal = SqliteJournal(path)
+    journal = SqliteBackend(path)
     store = Store(journal, version=journal.version)
-    place = store.place(PODS)
+    place = store.committed(PODS)
     for name in names:
         store.put(PODS, tree(name))
-    await store.settled()
+    await store.wait_committed()
     if deleted:
         entry = place.get("default", deleted)
         assert entry is not None
         store.delete(PODS, entry)
-        await store.settled()
+        await store.wait_committed()
     await asyncio.to_thread(journal.close)
     return store.version
 
 
 def kept(path: Path) -> dict[str, int]:
-    journal = SqliteJournal(path)
+    journal = SqliteBackend(path)
     store = Store()
     for group, plural, version, raw in journal.objects():
         store.restore((group, plural), raw, version)
     journal.close()
-    return {entry.name: entry.version for entry in store.place(PODS).entries()}
+    return {entry.name: entry.version for entry in store.committed(PODS).entries()}
 
 
-@on_loop
+@async_test
 async def test_what_was_settled_is_there_after_an_opening(tmp_path: Path) -> None:
     path = tmp_path / "objects.db"
     await written(path, "a", "b", "c", deleted="b")
     assert kept(path) == {"a": 1, "c": 3}
 
 
-@on_loop
+@async_test
 async def test_the_version_of_the_last_commit_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "objects.db"
     last = await written(path, "a", deleted="a")
-    journal = SqliteJournal(path)
+    journal = SqliteBackend(path)
     assert journal.version == last == 2
     journal.close()
 
 
 @pytest.mark.parametrize("sync", ["full", "normal"])
 def test_what_was_settled_survives_a_process_that_never_closes(tmp_path: Path, sync: DataSync) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
         path = tmp_path / "objects.db"
-        journal = SqliteJournal(path, sync)
+        journal = SqliteBackend(path, sync)
         store = Store(journal)
         store.put(PODS, tree("a"))
-        await store.settled()
+        await store.wait_committed()
         copies = [path.with_name(path.name + suffix) for suffix in ("", "-wal")]
         other = tmp_path / "copy"
         other.mkdir()
@@ -89,7 +89,7 @@ def test_what_was_settled_survives_a_process_that_never_closes(tmp_path: Path, s
 
 @pytest.mark.parametrize(("sync", "level"), [("full", 2), ("normal", 1)])
 def test_sqlite_syncs_as_it_was_asked_to(tmp_path: Path, sync: DataSync, level: int) -> None:
-    journal = SqliteJournal(tmp_path / "objects.db", sync)
+    journal = SqliteBackend(tmp_path / "objects.db", sync)
 
     def pragma(name: str) -> int:
         ask = journal._database.execute
@@ -99,13 +99,13 @@ def test_sqlite_syncs_as_it_was_asked_to(tmp_path: Path, sync: DataSync, level: 
     journal.close()
 
 
-@on_loop
+@async_test
 async def test_a_full_file_is_refused_as_a_whole_and_used_again_when_there_is_room(tmp_path: Path) -> None:
     path = tmp_path / "objects.db"
-    journal = SqliteJournal(path)
+    journal = SqliteBackend(path)
     store = Store(journal)
     store.put(PODS, tree("a"))
-    await store.settled()
+    await store.wait_committed()
 
     def allow(pages: int) -> None:
         journal._thread.submit(journal._database.execute, f"PRAGMA max_page_count = {pages}").result()
@@ -114,53 +114,53 @@ async def test_a_full_file_is_refused_as_a_whole_and_used_again_when_there_is_ro
     store.put(PODS, tree("small"))
     store.put(PODS, {"metadata": {**tree("large"), "name": "large"}, "data": "x" * 100_000})
     with pytest.raises(CommitError, match=r"not committed: cannot write .*objects\.db: database or disk is full"):
-        await store.settled()
-    assert (store.version, store.newest) == (1, 1)
+        await store.wait_committed()
+    assert (store.version, store.newest_version) == (1, 1)
     assert [each.name for each in store.uncommitted(PODS).entries()] == ["a"]
     allow(1_000_000)
     store.put(PODS, tree("b"))
-    await store.settled()
+    await store.wait_committed()
     assert store.failure is None
     await store.close()
     journal.close()
     assert kept(path) == {"a": 1, "b": 2}
 
 
-@on_loop
+@async_test
 async def test_a_transaction_that_fails_halfway_is_rolled_back(tmp_path: Path) -> None:
     path = tmp_path / "objects.db"
-    journal = SqliteJournal(path)
+    journal = SqliteBackend(path)
 
-    def change(name: str, raw: object) -> Change:
-        return Change("ADDED", 1, Entry("default", name, 1, raw, {}, {}, name), None)  # type: ignore[arg-type]
+    def change(name: str, raw: object) -> WatchCacheEvent:
+        return WatchCacheEvent("ADDED", 1, StoredObject("default", name, 1, raw, {}, {}, name), None)  # type: ignore[arg-type]
 
-    with pytest.raises(JournalError, match="cannot write"):
+    with pytest.raises(StorageBackendError, match="cannot write"):
         await journal.commit(1, [(PODS, change("a", b"{}")), (PODS, change("b", object()))])
     await journal.commit(1, [(PODS, change("c", b'{"metadata":{"name":"c","namespace":"default"}}'))])
     journal.close()
     assert kept(path) == {"c": 1}
 
 
-@on_loop
+@async_test
 async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "made" / "objects.db"
-    journal = SqliteJournal(path)
+    journal = SqliteBackend(path)
     store = Store(journal)
     store.put(PODS, tree("a"))
-    await store.settled()
+    await store.wait_committed()
     modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
     assert modes == {"objects.db": 0o600, "objects.db-wal": 0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     journal.close()
 
 
-@on_loop
+@async_test
 async def test_files_of_earlier_versions_are_closed_to_others(tmp_path: Path) -> None:
     path = tmp_path / "objects.db"
     await written(path, "a")
     path.chmod(0o644)
     tmp_path.chmod(0o755)
-    journal = SqliteJournal(path)
+    journal = SqliteBackend(path)
     assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755, "the folder is not ours"
     journal.close()
@@ -170,37 +170,37 @@ def test_a_file_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to be looked at" * 20)
     path.chmod(0o644)
-    with pytest.raises(JournalError):
-        SqliteJournal(path)
+    with pytest.raises(StorageBackendError):
+        SqliteBackend(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "objects.db"
-    SqliteJournal(path).close()
+    SqliteBackend(path).close()
     with sqlite3.connect(path) as database:
         database.execute("UPDATE facts SET value = 99 WHERE name = 'format'")
     database.close()
-    with pytest.raises(JournalError, match=r"has format 99, and this version reads format 1; open it with"):
-        SqliteJournal(path)
+    with pytest.raises(StorageBackendError, match=r"has format 99, and this version reads format 1; open it with"):
+        SqliteBackend(path)
 
 
 def test_a_file_in_use_is_refused(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path / "objects.db")
-    with pytest.raises(JournalError, match="is in use by another cluster"):
-        SqliteJournal(tmp_path / "objects.db")
+    journal = SqliteBackend(tmp_path / "objects.db")
+    with pytest.raises(StorageBackendError, match="is in use by another cluster"):
+        SqliteBackend(tmp_path / "objects.db")
     journal.close()
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to be looked at" * 20)
-    with pytest.raises(JournalError, match="cannot be used for objects"):
-        SqliteJournal(path)
+    with pytest.raises(StorageBackendError, match="cannot be used for objects"):
+        SqliteBackend(path)
 
 
 def test_removing_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "objects.db"
-    SqliteJournal(path).close()
-    remove(path)
+    SqliteBackend(path).close()
+    delete_files(path)
     assert list(tmp_path.iterdir()) == []

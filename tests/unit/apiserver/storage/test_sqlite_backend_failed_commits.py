@@ -12,26 +12,26 @@ import pytest
 
 from bayplan.apiserver.embedded import EmbeddedCluster, credentials_for
 from bayplan.apiserver.storage import store as store_module
-from bayplan.apiserver.storage.sqlite_backend import DataSync, SqliteJournal
+from bayplan.apiserver.storage.sqlite_backend import DataSync, SqliteBackend
 from bayplan.apiserver.storage.store import CommitError
 from support.fakes.held_journal import (
     CONFIG_MAPS,
     CORE,
-    FULL,
-    Asked,
-    held,
+    DISK_FULL_ERROR,
+    HeldCluster,
     listed,
     post,
+    run_held_cluster,
     use_held_journal,
     watched,
 )
 from support.harness.apiserver_store import config_map, pod
-from support.harness.async_tests import on_loop, until
-from support.harness.embedded_cluster import STRANGER, Answer, served
+from support.harness.async_tests import async_test, wait_until
+from support.harness.embedded_cluster import UNKNOWN_TOKEN, ServerResponse, run_embedded_cluster
 
 Tree = dict[str, Any]
 
-REFUSED = f"the write was not committed: {FULL}"
+REFUSED = f"the write was not committed: {DISK_FULL_ERROR}"
 SYNCS: tuple[DataSync, ...] = ("full", "normal")
 
 
@@ -39,18 +39,20 @@ SYNCS: tuple[DataSync, ...] = ("full", "normal")
 def test_a_failed_commit_refuses_its_group_and_all_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: DataSync
 ) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with held(tmp_path, monkeypatch, sync=sync) as (cluster, journal):
-            made = await cluster.make(CONFIG_MAPS, config_map("a"))
+        async with run_held_cluster(tmp_path, monkeypatch, sync=sync) as (cluster, journal):
+            made = await cluster.create(CONFIG_MAPS, config_map("a"))
             before = await listed(cluster)
             journal.hold()
             async with watched(cluster, CONFIG_MAPS, before[1]) as events:
-                writing = [asyncio.create_task(cluster.ask("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "new"}}))]
+                writing = [
+                    asyncio.create_task(cluster.request("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "new"}}))
+                ]
                 await journal.asked()
-                writing.append(asyncio.create_task(cluster.ask("DELETE", f"{CONFIG_MAPS}/a")))
+                writing.append(asyncio.create_task(cluster.request("DELETE", f"{CONFIG_MAPS}/a")))
                 writing.append(post(cluster, CONFIG_MAPS, config_map("b")))
-                await until(lambda: cluster.cluster.store.newest == int(before[1]) + 3)
+                await wait_until(lambda: cluster.cluster.store.newest_version == int(before[1]) + 3)
                 refusal = await cluster.begin("POST", CONFIG_MAPS, config_map("b"))  # 409, if "b" is committed
                 await journal.fail_next()
                 for each in (*writing, refusal):
@@ -58,15 +60,15 @@ def test_a_failed_commit_refuses_its_group_and_all_behind_it(
                     assert (answer.code, answer.json["status"], answer.json["message"]) == (500, "Failure", REFUSED)
                     assert "reason" not in answer.json, "as kube-apiserver passes on errors of etcd"
                 assert await listed(cluster) == before
-                assert (await cluster.ask("GET", f"{CONFIG_MAPS}/a")).json == made
+                assert (await cluster.request("GET", f"{CONFIG_MAPS}/a")).json == made
                 journal.work_again()
-                again = await cluster.ask("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "new"}})
+                again = await cluster.request("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "new"}})
                 assert again.code == 200, "what was rolled back is no conflict"
-                await cluster.make(CONFIG_MAPS, config_map("b"))
-                await until(lambda: len(events) == 2)
+                await cluster.create(CONFIG_MAPS, config_map("b"))
+                await wait_until(lambda: len(events) == 2)
                 assert events == [("MODIFIED", "a"), ("ADDED", "b")]
                 assert (await listed(cluster))[1] == str(int(before[1]) + 2), "no version is lost"
-        kept = SqliteJournal(tmp_path / "objects.db")
+        kept = SqliteBackend(tmp_path / "objects.db")
         names = {json.loads(raw)["metadata"]["name"] for _, plural, _, raw in kept.objects() if plural == "configmaps"}
         assert {"a", "b"} <= names
         kept.close()
@@ -95,11 +97,11 @@ def test_a_failed_commit_gives_back_what_was_allocated(
     """The second of two identical creates is refused if the first was committed, and passes if it was rolled back."""
     path, body = ALLOCATIONS[what]
 
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with held(tmp_path, monkeypatch) as (cluster, journal):
+        async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
             quota = {"metadata": {"name": "q"}, "spec": {"hard": {"secrets": "1"}}}
-            await cluster.make(f"{CORE}/resourcequotas", quota)
+            await cluster.create(f"{CORE}/resourcequotas", quota)
             journal.fail_always()
             assert (await post(cluster, path, body)).code == 500
             assert (await post(cluster, path, body)).code == 500
@@ -110,15 +112,15 @@ def test_a_failed_commit_gives_back_what_was_allocated(
     run()
 
 
-@on_loop
+@async_test
 async def test_pods_that_are_cast_from_a_template_are_rolled_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Creates, bindings and status patches that reuse the bytes of earlier ones go through the same commit."""
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         pods = f"{CORE}/pods"
 
-        async def create_and_bind(name: str) -> tuple[Answer, Answer]:
+        async def create_and_bind(name: str) -> tuple[ServerResponse, ServerResponse]:
             made = await post(cluster, pods, pod(name))
             uid = made.json["metadata"].get("uid", "")
             binding = {"metadata": {"name": name, "uid": uid}, "target": {"kind": "Node", "name": "n"}}
@@ -134,106 +136,106 @@ async def test_pods_that_are_cast_from_a_template_are_rolled_back(
         assert (await post(cluster, f"{pods}/free/binding", binding)).code == 500
         assert (await post(cluster, pods, pod("lost"))).code == 500
         assert await listed(cluster, pods) == before
-        assert "nodeName" not in (await cluster.ask("GET", f"{pods}/free")).json["spec"]
+        assert "nodeName" not in (await cluster.request("GET", f"{pods}/free")).json["spec"]
         journal.work_again()
         assert (await post(cluster, f"{pods}/free/binding", binding)).code == 201
         made, bound = await create_and_bind("lost")
         assert (made.code, bound.code) == (201, 201)
         assert int(made.json["metadata"]["resourceVersion"]) == int(before[1]) + 2
-        shown = (await cluster.ask("GET", f"{pods}/lost")).json
+        shown = (await cluster.request("GET", f"{pods}/lost")).json
         assert (shown["spec"]["nodeName"], shown["metadata"]["uid"]) == ("n", made.json["metadata"]["uid"])
 
 
-@on_loop
+@async_test
 async def test_a_template_that_was_learned_from_a_rolled_back_write_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A priority class that was never committed must not be in pods that are created later."""
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
         journal.hold()
         uncommitted = [post(cluster, classes, {"metadata": {"name": "high"}, "value": 7, "globalDefault": True})]
         await journal.asked()
         uncommitted += [post(cluster, f"{CORE}/pods", pod(f"p-{number}")) for number in range(5)]
-        await until(lambda: len([*cluster.cluster.store.uncommitted(("", "pods")).entries()]) == 5)
+        await wait_until(lambda: len([*cluster.cluster.store.uncommitted(("", "pods")).entries()]) == 5)
         await journal.fail_next()
         assert {(await each).code for each in uncommitted} == {500}
         journal.work_again()
         for number in range(5):
-            made = await cluster.make(f"{CORE}/pods", pod(f"p-{number}"))
+            made = await cluster.create(f"{CORE}/pods", pod(f"p-{number}"))
             assert made["spec"]["priority"] == 0
 
 
 # Health and recovery.
 
 
-@on_loop
+@async_test
 async def test_health_checks_fail_until_a_commit_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
-        stranger = {"Authorization": f"Bearer {STRANGER}"}
-        assert (await cluster.ask("GET", "/readyz")).text == "ok"
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+        stranger = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
+        assert (await cluster.request("GET", "/readyz")).text == "ok"
         journal.fail_always()
         for _ in range(3):
             assert (await post(cluster, CONFIG_MAPS, config_map("a"))).code == 500
         for name in ("healthz", "livez", "readyz"):
-            answer = await cluster.ask("GET", f"/{name}", Authorization="")
+            answer = await cluster.request("GET", f"/{name}", Authorization="")
             assert answer.code == 500
             assert answer.text == f"[+]ping ok\n[-]etcd failed: reason withheld\n{name} check failed\n"
-            assert (await cluster.ask("GET", f"/{name}/ping")).text == "ok"
-            single = await cluster.ask("GET", f"/{name}/etcd")
+            assert (await cluster.request("GET", f"/{name}/ping")).text == "ok"
+            single = await cluster.request("GET", f"/{name}/etcd")
             assert (single.code, single.text) == (500, f"internal server error: {REFUSED}\n")
-            assert (await cluster.ask("GET", f"/{name}/etcd", **stranger)).code == 403
-        excluded = await cluster.ask("GET", "/readyz?exclude=etcd&exclude=x&verbose")
+            assert (await cluster.request("GET", f"/{name}/etcd", **stranger)).code == 403
+        excluded = await cluster.request("GET", "/readyz?exclude=etcd&exclude=x&verbose")
         assert excluded.text == (
             "[+]ping ok\n[+]etcd excluded: ok\n"
             'warn: some health checks cannot be excluded: no matches for "x"\nreadyz check passed\n'
         )
-        assert (await cluster.ask("GET", CONFIG_MAPS)).code == 200, "reads go on"
+        assert (await cluster.request("GET", CONFIG_MAPS)).code == 200, "reads go on"
         journal.work_again()
-        while (await cluster.ask("GET", "/readyz")).code != 200:
+        while (await cluster.request("GET", "/readyz")).code != 200:
             pass  # no request writes: the store tries by itself
         told = [each.getMessage() for each in caplog.records if each.name == store_module.LOG.name]
         assert told == [
-            f"commit failed: {FULL}; writes are refused and /readyz fails until a commit succeeds",
+            f"commit failed: {DISK_FULL_ERROR}; writes are refused and /readyz fails until a commit succeeds",
             "a commit succeeded: writes are accepted again",
         ]
 
 
-@on_loop
+@async_test
 async def test_the_store_tries_an_empty_commit_while_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         journal.fail_always()
         await post(cluster, CONFIG_MAPS, config_map("a"))
-        await until(lambda: len(journal.groups) > 3)
+        await wait_until(lambda: len(journal.groups) > 3)
         assert journal.groups[1:3] == [[], []]
 
 
-@on_loop
+@async_test
 async def test_clean_up_that_was_rolled_back_is_done_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with held(tmp_path, monkeypatch, housekeeping=True) as (cluster, journal):
-        parent = await cluster.make(CONFIG_MAPS, config_map("parent"))
+    async with run_held_cluster(tmp_path, monkeypatch, housekeeping=True) as (cluster, journal):
+        parent = await cluster.create(CONFIG_MAPS, config_map("parent"))
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": parent["metadata"]["uid"]}
-        await cluster.make(CONFIG_MAPS, config_map("child", ownerReferences=[owner]))
+        await cluster.create(CONFIG_MAPS, config_map("child", ownerReferences=[owner]))
         journal.hold()
-        deleting = asyncio.create_task(cluster.ask("DELETE", f"{CONFIG_MAPS}/parent?propagationPolicy=Background"))
+        deleting = asyncio.create_task(cluster.request("DELETE", f"{CONFIG_MAPS}/parent?propagationPolicy=Background"))
         await journal.commit_next()
         assert (await deleting).code == 200
         await journal.fail_next()  # the garbage collector's deletion of the child
-        assert (await cluster.ask("GET", f"{CONFIG_MAPS}/child")).code == 200
+        assert (await cluster.request("GET", f"{CONFIG_MAPS}/child")).code == 200
         journal.work_again()
-        while (await cluster.ask("GET", f"{CONFIG_MAPS}/child")).code != 404:
+        while (await cluster.request("GET", f"{CONFIG_MAPS}/child")).code != 404:
             pass
 
 
-@on_loop
+@async_test
 async def test_roles_that_were_rolled_back_are_put_together_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with held(tmp_path, monkeypatch, housekeeping=True) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch, housekeeping=True) as (cluster, journal):
         roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
         labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
         rule = {"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]}
@@ -242,54 +244,56 @@ async def test_roles_that_were_rolled_back_are_put_together_after_recovery(
         await journal.commit_next()
         assert (await writing).code == 201
         await journal.fail_next()  # the rules of "view", which selects the new role
-        assert "example.com" not in (await cluster.ask("GET", f"{roles}/view")).text
+        assert "example.com" not in (await cluster.request("GET", f"{roles}/view")).text
         journal.work_again()
-        while "example.com" not in (await cluster.ask("GET", f"{roles}/view")).text:
+        while "example.com" not in (await cluster.request("GET", f"{roles}/view")).text:
             pass
 
 
-@on_loop
+@async_test
 async def test_a_cluster_ends_after_the_commits_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = use_held_journal(monkeypatch)
     async with AsyncExitStack() as stack:
-        cluster = Asked(await stack.enter_async_context(served(tmp_path, data=tmp_path / "objects.db")))
+        cluster = HeldCluster(
+            await stack.enter_async_context(run_embedded_cluster(tmp_path, data=tmp_path / "objects.db"))
+        )
         made[0].hold()
         writing = await cluster.begin("POST", CONFIG_MAPS, config_map("last"))
         await made[0].asked()
         closing = asyncio.create_task(stack.aclose())
         housekeeping = cluster.cluster._housekeeping
-        await until(lambda: housekeeping is not None and housekeeping._stopped)
+        await wait_until(lambda: housekeeping is not None and housekeeping._stopped)
         assert not closing.done()
         made[0].work_again()
         await closing
     assert (await writing).code == 201
-    async with served(tmp_path, data=tmp_path / "objects.db") as again:
-        assert (await again.ask("GET", f"{CONFIG_MAPS}/last")).code == 200
+    async with run_embedded_cluster(tmp_path, data=tmp_path / "objects.db") as again:
+        assert (await again.request("GET", f"{CONFIG_MAPS}/last")).code == 200
 
 
-@on_loop
+@async_test
 async def test_first_objects_are_written_once(tmp_path: Path) -> None:
     cluster = EmbeddedCluster(credentials_for(tmp_path, "127.0.0.1"), data=tmp_path / "objects.db")
-    cluster.furnish()
-    written = cluster.store.newest
-    cluster.furnish()  # while the first are not committed
-    assert cluster.store.newest == written
+    cluster.create_initial_objects()
+    written = cluster.store.newest_version
+    cluster.create_initial_objects()  # while the first are not committed
+    assert cluster.store.newest_version == written
     async with cluster:
         pass
 
 
-@on_loop
+@async_test
 async def test_a_cluster_that_cannot_write_its_first_objects_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SqliteJournal, "commit", lambda *_: _failed())
+    monkeypatch.setattr(SqliteBackend, "commit", lambda *_: _failed())
     with pytest.raises(CommitError, match="database or disk is full"):
-        async with served(tmp_path, data=tmp_path / "objects.db"):
+        async with run_embedded_cluster(tmp_path, data=tmp_path / "objects.db"):
             pass
-    SqliteJournal(tmp_path / "objects.db").close()  # nothing holds the file any more
+    SqliteBackend(tmp_path / "objects.db").close()  # nothing holds the file any more
 
 
 def _failed() -> asyncio.Future[None]:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    done.set_exception(OSError(FULL))
+    done.set_exception(OSError(DISK_FULL_ERROR))
     return done

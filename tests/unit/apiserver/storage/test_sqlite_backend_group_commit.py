@@ -13,14 +13,14 @@ from support.fakes.held_journal import (
     CONFIG_MAPS,
     CORE,
     JSON,
-    held,
     listed,
     post,
+    run_held_cluster,
     watched,
 )
 from support.harness.apiserver_store import config_map, pod
-from support.harness.async_tests import on_loop, until
-from support.harness.embedded_cluster import STRANGER
+from support.harness.async_tests import async_test, wait_until
+from support.harness.embedded_cluster import UNKNOWN_TOKEN
 
 Tree = dict[str, Any]
 
@@ -51,23 +51,25 @@ def test_a_write_becomes_visible_with_its_commit(
 ) -> None:
     method, path, body, media, event = WRITES[write]
 
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with held(tmp_path, monkeypatch, sync=sync) as (cluster, journal):
-            await cluster.ask("DELETE", CONFIG_MAPS)
-            await cluster.make(CONFIG_MAPS, config_map("old"))
+        async with run_held_cluster(tmp_path, monkeypatch, sync=sync) as (cluster, journal):
+            await cluster.request("DELETE", CONFIG_MAPS)
+            await cluster.create(CONFIG_MAPS, config_map("old"))
             before = await listed(cluster)
-            shown = (await cluster.ask("GET", f"{CONFIG_MAPS}/old")).json
+            shown = (await cluster.request("GET", f"{CONFIG_MAPS}/old")).json
             journal.hold()
             async with watched(cluster, CONFIG_MAPS, before[1]) as events:
-                writing = asyncio.create_task(cluster.ask(method, path, body, Content_Type=media))
+                writing = asyncio.create_task(cluster.request(method, path, body, Content_Type=media))
                 await journal.asked()
-                assert (await cluster.ask("GET", f"{CONFIG_MAPS}/old")).json == shown
-                assert (await cluster.ask("GET", f"{CONFIG_MAPS}/new")).code == 404
+                assert (await cluster.request("GET", f"{CONFIG_MAPS}/old")).json == shown
+                assert (await cluster.request("GET", f"{CONFIG_MAPS}/new")).code == 404
                 assert await listed(cluster) == before
-                ahead = await cluster.ask("GET", f"{CONFIG_MAPS}?resourceVersion={int(before[1]) + 1}")
+                ahead = await cluster.request("GET", f"{CONFIG_MAPS}?resourceVersion={int(before[1]) + 1}")
                 assert ahead.code == 504, "no version is known that is not committed"
-                assert (await cluster.ask("GET", f"{CONFIG_MAPS}/old?resourceVersion={int(before[1]) + 1}")).code == 504
+                assert (
+                    await cluster.request("GET", f"{CONFIG_MAPS}/old?resourceVersion={int(before[1]) + 1}")
+                ).code == 504
                 assert not events
                 assert not writing.done()
                 await journal.commit_next()
@@ -75,37 +77,37 @@ def test_a_write_becomes_visible_with_its_commit(
                 after = await listed(cluster)
                 assert int(after[1]) == int(before[1]) + 1
                 assert after[0] != before[0]
-                await until(lambda: events)
+                await wait_until(lambda: events)
                 assert events[0][0] == event
 
     run()
 
 
-@on_loop
+@async_test
 async def test_a_watch_that_starts_during_a_commit_begins_with_what_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
-        await cluster.ask("DELETE", CONFIG_MAPS)
-        await cluster.make(CONFIG_MAPS, config_map("old"))
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+        await cluster.request("DELETE", CONFIG_MAPS)
+        await cluster.create(CONFIG_MAPS, config_map("old"))
         journal.hold()
         writing = post(cluster, CONFIG_MAPS, config_map("new"))
         await journal.asked()
         async with watched(cluster, CONFIG_MAPS, "0") as events:
-            await until(lambda: events)
+            await wait_until(lambda: events)
             assert events == [("ADDED", "old")]
             await journal.commit_next()
             await writing
-            await until(lambda: len(events) == 2)
+            await wait_until(lambda: len(events) == 2)
             assert events[1] == ("ADDED", "new")
 
 
-@on_loop
+@async_test
 async def test_of_two_updates_of_one_version_one_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
-        made = await cluster.make(CONFIG_MAPS, config_map("a"))
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+        made = await cluster.create(CONFIG_MAPS, config_map("a"))
         journal.hold()
-        first = asyncio.create_task(cluster.ask("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "first"}}))
+        first = asyncio.create_task(cluster.request("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "first"}}))
         await journal.asked()
         second = await cluster.begin("PUT", f"{CONFIG_MAPS}/a", {**made, "data": {"a": "second"}})
         twice = await cluster.begin("POST", CONFIG_MAPS, config_map("a"))
@@ -113,20 +115,20 @@ async def test_of_two_updates_of_one_version_one_passes(tmp_path: Path, monkeypa
         assert not twice.done()
         await journal.commit_next()
         assert [(await each).code for each in (first, second, twice)] == [200, 409, 409]
-        assert (await cluster.ask("GET", f"{CONFIG_MAPS}/a")).json["data"] == {"a": "first"}
+        assert (await cluster.request("GET", f"{CONFIG_MAPS}/a")).json["data"] == {"a": "first"}
 
 
-@on_loop
+@async_test
 async def test_writes_that_arrive_during_a_commit_are_one_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         start = cluster.cluster.store.version
         journal.hold()
         writing = [post(cluster, CONFIG_MAPS, config_map("first"))]
         await journal.asked()
         writing += [post(cluster, CONFIG_MAPS, config_map(f"c-{number}")) for number in range(5)]
-        await until(lambda: cluster.cluster.store.newest == start + 6)
+        await wait_until(lambda: cluster.cluster.store.newest_version == start + 6)
         await journal.commit_next()
         assert (await writing[0]).code == 201
         assert not any(each.done() for each in writing[1:])
@@ -173,10 +175,10 @@ PREDECESSORS: dict[str, tuple[list[Request], Request, int]] = {
 def test_a_write_sees_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     before, then, code = PREDECESSORS[case]
 
-    @on_loop
+    @async_test
     async def run() -> None:
-        async with held(tmp_path, monkeypatch) as (cluster, journal):
-            await cluster.make(CONFIG_MAPS, config_map("there"))
+        async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+            await cluster.create(CONFIG_MAPS, config_map("there"))
             journal.hold()
             first = [await cluster.begin(*each) for each in before]
             second = await cluster.begin(*then)
@@ -188,9 +190,9 @@ def test_a_write_sees_those_before_it(tmp_path: Path, monkeypatch: pytest.Monkey
     run()
 
 
-@on_loop
+@async_test
 async def test_deleting_all_takes_what_is_not_committed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
         journal.hold()
         await cluster.begin("POST", CONFIG_MAPS, config_map("a"))
         deleting = await cluster.begin("DELETE", CONFIG_MAPS, {})
@@ -199,10 +201,10 @@ async def test_deleting_all_takes_what_is_not_committed_yet(tmp_path: Path, monk
         assert (await listed(cluster))[0] == {}
 
 
-@on_loop
+@async_test
 async def test_templates_know_what_is_not_committed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods that are cast from a template: a name is taken, and a pod is bound, before that is committed."""
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
 
         def bind(name: str, uid: str, node: str) -> Request:
             body = {"metadata": {"name": name, "uid": uid}, "target": {"kind": "Node", "name": node}}
@@ -218,15 +220,15 @@ async def test_templates_know_what_is_not_committed_yet(tmp_path: Path, monkeypa
         asked += [await cluster.begin(*bind("free", made["metadata"]["uid"], node)) for node in ("n", "m")]
         journal.work_again()
         assert [(await each).code for each in asked] == [201, 409, 201, 409]
-        assert (await cluster.ask("GET", f"{PODS}/free")).json["spec"]["nodeName"] == "n"
+        assert (await cluster.request("GET", f"{PODS}/free")).json["spec"]["nodeName"] == "n"
 
 
-@on_loop
+@async_test
 async def test_a_patch_of_a_scale_starts_from_the_scale_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
-        await cluster.make(SETS, replica_set())
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+        await cluster.create(SETS, replica_set())
         journal.hold()
         await cluster.begin("PATCH", f"{SETS}/r/scale", {"spec": {"replicas": 5}}, MERGE)
         second = await cluster.begin("PATCH", f"{SETS}/r/scale", {}, MERGE)
@@ -243,12 +245,12 @@ def replica_set() -> Tree:
 # Other ways to see a write.
 
 
-@on_loop
+@async_test
 async def test_what_is_not_committed_gives_no_rights_no_tokens_and_no_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
-        stranger = {"Authorization": f"Bearer {STRANGER}"}
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+        stranger = {"Authorization": f"Bearer {UNKNOWN_TOKEN}"}
         rbac = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
@@ -264,29 +266,29 @@ async def test_what_is_not_committed_gives_no_rights_no_tokens_and_no_kinds(
         writing.append(post(cluster, definitions, {"metadata": {"name": "things.example.com"}, "spec": spec}))
         writing.append(post(cluster, PODS, pod("p", node="n")))
         start = cluster.cluster.store.version
-        await until(lambda: cluster.cluster.store.newest == start + 4)
-        assert (await cluster.ask("GET", f"{PODS}/p/log")).json["message"] == 'pods "p" not found'
-        assert (await cluster.ask("GET", CONFIG_MAPS, **stranger)).code == 403
-        assert (await cluster.ask("GET", "/apis/example.com/v1/things")).code == 404
-        assert "example.com" not in (await cluster.ask("GET", "/apis")).text
+        await wait_until(lambda: cluster.cluster.store.newest_version == start + 4)
+        assert (await cluster.request("GET", f"{PODS}/p/log")).json["message"] == 'pods "p" not found'
+        assert (await cluster.request("GET", CONFIG_MAPS, **stranger)).code == 403
+        assert (await cluster.request("GET", "/apis/example.com/v1/things")).code == 404
+        assert "example.com" not in (await cluster.request("GET", "/apis")).text
         asking = await cluster.begin("POST", token, {"spec": {}})
         journal.work_again()
         assert {(await each).code for each in writing} == {201}
         assert (await asking).code == 404
-        assert (await cluster.ask("GET", CONFIG_MAPS, **stranger)).code == 200
-        assert (await cluster.ask("GET", "/apis/example.com/v1/things")).code == 200
+        assert (await cluster.request("GET", CONFIG_MAPS, **stranger)).code == 200
+        assert (await cluster.request("GET", "/apis/example.com/v1/things")).code == 200
         assert (await post(cluster, token, {"spec": {}})).code == 201
 
 
-@on_loop
+@async_test
 async def test_a_scale_shows_the_committed_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with held(tmp_path, monkeypatch) as (cluster, journal):
-        await cluster.make(SETS, replica_set())
+    async with run_held_cluster(tmp_path, monkeypatch) as (cluster, journal):
+        await cluster.create(SETS, replica_set())
         journal.hold()
         patch = {"spec": {"replicas": 5}}
-        writing = asyncio.create_task(cluster.ask("PATCH", f"{SETS}/r/scale", patch, Content_Type=MERGE))
+        writing = asyncio.create_task(cluster.request("PATCH", f"{SETS}/r/scale", patch, Content_Type=MERGE))
         await journal.asked()
-        assert (await cluster.ask("GET", f"{SETS}/r/scale")).json["spec"]["replicas"] == 1
+        assert (await cluster.request("GET", f"{SETS}/r/scale")).json["spec"]["replicas"] == 1
         await journal.commit_next()
         assert (await writing).json["spec"]["replicas"] == 5
-        assert (await cluster.ask("GET", f"{SETS}/r/scale")).json["spec"]["replicas"] == 5
+        assert (await cluster.request("GET", f"{SETS}/r/scale")).json["spec"]["replicas"] == 5

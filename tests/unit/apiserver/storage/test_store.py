@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.apiserver.storage.store import Place, PlaceName, Store
-from bayplan.apiserver.storage.watch_cache import Change
+from bayplan.apiserver.storage.store import CommittedObjects, GroupResource, Store
+from bayplan.apiserver.storage.watch_cache import WatchCacheEvent
 
-PODS: PlaceName = ("", "pods")
+PODS: GroupResource = ("", "pods")
 
 
 def tree(name: str, namespace: str = "default", **labels: str) -> dict[str, object]:
     return {"kind": "Pod", "metadata": {"name": name, "namespace": namespace, "uid": f"u-{name}", "labels": labels}}
 
 
-def names(place: Place, namespace: str = "", after: str = "") -> list[str]:
+def names(place: CommittedObjects, namespace: str = "", after: str = "") -> list[str]:
     return [entry.key for entry in place.entries(namespace, after=after)]
 
 
@@ -34,7 +34,7 @@ def test_what_is_kept_has_no_kind() -> None:
 
 def test_lists_are_sorted_by_key_and_cut_by_namespace() -> None:
     store = Store()
-    place = store.place(PODS)
+    place = store.committed(PODS)
     for namespace, name in [("b", "z"), ("a", "y"), ("a-b", "x"), ("a", "c")]:
         store.put(PODS, tree(name, namespace))
     assert names(place) == ["a-b/x", "a/c", "a/y", "b/z"]
@@ -53,7 +53,7 @@ def test_a_tree_belongs_to_whoever_asked_for_it() -> None:
 
 def test_a_deletion_has_a_version_and_the_last_state() -> None:
     store = Store()
-    place = store.place(PODS)
+    place = store.committed(PODS)
     entry = store.put(PODS, tree("a", color="red"))
     last = store.delete(PODS, entry)
     assert last.version == 2
@@ -68,12 +68,12 @@ def test_a_failing_callback_stops_neither_the_write_nor_the_watches(caplog: pyte
     later: list[int] = []
     watched: list[int] = []
 
-    def fail(_: Place, change: Change) -> None:
+    def fail(_: CommittedObjects, change: WatchCacheEvent) -> None:
         raise ValueError(change.entry.name)
 
-    store.after_each(fail)
-    store.after_each(lambda _, change: later.append(change.version))
-    store.place(PODS).ring.listen(lambda change: watched.append(change.version))
+    store.add_commit_listener(fail)
+    store.add_commit_listener(lambda _, change: later.append(change.version))
+    store.committed(PODS).watch_cache.add_listener(lambda change: watched.append(change.version))
     assert store.put(PODS, tree("a")).version == 1
     assert (store.version, later, watched) == (1, [1], [1])
     assert "a callback failed on version 1 of default/a" in caplog.text

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bayplan.apiserver.api_errors import Refusal
-from support.harness.apiserver_store import Tree, World
+from bayplan.apiserver.api_errors import StatusError
+from support.harness.apiserver_store import ApiserverStore, Tree
 
 GROUP, KIND = "certificates.k8s.io", "CertificateSigningRequest"
 
@@ -31,10 +31,10 @@ def request(**spec: object) -> Tree:
     return {"apiVersion": f"{GROUP}/v1", "kind": KIND, "metadata": {"name": "r"}, "spec": asked}
 
 
-def decide(world: World, *kinds: str, part: str = "approval") -> Tree:
+def decide(world: ApiserverStore, *kinds: str, part: str = "approval") -> Tree:
     conditions = [{"type": kind, "status": "True"} for kind in kinds]
     write = world.write(KIND, GROUP)
-    written = world.writer.revise(
+    written = world.writer.update(
         type(write)(write.resource, "", write.user, write.options, write.manager, part),
         "r",
         lambda live: {**live, "spec": {**live["spec"], "username": "eve"}, "status": {"conditions": conditions}},
@@ -43,14 +43,14 @@ def decide(world: World, *kinds: str, part: str = "approval") -> Tree:
 
 
 def test_a_request_is_its_makers_whatever_it_says() -> None:
-    world = World()
+    world = ApiserverStore()
     made = world.create({**request(username="somebody", groups=["all"]), "status": {"certificate": "QQ=="}}).tree
     assert (made["spec"]["username"], made["spec"]["groups"]) == ("admin", ["system:masters"])
     assert made["status"] == {}
 
 
 def test_approving_changes_the_conditions_alone_and_says_when() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(request())
     decided = decide(world, "Approved")
     assert decided["spec"]["username"] == "admin"
@@ -68,10 +68,10 @@ def test_approving_changes_the_conditions_alone_and_says_when() -> None:
     ],
 )
 def test_a_decision_stands(part: str, kinds: tuple[str, ...], told: str) -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(request())
     decide(world, "Approved")
-    with pytest.raises(Refusal, match=told):
+    with pytest.raises(StatusError, match=told):
         decide(world, *kinds, part=part)
 
 
@@ -86,5 +86,5 @@ def test_a_decision_stands(part: str, kinds: tuple[str, ...], told: str) -> None
     ],
 )
 def test_what_is_wrong_with_a_request_is_told(spec: Tree, told: str) -> None:
-    with pytest.raises(Refusal, match=told):
-        World().create(request(**spec))
+    with pytest.raises(StatusError, match=told):
+        ApiserverStore().create(request(**spec))

@@ -11,21 +11,21 @@ from bayplan.apiserver.validation.names import (
     address,
     cidr,
     config_key,
+    dns1035_label,
     dns_label,
-    dns_old_label,
     dns_subdomain,
     dns_subdomain_underscored,
     environment_name,
-    identity,
     ip,
     local_file_path,
     local_path,
-    no_steps_back,
+    no_backsteps,
     path_segment,
     percent,
     port_name,
     port_number,
     strict_ip,
+    user_or_group_id,
     wildcard_subdomain,
 )
 
@@ -49,7 +49,7 @@ def test_an_address_is_known_by_its_looks_if_it_is_one(text: str) -> None:
     ("rule", "longest"),
     [
         (dns_label, "a" * 63),
-        (dns_old_label, "a" * 63),
+        (dns1035_label, "a" * 63),
         (dns_subdomain, "a" * 253),
         (dns_subdomain_underscored, "_" + "a" * 252),
         (wildcard_subdomain, "*." + "a" * 251),
@@ -68,7 +68,7 @@ def test_a_name_has_a_length(rule: NameRule, longest: str) -> None:
     [
         pytest.param(dns_label, "a.b", ["must not contain dots"], id="a-label-with-a-dot"),
         pytest.param(dns_label, "A.b", ["a lowercase RFC 1123 label must consist of"], id="no-label-and-no-subdomain"),
-        pytest.param(dns_old_label, "1a", ["a DNS-1035 label must consist of"], id="an-old-label-with-a-digit-first"),
+        pytest.param(dns1035_label, "1a", ["a DNS-1035 label must consist of"], id="an-old-label-with-a-digit-first"),
         pytest.param(wildcard_subdomain, "a.example.com", ["a wildcard DNS-1123 subdomain"], id="no-wildcard"),
         pytest.param(config_key, ".", ["must not be '.'"], id="the-key-dot"),
         pytest.param(config_key, "..", ["must not be '..'"], id="the-key-two-dots"),
@@ -93,7 +93,7 @@ def test_a_name_has_a_length(rule: NameRule, longest: str) -> None:
         pytest.param(path_segment, "...", [], id="a-segment-of-dots"),
         pytest.param(local_path, "/a", ["must be a relative path"], id="an-absolute-path"),
         pytest.param(local_path, "a/../b", ["must not contain '..'"], id="a-path-with-a-step-back"),
-        pytest.param(no_steps_back, "/a..b", [], id="two-dots-within-a-name"),
+        pytest.param(no_backsteps, "/a..b", [], id="two-dots-within-a-name"),
         pytest.param(local_file_path, "..a", ["must not start with '..'"], id="a-file-behind-two-dots"),
         pytest.param(local_file_path, "../a", ["must not contain '..'"], id="a-file-above"),
         pytest.param(local_file_path, "a/..b", [], id="two-dots-in-the-name-of-a-file"),
@@ -139,5 +139,5 @@ def test_a_strict_range_has_one_form(text: str, problems: tuple[str, ...]) -> No
 
 def test_numbers_of_ports_and_users_have_bounds() -> None:
     assert [number for number in (0, 1, 65535, 65536) if not port_number(number)] == [1, 65535]
-    assert [number for number in (-1, 0, 2**31 - 1, 2**31) if not identity(number)] == [0, 2**31 - 1]
+    assert [number for number in (-1, 0, 2**31 - 1, 2**31) if not user_or_group_id(number)] == [0, 2**31 - 1]
     assert port_number(0) == ("must be between 1 and 65535, inclusive",)

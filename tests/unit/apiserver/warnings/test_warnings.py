@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.harness.apiserver_store import Tree, World, pod
+from support.harness.apiserver_store import ApiserverStore, Tree, pod
 
 HALF = 'fractional byte value "1500m" is invalid, must be an integer'
 RECYCLED = "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning."
@@ -18,7 +18,7 @@ USE_ZONE = 'deprecated since v1.17; use "topology.kubernetes.io/zone" instead'
 
 
 def warned(body: Tree) -> list[str]:
-    world = World()
+    world = ApiserverStore()
     write = world.write(body["kind"], body["apiVersion"].rpartition("/")[0])
     world.writer.create(write, deepcopy(body))
     return write.warnings
@@ -180,10 +180,10 @@ def test_of_a_template_and_of_the_name_that_pods_get_from_it() -> None:
 
 
 def test_a_pod_that_changes_is_not_warned_of() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(pod_with(nodeSelector={ZONE: "a"}))
     write = world.write("Pod")
-    world.writer.revise(write, "p", lambda live: {**live, "metadata": {**live["metadata"], "labels": {"a": "b"}}})
+    world.writer.update(write, "p", lambda live: {**live, "metadata": {**live["metadata"], "labels": {"a": "b"}}})
     assert write.warnings == []
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayplan.apiserver.auth.credentials import Credentials
+from bayplan.apiserver.auth.credentials import ClusterCredentials
 from bayplan.apiserver.embedded import credentials_for
-from support.harness.create_template_twins import Request, World, asked_alike
+from support.harness.create_template_twins import Request, TemplateTwin, run_twins
 
 Tree = dict[str, Any]
 
@@ -27,7 +27,7 @@ QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 
 
 @pytest.fixture(scope="module")
-def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> ClusterCredentials:
     folder: Path = tmp_path_factory.mktemp("credentials")
     return credentials_for(folder, "127.0.0.1")
 
@@ -134,10 +134,10 @@ def requests() -> st.SearchStrategy[list[Request] | float]:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(asked=st.lists(requests(), max_size=12))
 def test_what_is_cast_is_what_would_have_been_made(
-    credentials: Credentials, asked: list[list[Request] | float]
+    credentials: ClusterCredentials, asked: list[list[Request] | float]
 ) -> None:
     steps = [[each] if isinstance(each, float) else each for each in asked]
-    cast, made = asked_alike(credentials, chain.from_iterable(steps))
+    cast, made = run_twins(credentials, chain.from_iterable(steps))
     assert cast.everything() == made.everything()
 
 
@@ -149,8 +149,10 @@ def test_what_is_cast_is_what_would_have_been_made(
         pytest.param(EVENTS, lambda name: event(f"{name}.1", about=name, note=f"about {name}"), id="events"),
     ],
 )
-def test_from_the_fourth_on_all_are_cast(credentials: Credentials, path: str, make: Callable[[str], Tree]) -> None:
-    cast, made = World(credentials), World(credentials, naive=True)
+def test_from_the_fourth_on_all_are_cast(
+    credentials: ClusterCredentials, path: str, make: Callable[[str], Tree]
+) -> None:
+    cast, made = TemplateTwin(credentials), TemplateTwin(credentials, naive=True)
     for number in range(103):
         asked = ("POST", path, body(make(f"one-{number}")))
         assert cast.ask(*asked) == made.ask(*asked)
@@ -170,8 +172,10 @@ def test_from_the_fourth_on_all_are_cast(credentials: Credentials, path: str, ma
         pytest.param(("PATCH", "/api/v1/namespaces/default", b'{"metadata":{"labels":{"a":"b"}}}'), id="namespace"),
     ],
 )
-def test_what_the_rules_went_by_breaks_a_mould_when_it_changes(credentials: Credentials, between: Request) -> None:
-    world = World(credentials)
+def test_what_the_rules_went_by_breaks_a_mould_when_it_changes(
+    credentials: ClusterCredentials, between: Request
+) -> None:
+    world = TemplateTwin(credentials)
     for number in range(5):
         assert world.ask("POST", PODS, body(pod(f"one-{number}")))[0] == 201
     assert world.moulds.count == 2
@@ -180,8 +184,8 @@ def test_what_the_rules_went_by_breaks_a_mould_when_it_changes(credentials: Cred
     assert world.moulds.count == 2
 
 
-def test_a_pod_that_waits_behind_a_gate_has_its_time_in_two_places_and_is_made(credentials: Credentials) -> None:
-    world = World(credentials)
+def test_a_pod_that_waits_behind_a_gate_has_its_time_in_two_places_and_is_made(credentials: ClusterCredentials) -> None:
+    world = TemplateTwin(credentials)
     for number in range(6):
         made = pod(f"one-{number}", schedulingGates=[{"name": "example.com/wait"}])
         answer = json.loads(world.ask("POST", PODS, body(made))[2])
@@ -221,6 +225,8 @@ SAME = posts(PODS, pod("a", main="a"))
         ),
     ],
 )
-def test_what_looks_like_others_and_is_not_is_made(credentials: Credentials, asked: list[Request | float]) -> None:
-    cast, made = asked_alike(credentials, asked)
+def test_what_looks_like_others_and_is_not_is_made(
+    credentials: ClusterCredentials, asked: list[Request | float]
+) -> None:
+    cast, made = run_twins(credentials, asked)
     assert cast.everything() == made.everything()

@@ -7,21 +7,21 @@ import json
 
 import pytest
 
-from bayplan.apiserver.api_errors import Refusal
-from bayplan.apiserver.cleanup import Housekeeping
+from bayplan.apiserver.api_errors import StatusError
+from bayplan.apiserver.cleanup import Cleanup
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.writes.deletion import DeleteOptions
-from support.harness.apiserver_store import World, config_map, pod
-from support.harness.async_tests import on_loop, until
+from support.harness.apiserver_store import ApiserverStore, config_map, pod
+from support.harness.async_tests import async_test, wait_until
 
 
-def metadata(world: World, kind: str, name: str) -> Tree | None:
+def metadata(world: ApiserverStore, kind: str, name: str) -> Tree | None:
     entry = world.place(kind).get("default", name)
     return None if entry is None else entry.tree()["metadata"]
 
 
 def test_most_kinds_go_at_once() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(config_map("a"))
     assert world.delete("ConfigMap", "a").removed
     assert metadata(world, "ConfigMap", "a") is None
@@ -37,7 +37,7 @@ def test_most_kinds_go_at_once() -> None:
     ],
 )
 def test_the_grace_of_a_pod(node: str, asked: int | None, grace: int | None) -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(pod("a", node=node))
     world.delete("Pod", "a", grace_s=asked)
     found = metadata(world, "Pod", "a")
@@ -48,7 +48,7 @@ def test_the_grace_of_a_pod(node: str, asked: int | None, grace: int | None) -> 
 
 
 def test_a_second_deletion_only_shortens_the_grace() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(pod("a", node="n1"))
     for asked, expected in ((20, 20), (25, 20), (None, 20), (4, 4)):
         world.delete("Pod", "a", grace_s=asked)
@@ -59,7 +59,7 @@ def test_a_second_deletion_only_shortens_the_grace() -> None:
 
 
 def test_finalizers_hold_an_object_until_the_last_is_gone() -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(config_map("a", finalizers=["ex.io/one", "ex.io/two"]))
     assert not world.delete("ConfigMap", "a").removed
     found = metadata(world, "ConfigMap", "a")
@@ -67,7 +67,7 @@ def test_finalizers_hold_an_object_until_the_last_is_gone() -> None:
     assert (found["deletionTimestamp"], found["deletionGracePeriodSeconds"]) == ("2026-01-01T00:00:00Z", 0)
 
     for left, gone in ((["ex.io/two"], False), ([], True)):
-        written = world.revise("ConfigMap", "a", lambda live, left=left: _finalized(live, left))  # type: ignore[misc]
+        written = world.update("ConfigMap", "a", lambda live, left=left: _finalized(live, left))  # type: ignore[misc]
         assert written.removed is gone
     assert metadata(world, "ConfigMap", "a") is None
 
@@ -87,9 +87,9 @@ def _finalized(live: Tree, left: list[str]) -> Tree:
     ],
 )
 def test_preconditions(wanted: dict[str, str], text: str) -> None:
-    world = World()
+    world = ApiserverStore()
     world.create(config_map("a"))
-    with pytest.raises(Refusal, match=text) as caught:
+    with pytest.raises(StatusError, match=text) as caught:
         world.delete("ConfigMap", "a", **wanted)
     assert caught.value.code == 409
     assert 'on ConfigMap "a"' in caught.value.message
@@ -124,7 +124,7 @@ def test_where_options_come_from(body: Tree | None, query: dict[str, str], expec
     ],
 )
 def test_options_that_make_no_sense(body: Tree, code: int) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(StatusError) as caught:
         DeleteOptions.of_request(json.dumps(body).encode(), {})
     assert caught.value.code == code
 
@@ -135,39 +135,41 @@ def owned(name: str, owner: Tree, *, blocks: bool = False) -> Tree:
     return config_map(name, ownerReferences=[reference])
 
 
-def family(*, blocks: bool = False) -> World:
-    world = World()
+def family(*, blocks: bool = False) -> ApiserverStore:
+    world = ApiserverStore()
     parent = world.create(config_map("parent")).tree
     child = world.create(owned("child", parent, blocks=blocks)).tree
     world.create(owned("grandchild", child))
     return world
 
 
-@on_loop
+@async_test
 async def test_dependents_follow_in_the_background() -> None:
     world = family()
-    Housekeeping(world.store, world.writer, world.resources)
+    Cleanup(world.store, world.writer, world.resources)
     world.delete("ConfigMap", "parent", policy="Background")
     assert metadata(world, "ConfigMap", "parent") is None
-    await until(lambda: len(world.place("ConfigMap")) == 0)
+    await wait_until(lambda: len(world.place("ConfigMap")) == 0)
 
 
-@on_loop
+@async_test
 async def test_an_owner_waits_for_its_dependents_in_the_foreground() -> None:
     world = family(blocks=True)
-    Housekeeping(world.store, world.writer, world.resources)
+    Cleanup(world.store, world.writer, world.resources)
     gone: list[str] = []
-    world.store.after_each(lambda _, change: gone.append(change.entry.name) if change.type == "DELETED" else None)
+    world.store.add_commit_listener(
+        lambda _, change: gone.append(change.entry.name) if change.type == "DELETED" else None
+    )
     world.delete("ConfigMap", "parent", policy="Foreground")
     assert (metadata(world, "ConfigMap", "parent") or {})["finalizers"] == ["foregroundDeletion"]
-    await until(lambda: len(world.place("ConfigMap")) == 0)
+    await wait_until(lambda: len(world.place("ConfigMap")) == 0)
     assert gone.index("child") < gone.index("parent")
 
 
-@on_loop
+@async_test
 async def test_nothing_is_cleaned_up_after_the_end() -> None:
     world = family()
-    housekeeping = Housekeeping(world.store, world.writer, world.resources)
+    housekeeping = Cleanup(world.store, world.writer, world.resources)
     world.delete("ConfigMap", "parent", policy="Background")
     housekeeping.stop()
     for _ in range(10):
@@ -178,39 +180,39 @@ async def test_nothing_is_cleaned_up_after_the_end() -> None:
     assert len(world.place("ConfigMap")) == 2
 
 
-@on_loop
+@async_test
 async def test_orphans_stay_and_lose_their_owner() -> None:
     world = family()
-    Housekeeping(world.store, world.writer, world.resources)
+    Cleanup(world.store, world.writer, world.resources)
     world.delete("ConfigMap", "parent", policy="Orphan")
-    await until(lambda: metadata(world, "ConfigMap", "parent") is None)
+    await wait_until(lambda: metadata(world, "ConfigMap", "parent") is None)
     assert "ownerReferences" not in (metadata(world, "ConfigMap", "child") or {})
     assert metadata(world, "ConfigMap", "grandchild") is not None
 
 
-@on_loop
+@async_test
 async def test_an_owner_that_never_was_takes_its_dependents_along() -> None:
-    world = World()
-    Housekeeping(world.store, world.writer, world.resources)
+    world = ApiserverStore()
+    Cleanup(world.store, world.writer, world.resources)
     parent = world.create(config_map("parent")).tree
     world.create(owned("kept", parent))
     world.create(owned("child", {"metadata": {"name": "nobody", "uid": "none"}}))
-    await until(lambda: metadata(world, "ConfigMap", "child") is None)
+    await wait_until(lambda: metadata(world, "ConfigMap", "child") is None)
     assert metadata(world, "ConfigMap", "kept") is not None, "its owner is there"
     assert len(world.place("ConfigMap")) == 2
 
 
-def inhabited(pause_s: float) -> World:
+def inhabited(pause_s: float) -> ApiserverStore:
     """A namespace with something in it, that is being deleted."""
-    world = World()
-    Housekeeping(world.store, world.writer, world.resources, pause_s=pause_s)
+    world = ApiserverStore()
+    Cleanup(world.store, world.writer, world.resources, pause_s=pause_s)
     world.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
     world.writer.create(world.write("ConfigMap", namespace="team"), config_map("kept", namespace="team"))
     world.delete("Namespace", "team")
     return world
 
 
-@on_loop
+@async_test
 async def test_a_namespace_keeps_what_is_in_it_until_its_pause_is_over() -> None:
     """So that who deletes it together with all that he put there finds all of it."""
     world = inhabited(pause_s=3600.0)
@@ -218,11 +220,11 @@ async def test_a_namespace_keeps_what_is_in_it_until_its_pause_is_over() -> None
         await asyncio.sleep(0)
     assert world.place("ConfigMap").get("team", "kept") is not None
     world.writer.delete(world.write("ConfigMap", namespace="team"), "kept", DeleteOptions())
-    await until(lambda: world.place("Namespace").get("", "team") is None)
+    await wait_until(lambda: world.place("Namespace").get("", "team") is None)
 
 
-@on_loop
+@async_test
 async def test_a_namespace_is_emptied_after_its_pause() -> None:
     world = inhabited(pause_s=0.0)
-    await until(lambda: world.place("Namespace").get("", "team") is None)
+    await wait_until(lambda: world.place("Namespace").get("", "team") is None)
     assert world.place("ConfigMap").get("team", "kept") is None

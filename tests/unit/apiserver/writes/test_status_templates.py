@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayplan.apiserver.auth.credentials import Credentials
+from bayplan.apiserver.auth.credentials import ClusterCredentials
 from bayplan.apiserver.embedded import credentials_for
-from support.harness.create_template_twins import World
+from support.harness.create_template_twins import TemplateTwin
 
 Tree = dict[str, Any]
 Report = tuple[str, Tree]
@@ -21,7 +21,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture(scope="module")
-def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> ClusterCredentials:
     return credentials_for(tmp_path_factory.mktemp("credentials"), "127.0.0.1")
 
 
@@ -56,8 +56,8 @@ def running(uid: str, now: str, *, address: str, containers: int = 1, main: str 
 class Twins:
     """A cluster that casts and one that does not, who are asked the same and answer the same."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self.cast, self.made = World(credentials), World(credentials, naive=True)
+    def __init__(self, credentials: ClusterCredentials) -> None:
+        self.cast, self.made = TemplateTwin(credentials), TemplateTwin(credentials, naive=True)
 
     @property
     def now(self) -> datetime:
@@ -128,7 +128,7 @@ ODD: list[Tree] = [
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_what_is_cast_is_what_would_have_been_made(credentials: Credentials, data: st.DataObject) -> None:
+def test_what_is_cast_is_what_would_have_been_made(credentials: ClusterCredentials, data: st.DataObject) -> None:
     twins = Twins(credentials)
     containers, said = data.draw(st.integers(1, 2)), data.draw(st.sampled_from(["", "%s", "2020-01-01T00:00:00Z"]))
     steady = data.draw(st.booleans())
@@ -152,7 +152,7 @@ def test_what_is_cast_is_what_would_have_been_made(credentials: Credentials, dat
     assert twins.cast.everything() == twins.made.everything()
 
 
-def test_a_pod_that_waited_for_a_place_is_bound_as_others_are(credentials: Credentials) -> None:
+def test_a_pod_that_waited_for_a_place_is_bound_as_others_are(credentials: ClusterCredentials) -> None:
     """Its condition has a time of its own, which the binding takes away."""
     twins = Twins(credentials)
     for number in range(8):
@@ -169,7 +169,9 @@ def test_a_pod_that_waited_for_a_place_is_bound_as_others_are(credentials: Crede
 
 
 @pytest.mark.parametrize("containers", [1, 2])
-def test_of_a_hundred_states_of_one_moment_all_but_three_are_cast(credentials: Credentials, containers: int) -> None:
+def test_of_a_hundred_states_of_one_moment_all_but_three_are_cast(
+    credentials: ClusterCredentials, containers: int
+) -> None:
     twins = Twins(credentials)
     for number in range(100):
         uid = twins.bound(f"pod-{number}", f"n-{number % 7}", containers=containers)
@@ -190,7 +192,7 @@ def test_of_a_hundred_states_of_one_moment_all_but_three_are_cast(credentials: C
     ],
 )
 def test_times_that_differ_are_no_others_than_those_that_are_equal(
-    credentials: Credentials, bound_after_s: float, told_after_s: float, heard_after_s: float
+    credentials: ClusterCredentials, bound_after_s: float, told_after_s: float, heard_after_s: float
 ) -> None:
     """A mould that was made of times in one order is not used for another one."""
     twins = Twins(credentials)
@@ -205,7 +207,9 @@ def test_times_that_differ_are_no_others_than_those_that_are_equal(
     assert twins.cast.states.counts["status"] == 4
 
 
-def test_managers_stand_in_the_order_of_their_times_also_after_a_clock_was_set_back(credentials: Credentials) -> None:
+def test_managers_stand_in_the_order_of_their_times_also_after_a_clock_was_set_back(
+    credentials: ClusterCredentials,
+) -> None:
     twins = Twins(credentials)
     orders = set()
     for number in range(10):
@@ -219,7 +223,7 @@ def test_managers_stand_in_the_order_of_their_times_also_after_a_clock_was_set_b
     assert twins.cast.states.counts["status"] == 4
 
 
-def test_a_time_that_its_author_wrote_into_a_pod_stays_what_it_was(credentials: Credentials) -> None:
+def test_a_time_that_its_author_wrote_into_a_pod_stays_what_it_was(credentials: ClusterCredentials) -> None:
     twins = Twins(credentials)
     for number in range(6):
         uid = twins.bound(f"pod-{number}", "n", said=written(twins.now))
@@ -230,7 +234,7 @@ def test_a_time_that_its_author_wrote_into_a_pod_stays_what_it_was(credentials: 
     assert twins.cast.states.counts["status"] == 0
 
 
-def test_a_pod_that_is_called_as_its_container_is_not_taken_for_another(credentials: Credentials) -> None:
+def test_a_pod_that_is_called_as_its_container_is_not_taken_for_another(credentials: ClusterCredentials) -> None:
     twins = Twins(credentials)
     for main in ("a", "a", "a", "b"):
         name = f"{main}-0"

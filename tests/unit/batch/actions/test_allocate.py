@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
 from bayplan.objects.volcano.types import SubGroupPolicy
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import GANGS, engine_of
+from support.builders.batch_engines import GANGS, build_engine
 
 READY = {"phase": "Inqueue"}
 
@@ -28,9 +28,9 @@ def gang(count: int, name: str = "job", **pod: Any) -> list[Pod]:
 
 def test_a_gang_starts_whole_or_not_at_all() -> None:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=1)]
-    whole = engine_of(nodes=nodes, pods=gang(3), objects=[make_group(min_member=3)]).run_session()
+    whole = build_engine(nodes=nodes, pods=gang(3), objects=[make_group(min_member=3)]).run_session()
     assert len(whole.binds) == 3
-    short = engine_of(nodes=nodes, pods=gang(4), objects=[make_group(min_member=4)]).run_session()
+    short = build_engine(nodes=nodes, pods=gang(4), objects=[make_group(min_member=4)]).run_session()
     assert not short.binds
     assert not short.pipelined
     reasons = sorted(message.reason for message in short.messages.values())
@@ -41,7 +41,7 @@ def test_room_that_is_being_released_is_kept_for_a_gang_until_the_session_closes
     pods = [*gang(2), going(make_member("old", "", node="a"))]
     groups = [make_group(min_member=2), make_group("later", min_member=1, created=datetime(2025, 1, 1, tzinfo=UTC))]
     world = {"nodes": [make_node("a", cpu=2)], "pods": [*pods, make_member("later-w-0", "later")]}
-    outcome = engine_of(**world, objects=groups).run_session()
+    outcome = build_engine(**world, objects=groups).run_session()
     assert not outcome.binds
     assert sorted([*outcome.pipelined, *outcome.allocated]) == ["default/job-w-0", "default/job-w-1"]
     assert "default/later-w-0" in outcome.messages
@@ -51,22 +51,22 @@ def test_elastic_tasks_wait_for_other_gangs() -> None:
     """A16: after its minimum a job gets one task a turn, and jobs that are not ready go first."""
     pods = [*gang(3), *gang(1, "other")]
     groups = [make_group(), make_group("other", created=datetime(2025, 1, 1, tzinfo=UTC))]
-    outcome = engine_of(nodes=[make_node("a", cpu=3)], pods=pods, objects=groups).run_session()
+    outcome = build_engine(nodes=[make_node("a", cpu=3)], pods=pods, objects=groups).run_session()
     assert set(outcome.binds) == {"default/job-w-0", "default/job-w-1", "default/other-w-0"}
 
 
 def test_a_pending_group_is_passed_over_where_enqueue_is_configured_and_let_in_where_not() -> None:
     world: dict[str, Any] = {"nodes": [make_node("a")], "pods": gang(1), "objects": [make_group()]}
     late = GANGS.replace("enqueue, allocate, backfill", "allocate, enqueue")
-    assert not engine_of(conf=late, **world).run_session().binds
+    assert not build_engine(conf=late, **world).run_session().binds
     alone = GANGS.replace("enqueue, allocate, backfill", "allocate")
-    assert engine_of(conf=alone, **world).run_session().binds
+    assert build_engine(conf=alone, **world).run_session().binds
 
 
 def test_gated_and_best_effort_tasks_are_not_allocated() -> None:
     pods = [make_member("gated", gates=["example.com/hold"]), make_member("empty", requests={}), make_member("plain")]
     alone = GANGS.replace("enqueue, allocate, backfill", "allocate")
-    outcome = engine_of(conf=alone, nodes=[make_node("a")], pods=pods, objects=[make_group()]).run_session()
+    outcome = build_engine(conf=alone, nodes=[make_node("a")], pods=pods, objects=[make_group()]).run_session()
     assert set(outcome.binds) == {"default/plain"}
 
 
@@ -75,8 +75,8 @@ def test_the_node_that_was_cleared_for_a_task_is_tried_first() -> None:
     nominated = replace(pod, status=replace(pod.status, nominated_node_name="b"))
     nodes = [make_node("a", cpu=64), make_node("b", cpu=2)]
     world: dict[str, Any] = {"nodes": nodes, "objects": [make_group()]}
-    assert engine_of(**world, pods=[pod]).run_session().binds == {"default/p": "a"}
-    assert engine_of(**world, pods=[nominated]).run_session().binds == {"default/p": "b"}
+    assert build_engine(**world, pods=[pod]).run_session().binds == {"default/p": "a"}
+    assert build_engine(**world, pods=[nominated]).run_session().binds == {"default/p": "b"}
 
 
 def role(name: str, role: str, cpu: str) -> Pod:
@@ -85,7 +85,7 @@ def role(name: str, role: str, cpu: str) -> Pod:
 
 def test_a_role_that_failed_once_is_not_tried_again() -> None:
     pods = [role("job-w-0", "w", "9"), role("job-w-1", "w", "1"), role("job-p-2", "ps", "1")]
-    outcome = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group(min_member=0)]).run_session()
+    outcome = build_engine(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group(min_member=0)]).run_session()
     assert set(outcome.binds) == {"default/job-p-2"}
     assert outcome.messages["default/job-w-1"].message == (
         "Task job-w-1 with role spec w has already predicated failed, skip"
@@ -98,7 +98,7 @@ def test_nodes_that_failed_a_role_stay_failed_for_the_gang_unless_switched_off(r
     conf = f"{GANGS}configurations:\n- name: allocate\n  arguments:\n    predicateErrorCacheEnable: {remembers}\n"
     pods = [role("job-w-0", "w", "3"), role("job-w-1", "w", "2")]
     nodes = [make_node("a", cpu=2), make_node("b", cpu=4)]
-    outcome = engine_of(conf=conf, nodes=nodes, pods=pods, objects=[make_group(min_member=2)]).run_session()
+    outcome = build_engine(conf=conf, nodes=nodes, pods=pods, objects=[make_group(min_member=2)]).run_session()
     assert len(outcome.binds) == bound
 
 
@@ -128,7 +128,7 @@ class Quota:
 def test_quotas_hold_and_other_queues_are_served() -> None:
     conf = GANGS.replace("  - name: gang\n", "  - name: gang\n  - name: quota\n")
     pods = [*gang(4), *gang(1, "other")]
-    outcome = engine_of(
+    outcome = build_engine(
         conf=conf,
         nodes=[make_node("a")],
         pods=pods,
@@ -146,9 +146,9 @@ def test_sub_groups_start_whole_and_as_many_as_are_needed() -> None:
     policy = SubGroupPolicy(name="ring", match_label_keys=("ring",), sub_group_size=2, min_sub_groups=1)
     pods = [ring("job-w-0", "0"), ring("job-w-1", "0"), ring("job-w-2", "1"), ring("job-w-3", "1")]
     group = make_group(min_member=2, sub_group_policy=(policy,))
-    tight = engine_of(nodes=[make_node("a", cpu=3)], pods=pods, objects=[group]).run_session()
+    tight = build_engine(nodes=[make_node("a", cpu=3)], pods=pods, objects=[group]).run_session()
     assert set(tight.binds) == {"default/job-w-0", "default/job-w-1"}
-    roomy = engine_of(nodes=[make_node("a", cpu=4)], pods=pods, objects=[group]).run_session()
+    roomy = build_engine(nodes=[make_node("a", cpu=4)], pods=pods, objects=[group]).run_session()
     assert len(roomy.binds) == 4
 
 
@@ -158,7 +158,9 @@ def test_a_second_allocate_leaves_sub_groups_alone_that_the_first_one_bound() ->
     group = make_group(min_member=4, sub_group_policy=(policy,))
     nodes = [make_node("a", cpu=4), make_node("b", cpu=4)]
     once, twice = (
-        engine_of(conf=GANGS.replace('"enqueue, allocate, backfill"', actions), nodes=nodes, pods=pods, objects=[group])
+        build_engine(
+            conf=GANGS.replace('"enqueue, allocate, backfill"', actions), nodes=nodes, pods=pods, objects=[group]
+        )
         for actions in ('"enqueue, allocate"', '"enqueue, allocate, allocate"')
     )
     done = twice.run_session()
@@ -169,8 +171,8 @@ def test_a_second_allocate_leaves_sub_groups_alone_that_the_first_one_bound() ->
 
 def test_a_session_can_give_others_their_turn_between_statements() -> None:
     pods = [*gang(1, "one"), *gang(1, "two")]
-    engine = engine_of(nodes=[make_node("a")], pods=pods, objects=[make_group("one"), make_group("two")])
-    outcome = Outcome()
-    bound = [len(outcome.binds) for _ in engine.turns(outcome)]
+    engine = build_engine(nodes=[make_node("a")], pods=pods, objects=[make_group("one"), make_group("two")])
+    outcome = SessionResult()
+    bound = [len(outcome.binds) for _ in engine.run_session_steps(outcome)]
     assert sorted(set(bound)) == [0, 1, 2]
     assert bound == sorted(bound)

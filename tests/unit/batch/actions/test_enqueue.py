@@ -6,7 +6,7 @@ from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CONF = """\
 actions: "enqueue"
@@ -42,7 +42,7 @@ def run(places: int, groups: list[Any], queues: list[Any] | None = None) -> tupl
 
     Here.seen, Here.places = [], places
     plugins = default_batch_plugins().with_plugins(Here)
-    outcome = engine_of(conf=CONF, objects=[*groups, *(queues or ())], plugins=plugins).run_session()
+    outcome = build_engine(conf=CONF, objects=[*groups, *(queues or ())], plugins=plugins).run_session()
     return {uid.partition("/")[2]: group.status.phase for uid, group in outcome.groups.items()}, Here.seen
 
 
@@ -75,5 +75,7 @@ def test_groups_that_run_or_wait_already_are_left_alone() -> None:
 
 
 def test_a_group_without_pods_can_enter() -> None:
-    outcome = engine_of(conf=CONF, objects=[make_group(min_member=3)], pods=[make_member("x", "other")]).run_session()
+    outcome = build_engine(
+        conf=CONF, objects=[make_group(min_member=3)], pods=[make_member("x", "other")]
+    ).run_session()
     assert outcome.groups["default/job"].status.phase == "Inqueue"

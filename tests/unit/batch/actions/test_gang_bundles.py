@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch.actions.gang_bundles import Bundle, Kind, bundles_of, in_order
+from bayplan.batch.actions.gang_bundles import Bundle, BundleKind, make_bundles, sort_bundles
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.tasks import TASK_PRIORITY, TASK_SPEC
 from bayplan.objects.core import Pod
@@ -16,8 +16,8 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 
@@ -30,7 +30,7 @@ def running(name: str, group: str = "job", *, role: str = "", priority: int = 1,
 
 
 def parts(bundles: list[Bundle]) -> list[tuple[str, list[str]]]:
-    return [(bundle.kind.name, named(bundle.tasks)) for bundle in bundles]
+    return [(bundle.kind.name, task_names(bundle.tasks)) for bundle in bundles]
 
 
 ROLES = [running("a1", role="a"), running("a2", role="a"), running("b1", role="b"), running("b2", role="b")]
@@ -78,26 +78,26 @@ TWO_OF_THREE = SubGroupPolicy(
     ],
 )
 def test_bundles_of_a_job(pods: list[Pod], group: dict[str, Any], expected: list[tuple[str, list[str]]]) -> None:
-    with opened(nodes=NODES, pods=pods, objects=[make_group(phase="Running", **group)]) as session:
+    with open_session(nodes=NODES, pods=pods, objects=[make_group(phase="Running", **group)]) as session:
         job = session.jobs["default/job"]
-        assert parts(bundles_of(job, list(job.tasks.values()))) == expected
+        assert parts(make_bundles(job, list(job.tasks.values()))) == expected
 
 
 def test_only_what_may_go_is_in_a_bundle() -> None:
     pods = [running(name) for name in ("x", "y", "z")]
-    with opened(nodes=NODES, pods=pods, objects=[make_group(min_member=1)]) as session:
+    with open_session(nodes=NODES, pods=pods, objects=[make_group(min_member=1)]) as session:
         x, y, z = tasks_of(session, "x", "y", "z")
         job = session.jobs["default/job"]
-        safe, whole = bundles_of(job, [x, y, z])
-        assert safe.only({x.uid, y.uid, z.uid}) is safe
-        shrunk = safe.only({y.uid})
+        safe, whole = make_bundles(job, [x, y, z])
+        assert safe.restricted_to({x.uid, y.uid, z.uid}) is safe
+        shrunk = safe.restricted_to({y.uid})
         assert shrunk is not None
-        assert (named(shrunk.tasks), shrunk.frees.milli_cpu) == (["y"], 1000.0)
-        assert safe.only({z.uid}) is None
-        assert whole.only({z.uid}) is whole
-        assert bundles_of(job, []) == []
-        two = Bundle(Kind.WHOLE, job, [x, y], Amounts(), Amounts())
-        assert two.only({x.uid}) is None
+        assert (task_names(shrunk.tasks), shrunk.freed_amounts.milli_cpu) == (["y"], 1000.0)
+        assert safe.restricted_to({z.uid}) is None
+        assert whole.restricted_to({z.uid}) is whole
+        assert make_bundles(job, []) == []
+        two = Bundle(BundleKind.WHOLE, job, [x, y], Amounts(), Amounts())
+        assert two.restricted_to({x.uid}) is None
 
 
 def test_safe_ones_go_first_then_what_is_worth_most() -> None:
@@ -109,28 +109,28 @@ def test_safe_ones_go_first_then_what_is_worth_most() -> None:
         running("spare-2", "spare"),
     ]
     groups = [make_group("big", min_member=2), make_group("small"), make_group("spare")]
-    with opened(nodes=NODES, pods=pods, objects=groups) as session:
+    with open_session(nodes=NODES, pods=pods, objects=groups) as session:
         bundles = [
             bundle
             for job in session.jobs.values()
-            for bundle in bundles_of(job, [task for task in job.tasks.values() if task.name != "big-2"])
+            for bundle in make_bundles(job, [task for task in job.tasks.values() if task.name != "big-2"])
         ]
         need = Amounts(1000.0)
-        ordered = in_order(bundles, need, lambda left, right: 0)  # noqa: ARG005
-        assert [bundle.worth(need) for bundle in ordered] == [math.inf, 1.0, 0.5, 0.25]
+        ordered = sort_bundles(bundles, need, lambda left, right: 0)  # noqa: ARG005
+        assert [bundle.value_for(need) for bundle in ordered] == [math.inf, 1.0, 0.5, 0.25]
         assert parts(ordered) == [
             ("SAFE", ["spare-1"]),
             ("WHOLE", ["small"]),
             ("WHOLE", ["spare-2"]),
             ("WHOLE", ["big-1"]),
         ]
-        backwards = in_order(bundles, need, lambda left, right: -1 if left.job.uid > right.job.uid else 1)
+        backwards = sort_bundles(bundles, need, lambda left, right: -1 if left.job.uid > right.job.uid else 1)
         assert [each.job.name for each in backwards] == ["spare", "spare", "small", "big"]
 
 
 def test_more_than_is_needed_is_not_worth_more() -> None:
     pod = running("huge", requests={"cpu": "8"})
-    with opened(nodes=NODES, pods=[replace(pod)], objects=[make_group()]) as session:
+    with open_session(nodes=NODES, pods=[replace(pod)], objects=[make_group()]) as session:
         job = session.jobs["default/job"]
-        (whole,) = bundles_of(job, list(job.tasks.values()))
-        assert whole.worth(Amounts(2000.0)) == pytest.approx(1 / 4)
+        (whole,) = make_bundles(job, list(job.tasks.values()))
+        assert whole.value_for(Amounts(2000.0)) == pytest.approx(1 / 4)

@@ -6,21 +6,21 @@ import pytest
 
 from bayplan.batch.actions.gangreclaim import GangReclaim
 from bayplan.batch.model.tasks import PREEMPTABLE, TASK_SPEC
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.volcano.types import (
     ExactMatch,
     HyperNode,
     HyperNodeSpec,
-    Member,
     MemberSelector,
+    MemberSpec,
     NetworkTopology,
 )
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CLASSES = [
     PriorityClass(metadata=ObjectMeta(name=name), value=value) for name, value in (("low", 1), ("mid", 5), ("high", 9))
@@ -49,14 +49,14 @@ def group(name: str, least: int, **spec: Any) -> Any:
     return make_group(name, min_member=least, phase="Running" if "phase" not in spec else spec.pop("phase"), **spec)
 
 
-def run(conf: str, *, nodes: Any, pods: list[Pod], objects: list[Any]) -> Outcome:
+def run(conf: str, *, nodes: Any, pods: list[Pod], objects: list[Any]) -> SessionResult:
     queues = [make_queue("other"), make_queue("shut", reclaimable=False)]
-    outcome = engine_of(conf=conf, nodes=nodes, pods=pods, objects=[*CLASSES, *queues, *objects]).run_session()
+    outcome = build_engine(conf=conf, nodes=nodes, pods=pods, objects=[*CLASSES, *queues, *objects]).run_session()
     assert outcome.faults == []
     return outcome
 
 
-def evicted(outcome: Outcome) -> list[str]:
+def evicted(outcome: SessionResult) -> list[str]:
     return sorted(key.partition("/")[2] for key in outcome.evicts)
 
 
@@ -156,7 +156,7 @@ def test_a_ready_job_takes_for_one_sub_job_and_gated_tasks_wait() -> None:
 
 
 def hyper(name: str, tier: int, *members: str, kind: str = "Node") -> HyperNode:
-    listed = tuple(Member(kind, MemberSelector(exact_match=ExactMatch(each))) for each in members)
+    listed = tuple(MemberSpec(kind, MemberSelector(exact_match=ExactMatch(each))) for each in members)
     return HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier, "", listed))
 
 
@@ -169,7 +169,7 @@ def test_room_is_made_within_one_hypernode_and_remembered_for_the_sub_job() -> N
     pods = [*(make_member(f"old-{i}", "old", node=f"n{i}") for i in range(3)), *gang("fix", 1, "n3"), *gang("new", 2)]
     groups = [group("old", 1, **LOW), group("fix", 1, **HIGH), group("new", 2, network_topology=HARD, **HIGH)]
     queues = [make_queue("other"), make_queue("shut", reclaimable=False)]
-    engine = engine_of(conf=PREEMPTING, nodes=nodes, pods=pods, objects=[*CLASSES, *queues, *TREE, *groups])
+    engine = build_engine(conf=PREEMPTING, nodes=nodes, pods=pods, objects=[*CLASSES, *queues, *TREE, *groups])
     with engine.session() as session:
         action = engine._actions.get("gangpreempt")
         assert action is not None
@@ -235,7 +235,7 @@ def test_a_setting_that_is_gone_keeps_its_value() -> None:
     action = GangReclaim()
     told = f"{RECLAIMING}configurations:\n- name: gangreclaim\n  arguments:\n    allowWholeBundle: false\n"
     for conf in (told, RECLAIMING):
-        engine = engine_of(conf=conf, nodes=[make_node("n", cpu=1)], pods=pods, objects=objects)
+        engine = build_engine(conf=conf, nodes=[make_node("n", cpu=1)], pods=pods, objects=objects)
         with engine.session() as session:
             list(action.execute(session))
             assert not session.jobs["default/new"].waiting_task_num

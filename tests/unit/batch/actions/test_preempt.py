@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch.actions.preempt import Settings
+from bayplan.batch.actions.preempt import PreemptSettings
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.status import Status, unresolvable, unschedulable
 from bayplan.objects.core import Container, ContainerPort, Pod, ResourceRequirements
@@ -24,7 +24,7 @@ from support.builders.batch import (
     make_member,
     make_queue,
 )
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CONF = """\
 actions: "allocate, preempt"
@@ -71,9 +71,11 @@ def pod(
     return replace(made, spec=replace(made.spec, **changes), status=replace(made.status, **(status or {})))
 
 
-def run(pods: list[Pod], objects: list[KubeObject], *, conf: str = CONF, nodes: Any = None, **world: Any) -> Outcome:
+def run(
+    pods: list[Pod], objects: list[KubeObject], *, conf: str = CONF, nodes: Any = None, **world: Any
+) -> SessionResult:
     nodes = [make_node("a", cpu=2)] if nodes is None else nodes
-    return engine_of(conf=conf, nodes=nodes, pods=pods, objects=[*classes(), *objects], **world).run_session()
+    return build_engine(conf=conf, nodes=nodes, pods=pods, objects=[*classes(), *objects], **world).run_session()
 
 
 def names(found: dict[str, str]) -> set[str]:
@@ -284,7 +286,7 @@ def test_what_failed_is_remembered_by_role(plugin: type[Picky], role: str, remem
 # nodes compared by their victims
 
 
-def _two_nodes(first: list[Pod], second: list[Pod], asked: str = "1") -> Outcome:
+def _two_nodes(first: list[Pod], second: list[Pod], asked: str = "1") -> SessionResult:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
     new = pod("new", "new", requests={"cpu": asked})
     return run([*first, *second, new], [running("low"), waiting("new")], conf=CONF + TOPOLOGY_AWARE, nodes=nodes)
@@ -337,19 +339,19 @@ def test_who_need_not_go_is_given_back() -> None:
 @pytest.mark.parametrize(
     ("settings", "nodes", "wanted"),
     [
-        pytest.param(Settings(), 5, 1, id="at-least-one"),
-        pytest.param(Settings(), 200, 20, id="a-tenth"),
-        pytest.param(Settings(), 5000, 100, id="not-too-many"),
-        pytest.param(Settings(min_percentage=100), 7, 7, id="all"),
-        pytest.param(Settings(min_absolute=50), 7, 7, id="no-more-than-there-are"),
-        pytest.param(Settings(max_absolute=0), 7, 0, id="none"),
+        pytest.param(PreemptSettings(), 5, 1, id="at-least-one"),
+        pytest.param(PreemptSettings(), 200, 20, id="a-tenth"),
+        pytest.param(PreemptSettings(), 5000, 100, id="not-too-many"),
+        pytest.param(PreemptSettings(min_percentage=100), 7, 7, id="all"),
+        pytest.param(PreemptSettings(min_absolute=50), 7, 7, id="no-more-than-there-are"),
+        pytest.param(PreemptSettings(max_absolute=0), 7, 0, id="none"),
     ],
 )
-def test_how_many_nodes_are_compared(settings: Settings, nodes: int, wanted: int) -> None:
+def test_how_many_nodes_are_compared(settings: PreemptSettings, nodes: int, wanted: int) -> None:
     assert settings.candidates_wanted(nodes) == wanted
 
 
 def test_a_key_that_is_gone_keeps_its_value() -> None:
-    first = Settings().updated(Arguments({"minCandidateNodesAbsolute": 3, "predicateErrorCacheEnable": "false"}))
+    first = PreemptSettings().updated(Arguments({"minCandidateNodesAbsolute": 3, "predicateErrorCacheEnable": "false"}))
     second = first.updated(Arguments({"maxCandidateNodesAbsolute": 5}))
-    assert second == Settings(remembers_errors=False, min_absolute=3, max_absolute=5)
+    assert second == PreemptSettings(remembers_errors=False, min_absolute=3, max_absolute=5)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CONF = """\
 actions: "reclaim"
@@ -33,10 +33,12 @@ def taken(**options: Any) -> KubeObject:
     return make_group("rich", phase="Running", **{"queue": "other", "min_member": 0, **options})
 
 
-def run(pods: list[Pod], objects: list[KubeObject], *, conf: str = CONF, cpu: int = 4) -> Outcome:
+def run(pods: list[Pod], objects: list[KubeObject], *, conf: str = CONF, cpu: int = 4) -> SessionResult:
     queues = {item.metadata.name for item in objects}
     others = [] if "other" in queues else [make_queue("other")]
-    return engine_of(conf=conf, nodes=[make_node("a", cpu=cpu)], pods=pods, objects=[*others, *objects]).run_session()
+    return build_engine(
+        conf=conf, nodes=[make_node("a", cpu=cpu)], pods=pods, objects=[*others, *objects]
+    ).run_session()
 
 
 def names(found: dict[str, str]) -> set[str]:

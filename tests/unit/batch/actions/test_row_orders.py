@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bayplan.batch.actions import row_orders
-from bayplan.batch.actions.row_orders import best_first, first_rows, one_by_one
+from bayplan.batch.actions.row_orders import first_rows, rows_by_score, rows_in_order
 from bayplan.snapshot import BoolVector
 
 NAN = float("nan")
@@ -16,7 +16,7 @@ def mask(text: str) -> BoolVector:
 
 @pytest.mark.parametrize("text", ["", ".", "x", ".x.x", "xxx", "...x"])
 def test_rows_in_their_own_order(text: str) -> None:
-    assert list(one_by_one(mask(text))) == np.flatnonzero(mask(text)).tolist()
+    assert list(rows_in_order(mask(text))) == np.flatnonzero(mask(text)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_rows_by_score(
     text: str, totals: list[float], expected: list[int], unsorted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_orders, "_UNSORTED", unsorted)
-    assert list(best_first(mask(text), np.array(totals), lambda: mask("x" * len(totals)))) == expected
+    assert list(rows_by_score(mask(text), np.array(totals), lambda: mask("x" * len(totals)))) == expected
 
 
 def test_a_long_search_is_narrowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_orders, "PATIENCE", 1)
+    monkeypatch.setattr(row_orders, "ROWS_BEFORE_NARROWING", 1)
     monkeypatch.setattr(row_orders, "_UNSORTED", 1)
     totals = np.array([9.0, 8.0, 7.0, 6.0, 5.0])
     asked = []
@@ -49,7 +49,7 @@ def test_a_long_search_is_narrowed_down(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(1)
         return mask(".....x"[:4] + "x")
 
-    rows = best_first(mask("xxxxx"), totals, narrowed)
+    rows = rows_by_score(mask("xxxxx"), totals, narrowed)
     assert [next(rows), next(rows)] == [0, 1]
     assert not asked
     assert list(rows) == [4]
@@ -57,7 +57,7 @@ def test_a_long_search_is_narrowed_down(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_orders, "PATIENCE", 2)
+    monkeypatch.setattr(row_orders, "ROWS_BEFORE_NARROWING", 2)
     few, many = mask("x.x."), mask("x.xx")
     assert first_rows(few) is few
     assert first_rows(many).tolist() == mask("x.x.").tolist()

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CONF = """\
 actions: "shuffle, allocate"
@@ -35,9 +35,9 @@ class Restless:
         return [task for task in running if task.name.startswith("moving")]
 
 
-def run(*names: str, phase: str = "", waiting: Sequence[str] = ()) -> Outcome:
+def run(*names: str, phase: str = "", waiting: Sequence[str] = ()) -> SessionResult:
     pods = [make_member(name, node="a", phase=phase) for name in names] + [make_member(name) for name in waiting]
-    return engine_of(
+    return build_engine(
         conf=CONF,
         nodes=[make_node("a", cpu=2)],
         pods=pods,

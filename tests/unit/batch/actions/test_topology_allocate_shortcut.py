@@ -10,14 +10,14 @@ from unittest.mock import patch
 import pytest
 
 from bayplan.app import known_batch_plugins
-from bayplan.batch import Arguments, HyperNode, Nodes, Purpose, Session, SubJob
+from bayplan.batch import Arguments, HyperNode, Nodes, SearchPurpose, Session, SubJob
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
 from bayplan.batch.engine import BatchEngine
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.volcano import types as volcano
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CONF = """\
 actions: "allocate"
@@ -53,7 +53,7 @@ class Odd:
         assert self.score is not None
         return dict.fromkeys(places, self.score)
 
-    def _each_alone(self, sub_job: SubJob, place: HyperNode, purpose: Purpose) -> Sequence[Sequence[HyperNode]]:  # noqa: ARG002
+    def _each_alone(self, sub_job: SubJob, place: HyperNode, purpose: SearchPurpose) -> Sequence[Sequence[HyperNode]]:  # noqa: ARG002
         tree = self._session.hyper_nodes
         return [[place], [tree["t"]]] if place.name != "t" else [[place]]
 
@@ -65,7 +65,7 @@ def switches() -> Iterator[KubeObject]:
         (2, "t", "HyperNode", [f"s{number}" for number in range(SWITCHES)]),
     ):
         listed = tuple(
-            volcano.Member(kind, volcano.MemberSelector(exact_match=volcano.ExactMatch(each))) for each in members
+            volcano.MemberSpec(kind, volcano.MemberSelector(exact_match=volcano.ExactMatch(each))) for each in members
         )
         yield volcano.HyperNode(metadata=ObjectMeta(name=name), spec=volcano.HyperNodeSpec(tier, "", listed))
 
@@ -76,7 +76,7 @@ def cluster(size: int = 2, *, cpu: int = 2, plugin: type[Any] = Odd, **group: An
     job = make_group(phase="Inqueue", **{"min_member": size, "network_topology": topology, **group})
     pods = [make_member(f"job-w-{number}", labels={"half": "ab"[number % 2]}) for number in range(size)]
     plugins = known_batch_plugins().with_plugins(plugin)
-    return engine_of(conf=CONF, nodes=nodes, pods=pods, objects=[*switches(), job], plugins=plugins)
+    return build_engine(conf=CONF, nodes=nodes, pods=pods, objects=[*switches(), job], plugins=plugins)
 
 
 @contextmanager

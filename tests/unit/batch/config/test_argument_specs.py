@@ -10,10 +10,10 @@ import pytest
 from bayplan.app import build_batch_engine
 from bayplan.batch import engine
 from bayplan.batch.actions import default_actions
-from bayplan.batch.config.argument_specs import Argument, misgiven, takes_of
+from bayplan.batch.config.argument_specs import Argument, argument_problems, argument_specs_of
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.config.scheduler_conf import ActionConfiguration, BatchConfiguration, PluginOption
-from bayplan.batch.node_usage.metrics_sources import mistakes_in
+from bayplan.batch.node_usage.metrics_sources import metrics_problems
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.cache import Cache
 
@@ -84,26 +84,29 @@ def differences(takes: tuple[Argument, ...], seen: dict[str, tuple[Any, Any]]) -
     keys = {f"{each.prefix}x" if each.prefix else each.name: each for each in takes}
     declared = {key: as_declared(each) for key, each in keys.items()}
     told = {key: (kind, default if kind in (int, float, bool) else None) for key, (kind, default) in seen.items()}
-    idle = {key for key, each in keys.items() if each.idle}
+    idle = {key for key, each in keys.items() if each.no_effect_reason}
     both = {key: (declared.get(key), told.get(key)) for key in (declared.keys() | told.keys()) - idle}
     return {key: (mine, theirs) for key, (mine, theirs) in both.items() if mine != theirs}
 
 
 @pytest.mark.parametrize("name", list(PLUGINS))
 def test_a_plugin_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    option = PluginOption(name, arguments=GIVEN.get(name, {})).defaulted()
+    option = PluginOption(name, arguments=GIVEN.get(name, {})).with_default_flags()
     seen = asked(monkeypatch, BatchConfiguration(("enqueue",), ((option,),)))
-    assert differences(takes_of(PLUGINS.get(name)) or (), seen) == {}
+    assert differences(argument_specs_of(PLUGINS.get(name)) or (), seen) == {}
 
 
 @pytest.mark.parametrize("name", list(ACTIONS))
 def test_an_action_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = BatchConfiguration((name,), configurations=(ActionConfiguration(name),))
-    assert differences(takes_of(ACTIONS.get(name)) or (), asked(monkeypatch, configuration)) == {}
+    assert differences(argument_specs_of(ACTIONS.get(name)) or (), asked(monkeypatch, configuration)) == {}
 
 
 def judged(plugin: str, given: dict[str, Any]) -> list[str]:
-    return [text.removeprefix(f"{plugin}: ") for text in misgiven(plugin, takes_of(PLUGINS.get(plugin)) or (), given)]
+    return [
+        text.removeprefix(f"{plugin}: ")
+        for text in argument_problems(plugin, argument_specs_of(PLUGINS.get(plugin)) or (), given)
+    ]
 
 
 UNUSED = [
@@ -189,4 +192,4 @@ def test_what_is_read_is_not_told(plugin: str, given: dict[str, Any]) -> None:
     ],
 )
 def test_mistakes_in_metrics_are_told(metrics: dict[str, str], told: list[str]) -> None:
-    assert list(mistakes_in(metrics)) == told
+    assert list(metrics_problems(metrics)) == told

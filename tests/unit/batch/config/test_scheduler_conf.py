@@ -13,12 +13,12 @@ from bayplan.batch.config.scheduler_conf import (
     DEFAULTED_FLAGS,
     FLAGS,
     BatchConfiguration,
-    ConfLoader,
     PluginOption,
-    as_file,
-    dump,
-    load,
-    load_default,
+    SchedulerConfLoader,
+    conf_to_dict,
+    load_conf,
+    load_default_conf,
+    to_conf_text,
 )
 from bayplan.errors import ConfigError
 
@@ -28,7 +28,7 @@ ALL_ON = dict.fromkeys(DEFAULTED_FLAGS, True)
 
 def plugin(text: str) -> PluginOption:
     """The one plugin of a configuration; `text` are its lines in flow style."""
-    ((found,),) = load(f"{RUN}tiers: [{{plugins: [{{{text}}}]}}]").tiers
+    ((found,),) = load_conf(f"{RUN}tiers: [{{plugins: [{{{text}}}]}}]").tiers
     return found
 
 
@@ -38,7 +38,7 @@ def arguments(text: str) -> dict[str, Any]:
 
 def refusal(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(text)
+        load_conf(text)
     return str(caught.value)
 
 
@@ -52,7 +52,7 @@ def type_faults(text: str) -> list[str]:
 
 
 def test_the_default_configuration() -> None:
-    found = load_default()
+    found = load_default_conf()
     assert found.actions == ("enqueue", "allocate", "backfill")
     assert [[each.name for each in tier] for tier in found.tiers] == [
         ["priority", "gang", "conformance"],
@@ -159,7 +159,7 @@ def test_keys_of_arguments_are_texts_as_written() -> None:
 
 
 def test_texts_are_read_as_written() -> None:
-    found = load(f"{RUN}metrics: {{type: 5, interval: 1.50, a: yes, b: 010, c: ~, 7: x}}")
+    found = load_conf(f"{RUN}metrics: {{type: 5, interval: 1.50, a: yes, b: 010, c: ~, 7: x}}")
     assert found.metrics == {"type": "5", "interval": "1.50", "a": "yes", "b": "010", "c": "", "7": "x"}
 
 
@@ -181,13 +181,13 @@ def test_tiers(text: str, tiers: list[list[str]] | None) -> None:
     if tiers is None:
         assert refusal(text) == "failed to find Action "
     else:
-        assert [[each.name for each in tier] for tier in load(RUN + text).tiers] == tiers
+        assert [[each.name for each in tier] for tier in load_conf(RUN + text).tiers] == tiers
 
 
 def test_maps_given_twice_are_added_up() -> None:
     assert plugin("name: p, arguments: {a: 1, b: 1}, arguments: {b: 2, c: 2}").arguments == {"a": 1, "b": 2, "c": 2}
     assert plugin("name: p, arguments: {a: 1}, arguments: ~").arguments == {}
-    assert load(f"{RUN}metrics: {{a: 1}}\nmetrics: {{b: 2}}").metrics == {"a": "1", "b": "2"}
+    assert load_conf(f"{RUN}metrics: {{a: 1}}\nmetrics: {{b: 2}}").metrics == {"a": "1", "b": "2"}
 
 
 def test_anchors_and_merges() -> None:
@@ -203,7 +203,7 @@ tiers:
   - name: first
     <<: [{enableJobReady: no}, *base]
 """
-    ((same, other, first),) = load(text).tiers
+    ((same, other, first),) = load_conf(text).tiers
     assert (same.name, same.flags["enableJobOrder"], same.arguments) == ("gang", False, {"a": 1})
     assert (other.name, other.arguments) == ("other", {"a": 1, "b": 2})
     assert (first.name, first.flags["enableJobReady"]) == ("gang", False)
@@ -211,7 +211,7 @@ tiers:
 
 def test_arguments_of_an_action_are_those_of_its_first_entry() -> None:
     entries = "[{name: preempt, arguments: {a: 1}}, {name: preempt, arguments: {a: 2}}, ~, {name: x}]"
-    found = load(f"{RUN}configurations: {entries}")
+    found = load_conf(f"{RUN}configurations: {entries}")
     assert found.action_arguments("preempt").get_int("a") == 1
     assert len(found.action_arguments("x")) == len(found.action_arguments("reclaim")) == 0
     assert [each.name for each in found.configurations] == ["preempt", "preempt", "", "x"]
@@ -243,8 +243,8 @@ def test_what_is_refused(text: str, words: str) -> None:
 
 def test_the_conflict_is_of_one_tier_only() -> None:
     hierarchical = "{name: drf, enableHierarchy: true}"
-    assert load(f"{RUN}tiers: [{{plugins: [{{name: proportion}}]}}, {{plugins: [{hierarchical}]}}]")
-    assert load(f"{RUN}tiers: [{{plugins: [{{name: proportion}}, {{name: drf}}]}}]")
+    assert load_conf(f"{RUN}tiers: [{{plugins: [{{name: proportion}}]}}, {{plugins: [{hierarchical}]}}]")
+    assert load_conf(f"{RUN}tiers: [{{plugins: [{{name: proportion}}, {{name: drf}}]}}]")
 
 
 FLAG_PLACE = "tiers: [{plugins: [{name: p, enableJobOrder: %s}]}]"
@@ -326,7 +326,7 @@ def test_what_is_no_yaml(text: str, words: str) -> None:
 
 
 def test_values_of_keys_that_are_not_known_are_not_looked_at() -> None:
-    assert load(f"{RUN}extra: !!int x\nmore: {{[a]: b}}")
+    assert load_conf(f"{RUN}extra: !!int x\nmore: {{[a]: b}}")
 
 
 def test_aliases_cannot_eat_all_memory() -> None:
@@ -352,54 +352,54 @@ def test_aliases_cannot_eat_all_memory() -> None:
     ],
 )
 def test_notes(text: str, notes: list[str]) -> None:
-    assert list(load(f"{RUN}tiers: [{{plugins: [{{name: p, {text}}}]}}]").notes) == notes
+    assert list(load_conf(f"{RUN}tiers: [{{plugins: [{{name: p, {text}}}]}}]").notes) == notes
 
 
 # actions of one's own, hot reload, plain data
 
 
 def test_actions_of_others_are_known_by_name() -> None:
-    assert load("actions: mine, allocate", {*BUILT_IN_ACTIONS, "mine"}).actions == ("mine", "allocate")
+    assert load_conf("actions: mine, allocate", {*BUILT_IN_ACTIONS, "mine"}).actions == ("mine", "allocate")
 
 
 def test_a_bad_text_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
-    loader = ConfLoader()
-    assert loader.current == load_default()
+    loader = SchedulerConfLoader()
+    assert loader.current == load_default_conf()
     path = tmp_path / "volcano-scheduler.conf"
-    assert not loader.reload(path)
-    assert loader.refused is not None
-    assert "No such file" in loader.refused
-    assert loader.refused.endswith("; until that is mended the built-in configuration is in force")
+    assert not loader.apply_file(path)
+    assert loader.error is not None
+    assert "No such file" in loader.error
+    assert loader.error.endswith("; until that is mended the built-in configuration is in force")
     path.write_text("\nactions: reclaim\n\t\n", encoding="utf-8")
-    assert loader.reload(path)
-    assert (loader.current.actions, loader.refused) == (("reclaim",), None)
-    assert not loader.offer("actions: nothing")
-    assert loader.refused is not None
-    assert loader.refused.startswith("failed to find Action nothing; known actions: enqueue, allocate, ")
-    assert loader.refused.endswith("; the configuration that was in force stays so")
+    assert loader.apply_file(path)
+    assert (loader.current.actions, loader.error) == (("reclaim",), None)
+    assert not loader.apply_text("actions: nothing")
+    assert loader.error is not None
+    assert loader.error.startswith("failed to find Action nothing; known actions: enqueue, allocate, ")
+    assert loader.error.endswith("; the configuration that was in force stays so")
     assert loader.current.actions == ("reclaim",)
 
 
 def test_a_loader_may_start_with_another_configuration() -> None:
     empty = BatchConfiguration()
-    assert ConfLoader(initial=empty).current is empty
+    assert SchedulerConfLoader(initial=empty).current is empty
 
 
 def test_a_configuration_as_the_file_that_says_it_in_full() -> None:
     text = f"{RUN}tiers: [{{plugins: [{{name: p, arguments: {{a: 1.0}}}}]}}]\nmetrics: {{}}"
-    found = as_file(load(f"{text}\nconfigurations: [{{name: x}}, {{name: y, arguments: {{z: no}}}}]"))
+    found = to_conf_text(load_conf(f"{text}\nconfigurations: [{{name: x}}, {{name: y, arguments: {{z: no}}}}]"))
     assert found == {
         "actions": "allocate",
         "tiers": [{"plugins": [{"name": "p", **ALL_ON, "arguments": {"a": 1.0}}]}],
         "configurations": [{"name": "x"}, {"name": "y", "arguments": {"z": False}}],
         "metrics": {},
     }
-    assert as_file(load(RUN)) == {"actions": "allocate", "tiers": []}
+    assert to_conf_text(load_conf(RUN)) == {"actions": "allocate", "tiers": []}
 
 
 def test_a_configuration_as_plain_data() -> None:
     text = f"{RUN}tiers: [{{plugins: [{{name: p, arguments: {{a: .inf, b: [1, {{5: -.inf}}]}}}}]}}]"
-    assert dump(load(text)) == {
+    assert conf_to_dict(load_conf(text)) == {
         "actions": ["allocate"],
         "tiers": [[{"name": "p", **ALL_ON, "arguments": {"a": "+Inf", "b": [1, {"5": "-Inf"}]}}]],
         "configurations": [],
@@ -408,4 +408,4 @@ def test_a_configuration_as_plain_data() -> None:
 
 
 def test_plugins_of_all_tiers() -> None:
-    assert [each.name for each in load_default().plugins][:4] == ["priority", "gang", "conformance", "overcommit"]
+    assert [each.name for each in load_default_conf().plugins][:4] == ["priority", "gang", "conformance", "overcommit"]

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from bayplan.app.batch import BatchSettings
-from bayplan.batch import Arguments, Mend, Session, Task
-from bayplan.batch.handle import Reply
+from bayplan.batch import Arguments, QuirkFix, Session, Task
+from bayplan.batch.handle import HttpReply
 from bayplan.cache import Cache
 from bayplan.clock import SystemClock
 from bayplan.config.bayplan_settings import load_settings
 from bayplan.errors import UsageError
 from bayplan.testing import BatchHarness, make_gang, make_node, make_option
 from bayplan.testing.batch_builders import Gang
-from support.harness.in_process_commands import ran
+from support.harness.in_process_commands import run_command
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "differences.md"
 PREEMPTING = ["enqueue", "allocate", "preempt"]
@@ -34,7 +34,7 @@ def old() -> Gang:
 
 def test_the_page_lists_every_switch() -> None:
     listed = re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert listed == [each.value for each in Mend]
+    assert listed == [each.value for each in QuirkFix]
 
 
 def test_a_name_that_is_none() -> None:
@@ -46,9 +46,9 @@ SETTINGS = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nmends:
 
 
 def test_the_settings_of_a_process_name_them() -> None:
-    settings = BatchSettings(own=load_settings(SETTINGS % "tdm-midnight, victims-veto", "settings"))
-    with closing(settings.engine(Cache(), SystemClock())) as engine:
-        assert engine.handle.mends == {Mend.TDM_MIDNIGHT, Mend.VICTIMS_VETO}
+    settings = BatchSettings(bayplan_settings=load_settings(SETTINGS % "tdm-midnight, victims-veto", "settings"))
+    with closing(settings.build_engine(Cache(), SystemClock())) as engine:
+        assert engine.handle.quirk_fixes == {QuirkFix.TDM_MIDNIGHT, QuirkFix.VICTIMS_VETO}
 
 
 @pytest.mark.parametrize("verb", ["batch run", "run"])
@@ -57,7 +57,7 @@ def test_a_process_does_not_start_with_a_name_that_is_none(
 ) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(SETTINGS % "midnight", encoding="utf-8")
-    ended = ran(capsys, *verb.split(), "--settings", path, "--master", "http://127.0.0.1:1")
+    ended = run_command(capsys, *verb.split(), "--settings", path, "--master", "http://127.0.0.1:1")
     assert ended.code != 0
     assert "there is no mend 'midnight'; known ones are tdm-midnight" in ended.err
 
@@ -104,7 +104,7 @@ def test_an_extender_that_fails(ignorable: bool, mended: bool) -> None:
         nodes=NODES,
         gangs=[old(), NEW],
         tiers=tiers,
-        post=lambda *_: Reply(500, b""),
+        post=lambda *_: HttpReply(500, b""),
         mends=["extender-failures"] if mended else [],
     )
     with harness.session() as session:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.batch.devices.numa import (
-    CpuRequest,
+    ContainerCpuRequest,
     NumaTopology,
     bit_set,
     bits,
@@ -33,7 +33,7 @@ def machine(
 
 
 def given(topology: NumaTopology, free: str, *counts: int) -> list[int] | str:
-    containers = tuple(CpuRequest(f"c{number}", count) for number, count in enumerate(counts))
+    containers = tuple(ContainerCpuRequest(f"c{number}", count) for number, count in enumerate(counts))
     found = topology.assign(parse_cpus(free), containers)
     return found if isinstance(found, str) else list(bits(found))
 
@@ -77,8 +77,8 @@ def test_assignments(policy: str, free: str, counts: tuple[int, ...], expected: 
 
 def test_without_any_cpus_nobody_prefers_anything() -> None:
     topology = machine("restricted")
-    assert topology.assign(None, (CpuRequest("c", 2),)) == 0  # upstream lets the first container pass
-    assert topology.assign(None, (CpuRequest("c", 2), CpuRequest("d", 2))) == "d"
+    assert topology.assign(None, (ContainerCpuRequest("c", 2),)) == 0  # upstream lets the first container pass
+    assert topology.assign(None, (ContainerCpuRequest("c", 2), ContainerCpuRequest("d", 2))) == "d"
 
 
 def test_a_node_without_described_cpus_admits_nobody_who_must_be_preferred() -> None:
@@ -119,13 +119,13 @@ def test_what_cannot_be_reserved_spoils_the_reservation() -> None:
     ],
 )
 def test_taking(free: str, count: int, expected: list[int]) -> None:
-    taken = machine(sockets=2).take(parse_cpus(free), count)
+    taken = machine(sockets=2).take_cpus(parse_cpus(free), count)
     assert taken is not None
     assert list(bits(taken)) == expected
 
 
 def test_there_are_not_enough() -> None:
-    assert machine().take(parse_cpus("0-3,40"), 5) is None
+    assert machine().take_cpus(parse_cpus("0-3,40"), 5) is None
 
 
 def test_numa_nodes_of_cpus() -> None:

@@ -12,7 +12,7 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import Guarantee
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 CONF = """\
 actions: "enqueue, allocate, backfill"
@@ -32,7 +32,9 @@ def world(*objects: KubeObject, divider: str = "proportion") -> BatchEngine:
     """A queue that works, and `x`, with a job that asks for one CPU and one that asks for two."""
     pods = [make_member("good", "good"), make_member("odd", "odd"), make_member("big", "big", requests={"cpu": "2"})]
     groups = [make_group("good"), make_group("big", queue="x")]
-    return engine_of(conf=CONF.format(divider=divider), nodes=[make_node("a")], pods=pods, objects=[*groups, *objects])
+    return build_engine(
+        conf=CONF.format(divider=divider), nodes=[make_node("a")], pods=pods, objects=[*groups, *objects]
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_weight_below_zero() -> None:
     queue = make_queue("x")
     engine = world(replace(queue, spec=replace(queue.spec, weight=-4)), make_group("odd", queue="x"))
     assert engine.run_session().faults == ["queue x: weight is -4, which is below zero; it counts as 1"]
-    assert engine.ledger.queues["x"].weight == 1
+    assert engine.cluster_state.queues["x"].weight == 1
 
 
 @pytest.mark.parametrize("divider", ["proportion", "capacity", "overcommit"])
@@ -113,9 +115,9 @@ def test_it_is_told_as_long_as_it_stands_there() -> None:
     engine = world(make_queue("x"), make_group("odd", min_resources={"cpu": "much"}))
     for _ in range(2):
         assert len(engine.run_session().faults) == 1
-    engine.cache.put(make_group("odd", min_resources={"cpu": "1"}))
+    engine.cache.upsert(make_group("odd", min_resources={"cpu": "1"}))
     assert not engine.run_session().faults
-    engine.cache.put(make_group("odd", min_resources={"cpu": "more"}))
+    engine.cache.upsert(make_group("odd", min_resources={"cpu": "more"}))
     assert len(engine.run_session().faults) == 1
-    engine.cache.drop(make_group("odd"))
+    engine.cache.delete(make_group("odd"))
     assert not [fault for fault in engine.run_session().faults if "quantity" in fault]

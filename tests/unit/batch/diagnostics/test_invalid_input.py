@@ -17,10 +17,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch import Arguments, BatchHandle, EvictionContext, EvictionKind, Purpose, Session, Simulation, Task
-from bayplan.batch.config.scheduler_conf import ActionConfiguration, ConfLoader
-from bayplan.batch.diagnostics.bad_annotations import MOST_TOLD
-from bayplan.batch.diagnostics.plugin_faults import MOST_ALIKE
+from bayplan.batch import (
+    Arguments,
+    BatchHandle,
+    EvictionContext,
+    EvictionKind,
+    SearchPurpose,
+    Session,
+    Simulation,
+    Task,
+)
+from bayplan.batch.config.scheduler_conf import ActionConfiguration, SchedulerConfLoader
+from bayplan.batch.diagnostics.bad_annotations import MAX_WARNINGS_PER_SESSION
+from bayplan.batch.diagnostics.plugin_faults import MAX_SIMILAR_FAULTS
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.tasks import GROUP_NAME
 from bayplan.batch.registry import ActionSet
@@ -42,7 +51,7 @@ from bayplan.testing import (
     make_pod,
     make_queue,
 )
-from support.builders.framework import changed
+from support.builders.framework import replace_fields
 
 GOOD = make_gang("good", 2, cpu=1)
 NODES = [make_node(name, cpu=4) for name in "abcd"]
@@ -52,8 +61,8 @@ WORKING = ("priority", "gang", "conformance"), ("predicates", "proportion", "nod
 def tiers(*first: Any) -> list[list[Any]]:
     """These in a tier, and below it tiers that work."""
     return [
-        [each if not isinstance(each, type) else make_option(each).defaulted() for each in first],
-        *([make_option(name).defaulted() for name in tier] for tier in WORKING),
+        [each if not isinstance(each, type) else make_option(each).with_default_flags() for each in first],
+        *([make_option(name).with_default_flags() for name in tier] for tier in WORKING),
     ]
 
 
@@ -89,13 +98,13 @@ def good(done: BatchResult) -> bool:
     ],
 )
 def test_a_bad_file_leaves_the_good_one_in_force(text: str, words: str) -> None:
-    loader = ConfLoader()
-    assert loader.offer("actions: allocate\ntiers: [{plugins: [{name: gang}]}]")
+    loader = SchedulerConfLoader()
+    assert loader.apply_text("actions: allocate\ntiers: [{plugins: [{name: gang}]}]")
     before = loader.current
-    assert not loader.offer(text)
-    assert loader.refused is not None
-    assert words in loader.refused
-    assert loader.refused.endswith("; the configuration that was in force stays so")
+    assert not loader.apply_text(text)
+    assert loader.error is not None
+    assert words in loader.error
+    assert loader.error.endswith("; the configuration that was in force stays so")
     assert loader.current is before
 
 
@@ -136,7 +145,7 @@ def test_a_plugin_that_nobody_knows_is_named() -> None:
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named(plugin: str, key: str, value: Any, words: str) -> None:
-    done = run(make_option(plugin, arguments={key: value}).defaulted())
+    done = run(make_option(plugin, arguments={key: value}).with_default_flags())
     assert [fault for fault in done.faults if words in fault]
     assert good(done)
 
@@ -181,7 +190,7 @@ NOTE = "volcano.sh/"
 )
 def test_an_annotation_of_a_pod_that_cannot_be_read_is_named(key: str, value: str, plugin: str, words: str) -> None:
     odd = make_gang("odd", 1, cpu=1, annotations={NOTE + key: value})
-    done = run(*([make_option(plugin).defaulted()] if plugin else []), gangs=(odd,))
+    done = run(*([make_option(plugin).with_default_flags()] if plugin else []), gangs=(odd,))
     (fault,) = (fault for fault in done.faults if words in fault)
     assert fault.startswith(f"pod default/odd-0: {NOTE}{key} is ")
     assert good(done)
@@ -207,7 +216,7 @@ def test_an_annotation_of_a_pod_that_cannot_be_read_is_named(key: str, value: st
 def test_an_annotation_of_a_group_that_cannot_be_read_is_named(key: str, value: str, plugin: str, words: str) -> None:
     odd = make_gang("odd", 1, cpu=1)
     noted = Gang(replace(odd.group, metadata=replace(odd.group.metadata, annotations={key: value})), odd.pods)
-    done = run(*([make_option(plugin).defaulted()] if plugin else []), gangs=(noted,))
+    done = run(*([make_option(plugin).with_default_flags()] if plugin else []), gangs=(noted,))
     (fault,) = (fault for fault in done.faults if words in fault)
     assert "default/odd" in fault
     assert key in fault
@@ -226,7 +235,7 @@ def test_an_annotation_of_a_group_that_cannot_be_read_is_named(key: str, value: 
 def test_an_annotation_of_a_node_that_cannot_be_read_is_named(key: str, words: str) -> None:
     odd = make_node("odd")
     odd = replace(odd, metadata=replace(odd.metadata, annotations={NOTE + key: "a few"}))
-    done = run(make_option("deviceshare").defaulted(), nodes=[odd, *NODES])
+    done = run(make_option("deviceshare").with_default_flags(), nodes=[odd, *NODES])
     assert [fault for fault in done.faults if fault.startswith(f'node odd: {NOTE}{key} is "a few", {words}')]
     assert good(done)
 
@@ -251,9 +260,9 @@ def test_annotations_are_told_as_long_as_they_stand_there() -> None:
 
 
 def test_many_annotations_are_not_told_one_by_one() -> None:
-    odd = make_gang("odd", MOST_TOLD + 5, cpu="1m", annotations={"volcano.sh/preemptable": "?"})
+    odd = make_gang("odd", MAX_WARNINGS_PER_SESSION + 5, cpu="1m", annotations={"volcano.sh/preemptable": "?"})
     done = run(gangs=(odd,))
-    assert len(done.faults) == MOST_TOLD + 1
+    assert len(done.faults) == MAX_WARNINGS_PER_SESSION + 1
     assert done.faults[-1] == "5 more annotation(s) cannot be read"
 
 
@@ -285,7 +294,7 @@ def test_a_queue_cycle_takes_nothing_from_other_trees() -> None:
         make_queue("y", parent="x"),
         make_queue("default", parent="root"),
     ]
-    capacity = make_option("capacity", enableHierarchy=True).defaulted()
+    capacity = make_option("capacity", enableHierarchy=True).with_default_flags()
     done = run(capacity, gangs=(make_gang("odd", cpu=1, queue="x"),), queues=queues)
     assert "capacity: queue x is its own ancestor, or below one that is; it gets nothing" in done.faults
     assert good(done)
@@ -301,7 +310,7 @@ def test_a_group_that_does_not_exist_is_named() -> None:
 
 def test_pods_that_have_ended_wait_for_no_group() -> None:
     lost = make_gang("lost", 2, cpu=1)
-    done = run(pods=[changed(pod, status=PodStatus(phase="Succeeded")) for pod in lost.pods])
+    done = run(pods=[replace_fields(pod, status=PodStatus(phase="Succeeded")) for pod in lost.pods])
     assert done.faults == []
     assert good(done)
 
@@ -399,7 +408,7 @@ def test_a_topology_that_cannot_be_read_is_named(topology: NetworkTopology, word
     close = make_gang("close", 2, cpu=1)
     cluster = BatchHarness(nodes=NODES, gangs=[GOOD, close], objects=[row])
     group = close.group
-    cluster.engine.cache.put(replace(group, spec=replace(group.spec, network_topology=topology)))
+    cluster.engine.cache.upsert(replace(group, spec=replace(group.spec, network_topology=topology)))
     done = cluster.run()
     told = [f"pod group default/close: networkTopology.{words}; it limits nothing"] if words else []
     assert done.faults == told
@@ -411,11 +420,11 @@ def test_a_pod_whose_amounts_cannot_be_read_is_named_until_it_is_mended() -> Non
     container = odd.spec.containers[0]
     bad = replace(container, resources=replace(container.resources, requests={"cpu": "much"}))
     cluster = BatchHarness(nodes=NODES, gangs=[GOOD])
-    cluster.engine.observe(replace(odd, spec=replace(odd.spec, containers=(bad,))))
+    cluster.engine.handle_update(replace(odd, spec=replace(odd.spec, containers=(bad,))))
     done = cluster.run()
     assert [fault for fault in done.faults if fault.startswith("pod default/odd: ") and "much" in fault]
     assert good(done)
-    cluster.engine.observe(odd)
+    cluster.engine.handle_update(odd)
     assert not cluster.run().faults
 
 
@@ -505,7 +514,8 @@ def registering(add: str, fn: Any) -> type[Odd]:
         ),
         pytest.param(
             odd(registering=staticmethod(lambda session: session.add_event_handler("odd", deallocate=3))),
-            "at on_session_open: it registers 3 at events, which cannot be called; pass a function (test_invalid_input.py:",
+            "at on_session_open: it registers 3 at events, which cannot be called; pass a function "
+            "(test_invalid_input.py:",
             id="events",
         ),
         pytest.param(
@@ -562,7 +572,7 @@ def test_a_plugin_that_breaks_in_one_session_is_asked_again_in_the_next() -> Non
 
         @classmethod
         def factory(cls, arguments: Arguments, handle: BatchHandle) -> Shaky:
-            sessions = handle.remembered(cls.name, list)
+            sessions = handle.keep(cls.name, list)
             sessions.append(1)
             if len(sessions) == 1:
                 raise LookupError("not yet")
@@ -591,7 +601,7 @@ def session_with(plugin: type[Any]) -> Any:
 
 
 def _everything(plugin: type[Any]) -> Any:
-    return make_option(plugin, EnabledClusterOrder=True).defaulted()
+    return make_option(plugin, EnabledClusterOrder=True).with_default_flags()
 
 
 class Scene:
@@ -611,7 +621,7 @@ class Scene:
         self.trial = Simulation(self.task, session.nodes[0])
 
     def allowed(self) -> list[bool]:
-        return list(self.session.prospect(self.task).allowed(self.task))
+        return list(self.session.evaluate_class(self.task).rows_to_allocate(self.task))
 
     def chosen(self) -> str:
         node = self.session.choose(self.task, self.all)
@@ -631,9 +641,9 @@ QUESTIONS: dict[str, Callable[[Scene], Any]] = {
     "sub_job_order": lambda at: at.session.sub_job_order(at.sub, at.sub),
     "queue_order": lambda at: at.session.queue_order(at.queue, at.queue),
     "victim_queue_order": lambda at: at.session.victim_queue_order(at.queue, at.queue, at.queue),
-    "cluster_order": lambda at: at.session.ask(point("cluster_order"), "a", "b"),
+    "cluster_order": lambda at: at.session.call_point(point("cluster_order"), "a", "b"),
     "task_order": lambda at: at.session.compare_tasks(at.task, at.victims[0]),
-    "namespace_order": lambda at: at.session.ask(point("namespace_order"), "a", "b"),
+    "namespace_order": lambda at: at.session.call_point(point("namespace_order"), "a", "b"),
     "pre_predicate": lambda at: at.session.pre_predicate(at.task),
     "predicate": Scene.allowed,
     "best_node": Scene.chosen,
@@ -642,10 +652,10 @@ QUESTIONS: dict[str, Callable[[Scene], Any]] = {
     "node_reduce": Scene.scores,
     "hyper_node_order": lambda at: at.session.hyper_node_scores(at.sub, at.places),
     "hyper_node_gradient_for_job": lambda at: at.session.hyper_node_gradient_for_job(
-        at.job, at.place, Purpose.ALLOCATE
+        at.job, at.place, SearchPurpose.ALLOCATE
     ),
     "hyper_node_gradient_for_sub_job": lambda at: at.session.hyper_node_gradient_for_sub_job(
-        at.sub, at.place, Purpose.ALLOCATE
+        at.sub, at.place, SearchPurpose.ALLOCATE
     ),
     "preemptable": lambda at: at.session.preemptable(at.task, at.victims),
     "reclaimable": lambda at: at.session.reclaimable(at.task, at.victims),
@@ -843,7 +853,7 @@ def test_a_plugin_that_always_fails_is_not_told_about_for_ever() -> None:
 
     crowd = make_gang("crowd", 4, cpu=1)
     done = run(registering("add_predicate_fn", refusal), gangs=(crowd,))
-    assert len(done.faults) == MOST_ALIKE + 1
+    assert len(done.faults) == MAX_SIMILAR_FAULTS + 1
     assert done.faults[-1].startswith('plugin "odd" at predicate: more of the like, which is not told')
     assert good(done)
 
@@ -976,7 +986,7 @@ def test_an_action_that_is_not_configured_may_break_until_it_is() -> None:
         actions=actions,
         framework_plugins=cluster.engine.handle.framework_plugins,
         clock=cluster.engine.handle.clock,
-        chance=cluster.engine.handle.chance,
+        chance=cluster.engine.handle.random,
     )
     assert not engine.run_session().faults
     engine.configuration = dataclasses.replace(engine.configuration, actions=("breaking", "allocate"))

@@ -70,8 +70,8 @@ class Verdicts:
     """An object that rejects node a, and can be made to break in one place."""
 
     def __init__(self, **broken: Any) -> None:
-        self.says_no: Any = np.array([True, False])
-        self.grave: Any = np.zeros(2, dtype=np.bool_)
+        self.rejected: Any = np.array([True, False])
+        self.unresolvable: Any = np.zeros(2, dtype=np.bool_)
         self.values: Any = np.zeros(2)
         self.failed: Any = None
         self.__dict__.update(broken)

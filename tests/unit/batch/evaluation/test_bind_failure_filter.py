@@ -7,14 +7,14 @@ import random
 import pytest
 
 from bayplan.app import build_batch_engine
-from bayplan.batch.config.scheduler_conf import load
+from bayplan.batch.config.scheduler_conf import load_conf
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
-from bayplan.framework.runtime.bind_failures import FIRST_EXCLUSION_S, PATIENCE
-from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
-from bayplan.framework.runtime.bind_request_mutation import EXCLUDED
+from bayplan.framework.runtime.bind_failures import FAILURES_BEFORE_POD_BACKOFF, INITIAL_EXCLUSION_S
+from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON
 from bayplan.objects.core import Pod
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
@@ -38,13 +38,13 @@ class World:
         for name in ("a", "b"):
             cache.add_node(make_node(name, cpu=2))
         for item in (make_queue(), make_group(phase="Inqueue")):
-            cache.put(item)
-        conf = load(f'actions: "{action}"\n{tiers}')
+            cache.upsert(item)
+        conf = load_conf(f'actions: "{action}"\n{tiers}')
         self.engine: BatchEngine = build_batch_engine(conf, cache, clock=self.clock, chance=random.Random(0))
-        desk = self.engine.handle.desk = BindRequestDesk(self.clock)
+        desk = self.engine.handle.bind_request_desk = BindRequestFactory(self.clock)
         self.failures = desk.failures
         for pod in pods:
-            self.engine.observe(pod)
+            self.engine.handle_update(pod)
 
     def placed(self) -> dict[str, str]:
         """Who goes where in a session."""
@@ -64,7 +64,7 @@ def pod_for(action: str, name: str = "p") -> Pod:
 def test_a_pod_goes_to_the_node_that_is_left(tiers: str, action: str, left: str) -> None:
     pod = pod_for(action)
     world = World(tiers, pod, action=action)
-    world.failures.note(pod.uid, "b" if left == "a" else "a", "no")
+    world.failures.record_failure(pod.uid, "b" if left == "a" else "a", "no")
     assert world.placed() == {"p": left}
 
 
@@ -73,13 +73,13 @@ def test_a_pod_goes_to_the_node_that_is_left(tiers: str, action: str, left: str)
 def test_where_no_node_is_left_it_waits_until_the_pause_is_over(tiers: str, action: str) -> None:
     pod = pod_for(action)
     world = World(tiers, pod, action=action)
-    world.failures.note(pod.uid, "a", "no")
-    world.failures.note(pod.uid, "b", "no")
+    world.failures.record_failure(pod.uid, "a", "no")
+    world.failures.record_failure(pod.uid, "b", "no")
     assert world.placed() == {}
     said = world.waiting[pod.key]
-    assert EXCLUDED in said.message
-    assert said.counts == {EXCLUDED: 2}
-    world.clock.advance(FIRST_EXCLUSION_S + 1)
+    assert EXCLUDED_NODE_REASON in said.message
+    assert said.counts == {EXCLUDED_NODE_REASON: 2}
+    world.clock.advance(INITIAL_EXCLUSION_S + 1)
     assert set(world.placed()) == {"p"}
 
 
@@ -88,14 +88,14 @@ def test_where_no_node_is_left_it_waits_until_the_pause_is_over(tiers: str, acti
 def test_a_pod_that_failed_too_often_waits_and_says_why(tiers: str, action: str) -> None:
     pod = pod_for(action)
     world = World(tiers, pod, action=action)
-    for _ in range(PATIENCE):
-        world.failures.note(pod.uid, "gone", "quota")
+    for _ in range(FAILURES_BEFORE_POD_BACKOFF):
+        world.failures.record_failure(pod.uid, "gone", "quota")
     assert world.placed() == {}
     assert world.waiting[pod.key].counts == {
         "plugin BindRequestBinder pre-predicates failed BindFailed: 5 bindings of the pod were given up, the last on "
         "node gone: quota; it is tried again in 30 s": 2
     }
-    world.clock.advance(FIRST_EXCLUSION_S + 1)
+    world.clock.advance(INITIAL_EXCLUSION_S + 1)
     assert set(world.placed()) == {"p"}
 
 
@@ -105,8 +105,8 @@ def test_a_pod_that_failed_too_often_waits_and_says_why(tiers: str, action: str)
 def test_one_that_failed_is_not_taken_for_its_twin(tiers: str, failed: int, seed: int) -> None:
     twins = [make_member("p-0"), make_member("p-1")]
     world = World(tiers, *twins)
-    world.engine.handle.chance.seed(seed)
-    world.failures.note(twins[failed].uid, "a", "no")
+    world.engine.handle.random.seed(seed)
+    world.failures.record_failure(twins[failed].uid, "a", "no")
     found = world.placed()
     assert len(found) == 2
     assert found[twins[failed].name] == "b"
@@ -115,8 +115,8 @@ def test_one_that_failed_is_not_taken_for_its_twin(tiers: str, failed: int, seed
 def test_who_asks_nobody_is_refused_at_the_commit() -> None:
     pod = make_member("p")
     world = World(WITHOUT, pod)
-    world.failures.note(pod.uid, "a", "no")
-    outcome = Outcome()
+    world.failures.record_failure(pod.uid, "a", "no")
+    outcome = SessionResult()
     with world.engine.session(outcome) as session:
         (task,) = tasks_of(session, "p")
         statement = session.statement()
@@ -133,9 +133,11 @@ def test_who_asks_nobody_is_refused_at_the_commit() -> None:
 def test_it_is_said_once(tiers: str) -> None:
     pod = make_member("p")
     world = World(tiers, pod)
-    world.failures.note(pod.uid, "a", "no")
+    world.failures.record_failure(pod.uid, "a", "no")
     with world.engine.session() as session:
         (task,) = tasks_of(session, "p")
         node = session.node("a")
         assert node is not None
-        assert [reason for status in session.predicate(task, node) for reason in status.reasons] == [EXCLUDED]
+        assert [reason for status in session.predicate(task, node) for reason in status.reasons] == [
+            EXCLUDED_NODE_REASON
+        ]

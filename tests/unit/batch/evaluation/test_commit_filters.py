@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.evaluation.commit_filters import LiveFilters
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.evaluation.commit_filters import CommitFilters
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import Affinity, Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_affinity, make_node, make_pod, make_pv, make_pvc, make_spread
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import GANGS, engine_of
-from support.builders.volumes import on_claim
+from support.builders.batch_engines import GANGS, build_engine
+from support.builders.volumes import claim_volume
 
 ZONE = "topology.kubernetes.io/zone"
 HIGH = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
@@ -45,9 +45,9 @@ def meanwhile(
     pods = list(pods)
     groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=len(pods))]
     first = make_member("one-0", "one")
-    engine = engine_of(conf=conf, nodes=NODES.values(), pods=[first, *pods], objects=[HIGH, *groups, *objects])
-    outcome = Outcome()
-    turns = engine.turns(outcome)
+    engine = build_engine(conf=conf, nodes=NODES.values(), pods=[first, *pods], objects=[HIGH, *groups, *objects])
+    outcome = SessionResult()
+    turns = engine.run_session_steps(outcome)
     while not outcome.binds:
         next(turns)
     assert set(outcome.binds) == {"default/one-0"}
@@ -115,10 +115,10 @@ def test_a_gang_is_held_against_the_cluster_with_its_own_members_in_it() -> None
 
 def test_a_volume_that_others_bind_elsewhere_meanwhile() -> None:
     claim, volume = make_pvc("data", volume="disk"), make_pv("disk", near={"disk": "ssd"})
-    pods = second(**on_a(volumes=(on_claim("data"),)))
+    pods = second(**on_a(volumes=(claim_volume("data"),)))
 
     def moves(engine: BatchEngine) -> None:
-        engine.cache.put(make_pv("disk", near={"kubernetes.io/hostname": "b"}, version="2"))
+        engine.cache.upsert(make_pv("disk", near={"kubernetes.io/hostname": "b"}, version="2"))
         nothing(engine)
 
     assert meanwhile(nothing, pods, objects=[claim, volume]) == {"default/two-0"}
@@ -132,7 +132,7 @@ def test_a_filter_that_is_turned_off_is_not_asked_at_commits_either() -> None:
 
 
 def test_nobody_is_asked_again_while_nobody_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LiveFilters, "allow", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(CommitFilters, "allow", lambda *_: pytest.fail("asked"))
     pods = second()
     assert meanwhile(lambda _: None, pods) == {"default/two-0"}
 
@@ -140,18 +140,18 @@ def test_nobody_is_asked_again_while_nobody_else_is_there(monkeypatch: pytest.Mo
 def test_what_is_tried_on_the_cluster_of_the_moment_leaves_no_trace() -> None:
     pods = second(size=2, affinity=against({"app": "nobody"}))
     groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=2)]
-    engine = engine_of(nodes=NODES.values(), pods=[make_member("one-0", "one"), *pods], objects=[HIGH, *groups])
-    turns = engine.turns(Outcome())
+    engine = build_engine(nodes=NODES.values(), pods=[make_member("one-0", "one"), *pods], objects=[HIGH, *groups])
+    turns = engine.run_session_steps(SessionResult())
     next(turns)
     engine.cache.add_pod(make_pod("rival", cpu=1, node="a"))
     for _ in turns:
         pass
-    live = engine.ledger.live
-    assert live is None or live.snapshot is not engine.ledger.snapshot
+    live = engine.cluster_state.live
+    assert live is None or live.snapshot is not engine.cluster_state.snapshot
     engine.cache.add_pod(make_pod("later", cpu=1, node="b"))
-    outcome = Outcome()
-    for _ in engine.turns(outcome):
+    outcome = SessionResult()
+    for _ in engine.run_session_steps(outcome):
         pass
-    snapshot, fresh = engine.ledger.snapshot, engine.cache.snapshot()
+    snapshot, fresh = engine.cluster_state.snapshot, engine.cache.snapshot()
     assert snapshot.nodes.pod_count.tolist() == fresh.nodes.pod_count.tolist()
     assert not outcome.faults

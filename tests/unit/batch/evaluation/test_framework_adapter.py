@@ -14,7 +14,7 @@ from bayplan.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from bayplan.plugins.pod_topology_spread.plugin import PodTopologySpread
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 GANG = 6
 POINTS = ("pre_filter", "pre_score", "score_nodes")
@@ -45,7 +45,7 @@ def gang(name: str, size: int = GANG) -> list[Pod]:
 
 def test_those_who_have_nothing_to_say_are_not_asked_again(asked: Counter[str]) -> None:
     nodes = [make_node(f"n{number}", cpu=8) for number in range(3)]
-    engine = engine_of(nodes=nodes, pods=gang("job"), objects=[make_group("job", min_member=GANG)])
+    engine = build_engine(nodes=nodes, pods=gang("job"), objects=[make_group("job", min_member=GANG)])
     assert len(engine.run_session().binds) == GANG
     assert not asked
 
@@ -57,6 +57,6 @@ def test_a_gang_without_terms_beside_pods_that_have_some(asked: Counter[str]) ->
     old = replace(pod, spec=replace(pod.spec, affinity=shy))
     nodes = [make_node(f"n{number}", cpu=8) for number in range(3)]
     groups = [make_group("job", min_member=GANG), make_group("old", phase="Running")]
-    engine = engine_of(nodes=nodes, pods=[old, *gang("job")], objects=groups)
+    engine = build_engine(nodes=nodes, pods=[old, *gang("job")], objects=groups)
     assert len(engine.run_session().binds) == GANG
     assert max(asked.values()) <= 2, asked

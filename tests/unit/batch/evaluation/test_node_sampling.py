@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bayplan.batch.evaluation.node_sampling import Share
+from bayplan.batch.evaluation.node_sampling import FeasibleNodeSampling
 
 
 @pytest.mark.parametrize(
@@ -18,18 +18,18 @@ from bayplan.batch.evaluation.node_sampling import Share
     ],
 )
 def test_how_many_are_wanted(percentage: int, least: int, nodes: int, wanted: int) -> None:
-    assert Share(percentage, least).wanted(nodes) == wanted
+    assert FeasibleNodeSampling(percentage, least).num_feasible_nodes_to_find(nodes) == wanted
 
 
 def test_searches_go_round() -> None:
-    share = Share(20, 1)
+    share = FeasibleNodeSampling(20, 1)
     feasible = np.array([True, False] * 5)
-    found = [np.flatnonzero(share.taken(feasible, None)).tolist() for _ in range(4)]
+    found = [np.flatnonzero(share.sample(feasible, None)).tolist() for _ in range(4)]
     assert found == [[0, 2], [4, 6], [0, 8], [2, 4]]
 
 
 def test_those_that_are_looked_at_are_among_those_that_are_meant() -> None:
-    share = Share(50, 1)
+    share = FeasibleNodeSampling(50, 1)
     among = np.array([False, False, True, True, True, True])
-    taken = share.taken(np.ones(6, dtype=np.bool_) & among, among)
+    taken = share.sample(np.ones(6, dtype=np.bool_) & among, among)
     assert np.flatnonzero(taken).tolist() == [2, 3]

@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayplan.batch.evaluation.node_search import Search
-from bayplan.batch.evaluation.rejected_rows import bits, by_statuses, errors_of
+from bayplan.batch.evaluation.node_search import NodeSearch
+from bayplan.batch.evaluation.rejected_rows import combination_numbers, fit_errors_of, group_rows_by_statuses
 from bayplan.framework.api.status import unresolvable, unschedulable
 from bayplan.testing.builders import make_node, make_pod
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 FULL, TAINTED = unschedulable("full"), unresolvable("tainted")
 
 
 def test_errors_count_rows_by_reason_and_mark_the_hopeless() -> None:
-    errors = errors_of(by_statuses([(0, (FULL,)), (2, (FULL, TAINTED)), (3, (FULL,))]), 4)
+    errors = fit_errors_of(group_rows_by_statuses([(0, (FULL,)), (2, (FULL, TAINTED)), (3, (FULL,))]), 4)
     assert (errors.count, dict(errors.reasons)) == (3, {"full": 3, "tainted": 1})
     assert errors.unresolvable is not None
     assert errors.unresolvable.tolist() == [False, False, True, False]
@@ -24,13 +24,13 @@ def test_errors_count_rows_by_reason_and_mark_the_hopeless() -> None:
 
 
 def test_without_hopeless_rows_there_is_no_mask() -> None:
-    assert errors_of(by_statuses([(0, (FULL,))]), 1).unresolvable is None
+    assert fit_errors_of(group_rows_by_statuses([(0, (FULL,))]), 1).unresolvable is None
 
 
 @given(st.integers(1, 80), st.lists(st.integers(0, 7), min_size=1, max_size=12))
 def test_rows_in_the_same_masks_have_the_same_key(masks: int, kinds: list[int]) -> None:
     columns = [np.array([bool(kind >> (number % 3) & 1) for kind in kinds]) for number in range(masks)]
-    keys = bits(columns, len(kinds)).tolist()
+    keys = combination_numbers(columns, len(kinds)).tolist()
     for one in range(len(kinds)):
         for other in range(len(kinds)):
             alike = all(column[one] == column[other] for column in columns)
@@ -46,13 +46,13 @@ def test_explaining_many_rows_says_what_each_row_says() -> None:
         make_node("tiny", cpu=1, memory="1Mi"),
     ]
     pods = [make_member("p", requests={"cpu": "2", "memory": "1Gi"}), make_pod("x", cpu=0, node="crowded")]
-    with engine_of(nodes=nodes, pods=pods, objects=[make_group()]).session() as session:
+    with build_engine(nodes=nodes, pods=pods, objects=[make_group()]).session() as session:
         (task,) = session.jobs["default/job"].tasks.values()
         assert session.pre_predicate(task) is None
-        prospect = session.prospect(task)
+        prospect = session.evaluate_class(task)
         found = {
             int(row): [status.message for status in statuses]
-            for statuses, rows in prospect.refusals(task, session.nodes.rows, with_room=True)
+            for statuses, rows in prospect.rejections(task, session.nodes.rows, with_room=True)
             for row in rows
         }
         assert found == {
@@ -71,17 +71,17 @@ def test_what_failed_a_role_is_told_in_the_words_of_that_time() -> None:
     notes = {"volcano.sh/task-spec": "w"}
     pods = [make_member(f"job-w-{number}", annotations=notes, requests={"cpu": "3"}) for number in range(2)]
     nodes = [make_node("a", cpu=2), make_node("b", cpu=4)]
-    with engine_of(nodes=nodes, pods=pods, objects=[make_group()]).session() as session:
+    with build_engine(nodes=nodes, pods=pods, objects=[make_group()]).session() as session:
         first, second = session.jobs["default/job"].tasks.values()
-        search = Search(session, remembers=True)
+        search = NodeSearch(session, remembers=True)
         for task in (first, second):
             assert session.pre_predicate(task) is None
-        prospect = session.prospect(first)
+        prospect = session.evaluate_class(first)
         feasible = search.feasible(first, prospect, None)
         assert feasible.tolist() == [False, True]
         search.note_failures(first, prospect, feasible, None)
         session.statement().allocate(first, "b")
-        prospect = session.prospect(second)
+        prospect = session.evaluate_class(second)
         assert not search.feasible(second, prospect, None).any()
         assert search.explain(second, prospect, None).text() == "0/2 nodes are unavailable: 2 Insufficient cpu."
         one = np.array([True, False])
@@ -91,9 +91,9 @@ def test_what_failed_a_role_is_told_in_the_words_of_that_time() -> None:
 def test_another_role_does_not_inherit_failures() -> None:
     pod = make_member("job-w-0", annotations={"volcano.sh/task-spec": "w"}, requests={"cpu": "3"})
     other = replace(make_member("job-p-1", annotations={"volcano.sh/task-spec": "ps"}), status=make_member("x").status)
-    with engine_of(nodes=[make_node("a", cpu=2)], pods=[pod, other], objects=[make_group()]).session() as session:
+    with build_engine(nodes=[make_node("a", cpu=2)], pods=[pod, other], objects=[make_group()]).session() as session:
         big, small = session.jobs["default/job"].tasks.values()
-        search = Search(session, remembers=True)
-        prospect = session.prospect(big)
+        search = NodeSearch(session, remembers=True)
+        prospect = session.evaluate_class(big)
         search.note_failures(big, prospect, search.feasible(big, prospect, None), None)
-        assert search.feasible(small, session.prospect(small), None).any()
+        assert search.feasible(small, session.evaluate_class(small), None).any()

@@ -9,15 +9,15 @@ from bayplan.batch.evaluation.shard_filter import (
     NOT_SELECTED,
     Shard,
     ShardStatus,
-    usable,
+    usable_nodes,
 )
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.volcano.types import NodeShard, NodeShardSpec, NodeShardStatus
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import GANGS, engine_of
+from support.builders.batch_engines import GANGS, build_engine
 
 NODES = [make_node("a", cpu=2), make_node("b", cpu=2)]
 HIGH = PriorityClass(metadata=ObjectMeta(name="high"), value=100)
@@ -44,12 +44,12 @@ def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
     ],
 )
 def test_what_is_ours(shards: list[NodeShard], expected: ShardStatus) -> None:
-    assert usable("mine", {each.name: each for each in shards}) == expected
+    assert usable_nodes("mine", {each.name: each for each in shards}) == expected
 
 
-def placed(names: str, *, is_hard: bool, pods: int, cpu: str = "1") -> Outcome:
+def placed(names: str, *, is_hard: bool, pods: int, cpu: str = "1") -> SessionResult:
     members = [make_member(f"job-w-{number}", requests={"cpu": cpu}) for number in range(pods)]
-    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=members, objects=[make_group("job", min_member=1)])
+    engine = build_engine(conf=CAREFUL, nodes=NODES, pods=members, objects=[make_group("job", min_member=1)])
     engine.handle.shard = Shard(frozenset(names), is_hard)
     return engine.run_session()
 
@@ -69,7 +69,7 @@ def test_soft_others_come_after_ours() -> None:
 @pytest.mark.parametrize("is_hard", [True, False])
 def test_who_asks_for_nothing_keeps_to_the_shard(is_hard: bool) -> None:
     member = make_member("job-w-0", requests={})
-    engine = engine_of(nodes=NODES, pods=[member], objects=[make_group("job", min_member=1)])
+    engine = build_engine(nodes=NODES, pods=[member], objects=[make_group("job", min_member=1)])
     engine.handle.shard = Shard(frozenset("b"), is_hard)
     assert engine.run_session().binds == {"default/job-w-0": "b"}
 
@@ -82,7 +82,7 @@ def test_room_is_made_in_the_shard(is_hard: bool, evicted: list[str]) -> None:
         make_group("job", min_member=1, priority_class_name="high"),
     ]
     conf = CAREFUL.replace("  - name: gang\n", "  - name: gang\n    enablePreemptable: false\n")
-    engine = engine_of(
+    engine = build_engine(
         conf=conf, nodes=NODES, pods=[*weak, make_member("job-w-0", requests={"cpu": "2"})], objects=[*groups, HIGH]
     )
     engine.handle.shard = Shard(frozenset("b"), is_hard)
@@ -93,8 +93,8 @@ def test_nodes_that_sessions_leave_to_others_have_no_room_and_count_nowhere() ->
     idle = make_member("idle", "idle", requests={})
     members = [make_member(f"job-w-{number}", requests={"cpu": "1"}) for number in range(3)]
     groups = [make_group("job", min_member=1), make_group("idle", min_member=1)]
-    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=[*members, idle], objects=groups)
-    engine.ledger.manages = lambda node: node.name == "b"
+    engine = build_engine(conf=CAREFUL, nodes=NODES, pods=[*members, idle], objects=groups)
+    engine.cluster_state.manages = lambda node: node.name == "b"
     with engine.session() as session:
         assert session.total_resource.milli_cpu == 2000
     outcome = engine.run_session()
@@ -104,6 +104,6 @@ def test_nodes_that_sessions_leave_to_others_have_no_room_and_count_nowhere() ->
 
 def test_somebody_who_asks_for_nothing_is_told_whose_nodes_those_are() -> None:
     idle = make_member("idle", "idle", requests={})
-    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=[idle], objects=[make_group("idle", min_member=1)])
-    engine.ledger.manages = lambda _: False
+    engine = build_engine(conf=CAREFUL, nodes=NODES, pods=[idle], objects=[make_group("idle", min_member=1)])
+    engine.cluster_state.manages = lambda _: False
     assert NOT_SELECTED in engine.run_session().messages["default/idle"].message

@@ -9,20 +9,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch.live.bind_request_handlers import follow_requests
+from bayplan.batch.live.bind_request_handlers import track_bind_requests
 from bayplan.explain.batch_explainer import BatchExplainer
 from bayplan.objects.core import Pod, PodResourceClaim, PodStatus
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
-from bayplan.objects.kai.gpu_sharing import given_whole
+from bayplan.objects.kai.gpu_sharing import whole_device_spec
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaimConsumer
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.devices import exactly, make_allocation, make_claim
-from support.builders.framework import changed
+from support.builders.framework import replace_fields
 from support.fakes.http_server import Reply, Request, status
-from support.harness.async_tests import on_loop, until
-from support.harness.live_batch import batch_running
+from support.harness.async_tests import async_test, wait_until
+from support.harness.live_batch import run_live_batch
 
 MIG = "nvidia.com/mig-1g.5gb"
 NODE = make_node("n", cpu=4, capacity={"nvidia.com/gpu": "4", MIG: "4"})
@@ -30,14 +30,14 @@ NODE = make_node("n", cpu=4, capacity={"nvidia.com/gpu": "4", MIG: "4"})
 
 async def requested(pod: Pod, *objects: KubeObject) -> dict[str, Any]:
     """The request of a pod that a session has placed."""
-    waiting = changed(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-    async with batch_running(NODE, make_queue(), make_group("job"), *objects, waiting) as rig:
+    waiting = replace_fields(pod, spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    async with run_live_batch(NODE, make_queue(), make_group("job"), *objects, waiting) as rig:
         live = rig.live
         made = live.writes, rig.events, rig.clock
-        follow_requests(live.following, live.binds, *made, attempts=3, stale_s=600.0)
-        await live.catch_up()
-        await live.session()
-        await until(lambda: bool(rig.sent("POST", "/bindrequests")))
+        track_bind_requests(live.event_handlers, live.binds, *made, attempts=3, stale_s=600.0)
+        await live.handle_pending_events()
+        await live.run_session()
+        await wait_until(lambda: bool(rig.sent("POST", "/bindrequests")))
         (sent,) = rig.sent("POST", "/bindrequests")
         assert rig.bound() == {}
         found: dict[str, Any] = sent["spec"]
@@ -61,7 +61,7 @@ def member(**requests: str) -> Pod:
     ],
 )
 def test_a_request_says_which_devices_a_pod_gets(requests: dict[str, str], given: dict[str, Any]) -> None:
-    @on_loop
+    @async_test
     async def run() -> None:
         spec = await requested(member(**requests))
         assert {key: value for key, value in spec.items() if key.startswith("received")} == given
@@ -71,7 +71,7 @@ def test_a_request_says_which_devices_a_pod_gets(requests: dict[str, str], given
     run()
 
 
-@on_loop
+@async_test
 async def test_a_request_says_what_was_allocated_to_the_claims_of_a_pod() -> None:
     pod = member()
     claims = (PodResourceClaim(name="gpu", resource_claim_name="mine"),)
@@ -89,38 +89,38 @@ async def test_a_request_says_what_was_allocated_to_the_claims_of_a_pod() -> Non
 
 
 def test_whole_devices_come_before_instances() -> None:
-    assert given_whole(member(**{"nvidia.com/gpu": "1", MIG: "1"})).keys() == {"received_gpu"}
+    assert whole_device_spec(member(**{"nvidia.com/gpu": "1", MIG: "1"})).keys() == {"received_gpu"}
 
 
-@on_loop
+@async_test
 async def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() -> None:
-    theirs = changed(make_member("web", requests={"cpu": "3"}), spec={"scheduler_name": "default-scheduler"})
-    ours = changed(member(cpu="2"), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-    request = changed(new_request(theirs, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
-    async with batch_running(NODE, make_queue(), make_group("job")) as rig:
+    theirs = replace_fields(make_member("web", requests={"cpu": "3"}), spec={"scheduler_name": "default-scheduler"})
+    ours = replace_fields(member(cpu="2"), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    request = replace_fields(new_request(theirs, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
+    async with run_live_batch(NODE, make_queue(), make_group("job")) as rig:
         live = rig.live
         how: dict[str, Any] = {"attempts": 3, "stale_s": 600.0}
-        requests = follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, **how)
-        rig.hear(theirs, ours, request)
+        requests = track_bind_requests(live.event_handlers, live.binds, live.writes, rig.events, rig.clock, **how)
+        rig.deliver(theirs, ours, request)
         await rig.session()
         assert rig.sent("POST", "/bindrequests") == []
-        live.hear(request, None)
+        live.handle_event(request, None)
         await rig.session()
         assert rig.sent("POST", "/bindrequests") == []
         rig.clock.advance(60.0)
         assert [uid for uid, _ in requests.lost()] == [theirs.uid]
         requests.read_pod(theirs.uid, theirs)
         await rig.session()
-        await until(lambda: bool(rig.sent("POST", "/bindrequests")))
+        await wait_until(lambda: bool(rig.sent("POST", "/bindrequests")))
         (sent,) = rig.sent("POST", "/bindrequests")
         assert sent["spec"]["podName"] == "job-w-0"
 
 
-@on_loop
+@async_test
 async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_and_says_so() -> None:
     """As a scheduler leaves it that dies within a gang. Volcano evicts no such gangs, and neither do we."""
     pods = [
-        changed(
+        replace_fields(
             make_member(f"job-w-{number}", requests={"cpu": "3"}),
             spec={"scheduler_name": "volcano"},
             status=PodStatus(phase="Pending"),
@@ -128,10 +128,12 @@ async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_an
         for number in range(2)
     ]
     request = new_request(pods[0], "n", annotations={}, backoff_limit=3)
-    async with batch_running(NODE, make_queue(), make_group("job", min_member=2)) as rig:
+    async with run_live_batch(NODE, make_queue(), make_group("job", min_member=2)) as rig:
         live = rig.live
-        follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0)
-        rig.hear(*pods, changed(request, metadata={"uid": "request"}))
+        track_bind_requests(
+            live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+        )
+        rig.deliver(*pods, replace_fields(request, metadata={"uid": "request"}))
         for _ in range(3):
             outcome = await rig.session()
             rig.clock.advance(3600)
@@ -146,13 +148,13 @@ async def test_a_gang_that_is_placed_in_part_and_never_fits_keeps_what_it_has_an
 def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str) -> None:
     """And the word that it is assigned is there before."""
 
-    @on_loop
+    @async_test
     async def run() -> None:
-        pod = changed(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-        async with batch_running(NODE, make_queue(), make_group("job"), pod) as rig:
+        pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+        async with run_live_batch(NODE, make_queue(), make_group("job"), pod) as rig:
             live, numbers = rig.live, itertools.count(1)
-            requests = follow_requests(
-                live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+            requests = track_bind_requests(
+                live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
             )
             answer = rig.server.route
 
@@ -164,37 +166,37 @@ def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str)
                 return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
 
             rig.server.route = as_server
-            await live.catch_up()
-            await live.session()
-            await until(lambda: requests.waiting == 1)
-            assert live.binds.under_way == {pod.uid}
+            await live.handle_pending_events()
+            await live.run_session()
+            await wait_until(lambda: requests.waiting == 1)
+            assert live.binds.in_flight == {pod.uid}
             assert any("Successfully assigned default/job-w-0 to n" in each for each in rig.events.told)
             if ends == "bound":
-                requests.pod_placed(pod)
+                requests.handle_pod_assigned(pod)
             else:
-                requests.hear(requests.known[pod.key], None)
-                assert live.binds.under_way == {pod.uid}  # its binding may be on its way
+                requests.handle_event(requests.requests[pod.key], None)
+                assert live.binds.in_flight == {pod.uid}  # its binding may be on its way
                 rig.clock.advance(60)
                 for uid, _ in requests.lost():
                     requests.read_pod(uid, pod)
             if ends == "lost as it stops":
                 await live.binds.drain()
                 assert live.engine.cache.pod(pod.uid) is None, "what has ended is not left to chance"
-            await until(lambda: not live.binds.under_way)
+            await wait_until(lambda: not live.binds.in_flight)
             assert (live.engine.cache.pod(pod.uid) is not None) == (ends == "bound")
 
     run()
 
 
-@on_loop
+@async_test
 async def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_written_and_made_later() -> None:
-    pod = changed(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-    async with batch_running(NODE, make_queue(), make_group("job"), pod) as rig:
+    pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    async with run_live_batch(NODE, make_queue(), make_group("job"), pod) as rig:
         live = rig.live
-        requests = follow_requests(
-            live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+        requests = track_bind_requests(
+            live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
         )
-        rig.refuse("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
+        rig.fail_next("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
         await rig.session()
         ((_, why),) = rig.events.about("FailedScheduling")
         assert why.startswith("failed to bind to node n: ")
@@ -202,30 +204,32 @@ async def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_b
         (written,) = [each["status"]["conditions"][0] for each in rig.sent("PATCH", "/pods/job-w-0/status")]
         assert (written["type"], written["status"], written["reason"]) == ("PodScheduled", "False", "SchedulerError")
         assert written["message"] == why
-        assert requests.failures.excluded(pod.uid) == frozenset()
-        await live.session()
-        await until(lambda: len(rig.sent("POST", "/bindrequests")) == 2)
+        assert requests.failures.excluded_nodes(pod.uid) == frozenset()
+        await live.run_session()
+        await wait_until(lambda: len(rig.sent("POST", "/bindrequests")) == 2)
 
 
-@on_loop
+@async_test
 async def test_why_tells_how_far_the_binder_has_come_and_where_it_gave_up() -> None:
-    pod = changed(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
-    request = changed(new_request(pod, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
+    pod = replace_fields(member(), spec={"scheduler_name": "volcano"}, status=PodStatus(phase="Pending"))
+    request = replace_fields(new_request(pod, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
     failed = replace(request, status=BindRequestStatus("Failed", "no quota", 3))
-    async with batch_running(NODE, make_queue(), make_group("job")) as rig:
+    async with run_live_batch(NODE, make_queue(), make_group("job")) as rig:
         live = rig.live
-        follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0)
+        track_bind_requests(
+            live.event_handlers, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+        )
         explainer = BatchExplainer(live)
-        rig.hear(pod, request)
+        rig.deliver(pod, request)
         await rig.session()
         on_its_way = await explainer.answer(pod)
         assert on_its_way.sentence.startswith("default/job-w-0 is to go to n; ")
         assert on_its_way.waits_for == "the binder to take up the bind request default/job-w-0"
         assert on_its_way.request is not None
-        rig.hear(failed)
+        rig.deliver(failed)
         await rig.session()
         answer = await explainer.answer(pod)
-        (given_up,) = answer.given_up
+        (given_up,) = answer.excluded_nodes
         assert (given_up.node, given_up.times, given_up.error) == ("n", 1, "no quota")
         assert (answer.state, answer.next_try) == ("pending", given_up.until)
         assert answer.waits_for == "the pause after the binding to n that was given up to end"

@@ -6,21 +6,21 @@ import logging
 
 import pytest
 
-from bayplan.batch.live.default_queues import PAUSE_S
+from bayplan.batch.live.default_queues import RETRY_INTERVAL_S
 from support.builders.batch import make_queue
 from support.fakes.http_server import status
-from support.harness.async_tests import on_loop, until
-from support.harness.live_batch import batch_running
+from support.harness.async_tests import async_test, wait_until
+from support.harness.live_batch import run_live_batch
 
 
-@on_loop
+@async_test
 async def test_an_ill_server_is_asked_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     """Volcano ends after sixty refusals."""
-    async with batch_running() as rig:
-        rig.refuse("POST", "/queues", *(status(500, "InternalError"),) * 70)
-        rig.refuse("PATCH", "/queues/default/status", status(500, "InternalError"))
-        rig.hear(make_queue("root"), make_queue("default"))
-        await rig.live.catch_up()
+    async with run_live_batch() as rig:
+        rig.fail_next("POST", "/queues", *(status(500, "InternalError"),) * 70)
+        rig.fail_next("PATCH", "/queues/default/status", status(500, "InternalError"))
+        rig.deliver(make_queue("root"), make_queue("default"))
+        await rig.live.handle_pending_events()
         made = [False]
 
         async def make() -> None:
@@ -29,11 +29,11 @@ async def test_an_ill_server_is_asked_again_and_again(caplog: pytest.LogCaptureF
 
         with caplog.at_level(logging.WARNING):
             task = rig.live.writes.start(make(), "making queues")
-            await until(lambda: made[0], tick=lambda: rig.clock.advance(PAUSE_S))
+            await wait_until(lambda: made[0], tick=lambda: rig.clock.advance(RETRY_INTERVAL_S))
             await task
         names = [each["metadata"]["name"] for each in rig.sent("POST", "/queues")]
         assert names == ["root"] * 71 + ["default"] * 2
         assert [each["status"] for each in rig.sent("PATCH", "/queues/default/status")] == [{"state": "Open"}] * 2
-        assert rig.clock.monotonic_s() >= 71 * PAUSE_S
+        assert rig.clock.monotonic_s() >= 71 * RETRY_INTERVAL_S
         told = [each for each in caplog.messages if "nothing is scheduled until it is" in each]
         assert len(told) == 2  # the same sentence once a queue, not seventy times

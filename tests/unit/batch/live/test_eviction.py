@@ -7,20 +7,20 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from bayplan.batch.session.commit import Outbox
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.commit import SessionCommit
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.framework import changed
-from support.fakes.http_server import Answer, Reply, Request, status
-from support.harness.async_tests import on_loop
-from support.harness.live_batch import BatchRig, batch_running
+from support.builders.framework import replace_fields
+from support.fakes.http_server import Reply, Request, ServerAnswer, status
+from support.harness.async_tests import async_test
+from support.harness.live_batch import LiveBatchHarness, run_live_batch
 from support.harness.log_capture import log_at
 
-VICTIM = changed(
+VICTIM = replace_fields(
     make_member("weak-w-0", "weak", node="n", requests={"cpu": "1"}),
     spec={"scheduler_name": "volcano"},
     status=PodStatus(phase="Running"),
@@ -28,13 +28,13 @@ VICTIM = changed(
 WORLD = (make_node("n", cpu=1), make_queue(), make_group("weak"), VICTIM)
 
 
-@on_loop
+@async_test
 async def test_a_victim_is_told_deleted_and_leaves_until_it_is_gone() -> None:
-    async with batch_running(*WORLD) as rig:
+    async with run_live_batch(*WORLD) as rig:
         await rig.session()
         rig.live.evictions.start(VICTIM, "preempt")
-        leaving = rig.live.engine.handle.nominations
-        assert leaving.leaving_from("n").keys() == {VICTIM.uid}
+        leaving = rig.live.engine.handle.nominator
+        assert leaving.terminating_victims_on("n").keys() == {VICTIM.uid}
         await rig.session()
         (farewell,) = rig.sent("PATCH", "/pods/weak-w-0/status")
         kinds = {each["type"]: (each["status"], each["reason"]) for each in farewell["status"]["conditions"]}
@@ -42,36 +42,36 @@ async def test_a_victim_is_told_deleted_and_leaves_until_it_is_gone() -> None:
         assert len(rig.sent("DELETE", "/pods/weak-w-0")) == 1
         assert ("default/weak-w-0", "Pod is evicted, because of preempt") in rig.events.about("Evict")
         assert ("default/weak", "preempt") in rig.events.about("Evict")
-        rig.hear(changed(VICTIM, metadata={"labels": {"another": "version"}}))
+        rig.deliver(replace_fields(VICTIM, metadata={"labels": {"another": "version"}}))
         await rig.session()
-        assert leaving.is_leaving(VICTIM.uid)  # whatever else is shown of it
-        rig.hear_gone(VICTIM)
-        await rig.live.catch_up()
-        assert not leaving.leaving
+        assert leaving.is_victim(VICTIM.uid)  # whatever else is shown of it
+        rig.deliver_deletion(VICTIM)
+        await rig.live.handle_pending_events()
+        assert not leaving.terminating_victims
 
 
-@on_loop
+@async_test
 async def test_who_was_told_is_deleted_even_if_that_takes_several_tries() -> None:
-    async with batch_running(*WORLD) as rig:
-        rig.refuse("DELETE", "/pods/weak-w-0", *[status(500, "InternalError")] * 3)
-        rig.refuse("GET", "/pods/weak-w-0", *[Reply(200, msgspec.json.encode(VICTIM))] * 3)  # it is still there
+    async with run_live_batch(*WORLD) as rig:
+        rig.fail_next("DELETE", "/pods/weak-w-0", *[status(500, "InternalError")] * 3)
+        rig.fail_next("GET", "/pods/weak-w-0", *[Reply(200, msgspec.json.encode(VICTIM))] * 3)  # it is still there
         await rig.session()
         rig.live.evictions.start(VICTIM, "reclaim")
         await rig.session()
         assert len(rig.sent("DELETE", "/pods/weak-w-0")) == 4
 
 
-@on_loop
+@async_test
 async def test_who_cannot_be_deleted_is_spared() -> None:
     freed: list[Pod] = []
-    async with batch_running(*WORLD) as rig:
-        rig.live.following.freed = freed.append
-        rig.refuse("DELETE", "/pods/weak-w-0", status(403, "Forbidden"))
-        rig.refuse("GET", "/pods/weak-w-0", Reply(200, msgspec.json.encode(VICTIM)))
+    async with run_live_batch(*WORLD) as rig:
+        rig.live.event_handlers.on_pod_released = freed.append
+        rig.fail_next("DELETE", "/pods/weak-w-0", status(403, "Forbidden"))
+        rig.fail_next("GET", "/pods/weak-w-0", Reply(200, msgspec.json.encode(VICTIM)))
         await rig.session()
         rig.live.evictions.start(VICTIM, "reclaim")
         await rig.session()
-        assert not rig.live.engine.handle.nominations.leaving
+        assert not rig.live.engine.handle.nominator.terminating_victims
         assert [pod.name for pod in freed] == ["weak-w-0"]  # whoever counted on it looks again
 
 
@@ -89,7 +89,7 @@ tiers:
 
 def preempting(*more: KubeObject, nodes: int = 1) -> tuple[KubeObject, ...]:
     """A node that is full, a group that may be evicted, and one that waits and is more important."""
-    weak = changed(VICTIM, spec={"scheduler_name": "volcano", "priority": 1})
+    weak = replace_fields(VICTIM, spec={"scheduler_name": "volcano", "priority": 1})
     strong = make_member("strong-w-0", "strong", requests={"cpu": "1"})
     return (
         *(make_node(f"n{number}" if number else "n", cpu=1) for number in range(nodes)),
@@ -99,15 +99,15 @@ def preempting(*more: KubeObject, nodes: int = 1) -> tuple[KubeObject, ...]:
         PriorityClass(metadata=ObjectMeta(name="low", uid="low"), value=1),
         PriorityClass(metadata=ObjectMeta(name="high", uid="high"), value=9),
         weak,
-        changed(strong, spec={"scheduler_name": "volcano", "priority": 9}),
+        replace_fields(strong, spec={"scheduler_name": "volcano", "priority": 9}),
         *more,
     )
 
 
-def refuse_deletion(rig: BatchRig) -> None:
+def refuse_deletion(rig: LiveBatchHarness) -> None:
     """The API server refuses to delete the victim, each time."""
 
-    def route(request: Request) -> Answer:
+    def route(request: Request) -> ServerAnswer:
         if request.method == "DELETE" and request.path.endswith("/weak-w-0"):
             return status(403, "Forbidden", "a webhook says no")
         is_read = request.method == "GET" and request.path.endswith("/weak-w-0")
@@ -116,9 +116,9 @@ def refuse_deletion(rig: BatchRig) -> None:
     rig.server.route = route
 
 
-@on_loop
+@async_test
 async def test_a_victim_that_cannot_be_deleted_is_told_once_and_tried_less_and_less_often() -> None:
-    async with batch_running(*preempting(), conf=PREEMPTING) as rig:
+    async with run_live_batch(*preempting(), conf=PREEMPTING) as rig:
         refuse_deletion(rig)
         counts = []
         for _ in range(4):
@@ -134,15 +134,15 @@ async def test_a_victim_that_cannot_be_deleted_is_told_once_and_tried_less_and_l
         assert rig.events.about("Evict")[1:] == [], "the group loses no pod"
 
 
-@on_loop
+@async_test
 async def test_each_of_two_victims_that_cannot_be_deleted_is_told_once() -> None:
-    other = changed(
+    other = replace_fields(
         make_member("weak-w-1", "weak", node="n", requests={"cpu": "1"}), spec={"scheduler_name": "volcano"}
     )
-    async with batch_running(*WORLD, other) as rig:
+    async with run_live_batch(*WORLD, other) as rig:
         for pod in (VICTIM, other):
-            rig.refuse("DELETE", f"/{pod.name}", *[status(403, "Forbidden")] * 2)
-            rig.refuse("GET", f"/{pod.name}", *[Reply(200, msgspec.json.encode(pod))] * 2)
+            rig.fail_next("DELETE", f"/{pod.name}", *[status(403, "Forbidden")] * 2)
+            rig.fail_next("GET", f"/{pod.name}", *[Reply(200, msgspec.json.encode(pod))] * 2)
         await rig.session()
         for _ in range(2):
             for pod in (VICTIM, other):
@@ -154,14 +154,14 @@ async def test_each_of_two_victims_that_cannot_be_deleted_is_told_once() -> None
             assert len(rig.sent("PATCH", f"/{pod.name}/status")) == 1
 
 
-@on_loop
+@async_test
 async def test_another_victim_goes_where_the_first_cannot_be_deleted() -> None:
-    other = changed(
+    other = replace_fields(
         make_member("weak-w-1", "weak", node="n1", requests={"cpu": "1"}),
         spec={"scheduler_name": "volcano", "priority": 2},
         status=PodStatus(phase="Running"),
     )
-    async with batch_running(*preempting(other, nodes=2), conf=PREEMPTING) as rig:
+    async with run_live_batch(*preempting(other, nodes=2), conf=PREEMPTING) as rig:
         refuse_deletion(rig)
         for _ in range(8):
             await rig.session()
@@ -170,11 +170,11 @@ async def test_another_victim_goes_where_the_first_cannot_be_deleted() -> None:
         assert len(rig.sent("DELETE", "/weak-w-0")) <= 1
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_has_the_conditions_already_is_only_deleted() -> None:
     condition = Condition("DisruptionTarget", "True", "PreemptionByScheduler", "Pod is evicted, because of preempt")
-    told = changed(VICTIM, status=PodStatus(phase="Running", conditions=(condition,)))
-    async with batch_running(*WORLD[:-1], told) as rig:
+    told = replace_fields(VICTIM, status=PodStatus(phase="Running", conditions=(condition,)))
+    async with run_live_batch(*WORLD[:-1], told) as rig:
         await rig.session()
         rig.live.evictions.start(told, "preempt")
         await rig.session()
@@ -182,18 +182,20 @@ async def test_a_pod_that_has_the_conditions_already_is_only_deleted() -> None:
         assert len(rig.sent("DELETE", "/weak-w-0")) == 1
 
 
-@on_loop
+@async_test
 async def test_an_eviction_that_is_decided_elsewhere_waits_for_the_pause() -> None:
     """The action shuffle and plugins evict without the searches that leave out refused victims."""
-    async with batch_running(*WORLD) as rig:
+    async with run_live_batch(*WORLD) as rig:
         refuse_deletion(rig)
         await rig.session()
         rig.live.evictions.start(VICTIM, "shuffle")
         await rig.session()
         engine = rig.live.engine
-        task = engine.ledger.task(VICTIM.uid)
+        task = engine.cluster_state.task(VICTIM.uid)
         assert task is not None
-        outbox = Outbox(engine.ledger, Outcome(), engine.handle.nominations, promised=set(), gone=frozenset())
+        outbox = SessionCommit(
+            engine.cluster_state, SessionResult(), engine.handle.nominator, promised=set(), gone=frozenset()
+        )
         assert outbox.evict(task, "shuffle") is False
         rig.clock.advance(10)
         rig.live.evictions.end_pauses()
@@ -202,9 +204,9 @@ async def test_an_eviction_that_is_decided_elsewhere_waits_for_the_pause() -> No
 
 @pytest.mark.parametrize(("verbosity", "lines"), [(2, 0), (3, 1)])
 def test_an_eviction_is_a_decision_that_the_log_tells(verbosity: int, lines: int) -> None:
-    @on_loop
+    @async_test
     async def evicted() -> None:
-        async with batch_running(*WORLD) as rig:
+        async with run_live_batch(*WORLD) as rig:
             await rig.session()
             rig.live.evictions.start(VICTIM, "preempt")
             await rig.session()

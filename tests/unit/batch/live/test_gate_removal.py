@@ -12,11 +12,11 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.batch_engines import GANGS
 from support.fakes.http_server import status
-from support.harness.async_tests import on_loop
-from support.harness.live_batch import batch_running
+from support.harness.async_tests import async_test
+from support.harness.live_batch import run_live_batch
 
 CAPACITY = GANGS.replace("nodeorder", "capacity")
-ADMITS = BatchOptions(queues_admit=True)
+ADMITS = BatchOptions(queue_admission=True)
 WORLD = (make_node("n", cpu=8), make_queue(capability={"cpu": "2"}), make_group(min_member=1, queue="q"))
 REMOVAL = {"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE, "$patch": "delete"}]}
 
@@ -31,14 +31,14 @@ def admitted(name: str) -> Pod:
     return make_member(name, annotations={QUEUE_ALLOCATION_GATE: "true"})
 
 
-@on_loop
+@async_test
 async def test_who_has_room_in_the_queue_loses_the_gate_and_is_placed_when_that_is_seen() -> None:
-    async with batch_running(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+    async with run_live_batch(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
         outcome = await rig.session()
         assert (outcome.binds, outcome.messages) == ({}, {})
         (patch,) = rig.sent("PATCH", "/pods/a")
         assert patch == {"metadata": {"uid": "pod-a"}, "spec": REMOVAL}
-        rig.hear(admitted("a"))
+        rig.deliver(admitted("a"))
         assert (await rig.session()).binds == {"default/a": "n"}
         assert len(rig.sent("PATCH", "/pods/a")) == 1
 
@@ -52,40 +52,40 @@ async def test_who_has_room_in_the_queue_loses_the_gate_and_is_placed_when_that_
     ],
 )
 def test_whose_gate_is_not_for_us_to_remove(pod: Pod, options: BatchOptions) -> None:
-    @on_loop
+    @async_test
     async def left_alone() -> None:
-        async with batch_running(*WORLD, pod, conf=CAPACITY, options=options) as rig:
+        async with run_live_batch(*WORLD, pod, conf=CAPACITY, options=options) as rig:
             assert not (await rig.session()).admitted
             assert rig.sent("PATCH", "/pods/a") == []
 
     left_alone()
 
 
-@on_loop
+@async_test
 async def test_no_more_are_let_go_than_the_queue_has_room_for() -> None:
     pods = [held(name) for name in "abcd"]
-    async with batch_running(*WORLD, *pods, conf=CAPACITY, options=ADMITS) as rig:
+    async with run_live_batch(*WORLD, *pods, conf=CAPACITY, options=ADMITS) as rig:
         first = set((await rig.session()).admitted)
         assert len(first) == 2
         names = sorted(key.removeprefix("default/") for key in first)
-        rig.hear(admitted(names[0]))  # the room of who was let go and has no node yet stays kept
+        rig.deliver(admitted(names[0]))  # the room of who was let go and has no node yet stays kept
         outcome = await rig.session()
         assert set(outcome.admitted) <= first
         assert outcome.binds == {f"default/{names[0]}": "n"}
 
 
-@on_loop
+@async_test
 async def test_room_is_kept_for_who_was_let_go_and_finds_no_node() -> None:
     big = make_member("big", requests={"cpu": "2"}, annotations={QUEUE_ALLOCATION_GATE: "true"})
     small = make_node("n", cpu=1)
-    async with batch_running(small, *WORLD[1:], big, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+    async with run_live_batch(small, *WORLD[1:], big, held("a"), conf=CAPACITY, options=ADMITS) as rig:
         assert not (await rig.session()).admitted
 
 
-@on_loop
+@async_test
 async def test_a_removal_that_is_refused_is_tried_again_after_a_pause() -> None:
-    async with batch_running(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
-        rig.refuse("PATCH", "/pods/a", status(403, "Forbidden"))
+    async with run_live_batch(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+        rig.fail_next("PATCH", "/pods/a", status(403, "Forbidden"))
         await rig.session()
         await rig.session()
         assert len(rig.sent("PATCH", "/pods/a")) == 1
@@ -94,10 +94,10 @@ async def test_a_removal_that_is_refused_is_tried_again_after_a_pause() -> None:
         assert len(rig.sent("PATCH", "/pods/a")) == 2
 
 
-@on_loop
+@async_test
 async def test_a_gate_whose_removal_is_refused_is_tried_less_and_less_often() -> None:
-    async with batch_running(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
-        rig.refuse("PATCH", "/pods/a", *[status(403, "Forbidden")] * 5)
+    async with run_live_batch(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+        rig.fail_next("PATCH", "/pods/a", *[status(403, "Forbidden")] * 5)
         counts = []
         for _ in range(3):
             for _ in range(50):
@@ -107,23 +107,23 @@ async def test_a_gate_whose_removal_is_refused_is_tried_less_and_less_often() ->
         assert counts == [3, 4, 5]
 
 
-@on_loop
+@async_test
 async def test_the_pause_of_one_pod_goes_on_when_the_removal_of_another_is_refused() -> None:
-    async with batch_running(*WORLD, held("a"), held("b"), conf=CAPACITY, options=ADMITS) as rig:
+    async with run_live_batch(*WORLD, held("a"), held("b"), conf=CAPACITY, options=ADMITS) as rig:
         for name in "ab":
-            rig.refuse("PATCH", f"/pods/{name}", status(403, "Forbidden"))
+            rig.fail_next("PATCH", f"/pods/{name}", status(403, "Forbidden"))
         for _ in range(3):
             await rig.session()
         assert [len(rig.sent("PATCH", f"/pods/{name}")) for name in "ab"] == [1, 1]
 
 
-@on_loop
+@async_test
 async def test_refusals_are_forgotten_some_time_after_the_last_one() -> None:
     pods = held("a"), held("b")
-    async with batch_running(*WORLD, *pods, conf=CAPACITY, options=ADMITS) as rig:
+    async with run_live_batch(*WORLD, *pods, conf=CAPACITY, options=ADMITS) as rig:
         removals = rig.live.admissions
         for pod in pods:
-            rig.refuse("PATCH", f"/pods/{pod.name}", *[status(403, "Forbidden")] * 9)
+            rig.fail_next("PATCH", f"/pods/{pod.name}", *[status(403, "Forbidden")] * 9)
         for pod, pause_s in ((pods[0], 10.0), (pods[0], 20.0 + 2 * LAST_PAUSE_S), (pods[1], 0.0)):
             removals.start(pod)
             await rig.live.writes.drain()

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bayplan.batch.live.node_shard import Sharding
+from bayplan.batch.live.node_shard import NodeShardSync
 from bayplan.client.resources import resource_of
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import ObjectMeta
@@ -14,8 +14,8 @@ from bayplan.objects.volcano.types import NodeShard, NodeShardSpec, NodeShardSta
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.fakes.http_server import status
-from support.harness.async_tests import on_loop, until
-from support.harness.live_batch import BatchRig, batch_running
+from support.harness.async_tests import async_test, wait_until
+from support.harness.live_batch import LiveBatchHarness, run_live_batch
 
 NODES = [make_node("a", cpu=1), make_node("b", cpu=1)]
 WORLD = [*NODES, make_queue(), make_group("job"), make_member("job-w-0"), make_member("job-w-1")]
@@ -27,17 +27,17 @@ def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
     return NodeShard(ObjectMeta(name=name, uid=f"uid-{name}"), spec, told)
 
 
-def sharding(rig: BatchRig) -> Sharding:
+def sharding(rig: LiveBatchHarness) -> NodeShardSync:
     live = rig.live
     shards = resource_of(kind_of(NodeShard))
-    made = Sharding(live.engine, rig.client, live.writes, shards, live.clock, "mine", is_hard=True)
-    live.between_sessions.append(made.look)
+    made = NodeShardSync(live.engine, rig.client, live.writes, shards, live.clock, "mine", is_hard=True)
+    live.between_sessions.append(made.sync)
     return made
 
 
-@on_loop
+@async_test
 async def test_nodes_are_taken_over_when_others_let_them_go() -> None:
-    async with batch_running(*WORLD, shard("mine", "a b"), shard("other", "", "b")) as rig:
+    async with run_live_batch(*WORLD, shard("mine", "a b"), shard("other", "", "b")) as rig:
         sharding(rig)
         await rig.session()
         assert list(rig.bound().values()) == ["a"]
@@ -46,44 +46,44 @@ async def test_nodes_are_taken_over_when_others_let_them_go() -> None:
         assert (told["status"]["nodesInUse"], told["status"]["nodesToAdd"]) == (["a"], ["b"])
         await rig.session()
         assert len(rig.sent("PATCH", PATH)) == 1  # it is on its way
-        rig.hear(shard("mine", "a b", "a"), shard("other"))
+        rig.deliver(shard("mine", "a b", "a"), shard("other"))
         await rig.session()
         assert sorted(rig.bound().values()) == ["a", "b"]
         assert rig.sent("PATCH", PATH)[-1]["status"]["nodesInUse"] == ["a", "b"]
 
 
-@on_loop
+@async_test
 async def test_what_could_not_be_written_is_written_again() -> None:
-    async with batch_running(*WORLD, shard("mine", "a")) as rig:
+    async with run_live_batch(*WORLD, shard("mine", "a")) as rig:
         sharding(rig)
-        rig.refuse("PATCH", PATH, status(500, "InternalError"))
+        rig.fail_next("PATCH", PATH, status(500, "InternalError"))
         await rig.session()
         await rig.session()
         assert len(rig.sent("PATCH", PATH)) == 2
 
 
-@on_loop
+@async_test
 async def test_a_node_that_is_used_again_is_said_to_be_in_use_again_if_an_earlier_patch_may_still_be_applied() -> None:
     """The shard says so already. Its version has to change, or the earlier patch would say that the node is free."""
-    async with batch_running(*WORLD, shard("mine", "", "a")) as rig:
+    async with run_live_batch(*WORLD, shard("mine", "", "a")) as rig:
         sharding(rig)
-        rig.refuse("PATCH", PATH, status(500, "InternalError"))
+        rig.fail_next("PATCH", PATH, status(500, "InternalError"))
         await rig.session()
-        rig.hear(shard("mine", "a", "a"))
+        rig.deliver(shard("mine", "a", "a"))
         for _ in range(2):
             await rig.session()
         assert [each["status"]["nodesInUse"] for each in rig.sent("PATCH", PATH)] == [[], ["a"]]
 
 
-@on_loop
+@async_test
 async def test_a_shard_that_is_missing_is_named_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    async with batch_running(*WORLD) as rig:
+    async with run_live_batch(*WORLD) as rig:
         made = sharding(rig)
         with caplog.at_level(logging.ERROR):
             await rig.session()
-            made.look()
+            made.sync()
         assert caplog.messages == ["sharding is on, and there is no node shard mine; create it, or name another one"]
         assert rig.bound() == {}
-        rig.hear(shard("mine", "a"))
+        rig.deliver(shard("mine", "a"))
         await rig.session()
-        await until(lambda: list(rig.bound().values()) == ["a"])
+        await wait_until(lambda: list(rig.bound().values()) == ["a"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.live.multi_scheduler import Division
+from bayplan.batch.live.multi_scheduler import MultiScheduler
 from bayplan.batch.live.options import BatchOptions
 from bayplan.testing.builders import make_node
 
@@ -15,19 +15,23 @@ from bayplan.testing.builders import make_node
         pytest.param(BatchOptions(scheduler_name=("",)), "--scheduler-name must not be empty", id="no name"),
         pytest.param(BatchOptions(sharding_mode="odd"), "it is none, hard or soft", id="no such mode"),
         pytest.param(BatchOptions(sharding_mode="hard", sharding_name=""), "name of a NodeShard", id="no shard"),
-        pytest.param(BatchOptions(division=Division("solo", 2)), "SCHEDULER_POD_NAME is 'solo'", id="no number"),
-        pytest.param(BatchOptions(division=Division("s-2", 2)), "below SCHEDULER_NUM (2)", id="no such number"),
+        pytest.param(
+            BatchOptions(multi_scheduler=MultiScheduler("solo", 2)), "SCHEDULER_POD_NAME is 'solo'", id="no number"
+        ),
+        pytest.param(
+            BatchOptions(multi_scheduler=MultiScheduler("s-2", 2)), "below SCHEDULER_NUM (2)", id="no such number"
+        ),
         pytest.param(BatchOptions(node_selector=("pool",)), "is no label:value", id="no selector"),
     ],
 )
 def test_what_cannot_be_meant(options: BatchOptions, text: str) -> None:
-    assert any(text in fault for fault in options.faults())
+    assert any(text in fault for fault in options.validation_errors())
 
 
 def test_the_defaults_are_in_order() -> None:
-    assert list(BatchOptions().faults()) == []
-    assert list(BatchOptions(sharding_mode="soft", division=Division("s-1", 2)).faults()) == []
-    assert BatchOptions().share is None
+    assert list(BatchOptions().validation_errors()) == []
+    assert list(BatchOptions(sharding_mode="soft", multi_scheduler=MultiScheduler("s-1", 2)).validation_errors()) == []
+    assert BatchOptions().node_sampling is None
 
 
 def test_the_lease_is_called_after_the_only_scheduler() -> None:

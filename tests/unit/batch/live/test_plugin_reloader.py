@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from bayplan.batch.actions import default_actions
-from bayplan.batch.engine import BatchEngine, SessionOpen
-from bayplan.batch.live.plugin_reloader import BatchReloading
+from bayplan.batch.engine import BatchEngine, SessionAlreadyOpen
+from bayplan.batch.live.plugin_reloader import BatchPluginReloader
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.errors import PluginError
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import GANGS, engine_of
+from support.builders.batch_engines import GANGS, build_engine
 
 
 def likes(node_name: str) -> type[Any]:
@@ -52,7 +52,7 @@ class Breaks(Step):
 
 def engine() -> BatchEngine:
     conf = GANGS.replace("  - name: nodeorder\n", "  - name: favourite\n")
-    return engine_of(
+    return build_engine(
         conf=conf,
         nodes=[make_node("a", cpu=4), make_node("b", cpu=4)],
         pods=[make_member("job-w-0", requests={"cpu": "1"})],
@@ -61,19 +61,19 @@ def engine() -> BatchEngine:
     )
 
 
-def with_plugin(node_name: str) -> PluginSet:
+def with_plugin(node_name: str) -> BatchPluginSet:
     return default_batch_plugins().with_plugins(likes(node_name))
 
 
 def test_the_next_session_asks_the_new_plugin() -> None:
     one, files = engine(), {"version": 1}
-    reloading = BatchReloading(one, lambda: dict(files), lambda: (with_plugin("b"), default_actions()))
-    reloading.look()
+    reloading = BatchPluginReloader(one, lambda: dict(files), lambda: (with_plugin("b"), default_actions()))
+    reloading.reload_if_changed()
     assert one.run_session().binds == {"default/job-w-0": "a"}
     one = engine()
-    reloading = BatchReloading(one, lambda: dict(files), lambda: (with_plugin("b"), default_actions()))
+    reloading = BatchPluginReloader(one, lambda: dict(files), lambda: (with_plugin("b"), default_actions()))
     files["version"] = 2
-    reloading.look()
+    reloading.reload_if_changed()
     assert reloading.fault == ""
     assert one.run_session().binds == {"default/job-w-0": "b"}
 
@@ -89,9 +89,9 @@ def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can()
 
     one, files = engine(), {"version": 1}
     fresh = default_batch_plugins().with_plugins(CannotBegin)
-    reloading = BatchReloading(one, lambda: dict(files), lambda: (fresh, default_actions()))
+    reloading = BatchPluginReloader(one, lambda: dict(files), lambda: (fresh, default_actions()))
     files["version"] = 2
-    reloading.look()
+    reloading.reload_if_changed()
     assert reloading.fault.startswith('plugin "favourite" cannot be built: ValueError: no such rack: ')
     assert one.run_session().binds == {"default/job-w-0": "a"}
 
@@ -99,13 +99,13 @@ def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can()
 def test_a_broken_file_changes_nothing_and_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     one, files = engine(), {"version": 1}
 
-    def broken() -> tuple[PluginSet, ActionSet]:
+    def broken() -> tuple[BatchPluginSet, ActionSet]:
         raise PluginError("x.py cannot be read")
 
-    reloading = BatchReloading(one, lambda: dict(files), broken)
+    reloading = BatchPluginReloader(one, lambda: dict(files), broken)
     for version in (2, 3):
         files["version"] = version
-        reloading.look()
+        reloading.reload_if_changed()
     assert reloading.fault == "x.py cannot be read"
     assert caplog.text.count("x.py cannot be read") == 1
     assert one.run_session().binds == {"default/job-w-0": "a"}
@@ -115,20 +115,20 @@ def test_actions_that_are_replaced_end_and_those_that_stay_go_on() -> None:
     one = engine()
     first, second = Step(), Step()
     shipped = default_actions()
-    one.renew(with_plugin("a"), shipped.with_actions(first))
-    one.renew(with_plugin("a"), shipped.with_actions(first))
+    one.replace_plugins(with_plugin("a"), shipped.with_actions(first))
+    one.replace_plugins(with_plugin("a"), shipped.with_actions(first))
     assert first.calls == ["initialize"]
-    one.renew(with_plugin("a"), shipped.with_actions(second))
+    one.replace_plugins(with_plugin("a"), shipped.with_actions(second))
     assert (first.calls, second.calls) == (["initialize", "uninitialize"], ["initialize"])
 
 
 def test_an_action_that_cannot_begin_and_is_not_configured_is_nobodys_loss() -> None:
     one = engine()
-    one.renew(with_plugin("a"), default_actions().with_actions(Breaks()))
+    one.replace_plugins(with_plugin("a"), default_actions().with_actions(Breaks()))
     assert one.run_session().binds == {"default/job-w-0": "a"}
 
 
 def test_nothing_changes_while_a_session_is_open() -> None:
     one = engine()
-    with one.session(), pytest.raises(SessionOpen):
-        one.renew(with_plugin("b"), default_actions())
+    with one.session(), pytest.raises(SessionAlreadyOpen):
+        one.replace_plugins(with_plugin("b"), default_actions())

@@ -8,17 +8,17 @@ from bayplan.batch.model.amounts import (
     MAX_TASKS,
     UNLIMITED,
     Amounts,
+    DimensionDefault,
     InsufficientAmounts,
-    Missing,
-    exceeded,
-    larger,
+    common_names,
+    excess_amounts,
+    max_amounts,
+    min_amounts,
     share,
-    shared_names,
-    smaller,
 )
 from bayplan.objects.meta import ResourceList
 
-ZERO, INFINITY = Missing.ZERO, Missing.INFINITY
+ZERO, INFINITY = DimensionDefault.ZERO, DimensionDefault.INFINITY
 GPU = "nvidia.com/gpu"
 
 
@@ -135,7 +135,9 @@ def test_a_clone_shares_nothing() -> None:
         pytest.param(a(b=2, a=2), a(1, 1, a=1, b=1), INFINITY, False, False, ["a", "b"], id="names-sorted"),
     ],
 )
-def test_less(left: Amounts, right: Amounts, missing: Missing, less: bool, less_equal: bool, above: list[str]) -> None:
+def test_less(
+    left: Amounts, right: Amounts, missing: DimensionDefault, less: bool, less_equal: bool, above: list[str]
+) -> None:
     assert left.less(right, missing) is less
     assert left.less_equal(right, missing) is less_equal
     assert left.names_above(right, missing) == above
@@ -155,7 +157,7 @@ def test_less(left: Amounts, right: Amounts, missing: Missing, less: bool, less_
         pytest.param(a(2, 2, x=1), a(1, 1, x=2), INFINITY, True, id="scalar-is-less"),
     ],
 )
-def test_less_partly(left: Amounts, right: Amounts, missing: Missing, less: bool) -> None:
+def test_less_partly(left: Amounts, right: Amounts, missing: DimensionDefault, less: bool) -> None:
     assert left.less_partly(right, missing) is less
 
 
@@ -175,7 +177,7 @@ def test_less_partly(left: Amounts, right: Amounts, missing: Missing, less: bool
 def test_above_in_asked_dimensions(
     left: Amounts, right: Amounts | None, asked: Amounts | None, names: list[str]
 ) -> None:
-    assert left.names_above_in(right, asked) == names
+    assert left.requested_names_above(right, asked) == names
 
 
 @pytest.mark.parametrize(
@@ -195,8 +197,8 @@ def test_above_in_asked_dimensions(
 def test_greater(
     left: Amounts, right: Amounts | None, asked: Amounts | None, greater: list[str], relevant: list[str]
 ) -> None:
-    assert left.names_greater_in(right, asked) == greater
-    assert left.names_greater_relevant(right, asked) == relevant
+    assert left.requested_names_greater(right, asked) == greater
+    assert left.relevant_names_greater(right, asked) == relevant
 
 
 @pytest.mark.parametrize(
@@ -211,8 +213,8 @@ def test_greater(
     ],
 )
 def test_within(left: Amounts, right: Amounts, asked: Amounts | None, within: list[str], used: list[str]) -> None:
-    assert left.names_within(right, asked) == within
-    assert left.names_within_used(right, asked) == used
+    assert left.requested_names_within(right, asked) == within
+    assert left.used_names_within(right, asked) == used
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_within(left: Amounts, right: Amounts, asked: Amounts | None, within: li
         pytest.param(a(x=3), a(x=3), ZERO, bare(), a(x=0), id="equal-counts-as-less-by-nothing"),
     ],
 )
-def test_diff(left: Amounts, right: Amounts, missing: Missing, more: Amounts, less: Amounts) -> None:
+def test_diff(left: Amounts, right: Amounts, missing: DimensionDefault, more: Amounts, less: Amounts) -> None:
     assert left.diff(right, missing) == (more, less)
 
 
@@ -237,7 +239,7 @@ def test_diff(left: Amounts, right: Amounts, missing: Missing, more: Amounts, le
         pytest.param(a(2, 5), a(3, 4, x=1), ZERO, a(2, 4), id="names-are-never-added"),
     ],
 )
-def test_min_dimension(left: Amounts, right: Amounts, missing: Missing, expected: Amounts) -> None:
+def test_min_dimension(left: Amounts, right: Amounts, missing: DimensionDefault, expected: Amounts) -> None:
     assert left.min_dimension(right, missing) == expected
 
 
@@ -272,15 +274,15 @@ def test_equal_looks_at_the_names_of_the_left_only() -> None:
 
 
 def test_pairs() -> None:
-    assert smaller(a(1, 5, x=3, y=1), a(2, 4, x=1)) == a(1, 4, x=1, y=0)
-    assert smaller(a(1, x=1), a(2)) == a(1)
-    assert larger(a(1, 5, x=-3, y=1), a(2, 4, x=1, z=-1)) == a(2, 5, x=1, y=1)
-    assert larger(a(1), a(2)) == a(2)
-    assert exceeded(a(3, 1), a(1, 3)) == bare(2)
-    assert exceeded(a(3), None) == a(3)
-    assert exceeded(None, a(3)) == a()
-    assert shared_names(a(1, 1, pods=1), a(0, 1, pods=1)) == ["memory", "pods"]
-    assert shared_names(a(1, 1, pods=1), a(0, 1, pods=1), with_pods=False) == ["memory"]
+    assert min_amounts(a(1, 5, x=3, y=1), a(2, 4, x=1)) == a(1, 4, x=1, y=0)
+    assert min_amounts(a(1, x=1), a(2)) == a(1)
+    assert max_amounts(a(1, 5, x=-3, y=1), a(2, 4, x=1, z=-1)) == a(2, 5, x=1, y=1)
+    assert max_amounts(a(1), a(2)) == a(2)
+    assert excess_amounts(a(3, 1), a(1, 3)) == bare(2)
+    assert excess_amounts(a(3), None) == a(3)
+    assert excess_amounts(None, a(3)) == a()
+    assert common_names(a(1, 1, pods=1), a(0, 1, pods=1)) == ["memory", "pods"]
+    assert common_names(a(1, 1, pods=1), a(0, 1, pods=1), with_pods=False) == ["memory"]
 
 
 @pytest.mark.parametrize(("part", "whole", "expected"), [(0, 0, 0), (1, 0, 1), (1, 4, 0.25), (-1, 0, 1)])

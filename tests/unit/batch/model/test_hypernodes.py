@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from bayplan.batch.model.hypernodes import (
-    TOP,
-    build,
-    misread_members,
+    TOP_HYPERNODE,
+    build_hypernode_tree,
     missing_members,
+    unreadable_members,
 )
 from bayplan.objects.core import Node
 from bayplan.objects.meta import LabelSelector, ObjectMeta
@@ -16,26 +16,26 @@ from bayplan.objects.volcano.types import (
     ExactMatch,
     HyperNode,
     HyperNodeSpec,
-    Member,
     MemberSelector,
+    MemberSpec,
     RegexMatch,
 )
 from bayplan.testing.builders import make_node
-from support.builders.batch import opened
+from support.builders.batch import open_session
 
 NODES: list[Node] = [make_node(f"n{number}", labels={"rack": f"r{number // 2}"}) for number in range(4)]
 WAITING = "; jobs that ask for a network topology wait until that is mended"
 
 
-def nodes_named(*names: str) -> list[Member]:
-    return [Member("Node", MemberSelector(exact_match=ExactMatch(name))) for name in names]
+def nodes_named(*names: str) -> list[MemberSpec]:
+    return [MemberSpec("Node", MemberSelector(exact_match=ExactMatch(name))) for name in names]
 
 
-def children(*names: str) -> list[Member]:
-    return [Member("HyperNode", MemberSelector(exact_match=ExactMatch(name))) for name in names]
+def children(*names: str) -> list[MemberSpec]:
+    return [MemberSpec("HyperNode", MemberSelector(exact_match=ExactMatch(name))) for name in names]
 
 
-def hyper(name: str, tier: int, members: list[Member], tier_name: str = "") -> HyperNode:
+def hyper(name: str, tier: int, members: list[MemberSpec], tier_name: str = "") -> HyperNode:
     return HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier, tier_name, tuple(members)))
 
 
@@ -60,14 +60,14 @@ TREE = [
     ],
 )
 def test_members(selector: MemberSelector, expected: set[str]) -> None:
-    places, fault = build([hyper("s0", 1, [Member("Node", selector)])], NODES)
+    places, fault = build_hypernode_tree([hyper("s0", 1, [MemberSpec("Node", selector)])], NODES)
     assert not fault
     assert places["s0"].nodes == expected
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
 def test_the_order_of_objects_does_not_matter(order: list[int]) -> None:
-    places, fault = build([TREE[number] for number in order], NODES)
+    places, fault = build_hypernode_tree([TREE[number] for number in order], NODES)
     assert not fault
     assert places["s2"].nodes == {"n0", "n1", "n2", "n3"}
     assert places["s2"].children == {"s0", "s1"}
@@ -99,31 +99,31 @@ def test_the_order_of_objects_does_not_matter(order: list[int]) -> None:
 )
 def test_contradictions(objects: list[HyperNode], problem: str, names: tuple[str, ...]) -> None:
     """Told once, whoever of them is looked at, with all who could mend it."""
-    assert build(objects, NODES)[1] == {problem + WAITING: names}
+    assert build_hypernode_tree(objects, NODES)[1] == {problem + WAITING: names}
 
 
 def test_contradictions_are_all_told() -> None:
     rings = [hyper(name, 2, children(name)) for name in ("a", "b")]
-    assert list(build(rings, NODES)[1].values()) == [("a",), ("b",)]
+    assert list(build_hypernode_tree(rings, NODES)[1].values()) == [("a",), ("b",)]
 
 
 def test_a_member_of_no_known_type_stands_for_no_node() -> None:
-    odd = hyper("s0", 1, [Member("Rack", MemberSelector(exact_match=ExactMatch("n1")))])
-    assert build([odd], NODES)[0]["s0"].nodes == set()
+    odd = hyper("s0", 1, [MemberSpec("Rack", MemberSelector(exact_match=ExactMatch("n1")))])
+    assert build_hypernode_tree([odd], NODES)[0]["s0"].nodes == set()
     sentence = 'hypernode s0: the member type "Rack" is none; say Node or HyperNode; this member stands for no node'
-    assert misread_members([odd]) == {sentence: ("s0",)}
+    assert unreadable_members([odd]) == {sentence: ("s0",)}
     assert missing_members([odd], []) == {}
 
 
 def tree_of(objects: list[HyperNode]) -> Any:
-    return opened(nodes=NODES, objects=objects)
+    return open_session(nodes=NODES, objects=objects)
 
 
 def test_a_session_adds_a_root_above_everything() -> None:
     with tree_of(TREE) as session:
         tree = session.hyper_nodes
-        assert (tree.top.tier, tree.top.children, tree["s2"].parent) == (3, {"s2"}, TOP)
-        assert tree.nodes_of(TOP).names == ["n0", "n1", "n2", "n3"]
+        assert (tree.top.tier, tree.top.children, tree["s2"].parent) == (3, {"s2"}, TOP_HYPERNODE)
+        assert tree.nodes_of(TOP_HYPERNODE).names == ["n0", "n1", "n2", "n3"]
         assert tree.nodes_of("s1").names == ["n2", "n3"]
         assert list(tree.nodes_of("nowhere")) == []
         assert tree.tiers == [1, 2, 3]
@@ -135,7 +135,14 @@ def test_a_session_adds_a_root_above_everything() -> None:
 
 @pytest.mark.parametrize(
     ("left", "right", "common"),
-    [("s0", "s1", "s2"), ("s0", "s0", "s0"), ("s0", "s2", "s2"), ("", "s1", "s1"), ("s1", "", "s1"), ("s2", TOP, TOP)],
+    [
+        ("s0", "s1", "s2"),
+        ("s0", "s0", "s0"),
+        ("s0", "s2", "s2"),
+        ("", "s1", "s1"),
+        ("s1", "", "s1"),
+        ("s2", TOP_HYPERNODE, TOP_HYPERNODE),
+    ],
 )
 def test_the_lowest_hypernode_above_both(left: str, right: str, common: str) -> None:
     with tree_of(TREE) as session:

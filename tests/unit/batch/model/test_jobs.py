@@ -89,7 +89,7 @@ def test_whether_a_gang_can_still_start_after_a_failure(tasks: int, spec: dict[s
     job = job_of(*members, **spec)
     sub_job = job.default_sub_job
     assert sub_job is not None
-    job.record(members[0], FitErrors())
+    job.record_fit_errors(members[0], FitErrors())
     assert job.needs_continue_allocating(sub_job) is goes_on
     assert job.task_has_fit_errors(sub_job, members[1])
     job.reset_fit_errors(sub_job)
@@ -101,7 +101,7 @@ def test_tasks_without_a_role_do_not_learn_from_each_other() -> None:
     job = job_of(one, two)
     sub_job = job.default_sub_job
     assert sub_job is not None
-    job.record(one, FitErrors())
+    job.record_fit_errors(one, FitErrors())
     assert not job.task_has_fit_errors(sub_job, two)
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch.model.pod_templates import Templates
+from bayplan.batch.model.pod_templates import PodTemplateIndex
 from bayplan.batch.model.statuses import TaskStatus, status_of
 from bayplan.batch.model.tasks import (
     QUEUE_ALLOCATION_GATE,
@@ -14,7 +14,7 @@ from bayplan.batch.model.tasks import (
     parse_int,
 )
 from bayplan.objects.core import Pod, PodStatus
-from bayplan.snapshot import Vocabulary
+from bayplan.snapshot import InternTables
 from support.builders.batch import make_member
 
 GONE = datetime(2024, 1, 1, tzinfo=UTC)
@@ -97,9 +97,9 @@ def test_a_task_without_requests_is_best_effort() -> None:
 
 def test_gates() -> None:
     own = Task(make_member("p", gates=[QUEUE_ALLOCATION_GATE]))
-    assert (own.gated, own.only_queue_gate) == (True, True)
+    assert (own.gated, own.has_only_queue_gate) == (True, True)
     other = Task(make_member("p", gates=[QUEUE_ALLOCATION_GATE, "example.com/hold"]))
-    assert (other.gated, other.only_queue_gate) == (True, False)
+    assert (other.gated, other.has_only_queue_gate) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_integers_have_a_width() -> None:
 
 
 def test_tasks_of_equal_specs_share_the_number_of_their_template() -> None:
-    templates = Templates(Vocabulary())
+    templates = PodTemplateIndex(InternTables())
     first, second = (Task(make_member(name, "job", requests={"cpu": "1"})) for name in ("a", "b"))
     other = Task(make_member("c", "job", requests={"cpu": "2"}))
     elsewhere = Task(make_member("d", "job-2", requests={"cpu": "1"}))
-    numbers = [templates.of(task) for task in (first, second, other, elsewhere)]
+    numbers = [templates.template_number(task) for task in (first, second, other, elsewhere)]
     assert numbers == [1, 1, 2, 3]
-    assert [templates.of(task) for task in (first, second, other, elsewhere)] == numbers
+    assert [templates.template_number(task) for task in (first, second, other, elsewhere)] == numbers
     templates.forget(first.job)
-    assert templates.of(Task(make_member("e", "job", requests={"cpu": "2"}))) == 4
-    assert templates.of(Task(make_member("f", "job-2", requests={"cpu": "1"}))) == 3
+    assert templates.template_number(Task(make_member("e", "job", requests={"cpu": "2"}))) == 4
+    assert templates.template_number(Task(make_member("f", "job-2", requests={"cpu": "1"}))) == 3

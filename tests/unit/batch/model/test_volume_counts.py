@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.model.volume_counts import UNLIMITED, resource_of
+from bayplan.batch.model.volume_counts import UNLIMITED, attach_resource_name
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta, OwnerReference
 from bayplan.objects.storage import (
@@ -26,7 +26,7 @@ from bayplan.objects.storage import (
 from bayplan.objects.volumes import EphemeralVolume, PersistentVolumeClaimVolume, Volume
 from bayplan.testing.builders import make_node, make_pod
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 EBS = "ebs.csi.aws.com"
 COUNTED = f"attachable-volumes-csi-{EBS}"
@@ -61,7 +61,7 @@ def csi_node(name: str = "a", limit: int | None = 2, driver: str = EBS) -> CsiNo
 
 def asked(engine: BatchEngine, name: str = "p") -> dict[str, float]:
     with engine.session():
-        task = engine.ledger.task(f"pod-{name}")
+        task = engine.cluster_state.task(f"pod-{name}")
         assert task is not None
         return {key: amount for key, amount in (task.resreq.scalars or {}).items() if key != "pods"}
 
@@ -82,21 +82,21 @@ def asked(engine: BatchEngine, name: str = "p") -> dict[str, float]:
 )
 def test_a_claim_counts_by_its_driver(objects: list[KubeObject], expected: dict[str, float]) -> None:
     pod = using(make_member("p"), "c")
-    assert asked(engine_of(nodes=[make_node("a")], pods=[pod], objects=[make_group(), *objects])) == expected
+    assert asked(build_engine(nodes=[make_node("a")], pods=[pod], objects=[make_group(), *objects])) == expected
 
 
 def test_a_class_may_name_its_driver() -> None:
     named = storage_class("other", parameters={"csi.storage.k8s.io/csi-driver-name": EBS})
     pod = using(make_member("p"), "c")
-    assert asked(engine_of(pods=[pod], objects=[make_group(), claim(storage_class="fast"), named])) == {COUNTED: 1}
+    assert asked(build_engine(pods=[pod], objects=[make_group(), claim(storage_class="fast"), named])) == {COUNTED: 1}
 
 
 def test_every_claim_counts_and_who_has_one_is_not_best_effort() -> None:
     pod = using(make_member("p", requests={}), "c", "d")
     objects = [make_group(), volume(), claim(volume="v"), claim("d", volume="v")]
-    engine = engine_of(pods=[pod], objects=objects)
+    engine = build_engine(pods=[pod], objects=objects)
     assert asked(engine) == {COUNTED: 2}
-    task = engine.ledger.task("pod-p")
+    task = engine.cluster_state.task("pod-p")
     assert task is not None
     assert not task.best_effort
 
@@ -107,16 +107,16 @@ def test_a_claim_of_an_ephemeral_volume_counts_if_it_is_the_pods(*, is_owner: bo
     pod = replace(pod, spec=replace(pod.spec, volumes=(Volume(name="tmp", ephemeral=EphemeralVolume()),)))
     owner = OwnerReference(kind="Pod", name="p", uid="pod-p" if is_owner else "other", controller=True)
     objects = [make_group(), volume(), claim("p-tmp", volume="v", owner_references=(owner,))]
-    assert asked(engine_of(pods=[pod], objects=objects)) == ({COUNTED: 1} if is_owner else {})
+    assert asked(build_engine(pods=[pod], objects=objects)) == ({COUNTED: 1} if is_owner else {})
 
 
 def test_a_claim_that_comes_later_counts_then() -> None:
     pods = [using(make_member("p"), "c"), using(make_pod("stranger", node="a", cpu=1), "c")]
-    engine = engine_of(nodes=[make_node("a")], pods=pods, objects=[make_group(), csi_node(limit=5)])
+    engine = build_engine(nodes=[make_node("a")], pods=pods, objects=[make_group(), csi_node(limit=5)])
     assert asked(engine) == {}
-    engine.cache.put(claim(storage_class="fast"))
+    engine.cache.upsert(claim(storage_class="fast"))
     assert asked(engine) == {}
-    engine.cache.put(storage_class())
+    engine.cache.upsert(storage_class())
     assert asked(engine) == {COUNTED: 1}
     with engine.session() as session:
         node = session.node("a")
@@ -129,17 +129,17 @@ def test_a_node_takes_as_many_as_its_driver_says() -> None:
     objects = [make_group(), claim(volume="v"), volume()]
     conf = 'actions: "allocate"\ntiers:\n- plugins:\n  - name: gang\n'
     nodes = [make_node("a"), make_node("b")]
-    engine = engine_of(conf=conf, nodes=nodes, pods=pods, objects=[*objects, csi_node(limit=2)])
+    engine = build_engine(conf=conf, nodes=nodes, pods=pods, objects=[*objects, csi_node(limit=2)])
     outcome = engine.run_session()
     assert set(outcome.binds.values()) == {"a"}  # the driver is not on the other one
     assert len(outcome.binds) == 2
-    engine.cache.put(csi_node("b", limit=None))
+    engine.cache.upsert(csi_node("b", limit=None))
     assert set(engine.run_session().binds.values()) == {"b"}
     with engine.session() as session:
         node = session.node("b")
         assert node is not None
         assert node.allocatable.get(COUNTED) == UNLIMITED
-    engine.cache.drop(csi_node("b", limit=None))
+    engine.cache.delete(csi_node("b", limit=None))
     with engine.session() as session:
         node = session.node("b")
         assert node is not None
@@ -148,6 +148,6 @@ def test_a_node_takes_as_many_as_its_driver_says() -> None:
 
 def test_long_names_are_cut_and_stay_apart() -> None:
     long = "a-driver-with-a-name-that-is-too-long.example.com"
-    assert resource_of("short.example.com") == "attachable-volumes-csi-short.example.com"
-    assert resource_of(long) == "attachable-volumes-csi-a-driver-with-a-name-th5d198acce3a98d85"
-    assert len(resource_of(long)) < 63
+    assert attach_resource_name("short.example.com") == "attachable-volumes-csi-short.example.com"
+    assert attach_resource_name(long) == "attachable-volumes-csi-a-driver-with-a-name-th5d198acce3a98d85"
+    assert len(attach_resource_name(long)) < 63

@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from bayplan.batch.handle import BadAnswer, Reply
+from bayplan.batch.handle import HttpReply, HttpStatusError
 from bayplan.batch.model.nodes import NodeUsage
 from bayplan.batch.node_usage.metrics_sources import (
     AdaptorSource,
     ElasticsearchSource,
-    MetricsFault,
+    MetricsError,
     MetricsRequest,
     PrometheusSource,
-    Reading,
+    UsageSample,
     UsageView,
     collect,
     interval_s,
-    source_of,
+    metrics_source,
 )
 from bayplan.clock import ManualClock
 
@@ -30,21 +30,21 @@ ELASTIC = {"type": "elasticsearch", "address": "https://es:9200"}
 
 
 def requests(metrics: dict[str, str], *nodes: str) -> list[MetricsRequest]:
-    source = source_of(metrics)
+    source = metrics_source(metrics)
     assert source is not None
     return list(source.requests(nodes, NOW))
 
 
-def gathered(metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *nodes: str) -> dict[str, Reading]:
+def gathered(metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *nodes: str) -> dict[str, UsageSample]:
     """One round with a system that answers each request so."""
 
-    async def fetch(request: MetricsRequest, timeout_s: float) -> Reply:  # noqa: ARG001
+    async def fetch(request: MetricsRequest, timeout_s: float) -> HttpReply:  # noqa: ARG001
         found = answer(request)
-        if isinstance(found, Reply):
+        if isinstance(found, HttpReply):
             return found
-        return Reply(200, found if isinstance(found, bytes) else msgspec.json.encode(found))
+        return HttpReply(200, found if isinstance(found, bytes) else msgspec.json.encode(found))
 
-    source = source_of(metrics)
+    source = metrics_source(metrics)
     assert source is not None
     return asyncio.run(collect(source, nodes, fetch, NOW))
 
@@ -59,7 +59,7 @@ def gathered(metrics: dict[str, str], answer: Callable[[MetricsRequest], Any], *
     ],
 )
 def test_sources(metrics: dict[str, str], kind: type[Any]) -> None:
-    assert type(source_of(metrics)) is kind
+    assert type(metrics_source(metrics)) is kind
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_sources(metrics: dict[str, str], kind: type[Any]) -> None:
     ],
 )
 def test_bad_sections(metrics: dict[str, str], told: str) -> None:
-    with pytest.raises(MetricsFault, match=told):
-        source_of(metrics)
+    with pytest.raises(MetricsError, match=told):
+        metrics_source(metrics)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def vector(*values: str) -> dict[str, Any]:
 )
 def test_prometheus_answers(answer: dict[str, Any], expected: float) -> None:
     found = gathered(PROMETHEUS, lambda request: answer if request.measure == "cpu" else vector("3"), "n1")
-    assert found == {"n1": Reading(NOW, expected, 3.0)}
+    assert found == {"n1": UsageSample(NOW, expected, 3.0)}
 
 
 def test_elasticsearch_is_asked_once_a_node() -> None:
@@ -165,7 +165,7 @@ def test_elasticsearch_settings() -> None:
     ],
 )
 def test_elasticsearch_answers(answer: dict[str, Any], expected: tuple[float, float]) -> None:
-    assert gathered(ELASTIC, lambda _: answer, "n1") == {"n1": Reading(NOW, *expected)}
+    assert gathered(ELASTIC, lambda _: answer, "n1") == {"n1": UsageSample(NOW, *expected)}
 
 
 def test_custom_metrics_come_for_all_nodes_at_once() -> None:
@@ -184,7 +184,7 @@ def test_custom_metrics_come_for_all_nodes_at_once() -> None:
         return {"kind": "MetricValueList", "items": items}
 
     found = gathered({"type": "prometheus_adaptor"}, answer, "n1", "n2")
-    assert found == {"n1": Reading(measured_at, 25.0, 100.0), "n2": Reading(NOW)}
+    assert found == {"n1": UsageSample(measured_at, 25.0, 100.0), "n2": UsageSample(NOW)}
 
 
 @pytest.mark.parametrize(
@@ -201,23 +201,23 @@ def test_custom_metrics_come_for_all_nodes_at_once() -> None:
     ],
 )
 def test_answers_that_cannot_be_used(metrics: dict[str, str], answer: Any) -> None:
-    with pytest.raises(MetricsFault):
+    with pytest.raises(MetricsError):
         gathered(metrics, lambda _: answer, "n1")
 
 
 @pytest.mark.parametrize("status", [204, 401, 503])
 def test_an_answer_that_is_not_good_is_named_with_its_address(status: int) -> None:
-    with pytest.raises(BadAnswer, match=f"http://prom:9090/base/api/v1/query answered with HTTP status {status}"):
-        gathered(PROMETHEUS, lambda _: Reply(status, b"{}"), "n1")
+    with pytest.raises(HttpStatusError, match=f"http://prom:9090/base/api/v1/query answered with HTTP status {status}"):
+        gathered(PROMETHEUS, lambda _: HttpReply(status, b"{}"), "n1")
 
 
 def test_a_view_ages_and_is_replaced() -> None:
     clock = ManualClock(NOW)
     view = UsageView(clock)
     assert not len(view)
-    view.take({"n1": Reading(NOW, 25.0, 50.0)})
+    view.replace_samples({"n1": UsageSample(NOW, 25.0, 50.0)})
     clock.advance(40.0)
     assert dict(view) == {"n1": NodeUsage(40.0, {"10m": 25.0}, {"10m": 50.0})}
-    view.take({"n2": Reading(clock.now())})
+    view.replace_samples({"n2": UsageSample(clock.now())})
     assert list(view) == ["n2"]
     assert view["n2"].age_s == 0.0

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.plugins.binpack import Binpack
+from bayplan.batch.plugins.binpack import BinpackPlugin
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
-from support.builders.batch import make_group, make_member, opened
+from support.builders.batch import make_group, make_member, open_session
 from support.builders.batch_scores import scores
 
 GPU = "nvidia.com/gpu"
@@ -63,10 +63,10 @@ RUNNING = make_member("running", node="half", requests={"cpu": "4", "memory": "2
 )
 def test_scores(requests: ResourceList, arguments: dict[str, Any], expected: dict[str, float]) -> None:
     pods = [RUNNING, make_member("p", requests=requests)]
-    with opened(Binpack, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+    with open_session(BinpackPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
         assert scores(session, "p") == pytest.approx(expected)
 
 
 def test_a_list_that_is_no_text_is_told() -> None:
-    with opened(Binpack, arguments={"binpack.resources": [GPU]}, nodes=NODES) as session:
+    with open_session(BinpackPlugin, arguments={"binpack.resources": [GPU]}, nodes=NODES) as session:
         assert any("binpack.resources" in fault for fault in session.faults)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from bayplan.batch.plugins.cdp import CooldownProtection
+from bayplan.batch.plugins.cdp import CdpPlugin
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.testing.builders import make_node
@@ -12,8 +12,8 @@ from support.builders.batch import (
     NOW,
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 
@@ -50,9 +50,9 @@ def pod(
 def test_who_is_spared(victim: Pod, spared: bool) -> None:
     evictor = make_member("e", "other")
     groups = [make_group(), make_group("other")]
-    with opened(CooldownProtection, nodes=[make_node("n")], pods=[victim, evictor], objects=groups) as session:
+    with open_session(CdpPlugin, nodes=[make_node("n")], pods=[victim, evictor], objects=groups) as session:
         (preemptor,) = tasks_of(session, "e")
         candidates = tasks_of(session, "p")
         expected = [] if spared else ["p"]
-        assert named(session.preemptable(preemptor, candidates)) == expected
-        assert named(session.reclaimable(preemptor, candidates)) == expected
+        assert task_names(session.preemptable(preemptor, candidates)) == expected
+        assert task_names(session.reclaimable(preemptor, candidates)) == expected

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.batch.plugins.conformance import Conformance
+from bayplan.batch.plugins.conformance import ConformancePlugin
 from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 
@@ -20,9 +20,11 @@ def test_what_the_cluster_needs_is_nobodys_victim() -> None:
     critical = replace(critical, spec=replace(critical.spec, priority_class_name="system-node-critical"))
     system = make_member("system", node="n", namespace="kube-system")
     groups = [make_group(), make_group(namespace="kube-system")]
-    with opened(Conformance, nodes=[make_node("n")], pods=[plain, critical, system], objects=groups) as session:
+    with open_session(
+        ConformancePlugin, nodes=[make_node("n")], pods=[plain, critical, system], objects=groups
+    ) as session:
         candidates = tasks_of(session, "plain", "critical", "system")
-        assert named(session.preemptable(candidates[0], candidates)) == ["plain"]
-        assert named(session.reclaimable(candidates[0], candidates)) == ["plain"]
+        assert task_names(session.preemptable(candidates[0], candidates)) == ["plain"]
+        assert task_names(session.reclaimable(candidates[0], candidates)) == ["plain"]
         context = EvictionContext(EvictionKind.GANG_RECLAIM, session.jobs["default/job"])
-        assert named(session.unified_evictable(context, candidates)) == ["plain"]
+        assert task_names(session.unified_evictable(context, candidates)) == ["plain"]

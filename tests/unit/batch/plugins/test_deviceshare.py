@@ -9,18 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.batch.devices.vgpus import (
-    Card,
-    Given,
-    Usage,
-    Wish,
-    given,
-    registered,
-    request_of,
-    written,
+    ContainerVgpu,
+    ContainerVgpuRequest,
+    GpuCard,
+    PodGpuUsage,
+    format_assigned_vgpus,
+    parse_assigned_vgpus,
+    read_registered_cards,
+    vgpu_request,
 )
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.plugins.deviceshare import DeviceShare
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.plugins.deviceshare import DeviceSharePlugin
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.simulation import Simulation
 from bayplan.objects.core import Container, Node, Pod, ResourceRequirements
@@ -29,10 +29,10 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    opened,
+    open_session,
     tasks_of,
 )
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 BY_MEMORY = {"deviceshare.GPUSharingEnable": True}
 BY_NUMBER = {"deviceshare.GPUNumberEnable": True}
@@ -105,14 +105,14 @@ def vgpus(name: str, group: str = "job", *, has: str = "", **pod: Any) -> Pod:
     return with_limits(make_member(name, group, annotations=notes, **pod), part(**wish))
 
 
-def run(arguments: Mapping[str, Any], nodes: list[Node], pods: list[Pod], *groups: Any) -> Outcome:
+def run(arguments: Mapping[str, Any], nodes: list[Node], pods: list[Pod], *groups: Any) -> SessionResult:
     objects = groups or (make_group(phase="Inqueue"),)
-    outcome = engine_of(conf=told(arguments), nodes=nodes, pods=pods, objects=objects).run_session()
+    outcome = build_engine(conf=told(arguments), nodes=nodes, pods=pods, objects=objects).run_session()
     assert outcome.faults == []
     return outcome
 
 
-def cards_of(outcome: Outcome, key: str) -> dict[str, str]:
+def cards_of(outcome: SessionResult, key: str) -> dict[str, str]:
     return {pod.partition("/")[2]: notes[key] for pod, notes in outcome.annotations.items()}
 
 
@@ -143,16 +143,20 @@ def test_refusals(arguments: dict[str, Any], pod: Pod, refused: str) -> None:
     also = gpus("also", "", memory=8000, node="n", annotations={"volcano.sh/gpu-index": "1,nonsense"})
     full = gpus("full", "", memory=8000, node="n", annotations={"volcano.sh/gpu-index": "2"})
     pods = [pod, here, also, *([full] if "gpu-memory" in str(pod.spec) else [])]
-    with opened(DeviceShare, arguments=arguments, nodes=[ill], pods=pods, objects=[make_group()]) as session:
+    with open_session(
+        DeviceSharePlugin, arguments=arguments, nodes=[ill], pods=pods, objects=[make_group()]
+    ) as session:
         (task,) = tasks_of(session, "p")
-        assert [status.message for status in session.predicate(task, session.nodes.at(0))] == [refused] * bool(refused)
-        rows = session.prospect(task).allowed_preempting(task)
+        assert [status.message for status in session.predicate(task, session.nodes.at_row(0))] == [refused] * bool(
+            refused
+        )
+        rows = session.evaluate_class(task).rows_to_preempt(task)
         assert rows.tolist() == [True]  # evicting may help
 
 
 def test_a_node_without_cards_is_not_checked() -> None:
     world = {"nodes": [make_node("n")], "pods": [gpus("p", memory=1)], "objects": [make_group()]}
-    with opened(DeviceShare, arguments=BY_MEMORY, **world) as session:
+    with open_session(DeviceSharePlugin, arguments=BY_MEMORY, **world) as session:
         assert not refused(session, "p")
 
 
@@ -226,9 +230,9 @@ def test_which_card_a_pod_gets(policy: str, expected: str) -> None:
 def test_whether_a_part_is_left(here: str, pod: Pod, fits: bool) -> None:
     pods = [pod, vgpus("here", "", node="n", has=here, memory=1)]
     world = {"nodes": [vgpu_node(cards=1)], "pods": pods, "objects": [make_group()]}
-    with opened(DeviceShare, arguments=IN_PARTS, **world) as session:
+    with open_session(DeviceSharePlugin, arguments=IN_PARTS, **world) as session:
         (task,) = tasks_of(session, "p")
-        refused = [status.message for status in session.predicate(task, session.nodes.at(0))]
+        refused = [status.message for status in session.predicate(task, session.nodes.at_row(0))]
         assert refused == ([] if fits else ["hami-vgpuDeviceSharing error"])
 
 
@@ -277,7 +281,9 @@ def test_scores(policy: str, scores: list[float]) -> None:
     arguments = {**IN_PARTS, "deviceshare.SchedulePolicy": policy, "deviceshare.ScheduleWeight": 10}
     nodes = [vgpu_node("a", cards=1, memory=8000), vgpu_node("b", cards=1, memory=16000)]
     pods = [vgpus("p", memory=2000), vgpus("here", "", node="a", has="a-0,NVIDIA,2000,0:", memory=2000)]
-    with opened(DeviceShare, arguments=arguments, nodes=nodes, pods=pods, objects=[make_group()]) as session:
+    with open_session(
+        DeviceSharePlugin, arguments=arguments, nodes=nodes, pods=pods, objects=[make_group()]
+    ) as session:
         (task,) = tasks_of(session, "p")
         found = session.scores(task, np.ones(2, dtype=np.bool_))
         assert found is not None
@@ -294,11 +300,11 @@ def victim_world(**pod: Any) -> dict[str, Any]:
 
 def refused(session: Session, name: str) -> bool:
     (task,) = tasks_of(session, name)
-    return bool(session.predicate(task, session.nodes.at(0)))
+    return bool(session.predicate(task, session.nodes.at_row(0)))
 
 
 def test_an_eviction_frees_the_cards_and_its_undoing_takes_them_back() -> None:
-    with opened(DeviceShare, arguments=IN_PARTS, **victim_world()) as session:
+    with open_session(DeviceSharePlugin, arguments=IN_PARTS, **victim_world()) as session:
         (old,) = tasks_of(session, "old")
         assert refused(session, "p")
         statement = session.statement()
@@ -309,10 +315,10 @@ def test_an_eviction_frees_the_cards_and_its_undoing_takes_them_back() -> None:
 
 
 def test_a_trial_without_the_victim() -> None:
-    with opened(DeviceShare, arguments=IN_PARTS, **victim_world()) as session:
+    with open_session(DeviceSharePlugin, arguments=IN_PARTS, **victim_world()) as session:
         task, old = tasks_of(session, "p", "old")
         (pool,) = session.device_pools
-        trial = Simulation(task, session.nodes.at(0))
+        trial = Simulation(task, session.nodes.at_row(0))
         assert pool.simulate(trial) is not None
         trial.remove(old)
         assert pool.simulate(trial) is None
@@ -323,17 +329,17 @@ def test_a_trial_without_the_victim() -> None:
 
 def engine_with(pods: list[Pod], arguments: Mapping[str, Any] = IN_PARTS) -> BatchEngine:
     objects = [make_group(phase="Inqueue")]
-    return engine_of(conf=told(arguments), nodes=[vgpu_node(cards=1)], pods=pods, objects=objects)
+    return build_engine(conf=told(arguments), nodes=[vgpu_node(cards=1)], pods=pods, objects=objects)
 
 
 def test_cards_of_a_pod_that_is_being_bound_are_not_given_away_again() -> None:
     """Its annotations reach us only with its next version."""
     engine = engine_with([vgpus("p", memory=8000)])
     assert engine.run_session().binds == {"default/p": "n"}
-    engine.observe(with_limits(make_member("late"), part(0)))
+    engine.handle_update(with_limits(make_member("late"), part(0)))
     with engine.session() as session:
         (late,) = tasks_of(session, "late")
-        assert [status.message for status in session.predicate(late, session.nodes.at(0))] == [
+        assert [status.message for status in session.predicate(late, session.nodes.at_row(0))] == [
             "hami-vgpuDeviceSharing error"
         ]
 
@@ -352,10 +358,10 @@ def alone(name: str, app: str = "a", **pod: Any) -> Pod:
 
 def test_pods_under_one_rule_do_not_share_a_card() -> None:
     pods = [alone("p"), alone("q"), alone("r"), alone("s", "c"), alone("here", node="n", has="n-1,NVIDIA,10,0:")]
-    with opened(DeviceShare, **rules_world(*pods)) as session:
+    with open_session(DeviceSharePlugin, **rules_world(*pods)) as session:
         (pool,) = session.device_pools
         p, q, s = tasks_of(session, "p", "q", "s")
-        node = session.nodes.at(0)
+        node = session.nodes.at_row(0)
         assert pool.allocate(p, node) is None
         assert session.annotations["default/p"][IDS] == "n-0,NVIDIA,10,0:"
         assert refused(session, "q")
@@ -368,17 +374,17 @@ def test_pods_under_one_rule_do_not_share_a_card() -> None:
 def test_a_pod_that_goes_keeps_its_card_from_others_under_its_rule() -> None:
     here = alone("here", node="n", has="n-1,NVIDIA,10,0:")
     going = replace(here, metadata=replace(here.metadata, deletion_timestamp=datetime(2024, 1, 1, tzinfo=UTC)))
-    with opened(DeviceShare, **rules_world(alone("p"), alone("q"), going)) as session:
+    with open_session(DeviceSharePlugin, **rules_world(alone("p"), alone("q"), going)) as session:
         (pool,) = session.device_pools
-        assert pool.allocate(tasks_of(session, "p")[0], session.nodes.at(0)) is None
+        assert pool.allocate(tasks_of(session, "p")[0], session.nodes.at_row(0)) is None
         assert session.annotations["default/p"][IDS] == "n-0,NVIDIA,10,0:"
         assert refused(session, "q")
 
 
 def test_a_rule_counts_only_with_labels_that_are_texts() -> None:
-    with opened(DeviceShare, **rules_world(alone("p", "b"), alone("q", "b"), alone("r", "b"))) as session:
+    with open_session(DeviceSharePlugin, **rules_world(alone("p", "b"), alone("q", "b"), alone("r", "b"))) as session:
         (pool,) = session.device_pools
-        node = session.nodes.at(0)
+        node = session.nodes.at_row(0)
         assert [pool.allocate(task, node) for task in tasks_of(session, "p", "q")] == [None, None]
         assert refused(session, "r")
 
@@ -433,42 +439,42 @@ def test_what_is_not_supported_is_said() -> None:
 def test_registered_cards(text: str, cards: list[tuple[str, int, int]]) -> None:
     node = vgpu_node()
     node = annotated(node, node_vgpu_register=text)
-    assert [(card.uuid, card.most, card.memory) for card in registered(node)] == cards
+    assert [(card.uuid, card.max_pods, card.memory) for card in read_registered_cards(node)] == cards
 
 
 @pytest.mark.parametrize("missing", ["volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"])
 def test_cards_count_only_where_the_node_offers_all_of_it(missing: str) -> None:
     node = vgpu_node()
     offered = {**node.status.allocatable, missing: "0"}
-    assert registered(replace(node, status=replace(node.status, allocatable=offered))) == []
+    assert read_registered_cards(replace(node, status=replace(node.status, allocatable=offered))) == []
 
 
 def test_what_a_pod_is_given_reads_as_it_is_written() -> None:
-    parts = [[Given("a", 1, 2), Given("b", 3, 4)], [], [Given("c", 5, 6)]]
-    text = written(parts)
+    parts = [[ContainerVgpu("a", 1, 2), ContainerVgpu("b", 3, 4)], [], [ContainerVgpu("c", 5, 6)]]
+    text = format_assigned_vgpus(parts)
     assert text == "a,NVIDIA,1,2:b,NVIDIA,3,4:;;c,NVIDIA,5,6:"
-    assert list(given(text)) == [each for container in parts for each in container]
-    assert given("") == ()
+    assert list(parse_assigned_vgpus(text)) == [each for container in parts for each in container]
+    assert parse_assigned_vgpus("") == ()
 
 
 @pytest.mark.parametrize(
     ("limits", "wish"),
     [
-        pytest.param(part(100, 10, 3), Wish(3, 100, 10), id="plain"),
-        pytest.param({"volcano.sh/vgpu-memory": "100"}, Wish(1, 100, 0), id="memory-means-one-card"),
+        pytest.param(part(100, 10, 3), ContainerVgpuRequest(3, 100, 10), id="plain"),
+        pytest.param({"volcano.sh/vgpu-memory": "100"}, ContainerVgpuRequest(1, 100, 0), id="memory-means-one-card"),
         pytest.param({"volcano.sh/vgpu-cores": "100"}, None, id="cores-alone-mean-nothing"),
-        pytest.param({**part(), "volcano.sh/vgpu-memory": "4Gi"}, Wish(1, 0, 0), id="32-bits"),
-        pytest.param({**part(), "volcano.sh/vgpu-memory": "500m"}, Wish(1, 0, 0), id="no-whole-number"),
+        pytest.param({**part(), "volcano.sh/vgpu-memory": "4Gi"}, ContainerVgpuRequest(1, 0, 0), id="32-bits"),
+        pytest.param({**part(), "volcano.sh/vgpu-memory": "500m"}, ContainerVgpuRequest(1, 0, 0), id="no-whole-number"),
     ],
 )
-def test_wishes(limits: ResourceList, wish: Wish | None) -> None:
-    request = request_of(with_limits(make_member("p"), limits), ())
-    assert (None if request is None else request.wishes[0]) == wish
+def test_wishes(limits: ResourceList, wish: ContainerVgpuRequest | None) -> None:
+    request = vgpu_request(with_limits(make_member("p"), limits), ())
+    assert (None if request is None else request.containers[0]) == wish
 
 
 def test_cards_are_copied_with_their_users() -> None:
-    card = Card("a", 2, 100, "NVIDIA")
+    card = GpuCard("a", 2, 100, "NVIDIA")
     twin = card.copy()
     twin.add(10, 5)
-    twin.pods["x"] = Usage(10, 5, "")
+    twin.pods["x"] = PodGpuUsage(10, 5, "")
     assert (card.users, card.used_memory, card.used_cores, card.pods) == (0, 0, 0, {})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.batch.model.statuses import TaskStatus
-from bayplan.batch.plugins.gang import Gang
+from bayplan.batch.plugins.gang import GangPlugin
 from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.objects.core import Pod
 from bayplan.objects.volcano.types import SubGroupPolicy
@@ -11,8 +11,8 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 
@@ -31,11 +31,11 @@ DONE = make_member("job-w-3", node="n", phase="Succeeded")
 )
 def test_a_gang_is_not_broken_up(least: int, victims: list[str]) -> None:
     world = {"nodes": [NODE], "pods": [*RUNNING, DONE, make_member("e", "other")]}
-    with opened(Gang, **world, objects=[make_group(min_member=least), make_group("other")]) as session:
+    with open_session(GangPlugin, **world, objects=[make_group(min_member=least), make_group("other")]) as session:
         (evictor,) = tasks_of(session, "e")
         candidates = tasks_of(session, "job-w-0", "job-w-1", "job-w-2")
-        assert named(session.preemptable(evictor, candidates)) == victims
-        assert named(session.reclaimable(evictor, candidates)) == victims
+        assert task_names(session.preemptable(evictor, candidates)) == victims
+        assert task_names(session.reclaimable(evictor, candidates)) == victims
         context = EvictionContext(EvictionKind.GANG_PREEMPT, session.jobs["default/other"])
         assert session.unified_evictable(context, candidates) == candidates
 
@@ -56,13 +56,13 @@ def test_a_gang_is_not_broken_up(least: int, victims: list[str]) -> None:
 )
 def test_validity(pods: int, spec: dict[str, object], reason: str | None) -> None:
     members = [make_member(f"job-w-{number}") for number in range(pods)]
-    with opened(Gang, pods=members, objects=[make_group(**spec)]) as session:
+    with open_session(GangPlugin, pods=members, objects=[make_group(**spec)]) as session:
         found = session.job_invalid(session.jobs["default/job"])
         assert (found.reason if found else None) == reason
 
 
 def test_how_many_are_missing_is_told() -> None:
-    with opened(Gang, pods=[make_member("a")], objects=[make_group(min_member=3)]) as session:
+    with open_session(GangPlugin, pods=[make_member("a")], objects=[make_group(min_member=3)]) as session:
         found = session.job_invalid(session.jobs["default/job"])
         assert found is not None
         assert found.message == "Not enough valid tasks for gang-scheduling, valid: 1, min: 3"
@@ -70,7 +70,9 @@ def test_how_many_are_missing_is_told() -> None:
 
 def test_gangs_that_are_not_ready_come_first() -> None:
     pods: list[Pod] = [make_member("a", "ready", node="n"), make_member("b", "waiting")]
-    with opened(Gang, nodes=[NODE], pods=pods, objects=[make_group("ready"), make_group("waiting")]) as session:
+    with open_session(
+        GangPlugin, nodes=[NODE], pods=pods, objects=[make_group("ready"), make_group("waiting")]
+    ) as session:
         ready, waiting = session.jobs["default/ready"], session.jobs["default/waiting"]
         assert session.compare_jobs(waiting, ready) < 0
         assert session.compare_jobs(ready, waiting) > 0
@@ -79,6 +81,6 @@ def test_gangs_that_are_not_ready_come_first() -> None:
         assert not session.job_ready(waiting)
         assert not session.job_pipelined(waiting)
         assert session.job_starving(waiting)
-        session.move(next(iter(waiting.tasks.values())), TaskStatus.PIPELINED)
+        session.set_task_status(next(iter(waiting.tasks.values())), TaskStatus.PIPELINED)
         assert session.job_pipelined(waiting)
         assert not session.job_starving(waiting)

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bayplan.batch.model.hypernodes import TOP
-from bayplan.batch.plugins.network_topology_aware import NetworkTopologyAware, TierWeights
-from bayplan.batch.session.registration import Purpose
+from bayplan.batch.model.hypernodes import TOP_HYPERNODE
+from bayplan.batch.plugins.network_topology_aware import NetworkTopologyAwarePlugin, TierWeights
+from bayplan.batch.session.registration import SearchPurpose
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Node
 from bayplan.objects.meta import ObjectMeta, ResourceList
@@ -15,15 +15,15 @@ from bayplan.objects.volcano.types import (
     ExactMatch,
     HyperNode,
     HyperNodeSpec,
-    Member,
     MemberSelector,
+    MemberSpec,
     NetworkTopology,
 )
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    opened,
+    open_session,
     tasks_of,
 )
 
@@ -31,7 +31,7 @@ GIB = 1 << 30
 
 
 def hyper(name: str, tier: int, *members: str, kind: str = "Node") -> HyperNode:
-    listed = tuple(Member(kind, MemberSelector(exact_match=ExactMatch(each))) for each in members)
+    listed = tuple(MemberSpec(kind, MemberSelector(exact_match=ExactMatch(each))) for each in members)
     return HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier, "", listed))
 
 
@@ -57,10 +57,10 @@ def world(
     *pods: Any, topology: NetworkTopology | None = None, arguments: dict[str, Any] | None = None, **group: Any
 ) -> Any:
     objects = [*TREE, make_group(network_topology=topology, phase="Inqueue", **group)]
-    return opened(NetworkTopologyAware, nodes=NODES, pods=pods, objects=objects, arguments=arguments)
+    return open_session(NetworkTopologyAwarePlugin, nodes=NODES, pods=pods, objects=objects, arguments=arguments)
 
 
-def gradient(session: Session, purpose: Purpose, start: str = TOP) -> list[list[str]]:
+def gradient(session: Session, purpose: SearchPurpose, start: str = TOP_HYPERNODE) -> list[list[str]]:
     job = session.jobs["default/job"]
     found = session.hyper_node_gradient_for_job(job, session.hyper_nodes[start], purpose)
     return [[place.name for place in places] for places in found]
@@ -74,23 +74,23 @@ def gradient(session: Session, purpose: Purpose, start: str = TOP) -> list[list[
     [
         pytest.param(1, "2", [["s0", "s1", "s2"]], id="leaves-only"),
         pytest.param(2, "2", [["s0", "s1", "s2"], ["b0", "b1"]], id="lowest-tier-first"),
-        pytest.param(3, "5", [["s0", "s1"], ["b0"], [TOP]], id="too-small-ones-are-left-out"),
+        pytest.param(3, "5", [["s0", "s1"], ["b0"], [TOP_HYPERNODE]], id="too-small-ones-are-left-out"),
         pytest.param(3, "25", [], id="nowhere"),
     ],
 )
 def test_hypernodes_to_place_a_job(tier: int, needs: str, found: list[list[str]]) -> None:
     with world(make_member("p"), topology=hard(tier), min_resources={"cpu": needs}) as session:
-        assert gradient(session, Purpose.ALLOCATE) == found
+        assert gradient(session, SearchPurpose.ALLOCATE) == found
 
 
 def test_what_counts_is_what_was_idle_when_the_session_opened() -> None:
     pods = [make_member("p", requests={"cpu": "4"}), make_member("here", "", node="n4", requests={"cpu": "3"})]
     with world(*pods, topology=hard(1), min_resources={"cpu": "2"}) as session:
-        assert gradient(session, Purpose.ALLOCATE) == [["s0", "s1"]]
-        assert gradient(session, Purpose.EVICT) == [["s0", "s1", "s2"]]
+        assert gradient(session, SearchPurpose.ALLOCATE) == [["s0", "s1"]]
+        assert gradient(session, SearchPurpose.EVICT) == [["s0", "s1", "s2"]]
         statement = session.statement()
         statement.allocate(tasks_of(session, "p")[0], "n0")
-        assert gradient(session, Purpose.ALLOCATE) == [["s0", "s1"]]
+        assert gradient(session, SearchPurpose.ALLOCATE) == [["s0", "s1"]]
         statement.discard()
 
 
@@ -106,29 +106,29 @@ def test_what_counts_is_what_was_idle_when_the_session_opened() -> None:
 def test_hypernodes_to_evict_in(most: int, found: list[list[str]]) -> None:
     arguments = {"hypernode.gradient.evict.max-hypernodes": most}
     with world(make_member("p"), topology=hard(2), arguments=arguments) as session:
-        assert gradient(session, Purpose.EVICT) == found
+        assert gradient(session, SearchPurpose.EVICT) == found
 
 
 @pytest.mark.parametrize(
     ("tier", "start", "found"),
     [
-        pytest.param(1, TOP, [["s0"]], id="its-own-leaf"),
-        pytest.param(2, TOP, [["s0", "s1"], ["b0"]], id="as-high-as-allowed"),
+        pytest.param(1, TOP_HYPERNODE, [["s0"]], id="its-own-leaf"),
+        pytest.param(2, TOP_HYPERNODE, [["s0", "s1"], ["b0"]], id="as-high-as-allowed"),
         pytest.param(2, "s1", [["s1"]], id="within-what-the-caller-allows"),
         pytest.param(2, "b1", [], id="nothing-in-common"),
-        pytest.param(0, TOP, [], id="higher-than-allowed-already"),
+        pytest.param(0, TOP_HYPERNODE, [], id="higher-than-allowed-already"),
     ],
 )
 def test_a_running_job_stays_where_it_is(tier: int, start: str, found: list[list[str]]) -> None:
     pods = [make_member("p"), make_member("here", node="n1")]
     with world(*pods, topology=hard(tier), min_resources={"cpu": "99"}) as session:
-        assert gradient(session, Purpose.ALLOCATE, start) == found
+        assert gradient(session, SearchPurpose.ALLOCATE, start) == found
 
 
 def test_a_job_without_a_limit_goes_where_the_caller_says() -> None:
     with world(make_member("p")) as session:
-        assert gradient(session, Purpose.ALLOCATE, "b1") == [["b1"]]
-        assert gradient(session, Purpose.EVICT) == [[TOP]]
+        assert gradient(session, SearchPurpose.ALLOCATE, "b1") == [["b1"]]
+        assert gradient(session, SearchPurpose.EVICT) == [[TOP_HYPERNODE]]
 
 
 def test_a_sub_job_is_measured_by_its_waiting_tasks() -> None:
@@ -136,7 +136,7 @@ def test_a_sub_job_is_measured_by_its_waiting_tasks() -> None:
     with world(*pods, topology=hard(2)) as session:
         sub_job = session.jobs["default/job"].default_sub_job
         assert sub_job is not None
-        found = session.hyper_node_gradient_for_sub_job(sub_job, session.hyper_nodes.top, Purpose.ALLOCATE)
+        found = session.hyper_node_gradient_for_sub_job(sub_job, session.hyper_nodes.top, SearchPurpose.ALLOCATE)
         assert [[place.name for place in places] for places in found] == [["s0", "s1"], ["b0"]]
 
 
@@ -260,8 +260,8 @@ def test_weights_of_tiers_far_apart_are_those_that_are_added_one_by_one(fading: 
 def test_a_tier_with_a_huge_number_costs_no_more_than_others(tier: int) -> None:
     objects = [*TREE, hyper("far", tier, "b0", "b1", kind="HyperNode"), make_group(phase="Inqueue")]
     pods = [make_member("p", requests=SMALL)]
-    with opened(NetworkTopologyAware, nodes=NODES, pods=pods, objects=objects) as session:
-        scores = session.prospect(tasks_of(session, "p")[0]).scores(
+    with open_session(NetworkTopologyAwarePlugin, nodes=NODES, pods=pods, objects=objects) as session:
+        scores = session.evaluate_class(tasks_of(session, "p")[0]).scores(
             tasks_of(session, "p")[0], np.ones(len(NODES), dtype=np.bool_)
         )
     assert scores is not None

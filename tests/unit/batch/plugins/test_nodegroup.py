@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
-from bayplan.batch.plugins.nodegroup import GROUP_LABEL, NO_AFFINITY, NO_LABEL, UNSATISFIED, NodeGroup
+from bayplan.batch.plugins.nodegroup import GROUP_LABEL, NO_AFFINITY, NO_LABEL, UNSATISFIED, NodeGroupPlugin
 from bayplan.framework.api.status import Code
 from bayplan.objects.volcano.types import NodeGroupAffinity, Queue, QueueAffinity
 from bayplan.testing.builders import make_node
@@ -14,9 +14,9 @@ from support.builders.batch import (
     make_group,
     make_member,
     make_queue,
-    opened,
+    open_session,
 )
-from support.builders.batch_scores import objections, scores
+from support.builders.batch_scores import predicate_rejections, scores
 
 NODES = [
     make_node("a", labels={GROUP_LABEL: "a"}),
@@ -77,8 +77,10 @@ def queue(name: str = "q", *, near: Any = None, away: Any = None, parent: str = 
 )
 def test_where_a_queue_may_go(wishes: Queue, arguments: dict[str, Any], expected: dict[str, str]) -> None:
     world = {"nodes": NODES, "pods": [make_member("p")], "objects": [wishes, make_group()]}
-    with opened(NodeGroup, arguments=arguments, **world) as session:
-        assert objections(session, "p") == {name: (Code.UNRESOLVABLE, reason) for name, reason in expected.items()}
+    with open_session(NodeGroupPlugin, arguments=arguments, **world) as session:
+        assert predicate_rejections(session, "p") == {
+            name: (Code.UNRESOLVABLE, reason) for name, reason in expected.items()
+        }
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_where_a_queue_may_go(wishes: Queue, arguments: dict[str, Any], expected
 )
 def test_scores(wishes: Queue, ordered: bool, expected: dict[str, float]) -> None:
     world = {"nodes": NODES, "pods": [make_member("p")], "objects": [wishes, make_group()]}
-    with opened(NodeGroup, arguments={"enablePreferredOrder": ordered}, **world) as session:
+    with open_session(NodeGroupPlugin, arguments={"enablePreferredOrder": ordered}, **world) as session:
         assert scores(session, "p") == pytest.approx(expected)
 
 
@@ -125,15 +127,15 @@ LIKES_B = (("b",), ())
     ],
 )
 def test_wishes_are_inherited(queues: list[Queue], liked: str) -> None:
-    engine = make_engine(NodeGroup, nodes=NODES, pods=[make_member("p")], objects=[*queues, make_group()])
-    option = PluginOption(NodeGroup.name, flags={"enableHierarchy": True}).defaulted()
+    engine = make_engine(NodeGroupPlugin, nodes=NODES, pods=[make_member("p")], objects=[*queues, make_group()])
+    option = PluginOption(NodeGroupPlugin.name, flags={"enableHierarchy": True}).with_default_flags()
     engine.configuration = BatchConfiguration(tiers=((option,),))
     with engine.session() as session:
         assert {name for name, score in scores(session, "p").items() if score} == ({liked} if liked else set())
 
 
 def test_a_task_without_a_job_is_an_error() -> None:
-    with opened(NodeGroup, nodes=NODES, pods=[make_member("p")], objects=[make_group()]) as session:
+    with open_session(NodeGroupPlugin, nodes=NODES, pods=[make_member("p")], objects=[make_group()]) as session:
         job = session.jobs.pop("default/job")
         (task,) = job.tasks.values()
         (status,) = session.predicate(task, session.nodes[0])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bayplan.testing.builders import make_node, make_pod
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import GANGS, engine_of
+from support.builders.batch_engines import GANGS, build_engine
 
 ALONE = GANGS.replace("  - name: predicates\n", "")
 ALL = ("leastrequested", "balancedresource", "nodeaffinity", "podaffinity", "tainttoleration", "podtopologyspread")
@@ -18,7 +18,9 @@ OFF = {f"{name}.weight": 0 for name in (*ALL, "imagelocality")}
 def scores(arguments: dict[str, Any], nodes: list[Any], pods: list[Any]) -> list[float]:
     lines = "".join(f"      {key}: {value}\n" for key, value in arguments.items())
     conf = ALONE.replace("  - name: nodeorder\n", f"  - name: nodeorder\n    arguments:\n{lines}")
-    with engine_of(conf=conf, nodes=nodes, pods=[make_member("p"), *pods], objects=[make_group()]).session() as session:
+    with build_engine(
+        conf=conf, nodes=nodes, pods=[make_member("p"), *pods], objects=[make_group()]
+    ).session() as session:
         (task,) = session.jobs["default/job"].pending.values()
         totals = session.scores(task, np.ones(len(nodes), dtype=np.bool_))
         assert totals is not None
@@ -55,7 +57,7 @@ def test_a_node_counts_those_that_had_an_image_before_it() -> None:
     pod = make_member("p")
     container = replace(pod.spec.containers[0], image="repo/app:v1")
     wanting = replace(pod, spec=replace(pod.spec, containers=(container,)))
-    with engine_of(conf=ALONE, nodes=nodes, pods=[wanting], objects=[make_group()]).session() as session:
+    with build_engine(conf=ALONE, nodes=nodes, pods=[wanting], objects=[make_group()]).session() as session:
         (task,) = session.jobs["default/job"].pending.values()
         totals = session.scores(task, np.ones(4, dtype=np.bool_))
         assert totals is not None

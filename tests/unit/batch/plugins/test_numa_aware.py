@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
 from bayplan.batch.model.statuses import TaskStatus
-from bayplan.batch.plugins.numa_aware import NO_CPUS, NO_INFO, NOT_STATIC, POLICY, NumaAware
+from bayplan.batch.plugins.numa_aware import NO_CPUS, NO_INFO, NOT_STATIC, POLICY, NumaAwarePlugin
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.status import Code
 from bayplan.objects.core import Container, Pod, ResourceRequirements
@@ -23,10 +23,10 @@ from support.builders.batch import (
     make_engine,
     make_group,
     make_member,
-    opened,
+    open_session,
     tasks_of,
 )
-from support.builders.batch_scores import objections, scores
+from support.builders.batch_scores import predicate_rejections, scores
 
 NODES = [make_node("n1", cpu="16"), make_node("n2", cpu="16")]
 
@@ -99,8 +99,8 @@ def place(session: Session, name: str, node: str) -> None:
     ],
 )
 def test_unfit_nodes(task: Pod, reports: list[Numatopology], expected: dict[str, tuple[Code, str]]) -> None:
-    with opened(NumaAware, nodes=NODES, pods=[task], objects=[make_group(), *reports]) as session:
-        assert objections(session, "p") == expected
+    with open_session(NumaAwarePlugin, nodes=NODES, pods=[task], objects=[make_group(), *reports]) as session:
+        assert predicate_rejections(session, "p") == expected
 
 
 @pytest.mark.parametrize(
@@ -115,44 +115,46 @@ def test_scores(policy: str, weight: int, expected: dict[str, float]) -> None:
     reports = [report("n1", "best-effort"), report("n2", "best-effort", free="2-5")]
     objects = [make_group(), *reports]
     task = pod("p", "4", policy=policy)
-    with opened(NumaAware, arguments={"weight": weight}, nodes=NODES, pods=[task], objects=objects) as session:
+    with open_session(
+        NumaAwarePlugin, arguments={"weight": weight}, nodes=NODES, pods=[task], objects=objects
+    ) as session:
         assert scores(session, "p") == expected
 
 
 def test_everybody_is_best_where_nobody_takes_cpus() -> None:
     reports = [report("n1", "best-effort"), report("n2", "best-effort")]
     task = pod("p", "500m", policy="best-effort")
-    with opened(NumaAware, nodes=NODES, pods=[task], objects=[make_group(), *reports]) as session:
+    with open_session(NumaAwarePlugin, nodes=NODES, pods=[task], objects=[make_group(), *reports]) as session:
         assert scores(session, "p") == {"n1": 100.0, "n2": 100.0}
 
 
 def test_cpus_are_taken_and_given_back() -> None:
     pods = [pod(name, "3") for name in ("a", "b", "c")]
-    with opened(NumaAware, nodes=NODES[:1], pods=pods, objects=[make_group(), report("n1")]) as session:
+    with open_session(NumaAwarePlugin, nodes=NODES[:1], pods=pods, objects=[make_group(), report("n1")]) as session:
         place(session, "a", "n1")
         with session.statement() as trial:
             (second,) = tasks_of(session, "b")
             trial.allocate(second, session.nodes[0])
-            assert objections(session, "c")
-        assert not objections(session, "c")
+            assert predicate_rejections(session, "c")
+        assert not predicate_rejections(session, "c")
 
 
 def test_who_ran_before_neither_frees_nor_takes_cpus() -> None:
     pods = [pod("old", "4", node="n1"), pod("p", "4")]
     objects = [make_group(), report("n1", free="4-7")]
-    with opened(NumaAware, nodes=NODES[:1], pods=pods, objects=objects) as session:
+    with open_session(NumaAwarePlugin, nodes=NODES[:1], pods=pods, objects=objects) as session:
         (old,) = tasks_of(session, "old")
         with session.statement() as trial:
             trial.evict(old, "test")
-            assert not objections(session, "p")
-        assert not objections(session, "p")
+            assert not predicate_rejections(session, "p")
+        assert not predicate_rejections(session, "p")
 
 
 def test_switched_off_as_a_predicate_it_has_no_opinion_at_all() -> None:
     reports = [report("n1", "best-effort"), report("n2", "best-effort", free="2-5")]
     task = pod("p", "4", policy="best-effort")
-    engine = make_engine(NumaAware, nodes=NODES, pods=[task], objects=[make_group(), *reports])
-    option = PluginOption(NumaAware.name, flags={"enablePredicate": False}).defaulted()
+    engine = make_engine(NumaAwarePlugin, nodes=NODES, pods=[task], objects=[make_group(), *reports])
+    option = PluginOption(NumaAwarePlugin.name, flags={"enablePredicate": False}).with_default_flags()
     engine.configuration = BatchConfiguration(tiers=((option,),))
     with engine.session() as session:
         assert scores(session, "p") == {"n1": 0.0, "n2": 0.0}
@@ -163,8 +165,8 @@ def run_one(engine: Any, name: str, *, bound: bool) -> None:
     with engine.session() as session:
         place(session, name, "n1")
         if bound:
-            session.move(*tasks_of(session, name), TaskStatus.BINDING)
-        session.plugins[NumaAware.name].on_session_close(session)
+            session.set_task_status(*tasks_of(session, name), TaskStatus.BINDING)
+        session.plugins[NumaAwarePlugin.name].on_session_close(session)
 
 
 @pytest.mark.parametrize(
@@ -179,22 +181,22 @@ def run_one(engine: Any, name: str, *, bound: bool) -> None:
 )
 def test_between_sessions(bound: bool, later: str | None, room: int) -> None:
     engine = make_engine(
-        NumaAware, nodes=NODES[:1], pods=[pod(name, "4") for name in "abc"], objects=[make_group(), report("n1")]
+        NumaAwarePlugin, nodes=NODES[:1], pods=[pod(name, "4") for name in "abc"], objects=[make_group(), report("n1")]
     )
     run_one(engine, "a", bound=bound)
     if later is not None:
-        engine.cache.put(report("n1", free=later))
+        engine.cache.upsert(report("n1", free=later))
     placed = 0
     with engine.session() as session:
-        while placed < 2 and not objections(session, "bc"[placed]):
+        while placed < 2 and not predicate_rejections(session, "bc"[placed]):
             place(session, "bc"[placed], "n1")
             placed += 1
     assert placed == room
 
 
 def test_a_node_whose_report_is_gone_is_forgotten() -> None:
-    engine = make_engine(NumaAware, nodes=NODES[:1], pods=[pod("p")], objects=[make_group(), report("n1")])
+    engine = make_engine(NumaAwarePlugin, nodes=NODES[:1], pods=[pod("p")], objects=[make_group(), report("n1")])
     run_one(engine, "p", bound=False)
-    engine.cache.drop(report("n1"))
+    engine.cache.delete(report("n1"))
     with engine.session() as session:
-        assert objections(session, "p") == {"n1": (Code.ERROR, NO_INFO)}
+        assert predicate_rejections(session, "p") == {"n1": (Code.ERROR, NO_INFO)}

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.plugins.overcommit import Overcommit
+from bayplan.batch.plugins.overcommit import OvercommitPlugin
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
-    events,
     make_group,
     make_member,
-    opened,
+    open_session,
+    pod_group_messages,
 )
 
 GPU = "nvidia.com/gpu"
@@ -33,12 +33,14 @@ NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "10"})
     ],
 )
 def test_one_job(wanted: ResourceList | None, arguments: dict[str, Any], let_in: bool) -> None:
-    with opened(Overcommit, arguments=arguments, nodes=[NODE], objects=[make_group(min_resources=wanted)]) as session:
+    with open_session(
+        OvercommitPlugin, arguments=arguments, nodes=[NODE], objects=[make_group(min_resources=wanted)]
+    ) as session:
         assert session.job_enqueueable(session.jobs["default/job"]) is let_in
 
 
 def test_bad_factors_are_told() -> None:
-    with opened(Overcommit, arguments={"overcommit-factor": 0.5}) as session:
+    with open_session(OvercommitPlugin, arguments={"overcommit-factor": 0.5}) as session:
         assert session.faults == ["overcommit: overcommit-factor 0.5 is below 1; 1.2 is used"]
 
 
@@ -50,18 +52,18 @@ def test_what_runs_and_what_was_let_in_counts() -> None:
         make_group("first", min_resources={"cpu": "5"}),
         make_group("second", min_resources={"cpu": "1"}),
     ]
-    with opened(Overcommit, nodes=[NODE], pods=pods, objects=groups) as session:
+    with open_session(OvercommitPlugin, nodes=[NODE], pods=pods, objects=groups) as session:
         first, second = session.jobs["default/first"], session.jobs["default/second"]
         assert session.job_enqueueable(first)  # 12 - 3 used - 4 reserved leaves 5
         session.job_enqueued(first)
         assert not session.job_enqueueable(second)
-        assert events(session) == ["second: resource in cluster is overused: overused cpu"]
+        assert pod_group_messages(session) == ["second: resource in cluster is overused: overused cpu"]
         assert session.events[0][1:3] == ("Normal", "Unschedulable")
 
 
 def test_gated_tasks_do_not_keep_others_out() -> None:
     groups = [make_group("gated", min_resources={"cpu": "12"}), make_group("other", min_resources={"cpu": "12"})]
     pods = [make_member("g", "gated", gates=["x"], requests={"cpu": "12"})]
-    with opened(Overcommit, nodes=[NODE], pods=pods, objects=groups) as session:
+    with open_session(OvercommitPlugin, nodes=[NODE], pods=pods, objects=groups) as session:
         session.job_enqueued(session.jobs["default/gated"])
         assert session.job_enqueueable(session.jobs["default/other"])

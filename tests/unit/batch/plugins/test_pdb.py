@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.plugins.pdb import DisruptionBudgets
+from bayplan.batch.plugins.pdb import PdbPlugin
 from bayplan.objects.meta import LabelSelector, ObjectMeta
 from bayplan.objects.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from bayplan.testing.builders import make_node
@@ -10,8 +10,8 @@ from support.builders.batch import (
     NOW,
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 
@@ -50,8 +50,8 @@ def test_who_may_go(budgets: list[PodDisruptionBudget], victims: list[str]) -> N
         make_member("w2", node="n", labels={"app": "web"}),
         make_member("db", node="n", labels={"app": "db"}),
     ]
-    with opened(DisruptionBudgets, nodes=[make_node("n")], pods=pods, objects=[make_group(), *budgets]) as session:
+    with open_session(PdbPlugin, nodes=[make_node("n")], pods=pods, objects=[make_group(), *budgets]) as session:
         candidates = tasks_of(session, "w1", "bare", "w2", "db")
-        assert named(session.preemptable(candidates[0], candidates)) == victims
-        assert named(session.reclaimable(candidates[0], candidates)) == victims
-        assert named(session.victim_tasks(candidates)) == victims
+        assert task_names(session.preemptable(candidates[0], candidates)) == victims
+        assert task_names(session.reclaimable(candidates[0], candidates)) == victims
+        assert task_names(session.victim_tasks(candidates)) == victims

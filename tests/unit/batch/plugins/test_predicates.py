@@ -19,7 +19,7 @@ from bayplan.objects.core import (
 from bayplan.objects.meta import LabelSelector
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import GANGS, engine_of
+from support.builders.batch_engines import GANGS, build_engine
 
 HOST = "kubernetes.io/hostname"
 ONLY = GANGS.replace("  - name: nodeorder\n", "")
@@ -58,7 +58,7 @@ def test_a_full_node_is_looked_at_further_and_a_hopeless_one_is_not() -> None:
     pod = replace(pod, spec=replace(pod.spec, containers=(container,)))
     taken = replace(make_member("old", "", node="full"), spec=replace(pod.spec, node_name="full"))
     nodes = [*hosts("full", capacity={"pods": 1}), *hosts("tainted", taints=["gpu:NoSchedule"], capacity={"pods": 0})]
-    with engine_of(conf=ONLY, nodes=nodes, pods=[pod, taken], objects=[make_group()]).session() as session:
+    with build_engine(conf=ONLY, nodes=nodes, pods=[pod, taken], objects=[make_group()]).session() as session:
         assert reasons(session, "full") == [
             ("Unschedulable", "node(s) pod number exceeded"),
             ("Unschedulable", "node(s) didn't have free ports for the requested pod ports"),
@@ -75,13 +75,13 @@ def test_a_switch_takes_a_filter_out() -> None:
         "  - name: predicates\n    arguments:\n      predicate.TaintTolerationEnable: false\n",
     )
     world: dict[str, Any] = {"nodes": hosts("a", taints=["gpu:NoSchedule"]), "pods": [make_member("p")]}
-    assert not engine_of(conf=ONLY, **world, objects=[make_group()]).run_session().binds
-    assert engine_of(conf=conf, **world, objects=[make_group()]).run_session().binds
+    assert not build_engine(conf=ONLY, **world, objects=[make_group()]).run_session().binds
+    assert build_engine(conf=conf, **world, objects=[make_group()]).run_session().binds
 
 
 def test_tasks_placed_in_the_session_count_for_those_after_them() -> None:
     pods = [apart(web(f"job-w-{number}")) for number in range(3)]
-    outcome = engine_of(conf=ONLY, nodes=hosts("a", "b"), pods=pods, objects=[make_group()]).run_session()
+    outcome = build_engine(conf=ONLY, nodes=hosts("a", "b"), pods=pods, objects=[make_group()]).run_session()
     assert sorted(outcome.binds.values()) == ["a", "b"]
 
 
@@ -90,10 +90,10 @@ def test_terms_of_tasks_placed_in_the_session_are_heard_only_where_somebody_had_
     first = replace(apart(make_member("a-w-0", "first")), status=make_member("x").status)
     second = web("b-w-0")
     groups = [make_group("first"), make_group()]
-    outcome = engine_of(conf=ONLY, nodes=hosts("a"), pods=[first, second], objects=groups).run_session()
+    outcome = build_engine(conf=ONLY, nodes=hosts("a"), pods=[first, second], objects=groups).run_session()
     assert outcome.binds == {"default/a-w-0": "a", "default/b-w-0": "a"}
     noisy = replace(apart(make_member("old", "", node="a")), status=make_member("x", node="a").status)
-    heard = engine_of(conf=ONLY, nodes=hosts("a"), pods=[first, second, noisy], objects=groups).run_session()
+    heard = build_engine(conf=ONLY, nodes=hosts("a"), pods=[first, second, noisy], objects=groups).run_session()
     assert heard.binds == {"default/a-w-0": "a"}
 
 
@@ -105,7 +105,9 @@ def test_spread_is_kept_within_a_gang() -> None:
         replace(pod, spec=replace(pod.spec, topology_spread_constraints=(spread,)))
         for pod in (web(f"job-w-{number}") for number in range(4))
     ]
-    outcome = engine_of(conf=ONLY, nodes=hosts("a", "b"), pods=pods, objects=[make_group(min_member=4)]).run_session()
+    outcome = build_engine(
+        conf=ONLY, nodes=hosts("a", "b"), pods=pods, objects=[make_group(min_member=4)]
+    ).run_session()
     assert sorted(outcome.binds.values()) == ["a", "a", "b", "b"]
 
 
@@ -113,7 +115,7 @@ def test_without_its_predicates_nothing_but_best_effort_is_placed() -> None:
     """Reserve finds no state that PreFilter left, and its objection counts everywhere but in backfill."""
     conf = ONLY.replace("  - name: predicates\n", "  - name: predicates\n    enablePredicate: false\n")
     pods = [make_member("job-w-0"), make_member("job-w-1", requests={})]
-    outcome = engine_of(conf=conf, nodes=hosts("a"), pods=pods, objects=[make_group(min_member=0)]).run_session()
+    outcome = build_engine(conf=conf, nodes=hosts("a"), pods=pods, objects=[make_group(min_member=0)]).run_session()
     assert list(outcome.binds) == ["default/job-w-1"]
 
 
@@ -124,7 +126,7 @@ def test_a_pod_that_prefilter_refuses_is_told_so_for_every_node() -> None:
     spread = TopologySpreadConstraint(max_skew=1, topology_key=HOST, when_unsatisfiable="DoNotSchedule")
     broken = replace(spread, label_selector=LabelSelector(match_labels={"": "x"}))
     pod = replace(pod, spec=replace(pod.spec, affinity=None, topology_spread_constraints=(broken,)))
-    outcome = engine_of(conf=ONLY, nodes=hosts("a", "b"), pods=[pod], objects=[make_group()]).run_session()
+    outcome = build_engine(conf=ONLY, nodes=hosts("a", "b"), pods=[pod], objects=[make_group()]).run_session()
     message = outcome.messages["default/p"].message
     assert message.startswith("0/2 nodes are unavailable: 2 plugin PodTopologySpread pre-predicates failed ")
 
@@ -132,7 +134,7 @@ def test_a_pod_that_prefilter_refuses_is_told_so_for_every_node() -> None:
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_trial_on_one_node_follows_affinity(gone: bool) -> None:
     pods = [apart(web("p")), web("old", node="a")]
-    with engine_of(conf=ONLY, nodes=hosts("a"), pods=pods, objects=[make_group()]).session() as session:
+    with build_engine(conf=ONLY, nodes=hosts("a"), pods=pods, objects=[make_group()]).session() as session:
         task, node = only_task(session), session.node("a")
         assert node is not None
         assert session.pre_predicate(task) is None

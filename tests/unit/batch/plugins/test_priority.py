@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.plugins.priority import Priority
+from bayplan.batch.plugins.priority import PriorityPlugin
 from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
@@ -11,8 +11,8 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 
@@ -38,22 +38,22 @@ PODS = [ranked("l1", "low", 5, "n"), ranked("l9", "low", 9, "n"), ranked("h1", "
     ],
 )
 def test_preemption_goes_down(preemptor: str, victims: list[str]) -> None:
-    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+    with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         (task,) = tasks_of(session, preemptor)
-        assert named(session.preemptable(task, tasks_of(session, "l1", "l9", "h2"))) == victims
+        assert task_names(session.preemptable(task, tasks_of(session, "l1", "l9", "h2"))) == victims
 
 
 @pytest.mark.parametrize(
     ("kind", "victims"), [(EvictionKind.GANG_PREEMPT, ["l1"]), (EvictionKind.GANG_RECLAIM, ["l1", "h2"])]
 )
 def test_between_queues_priority_has_no_say(kind: EvictionKind, victims: list[str]) -> None:
-    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+    with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         context = EvictionContext(kind, session.jobs["default/high"])
-        assert named(session.unified_evictable(context, tasks_of(session, "l1", "h2"))) == victims
+        assert task_names(session.unified_evictable(context, tasks_of(session, "l1", "h2"))) == victims
 
 
 def test_the_more_important_comes_first() -> None:
-    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+    with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         low, high = session.jobs["default/low"], session.jobs["default/high"]
         assert session.job_order(high, low)
         assert not session.job_order(low, high)
@@ -63,6 +63,6 @@ def test_the_more_important_comes_first() -> None:
 
 
 def test_a_job_starves_as_long_as_a_task_waits() -> None:
-    with opened(Priority, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
+    with open_session(PriorityPlugin, nodes=[make_node("n")], pods=PODS, objects=OBJECTS) as session:
         assert session.job_starving(session.jobs["default/high"])
         assert not session.job_starving(session.jobs["default/low"])

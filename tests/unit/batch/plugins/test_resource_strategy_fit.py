@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.plugins.resource_strategy_fit import OWN_TYPE, OWN_WEIGHTS, ResourceStrategyFit
+from bayplan.batch.plugins.resource_strategy_fit import (
+    POD_RESOURCE_WEIGHTS,
+    POD_SCORING_TYPE,
+    ResourceStrategyFitPlugin,
+)
 from bayplan.framework.api.status import Code
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
-from support.builders.batch import make_group, make_member, opened
-from support.builders.batch_scores import objections, scores
+from support.builders.batch import make_group, make_member, open_session
+from support.builders.batch_scores import predicate_rejections, scores
 
 GPU = "nvidia.com/gpu"
 ROOM: ResourceList = {"cpu": "8", "memory": "8Gi", "pods": "10"}
@@ -63,35 +67,59 @@ def resources(**types: Any) -> dict[str, Any]:
 )
 def test_strategies(requests: ResourceList, arguments: dict[str, Any], expected: dict[str, float]) -> None:
     pods = [RUNNING, make_member("p", requests=requests)]
-    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+    with open_session(
+        ResourceStrategyFitPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]
+    ) as session:
         assert scores(session, "p") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": 2}'}, {"cpu": 25.0, "gpu": 75.0}, id="replaces-all"),
-        pytest.param({OWN_TYPE: MOST}, {"cpu": 0.0, "gpu": 0.0}, id="without-weights"),
-        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": 1.5}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-whole-number"),
-        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: "cpu=1"}, {"cpu": 0.0, "gpu": 0.0}, id="no-json"),
-        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: "null"}, {"cpu": 0.0, "gpu": 0.0}, id="null"),
-        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: f'{{"cpu": {2**63}}}'}, {"cpu": 0.0, "gpu": 0.0}, id="too-large"),
         pytest.param(
-            {OWN_TYPE: MOST, OWN_WEIGHTS: f'{{"cpu": 1, "x": {2**63}}}'}, {"cpu": 0.0, "gpu": 0.0}, id="one-too-large"
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"cpu": 2}'}, {"cpu": 25.0, "gpu": 75.0}, id="replaces-all"
+        ),
+        pytest.param({POD_SCORING_TYPE: MOST}, {"cpu": 0.0, "gpu": 0.0}, id="without-weights"),
+        pytest.param(
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"cpu": 1.5}'},
+            {"cpu": 0.0, "gpu": 0.0},
+            id="no-whole-number",
+        ),
+        pytest.param({POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: "cpu=1"}, {"cpu": 0.0, "gpu": 0.0}, id="no-json"),
+        pytest.param({POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: "null"}, {"cpu": 0.0, "gpu": 0.0}, id="null"),
+        pytest.param(
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: f'{{"cpu": {2**63}}}'},
+            {"cpu": 0.0, "gpu": 0.0},
+            id="too-large",
         ),
         pytest.param(
-            {OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": null, "memory": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="one-null"
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: f'{{"cpu": 1, "x": {2**63}}}'},
+            {"cpu": 0.0, "gpu": 0.0},
+            id="one-too-large",
         ),
-        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"c*": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-beginnings"),
-        pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": -1}'}, {"cpu": -25.0, "gpu": -75.0}, id="below-zero"),
-        pytest.param({OWN_TYPE: "Odd", OWN_WEIGHTS: '{"cpu": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="unknown-type"),
-        pytest.param({OWN_WEIGHTS: '{"cpu": 1}'}, {"cpu": 75.0, "gpu": 25.0}, id="weights-alone-are-not-read"),
+        pytest.param(
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"cpu": null, "memory": 1}'},
+            {"cpu": 0.0, "gpu": 0.0},
+            id="one-null",
+        ),
+        pytest.param(
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"c*": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-beginnings"
+        ),
+        pytest.param(
+            {POD_SCORING_TYPE: MOST, POD_RESOURCE_WEIGHTS: '{"cpu": -1}'}, {"cpu": -25.0, "gpu": -75.0}, id="below-zero"
+        ),
+        pytest.param(
+            {POD_SCORING_TYPE: "Odd", POD_RESOURCE_WEIGHTS: '{"cpu": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="unknown-type"
+        ),
+        pytest.param({POD_RESOURCE_WEIGHTS: '{"cpu": 1}'}, {"cpu": 75.0, "gpu": 25.0}, id="weights-alone-are-not-read"),
     ],
 )
 def test_a_pods_own_strategy(own: dict[str, str], expected: dict[str, float]) -> None:
     pods = [RUNNING, make_member("p", requests={"cpu": "2"}, annotations=own)]
     arguments = resources(cpu={"type": LEAST})
-    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+    with open_session(
+        ResourceStrategyFitPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]
+    ) as session:
         assert scores(session, "p") == pytest.approx(expected)
 
 
@@ -127,7 +155,9 @@ def test_a_pods_own_strategy(own: dict[str, str], expected: dict[str, float]) ->
 def test_scarce_resources(requests: ResourceList, sra: dict[str, Any], expected: dict[str, float]) -> None:
     arguments = {**OFF, "sra": {"enable": True, **sra}}
     pods = [make_member("p", requests=requests)]
-    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+    with open_session(
+        ResourceStrategyFitPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]
+    ) as session:
         assert scores(session, "p") == pytest.approx(expected)
 
 
@@ -148,9 +178,11 @@ def test_proportions(requests: ResourceList, proportions: dict[str, float], reje
     rates = {f"{GPU}.{name}": rate for name, rate in proportions.items()}
     arguments = {"proportional": {"enable": True, "resources": f"cpu, {GPU}", "resourceProportion": rates}}
     pods = [RUNNING, make_member("p", requests=requests)]
-    with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
+    with open_session(
+        ResourceStrategyFitPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]
+    ) as session:
         reason = f"proportional of resource {GPU} check failed"
-        assert objections(session, "p") == ({"gpu": (Code.UNRESOLVABLE, reason)} if rejected else {})
+        assert predicate_rejections(session, "p") == ({"gpu": (Code.UNRESOLVABLE, reason)} if rejected else {})
 
 
 def test_a_node_is_rejected_for_one_resource_only() -> None:
@@ -159,6 +191,8 @@ def test_a_node_is_rejected_for_one_resource_only() -> None:
     node = make_node("n", allocatable={**ROOM, GPU: "8", other: "8"})
     arguments = {"proportional": {"enable": True, "resources": f"{GPU}, {other}"}}
     pods = [make_member("p", requests={"cpu": "1"})]
-    with opened(ResourceStrategyFit, arguments=arguments, nodes=[node], pods=pods, objects=[make_group()]) as session:
+    with open_session(
+        ResourceStrategyFitPlugin, arguments=arguments, nodes=[node], pods=pods, objects=[make_group()]
+    ) as session:
         expected = {"n": (Code.UNRESOLVABLE, f"proportional of resource {GPU} check failed")}
-        assert objections(session, "p") == expected
+        assert predicate_rejections(session, "p") == expected

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.plugins.resourcequota import ResourceQuotas
+from bayplan.batch.plugins.resourcequota import ResourceQuotaPlugin
 from bayplan.objects.core import ResourceQuota, ResourceQuotaStatus
 from bayplan.objects.meta import ObjectMeta, ResourceList
-from support.builders.batch import events, make_group, opened
+from support.builders.batch import make_group, open_session, pod_group_messages
 
 
 def quota(
@@ -31,7 +31,7 @@ def quota(
     ],
 )
 def test_one_job(wanted: ResourceList | None, quotas: list[ResourceQuota], let_in: bool) -> None:
-    with opened(ResourceQuotas, objects=[make_group(min_resources=wanted), *quotas]) as session:
+    with open_session(ResourceQuotaPlugin, objects=[make_group(min_resources=wanted), *quotas]) as session:
         assert session.job_enqueueable(session.jobs["default/job"]) is let_in
 
 
@@ -39,18 +39,20 @@ def test_jobs_let_in_before_count() -> None:
     groups = [make_group(name, min_resources={"cpu": "2", "memory": "1"}) for name in ("a", "b", "c")]
     other = make_group("d", namespace="other", min_resources={"cpu": "2"})
     quotas = [quota({"cpu": "5", "memory": "9"}, {"cpu": "1"}), quota({"cpu": "2"}, namespace="other")]
-    with opened(ResourceQuotas, objects=[*groups, other, *quotas]) as session:
+    with open_session(ResourceQuotaPlugin, objects=[*groups, other, *quotas]) as session:
         found = [
             session.job_enqueueable(session.jobs[uid]) for uid in ("default/a", "default/b", "default/c", "other/d")
         ]
         assert found == [True, True, False, True]
-        assert events(session) == ["c: resource quota insufficient, requested: cpu 2, used: cpu 1, limited: cpu 5"]
+        assert pod_group_messages(session) == [
+            "c: resource quota insufficient, requested: cpu 2, used: cpu 1, limited: cpu 5"
+        ]
 
 
 def test_a_quota_that_cannot_be_read_is_named_once_and_the_rest_of_it_counts() -> None:
     groups = [make_group(name, min_resources={"cpu": "2", "memory": "1"}) for name in ("a", "b")]
     odd = quota({"cpu": "much", "memory": "1"}, {"cpu": "1"})
-    with opened(ResourceQuotas, objects=[*groups, odd]) as session:
+    with open_session(ResourceQuotaPlugin, objects=[*groups, odd]) as session:
         assert session.job_enqueueable(session.jobs["default/a"])
         assert not session.job_enqueueable(session.jobs["default/b"])  # by its memory
         (told,) = [fault for fault in session.faults if "quota" in fault]

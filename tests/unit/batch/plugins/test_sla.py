@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.plugins.sla import Sla
+from bayplan.batch.plugins.sla import SlaPlugin
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
 from support.builders.batch import (
-    BORN,
+    CREATED,
     NOW,
     make_group,
-    opened,
+    open_session,
 )
 
 WAITING = "volcano.sh/sla-waiting-time"
-AGE = NOW - BORN
+AGE = NOW - CREATED
 
 
 def vote(session: Session, job: str = "default/job") -> Vote:
-    plugin: Sla = session.plugins["sla"]
+    plugin: SlaPlugin = session.plugins["sla"]
     return plugin._vote(session.jobs[job])
 
 
@@ -40,7 +40,7 @@ def vote(session: Session, job: str = "default/job") -> Vote:
     ],
 )
 def test_votes(annotations: dict[str, str], arguments: dict[str, Any], expected: Vote) -> None:
-    with opened(Sla, arguments=arguments, objects=[make_group(annotations=annotations)]) as session:
+    with open_session(SlaPlugin, arguments=arguments, objects=[make_group(annotations=annotations)]) as session:
         assert vote(session) is expected
         assert session.job_enqueueable(session.jobs["default/job"])
         assert session.job_pipelined(session.jobs["default/job"])
@@ -49,7 +49,7 @@ def test_votes(annotations: dict[str, str], arguments: dict[str, Any], expected:
 @pytest.mark.parametrize(("late_s", "expected"), [(0, Vote.PERMIT), (1, Vote.ABSTAIN)])
 def test_the_last_second_counts(late_s: int, expected: Vote) -> None:
     promised = {WAITING: f"{int(AGE.total_seconds()) + late_s}s"}
-    with opened(Sla, objects=[make_group(annotations=promised)]) as session:
+    with open_session(SlaPlugin, objects=[make_group(annotations=promised)]) as session:
         assert vote(session) is expected
 
 
@@ -58,9 +58,9 @@ def test_order() -> None:
         make_group("none"),
         make_group("late", annotations={WAITING: "2h"}),
         make_group("soon", annotations={WAITING: "1h"}),
-        make_group("young", annotations={WAITING: "1h"}, created=BORN + timedelta(hours=1)),
+        make_group("young", annotations={WAITING: "1h"}, created=CREATED + timedelta(hours=1)),
     ]
-    with opened(Sla, objects=groups) as session:
+    with open_session(SlaPlugin, objects=groups) as session:
         none, late, soon, young = (session.jobs[f"default/{name}"] for name in ("none", "late", "soon", "young"))
         assert session.compare_jobs(soon, late) < 0 < session.compare_jobs(late, soon)
         assert session.compare_jobs(late, young) == session.compare_jobs(none, none) == 0
@@ -69,7 +69,7 @@ def test_order() -> None:
 
 @pytest.mark.parametrize("value", ["soon", "0s", 5])
 def test_bad_arguments_are_told(value: Any) -> None:
-    with opened(Sla, arguments={"sla-waiting-time": value}) as session:
+    with open_session(SlaPlugin, arguments={"sla-waiting-time": value}) as session:
         (fault,) = session.faults
         assert fault.startswith("sla: ")
         assert "sla-waiting-time" in fault

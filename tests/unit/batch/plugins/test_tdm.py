@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.plugins.tdm import TimeDivision
+from bayplan.batch.plugins.tdm import TdmPlugin
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.status import Code
 from bayplan.testing.builders import make_node
@@ -13,8 +13,8 @@ from support.builders.batch import (
     make_engine,
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 
@@ -57,7 +57,9 @@ def verdict(session: Session, task: str, node: str) -> list[tuple[Code, str]]:
 )
 def test_hours(arguments: dict[str, Any], reason: str | None) -> None:
     pods = [make_member("p", annotations={PREEMPTABLE: "true"})]
-    with opened(TimeDivision, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON) as session:
+    with open_session(
+        TdmPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON
+    ) as session:
         expected = [] if reason is None else [(Code.UNRESOLVABLE, reason)]
         assert verdict(session, "p", "lent") == expected
         assert verdict(session, "p", "own") == []
@@ -65,7 +67,7 @@ def test_hours(arguments: dict[str, Any], reason: str | None) -> None:
 
 def test_both_ends_of_the_hours_are_open() -> None:
     for now, is_open in ((NOON, True), (NOON + timedelta(seconds=1), False)):
-        with opened(TimeDivision, arguments=hours("10:00-12:00"), now=now) as session:
+        with open_session(TdmPlugin, arguments=hours("10:00-12:00"), now=now) as session:
             assert (session.plugins["tdm"].closed("rz") == "") is is_open
 
 
@@ -76,7 +78,7 @@ def test_who_may_use_lent_nodes() -> None:
         make_member("none"),
     ]
     world = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
-    with opened(TimeDivision, arguments=hours("10:00-14:00"), **world) as session:
+    with open_session(TdmPlugin, arguments=hours("10:00-14:00"), **world) as session:
         assert verdict(session, "any", "lent") == []
         for name in ("one", "none"):
             assert verdict(session, name, "lent") == [(Code.UNRESOLVABLE, "not allow to dispatch to revocable node")]
@@ -85,12 +87,12 @@ def test_who_may_use_lent_nodes() -> None:
 def test_lent_nodes_score_for_those_who_may_use_them() -> None:
     pods = [make_member("any", annotations={"volcano.sh/revocable-zone": "*"}), make_member("none")]
     world = {"nodes": NODES, "pods": pods, "objects": [make_group()], "now": NOON}
-    with opened(TimeDivision, arguments=hours("10:00-14:00"), **world) as session:
-        plugin: TimeDivision = session.plugins["tdm"]
+    with open_session(TdmPlugin, arguments=hours("10:00-14:00"), **world) as session:
+        plugin: TdmPlugin = session.plugins["tdm"]
         for name, expected in (("any", [0.0, 100.0]), ("none", [0.0, 0.0])):
             scored = plugin._score(tasks_of(session, name)[0], session.nodes)
             assert (scored.values.tolist(), scored.failed.tolist()) == (expected, [False, False])
-    with opened(TimeDivision, **world) as session:
+    with open_session(TdmPlugin, **world) as session:
         scored = session.plugins["tdm"]._score(tasks_of(session, "any")[0], session.nodes)
         assert scored.failed.tolist() == [False, True]
 
@@ -116,10 +118,10 @@ def test_who_preempts_whom() -> None:
         running("going", "two", phase="Succeeded"),
     ]
     groups = [make_group("boss"), make_group("job"), make_group("two")]
-    with opened(TimeDivision, nodes=NODES, pods=pods, objects=groups, now=NOON) as session:
+    with open_session(TdmPlugin, nodes=NODES, pods=pods, objects=groups, now=NOON) as session:
         strict, mild = tasks_of(session, "strict", "mild")
         candidates = tasks_of(session, "a", "b", "other", "strong", "far", "going")
-        assert named(session.preemptable(strict, candidates)) == ["a", "other"]
+        assert task_names(session.preemptable(strict, candidates)) == ["a", "other"]
         assert session.preemptable(mild, candidates) == []
 
 
@@ -145,7 +147,7 @@ def test_budgets_of_jobs(annotations: dict[str, str], victims: int) -> None:
     pods = [running("a"), running("b"), running("c"), make_member("w"), running("s", phase="Succeeded")]
     pods.append(make_member("boss", "boss", annotations=NO))
     groups = [make_group(annotations=annotations), make_group("boss")]
-    with opened(TimeDivision, nodes=NODES, pods=pods, objects=groups, now=NOON) as session:
+    with open_session(TdmPlugin, nodes=NODES, pods=pods, objects=groups, now=NOON) as session:
         (boss,) = tasks_of(session, "boss")
         assert len(session.preemptable(boss, tasks_of(session, "a", "b", "c"))) == victims
 
@@ -154,19 +156,19 @@ def test_tasks_leave_lent_nodes_when_the_hours_are_over_once_a_period() -> None:
     pods = [running("a", node="lent"), running("b", node="lent"), running("strong", node="lent", annotations=NO)]
     pods.append(running("home"))
     arguments = hours("10:00-11:00") | {"tdm.evict.period": "5m"}
-    engine = make_engine(TimeDivision, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON)
+    engine = make_engine(TdmPlugin, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()], now=NOON)
     found = []
     for seconds in (0, 299, 1):
         engine.handle.clock.advance(seconds)  # type: ignore[attr-defined]
         with engine.session() as session:
-            found.append(named(session.victim_tasks([])))
+            found.append(task_names(session.victim_tasks([])))
     assert found == [["a"], [], ["a"]]
 
 
 def test_open_hours_have_no_victims() -> None:
     pods = [running("a", node="lent")]
-    with opened(
-        TimeDivision, arguments=hours("10:00-13:00"), nodes=NODES, pods=pods, objects=[make_group()], now=NOON
+    with open_session(
+        TdmPlugin, arguments=hours("10:00-13:00"), nodes=NODES, pods=pods, objects=[make_group()], now=NOON
     ) as session:
         assert session.victim_tasks([]) == []
 
@@ -177,7 +179,7 @@ def test_open_hours_have_no_victims() -> None:
 def test_jobs() -> None:
     groups = [make_group("mild", annotations={PREEMPTABLE: "true"}), make_group("strict"), make_group("idle")]
     pods = [make_member("m", "mild"), make_member("s", "strict")]
-    with opened(TimeDivision, pods=pods, objects=groups, now=NOON) as session:
+    with open_session(TdmPlugin, pods=pods, objects=groups, now=NOON) as session:
         mild, strict, idle = (session.jobs[f"default/{name}"] for name in ("mild", "strict", "idle"))
         assert session.compare_jobs(strict, mild) < 0 < session.compare_jobs(mild, strict)
         assert session.compare_jobs(strict, idle) == 0
@@ -186,5 +188,5 @@ def test_jobs() -> None:
 
 
 def test_bad_arguments_are_told() -> None:
-    with opened(TimeDivision, arguments=hours(5) | {"tdm.evict.period": "often"}) as session:
+    with open_session(TdmPlugin, arguments=hours(5) | {"tdm.evict.period": "often"}) as session:
         assert [fault.split(":")[0] for fault in session.faults] == ["tdm", "tdm"]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from bayplan.batch.model.nodes import NodeUsage
-from bayplan.batch.plugins.usage import CPU_TOO_BUSY, MEMORY_TOO_BUSY, Usage
+from bayplan.batch.plugins.usage import CPU_TOO_BUSY, MEMORY_TOO_BUSY, UsagePlugin
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.status import Code
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_engine, make_group, make_member
-from support.builders.batch_scores import objections, scores
+from support.builders.batch_scores import predicate_rejections, scores
 
 
 def measured(cpu: float, memory: float, age_s: float = 0.0, period: str = "10m") -> NodeUsage:
@@ -23,7 +23,7 @@ def measured(cpu: float, memory: float, age_s: float = 0.0, period: str = "10m")
 @contextmanager
 def opened_with(usage: NodeUsage | None, arguments: dict[str, Any]) -> Iterator[Session]:
     pods = [make_member("p")]
-    engine = make_engine(Usage, arguments=arguments, nodes=[make_node("n")], pods=pods, objects=[make_group()])
+    engine = make_engine(UsagePlugin, arguments=arguments, nodes=[make_node("n")], pods=pods, objects=[make_group()])
     engine.set_usage({"n": usage, "gone": measured(1, 1)} if usage is not None else {})
     with engine.session() as session:
         yield session
@@ -67,7 +67,7 @@ def test_scores(usage: NodeUsage | None, arguments: dict[str, Any], expected: fl
 )
 def test_limits(usage: NodeUsage | None, thresholds: Any, reason: str) -> None:
     with opened_with(usage, {} if thresholds is None else {"thresholds": thresholds}) as session:
-        assert objections(session, "p") == ({"n": (Code.UNRESOLVABLE, reason)} if reason else {})
+        assert predicate_rejections(session, "p") == ({"n": (Code.UNRESOLVABLE, reason)} if reason else {})
 
 
 @pytest.mark.parametrize("thresholds", [pytest.param(70, id="no-map"), pytest.param({"cpu": "80"}, id="no-number")])

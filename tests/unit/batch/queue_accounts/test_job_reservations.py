@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from bayplan.batch.model.amounts import Amounts
-from bayplan.batch.queue_accounts.job_reservations import lacking_words, reserved_by
+from bayplan.batch.queue_accounts.job_reservations import insufficient_message, reserved_resources
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ResourceList
 from bayplan.objects.volcano.types import PodGroup
 from bayplan.testing.builders import make_node
-from support.builders.batch import make_group, make_member, opened
+from support.builders.batch import make_group, make_member, open_session
 
 GPU = "nvidia.com/gpu"
 RUNNING = make_member("a", node="n", requests={"cpu": "1", GPU: 1})
@@ -41,10 +41,12 @@ def asks(phase: str, min_resources: ResourceList | None, min_member: int = 1) ->
     ],
 )
 def test_what_a_job_keeps_reserved(group: PodGroup, pods: list[Pod], expected: Amounts) -> None:
-    with opened(nodes=[make_node("n")], pods=pods, objects=[group]) as session:
-        assert reserved_by(session.jobs["default/job"]) == expected
+    with open_session(nodes=[make_node("n")], pods=pods, objects=[group]) as session:
+        assert reserved_resources(session.jobs["default/job"]) == expected
 
 
 def test_words() -> None:
-    assert lacking_words("queue full", "insufficient", []) == "queue full"
-    assert lacking_words("queue full", "insufficient", ["a", "b"]) == "queue full: insufficient a, insufficient b"
+    assert insufficient_message("queue full", "insufficient", []) == "queue full"
+    assert (
+        insufficient_message("queue full", "insufficient", ["a", "b"]) == "queue full: insufficient a, insufficient b"
+    )

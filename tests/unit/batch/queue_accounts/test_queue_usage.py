@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from bayplan.batch.model.amounts import Amounts
-from bayplan.batch.plugins.proportion.plugin import Proportion
-from bayplan.batch.queue_accounts.queue_limits import fits_below, gauge
-from bayplan.batch.queue_accounts.queue_usage import QueueSums, sums_of
+from bayplan.batch.plugins.proportion.plugin import ProportionPlugin
+from bayplan.batch.queue_accounts.queue_limits import is_within_limit, set_queue_gauges
+from bayplan.batch.queue_accounts.queue_usage import QueueUsageCache, job_usage
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
@@ -14,7 +14,7 @@ from support.builders.batch import (
     make_group,
     make_member,
     make_queue,
-    opened,
+    open_session,
 )
 
 GPU = "nvidia.com/gpu"
@@ -28,8 +28,8 @@ def test_the_sums_of_a_job() -> None:
         make_member("done", node="n", requests={"cpu": "4"}, phase="Succeeded"),
     ]
     group = make_group(phase="Running", min_resources={"cpu": "1", "memory": "1Gi"})
-    with opened(nodes=[NODE], pods=pods, objects=[group]) as session:
-        found = sums_of(session.jobs["default/job"])
+    with open_session(nodes=[NODE], pods=pods, objects=[group]) as session:
+        found = job_usage(session.jobs["default/job"])
     assert found.allocated.milli_cpu == 2000
     assert found.request.milli_cpu == 5000
     assert (found.inqueue.milli_cpu, found.inqueue.memory) == (0, 2**30)
@@ -48,15 +48,15 @@ def test_the_sums_of_a_job() -> None:
 )
 def test_what_a_job_still_keeps_of_its_queue(phase: str, min_member: int, kept: float) -> None:
     group = make_group(phase=phase, min_member=min_member, min_resources={"cpu": "4"})
-    with opened(nodes=[NODE], pods=[make_member("runs", node="n")], objects=[group]) as session:
-        assert sums_of(session.jobs["default/job"]).inqueue.milli_cpu == kept
+    with open_session(nodes=[NODE], pods=[make_member("runs", node="n")], objects=[group]) as session:
+        assert job_usage(session.jobs["default/job"]).inqueue.milli_cpu == kept
 
 
 def test_sums_follow_changes_between_sessions() -> None:
     groups = [make_group("a"), make_group("b", queue="other")]
     pods = [make_member("a-0", "a", node="n"), make_member("b-0", "b")]
     engine = make_engine(nodes=[NODE], pods=pods, objects=[make_queue("other"), *groups])
-    sums = QueueSums()
+    sums = QueueUsageCache()
 
     def totals() -> dict[str, tuple[float, float]]:
         with engine.session() as session:
@@ -64,48 +64,48 @@ def test_sums_follow_changes_between_sessions() -> None:
             return {name: (each.allocated.milli_cpu, each.request.milli_cpu) for name, each in found.items()}
 
     assert totals() == {"q": (1000, 1000), "other": (0, 1000)}
-    engine.observe(make_member("b-1", "b", requests={"cpu": "3"}))
+    engine.handle_update(make_member("b-1", "b", requests={"cpu": "3"}))
     assert totals() == {"q": (1000, 1000), "other": (0, 4000)}
-    engine.cache.put(msgspec.structs.replace(groups[1], spec=msgspec.structs.replace(groups[1].spec, queue="q")))
+    engine.cache.upsert(msgspec.structs.replace(groups[1], spec=msgspec.structs.replace(groups[1].spec, queue="q")))
     assert totals() == {"q": (1000, 5000)}
-    engine.withdraw(pods[0])
-    engine.cache.drop(groups[0])
+    engine.handle_delete(pods[0])
+    engine.cache.delete(groups[0])
     assert totals() == {"q": (0, 4000)}
 
 
 def test_jobs_that_did_not_change_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [make_group("a"), make_group("b")]
-    engine = make_engine(Proportion, nodes=[NODE], pods=[make_member("a-0", "a", node="n")], objects=groups)
+    engine = make_engine(ProportionPlugin, nodes=[NODE], pods=[make_member("a-0", "a", node="n")], objects=groups)
     read: list[str] = []
 
     def counting(job: object) -> object:
         read.append(str(job))
-        return sums_of(job)  # type: ignore[arg-type]
+        return job_usage(job)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("bayplan.batch.queue_accounts.queue_usage.sums_of", counting)
+    monkeypatch.setattr("bayplan.batch.queue_accounts.queue_usage.job_usage", counting)
     for _ in range(2):
         with engine.session():
             pass
     assert sorted(read) == ["Job(default/a)", "Job(default/b)"]
-    engine.observe(make_member("b-0", "b"))
+    engine.handle_update(make_member("b-0", "b"))
     with engine.session():
         pass
     assert read[2:] == ["Job(default/b)"]
-    engine.observe(make_member("a-0", "a", node="n", labels={"another": "version"}))
+    engine.handle_update(make_member("a-0", "a", node="n", labels={"another": "version"}))
     with engine.session():
         pass
     assert read[3:] == [], "holds what it held, and nothing waits"
-    engine.observe(make_member("a-0", "a", node="n", requests={"cpu": "2"}))
+    engine.handle_update(make_member("a-0", "a", node="n", requests={"cpu": "2"}))
     with engine.session():
         pass
     assert read[3:] == ["Job(default/a)"]
 
 
 def test_scalars_that_are_gone_are_shown_as_nothing() -> None:
-    with opened() as session:
-        gauge(session, "q", "allocated", Amounts(1.0, 2.0, {GPU: 3.0, "pods": 1.0}))
-        gauge(session, "q", "request", Amounts(1.0, 2.0, {GPU: 3.0}))
-        gauge(session, "q", "allocated", Amounts(4.0, 5.0, {"pods": 6.0}))
+    with open_session() as session:
+        set_queue_gauges(session, "q", "allocated", Amounts(1.0, 2.0, {GPU: 3.0, "pods": 1.0}))
+        set_queue_gauges(session, "q", "request", Amounts(1.0, 2.0, {GPU: 3.0}))
+        set_queue_gauges(session, "q", "allocated", Amounts(4.0, 5.0, {"pods": 6.0}))
         assert session.queue_gauges["q"] == {
             "allocated_milli_cpu": 4.0,
             "allocated_memory_bytes": 5.0,
@@ -135,4 +135,4 @@ def test_fitting_below_a_limit_is_what_the_sum_says(
     limit: ResourceList, held: ResourceList, asked: ResourceList
 ) -> None:
     most, have, more = Amounts.of(limit), Amounts.of(held), Amounts.of(asked)
-    assert fits_below(most, have, more) is not bool(have.clone().add(more).names_above_in(most, more))
+    assert is_within_limit(most, have, more) is not bool(have.clone().add(more).requested_names_above(most, more))

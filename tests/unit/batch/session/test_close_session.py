@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch.evaluation.rejected_rows import by_statuses, errors_of
+from bayplan.batch.evaluation.rejected_rows import fit_errors_of, group_rows_by_statuses
 from bayplan.batch.model.fit_errors import FitErrors
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.statuses import TaskStatus
-from bayplan.batch.model.tasks import Task, Transaction
+from bayplan.batch.model.tasks import Task, TransactionContext
 from bayplan.batch.session.close_session import fit_error, group_phase, task_reason
 from bayplan.batch.session.outcome import PodMessage
 from bayplan.framework.api.status import unresolvable, unschedulable
@@ -19,7 +19,7 @@ from bayplan.objects.resource import DeviceClaim, DeviceRequest, ExactDeviceRequ
 from bayplan.objects.volcano.types import PodGroupCondition, Queue
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.builders.batch_engines import GANGS, engine_of
+from support.builders.batch_engines import GANGS, build_engine
 
 P, R, S, F = TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.SUCCEEDED, TaskStatus.FAILED
 UNSCHEDULABLE = PodGroupCondition(type="Unschedulable", status="True", transition_id="this")
@@ -61,11 +61,12 @@ def test_phases(
 def test_what_a_group_is_told() -> None:
     job = job_with(R, P, P, min_member=3)
     first, second = list(job.pending.values())
-    first.last_transaction = Transaction(TaskStatus.ALLOCATED, "n", False)
-    errors = errors_of(
-        by_statuses([(0, (unschedulable("full"),)), (1, (unresolvable("tainted"), unschedulable("full")))]), 2
+    first.last_transaction = TransactionContext(TaskStatus.ALLOCATED, "n", False)
+    errors = fit_errors_of(
+        group_rows_by_statuses([(0, (unschedulable("full"),)), (1, (unresolvable("tainted"), unschedulable("full")))]),
+        2,
     )
-    job.record(second, errors)
+    job.record_fit_errors(second, errors)
     assert fit_error(job) == (
         "pod group is not ready, 1 Running, 2 Pending, 3 minAvailable; Pending: 1 Schedulable, 1 Unschedulable. "
         "Origin reason is t2: 0/2 nodes are unavailable: 1 tainted, 2 full."
@@ -78,12 +79,12 @@ def test_what_a_group_is_told() -> None:
     ("context", "message"),
     [
         pytest.param(
-            Transaction(TaskStatus.ALLOCATED, "n", False),
+            TransactionContext(TaskStatus.ALLOCATED, "n", False),
             PodMessage("Schedulable", "Pod default/t0 can possibly be assigned to n, once minAvailable is satisfied"),
             id="allocated",
         ),
         pytest.param(
-            Transaction(TaskStatus.PIPELINED, "n", True),
+            TransactionContext(TaskStatus.PIPELINED, "n", True),
             PodMessage(
                 "Unschedulable",
                 "Pod default/t0 can possibly be assigned to n, once resource is released and minAvailable is satisfied",
@@ -91,14 +92,16 @@ def test_what_a_group_is_told() -> None:
             ),
             id="somebody-goes-for-it",
         ),
-        pytest.param(Transaction(P, "", False), PodMessage("Unschedulable", "0/0 nodes are unavailable"), id="nowhere"),
+        pytest.param(
+            TransactionContext(P, "", False), PodMessage("Unschedulable", "0/0 nodes are unavailable"), id="nowhere"
+        ),
     ],
 )
-def test_what_a_pod_is_told(context: Transaction, message: PodMessage) -> None:
+def test_what_a_pod_is_told(context: TransactionContext, message: PodMessage) -> None:
     job = job_with(P)
     (task,) = job.tasks.values()
     task.last_transaction = context
-    job.record(task, FitErrors())
+    job.record_fit_errors(task, FitErrors())
     assert task_reason(job, task) == message
 
 
@@ -111,17 +114,17 @@ def test_texts_of_a_search_inside_a_hypernode_and_of_one_that_was_spared() -> No
 
 def test_a_pod_that_says_so_already_is_not_written_again() -> None:
     node, group = make_node("a", cpu=1), make_group(min_member=1)
-    first = engine_of(nodes=[node], pods=[make_member("p", requests={"cpu": "2"})], objects=[group]).run_session()
+    first = build_engine(nodes=[node], pods=[make_member("p", requests={"cpu": "2"})], objects=[group]).run_session()
     told = first.messages["default/p"]
     assert (told.reason, told.message) == ("Unschedulable", "0/1 nodes are unavailable: 1 Insufficient cpu.")
     says = Condition(type="PodScheduled", status="False", reason=told.reason, message=told.message)
     again = make_member("p", requests={"cpu": "2"}, conditions=[says])
-    assert not engine_of(nodes=[node], pods=[again], objects=[group]).run_session().messages
+    assert not build_engine(nodes=[node], pods=[again], objects=[group]).run_session().messages
 
 
 def test_queues_hold_what_their_tasks_hold_and_parents_what_their_children_hold() -> None:
     queues = [make_queue("root"), make_queue("team", parent=""), make_queue("sub", parent="team")]
-    outcome = engine_of(
+    outcome = build_engine(
         nodes=[make_node("a")],
         pods=[make_member("p", node="a"), make_member("r", "mine", node="a", requests={"cpu": "500m"})],
         objects=[*queues, make_group(queue="sub"), make_group("mine", queue="team")],
@@ -145,7 +148,7 @@ def test_queues_tell_the_devices_of_their_claims_each_claim_once() -> None:
     queues = [make_queue("root"), make_queue("sub", parent="q")]
     other = claiming(make_member("o", "other", node="a"), "x")
     objects = [*queues, *claims, make_group(), make_group("other", queue="sub")]
-    outcome = engine_of(nodes=[make_node("a")], pods=[*pods, waiting, other], objects=objects).run_session()
+    outcome = build_engine(nodes=[make_node("a")], pods=[*pods, waiting, other], objects=objects).run_session()
     told = {name: str(amounts.get("deviceclass/gpu.example.com")) for name, amounts in outcome.queues.items()}
     assert told == {"root": "4", "q": "4", "sub": "2"}
 
@@ -153,14 +156,14 @@ def test_queues_tell_the_devices_of_their_claims_each_claim_once() -> None:
 def test_a_queue_that_says_so_already_is_not_written_again() -> None:
     queue = make_queue("mine")
     told: Queue = replace(queue, status=replace(queue.status, allocated={"cpu": "1", "memory": 0, "pods": "1"}))
-    outcome = engine_of(
+    outcome = build_engine(
         nodes=[make_node("a")], pods=[make_member("p", node="a")], objects=[told, make_group(queue="mine")]
     ).run_session()
     assert "mine" not in outcome.queues
 
 
 def test_conditions_and_events_of_a_gang() -> None:
-    outcome = engine_of(
+    outcome = build_engine(
         conf=GANGS,
         nodes=[make_node("a", cpu=1)],
         pods=[make_member("job-w-0"), make_member("job-w-1"), make_member("solo", "solo", requests={})],

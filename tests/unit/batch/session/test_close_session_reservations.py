@@ -6,11 +6,11 @@ import pytest
 
 from bayplan.batch.engine import BatchEngine
 from bayplan.objects.core import Pod
-from bayplan.testing.builders import LONG_AGO, make_node, make_pv, make_pvc, make_storage_class
+from bayplan.testing.builders import CREATED, make_node, make_pv, make_pvc, make_storage_class
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import engine_of
-from support.builders.framework import changed
-from support.builders.volumes import on_claim
+from support.builders.batch_engines import build_engine
+from support.builders.framework import replace_fields
+from support.builders.volumes import claim_volume
 
 CLAIM = make_pvc("data", storage_class="slow")
 VOLUMES = (
@@ -18,18 +18,18 @@ VOLUMES = (
     make_pv("disk", storage_class="slow"),
     make_storage_class("slow", provisioner="rancher.io/local-path"),
 )
-LEAVING = changed(
-    make_member("old-w-0", "old", node="n", requests={"cpu": "4"}), metadata={"deletion_timestamp": LONG_AGO}
+LEAVING = replace_fields(
+    make_member("old-w-0", "old", node="n", requests={"cpu": "4"}), metadata={"deletion_timestamp": CREATED}
 )
 
 
 def with_claim(pod: Pod) -> Pod:
-    return changed(pod, spec={"volumes": (on_claim("data"),)})
+    return replace_fields(pod, spec={"volumes": (claim_volume("data"),)})
 
 
 def engine_with(*pods: Pod, minimum: int = 1) -> BatchEngine:
     groups = (make_group("old"), make_group("job", min_member=minimum))
-    return engine_of(nodes=[make_node("n", cpu=4)], pods=pods, objects=[*VOLUMES, *groups])
+    return build_engine(nodes=[make_node("n", cpu=4)], pods=pods, objects=[*VOLUMES, *groups])
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
@@ -56,7 +56,7 @@ def test_a_session_that_breaks_off_leaves_nothing_reserved() -> None:
     with engine.session() as session:
         task = session.jobs["default/job"].tasks["pod-job-w-0"]
         session.pre_predicate(task)
-        assert session.prospect(task).allowed(task).any()
+        assert session.evaluate_class(task).rows_to_allocate(task).any()
         assert session.statement().allocate(task, "n")
         assert len(engine.cache.volumes.volumes) == 1
     assert len(engine.cache.volumes.volumes) == 0

@@ -7,13 +7,13 @@ import pytest
 
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session import combine_rules
-from bayplan.batch.session.combine_rules import Asked, Vote
+from bayplan.batch.session.combine_rules import PointFunctions, Vote
 from support.builders.batch import make_member
 
 A, B, C = (Task(make_member(name)) for name in "abc")
 
 
-def asked(*tiers: list[Any]) -> tuple[Asked, list[str]]:
+def asked(*tiers: list[Any]) -> tuple[PointFunctions, list[str]]:
     """Functions of tiers; what does not answer a constant is called."""
     blamed: list[str] = []
 
@@ -23,7 +23,7 @@ def asked(*tiers: list[Any]) -> tuple[Asked, list[str]]:
     named = [
         [(f"p{number}{tier}", fn(answer)) for number, answer in enumerate(each)] for tier, each in enumerate(tiers)
     ]
-    return Asked(named, lambda plugin, what: blamed.append(f"{plugin}: {what}")), blamed
+    return PointFunctions(named, lambda plugin, what: blamed.append(f"{plugin}: {what}")), blamed
 
 
 def broken(*_: object) -> Any:
@@ -87,20 +87,20 @@ def test_victims(tiers: list[list[Any]], victims: list[Task]) -> None:
     ],
 )
 def test_starving_asks_the_first_tier_that_answers(tiers: list[list[Any]], starving: bool) -> None:
-    assert combine_rules.agreed_in_first_tier(asked(*tiers)[0], A) is starving
+    assert combine_rules.unanimous_in_first_tier(asked(*tiers)[0], A) is starving
 
 
 def test_all_must_agree_and_one_is_enough() -> None:
     assert combine_rules.unanimous(asked([])[0]) is True
     assert combine_rules.unanimous(asked([True], [False])[0]) is False
     assert combine_rules.unanimous(asked([broken, "yes"])[0]) is True
-    assert combine_rules.anybody(asked([])[0]) is False
-    assert combine_rules.anybody(asked([False], [1])[0]) is True
+    assert combine_rules.any_true(asked([])[0]) is False
+    assert combine_rules.any_true(asked([False], [1])[0]) is True
 
 
 def test_union_of_the_first_tier_that_names_any() -> None:
     def union(*tiers: list[Callable[..., list[Task]]]) -> list[Task]:
-        return combine_rules.union_of_tier(Asked([[("p", fns)] for fns in tiers], lambda *_: None), [])
+        return combine_rules.union_of_tier(PointFunctions([[("p", fns)] for fns in tiers], lambda *_: None), [])
 
     assert union([lambda _: [A], lambda _: [B, A]], [lambda _: [C]]) == [A, B]
     assert union([lambda _: []], [lambda _: [C]]) == [C]
@@ -119,8 +119,8 @@ def test_first_answer_and_first_registered() -> None:
         combine_rules.first_nonzero,
         combine_rules.vote,
         combine_rules.unanimous,
-        combine_rules.everybody,
-        combine_rules.by_plugin,
+        combine_rules.call_all,
+        combine_rules.answers_by_plugin,
     ],
 )
 def test_who_raises_is_named_with_what_it_said(rule: Callable[..., Any]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from bayplan.batch.engine import BatchEngine, SessionOpen
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.engine import BatchEngine, SessionAlreadyOpen
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.objects.core import ContainerPort, Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
@@ -20,7 +20,7 @@ from support.builders.batch import (
     make_member,
     make_queue,
 )
-from support.builders.batch_engines import GANGS, engine_of, enter
+from support.builders.batch_engines import GANGS, add_pod, build_engine
 
 PREEMPTING = GANGS.replace("enqueue, allocate, backfill", "allocate, preempt").replace(
     "  - name: predicates\n", "  - name: conformance\n- plugins:\n  - name: predicates\n"
@@ -33,12 +33,12 @@ def world(*pods: Pod, cpu: int = 2, conf: str = GANGS, second: int = 2) -> Batch
     groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=second)]
     high = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
     nodes = [make_node("a", cpu=cpu), make_node("b", cpu=cpu)]
-    return engine_of(conf=conf, nodes=nodes, pods=[*members, *pods], objects=[high, *groups])
+    return build_engine(conf=conf, nodes=nodes, pods=[*members, *pods], objects=[high, *groups])
 
 
-def first_turn(engine: BatchEngine, outcome: Outcome) -> Iterator[None]:
+def first_turn(engine: BatchEngine, outcome: SessionResult) -> Iterator[None]:
     """A session whose first statement, that of the first gang, is through."""
-    turns = engine.turns(outcome)
+    turns = engine.run_session_steps(outcome)
     while not outcome.binds:
         next(turns)
     assert set(outcome.binds) == {"default/one-0"}
@@ -50,13 +50,13 @@ def finished(turns: Iterator[None]) -> None:
         pass
 
 
-def other_node(outcome: Outcome) -> str:
+def other_node(outcome: SessionResult) -> str:
     """Where the second gang's tasks cannot do without."""
     return "b" if outcome.binds["default/one-0"] == "a" else "a"
 
 
 def test_a_gang_whose_room_is_taken_meanwhile_starts_as_a_whole_or_not_at_all() -> None:
-    engine, outcome = world(second=3), Outcome()
+    engine, outcome = world(second=3), SessionResult()
     turns = first_turn(engine, outcome)
     engine.cache.add_pod(make_pod("rival", cpu=1, node=other_node(outcome)))
     finished(turns)
@@ -65,7 +65,7 @@ def test_a_gang_whose_room_is_taken_meanwhile_starts_as_a_whole_or_not_at_all() 
 
 
 def test_a_gang_whose_node_goes_meanwhile_does_not_start() -> None:
-    engine, outcome = world(), Outcome()
+    engine, outcome = world(), SessionResult()
     turns = first_turn(engine, outcome)
     for name in ("a", "b"):
         engine.cache.remove_node(name)
@@ -74,9 +74,9 @@ def test_a_gang_whose_node_goes_meanwhile_does_not_start() -> None:
 
 
 def test_room_that_was_promised_to_others_meanwhile_stays_theirs() -> None:
-    engine, outcome = world(second=3), Outcome()
+    engine, outcome = world(second=3), SessionResult()
     turns = first_turn(engine, outcome)
-    engine.handle.nominations.nominate(PodInfo(make_pod("theirs", cpu=1)), other_node(outcome))
+    engine.handle.nominator.nominate(PodInfo(make_pod("theirs", cpu=1)), other_node(outcome))
     finished(turns)
     assert set(outcome.binds) == {"default/one-0"}
 
@@ -90,8 +90,8 @@ def test_a_host_port_that_others_took_meanwhile_is_theirs() -> None:
     high = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
     groups = [make_group("one", priority_class_name="high"), make_group("two")]
     pods = [make_member("one-0", "one"), with_port(make_member("two-0", "two"))]
-    engine = engine_of(nodes=[make_node("a", cpu=8)], pods=pods, objects=[high, *groups])
-    outcome = Outcome()
+    engine = build_engine(nodes=[make_node("a", cpu=8)], pods=pods, objects=[high, *groups])
+    outcome = SessionResult()
     turns = first_turn(engine, outcome)
     engine.cache.add_pod(with_port(make_pod("rival", cpu=1, node="a")))
     finished(turns)
@@ -100,9 +100,9 @@ def test_a_host_port_that_others_took_meanwhile_is_theirs() -> None:
 
 def test_best_effort_tasks_too_leave_others_what_they_took_meanwhile() -> None:
     free = [make_member(f"free-{number}", "free", requests={}) for number in range(2)]
-    engine = engine_of(nodes=[make_node("a", capacity={"pods": 2})], pods=free, objects=[make_group("free")])
-    outcome = Outcome()
-    turns = engine.turns(outcome)
+    engine = build_engine(nodes=[make_node("a", capacity={"pods": 2})], pods=free, objects=[make_group("free")])
+    outcome = SessionResult()
+    turns = engine.run_session_steps(outcome)
     while not outcome.binds:
         next(turns)
     engine.cache.add_pod(make_pod("rival", node="a"))
@@ -115,10 +115,10 @@ def test_best_effort_tasks_too_leave_others_what_they_took_meanwhile() -> None:
 
 def test_a_best_effort_task_takes_no_room_that_was_promised_meanwhile() -> None:
     free = [make_member("free-0", "free", requests={})]
-    engine = engine_of(nodes=[make_node("a", capacity={"pods": 1})], pods=free, objects=[make_group("free")])
+    engine = build_engine(nodes=[make_node("a", capacity={"pods": 1})], pods=free, objects=[make_group("free")])
     with engine.session() as session:
         (task,) = session.jobs["default/free"].tasks.values()
-        engine.handle.nominations.nominate(PodInfo(make_pod("theirs")), "a")
+        engine.handle.nominator.nominate(PodInfo(make_pod("theirs")), "a")
         node = session.node("a")
         assert node is not None
         refused = session.allocate(task, node)
@@ -131,42 +131,42 @@ def test_a_best_effort_member_waits_with_its_gang() -> None:
     """Volcano counts best-effort members that wait as ready; they still do not go before a gang that is not."""
     pods = [make_member("free", requests={}), *(make_member(f"w-{number}") for number in range(2))]
     objects = [make_group(min_member=3)]
-    outcome = engine_of(nodes=[make_node("a", cpu=1)], pods=pods, objects=objects).run_session()
+    outcome = build_engine(nodes=[make_node("a", cpu=1)], pods=pods, objects=objects).run_session()
     assert not outcome.binds
-    outcome = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=objects).run_session()
+    outcome = build_engine(nodes=[make_node("a", cpu=2)], pods=pods, objects=objects).run_session()
     assert len(outcome.binds) == 3
 
 
 def test_a_pod_that_is_deleted_meanwhile_is_not_bound_and_its_gang_waits() -> None:
-    engine, outcome = world(), Outcome()
+    engine, outcome = world(), SessionResult()
     turns = first_turn(engine, outcome)
-    engine.withdraw(make_member("two-1", "two"))
+    engine.handle_delete(make_member("two-1", "two"))
     finished(turns)
     assert set(outcome.binds) == {"default/one-0"}
-    assert engine.ledger.task("pod-two-1") is None
-    assert engine.ledger.task("pod-two-0") is not None
+    assert engine.cluster_state.task("pod-two-1") is None
+    assert engine.cluster_state.task("pod-two-0") is not None
 
 
 @pytest.mark.parametrize("change", ["terminating", "ended"])
 def test_a_pod_that_will_not_run_any_more_is_not_bound(change: str) -> None:
-    engine, outcome = world(second=1), Outcome()
+    engine, outcome = world(second=1), SessionResult()
     turns = first_turn(engine, outcome)
     pod = make_member("two-0", "two", phase="Failed" if change == "ended" else "")
     if change == "terminating":
         pod = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=NOW))
-    engine.observe(pod)
+    engine.handle_update(pod)
     finished(turns)
     assert set(outcome.binds) == {"default/one-0"}
 
 
 def test_another_version_of_a_pod_is_the_next_sessions_and_is_bound_once() -> None:
-    engine, outcome = world(), Outcome()
+    engine, outcome = world(), SessionResult()
     turns = first_turn(engine, outcome)
     for number in range(2):
-        engine.observe(make_member(f"two-{number}", "two", labels={"new": "yes"}))
+        engine.handle_update(make_member(f"two-{number}", "two", labels={"new": "yes"}))
     finished(turns)
     assert len(outcome.binds) == 3
-    task = engine.ledger.task("pod-two-0")
+    task = engine.cluster_state.task("pod-two-0")
     assert task is not None
     assert task.pod.metadata.labels == {"new": "yes"}
     assert task.node_name == outcome.binds["default/two-0"]
@@ -176,18 +176,18 @@ def test_another_version_of_a_pod_is_the_next_sessions_and_is_bound_once() -> No
 
 
 def test_a_pod_that_comes_meanwhile_is_in_the_next_session() -> None:
-    engine, outcome = world(cpu=4), Outcome()
+    engine, outcome = world(cpu=4), SessionResult()
     turns = first_turn(engine, outcome)
-    enter(engine, make_member("two-9", "two"))
+    add_pod(engine, make_member("two-9", "two"))
     finished(turns)
     assert len(outcome.binds) == 3
     assert set(engine.run_session().binds) == {"default/two-9"}
 
 
 def test_a_pod_that_somebody_else_placed_meanwhile_stays_there() -> None:
-    engine, outcome = world(cpu=8), Outcome()
+    engine, outcome = world(cpu=8), SessionResult()
     turns = first_turn(engine, outcome)
-    enter(engine, make_member("two-1", "two", node=other_node(outcome)))
+    add_pod(engine, make_member("two-1", "two", node=other_node(outcome)))
     finished(turns)
     assert set(outcome.binds) == {"default/one-0"}
     assert not outcome.faults
@@ -209,7 +209,7 @@ def preempting() -> BatchEngine:
         make_member("high-0", "high", requests={"cpu": "2"}),
     ]
     nodes = [make_node("a", cpu=3), make_node("b", cpu=1)]
-    return engine_of(conf=PREEMPTING, nodes=nodes, pods=pods, objects=[*classes, *groups, make_queue("z")])
+    return build_engine(conf=PREEMPTING, nodes=nodes, pods=pods, objects=[*classes, *groups, make_queue("z")])
 
 
 _CLASSES = {"low": 1, "high": 5, "top": 9}
@@ -223,13 +223,13 @@ def test_victims_go_for_who_needs_their_room() -> None:
 
 @pytest.mark.parametrize("how", ["taken", "promised"])
 def test_nobody_is_evicted_for_room_that_will_not_suffice_because_others_were_quicker(how: str) -> None:
-    engine, outcome = preempting(), Outcome()
+    engine, outcome = preempting(), SessionResult()
     turns = first_turn(engine, outcome)
     rival = make_pod("rival", cpu=1, node="a")
     if how == "taken":
         engine.cache.add_pod(rival)
     else:
-        engine.handle.nominations.nominate(PodInfo(make_pod("theirs", cpu=1)), "a")
+        engine.handle.nominator.nominate(PodInfo(make_pod("theirs", cpu=1)), "a")
         engine.cache.add_pod(make_pod("crumb", cpu="1m", node="b"))  # whoever promises has touched the cluster
     finished(turns)
     assert not outcome.evicts
@@ -237,12 +237,12 @@ def test_nobody_is_evicted_for_room_that_will_not_suffice_because_others_were_qu
 
 
 def test_a_victim_that_is_gone_already_need_not_be_evicted() -> None:
-    engine, outcome = preempting(), Outcome()
+    engine, outcome = preempting(), SessionResult()
     turns = first_turn(engine, outcome)
     for name in ("low-0", "low-1"):
         pod = make_member(name, "low", node="a")
         engine.cache.remove_pod(pod)
-        engine.withdraw(pod)
+        engine.handle_delete(pod)
     finished(turns)
     assert not outcome.evicts
     assert engine.run_session().binds == {"default/high-0": "a"}
@@ -250,8 +250,8 @@ def test_a_victim_that_is_gone_already_need_not_be_evicted() -> None:
 
 def test_there_is_one_session_at_a_time() -> None:
     engine = world()
-    with engine.session(), pytest.raises(SessionOpen, match="still open"), engine.session():
+    with engine.session(), pytest.raises(SessionAlreadyOpen, match="still open"), engine.session():
         pass
-    turns = first_turn(engine, Outcome())
+    turns = first_turn(engine, SessionResult())
     turns.close()  # type: ignore[attr-defined]  # broken off: the next one can begin
     assert len(engine.run_session().binds) == 2

@@ -7,9 +7,9 @@ import pytest
 
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.session import decision_recorder
-from bayplan.batch.session.decision_recorder import Choices, best_rows, ranking_of
+from bayplan.batch.session.decision_recorder import DecisionRecorder, best_rows, make_ranking
 from bayplan.clock import ManualClock
-from bayplan.telemetry.decisions import LARGEST_RECORD_BYTES, DecisionRing, ScoredNode
+from bayplan.telemetry.decisions import MAX_RECORD_BYTES, DecisionRing, ScoredNode
 from bayplan.testing import BatchHarness, make_gang, make_node
 
 ROWS = np.array([5.0, 9.0, -np.inf, 9.0, 1.5, 7.0, 2.0, -np.inf])
@@ -37,25 +37,25 @@ def task() -> Task:
 
 def test_what_was_noted_of_another_node_is_not_what_is_recorded() -> None:
     ring, one = DecisionRing(), task()
-    kept = Choices(ring, ManualClock())
-    kept.note(one, "n", 2, ranking_of(("n", "m"), ("binpack",), [2.5, 2.5, 1.0, 1.0]))
-    kept.note(one, "m", 7)  # of a trial that was undone
-    kept.record(one, 9)
+    kept = DecisionRecorder(ring, ManualClock())
+    kept.note_choice(one, "n", 2, make_ranking(("n", "m"), ("binpack",), [2.5, 2.5, 1.0, 1.0]))
+    kept.note_choice(one, "m", 7)  # of a trial that was undone
+    kept.record_decision(one, 9)
     (record,) = ring
     assert (record.pod, record.node, record.nodes, record.feasible) == (one.key, "n", 9, 2)
     assert record.best == (ScoredNode("n", 2.5, (("binpack", 2.5),)), ScoredNode("m", 1, (("binpack", 1),)))
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_recorder, "_MOST_NOTED", 3)
+    monkeypatch.setattr(decision_recorder, "_MAX_PENDING_CHOICES", 3)
     ring, one = DecisionRing(), task()
-    kept = Choices(ring, ManualClock())
+    kept = DecisionRecorder(ring, ManualClock())
     for node in ("n", "a", "b", "c"):
-        kept.note(one, node, 2)
-    kept.record(one, 9)
+        kept.note_choice(one, node, 2)
+    kept.record_decision(one, 9)
     (record,) = ring
     assert record.feasible == 0  # the oldest was forgotten
     many = tuple(f"{'x' * 250}-{number}" for number in range(5))
     plugins = tuple(f"plugin-{number}" for number in range(20))
     scores = [1.0] * (len(many) * (1 + len(plugins)))
-    assert ranking_of(many, plugins, scores).size_bytes <= LARGEST_RECORD_BYTES // 2
+    assert make_ranking(many, plugins, scores).size_bytes <= MAX_RECORD_BYTES // 2

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.evaluation.node_sampling import Share
+from bayplan.batch.evaluation.node_sampling import FeasibleNodeSampling
 from bayplan.batch.session.last_choices import LastChoices
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta
@@ -18,7 +18,7 @@ from bayplan.objects.volcano import types as volcano
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member
-from support.builders.batch_engines import engine_of, enter
+from support.builders.batch_engines import add_pod, build_engine
 
 ALLOCATE = """\
 actions: "allocate, backfill"
@@ -38,7 +38,7 @@ SESSIONS = 8
 def waiting_gang(**more: Any) -> BatchEngine:
     """20 pods of which 16 find room: the gang waits, and each message of the 16 names a node."""
     group = make_group(min_member=20, phase="Inqueue")
-    return engine_of(conf=ALLOCATE, nodes=NODES, pods=GANG, objects=[group], **more)
+    return build_engine(conf=ALLOCATE, nodes=NODES, pods=GANG, objects=[group], **more)
 
 
 def messages(engine: BatchEngine) -> dict[str, str]:
@@ -66,7 +66,7 @@ def test_the_messages_of_others_stay_when_a_node_goes_or_comes() -> None:
     engine.cache.add_node(make_node("new", cpu=4))  # which is the emptiest only after 16 pods
     with_room = [key for key, said in before.items() if "can possibly" in said]
     assert len(with_room) == 16
-    enter(engine, make_member("elsewhere", "", node="n0", requests={"cpu": "4"}))
+    add_pod(engine, make_member("elsewhere", "", node="n0", requests={"cpu": "4"}))
     after = messages(engine)
     kept = [key for key in with_room if after[key] == before[key]]
     assert not any("to n0," in after[key] for key in with_room), "it is full now"
@@ -118,7 +118,7 @@ def preempting_gang() -> BatchEngine:
         make_group("low", phase="Running", priority_class_name="low", min_member=0),
         make_group("high", phase="Inqueue", priority_class_name="high", min_member=6),
     ]
-    return engine_of(conf=TRIALS, nodes=nodes, pods=[*low, *high], objects=objects)
+    return build_engine(conf=TRIALS, nodes=nodes, pods=[*low, *high], objects=objects)
 
 
 def test_a_gang_that_preempts_in_vain_names_the_same_nodes() -> None:
@@ -134,7 +134,7 @@ def switches() -> Iterator[KubeObject]:
         ("t", 2, "HyperNode", [f"s{number}" for number in range(4)]),
     ):
         listed = tuple(
-            volcano.Member(kind, volcano.MemberSelector(exact_match=volcano.ExactMatch(each))) for each in members
+            volcano.MemberSpec(kind, volcano.MemberSelector(exact_match=volcano.ExactMatch(each))) for each in members
         )
         yield volcano.HyperNode(metadata=ObjectMeta(name=name), spec=volcano.HyperNodeSpec(tier, "", listed))
 
@@ -158,7 +158,7 @@ def gang_of_parts() -> BatchEngine:
     pods.append(make_member("job-w-5", labels={"part": "2"}, requests={"cpu": "9"}))
     conf = ALLOCATE + "  - name: network-topology-aware\n"
     nodes = [make_node(f"s{number}-{half}", cpu=1) for number in range(4) for half in "ab"]
-    return engine_of(conf=conf, nodes=nodes, pods=pods, objects=[*switches(), group])
+    return build_engine(conf=conf, nodes=nodes, pods=pods, objects=[*switches(), group])
 
 
 def test_a_gang_of_parts_keeps_its_hypernodes() -> None:
@@ -171,7 +171,7 @@ def test_a_gang_of_parts_keeps_its_hypernodes() -> None:
 def test_a_gang_keeps_its_messages_where_few_nodes_are_looked_at() -> None:
     engine, other = remembering(waiting_gang()), waiting_gang()
     for each in (engine, other):
-        each.handle.share = Share(50, 1)
+        each.handle.node_sampling = FeasibleNodeSampling(50, 1)
     for _ in range(SESSIONS):
         messages(engine)  # the nodes that are seen lie where the best of the last session was: soon the best of all
     assert different(engine) == 1
@@ -186,11 +186,11 @@ def test_a_gang_keeps_its_messages_where_few_nodes_are_looked_at() -> None:
     ],
 )
 def test_where_a_search_for_few_begins(first: int | None, found: list[int], then: list[int]) -> None:
-    share, feasible = Share(50, 1), np.ones(6, dtype=np.bool_)
-    assert np.flatnonzero(share.taken(feasible, None, first)).tolist() == found
-    assert np.flatnonzero(share.taken(feasible, None)).tolist() == then
+    share, feasible = FeasibleNodeSampling(50, 1), np.ones(6, dtype=np.bool_)
+    assert np.flatnonzero(share.sample(feasible, None, first)).tolist() == found
+    assert np.flatnonzero(share.sample(feasible, None)).tolist() == then
 
 
 def test_a_row_that_does_not_do_any_more_is_no_beginning() -> None:
     feasible = np.array([True, True, True, True, False, True])
-    assert np.flatnonzero(Share(50, 1).taken(feasible, None, 4)).tolist() == [0, 1, 2]
+    assert np.flatnonzero(FeasibleNodeSampling(50, 1).sample(feasible, None, 4)).tolist() == [0, 1, 2]

@@ -11,14 +11,14 @@ import pytest
 
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.statuses import TaskStatus
-from bayplan.batch.model.tasks import ShownTask, Task
-from bayplan.batch.plugins.gang import Gang
+from bayplan.batch.model.tasks import ReadOnlyTask, Task
+from bayplan.batch.plugins.gang import GangPlugin
 from bayplan.batch.session.close_session import fit_error, task_reason
-from bayplan.batch.session.outcome import Outcome
-from bayplan.batch.session.registration import Misregistered
+from bayplan.batch.session.outcome import SessionResult
+from bayplan.batch.session.registration import RegistrationError
 from bayplan.batch.session.session import Session
 from bayplan.clock import ManualClock
-from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestFactory
 from bayplan.framework.runtime.bind_request_mutation import Mutator
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
@@ -82,19 +82,19 @@ def engine_with(*plugins: type[Any], by_binder: bool = True, least: int = 1) -> 
     pods = [make_member("new"), make_member("next"), make_member("old", "other", node="a")]
     engine = make_engine(*plugins, nodes=nodes, pods=pods, objects=[make_group(min_member=least), make_group("other")])
     if by_binder:
-        engine.handle.desk = BindRequestDesk(ManualClock())
+        engine.handle.bind_request_desk = BindRequestFactory(ManualClock())
     ASKED.clear()
     return engine
 
 
 @contextmanager
-def opened(engine: BatchEngine, outcome: Outcome | None = None) -> Iterator[Session]:
+def opened(engine: BatchEngine, outcome: SessionResult | None = None) -> Iterator[Session]:
     with engine.session(outcome) as session:
         yield session
 
 
 def test_plugins_are_asked_once_for_each_request_at_the_commit_in_the_order_of_the_tiers() -> None:
-    outcome = Outcome()
+    outcome = SessionResult()
     with opened(engine_with(handing("first"), handing("second")), outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
@@ -142,7 +142,7 @@ def test_one_that_registers_twice_is_asked_twice() -> None:
 
 
 def test_where_no_function_is_registered_a_request_has_empty_annotations() -> None:
-    outcome = Outcome()
+    outcome = SessionResult()
     with opened(engine_with(), outcome) as session:
         (new,) = tasks_of(session, "new")
         assert session.mutate_bind_request_annotations(new, "b") == {}
@@ -153,7 +153,7 @@ def test_where_no_function_is_registered_a_request_has_empty_annotations() -> No
 
 
 def test_where_pods_are_bound_by_us_nobody_is_asked() -> None:
-    outcome = Outcome()
+    outcome = SessionResult()
     with opened(engine_with(handing("one"), by_binder=False), outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
@@ -164,7 +164,7 @@ def test_where_pods_are_bound_by_us_nobody_is_asked() -> None:
 
 
 def test_a_plugin_that_fails_costs_its_own_annotations() -> None:
-    outcome = Outcome()
+    outcome = SessionResult()
     with opened(engine_with(handing("bad", fault="oops"), handing("good")), outcome) as session:
         (new,) = tasks_of(session, "new")
         statement = session.statement()
@@ -175,7 +175,7 @@ def test_a_plugin_that_fails_costs_its_own_annotations() -> None:
 
 
 def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
-    outcome = Outcome()
+    outcome = SessionResult()
     engine = engine_with(handing("bad", fault="oops", on_error="fail"))
     with opened(engine, outcome) as session:
         (new,) = tasks_of(session, "new")
@@ -184,16 +184,16 @@ def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
         statement.commit()
         assert (new.status, new.node_name) == (TaskStatus.PENDING, "")
     assert outcome.binds == outcome.request_annotations == {}
-    assert engine.handle.desk is not None
-    assert engine.handle.desk.mutation.errors.labels("bad").value == 1
+    assert engine.handle.bind_request_desk is not None
+    assert engine.handle.bind_request_desk.mutation.errors.labels("bad").value == 1
 
 
 @pytest.mark.parametrize(("least", "bound"), [(2, []), (1, ["new"])], ids=["gang", "one is enough"])
 def test_tasks_start_together_or_not_at_all_where_a_plugin_that_must_not_fails_for_one(
     least: int, bound: list[str]
 ) -> None:
-    outcome = Outcome()
-    engine = engine_with(Gang, failing_for("next"), least=least)
+    outcome = SessionResult()
+    engine = engine_with(GangPlugin, failing_for("next"), least=least)
     with opened(engine, outcome) as session:
         new, following = tasks_of(session, "new", "next")
         statement = session.statement()
@@ -210,8 +210,8 @@ def test_tasks_start_together_or_not_at_all_where_a_plugin_that_must_not_fails_f
 
 
 def test_what_is_allocated_at_once_waits_too_where_a_plugin_that_must_not_fails_for_one() -> None:
-    outcome = Outcome()
-    with opened(engine_with(Gang, failing_for("new"), least=2), outcome) as session:
+    outcome = SessionResult()
+    with opened(engine_with(GangPlugin, failing_for("new"), least=2), outcome) as session:
         new, following = tasks_of(session, "new", "next")
         assert session.allocate(new, session.node("b")) is None
         refused = session.allocate(following, session.node("b"))
@@ -228,7 +228,7 @@ def test_what_is_allocated_at_once_waits_too_where_a_plugin_that_must_not_fails_
     ],
 )
 def test_whatever_a_plugin_does_the_rest_of_the_statement_is_carried_out(answer: Any) -> None:
-    outcome = Outcome()
+    outcome = SessionResult()
     with opened(engine_with(saying("bad", answer), handing("good")), outcome) as session:
         new, following = tasks_of(session, "new", "next")
         statement = session.statement()
@@ -249,7 +249,7 @@ def test_a_task_is_bound_where_it_was_allocated_whatever_plugins_do_to_it() -> N
         found.node_name = "a"
         return {"second.kai.scheduler/was": f"{task.node_name} {node_name}"}
 
-    outcome = Outcome()
+    outcome = SessionResult()
     engine = engine_with(handing("first"))
     with opened(engine, outcome) as session:
         new, following = tasks_of(session, "new", "next")
@@ -260,22 +260,22 @@ def test_a_task_is_bound_where_it_was_allocated_whatever_plugins_do_to_it() -> N
         assert new.node_name == "b"
     assert outcome.binds == {new.key: "b"}
     assert outcome.request_annotations[new.key] == {"second.kai.scheduler/was": "b b"}
-    assert engine.handle.desk is not None
-    assert engine.handle.desk.mutation.errors.labels("first").value == 1
+    assert engine.handle.bind_request_desk is not None
+    assert engine.handle.bind_request_desk.mutation.errors.labels("first").value == 1
 
 
 def test_a_shown_task_is_the_task_for_whoever_looks() -> None:
     task = Task(make_member("new-1-7"))
-    shown = ShownTask(task)
+    shown = ReadOnlyTask(task)
     assert {task: "found"}[shown] == "found"
     assert isinstance(shown, Task)
     assert (shown.index, shown.info.pod, shown.demand_key) == (7, task.pod, task.demand_key)
-    assert shown != ShownTask(Task(make_member("other")))
+    assert shown != ReadOnlyTask(Task(make_member("other")))
     with pytest.raises(AttributeError, match="is not to be changed here"):
         shown.status = TaskStatus.BINDING
     assert task.status is TaskStatus.PENDING
 
 
 def test_what_cannot_be_called_is_refused_where_it_is_registered() -> None:
-    with opened(engine_with()) as session, pytest.raises(Misregistered, match="cannot be called; pass a function"):
+    with opened(engine_with()) as session, pytest.raises(RegistrationError, match="cannot be called; pass a function"):
         session.add_bind_request_mutate_fn("text")  # type: ignore[arg-type]

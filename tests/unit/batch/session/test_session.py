@@ -7,15 +7,15 @@ import pytest
 
 from bayplan.batch.config.scheduler_conf import PluginOption
 from bayplan.batch.evaluation.node_points import (
-    NODE_ALONE,
-    ROW_ALONE,
+    NODE_STATIC,
+    ROW_LOCAL,
     ScoredRows,
     same_for_all,
 )
 from bayplan.batch.model.nodes import Node, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.registry import PluginSet
+from bayplan.batch.registry import BatchPluginSet
 from bayplan.batch.session import extension_points
 from bayplan.batch.session.session import Session
 from bayplan.errors import PluginError
@@ -32,10 +32,10 @@ from support.builders.batch import (
     make_group,
     make_member,
     make_queue,
-    opened,
+    open_session,
     tasks_of,
 )
-from support.builders.batch_engines import GANGS, engine_of
+from support.builders.batch_engines import GANGS, build_engine
 
 
 def test_every_point_has_a_way_to_register_and_a_way_to_ask() -> None:
@@ -59,8 +59,8 @@ def test_every_point_has_a_way_to_register_and_a_way_to_ask() -> None:
         pytest.param(extension_points.CLUSTER_ORDER, {"EnabledClusterOrder": True}, True, id="a-capital"),
     ],
 )
-def test_switches(point: extension_points.Point[Any], flags: dict[str, bool], open_: bool) -> None:
-    assert point.open_to(PluginOption("p", flags)) is open_
+def test_switches(point: extension_points.SessionPoint[Any], flags: dict[str, bool], open_: bool) -> None:
+    assert point.is_enabled_for(PluginOption("p", flags)) is open_
 
 
 class Asker:
@@ -82,7 +82,7 @@ def with_fns(register: Any, **world: Any) -> Any:
 
     nodes = world.pop("nodes", [make_node(name, cpu=4) for name in "abc"])
     pods = world.pop("pods", [make_member("p")])
-    return opened(Given, nodes=nodes, pods=pods, objects=[make_group()], **world)
+    return open_session(Given, nodes=nodes, pods=pods, objects=[make_group()], **world)
 
 
 def test_a_plugin_that_breaks_is_named_and_the_session_goes_on() -> None:
@@ -102,7 +102,7 @@ def test_a_plugin_that_breaks_is_named_and_the_session_goes_on() -> None:
 
 def test_an_unknown_plugin_is_passed_over() -> None:
     conf = GANGS.replace("name: priority", "name: nobody")
-    outcome = engine_of(
+    outcome = build_engine(
         conf=conf, nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group()]
     ).run_session()
     assert outcome.faults == ["Failed to get plugin nobody; `bayplan plugin list --batch` lists the known ones"]
@@ -111,9 +111,9 @@ def test_an_unknown_plugin_is_passed_over() -> None:
 
 def test_a_plugin_needs_a_name_and_something_to_register() -> None:
     with pytest.raises(PluginError, match="has no `name`"):
-        PluginSet([type("Nameless", (), {"on_session_open": lambda *_: None})])
+        BatchPluginSet([type("Nameless", (), {"on_session_open": lambda *_: None})])
     with pytest.raises(PluginError, match="on_session_open"):
-        PluginSet([type("Mute", (), {"name": "mute"})])
+        BatchPluginSet([type("Mute", (), {"name": "mute"})])
     with pytest.raises(PluginError, match='two batch plugins are called "gang"'):
         default_batch_plugins().with_plugins(type("Gang", (), {"name": "gang", "on_session_open": lambda *_: None}))
 
@@ -123,7 +123,7 @@ def test_a_plugin_needs_a_name_and_something_to_register() -> None:
 
 def feasible(session: Session) -> list[str]:
     (task,) = tasks_of(session, "p")
-    mask = session.prospect(task).allowed(task)
+    mask = session.evaluate_class(task).rows_to_allocate(task)
     return [name for name, yes in zip(session.nodes.names, mask, strict=True) if yes]
 
 
@@ -137,7 +137,7 @@ def test_predicates_in_both_forms_say_the_same() -> None:
     for register in (
         lambda session: session.add_predicate_fn("asker", by_node),
         lambda session: session.add_predicate_nodes_fn("asker", by_table),
-        lambda session: session.add_predicate_nodes_fn("asker", by_table, signature=same_for_all, depends_on=ROW_ALONE),
+        lambda session: session.add_predicate_nodes_fn("asker", by_table, signature=same_for_all, depends_on=ROW_LOCAL),
     ):
         with with_fns(register) as session:
             assert feasible(session) == ["a", "c"]
@@ -153,9 +153,9 @@ def test_a_plain_objection_does_not_keep_preemption_away() -> None:
 
     with with_fns(lambda session: session.add_predicate_fn("asker", picky)) as session:
         (task,) = tasks_of(session, "p")
-        prospect = session.prospect(task)
-        assert prospect.allowed(task).tolist() == [False, False, False]
-        assert prospect.allowed_preempting(task).tolist() == [True, False, False]
+        prospect = session.evaluate_class(task)
+        assert prospect.rows_to_allocate(task).tolist() == [False, False, False]
+        assert prospect.rows_to_preempt(task).tolist() == [True, False, False]
 
 
 def test_a_predicate_that_raises_rejects_nobody() -> None:
@@ -192,7 +192,7 @@ def test_scores_in_columns_follow_only_touched_rows() -> None:
         return nodes.used("cpu")
 
     def register(session: Session) -> None:
-        session.add_node_order_nodes_fn("asker", score, signature=same_for_all, depends_on=ROW_ALONE)
+        session.add_node_order_nodes_fn("asker", score, signature=same_for_all, depends_on=ROW_LOCAL)
 
     with with_fns(register, pods=[make_member("p"), make_member("other")]) as session:
         task, other = tasks_of(session, "p", "other")
@@ -213,7 +213,7 @@ def test_what_depends_on_the_node_alone_is_asked_once() -> None:
         return np.zeros(len(nodes))
 
     def register(session: Session) -> None:
-        session.add_node_order_nodes_fn("asker", score, signature=same_for_all, depends_on=NODE_ALONE)
+        session.add_node_order_nodes_fn("asker", score, signature=same_for_all, depends_on=NODE_STATIC)
 
     with with_fns(register, pods=[make_member("p"), make_member("other")]) as session:
         task, other = tasks_of(session, "p", "other")
@@ -278,7 +278,7 @@ def test_the_best_node_can_be_overruled() -> None:
 def test_defaults_where_nobody_registers() -> None:
     pods = [make_member("a", "one"), make_member("b", "two")]
     objects = [make_queue("z"), make_group("one"), make_group("two")]
-    with opened(nodes=[make_node("n")], pods=pods, objects=objects) as session:
+    with open_session(nodes=[make_node("n")], pods=pods, objects=objects) as session:
         one, two = session.jobs["default/one"], session.jobs["default/two"]
         assert session.job_order(one, two)
         assert session.queue_order(session.queues["q"], session.queues["z"])
@@ -302,7 +302,7 @@ def test_an_action_that_breaks_off_is_named_and_the_rest_is_done() -> None:
         def execute(self, session: Session) -> None:
             raise RuntimeError(f"{len(session.jobs)} jobs are too many")
 
-    engine = engine_of(nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group(phase="Inqueue")])
+    engine = build_engine(nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group(phase="Inqueue")])
     engine._actions = engine._actions.with_actions(Breaks())
     outcome = engine.run_session()
     assert outcome.faults == ["action enqueue broke off: RuntimeError: 1 jobs are too many (test_session.py:286)"]

@@ -8,9 +8,9 @@ import pytest
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.outcome import SessionResult
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.statement import saved
+from bayplan.batch.session.statement import save_operations
 from bayplan.framework.api.status import Status, error
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
@@ -19,7 +19,7 @@ from support.builders.batch import (
     make_member,
     tasks_of,
 )
-from support.builders.batch_engines import accounts
+from support.builders.batch_engines import account_rows
 
 
 class Recorder:
@@ -55,12 +55,12 @@ def engine() -> BatchEngine:
 
 
 @pytest.fixture
-def outcome() -> Outcome:
-    return Outcome()
+def outcome() -> SessionResult:
+    return SessionResult()
 
 
 @pytest.fixture
-def session(engine: BatchEngine, outcome: Outcome) -> Iterator[Session]:
+def session(engine: BatchEngine, outcome: SessionResult) -> Iterator[Session]:
     with engine.session(outcome) as session:
         yield session
 
@@ -76,7 +76,9 @@ def idle(session: Session, node: str) -> float:
     return found.idle.milli_cpu
 
 
-def test_steps_take_effect_at_once_and_reach_the_cluster_with_the_commit(session: Session, outcome: Outcome) -> None:
+def test_steps_take_effect_at_once_and_reach_the_cluster_with_the_commit(
+    session: Session, outcome: SessionResult
+) -> None:
     new, old = tasks_of(session, "new", "old")
     statement = session.statement()
     assert statement.allocate(new, "b")
@@ -94,12 +96,12 @@ def test_steps_take_effect_at_once_and_reach_the_cluster_with_the_commit(session
 
 def test_a_discarded_statement_leaves_no_trace_but_the_memory_of_it(session: Session) -> None:
     new, bound = tasks_of(session, "new", "bound")
-    before = accounts(session.nodes.room)
+    before = account_rows(session.nodes.accounts)
     statement = session.statement()
     statement.evict(bound, "because")
     assert statement.pipeline(new, "b", eviction_occurred=True)
     statement.discard()
-    assert accounts(session.nodes.room) == before
+    assert account_rows(session.nodes.accounts) == before
     assert (new.status, new.node_name) == (TaskStatus.PENDING, "")
     assert bound.status is TaskStatus.RUNNING  # upstream forgets that it was only bound
     assert new.last_transaction is not None
@@ -107,7 +109,7 @@ def test_a_discarded_statement_leaves_no_trace_but_the_memory_of_it(session: Ses
     assert told(session) == ["-bound", "+new", "-new", "+bound"]
 
 
-def test_a_block_undoes_itself_unless_it_commits(session: Session, outcome: Outcome) -> None:
+def test_a_block_undoes_itself_unless_it_commits(session: Session, outcome: SessionResult) -> None:
     new, other = tasks_of(session, "new", "next")
     with session.statement() as trial:
         trial.allocate(new, "a")
@@ -134,16 +136,16 @@ def test_a_node_that_is_not_there_is_an_objection(session: Session) -> None:
     assert new.status is TaskStatus.PENDING
 
 
-def test_a_trial_can_be_taken_again(session: Session, outcome: Outcome) -> None:
+def test_a_trial_can_be_taken_again(session: Session, outcome: SessionResult) -> None:
     new, old = tasks_of(session, "new", "old")
     trial = session.statement()
     trial.evict(old, "because")
     trial.pipeline(new, "a", eviction_occurred=True)
-    steps = saved(trial)
+    steps = save_operations(trial)
     trial.discard()
     assert new.last_transaction is not None
     final = session.statement()
-    assert final.recover(steps)
+    assert final.recover_operations(steps)
     assert (new.status, new.node_name, new.eviction_occurred) == (TaskStatus.PIPELINED, "a", True)
     assert new.last_transaction is None  # as it was when the trial was saved
     final.commit()
@@ -161,7 +163,7 @@ def test_merged_steps_belong_to_the_statement_that_took_them(session: Session) -
     assert {new.status, other.status} == {TaskStatus.PENDING}
 
 
-def test_a_bind_that_is_refused_is_undone_and_the_others_stand(session: Session, outcome: Outcome) -> None:
+def test_a_bind_that_is_refused_is_undone_and_the_others_stand(session: Session, outcome: SessionResult) -> None:
     new, other = tasks_of(session, "new", "next")
     statement = session.statement()
     statement.allocate(new, "a")
@@ -171,7 +173,7 @@ def test_a_bind_that_is_refused_is_undone_and_the_others_stand(session: Session,
     assert (other.status, other.node_name) == (TaskStatus.PENDING, "")
 
 
-def test_backfilling_binds_all_that_a_ready_job_has(session: Session, outcome: Outcome) -> None:
+def test_backfilling_binds_all_that_a_ready_job_has(session: Session, outcome: SessionResult) -> None:
     new, other = tasks_of(session, "new", "next")
     session.statement().allocate(other, "b")
     node = session.node("a")

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from bayplan.batch.session.victim_hints import (
-    Foresight,
-    Ground,
+    VictimDependence,
+    VictimHints,
+    is_cacheable,
     is_final,
-    is_foreseeable,
 )
 
-J, S, A = Foresight(Ground.JOBS), Foresight(Ground.SHRINKING), Foresight()
+J, S, A = VictimHints(VictimDependence.JOBS), VictimHints(VictimDependence.SHRINKING), VictimHints()
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,6 @@ J, S, A = Foresight(Ground.JOBS), Foresight(Ground.SHRINKING), Foresight()
         pytest.param([[J], [S, A]], False, False, id="anything"),
     ],
 )
-def test_how_long_a_no_holds(tiers: list[list[Foresight]], foreseeable: bool, final: bool) -> None:
-    assert is_foreseeable(tiers) is foreseeable
+def test_how_long_a_no_holds(tiers: list[list[VictimHints]], foreseeable: bool, final: bool) -> None:
+    assert is_cacheable(tiers) is foreseeable
     assert is_final(tiers) is final

@@ -7,23 +7,23 @@ from pathlib import Path
 
 from bayplan.app.binder import BinderSettings, binder_lease, binder_process
 from bayplan.client import MERGE_PATCH
-from bayplan.objects.kai.bind_request import OURS, TAKEN_BY
+from bayplan.objects.kai.bind_request import HANDLED_BY_BAYPLAN, HANDLED_BY_LABEL
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 from support.harness.reconciler import DEFINITIONS, PODS, pod_tree
 
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 _POD = "/api/v1/namespaces/default/pods/web"
 
 
-@on_loop
+@async_test
 async def test_a_pod_is_told_why_it_goes(tmp_path: Path) -> None:
     settings = BinderSettings(lease=binder_lease(leader_elect=False))
-    async with served(tmp_path) as serving, serving.client() as client:
+    async with run_embedded_cluster(tmp_path) as serving, serving.client() as client:
         await client.create(DEFINITIONS, bind_request_definition())
-        tree = pod_tree("web", labels={GROUP_LABEL: "g", TAKEN_BY: OURS}, spec={"nodeName": "n1"})
+        tree = pod_tree("web", labels={GROUP_LABEL: "g", HANDLED_BY_LABEL: HANDLED_BY_BAYPLAN}, spec={"nodeName": "n1"})
         await client.create(PODS, tree, namespace="default")
         running = {"status": {"phase": "Running"}}
         await client.patch(PODS, running, name="web", namespace="default", subresource="status", kind=MERGE_PATCH)
@@ -31,9 +31,9 @@ async def test_a_pod_is_told_why_it_goes(tmp_path: Path) -> None:
             working = asyncio.ensure_future(process.run())
             try:
                 async with asyncio.timeout(20):
-                    while (await serving.ask("GET", _POD)).code != 404:
+                    while (await serving.request("GET", _POD)).code != 404:
                         await asyncio.sleep(0.02)
-                    while not (told := (await serving.ask("GET", _EVENTS)).json["items"]):
+                    while not (told := (await serving.request("GET", _EVENTS)).json["items"]):
                         await asyncio.sleep(0.02)
             finally:
                 working.cancel()

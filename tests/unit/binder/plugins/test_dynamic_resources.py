@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bayplan.binder.plugin import BinderHandle
-from bayplan.binder.plugins.dynamic_resources import DynamicResources
-from bayplan.client import MERGE_PATCH, Resource
+from bayplan.binder.plugins.dynamic_resources import DynamicResourcesBinderPlugin
+from bayplan.client import MERGE_PATCH, GroupVersionResource
 from bayplan.errors import NotFound
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
@@ -22,10 +22,10 @@ from support.harness.reconciler import (
     NODES,
     PODS,
     REQUESTS,
-    BinderRig,
-    Failing,
+    FailingPlugin,
+    ReconcilerHarness,
     Tree,
-    on_rig,
+    run_with_reconciler,
 )
 
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
@@ -34,7 +34,7 @@ ANY_LINUX = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "os", "operator
 ALLOCATION = {"devices": {"results": [DEVICE]}, "nodeSelector": ON_N1}
 
 
-async def asking(rig: BinderRig, entry: str = "gpu", allocation: Tree = ALLOCATION, **more: Any) -> Tree:
+async def asking(rig: ReconcilerHarness, entry: str = "gpu", allocation: Tree = ALLOCATION, **more: Any) -> Tree:
     """A pod with a claim, and the request to bind it with a device."""
     await rig.make(CLAIMS, device_claim("mine", "gpu"))
     pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
@@ -43,13 +43,13 @@ async def asking(rig: BinderRig, entry: str = "gpu", allocation: Tree = ALLOCATI
     return pod
 
 
-async def told(rig: BinderRig) -> Tree:
+async def told(rig: ReconcilerHarness) -> Tree:
     found: Tree = (await rig.get(CLAIMS, "mine")).get("status", {})
     return found
 
 
 def test_a_claim_gets_the_devices_of_the_request_and_is_reserved_for_the_pod(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await asking(rig)
         assert await rig.sync() is None
         status = await told(rig)
@@ -57,11 +57,11 @@ def test_a_claim_gets_the_devices_of_the_request_and_is_reserved_for_the_pod(tmp
         assert [each["uid"] for each in status["reservedFor"]] == [pod["metadata"]["uid"]]
         assert await rig.node_of() == "n1"
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_what_an_attempt_before_has_reserved_is_left_as_it_is(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig)
         rig.steps.at["prepared"] = lambda: (_ for _ in ()).throw(asyncio.CancelledError)  # as if it had died here
         with pytest.raises(asyncio.CancelledError):
@@ -72,25 +72,25 @@ def test_what_an_attempt_before_has_reserved_is_left_as_it_is(tmp_path: Path) ->
         assert (await rig.get(CLAIMS, "mine"))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
         assert await rig.node_of() == "n1"
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_a_failure_leaves_no_claim_reserved(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig)
         assert await rig.sync() is not None
         status = await told(rig)
         assert not status.get("reservedFor")
         assert not status.get("allocation")
 
-    on_rig(tmp_path, test, DynamicResources(), Failing())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), FailingPlugin())
 
 
-class Interrupted(DynamicResources):
+class Interrupted(DynamicResourcesBinderPlugin):
     """Somebody writes to the claim between the look at it and the write."""
 
-    async def _stays(self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, *more: Any) -> bool:
-        found = await super()._stays(ctx, pod, claim, *more)
+    async def _keeps_allocation(self, ctx: BinderHandle, pod: Pod, claim: ResourceClaim, *more: Any) -> bool:
+        found = await super()._keeps_allocation(ctx, pod, claim, *more)
         if "seen" not in claim.metadata.labels:
             body = {"metadata": {"labels": {"seen": ""}}}
             await ctx.client.patch(CLAIMS, body, name=claim.name, namespace=claim.namespace, kind=MERGE_PATCH)
@@ -98,17 +98,17 @@ class Interrupted(DynamicResources):
 
 
 def test_a_claim_that_somebody_writes_to_meanwhile_is_given_back(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig)
         assert await rig.sync() is not None
         assert "seen" in (await rig.get(CLAIMS, "mine"))["metadata"]["labels"]
         assert await is_free(rig)
 
-    on_rig(tmp_path, test, Interrupted(), Failing())
+    run_with_reconciler(tmp_path, test, Interrupted(), FailingPlugin())
 
 
 def test_a_claim_that_others_use_keeps_its_devices(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig)
         other = {"resource": "pods", "name": "other", "uid": "other-uid"}
         shared = {"status": {"allocation": ALLOCATION, "reservedFor": [other]}}
@@ -119,14 +119,14 @@ def test_a_claim_that_others_use_keeps_its_devices(tmp_path: Path) -> None:
         assert [each["uid"] for each in status["reservedFor"]] == ["other-uid"]
         assert status["allocation"]["devices"]["results"] == [DEVICE]
 
-    on_rig(tmp_path, test, DynamicResources(), Failing())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), FailingPlugin())
 
 
 def test_claims_are_read_and_written_as_the_server_offers_them(tmp_path: Path) -> None:
     """Older servers have them in another version; here another group stands for that."""
     dated = replace(CLAIMS, group="claims.example.com", version="v1beta2")
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.make(DEFINITIONS, definition_of(dated))
         await until_served(rig, dated)
         body = {**device_claim("mine", "gpu"), "apiVersion": dated.api_version}
@@ -139,10 +139,10 @@ def test_claims_are_read_and_written_as_the_server_offers_them(tmp_path: Path) -
         assert [each["uid"] for each in status["reservedFor"]] == [pod["metadata"]["uid"]]
         assert status["allocation"]["devices"]["results"] == [DEVICE]
 
-    on_rig(tmp_path, test, DynamicResources(), claims=dated)
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), claims=dated)
 
 
-def definition_of(resource: Resource) -> Tree:
+def definition_of(resource: GroupVersionResource) -> Tree:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     served = {
         "name": resource.version,
@@ -156,7 +156,7 @@ def definition_of(resource: Resource) -> Tree:
     return {"metadata": {"name": f"{resource.plural}.{resource.group}"}, "spec": spec}
 
 
-async def until_served(rig: BinderRig, resource: Resource) -> None:
+async def until_served(rig: ReconcilerHarness, resource: GroupVersionResource) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
@@ -167,13 +167,13 @@ async def until_served(rig: BinderRig, resource: Resource) -> None:
 
 
 def test_a_server_without_claims_fails_the_attempt_with_a_sentence(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig, backoffLimit=1)
         assert await rig.sync() is None
         assert "the API server offers no resource claims" in (await rig.status())["reason"]
         assert await rig.node_of() == ""
 
-    on_rig(tmp_path, test, DynamicResources(), claims=None)
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), claims=None)
 
 
 def dies() -> None:
@@ -181,7 +181,7 @@ def dies() -> None:
     raise asyncio.CancelledError
 
 
-async def left_behind(rig: BinderRig) -> Tree:
+async def left_behind(rig: ReconcilerHarness) -> Tree:
     """A claim that a binder has allocated and reserved before it died."""
     pod = await asking(rig)
     rig.steps.at["prepared"] = dies
@@ -192,37 +192,37 @@ async def left_behind(rig: BinderRig) -> Tree:
     return pod
 
 
-async def is_free(rig: BinderRig) -> bool:
+async def is_free(rig: ReconcilerHarness) -> bool:
     status = await told(rig)
     return not status.get("reservedFor") and not status.get("allocation")
 
 
 def test_a_claim_is_free_when_the_node_goes_after_a_crash(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await left_behind(rig)
-        rig.view.hear(rig.view.node("n1"), None)
+        rig.view.handle_event(rig.view.node("n1"), None)
         assert await rig.sync() is not None
         assert (await rig.status())["reason"] == 'node "n1" is not there'
         assert await is_free(rig)
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_a_claim_is_free_when_the_pod_is_bound_elsewhere_after_a_crash(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await left_behind(rig)
         await rig.client.bind("default", "web", "n2", uid=pod["metadata"]["uid"])
         assert await rig.sync() is None
         assert await is_free(rig)
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 @pytest.mark.parametrize("made_anew", [False, True], ids=["gone", "another of its name"])
 def test_a_claim_is_free_when_the_pod_goes_after_a_crash(tmp_path: Path, made_anew: bool) -> None:
     """Nobody knows any more which claims were the pod's."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await left_behind(rig)
         await rig.make(CLAIMS, device_claim("other", "gpu"))
         others = {"devices": {"results": [{**DEVICE, "device": "gpu-1"}]}}
@@ -240,11 +240,11 @@ def test_a_claim_is_free_when_the_pod_goes_after_a_crash(tmp_path: Path, made_an
         assert await is_free(rig)
         assert await rig.get(CLAIMS, "other") == before
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_devices_that_somebody_else_gave_to_a_pod_on_another_node_stay_its_own(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await asking(rig)
         user = {"resource": "pods", "name": "web", "uid": pod["metadata"]["uid"]}
         others = {"devices": {"results": [{**DEVICE, "pool": "n2"}]}}
@@ -255,7 +255,7 @@ def test_devices_that_somebody_else_gave_to_a_pod_on_another_node_stay_its_own(t
         assert await rig.sync() is None
         assert await told(rig) == before
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 @pytest.mark.parametrize("reach", [{}, {"nodeSelector": ANY_LINUX}], ids=["everywhere", "some nodes"])
@@ -264,7 +264,7 @@ def test_the_devices_of_a_request_that_a_pod_can_use_where_it_was_bound_stay_its
 ) -> None:
     """Another scheduler may have chosen the very same ones, which both nodes can reach."""
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         allocation = {"devices": {"results": [DEVICE]}, **reach}
         pod = await asking(rig, allocation=allocation)
         await rig.patch(NODES, "n2", {"metadata": {"labels": {"os": "linux"}}})
@@ -276,21 +276,21 @@ def test_the_devices_of_a_request_that_a_pod_can_use_where_it_was_bound_stay_its
         assert await rig.sync() is None
         assert await told(rig) == before
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_an_entry_that_the_pod_does_not_have_fails_the_attempt_with_a_sentence(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig, entry="nic", backoffLimit=1)
         assert await rig.sync() is None
         assert 'has no entry "nic" in its resourceClaims' in (await rig.status())["reason"]
         assert not (await told(rig)).get("allocation")
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_a_claim_that_was_made_of_a_template_is_found_by_what_the_pod_says(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.make(CLAIMS, device_claim("mine", "gpu"))
         pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "each"}]})
         await rig.request(pod, resourceClaimAllocations=[{"name": "gpu", "allocation": ALLOCATION}])
@@ -302,7 +302,7 @@ def test_a_claim_that_was_made_of_a_template_is_found_by_what_the_pod_says(tmp_p
         assert (await told(rig))["allocation"]["devices"]["results"] == [DEVICE]
         assert await rig.node_of() == "n1"
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 AWAITED = {"devices": {"results": [{**DEVICE, "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}]}}
@@ -310,7 +310,7 @@ AWAITED = {"devices": {"results": [{**DEVICE, "bindingConditions": ["Ready"], "b
 
 @pytest.mark.parametrize("ready", ["True", "False"])
 def test_a_device_that_must_be_made_ready_is_waited_for(tmp_path: Path, ready: str) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.make(CLAIMS, device_claim("mine", "gpu"))
         await rig.patch(CLAIMS, "mine", {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}})
         condition = {
@@ -323,7 +323,7 @@ def test_a_device_that_must_be_made_ready_is_waited_for(tmp_path: Path, ready: s
         where = {key: DEVICE[key] for key in ("driver", "pool", "device")}
         known = {"allocation": AWAITED, "devices": [{**where, "conditions": [condition]}]}
         await rig.patch(CLAIMS, "mine", {"status": known}, sub="status")
-        await rig.hear(ResourceClaim, "mine")
+        await rig.deliver_event(ResourceClaim, "mine")
         pod = await rig.pod(spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]})
         await rig.request(pod, resourceClaimAllocations=[{"name": "gpu"}], backoffLimit=1)
         assert await rig.sync() is None
@@ -331,10 +331,10 @@ def test_a_device_that_must_be_made_ready_is_waited_for(tmp_path: Path, ready: s
         if ready == "False":
             assert "timeout" in (await rig.status())["reason"]
 
-    on_rig(tmp_path, test, DynamicResources(0.05))
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(0.05))
 
 
-async def asking_by_resource(rig: BinderRig) -> None:
+async def asking_by_resource(rig: ReconcilerHarness) -> None:
     """A pod that asks for devices by the name of a resource, and the request to bind it with one."""
     wanted = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}
     mapping = {"containerName": "main", "resourceName": "example.com/gpu", "requestName": "gpu"}
@@ -342,12 +342,12 @@ async def asking_by_resource(rig: BinderRig) -> None:
     await rig.request(await rig.pod(), extendedResourceClaimAllocation=given)
 
 
-async def made_claims(rig: BinderRig) -> list[str]:
+async def made_claims(rig: ReconcilerHarness) -> list[str]:
     return [each.name for each in (await rig.client.list(CLAIMS)).items if isinstance(each, ResourceClaim)]
 
 
 def test_the_claim_behind_resources_is_made_once_and_found_again_after_a_crash(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking_by_resource(rig)
         rig.steps.at["prepared"] = lambda: (_ for _ in ()).throw(asyncio.CancelledError)  # as if it had died here
         with pytest.raises(asyncio.CancelledError):
@@ -362,11 +362,11 @@ def test_the_claim_behind_resources_is_made_once_and_found_again_after_a_crash(t
         assert status["allocation"]["devices"]["results"] == [DEVICE]
         assert (await rig.get(PODS, "web"))["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == name
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_the_claim_behind_resources_goes_with_a_failure(tmp_path: Path) -> None:
-    class Looking(Failing):
+    class Looking(FailingPlugin):
         found = 0
 
         async def pre_bind(self, ctx: BinderHandle, *_: Any) -> None:
@@ -375,10 +375,10 @@ def test_the_claim_behind_resources_goes_with_a_failure(tmp_path: Path) -> None:
 
     plugin = Looking()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking_by_resource(rig)
         assert await rig.sync() is not None
         assert plugin.found == 1
         assert await made_claims(rig) == []
 
-    on_rig(tmp_path, test, DynamicResources(), plugin)
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), plugin)

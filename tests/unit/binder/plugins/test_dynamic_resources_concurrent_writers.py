@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from bayplan.binder.plugin import BinderHandle
-from bayplan.binder.plugins.dynamic_resources import DynamicResources
+from bayplan.binder.plugins.dynamic_resources import DynamicResourcesBinderPlugin
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 from support.e2e.volumes_and_devices import device_claim
 from support.harness.reconciler import (
     CLAIMS,
-    BinderRig,
+    ReconcilerHarness,
     Tree,
-    on_rig,
+    run_with_reconciler,
 )
 
 FINALIZERS = {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}}
@@ -33,7 +33,7 @@ def allocation(*nodes: str, device: str = "gpu-0") -> Tree:
     return found
 
 
-async def asking(rig: BinderRig, name: str = "web", *, brought: Tree) -> Tree:
+async def asking(rig: ReconcilerHarness, name: str = "web", *, brought: Tree) -> Tree:
     """A pod with a claim of its name, and the request to bind it to n1 with these devices."""
     await rig.make(CLAIMS, device_claim(name, "gpu"))
     pod = await rig.pod(name, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": name}]})
@@ -41,50 +41,50 @@ async def asking(rig: BinderRig, name: str = "web", *, brought: Tree) -> Tree:
     return pod
 
 
-async def allocated(rig: BinderRig, name: str, found: Tree | None) -> None:
+async def allocated(rig: ReconcilerHarness, name: str, found: Tree | None) -> None:
     """Somebody else has given these devices to a claim, and reserved them for nobody."""
     await rig.patch(CLAIMS, name, FINALIZERS)
     await rig.patch(CLAIMS, name, {"status": {"allocation": found, "reservedFor": None}}, sub="status")
 
 
-async def devices_of(rig: BinderRig, name: str) -> list[str]:
+async def devices_of(rig: ReconcilerHarness, name: str) -> list[str]:
     status = (await rig.get(CLAIMS, name)).get("status", {})
     return [each["device"] for each in (status.get("allocation") or {"devices": {"results": []}})["devices"]["results"]]
 
 
-class Meanwhile(DynamicResources):
+class Meanwhile(DynamicResourcesBinderPlugin):
     """Somebody does something between the look at the claim of `web` and what is written to it then."""
 
     does: Callable[[], Awaitable[None]]
 
-    async def _reserved(self, ctx: BinderHandle, pod: Pod, *more: Any) -> ResourceClaim:
+    async def _reserve_claim(self, ctx: BinderHandle, pod: Pod, *more: Any) -> ResourceClaim:
         if pod.name == "web":
             await self.does()
-        return await super()._reserved(ctx, pod, *more)
+        return await super()._reserve_claim(ctx, pod, *more)
 
 
 # devices that were written, or could not be ---------------------------------------------------------------------
 
 
 def test_a_device_that_we_wrote_is_free_once_the_server_says_that_it_was_given_back(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig, brought=allocation())
         assert await rig.sync() is None
         assert await rig.node_of() == "n1"
         await allocated(rig, "web", None)
-        await rig.hear(ResourceClaim, "web")
+        await rig.deliver_event(ResourceClaim, "web")
         await asking(rig, "second", brought=allocation())
         assert await rig.sync("second") is None
         assert await rig.node_of("second") == "n1"
         assert await devices_of(rig, "second") == ["gpu-0"]
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_a_device_that_could_not_be_written_is_free_for_others(tmp_path: Path) -> None:
     plugin = Meanwhile()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         plugin.does = lambda: allocated(rig, "web", allocation(device="gpu-7"))
         await asking(rig, brought=allocation())
         assert await rig.sync() is None
@@ -94,7 +94,7 @@ def test_a_device_that_could_not_be_written_is_free_for_others(tmp_path: Path) -
         assert await rig.node_of("second") == "n1"
         assert [await devices_of(rig, name) for name in ("web", "second")] == [["gpu-7"], ["gpu-0"]]
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
 
 
 @pytest.mark.parametrize(("node", "is_bound"), [("n1", True), ("n2", False)])
@@ -103,7 +103,7 @@ def test_devices_that_a_claim_got_while_it_was_reserved_must_be_within_reach(
 ) -> None:
     plugin = Meanwhile()
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await asking(rig, brought=allocation("n1"))
         await allocated(rig, "web", allocation("n1"))
         plugin.does = lambda: allocated(rig, "web", allocation(node, device="gpu-7"))
@@ -116,7 +116,7 @@ def test_devices_that_a_claim_got_while_it_was_reserved_must_be_within_reach(
             reason = (await rig.status())["reason"]
             assert "the devices of claim default/web cannot be used from node n1" in reason
 
-    on_rig(tmp_path, test, plugin)
+    run_with_reconciler(tmp_path, test, plugin)
 
 
 # the claim behind extended resources ----------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_the_claim_behind_resources_stays_with_a_pod_that_can_use_it_where_it_wa
     mapping = {"containerName": "main", "resourceName": "example.com/gpu", "requestName": "gpu"}
     given = {"allocation": allocation(*reach), "deviceRequests": [wanted], "containerMappings": [mapping]}
 
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await rig.pod()
         await rig.request(pod, extendedResourceClaimAllocation=given)
         assert await rig.sync() is None
@@ -151,4 +151,4 @@ def test_the_claim_behind_resources_stays_with_a_pod_that_can_use_it_where_it_wa
         assert users == ([pod["metadata"]["uid"]] if stays else [])
         assert bool(left) is stays
 
-    on_rig(tmp_path, test, DynamicResources(), Stealing())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin(), Stealing())

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from bayplan.binder.plugins.dynamic_resources import DynamicResources
+from bayplan.binder.plugins.dynamic_resources import DynamicResourcesBinderPlugin
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.resource import ResourceClaim
 from support.e2e.volumes_and_devices import device_claim
 from support.harness.reconciler import (
     CLAIMS,
-    SPACE,
-    BinderRig,
+    NAMESPACE,
+    ReconcilerHarness,
     Tree,
-    on_rig,
+    run_with_reconciler,
 )
 
 DEVICE = {"request": "gpu", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
@@ -35,7 +35,7 @@ def allocation(node: str = "", **device: str) -> Tree:
     return found
 
 
-async def asking(rig: BinderRig, given: list[Tree], name: str = "web", **more: Any) -> Tree:
+async def asking(rig: ReconcilerHarness, given: list[Tree], name: str = "web", **more: Any) -> Tree:
     """A pod with a claim of its name, and the request to bind it to n1."""
     await rig.make(CLAIMS, device_claim(name, "gpu"))
     pod = await rig.pod(name, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": name}]})
@@ -47,14 +47,14 @@ def bringing(brought: Tree) -> list[Tree]:
     return [{"name": "gpu", "allocation": brought}]
 
 
-async def allocated(rig: BinderRig, name: str, found: Tree, *users: str) -> None:
+async def allocated(rig: ReconcilerHarness, name: str, found: Tree, *users: str) -> None:
     """Somebody else has given devices to a claim."""
     reserved = [{"resource": "pods", "name": uid, "uid": uid} for uid in users]
     await rig.patch(CLAIMS, name, FINALIZERS)
     await rig.patch(CLAIMS, name, {"status": {"allocation": found, "reservedFor": reserved}}, sub="status")
 
 
-async def status_of(rig: BinderRig, name: str = "web") -> Tree:
+async def status_of(rig: ReconcilerHarness, name: str = "web") -> Tree:
     found: Tree = (await rig.get(CLAIMS, name)).get("status", {})
     return found
 
@@ -71,7 +71,7 @@ FAR = "the devices of claim default/web cannot be used from node n1"
 def test_a_claim_whose_devices_are_on_another_node_keeps_the_pod_off_this_one(
     tmp_path: Path, given: list[Tree], is_reserved: bool
 ) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await asking(rig, given, backoffLimit=1)
         users = [pod["metadata"]["uid"]] if is_reserved else []
         await allocated(rig, "web", allocation("n2", device="gpu-7"), *users)
@@ -83,11 +83,11 @@ def test_a_claim_whose_devices_are_on_another_node_keeps_the_pod_off_this_one(
         assert status["allocation"]["devices"]["results"][0]["device"] == "gpu-7"
         assert not status.get("reservedFor")
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_devices_that_a_claim_has_got_meanwhile_are_used_where_they_can_be(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await asking(rig, bringing(allocation("n1")))
         await allocated(rig, "web", allocation("n1", device="gpu-7"), "another")
         assert await rig.sync() is None
@@ -96,21 +96,21 @@ def test_devices_that_a_claim_has_got_meanwhile_are_used_where_they_can_be(tmp_p
         assert [each["device"] for each in status["allocation"]["devices"]["results"]] == ["gpu-7"]
         assert [each["uid"] for each in status["reservedFor"]] == ["another", pod["metadata"]["uid"]]
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_a_claim_that_nobody_has_allocated_and_the_request_does_not_name_keeps_the_pod_off(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig, [], backoffLimit=1)
         assert await rig.sync() is None
         assert "claim default/web has no devices, and the request brings none" in (await rig.status())["reason"]
         assert await rig.node_of() == ""
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_a_request_that_brings_a_device_of_another_node_fails(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await asking(rig, bringing(allocation("n2")), backoffLimit=1)
         assert await rig.sync() is None
         words = "the devices brought for claim default/web cannot be used from node n1"
@@ -118,7 +118,7 @@ def test_a_request_that_brings_a_device_of_another_node_fails(tmp_path: Path) ->
         assert await rig.node_of() == ""
         assert not (await status_of(rig)).get("allocation")
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_a_request_that_brings_a_device_of_another_node_fails(tmp_path: Path) ->
 def test_a_device_of_another_claim_is_not_given_out_again(
     tmp_path: Path, theirs: Tree, brought: Tree, is_free: bool
 ) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.make(CLAIMS, device_claim("theirs", "gpu"))
         await allocated(rig, "theirs", allocation("n1", **theirs), "another")
-        await rig.hear(ResourceClaim, "theirs")
+        await rig.deliver_event(ResourceClaim, "theirs")
         await asking(rig, bringing(allocation("n1", **brought)), backoffLimit=1)
         assert await rig.sync() is None
         assert await rig.node_of() == ("n1" if is_free else "")
@@ -148,36 +148,36 @@ def test_a_device_of_another_claim_is_not_given_out_again(
             )
             assert words in (await rig.status())["reason"]
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["given back", "gone"])
 def test_a_device_that_was_given_back_is_free_though_the_watch_has_not_told(tmp_path: Path, is_gone: bool) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         await rig.make(CLAIMS, device_claim("theirs", "gpu"))
         await allocated(rig, "theirs", allocation("n1"))
-        await rig.hear(ResourceClaim, "theirs")
+        await rig.deliver_event(ResourceClaim, "theirs")
         await rig.patch(CLAIMS, "theirs", {"status": {"allocation": None}}, sub="status")
         await rig.patch(CLAIMS, "theirs", {"metadata": {"finalizers": None}})
         if is_gone:
-            await rig.client.delete(CLAIMS, name="theirs", namespace=SPACE)
+            await rig.client.delete(CLAIMS, name="theirs", namespace=NAMESPACE)
         await asking(rig, bringing(allocation("n1")))
         assert await rig.sync() is None
         assert await rig.node_of() == "n1"
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())
 
 
 def test_of_two_requests_that_bring_the_same_device_at_once_one_gets_it(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         for name in ("one", "two"):
             await asking(rig, bringing(allocation("n1")), name, backoffLimit=1)
-            await rig.hear(BindRequest, name)
-        await asyncio.gather(*(rig.reconciler.sync((SPACE, name)) for name in ("one", "two")))
+            await rig.deliver_event(BindRequest, name)
+        await asyncio.gather(*(rig.reconciler.reconcile((NAMESPACE, name)) for name in ("one", "two")))
         nodes = [await rig.node_of(name) for name in ("one", "two")]
         assert sorted(nodes) == ["", "n1"]
         late = ("one", "two")[nodes.index("")]
         assert "is that of claim default/" in (await rig.status(late))["reason"]
         assert not (await status_of(rig, late)).get("allocation")
 
-    on_rig(tmp_path, test, DynamicResources())
+    run_with_reconciler(tmp_path, test, DynamicResourcesBinderPlugin())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.harness.reconciler import BinderRig, on_rig
+from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 
 @pytest.mark.parametrize(
@@ -19,13 +19,13 @@ from support.harness.reconciler import BinderRig, on_rig
     ],
 )
 def test_a_pod_that_got_no_share_is_told(tmp_path: Path, annotations: dict[str, str], told: str) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         pod = await rig.pod(annotations=annotations, spec={"schedulerName": "volcano"})
         await rig.request(pod, receivedResourceType="Regular")
         await rig.sync()
         assert await rig.node_of() == "n1"
         assert rig.reasons == (["Bound", "NoGPUShare"] if told else ["Bound"])
         wanted = f"Pod default/web asks for a part of a GPU ({told}) and got none: volcano gives out none; "
-        assert all(each.note.startswith(wanted) and each.type == "Warning" for each in rig.told[1:])
+        assert all(each.note.startswith(wanted) and each.type == "Warning" for each in rig.events[1:])
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)

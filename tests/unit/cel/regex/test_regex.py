@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from bayplan.cel.regex.regex import Machine, Regex
+from bayplan.cel.regex.regex import NfaMachine, Regex
 from bayplan.cel.regex.syntax import parse
 
 MATCHES = [
@@ -40,7 +40,7 @@ MATCHES = [
 @pytest.mark.parametrize(("text", "pattern", "expected"), MATCHES, ids=[f"{p!r} on {t!r}" for t, p, _ in MATCHES])
 def test_matches(text: str, pattern: str, expected: bool) -> None:
     assert Regex(pattern).matches(text) is expected
-    assert (Machine(parse(pattern)).search(text, 0) is not None) is expected
+    assert (NfaMachine(parse(pattern)).search(text, 0) is not None) is expected
 
 
 REFUSED = {
@@ -93,7 +93,7 @@ CLASSES = {
 @pytest.mark.parametrize(("pattern", "members"), CLASSES.items(), ids=CLASSES)
 def test_members_of_a_class(pattern: str, members: str) -> None:
     """Go's table of classes; both engines, and the class negated."""
-    regex, machine = Regex(pattern), Machine(parse(pattern))
+    regex, machine = Regex(pattern), NfaMachine(parse(pattern))
     negated = Regex(f"[^{pattern[1:]}" if pattern.startswith("[") else f"[^{pattern}]")
     characters = [chr(each) for each in range(160)]
     assert {each for each in characters if regex.matches(each)} == set(members)

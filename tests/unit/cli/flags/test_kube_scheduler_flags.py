@@ -11,16 +11,16 @@ import yaml
 
 from bayplan.cli.commands.processes.run import command as both_engines
 from bayplan.cli.commands.processes.scheduler import command
-from bayplan.cli.commands.processes.scheduler_setup import process_options, with_flags
+from bayplan.cli.commands.processes.scheduler_setup import apply_flags, process_options
 from bayplan.cli.flags.go_command import FlagError, GoCommand
-from bayplan.cli.flags.kube_scheduler_flags import FLAGS
-from bayplan.codec.go_duration import Duration
+from bayplan.cli.flags.kube_scheduler_flags import KUBE_SCHEDULER_FLAGS
+from bayplan.codec.go_duration import GoDuration
 from bayplan.config.load import dump, load, load_default
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.plugins import default_plugins
-from support.harness.in_process_commands import NOWHERE
+from support.harness.in_process_commands import UNREACHABLE_KUBECONFIG
 
 
 def given(*arguments: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def flags(*arguments: str) -> dict[str, Any]:
             ["--allow-metric-labels=m,l=a,b"], "allow-metric-labels", (("m,l", "a,b"),), id="one-pair-with-commas"
         ),
         pytest.param(
-            ["--leader-elect-retry-period=1m30s"], "leader-elect-retry-period", Duration.of_seconds(90), id="duration"
+            ["--leader-elect-retry-period=1m30s"], "leader-elect-retry-period", GoDuration.of_seconds(90), id="duration"
         ),
     ],
 )
@@ -136,17 +136,17 @@ def test_the_server_gets_every_flag_of_its_own() -> None:
     serving = options.serving
     assert (serving.bind_address, serving.secure_port, serving.client_ca_file) == ("127.0.0.1", 0, "/ca")
     assert serving.authorization_always_allow_paths == ("/healthz", "/metrics")
-    assert serving.told["bind-address"] == "127.0.0.1"
-    assert serving.told["authorization-always-allow-paths"] == "[/healthz,/metrics]"
+    assert serving.flag_texts["bind-address"] == "127.0.0.1"
+    assert serving.flag_texts["authorization-always-allow-paths"] == "[/healthz,/metrics]"
     assert not serving.features.enabled("SchedulerPopFromBackoffQ")
-    assert options.max_parked == Duration.of_seconds(60)
+    assert options.max_in_unschedulable_pods == GoDuration.of_seconds(60)
 
 
 def test_without_flags_the_server_has_its_defaults() -> None:
     assert isinstance(command, GoCommand)
     serving = process_options(flags(), command.texts(given()), None).serving
-    assert serving == ServingFlags(told=serving.told)
-    assert set(serving.told) == {flag.name for flag in FLAGS}
+    assert serving == ServingFlags(flag_texts=serving.flag_texts)
+    assert set(serving.flag_texts) == {flag.name for flag in KUBE_SCHEDULER_FLAGS}
 
 
 def configuration(**settings: str) -> Configuration:
@@ -157,7 +157,7 @@ def configuration(**settings: str) -> Configuration:
 
 
 def test_flags_about_the_election_win_over_the_file() -> None:
-    found = with_flags(
+    found = apply_flags(
         configuration(leaderElection="{leaderElect: true, resourceName: mine}"),
         flags("--leader-elect=false", "--leader-elect-resource-namespace=here"),
         alone=False,
@@ -167,8 +167,8 @@ def test_flags_about_the_election_win_over_the_file() -> None:
 
 def test_flags_about_the_connection_count_without_a_file_only() -> None:
     some = flags("--kube-api-qps=7", "--kube-api-burst=8", "--kubeconfig=/k", "--profiling=false")
-    alone = with_flags(configuration(), some, alone=True)
-    beside = with_flags(configuration(clientConnection="{qps: 3}"), some, alone=False)
+    alone = apply_flags(configuration(), some, alone=True)
+    beside = apply_flags(configuration(clientConnection="{qps: 3}"), some, alone=False)
     connection = alone.client_connection
     assert (connection.qps, connection.burst, connection.kubeconfig) == (7.0, 8, "/k")
     assert (alone.enable_profiling, beside.enable_profiling) == (False, True)
@@ -184,7 +184,7 @@ def test_flags_about_the_connection_count_without_a_file_only() -> None:
 )
 def test_flags_that_make_the_configuration_wrong(arguments: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        with_flags(configuration(), flags(*arguments), alone=True)
+        apply_flags(configuration(), flags(*arguments), alone=True)
 
 
 def run(*arguments: str, verb: click.Command = command) -> None:
@@ -194,7 +194,7 @@ def run(*arguments: str, verb: click.Command = command) -> None:
 @pytest.mark.parametrize("verb", [command, both_engines], ids=["scheduler", "run"])
 def test_the_configuration_in_force_is_written_and_can_be_read(tmp_path: Path, verb: click.Command) -> None:
     kubeconfig, written = tmp_path / "config", tmp_path / "written.yaml"
-    kubeconfig.write_text(NOWHERE)
+    kubeconfig.write_text(UNREACHABLE_KUBECONFIG)
     run("--kubeconfig", str(kubeconfig), "--leader-elect=false", "--write-config-to", str(written), verb=verb)
     text = written.read_text()
     found = load(text, args_kinds=default_plugins().args_kinds)
@@ -218,7 +218,7 @@ def test_a_gate_that_nobody_knows_is_warned_of(gates: str, told: str, caplog: py
     options = process_options(flags("--feature-gates", gates), {}, None)
     expected = [f"feature gate {told.format('is not known here and turns nothing')}"] if told else []
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == expected
-    assert options.serving.features.given
+    assert options.serving.features.set_gates
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ from typing import cast
 import pytest
 from rich.console import Console
 
-from bayplan.cli.cluster_monitor import ClusterView, NodeUse, Waiting
+from bayplan.cli.cluster_monitor import ClusterMonitor, NodeRequests, PendingCounts
 from bayplan.cli.commands.objects.top import (
-    gauge,
-    ordered,
-    picture,
-    told,
+    as_data,
+    render_screen,
+    sort_nodes,
+    usage_bar,
 )
 from bayplan.cli.demo import workloads
-from bayplan.cli.demo.scenario import reasons
+from bayplan.cli.demo.scenario import split_reasons
 from bayplan.cli.demo.screen import Screen
-from bayplan.cli.output.terminal import Grid, cell_text
+from bayplan.cli.output.terminal import TablePrinter, cell_text
 from bayplan.controllers import NodePool, nodes_of
 from bayplan.objects.core import Container, ResourceRequirements
 from bayplan.testing import make_pod
@@ -36,7 +36,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> str:
-    Grid(["name", "status", "note"]).show(ROWS)
+    TablePrinter(["name", "status", "note"]).show(ROWS)
     return capsys.readouterr().out
 
 
@@ -77,11 +77,12 @@ def test_the_demo_draws_where_there_is_room_and_nobody_minds(
     for name, value in settings.items():
         terminal.setenv(name, value)
     view = cast(
-        ClusterView, SimpleNamespace(nodes={}, placements=0, placed=[], waiting=Waiting, decisions_a_second=float)
+        ClusterMonitor,
+        SimpleNamespace(nodes={}, placements=0, placed=[], waiting=PendingCounts, decisions_a_second=float),
     )
     with Screen(view) as screen:
-        screen.step("a step")
-        screen.say("a word")
+        screen.print_step("a step")
+        screen.print_line("a word")
     assert screen.watched is drawn
     assert ("\x1b" in capsys.readouterr().out) is drawn
 
@@ -97,7 +98,7 @@ def test_a_narrow_terminal_folds_and_keeps_names(
 
 
 def test_rows_that_come_later_keep_to_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    grid = Grid(["name", "status", "note"])
+    grid = TablePrinter(["name", "status", "note"])
     grid.show(ROWS)
     capsys.readouterr()
     grid.show([["a", "Running", "b"]])
@@ -111,43 +112,48 @@ def test_cells(cell: object, text: str) -> None:
 
 def test_the_fullest_nodes_come_first() -> None:
     nodes = [
-        NodeUse("b", offered={"cpu": 10}, used={"cpu": 5}),
-        NodeUse("a", offered={"cpu": 10}),
-        NodeUse("c", pods=3),
+        NodeRequests("b", allocatable={"cpu": 10}, requested={"cpu": 5}),
+        NodeRequests("a", allocatable={"cpu": 10}),
+        NodeRequests("c", pods=3),
     ]
-    assert [each.name for each in ordered(nodes, "cpu")] == ["b", "a", "c"]
-    assert [each.name for each in ordered(nodes, "pods")] == ["c", "a", "b"]
-    assert [each.name for each in ordered(nodes, "name")] == ["a", "b", "c"]
-    assert gauge(0.5, 4).plain == "██░░"
-    assert gauge(2.0, 4).plain == "████"
+    assert [each.name for each in sort_nodes(nodes, "cpu")] == ["b", "a", "c"]
+    assert [each.name for each in sort_nodes(nodes, "pods")] == ["c", "a", "b"]
+    assert [each.name for each in sort_nodes(nodes, "name")] == ["a", "b", "c"]
+    assert usage_bar(0.5, 4).plain == "██░░"
+    assert usage_bar(2.0, 4).plain == "████"
 
 
 def test_a_node_counts_what_its_pods_ask_for() -> None:
-    node = NodeUse("a", offered={"cpu": 4000})
+    node = NodeRequests("a", allocatable={"cpu": 4000})
     requests = ResourceRequirements(requests={"cpu": "500m", "example.com/gpu": "2"})
     web = make_pod(containers=[Container(name="web", resources=requests)])
     for _ in range(2):
         node.add(web, 1)
-    assert (node.pods, node.used["cpu"], node.used["example.com/gpu"], node.share("cpu")) == (2, 1000, 4, 0.25)
+    assert (node.pods, node.requested["cpu"], node.requested["example.com/gpu"], node.share("cpu")) == (
+        2,
+        1000,
+        4,
+        0.25,
+    )
     node.add(web, -1)
-    assert (node.pods, node.used["cpu"], node.used["example.com/gpu"]) == (1, 500, 2)
+    assert (node.pods, node.requested["cpu"], node.requested["example.com/gpu"]) == (1, 500, 2)
     assert node.share("memory") == 0.0
 
 
-def view_of(*nodes: NodeUse) -> ClusterView:
+def view_of(*nodes: NodeRequests) -> ClusterMonitor:
     known = {node.name: node for node in nodes}
-    return cast(ClusterView, SimpleNamespace(nodes=known, waiting=Waiting, decisions_a_second=float))
+    return cast(ClusterMonitor, SimpleNamespace(nodes=known, waiting=PendingCounts, decisions_a_second=float))
 
 
-def machine(name: str, *, ready: bool = True, cordoned: bool = False, **devices: int) -> NodeUse:
+def machine(name: str, *, ready: bool = True, cordoned: bool = False, **devices: int) -> NodeRequests:
     offered = {"cpu": 8000, "memory": 1 << 34, "pods": 110} | {f"example.com/{each}": 8 for each in devices}
     used = {"cpu": 500} | {f"example.com/{each}": used for each, used in devices.items()}
-    return NodeUse(name, "z", ready, cordoned, known=True, offered=offered, used=used, pods=2)
+    return NodeRequests(name, "z", ready, cordoned, has_object=True, allocatable=offered, requested=used, pods=2)
 
 
-def drawn(console: Console, *nodes: NodeUse) -> list[str]:
+def drawn(console: Console, *nodes: NodeRequests) -> list[str]:
     with console.capture() as picture_of:
-        console.print(picture(view_of(*nodes), "name", console, rows=None))
+        console.print(render_screen(view_of(*nodes), "name", console, rows=None))
     return [line.rstrip() for line in picture_of.get().splitlines()]
 
 
@@ -183,12 +189,12 @@ def test_top_has_as_many_devices_as_fit() -> None:
 
 def test_devices_of_one_name_keep_their_domains() -> None:
     node = machine("a", gpu=2)
-    node.offered["other.com/gpu"] = 4
+    node.allocatable["other.com/gpu"] = 4
     assert drawn(Console(width=140), node)[3].split()[-2:] == ["EXAMPLE.COM/GPU", "OTHER.COM/GPU"]
 
 
 def test_top_for_programs() -> None:
-    found = told(view_of(machine("a", cordoned=True, gpu=3)), "name")
+    found = as_data(view_of(machine("a", cordoned=True, gpu=3)), "name")
     (node,) = found["nodes"]
     assert (node["name"], node["ready"], node["unschedulable"]) == ("a", True, True)
     assert node["resources"] == {
@@ -206,7 +212,7 @@ def test_reasons_stand_one_by_one() -> None:
         "33 node(s) didn't match Pod's node affinity/selector. "
         "preemption: 0/50 nodes are available: 50 Preemption is not helpful for scheduling."
     )
-    assert reasons(message) == [
+    assert split_reasons(message) == [
         "0/50 nodes are available",
         "  17 Insufficient nvidia.com/gpu",
         "  33 node(s) didn't match Pod's node affinity/selector",

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from bayplan.client.auth.connection_config import Target
-from bayplan.client.auth.credentials import REREAD_S
+from bayplan.client.auth.connection_config import ConnectionConfig
+from bayplan.client.auth.credentials import RELOAD_S
 from bayplan.client.auth.kubeconfig import EnvVar, ExecConfig
 from bayplan.client.auth.secret import Secret
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, KubeconfigError, Unauthorized, Unreachable
 from support.fakes.certificates import Authority, Pair, server_context
-from support.fakes.http_server import Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop
+from support.fakes.http_server import FakeHttpServer, Reply, Request, status
+from support.harness.async_tests import async_test
 
 SECRET = "s3cr3t-t0k3n"
 V1 = "client.authentication.k8s.io/v1"
@@ -37,45 +37,48 @@ async def seen(client: Any) -> str:
     return str(json.loads(answer.body)["authorization"])
 
 
-@on_loop
+@async_test
 async def test_a_token_goes_with_every_request() -> None:
-    async with WireServer(whoami) as server, server.client(target=server.target(token=Secret(SECRET))) as client:
+    async with FakeHttpServer(whoami) as server, server.client(target=server.target(token=Secret(SECRET))) as client:
         assert await seen(client) == f"Bearer {SECRET}"
 
 
-@on_loop
+@async_test
 async def test_name_and_password_are_basic() -> None:
-    async with WireServer(whoami) as server:
+    async with FakeHttpServer(whoami) as server:
         target = server.target(username="u", password=Secret("p"))
         async with server.client(target=target) as client:
             assert await seen(client) == "Basic dTpw"
 
 
-@on_loop
+@async_test
 async def test_impersonation_goes_with_every_request() -> None:
-    async with WireServer(whoami) as server:
+    async with FakeHttpServer(whoami) as server:
         target = server.target(impersonate=(("Impersonate-User", "jane"), ("Impersonate-Group", "a")))
         async with server.client(target=target) as client:
             await seen(client)
             assert server.requests[0].headers["impersonate-user"] == "jane"
 
 
-@on_loop
+@async_test
 async def test_a_token_file_is_read_again_after_a_while(tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "token"
     path.write_text("first\n")
-    async with WireServer(whoami) as server, server.client(clock, target=server.target(token_file=str(path))) as client:
+    async with (
+        FakeHttpServer(whoami) as server,
+        server.client(clock, target=server.target(token_file=str(path))) as client,
+    ):
         assert await seen(client) == "Bearer first"
         path.write_text("second\n")
         assert await seen(client) == "Bearer first"
-        clock.advance(REREAD_S)
+        clock.advance(RELOAD_S)
         assert await seen(client) == "Bearer second"
         path.unlink()
-        clock.advance(REREAD_S)
+        clock.advance(RELOAD_S)
         assert await seen(client) == "Bearer second"  # better an old token than none
 
 
-@on_loop
+@async_test
 async def test_a_token_file_is_read_again_when_the_server_refuses(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")
@@ -83,7 +86,7 @@ async def test_a_token_file_is_read_again_when_the_server_refuses(tmp_path: Path
     def strict(request: Request) -> Reply:
         return whoami(request) if request.headers["authorization"] == "Bearer second" else status(401, "Unauthorized")
 
-    async with WireServer(strict) as server, server.client(target=server.target(token_file=str(path))) as client:
+    async with FakeHttpServer(strict) as server, server.client(target=server.target(token_file=str(path))) as client:
         with pytest.raises(Unauthorized):
             await seen(client)
         assert len(server.requests) == 1  # the file says the same: asking again cannot help
@@ -100,12 +103,12 @@ async def test_a_token_file_is_read_again_when_the_server_refuses(tmp_path: Path
         pytest.param(f"{SECRET}\u00e9", "one line", id="not-ascii"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_bad_token_file_is_told(tmp_path: Path, content: str | None, words: str) -> None:
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
-    async with WireServer(whoami) as server, server.client(target=server.target(token_file=str(path))) as client:
+    async with FakeHttpServer(whoami) as server, server.client(target=server.target(token_file=str(path))) as client:
         with pytest.raises(KubeconfigError, match=words) as caught:
             await seen(client)
         assert str(path) in str(caught.value)
@@ -146,13 +149,13 @@ def by_program(path: Path, version: str = V1, **more: Any) -> ExecConfig:
 
 
 @pytest.mark.parametrize("version", [V1, "client.authentication.k8s.io/v1beta1"])
-@on_loop
+@async_test
 async def test_a_program_is_asked_once_and_told_about_us(tmp_path: Path, version: str) -> None:
     path = printing(tmp_path, credential("from-program", version))
     program = by_program(
         path, version, args=(Secret("--x"),), env=(EnvVar("EXTRA", Secret("1")),), provide_cluster_info=True
     )
-    async with WireServer(whoami) as server:
+    async with FakeHttpServer(whoami) as server:
         target = server.target(exec=program, exec_config={"audience": "me"}, ca_data=b"CA")
         async with server.client(target=target) as client:
             answers = await asyncio.gather(*(seen(client) for _ in range(4)))
@@ -169,13 +172,13 @@ async def test_a_program_is_asked_once_and_told_about_us(tmp_path: Path, version
         }
 
 
-@on_loop
+@async_test
 async def test_a_program_is_asked_again_when_its_answer_expires(tmp_path: Path) -> None:
     clock = ManualClock()
     expires = (clock.now() + timedelta(hours=1)).isoformat()
     path = printing(tmp_path, credential("one", expirationTimestamp=expires), credential("two"))
     async with (
-        WireServer(whoami) as server,
+        FakeHttpServer(whoami) as server,
         server.client(clock, target=server.target(exec=by_program(path))) as client,
     ):
         assert await seen(client) == "Bearer one"
@@ -186,14 +189,14 @@ async def test_a_program_is_asked_again_when_its_answer_expires(tmp_path: Path) 
         assert calls(tmp_path) == 2
 
 
-@on_loop
+@async_test
 async def test_a_program_is_asked_again_when_the_server_refuses(tmp_path: Path) -> None:
     path = printing(tmp_path, credential("stale"), credential("good"))
 
     def strict(request: Request) -> Reply:
         return whoami(request) if request.headers["authorization"] == "Bearer good" else status(401, "Unauthorized")
 
-    async with WireServer(strict) as server, server.client(target=server.target(exec=by_program(path))) as client:
+    async with FakeHttpServer(strict) as server, server.client(target=server.target(exec=by_program(path))) as client:
         assert await seen(client) == "Bearer good"
         assert server.connections == 2  # the first was made by somebody whom the server no longer knows
 
@@ -212,14 +215,14 @@ async def test_a_program_is_asked_again_when_the_server_refuses(tmp_path: Path) 
         pytest.param(credential(clientKeyData=SECRET, clientCertificateData=SECRET), 0, "cannot be used", id="no-pem"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_program_that_fails_is_named_and_not_quoted(
     tmp_path: Path, answer: dict[str, Any] | str, code: int, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     path = printing(tmp_path, answer, code=code)
     authority = Authority()
-    async with WireServer(whoami, tls=server_context(tmp_path, authority.server("127.0.0.1"))) as server:
+    async with FakeHttpServer(whoami, tls=server_context(tmp_path, authority.server("127.0.0.1"))) as server:
         target = server.target(exec=by_program(path), ca_data=authority.certificate.encode())
         async with server.client(target=target) as client:
             with pytest.raises(KubeconfigError, match=words) as caught:
@@ -228,19 +231,19 @@ async def test_a_program_that_fails_is_named_and_not_quoted(
     assert SECRET not in str(caught.value) + caplog.text
 
 
-@on_loop
+@async_test
 async def test_a_program_that_is_missing_is_told_with_its_hint(tmp_path: Path) -> None:
     program = by_program(tmp_path / "absent", install_hint="install absent from example.com")
-    async with WireServer(whoami) as server, server.client(target=server.target(exec=program)) as client:
+    async with FakeHttpServer(whoami) as server, server.client(target=server.target(exec=program)) as client:
         with pytest.raises(KubeconfigError, match=r"absent.*No such file.*install absent from"):
             await seen(client)
 
 
-@on_loop
+@async_test
 async def test_who_cannot_say_who_it_is_asks_nothing_and_may_try_again(tmp_path: Path) -> None:
     """To whoever runs it is as if nobody answered; whoever starts does not wait for it."""
     path = printing(tmp_path, {"kind": "Nonsense"})
-    async with WireServer(whoami) as server, server.client(target=server.target(exec=by_program(path))) as client:
+    async with FakeHttpServer(whoami) as server, server.client(target=server.target(exec=by_program(path))) as client:
         with pytest.raises(Unreachable, match="did not print an ExecCredential") as asked:
             await seen(client)
         assert calls(tmp_path) == 1, "not twice for one request"
@@ -250,7 +253,7 @@ async def test_who_cannot_say_who_it_is_asks_nothing_and_may_try_again(tmp_path:
         assert not asked.value.sent
         assert not watched.value.sent
         with pytest.raises(KubeconfigError, match="did not print an ExecCredential"):
-            await client.reach()
+            await client.wait_for_server()
         assert server.requests == []
 
 
@@ -259,16 +262,16 @@ def authority() -> Authority:
     return Authority()
 
 
-async def reaches(server: WireServer, **fields: Any) -> bool:
+async def reaches(server: FakeHttpServer, **fields: Any) -> bool:
     async with server.client(target=server.target(**fields)) as client:
         await client.transport.request("GET", "/x")
     return True
 
 
-@on_loop
+@async_test
 async def test_the_server_is_known_by_its_authority(tmp_path: Path, authority: Authority) -> None:
     trusted = {"ca_data": authority.certificate.encode()}
-    async with WireServer(whoami, tls=server_context(tmp_path, authority.server("127.0.0.1"))) as server:
+    async with FakeHttpServer(whoami, tls=server_context(tmp_path, authority.server("127.0.0.1"))) as server:
         assert await reaches(server, **trusted)
         assert await reaches(server, verify=False)
         for fields in ({}, {"ca_data": Authority().certificate.encode()}):
@@ -276,20 +279,20 @@ async def test_the_server_is_known_by_its_authority(tmp_path: Path, authority: A
                 await reaches(server, **fields)
 
 
-@on_loop
+@async_test
 async def test_the_server_may_be_known_by_another_name(tmp_path: Path, authority: Authority) -> None:
     trusted = {"ca_data": authority.certificate.encode()}
-    async with WireServer(whoami, tls=server_context(tmp_path, authority.server("kube.example"))) as server:
+    async with FakeHttpServer(whoami, tls=server_context(tmp_path, authority.server("kube.example"))) as server:
         assert await reaches(server, **trusted, server_name="kube.example")
         with pytest.raises(Unreachable, match="not trusted"):
             await reaches(server, **trusted)
 
 
-@on_loop
+@async_test
 async def test_tls_is_12_at_least_and_13_on_demand(tmp_path: Path, authority: Authority) -> None:
     context = server_context(tmp_path, authority.server("127.0.0.1"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with WireServer(whoami, tls=context) as server:
+    async with FakeHttpServer(whoami, tls=context) as server:
         target = server.target(ca_data=authority.certificate.encode())
         async with server.client(target=target) as client:
             await client.transport.request("GET", "/x")
@@ -301,7 +304,7 @@ async def test_tls_is_12_at_least_and_13_on_demand(tmp_path: Path, authority: Au
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "files"])
-@on_loop
+@async_test
 async def test_a_client_certificate_says_who_we_are(tmp_path: Path, authority: Authority, inline: bool) -> None:
     me = authority.user("me", "group")
     (tmp_path / "me.crt").write_text(me.certificate)
@@ -309,13 +312,13 @@ async def test_a_client_certificate_says_who_we_are(tmp_path: Path, authority: A
     files = {"cert_file": str(tmp_path / "me.crt"), "key_file": str(tmp_path / "me.key")}
     data = {"cert_data": me.certificate.encode(), "key_data": Secret(me.key)}
     context = server_context(tmp_path, authority.server("127.0.0.1"), authority.certificate)
-    async with WireServer(whoami, tls=context) as server:
+    async with FakeHttpServer(whoami, tls=context) as server:
         assert await reaches(server, ca_data=authority.certificate.encode(), **(data if inline else files))
         with pytest.raises(Unreachable):
             await reaches(server, ca_data=authority.certificate.encode())
 
 
-@on_loop
+@async_test
 async def test_certificate_files_are_read_again_when_they_change(tmp_path: Path, authority: Authority) -> None:
     other = Authority("other")
     context = server_context(tmp_path, authority.server("127.0.0.1"), authority.certificate)
@@ -326,7 +329,7 @@ async def test_certificate_files_are_read_again_when_they_change(tmp_path: Path,
         key.write_text(pair.key)
 
     install(other.user("stranger"))
-    async with WireServer(whoami, tls=context) as server:
+    async with FakeHttpServer(whoami, tls=context) as server:
         target = server.target(ca_data=authority.certificate.encode(), cert_file=str(cert), key_file=str(key))
         async with server.client(target=target) as client:
             with pytest.raises(Unreachable):
@@ -335,20 +338,20 @@ async def test_certificate_files_are_read_again_when_they_change(tmp_path: Path,
             await client.transport.request("GET", "/x")
 
 
-@on_loop
+@async_test
 async def test_a_program_may_print_a_certificate(tmp_path: Path, authority: Authority) -> None:
     me = authority.user("me")
     path = printing(tmp_path, credential(clientCertificateData=me.certificate, clientKeyData=me.key))
     context = server_context(tmp_path, authority.server("127.0.0.1"), authority.certificate)
-    async with WireServer(whoami, tls=context) as server:
+    async with FakeHttpServer(whoami, tls=context) as server:
         assert await reaches(server, ca_data=authority.certificate.encode(), exec=by_program(path))
 
 
-@on_loop
+@async_test
 async def test_nothing_secret_reaches_a_log_or_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     texts = []
-    async with WireServer(lambda _: status(403, "Forbidden", "no")) as server:
+    async with FakeHttpServer(lambda _: status(403, "Forbidden", "no")) as server:
         for fields in (
             {"token": Secret(SECRET)},
             {"username": "u", "password": Secret(SECRET)},
@@ -358,7 +361,7 @@ async def test_nothing_secret_reaches_a_log_or_an_error(tmp_path: Path, caplog: 
                 with pytest.raises(BayplanError) as caught:
                     await client.transport.request("POST", "/x", b"{}")
                 texts.append(repr(caught.value))
-    async with WireServer(lambda _: Reply(raw=b"HTTP/1.1 junk\r\n\r\n")) as server:
+    async with FakeHttpServer(lambda _: Reply(raw=b"HTTP/1.1 junk\r\n\r\n")) as server:
         target = server.target(token=Secret(SECRET))
         async with server.client(target=target) as client:
             with pytest.raises(Unreachable) as lost:
@@ -368,4 +371,4 @@ async def test_nothing_secret_reaches_a_log_or_an_error(tmp_path: Path, caplog: 
 
 
 def test_a_target_compares_by_what_it_says() -> None:
-    assert Target(server="https://x", origin="a") == Target(server="https://x", origin="b")
+    assert ConnectionConfig(server="https://x", origin="a") == ConnectionConfig(server="https://x", origin="b")

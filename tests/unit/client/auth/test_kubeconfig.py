@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.client.auth.connection_config import Target, find_target, in_cluster
-from bayplan.client.auth.kubeconfig import merged, read_kubeconfig
+from bayplan.client.auth.connection_config import ConnectionConfig, in_cluster_config, load_connection_config
+from bayplan.client.auth.kubeconfig import load_merged, read_kubeconfig
 from bayplan.errors import KubeconfigError
 
 SECRET = "s3cr3t-t0k3n"
@@ -37,8 +37,8 @@ def written(folder: Path, content: Any, name: str = "config") -> Path:
     return path
 
 
-def found(path: Path, **more: Any) -> Target:
-    return find_target(path, env={}, **more)
+def found(path: Path, **more: Any) -> ConnectionConfig:
+    return load_connection_config(path, env={}, **more)
 
 
 def b64(text: str) -> str:
@@ -150,20 +150,20 @@ def test_of_two_files_the_first_counts_entry_by_entry(tmp_path: Path) -> None:
     second = config({"username": "u", "password": "p"}, {"server": "https://second", "proxy-url": "http://p"})
     second["users"].append({"name": "extra", "user": {"token": "x"}})
     paths = [written(tmp_path, first, "a"), tmp_path / "missing", written(tmp_path, second, "b")]
-    target = find_target(env={"KUBECONFIG": os.pathsep.join(map(str, [*paths, paths[0]]))})
+    target = load_connection_config(env={"KUBECONFIG": os.pathsep.join(map(str, [*paths, paths[0]]))})
     assert target.server == "https://first:443"
     assert (target.token.reveal(), target.username, target.proxy) == ("first", "", "")  # entries are not mixed
-    assert set(merged(paths).users) == {"one", "extra"}
+    assert set(load_merged(paths).users) == {"one", "extra"}
     both = [written(tmp_path, first | {"current-context": "ours"}, "a"), paths[2]]
-    assert merged(both).current_context == "ours"
-    assert merged(reversed(both)).current_context == "one"
-    assert merged(paths).origin("users", "extra").startswith(str(paths[2]))
+    assert load_merged(both).current_context == "ours"
+    assert load_merged(reversed(both)).current_context == "one"
+    assert load_merged(paths).origin("users", "extra").startswith(str(paths[2]))
 
 
 def test_the_home_folder_is_the_last_file(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     written(tmp_path / ".kube", config())
-    assert find_target(env={"HOME": str(tmp_path)}).token.reveal() == SECRET
+    assert load_connection_config(env={"HOME": str(tmp_path)}).token.reveal() == SECRET
 
 
 def service_account(folder: Path) -> Path:
@@ -176,27 +176,27 @@ IN_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "44
 
 
 def test_a_pod_finds_its_service_account(tmp_path: Path) -> None:
-    target = find_target(env=IN_POD, service_account=service_account(tmp_path))
+    target = load_connection_config(env=IN_POD, service_account=service_account(tmp_path))
     assert (target.server, target.namespace) == ("https://10.96.0.1:443", "kube-system")
     assert target.token_file == str(tmp_path / "token")
     assert target.authority() == b"CA"
 
 
 def test_addresses_of_version_6_get_their_brackets(tmp_path: Path) -> None:
-    inside = in_cluster({**IN_POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}, service_account(tmp_path))
+    inside = in_cluster_config({**IN_POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}, service_account(tmp_path))
     assert inside is not None
     assert inside.server == "https://[fd00::1]:443"
 
 
 def test_a_kubeconfig_beats_the_service_account(tmp_path: Path) -> None:
     env = IN_POD | {"KUBECONFIG": str(written(tmp_path, config()))}
-    assert find_target(env=env, service_account=service_account(tmp_path)).token.reveal() == SECRET
+    assert load_connection_config(env=env, service_account=service_account(tmp_path)).token.reveal() == SECRET
 
 
 def test_the_address_can_be_replaced(tmp_path: Path) -> None:
     target = found(written(tmp_path, config()), server="https://other:1")
     assert (target.server, target.token.reveal()) == ("https://other:1", SECRET)
-    assert find_target(env={}, server="localhost:8080").server == "http://localhost:8080"
+    assert load_connection_config(env={}, server="localhost:8080").server == "http://localhost:8080"
 
 
 def without(tree: dict[str, Any], key: str) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 
 def test_without_anything_the_remedy_is_told() -> None:
     with pytest.raises(KubeconfigError, match="name a kubeconfig"):
-        find_target(env={})
+        load_connection_config(env={})
 
 
 def test_no_secret_shows_in_a_repr(tmp_path: Path) -> None:

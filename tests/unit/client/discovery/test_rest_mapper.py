@@ -7,19 +7,21 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import Catalogue, NamedKind, Resource, UnknownKind, read_catalogue
+from bayplan.client import GroupVersionResource, KindMapping, NoKindMatch, RestMapper, discover_rest_mapper
 from bayplan.errors import ApiError, UsageError
-from support.fakes.http_server import Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.fakes.http_server import FakeHttpServer, Reply, Request, status
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 
-PODS = NamedKind(Resource("", "v1", "pods"), "Pod", "pod", ("po",), ("all",), ("list",))
-EVENTS = NamedKind(Resource("", "v1", "events"), "Event", "event", ("ev",), (), ("list",))
-NEW_EVENTS = NamedKind(Resource("events.k8s.io", "v1", "events"), "Event", "event", ("ev",), (), ("list",))
-DEPLOYMENTS = NamedKind(
-    Resource("apps", "v1", "deployments"), "Deployment", "deployment", ("deploy",), ("all",), ("list",)
+PODS = KindMapping(GroupVersionResource("", "v1", "pods"), "Pod", "pod", ("po",), ("all",), ("list",))
+EVENTS = KindMapping(GroupVersionResource("", "v1", "events"), "Event", "event", ("ev",), (), ("list",))
+NEW_EVENTS = KindMapping(
+    GroupVersionResource("events.k8s.io", "v1", "events"), "Event", "event", ("ev",), (), ("list",)
 )
-KNOWN = Catalogue((PODS, EVENTS, DEPLOYMENTS, NEW_EVENTS))
+DEPLOYMENTS = KindMapping(
+    GroupVersionResource("apps", "v1", "deployments"), "Deployment", "deployment", ("deploy",), ("all",), ("list",)
+)
+KNOWN = RestMapper((PODS, EVENTS, DEPLOYMENTS, NEW_EVENTS))
 
 
 @pytest.mark.parametrize(
@@ -35,25 +37,25 @@ KNOWN = Catalogue((PODS, EVENTS, DEPLOYMENTS, NEW_EVENTS))
         pytest.param("all", [PODS, DEPLOYMENTS], id="category"),
     ],
 )
-def test_words(word: str, meant: list[NamedKind]) -> None:
-    assert KNOWN.meant(word) == meant
+def test_words(word: str, meant: list[KindMapping]) -> None:
+    assert KNOWN.matching_kinds(word) == meant
 
 
 def test_words_that_mean_nothing_or_too_much() -> None:
-    with pytest.raises(UnknownKind, match='no kind "deploi"; did you mean deploy'):
-        KNOWN.meant("deploi")
-    with pytest.raises(UnknownKind, match=r'no kind "deployments\.batch"'):
-        KNOWN.meant("deployments.batch")
+    with pytest.raises(NoKindMatch, match='no kind "deploi"; did you mean deploy'):
+        KNOWN.matching_kinds("deploi")
+    with pytest.raises(NoKindMatch, match=r'no kind "deployments\.batch"'):
+        KNOWN.matching_kinds("deployments.batch")
     with pytest.raises(UsageError, match='"all" is several kinds'):
-        KNOWN.one("all")
+        KNOWN.find_kind("all")
 
 
 def test_manifests_are_of_the_version_that_they_say() -> None:
-    found = KNOWN.of_manifest("apps/v1beta1", "Deployment")
+    found = KNOWN.kind_of_manifest("apps/v1beta1", "Deployment")
     assert found is not None
     assert found.resource.api_version == "apps/v1beta1"
-    assert found.called("web") == "deployment.apps/web"
-    assert KNOWN.of_manifest("apps/v1", "Pod") is None
+    assert found.matches_name("web") == "deployment.apps/web"
+    assert KNOWN.kind_of_manifest("apps/v1", "Pod") is None
 
 
 def plain(request: Request) -> Reply:
@@ -74,7 +76,7 @@ def plain(request: Request) -> Reply:
     return Reply(200, found) if found is not None else status(503, "ServiceUnavailable", "away")
 
 
-def _listed(kind: NamedKind) -> dict[str, Any]:
+def _listed(kind: KindMapping) -> dict[str, Any]:
     return {
         "name": kind.resource.plural,
         "kind": kind.kind,
@@ -86,24 +88,24 @@ def _listed(kind: NamedKind) -> dict[str, Any]:
     }
 
 
-@on_loop
+@async_test
 async def test_a_server_that_is_asked_group_by_group() -> None:
-    async with WireServer(plain) as server, server.client() as client:
-        assert list(await read_catalogue(client.transport)) == [PODS, DEPLOYMENTS]
+    async with FakeHttpServer(plain) as server, server.client() as client:
+        assert list(await discover_rest_mapper(client.transport)) == [PODS, DEPLOYMENTS]
 
 
-@on_loop
+@async_test
 async def test_a_server_that_tells_all_at_once(tmp_path: Path) -> None:
-    async with served(tmp_path) as outside, outside.client() as client:
-        found = await read_catalogue(client.transport)
-        assert found.one("po").resource == Resource("", "v1", "pods")
-        assert found.one("deploy").resource.api_version == "apps/v1"
-        assert not found.one("nodes").resource.namespaced
-        assert {"pods", "deployments", "services"} <= {each.resource.plural for each in found.meant("all")}
+    async with run_embedded_cluster(tmp_path) as outside, outside.client() as client:
+        found = await discover_rest_mapper(client.transport)
+        assert found.find_kind("po").resource == GroupVersionResource("", "v1", "pods")
+        assert found.find_kind("deploy").resource.api_version == "apps/v1"
+        assert not found.find_kind("nodes").resource.namespaced
+        assert {"pods", "deployments", "services"} <= {each.resource.plural for each in found.matching_kinds("all")}
 
 
-@on_loop
+@async_test
 async def test_somebody_else_answers() -> None:
-    async with WireServer(lambda _: Reply(200, "hello")) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: Reply(200, "hello")) as server, server.client() as client:
         with pytest.raises(ApiError, match="did not answer as an API server does"):
-            await read_catalogue(client.transport)
+            await discover_rest_mapper(client.transport)

@@ -17,8 +17,8 @@ from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano.types import Queue
 from bayplan.objects.workloads import ReplicaSet
 from support.fakes.certificates import Authority, server_context
-from support.fakes.http_server import Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop, until
+from support.fakes.http_server import FakeHttpServer, Reply, Request, status
+from support.harness.async_tests import async_test, wait_until
 
 
 def server_of(offers: dict[str, list[str]]) -> Any:
@@ -45,9 +45,9 @@ def server_of(offers: dict[str, list[str]]) -> Any:
 CORE = {"v1": ["pods", "pods/binding", "nodes", "events"]}
 
 
-@on_loop
+@async_test
 async def test_kinds_that_are_missing_are_named() -> None:
-    async with WireServer(server_of(CORE)) as server, server.client() as client:
+    async with FakeHttpServer(server_of(CORE)) as server, server.client() as client:
         offered = await client.discover()
         assert offered.server_version == "v1.36.4"
         pods = offered.get(kind_of(Pod))
@@ -66,54 +66,54 @@ async def test_kinds_that_are_missing_are_named() -> None:
         (["v1alpha3"], None),
     ],
 )
-@on_loop
+@async_test
 async def test_devices_are_read_at_the_best_version(versions: list[str], chosen: str | None) -> None:
     offers = CORE | {f"resource.k8s.io/{version}": ["resourceclaims"] for version in versions}
-    async with WireServer(server_of(offers)) as server, server.client() as client:
+    async with FakeHttpServer(server_of(offers)) as server, server.client() as client:
         found = (await client.discover()).get(kind_of(ResourceClaim))
         assert (found.version if found else None) == chosen
 
 
-@on_loop
+@async_test
 async def test_a_version_without_the_kind_is_passed_over() -> None:
     offers = CORE | {"resource.k8s.io/v1": ["deviceclasses"], "resource.k8s.io/v1beta1": ["resourceclaims"]}
-    async with WireServer(server_of(offers)) as server, server.client() as client:
+    async with FakeHttpServer(server_of(offers)) as server, server.client() as client:
         found = (await client.discover()).get(kind_of(ResourceClaim))
         assert found is not None
         assert found.version == "v1beta1"
 
 
-@on_loop
+@async_test
 async def test_what_is_only_written_can_be_asked_for() -> None:
-    async with WireServer(server_of(CORE | {"events.k8s.io/v1": ["events"]})) as server, server.client() as client:
+    async with FakeHttpServer(server_of(CORE | {"events.k8s.io/v1": ["events"]})) as server, server.client() as client:
         offered = await client.discover([kind_of(Pod)], also=[EVENTS, LEASES])
         assert offered.offers(EVENTS)
         assert not offered.offers(LEASES)
         assert offered.missing == ()
 
 
-@on_loop
+@async_test
 async def test_what_is_no_api_server_is_told() -> None:
-    async with WireServer(lambda _: Reply(200, b"<html>hello</html>")) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: Reply(200, b"<html>hello</html>")) as server, server.client() as client:
         with pytest.raises(ApiError, match="did not answer as an API server"):
             await client.discover()
 
 
-@on_loop
+@async_test
 async def test_a_server_that_is_not_there_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    server = WireServer(server_of(CORE))
+    server = FakeHttpServer(server_of(CORE))
     await server.start()
     await server.stop()
     async with server.client(clock) as client:
-        reaching = asyncio.ensure_future(client.reach())
-        await until(lambda: caplog.records)
+        reaching = asyncio.ensure_future(client.wait_for_server())
+        await wait_until(lambda: caplog.records)
         for _ in range(50):  # several tries
             await asyncio.sleep(0.001)
             clock.advance(1.0)
         assert not reaching.done()
         await server.start()
-        await until(reaching.done, tick=lambda: clock.advance(0.5))
+        await wait_until(reaching.done, tick=lambda: clock.advance(0.5))
         assert (await reaching).get(kind_of(Pod)) is not None
         await server.stop()
     told = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
@@ -121,7 +121,7 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(caplog: pytest.LogCa
     assert "cannot connect to http://127.0.0.1" in told[0]
 
 
-@on_loop
+@async_test
 async def test_a_server_that_has_no_time_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     busy = [
         status(503, "ServiceUnavailable", "starting"),
@@ -130,9 +130,12 @@ async def test_a_server_that_has_no_time_yet_is_waited_for(caplog: pytest.LogCap
     ]
     offers = server_of(CORE)
     clock = ManualClock()
-    async with WireServer(lambda ask: busy.pop(0) if busy else offers(ask)) as server, server.client(clock) as client:
-        reaching = asyncio.ensure_future(client.reach())
-        await until(reaching.done, tick=lambda: clock.advance(0.5))
+    async with (
+        FakeHttpServer(lambda ask: busy.pop(0) if busy else offers(ask)) as server,
+        server.client(clock) as client,
+    ):
+        reaching = asyncio.ensure_future(client.wait_for_server())
+        await wait_until(reaching.done, tick=lambda: clock.advance(0.5))
         assert (await reaching).get(kind_of(Pod)) is not None
     told = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
     assert [each.split(": ")[2].split()[0] for each in told] == ["503", "429", "502"]
@@ -150,7 +153,7 @@ KINDS_READ = (kind_of(Pod), kind_of(ReplicaSet))
         pytest.param([403, 403], 2, id="does-not-say"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_server_that_is_starting_lists_some_of_its_groups(ready: list[int], requests: int) -> None:
     """kube-apiserver answers `/apis` before it has registered all groups."""
     seen: list[str] = []
@@ -163,15 +166,15 @@ async def test_a_server_that_is_starting_lists_some_of_its_groups(ready: list[in
         return server_of(CORE if seen.count("/readyz") < requests - 1 else WHOLE)(request)
 
     clock = ManualClock()
-    async with WireServer(answer) as server, server.client(clock) as client:
-        reaching = asyncio.ensure_future(client.reach(KINDS_READ, also=(EVENTS,)))
-        await until(reaching.done, tick=lambda: clock.advance(0.5))
+    async with FakeHttpServer(answer) as server, server.client(clock) as client:
+        reaching = asyncio.ensure_future(client.wait_for_server(KINDS_READ, also=(EVENTS,)))
+        await wait_until(reaching.done, tick=lambda: clock.advance(0.5))
         offered = await reaching
     assert offered.missing == ()
     assert offered.offers(EVENTS)
 
 
-@on_loop
+@async_test
 async def test_a_kind_is_missing_when_two_discoveries_of_a_ready_server_agree() -> None:
     seen: list[str] = []
 
@@ -179,8 +182,8 @@ async def test_a_kind_is_missing_when_two_discoveries_of_a_ready_server_agree() 
         seen.append(request.path)
         return Reply(200, b"ok") if request.path == "/readyz" else server_of(CORE)(request)
 
-    async with WireServer(answer) as server, server.client() as client:
-        offered = await client.reach(KINDS_READ)
+    async with FakeHttpServer(answer) as server, server.client() as client:
+        offered = await client.wait_for_server(KINDS_READ)
     assert [kind.name for kind in offered.missing] == ["ReplicaSet"]
     assert (seen.count("/apis"), seen.count("/readyz")) == (2, 1)
 
@@ -193,16 +196,16 @@ async def test_a_kind_is_missing_when_two_discoveries_of_a_ready_server_agree() 
         pytest.param(Reply(404, b"404 page not found"), "not found; check the server's address", id="404"),
     ],
 )
-@on_loop
+@async_test
 async def test_who_does_not_want_us_is_not_waited_for(answer: Reply, advice: str) -> None:
-    async with WireServer(lambda _: answer) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: answer) as server, server.client() as client:
         with pytest.raises(ApiError, match=advice):
-            await client.reach()
+            await client.wait_for_server()
 
 
-@on_loop
+@async_test
 async def test_whom_we_do_not_trust_is_not_waited_for(tmp_path: Path) -> None:
     tls = server_context(tmp_path, Authority().server("127.0.0.1"))
-    async with WireServer(server_of(CORE), tls=tls) as server, server.client() as client:
+    async with FakeHttpServer(server_of(CORE), tls=tls) as server, server.client() as client:
         with pytest.raises(Unreachable, match=r"is not trusted.*check the certificate authority"):
-            await client.reach()
+            await client.wait_for_server()

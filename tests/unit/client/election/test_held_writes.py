@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from bayplan.client import PODS, Client, Election, Elections
+from bayplan.client import PODS, Client, LeaderElector, MultiLeaseElector
 from bayplan.clock import ManualClock
 from bayplan.errors import LeaseLost
-from support.fakes.http_server import Answer, Reply, Request, WireServer
+from support.fakes.http_server import FakeHttpServer, Reply, Request, ServerAnswer
 from support.fakes.lease_server import LeaseServer
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 from support.harness.lost_lease import StaleLease, complaints, unsent
 
 
@@ -19,54 +19,54 @@ async def _write(client: Client, number: int = 0) -> None:
     await client.patch(PODS, {}, namespace="ns", name=f"p{number}")
 
 
-@on_loop
+@async_test
 async def test_a_write_is_sent_when_the_lease_is_renewed_after_all(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    async with WireServer(lambda _: Reply()) as server, server.client(clock) as client:
+    async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
         lease = StaleLease(clock)
-        client.guard(lease)
+        client.set_guard(lease)
         writing = asyncio.create_task(_write(client))
-        await until(lambda: lease.refused == 1)
+        await wait_until(lambda: lease.refused == 1)
         lease.leading = True
-        await until(writing.done, tick=lambda: clock.advance(0.1))
+        await wait_until(writing.done, tick=lambda: clock.advance(0.1))
         await writing
         assert len(server.requests) == 1
         lease.report_unsent()
         assert complaints(caplog) == []
 
 
-@on_loop
+@async_test
 async def test_writes_that_are_cancelled_with_their_process_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    async with WireServer(lambda _: Reply()) as server, server.client(clock) as client:
+    async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
         lease = StaleLease(clock)
-        client.guard(lease)
+        client.set_guard(lease)
         writes = [asyncio.create_task(_write(client, number)) for number in range(45)]
-        extender = asyncio.create_task(client.may_write())
-        await until(lambda: lease.refused == 46)
+        extender = asyncio.create_task(client.check_guard())
+        await wait_until(lambda: lease.refused == 46)
         await client.transport.request("GET", "/x")  # no connection is kept by those who wait
         for each in (*writes, extender):
             each.cancel()
         await asyncio.gather(*writes, extender, return_exceptions=True)
         assert all(each.cancelled() for each in (*writes, extender))
-        assert server.asked() == ["GET /x"]
+        assert server.request_lines() == ["GET /x"]
         lease.report_unsent()
         lease.report_unsent()
         assert complaints(caplog) == [unsent(46)]
 
 
-@on_loop
+@async_test
 async def test_a_write_of_a_process_that_does_not_end_fails_at_last() -> None:
     clock = ManualClock()
-    async with WireServer(lambda _: Reply()) as server, server.client(clock) as client:
-        client.guard(StaleLease(clock))
+    async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
+        client.set_guard(StaleLease(clock))
         writing = asyncio.create_task(_write(client))
-        await until(writing.done, tick=lambda: clock.advance(0.5))
+        await wait_until(writing.done, tick=lambda: clock.advance(0.5))
         with pytest.raises(LeaseLost):
             await writing
 
 
-@on_loop
+@async_test
 async def test_a_task_that_is_being_cancelled_does_not_wait_with_what_it_cleans_up() -> None:
     clock = ManualClock()
 
@@ -76,8 +76,8 @@ async def test_a_task_that_is_being_cancelled_does_not_wait_with_what_it_cleans_
         finally:
             await _write(client)
 
-    async with WireServer(lambda _: Reply()) as server, server.client(clock) as client:
-        client.guard(StaleLease(clock))
+    async with FakeHttpServer(lambda _: Reply()) as server, server.client(clock) as client:
+        client.set_guard(StaleLease(clock))
         task = asyncio.create_task(work(client))
         await asyncio.sleep(0)
         task.cancel()
@@ -85,20 +85,20 @@ async def test_a_task_that_is_being_cancelled_does_not_wait_with_what_it_cleans_
         assert task.cancelled()
 
 
-@on_loop
+@async_test
 async def test_who_does_not_lead_and_never_did_is_refused_at_once() -> None:
-    async with WireServer(LeaseServer()) as server, server.client(ManualClock()) as client:
-        for guard in (election := Election(client, identity="me"), Elections([election], client.clock)):
+    async with FakeHttpServer(LeaseServer()) as server, server.client(ManualClock()) as client:
+        for guard in (election := LeaderElector(client, identity="me"), MultiLeaseElector([election], client.clock)):
             with pytest.raises(LeaseLost, match="does not hold it"):
                 await guard.hold_back()
 
 
-@on_loop
+@async_test
 async def test_who_has_given_up_the_lease_is_refused_at_once() -> None:
-    async with WireServer(LeaseServer()) as server, server.client(ManualClock()) as client:
-        election = Election(client, identity="me")
+    async with FakeHttpServer(LeaseServer()) as server, server.client(ManualClock()) as client:
+        election = LeaderElector(client, identity="me")
         await election.acquire()
-        holding = asyncio.create_task(election.hold())
+        holding = asyncio.create_task(election.renew_until_lost())
         await asyncio.sleep(0)
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
@@ -108,24 +108,24 @@ async def test_who_has_given_up_the_lease_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("several", [False, True], ids=["one-lease", "two-leases"])
 def test_a_lease_that_is_lost_holds_writes_back(several: bool, caplog: pytest.LogCaptureFixture) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         clock, names = ManualClock(), ("first", "second") if several else ("first",)
         leases = {name: LeaseServer(name) for name in names}
 
-        def route(request: Request) -> Answer:
+        def route(request: Request) -> ServerAnswer:
             is_new = request.method == "POST"
             return leases[request.json["metadata"]["name"] if is_new else request.path.rpartition("/")[2]](request)
 
-        async with WireServer(route) as server, server.client(clock) as client:
-            elections = [Election(client, identity="me", name=name) for name in names]
-            guard = Elections(elections, clock) if several else elections[0]
+        async with FakeHttpServer(route) as server, server.client(clock) as client:
+            elections = [LeaderElector(client, identity="me", name=name) for name in names]
+            guard = MultiLeaseElector(elections, clock) if several else elections[0]
             await guard.acquire()
-            holding = asyncio.create_task(guard.hold())
+            holding = asyncio.create_task(guard.renew_until_lost())
             await asyncio.sleep(0)
             clock.advance(1000.0)  # the process was stopped for so long
             late = asyncio.create_task(guard.hold_back())
-            await until(holding.done, tick=lambda: clock.advance(0.01))
+            await wait_until(holding.done, tick=lambda: clock.advance(0.01))
             with pytest.raises(LeaseLost):
                 await holding
             later = asyncio.create_task(guard.hold_back())

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import leader_marks, path_to_leader
+from bayplan.client import leader_annotations, leader_proxy_path
 from bayplan.client.auth.secret import Secret
-from bayplan.client.election.leader_address import LEADER
-from bayplan.client.election.lease_lock import Lock, Record
+from bayplan.client.election.leader_address import LEADER_ANNOTATION
+from bayplan.client.election.lease_lock import LeaderElectionRecord, LeaseLock
 from bayplan.errors import UsageError
-from support.fakes.http_server import Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop
+from support.fakes.http_server import FakeHttpServer, Reply, Request, status
+from support.harness.async_tests import async_test
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
 ENV = {"POD_NAMESPACE": "kube-system", "POD_NAME": "bayplan-7"}
@@ -25,28 +25,28 @@ def lease(holder: str, annotations: dict[str, str] | None = None) -> Reply:
 
 
 def test_a_mark_names_the_pod_and_the_port(tmp_path: Path) -> None:
-    marks = leader_marks("me_1", 10259, ENV, tmp_path)
+    marks = leader_annotations("me_1", 10259, ENV, tmp_path)
     assert marks is not None
-    assert json.loads(marks[LEADER]) == {
+    assert json.loads(marks[LEADER_ANNOTATION]) == {
         "identity": "me_1",
         "namespace": "kube-system",
         "pod": "bayplan-7",
         "port": 10259,
     }
-    assert leader_marks("me_1", 10259, {}, tmp_path) is None  # no pod, nothing that a proxy could lead to
+    assert leader_annotations("me_1", 10259, {}, tmp_path) is None  # no pod, nothing that a proxy could lead to
     (tmp_path / "namespace").write_text("ours\n")
-    marks = leader_marks("me_1", 10259, {"POD_NAME": "bayplan-7"}, tmp_path)
+    marks = leader_annotations("me_1", 10259, {"POD_NAME": "bayplan-7"}, tmp_path)
     assert marks is not None
-    assert json.loads(marks[LEADER])["namespace"] == "ours"
+    assert json.loads(marks[LEADER_ANNOTATION])["namespace"] == "ours"
 
 
-@on_loop
+@async_test
 async def test_the_leader_is_found_by_its_mark() -> None:
-    marks = leader_marks("me_1", 10259, ENV)
-    async with WireServer(script=[lease("me_1", marks)]) as server, server.client() as client:
-        found = await path_to_leader(client, "kube-system", "kube-scheduler")
+    marks = leader_annotations("me_1", 10259, ENV)
+    async with FakeHttpServer(script=[lease("me_1", marks)]) as server, server.client() as client:
+        found = await leader_proxy_path(client, "kube-system", "kube-scheduler")
         assert found == "/api/v1/namespaces/kube-system/pods/https:bayplan-7:10259/proxy"
-        assert server.asked() == [f"GET {LEASE}"]
+        assert server.request_lines() == [f"GET {LEASE}"]
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,25 @@ async def test_the_leader_is_found_by_its_mark() -> None:
         pytest.param(status(404, "NotFound"), "there is no lease .* name another with --lease", id="no-lease"),
         pytest.param(lease(""), "nobody holds the lease", id="nobody-leads"),
         pytest.param(lease("kube_9"), "is no Bayplan in a pod", id="no-mark"),
-        pytest.param(lease("kube_9", leader_marks("me_1", 1, ENV)), "is no Bayplan in a pod", id="mark-of-another"),
-        pytest.param(lease("me_1", {LEADER: "no json"}), "is no Bayplan in a pod", id="no-mark-of-ours"),
+        pytest.param(
+            lease("kube_9", leader_annotations("me_1", 1, ENV)), "is no Bayplan in a pod", id="mark-of-another"
+        ),
+        pytest.param(lease("me_1", {LEADER_ANNOTATION: "no json"}), "is no Bayplan in a pod", id="no-mark-of-ours"),
     ],
 )
 def test_a_lease_that_leads_nowhere_says_so(answer: Reply, words: str) -> None:
-    @on_loop
+    @async_test
     async def ask() -> None:
-        async with WireServer(script=[answer]) as server, server.client() as client:
+        async with FakeHttpServer(script=[answer]) as server, server.client() as client:
             with pytest.raises(UsageError, match=words):
-                await path_to_leader(client, "kube-system", "kube-scheduler")
+                await leader_proxy_path(client, "kube-system", "kube-scheduler")
 
     ask()
 
 
-@on_loop
+@async_test
 async def test_a_holder_marks_the_lease_and_leaves_other_annotations_alone() -> None:
-    marks = leader_marks("me_1", 10259, ENV)
+    marks = leader_annotations("me_1", 10259, ENV)
     written: list[dict[str, Any]] = []
 
     def answer(request: Request) -> Reply:
@@ -82,20 +84,20 @@ async def test_a_holder_marks_the_lease_and_leaves_other_annotations_alone() -> 
         written.append(request.json)
         return Reply(200, request.json)
 
-    async with WireServer(answer) as server, server.client() as client:
-        lock = Lock(client, namespace="kube-system", name="kube-scheduler", marks=marks)
+    async with FakeHttpServer(answer) as server, server.client() as client:
+        lock = LeaseLock(client, namespace="kube-system", name="kube-scheduler", marks=marks)
         await lock.get()
-        await lock.update(Record())
+        await lock.update(LeaderElectionRecord())
         assert written[-1]["metadata"]["annotations"] == {"a": "b"}  # nobody holds it: there is nobody to mark
-        await lock.update(Record(holder="me_1"))
+        await lock.update(LeaderElectionRecord(holder="me_1"))
         assert written[-1]["metadata"]["annotations"] == {"a": "b", **(marks or {})}
-        await lock.create(Record(holder="me_1"))
+        await lock.create(LeaderElectionRecord(holder="me_1"))
         assert written[-1]["metadata"]["annotations"] == marks
 
 
-@on_loop
+@async_test
 async def test_a_token_is_known_to_its_owner_and_other_proofs_are_not() -> None:
-    async with WireServer() as server:
+    async with FakeHttpServer() as server:
         async with server.client(target=server.target(token=Secret("mine"))) as client:
             assert await client.transport.own_token() == "mine"
         async with server.client(target=server.target(username="u", password=Secret("p"))) as client:
@@ -104,8 +106,8 @@ async def test_a_token_is_known_to_its_owner_and_other_proofs_are_not() -> None:
             assert await client.transport.own_token() == ""
 
 
-@on_loop
+@async_test
 async def test_headers_of_a_request_are_sent_besides_ours() -> None:
-    async with WireServer(script=[Reply(), status(404, "NotFound")]) as server, server.client() as client:
+    async with FakeHttpServer(script=[Reply(), status(404, "NotFound")]) as server, server.client() as client:
         await client.transport.request("GET", "/x", headers={"X-Bayplan-Token": "t"})
         assert server.requests[0].headers["x-bayplan-token"] == "t"

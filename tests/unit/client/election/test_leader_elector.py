@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import Election, Timings
+from bayplan.client import ElectionTimings, LeaderElector
 from bayplan.client.auth.kubeconfig import ExecConfig
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, LeaseLost
-from bayplan.objects.meta import micro_time
-from support.fakes.http_server import Answer, Hang, Request, WireServer, status
-from support.fakes.lease_server import LeaseServer, taken
-from support.harness.async_tests import on_loop, until
+from bayplan.objects.meta import format_micro_time
+from support.fakes.http_server import FakeHttpServer, NoAnswer, Request, ServerAnswer, status
+from support.fakes.lease_server import LeaseServer, lease_held_by
+from support.harness.async_tests import async_test, wait_until
 
 
 class World:
-    def __init__(self, leases: LeaseServer, clock: ManualClock, election: Election) -> None:
+    def __init__(self, leases: LeaseServer, clock: ManualClock, election: LeaderElector) -> None:
         self.leases = leases
         self.clock = clock
         self.election = election
@@ -32,7 +32,7 @@ class World:
     async def leads(self) -> asyncio.Task[None]:
         """Acquire, then hold in a task of its own."""
         await self.election.acquire()
-        holding = asyncio.create_task(self.election.hold())
+        holding = asyncio.create_task(self.election.renew_until_lost())
         await asyncio.sleep(0)
         return holding
 
@@ -48,14 +48,14 @@ class World:
 async def world(identity: str = "me", program: ExecConfig | None = None, **more: Any) -> AsyncIterator[World]:
     clock, leases = ManualClock(), LeaseServer()
     async with (
-        WireServer(leases) as server,
+        FakeHttpServer(leases) as server,
         server.client(clock, timeout_s=5.0, target=server.target(exec=program)) as client,
     ):
-        yield World(leases, clock, Election(client, identity=identity, **more))
+        yield World(leases, clock, LeaderElector(client, identity=identity, **more))
 
 
 def test_times_are_written_as_the_server_writes_them() -> None:
-    assert micro_time(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)) == "2026-01-02T03:04:05.000006Z"
+    assert format_micro_time(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)) == "2026-01-02T03:04:05.000006Z"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_times_are_written_as_the_server_writes_them() -> None:
 )
 def test_timings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BayplanError, match="must be greater than"):
-        Timings(**wrong)
+        ElectionTimings(**wrong)
 
 
-@on_loop
+@async_test
 async def test_a_namespace_that_is_not_there_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     async with world() as w:
         w.leases.fails = status(404, "NotFound", 'namespaces "kube-system" not found')
@@ -80,7 +80,7 @@ async def test_a_namespace_that_is_not_there_is_named_once(caplog: pytest.LogCap
         assert w.election.leading
 
 
-@on_loop
+@async_test
 async def test_the_first_one_makes_the_lease() -> None:
     async with world() as w:
         with pytest.raises(LeaseLost, match="does not hold it"):
@@ -88,7 +88,7 @@ async def test_the_first_one_makes_the_lease() -> None:
         await w.election.acquire()
         w.election.check()
         assert w.election.leading
-        now = micro_time(w.clock.now())
+        now = format_micro_time(w.clock.now())
         assert w.leases.spec == {
             "holderIdentity": "me",
             "leaseDurationSeconds": 15,
@@ -98,7 +98,7 @@ async def test_the_first_one_makes_the_lease() -> None:
         }
 
 
-@on_loop
+@async_test
 async def test_a_lease_is_renewed_every_two_seconds_and_nothing_else_in_it_changes() -> None:
     async with world() as w:
         holding = await w.leads()
@@ -106,28 +106,28 @@ async def test_a_lease_is_renewed_every_two_seconds_and_nothing_else_in_it_chang
         await w.passes(20)
         assert w.leases.writes == ["me"] * 11
         assert (w.leases.spec["acquireTime"], w.leases.spec["leaseTransitions"]) == (acquired, 0)
-        assert w.leases.spec["renewTime"] == micro_time(w.clock.now())
+        assert w.leases.spec["renewTime"] == format_micro_time(w.clock.now())
         w.election.check()
         holding.cancel()
 
 
-@on_loop
+@async_test
 async def test_a_lease_of_somebody_else_is_waited_for_until_it_ends() -> None:
     heard: list[str] = []
     async with world(on_new_leader=heard.append) as w:
-        w.leases.lease = taken("other")
+        w.leases.lease = lease_held_by("other")
         acquiring = asyncio.create_task(w.election.acquire())
         await w.passes(14)
         assert not acquiring.done()
         assert w.election.leader == "other"
-        await until(acquiring.done, tick=lambda: w.clock.advance(0.25))
+        await wait_until(acquiring.done, tick=lambda: w.clock.advance(0.25))
         assert 15.0 <= w.clock.monotonic_s() < 20.0
         assert w.leases.spec["leaseTransitions"] == 5
         assert heard == ["other", "me"]
 
 
 @pytest.mark.parametrize("died_at_s", [20.0, 20.5, 21.0, 21.5, 22.0])
-@on_loop
+@async_test
 async def test_a_dead_leader_is_replaced_within_1_2_lease_durations(died_at_s: float) -> None:
     async with world() as w:
         w.leases.steal("other")
@@ -140,35 +140,35 @@ async def test_a_dead_leader_is_replaced_within_1_2_lease_durations(died_at_s: f
         assert 15.0 <= w.clock.monotonic_s() - died_at_s <= 1.2 * 15.0
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_is_renewed_is_not_taken() -> None:
     async with world() as w:
-        w.leases.lease = taken("other")
+        w.leases.lease = lease_held_by("other")
         acquiring = asyncio.create_task(w.election.acquire())
         for number in range(10):
             await w.passes(5)
-            w.leases.lease = taken("other", renewed=f"{number}")
+            w.leases.lease = lease_held_by("other", renewed=f"{number}")
         assert not acquiring.done()
         acquiring.cancel()
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_was_given_up_is_taken_at_once() -> None:
     async with world() as w:
-        w.leases.lease = taken("")
+        w.leases.lease = lease_held_by("")
         await w.election.acquire()
         assert w.leases.spec["leaseTransitions"] == 5
 
 
-@on_loop
+@async_test
 async def test_who_comes_back_under_its_own_name_goes_on() -> None:
     async with world() as w:
-        w.leases.lease = taken("me")
+        w.leases.lease = lease_held_by("me")
         await w.election.acquire()
         assert (w.leases.spec["acquireTime"], w.leases.spec["leaseTransitions"]) == ("then", 4)
 
 
-@on_loop
+@async_test
 async def test_a_server_that_fails_does_not_end_a_lease_that_still_lasts() -> None:
     async with world() as w:
         holding = await w.leads()
@@ -183,9 +183,9 @@ async def test_a_server_that_fails_does_not_end_a_lease_that_still_lasts() -> No
         holding.cancel()
 
 
-@pytest.mark.parametrize("fails", [status(500, "InternalError"), Hang()], ids=["fails", "hangs"])
-@on_loop
-async def test_ten_seconds_without_a_renewal_are_the_end(fails: Answer) -> None:
+@pytest.mark.parametrize("fails", [status(500, "InternalError"), NoAnswer()], ids=["fails", "hangs"])
+@async_test
+async def test_ten_seconds_without_a_renewal_are_the_end(fails: ServerAnswer) -> None:
     async with world() as w:
         holding = await w.leads()
         await w.passes(2)
@@ -194,7 +194,7 @@ async def test_ten_seconds_without_a_renewal_are_the_end(fails: Answer) -> None:
         await w.passes(9)
         w.election.check()
         assert not holding.done()
-        await until(holding.done, tick=lambda: w.clock.advance(0.25))
+        await wait_until(holding.done, tick=lambda: w.clock.advance(0.25))
         assert w.clock.monotonic_s() - began < 10.6
         with pytest.raises(LeaseLost, match="no renewal for 10 s"):
             holding.result()
@@ -202,7 +202,7 @@ async def test_ten_seconds_without_a_renewal_are_the_end(fails: Answer) -> None:
             w.election.check()
 
 
-@on_loop
+@async_test
 async def test_a_credential_program_that_fails_for_a_while_costs_no_lease(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,19 +223,19 @@ async def test_a_credential_program_that_fails_for_a_while_costs_no_lease(
         away.rename(program)
         renewed = len(w.leases.writes)
         w.clock.advance(2.0)
-        await until(lambda: len(w.leases.writes) > renewed)
+        await wait_until(lambda: len(w.leases.writes) > renewed)
         assert w.election.leading
         holding.cancel()
         await asyncio.wait([holding])
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_somebody_took_is_lost_at_once() -> None:
     async with world() as w:
         holding = await w.leads()
         await w.passes(2)
         w.leases.steal("other")
-        await until(holding.done, tick=lambda: w.clock.advance(0.25))
+        await wait_until(holding.done, tick=lambda: w.clock.advance(0.25))
         with pytest.raises(LeaseLost, match="other holds it"):
             holding.result()
         with pytest.raises(LeaseLost):
@@ -244,7 +244,7 @@ async def test_a_lease_that_somebody_took_is_lost_at_once() -> None:
 
 
 @pytest.mark.parametrize("seconds", [10.0, 12.0, 20.0, 1000.0])
-@on_loop
+@async_test
 async def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on(seconds: float) -> None:
     async with world() as w:
         holding = await w.leads()
@@ -253,27 +253,27 @@ async def test_a_process_that_was_stopped_writes_nothing_when_it_goes_on(seconds
         w.clock.advance(seconds)  # nobody had a turn meanwhile, and nobody has had one yet
         with pytest.raises(LeaseLost, match=f"{seconds:.0f} s old"):
             w.election.check()
-        await until(holding.done)
+        await wait_until(holding.done)
         with pytest.raises(LeaseLost):
             holding.result()
         assert w.leases.asked == before
 
 
-@on_loop
+@async_test
 async def test_a_renewal_counts_from_when_it_was_sent() -> None:
     clock, leases = ManualClock(), LeaseServer()
 
-    def slow(request: Request) -> Answer:
+    def slow(request: Request) -> ServerAnswer:
         clock.advance(3.0)
         return leases(request)
 
-    async with WireServer(slow) as server, server.client(clock, timeout_s=60.0) as client:
-        election = Election(client, identity="me")
+    async with FakeHttpServer(slow) as server, server.client(clock, timeout_s=60.0) as client:
+        election = LeaderElector(client, identity="me")
         await election.acquire()  # reads and creates: two requests
         assert election.age_s() == 6.0
 
 
-@on_loop
+@async_test
 async def test_a_version_that_moved_on_is_looked_up_and_renewed() -> None:
     async with world() as w:
         holding = await w.leads()
@@ -286,7 +286,7 @@ async def test_a_version_that_moved_on_is_looked_up_and_renewed() -> None:
         holding.cancel()
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_was_deleted_is_made_again() -> None:
     async with world() as w:
         holding = await w.leads()
@@ -296,7 +296,7 @@ async def test_a_lease_that_was_deleted_is_made_again() -> None:
         holding.cancel()
 
 
-@on_loop
+@async_test
 async def test_stopping_gives_the_lease_up() -> None:
     async with world() as w:
         holding = await w.leads()
@@ -310,7 +310,7 @@ async def test_stopping_gives_the_lease_up() -> None:
             w.election.check()
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_is_retained_expires_by_itself(caplog: pytest.LogCaptureFixture) -> None:
     async with world() as w:
         holding = await w.leads()
@@ -325,7 +325,7 @@ async def test_a_lease_that_is_retained_expires_by_itself(caplog: pytest.LogCapt
             w.election.check()
 
 
-@on_loop
+@async_test
 async def test_a_lease_of_somebody_else_is_not_given_up() -> None:
     async with world() as w:
         holding = await w.leads()
@@ -336,7 +336,7 @@ async def test_a_lease_of_somebody_else_is_not_given_up() -> None:
         assert w.leases.spec["holderIdentity"] == "other"
 
 
-@on_loop
+@async_test
 async def test_health_knows_how_long_a_lease_is_overdue() -> None:
     async with world() as w:
         assert w.election.overdue_s() == 0.0

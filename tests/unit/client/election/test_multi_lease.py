@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bayplan.client import Election, Elections, Timings
+from bayplan.client import ElectionTimings, LeaderElector, MultiLeaseElector
 from bayplan.clock import ManualClock
 from bayplan.errors import LeaseLost
-from support.fakes.http_server import Answer, Request, WireServer, status
+from support.fakes.http_server import FakeHttpServer, Request, ServerAnswer, status
 from support.fakes.lease_server import PATH, LeaseServer
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
 NAMES = ("first", "second")
 STEP_S = 0.25
@@ -23,13 +23,13 @@ STEP_S = 0.25
 class World:
     """Two leases on one server, and candidates for both."""
 
-    def __init__(self, server: WireServer, clock: ManualClock, leases: dict[str, LeaseServer]) -> None:
+    def __init__(self, server: FakeHttpServer, clock: ManualClock, leases: dict[str, LeaseServer]) -> None:
         self.server = server
         self.clock = clock
         self.leases = leases
         self.before: Callable[[Request], None] = lambda _: None
 
-    def __call__(self, request: Request) -> Answer:
+    def __call__(self, request: Request) -> ServerAnswer:
         self.before(request)
         name = request.json["metadata"]["name"] if request.method == "POST" else request.path.removeprefix(f"{PATH}/")
         return self.leases[name](request)
@@ -46,12 +46,15 @@ class World:
 
     @asynccontextmanager
     async def candidate(
-        self, identity: str, *, seed: int = 0, timings: Timings | None = None
-    ) -> AsyncIterator[Elections]:
+        self, identity: str, *, seed: int = 0, timings: ElectionTimings | None = None
+    ) -> AsyncIterator[MultiLeaseElector]:
         async with self.server.client(self.clock, timeout_s=5.0) as client:
             client.chance = random.Random(seed)
-            elections = [Election(client, identity=identity, name=name, timings=timings or Timings()) for name in NAMES]
-            yield Elections(elections, self.clock)
+            elections = [
+                LeaderElector(client, identity=identity, name=name, timings=timings or ElectionTimings())
+                for name in NAMES
+            ]
+            yield MultiLeaseElector(elections, self.clock)
 
     async def passes(self, seconds: float, each_step: Callable[[], None] = lambda: None) -> None:
         for _ in range(round(seconds / STEP_S)):
@@ -64,7 +67,7 @@ class World:
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
     clock = ManualClock()
-    async with WireServer() as server:
+    async with FakeHttpServer() as server:
         made = World(server, clock, {name: LeaseServer(name) for name in NAMES})
         server.route = made
         yield made
@@ -72,10 +75,10 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("retry_s", [2.0, 8.0], ids=["usual", "seldom"])
-@on_loop
+@async_test
 async def test_both_leases_of_a_dead_leader_are_taken_within_1_2_lease_durations(seed: int, retry_s: float) -> None:
     """Whenever it dies between two looks of the candidate, and also where it renews seldom."""
-    timings = Timings(retry_s=retry_s)
+    timings = ElectionTimings(retry_s=retry_s)
     async with world() as w, w.candidate("me", seed=seed, timings=timings) as me:
         w.renew("dead")
         acquiring = asyncio.ensure_future(me.acquire())
@@ -89,7 +92,7 @@ async def test_both_leases_of_a_dead_leader_are_taken_within_1_2_lease_durations
         assert w.holders() == ["me", "me"]
 
 
-@on_loop
+@async_test
 async def test_leases_that_were_observed_during_a_start_are_taken_when_they_end() -> None:
     """A process that comes up fills its caches first: that time counts."""
     async with world() as w, w.candidate("me") as me:
@@ -103,7 +106,7 @@ async def test_leases_that_were_observed_during_a_start_are_taken_when_they_end(
         assert w.holders() == ["me", "me"]
 
 
-@on_loop
+@async_test
 async def test_candidates_look_at_each_lease_once_a_retry_period_and_write_nothing() -> None:
     async with world() as w, w.candidate("me") as me:
         w.renew("other")
@@ -116,7 +119,7 @@ async def test_candidates_look_at_each_lease_once_a_retry_period_and_write_nothi
 
 
 @pytest.mark.parametrize("held", NAMES)
-@on_loop
+@async_test
 async def test_nothing_is_taken_while_another_process_holds_one_of_them(held: str) -> None:
     async with world() as w, w.candidate("me") as me:
         w.renew("other", held)
@@ -124,11 +127,11 @@ async def test_nothing_is_taken_while_another_process_holds_one_of_them(held: st
         await w.passes(40.0, lambda: w.renew("other", held))
         assert set(w.writes()) == {"other"}
         assert not acquiring.done()
-        await until(acquiring.done, tick=lambda: w.clock.advance(STEP_S))
+        await wait_until(acquiring.done, tick=lambda: w.clock.advance(STEP_S))
         assert w.holders() == ["me", "me"]
 
 
-@on_loop
+@async_test
 async def test_the_first_is_given_up_when_another_process_is_faster_at_the_second() -> None:
     async with world() as w, w.candidate("me") as me:
 
@@ -144,12 +147,12 @@ async def test_the_first_is_given_up_when_another_process_is_faster_at_the_secon
         assert not me.leading
         with pytest.raises(LeaseLost):
             me.check()
-        await until(acquiring.done, tick=lambda: w.clock.advance(STEP_S))
+        await wait_until(acquiring.done, tick=lambda: w.clock.advance(STEP_S))
         assert w.holders() == ["me", "me"]
 
 
 @pytest.mark.parametrize("seed", range(4))
-@on_loop
+@async_test
 async def test_of_two_that_start_at_once_one_gets_all_leases_and_the_other_none(seed: int) -> None:
     async with world() as w, w.candidate("a", seed=seed) as one, w.candidate("b", seed=seed + 10) as two:
         tries = [asyncio.ensure_future(each.acquire()) for each in (one, two)]
@@ -160,7 +163,7 @@ async def test_of_two_that_start_at_once_one_gets_all_leases_and_the_other_none(
             each.cancel()
 
 
-@on_loop
+@async_test
 async def test_a_refusal_of_the_server_does_not_cost_what_is_held() -> None:
     async with world() as w, w.candidate("me") as me:
 
@@ -180,15 +183,15 @@ async def test_a_refusal_of_the_server_does_not_cost_what_is_held() -> None:
         me.check()
 
 
-@on_loop
+@async_test
 async def test_losing_one_is_losing_all() -> None:
     async with world() as w, w.candidate("me") as me:
         await me.acquire()
-        holding = asyncio.ensure_future(me.hold())
+        holding = asyncio.ensure_future(me.renew_until_lost())
         await w.passes(6.0)
         me.check()
         w.renew("thief", "second")
-        await until(holding.done, tick=lambda: w.clock.advance(STEP_S))
+        await wait_until(holding.done, tick=lambda: w.clock.advance(STEP_S))
         with pytest.raises(LeaseLost, match="thief holds it"):
             holding.result()
         with pytest.raises(LeaseLost):
@@ -196,7 +199,7 @@ async def test_losing_one_is_losing_all() -> None:
         assert w.holders() == ["", "thief"]
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_is_lost_while_the_next_is_taken_ends_the_process() -> None:
     async with world() as w, w.candidate("me") as me:
 
@@ -208,24 +211,24 @@ async def test_a_lease_that_is_lost_while_the_next_is_taken_ends_the_process() -
         acquiring = asyncio.ensure_future(me.acquire())
         await w.passes(1.0)
         w.renew("thief", "first")
-        await until(acquiring.done, tick=lambda: w.clock.advance(STEP_S))
+        await wait_until(acquiring.done, tick=lambda: w.clock.advance(STEP_S))
         with pytest.raises(LeaseLost, match="thief holds it"):
             acquiring.result()
         assert not me.leading
 
 
-@on_loop
+@async_test
 async def test_stopping_gives_all_of_them_up() -> None:
     async with world() as w, w.candidate("me") as me:
         await me.acquire()
-        holding = asyncio.ensure_future(me.hold())
+        holding = asyncio.ensure_future(me.renew_until_lost())
         await w.passes(2.0)
         holding.cancel()
         await asyncio.wait([holding])
         assert w.holders() == ["", ""]
 
 
-@on_loop
+@async_test
 async def test_health_knows_how_long_the_oldest_is_overdue() -> None:
     async with world() as w, w.candidate("me") as me:
         assert me.overdue_s() == 0.0

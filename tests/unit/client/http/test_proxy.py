@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.client import Target
+from bayplan.client import ConnectionConfig
 from bayplan.client.http.proxy import proxy_for
 from bayplan.errors import KubeconfigError, Unreachable
 from support.fakes.certificates import Authority, server_context
-from support.fakes.http_server import Reply, WireServer
-from support.harness.async_tests import on_loop
+from support.fakes.http_server import FakeHttpServer, Reply
+from support.harness.async_tests import async_test
 
 PROXY = "http://proxy.example:3128"
 
 
 def chosen(env: dict[str, str], server: str = "https://kube.example:6443", proxy: str = "") -> str:
-    found = proxy_for(Target(server=server, proxy=proxy), env)
+    found = proxy_for(ConnectionConfig(server=server, proxy=proxy), env)
     return found.geturl() if found else ""
 
 
@@ -62,7 +62,7 @@ def test_the_kubeconfig_chooses_first() -> None:
 @pytest.mark.parametrize("proxy", ["ftp://x", "http://", "http://x:y"])
 def test_what_is_no_proxy_is_refused(proxy: str) -> None:
     with pytest.raises(KubeconfigError, match=r"proxy-url is not the address of a proxy; write"):
-        proxy_for(Target(server="https://x:1", proxy=proxy, origin="clusters[one]"), {})
+        proxy_for(ConnectionConfig(server="https://x:1", proxy=proxy, origin="clusters[one]"), {})
 
 
 Greeting = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]]
@@ -119,17 +119,17 @@ async def proxy(greeting: Greeting, port: int) -> AsyncIterator[tuple[str, list[
     ],
 )
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
-@on_loop
+@async_test
 async def test_a_tunnel_reaches_the_server(
     tmp_path: Path, greeting: Greeting, scheme: str, expected: str, secure: bool
 ) -> None:
     authority = Authority()
     context = server_context(tmp_path, authority.server("kube.example")) if secure else None
     async with (
-        WireServer(lambda _: Reply(200, {"x": 1}), tls=context) as server,
+        FakeHttpServer(lambda _: Reply(200, {"x": 1}), tls=context) as server,
         proxy(greeting, server.port) as (at, asked),
     ):
-        target = Target(
+        target = ConnectionConfig(
             server=f"{'https' if secure else 'http'}://kube.example:6443",
             ca_data=authority.certificate.encode(),
             proxy=f"{scheme}{at}",
@@ -141,23 +141,23 @@ async def test_a_tunnel_reaches_the_server(
         assert expected in asked[0]
 
 
-@on_loop
+@async_test
 async def test_a_proxy_that_refuses_is_named() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
         return ""
 
-    async with WireServer(lambda _: Reply()) as server, proxy(refuse, server.port) as (at, _):
-        target = Target(server="http://kube.example:80", proxy=f"http://{at}")
+    async with FakeHttpServer(lambda _: Reply()) as server, proxy(refuse, server.port) as (at, _):
+        target = ConnectionConfig(server="http://kube.example:80", proxy=f"http://{at}")
         async with server.client(target=target) as client:
             with pytest.raises(Unreachable, match=r"the proxy 127\.0\.0\.1 answered 407"):
                 await client.transport.request("GET", "/x")
 
 
-@on_loop
+@async_test
 async def test_a_proxy_that_is_not_there_is_named() -> None:
-    async with WireServer(lambda _: Reply(200, b"{}")) as server:
+    async with FakeHttpServer(lambda _: Reply(200, b"{}")) as server:
         target = server.target(proxy="http://user:word@127.0.0.1:9")
         async with server.client(target=target) as client:
             with pytest.raises(Unreachable, match=r"through the proxy 127\.0\.0\.1: .*is it running") as caught:

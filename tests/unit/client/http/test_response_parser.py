@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.client.http.response_parser import MAX_HEAD, AnswerParser, BadAnswer
+from bayplan.client.http.response_parser import MAX_HEAD, MalformedResponse, ResponseParser
 
 PLAIN = b"HTTP/1.1 201 Created\r\nContent-Length: 5\r\nRetry-After:  7 \r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\nA: b\r\n\r\n"
@@ -19,7 +19,7 @@ OLD = b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CLOSING = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"
 
 
-def read(parser: AnswerParser, *pieces: bytes) -> bytes:
+def read(parser: ResponseParser, *pieces: bytes) -> bytes:
     return b"".join(part for piece in pieces for part in parser.feed(piece))
 
 
@@ -39,7 +39,7 @@ def read(parser: AnswerParser, *pieces: bytes) -> bytes:
 def test_an_answer_is_read_however_it_is_cut(
     wire: bytes, status: int, body: bytes, keeps_alive: bool, step: int
 ) -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
     found = read(parser, *(wire[at : at + step] for at in range(0, len(wire), step)))
     assert parser.head is not None
@@ -49,7 +49,7 @@ def test_an_answer_is_read_however_it_is_cut(
 @given(st.lists(st.integers(1, len(CHUNKED)), max_size=12))
 def test_cuts_anywhere_change_nothing(cuts: list[int]) -> None:
     edges = sorted({0, len(CHUNKED), *cuts})
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
     pieces = [CHUNKED[start:end] for start, end in pairwise(edges)]
     assert read(parser, *pieces) == b"hello world"
@@ -57,7 +57,7 @@ def test_cuts_anywhere_change_nothing(cuts: list[int]) -> None:
 
 
 def test_headers_are_found_whatever_their_case() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
     read(parser, PLAIN)
     assert parser.head is not None
@@ -67,7 +67,7 @@ def test_headers_are_found_whatever_their_case() -> None:
 
 
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
     assert read(parser, b"HTTP/1.1 200 OK\r\n\r\nab", b"cd") == b"abcd"
     assert not parser.complete
@@ -77,7 +77,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
 
 
 def test_the_next_answer_starts_clean() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     for _ in range(2):
         parser.expect()
         assert read(parser, CHUNKED) == b"hello world"
@@ -97,7 +97,7 @@ def test_the_next_answer_starts_clean() -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(wire: bytes) -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.expect()
-    with pytest.raises(BadAnswer):
+    with pytest.raises(MalformedResponse):
         read(parser, wire)

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import NotPosted, Secret, Service, Target
+from bayplan.client import ConnectionConfig, HttpService, Secret, ServiceCallError
 from bayplan.clock import ManualClock
 from bayplan.errors import KubeconfigError
 from support.fakes.certificates import Authority, server_context
-from support.fakes.http_server import Hang, Reply, WireServer
-from support.harness.async_tests import on_loop, until
+from support.fakes.http_server import FakeHttpServer, NoAnswer, Reply
+from support.harness.async_tests import async_test, wait_until
 
 
-def service(clock: ManualClock | None = None, **trust: Any) -> Service:
-    return Service(clock or ManualClock(), user_agent="bayplan", trust=Target(server="", **trust), env={})
+def service(clock: ManualClock | None = None, **trust: Any) -> HttpService:
+    return HttpService(clock or ManualClock(), user_agent="bayplan", trust=ConnectionConfig(server="", **trust), env={})
 
 
-@on_loop
+@async_test
 async def test_calls_share_a_connection() -> None:
-    async with WireServer(lambda _: Reply(200, {"fine": True})) as server:
+    async with FakeHttpServer(lambda _: Reply(200, {"fine": True})) as server:
         one = service()
         for _ in range(3):
             answer = await one.post(f"{server.url}/scheduler/filter?x=1", b"{}", 5.0)
@@ -35,28 +35,28 @@ async def test_calls_share_a_connection() -> None:
         assert asked.headers["host"] == f"127.0.0.1:{server.port}"
 
 
-@on_loop
+@async_test
 async def test_a_refusal_is_an_answer() -> None:
-    async with WireServer(lambda _: Reply(503)) as server:
+    async with FakeHttpServer(lambda _: Reply(503)) as server:
         one = service()
         assert (await one.post(server.url, b"", 5.0)).status == 503
-        assert server.asked() == ["POST /"], "and is not asked for twice"
+        assert server.request_lines() == ["POST /"], "and is not asked for twice"
         await one.close()
 
 
-@on_loop
+@async_test
 async def test_who_wants_the_body_alone_is_told_of_a_refusal() -> None:
-    async with WireServer(script=[Reply(200, b"good"), Reply(404)]) as server:
+    async with FakeHttpServer(script=[Reply(200, b"good"), Reply(404)]) as server:
         one = service()
-        assert await one.answered(server.url, b"", 5.0) == b"good"
-        with pytest.raises(NotPosted, match="it answered 404"):
-            await one.answered(server.url, b"", 5.0)
+        assert await one.post_ok(server.url, b"", 5.0) == b"good"
+        with pytest.raises(ServiceCallError, match="it answered 404"):
+            await one.post_ok(server.url, b"", 5.0)
         await one.close()
 
 
-@on_loop
+@async_test
 async def test_name_and_password_of_the_address_are_shown() -> None:
-    async with WireServer(lambda _: Reply()) as server:
+    async with FakeHttpServer(lambda _: Reply()) as server:
         one = service()
         await one.post(f"http://me:s%40crt@127.0.0.1:{server.port}/x", b"", 5.0)
         assert server.requests[0].headers["authorization"] == "Basic bWU6c0BjcnQ="
@@ -64,22 +64,22 @@ async def test_name_and_password_of_the_address_are_shown() -> None:
         await one.close()
 
 
-@on_loop
+@async_test
 async def test_one_that_is_not_there() -> None:
-    async with WireServer() as server:
+    async with FakeHttpServer() as server:
         url = f"{server.url}/filter"
     words = f'Post "{url}": dial tcp 127.0.0.1:{server.port}: connect: connection refused'
-    with pytest.raises(NotPosted) as told:
+    with pytest.raises(ServiceCallError) as told:
         await service().post(url, b"", 5.0)
     assert str(told.value) == words
 
 
-@on_loop
+@async_test
 async def test_one_that_does_not_answer_in_time() -> None:
     clock = ManualClock()
-    async with WireServer(script=[Hang()]) as server:
+    async with FakeHttpServer(script=[NoAnswer()]) as server:
         one = service(clock)
-        with pytest.raises(NotPosted) as told:
+        with pytest.raises(ServiceCallError) as told:
             async with Ticking(clock):
                 await one.post(f"{server.url}/filter", b"", 5.0)
         assert "context deadline exceeded (Client.Timeout exceeded while awaiting headers)" in str(told.value)
@@ -87,10 +87,10 @@ async def test_one_that_does_not_answer_in_time() -> None:
         await one.close()
 
 
-@on_loop
+@async_test
 async def test_one_that_hangs_up() -> None:
-    async with WireServer(script=[Reply(raw=b"", close=True)]) as server:
-        with pytest.raises(NotPosted, match=r'Post ".*": EOF'):
+    async with FakeHttpServer(script=[Reply(raw=b"", close=True)]) as server:
+        with pytest.raises(ServiceCallError, match=r'Post ".*": EOF'):
             await service().post(server.url, b"", 5.0)
 
 
@@ -104,16 +104,16 @@ async def test_one_that_hangs_up() -> None:
     ],
 )
 def test_addresses_that_are_none(url: str, words: str) -> None:
-    @on_loop
+    @async_test
     async def posting() -> None:
-        with pytest.raises(NotPosted) as told:
+        with pytest.raises(ServiceCallError) as told:
             await service().post(url, b"", 5.0)
         assert words in str(told.value)
 
     posting()
 
 
-@on_loop
+@async_test
 async def test_certificates_on_both_sides(tmp_path: Path) -> None:
     authority = Authority()
     user = authority.user("scheduler")
@@ -125,11 +125,11 @@ async def test_certificates_on_both_sides(tmp_path: Path) -> None:
         "cert_data": user.certificate.encode(),
         "key_data": Secret(user.key),
     }
-    async with WireServer(lambda _: Reply(), tls=tls) as server:
+    async with FakeHttpServer(lambda _: Reply(), tls=tls) as server:
         good, nobody = service(**known), service(**{**known, "cert_data": b""})
         assert (await good.post(server.url, b"", 5.0)).status == 200
         for bad in (nobody, service()):
-            with pytest.raises(NotPosted):
+            with pytest.raises(ServiceCallError):
                 await bad.post(server.url, b"", 5.0)
         with pytest.raises(KubeconfigError, match="not PEM"):
             service(ca_file=str(tmp_path / "wrong.pem")).check(server.url)
@@ -143,7 +143,7 @@ class Ticking:
         self._clock = clock
 
     async def __aenter__(self) -> None:
-        self._task = asyncio.create_task(until(lambda: False, tick=lambda: self._clock.advance(0.25)))
+        self._task = asyncio.create_task(wait_until(lambda: False, tick=lambda: self._clock.advance(0.25)))
 
     async def __aexit__(self, *_: object) -> None:
         self._task.cancel()

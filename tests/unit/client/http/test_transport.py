@@ -12,22 +12,22 @@ import pytest
 from bayplan import errors
 from bayplan.client import PODS
 from bayplan.client.http.connection import HIGH_WATER
-from bayplan.client.http.connection_pool import EAGER
-from bayplan.client.http.rate_limiter import Limiter
-from bayplan.client.informer.backoff import Backoff, Pace
+from bayplan.client.http.connection_pool import WARM_CONNECTIONS
+from bayplan.client.http.rate_limiter import RateLimiter
+from bayplan.client.informer.backoff import BackoffConfig, RetryBackoff
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, LeaseLost, TimedOut, Unreachable
-from support.fakes.http_server import Answer, Feed, Hang, Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop, until
+from support.fakes.http_server import FakeHttpServer, NoAnswer, Reply, Request, ServerAnswer, WatchStream, status
+from support.harness.async_tests import async_test, wait_until
 
 
 def ok(_: Request) -> Reply:
     return Reply(200, {"fine": True})
 
 
-@on_loop
+@async_test
 async def test_requests_share_one_connection() -> None:
-    async with WireServer(ok) as server, server.client() as client:
+    async with FakeHttpServer(ok) as server, server.client() as client:
         for _ in range(3):
             answer = await client.transport.request("GET", "/version")
             assert answer.body == b'{"fine":true}'
@@ -35,24 +35,24 @@ async def test_requests_share_one_connection() -> None:
         assert server.requests[0].headers["user-agent"] == "bayplan"
 
 
-@on_loop
+@async_test
 async def test_requests_at_once_take_a_connection_each() -> None:
-    async with WireServer(ok) as server, server.client() as client:
+    async with FakeHttpServer(ok) as server, server.client() as client:
         await asyncio.gather(*(client.transport.request("GET", "/version") for _ in range(5)))
         assert server.connections == 5
 
 
-@on_loop
+@async_test
 async def test_no_more_connections_are_open_than_allowed() -> None:
-    async with WireServer(ok) as server, server.client(connections=2) as client:
+    async with FakeHttpServer(ok) as server, server.client(connections=2) as client:
         await asyncio.gather(*(client.transport.request("GET", "/version") for _ in range(9)))
         assert server.connections == 2
         assert len(server.requests) == 9
 
 
-@on_loop
+@async_test
 async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
-    async with WireServer(script=[Reply(close=True), Reply()]) as server, server.client() as client:
+    async with FakeHttpServer(script=[Reply(close=True), Reply()]) as server, server.client() as client:
         await client.transport.request("POST", "/a", b"{}")
         await client.transport.request("POST", "/b", b"{}")
         assert server.connections == 2
@@ -76,9 +76,9 @@ async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
         (418, "", ApiError),
     ],
 )
-@on_loop
+@async_test
 async def test_refusals_have_types(code: int, reason: str, kind: type[ApiError]) -> None:
-    async with WireServer(script=[status(code, reason, "the server's words")]) as server, server.client() as client:
+    async with FakeHttpServer(script=[status(code, reason, "the server's words")]) as server, server.client() as client:
         with pytest.raises(ApiError) as caught:
             await client.transport.request("POST", "/api/v1/pods", b"{}")
         assert type(caught.value) is kind
@@ -86,9 +86,9 @@ async def test_refusals_have_types(code: int, reason: str, kind: type[ApiError])
         assert str(caught.value).startswith(f"POST /api/v1/pods: {code}")
 
 
-@on_loop
+@async_test
 async def test_a_refusal_that_is_no_status_is_told_too() -> None:
-    async with WireServer(script=[Reply(502, b"<html>bad gateway</html>")]) as server, server.client() as client:
+    async with FakeHttpServer(script=[Reply(502, b"<html>bad gateway</html>")]) as server, server.client() as client:
         with pytest.raises(errors.ServerError, match="bad gateway"):
             await client.transport.request("GET", "/x")
 
@@ -96,15 +96,15 @@ async def test_a_refusal_that_is_no_status_is_told_too() -> None:
 @pytest.mark.parametrize(
     ("method", "code"), [("POST", 429), ("PATCH", 429), ("DELETE", 429), ("GET", 429), ("GET", 500), ("GET", 503)]
 )
-@on_loop
+@async_test
 async def test_retry_after_is_obeyed(method: str, code: int) -> None:
     clock = ManualClock()
     script = [status(code, "Busy", Retry_After="7"), Reply(201)]
-    async with WireServer(script=script) as server, server.client(clock) as client:
+    async with FakeHttpServer(script=script) as server, server.client(clock) as client:
         request = asyncio.create_task(client.transport.request(method, "/x"))
-        await until(lambda: len(server.requests) == 1 and clock.sleepers == 2)  # the sweeper is the other
+        await wait_until(lambda: len(server.requests) == 1 and clock.sleepers == 2)  # the sweeper is the other
         clock.advance(6.5)
-        await until(lambda: clock.sleepers == 2)
+        await wait_until(lambda: clock.sleepers == 2)
         assert len(server.requests) == 1
         clock.advance(0.5)
         assert (await request).status == 201
@@ -112,10 +112,10 @@ async def test_retry_after_is_obeyed(method: str, code: int) -> None:
 
 @pytest.mark.parametrize("code", [500, 503])
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-@on_loop
+@async_test
 async def test_a_write_is_not_sent_again_after_a_5xx_with_retry_after(method: str, code: int) -> None:
     script = [status(code, "Busy", Retry_After="7"), Reply(201)]
-    async with WireServer(script=script) as server, server.client(ManualClock()) as client:
+    async with FakeHttpServer(script=script) as server, server.client(ManualClock()) as client:
         with pytest.raises(errors.ServerError) as caught:
             await client.transport.request(method, "/x", b"{}")
         assert caught.value.outcome_unknown
@@ -123,80 +123,80 @@ async def test_a_write_is_not_sent_again_after_a_5xx_with_retry_after(method: st
 
 
 @pytest.mark.parametrize("sent", [True, False])
-@on_loop
+@async_test
 async def test_a_429_leaves_the_outcome_of_the_next_send_as_it_is(sent: bool) -> None:
     clock = ManualClock()
     script = [status(429, "Busy", Retry_After="1")]
-    async with WireServer(script=script) as server, server.client(clock) as client:
+    async with FakeHttpServer(script=script) as server, server.client(clock) as client:
         transport = client.transport
-        once = transport._once
+        once = transport._try_once
 
         async def first_send_only(*args: Any) -> Any:
             if server.requests:
                 raise Unreachable("cut", sent=sent)
             return await once(*args)
 
-        transport._once = first_send_only  # type: ignore[method-assign]
+        transport._try_once = first_send_only  # type: ignore[method-assign]
         request = asyncio.create_task(transport.request("POST", "/x", b"{}"))
-        await until(request.done, tick=lambda: clock.advance(0.5))
+        await wait_until(request.done, tick=lambda: clock.advance(0.5))
         with pytest.raises(Unreachable) as caught:
             request.result()
         assert caught.value.outcome_unknown == sent
 
 
-@on_loop
+@async_test
 async def test_a_server_that_is_busy_for_ever_is_given_up() -> None:
     clock = ManualClock()
     busy = status(429, "TooManyRequests", "later", Retry_After="1")
-    async with WireServer(lambda _: busy) as server, server.client(clock) as client:
+    async with FakeHttpServer(lambda _: busy) as server, server.client(clock) as client:
         request = asyncio.create_task(client.transport.request("GET", "/x"))
-        await until(request.done, tick=lambda: clock.advance(1.0))
+        await wait_until(request.done, tick=lambda: clock.advance(1.0))
         with pytest.raises(errors.TooManyRequests) as caught:
             request.result()
         assert caught.value.retry_after_s == 1.0
         assert len(server.requests) == 11
 
 
-@on_loop
+@async_test
 async def test_the_limit_is_a_burst_and_then_a_rate() -> None:
     clock = ManualClock()
-    async with WireServer(ok) as server, server.client(clock, qps=10.0, burst=3) as client:
+    async with FakeHttpServer(ok) as server, server.client(clock, qps=10.0, burst=3) as client:
         requests = [asyncio.create_task(client.transport.request("GET", f"/{number}")) for number in range(5)]
-        await until(lambda: sum(each.done() for each in requests) == 3)
+        await wait_until(lambda: sum(each.done() for each in requests) == 3)
         clock.advance(0.11)
-        await until(lambda: sum(each.done() for each in requests) == 4)
+        await wait_until(lambda: sum(each.done() for each in requests) == 4)
         clock.advance(0.1)
         await asyncio.gather(*requests)
-        assert server.asked()[3:] == ["GET /3", "GET /4"]
+        assert server.request_lines()[3:] == ["GET /3", "GET /4"]
 
 
 def test_time_without_requests_saves_up_no_more_than_a_burst() -> None:
     clock = ManualClock()
-    limiter = Limiter(clock, qps=10.0, burst=3)
+    limiter = RateLimiter(clock, qps=10.0, burst=3)
     clock.advance(3600.0)
     assert [limiter.reserve() for _ in range(5)] == [0.0, 0.0, 0.0, pytest.approx(0.1), pytest.approx(0.2)]
 
 
 def test_whoever_was_well_for_a_while_starts_over() -> None:
     clock = ManualClock()
-    backoff = Backoff(clock, random.Random(0), Pace(jitter=0.0))
+    backoff = RetryBackoff(clock, random.Random(0), BackoffConfig(jitter=0.0))
     assert [backoff.delay_s() for _ in range(7)] == [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
     clock.advance(121.0)
     assert backoff.delay_s() == 0.8
 
 
 def test_delays_are_stretched_by_chance() -> None:
-    backoff = Backoff(ManualClock(), random.Random(0))
+    backoff = RetryBackoff(ManualClock(), random.Random(0))
     assert 0.8 < backoff.delay_s() < 1.6
 
 
-@on_loop
+@async_test
 async def test_a_request_that_hangs_times_out() -> None:
     clock = ManualClock()
-    async with WireServer(lambda _: Hang()) as server, server.client(clock, timeout_s=5.0) as client:
+    async with FakeHttpServer(lambda _: NoAnswer()) as server, server.client(clock, timeout_s=5.0) as client:
         request = asyncio.create_task(client.transport.request("GET", "/slow"))
-        await until(lambda: server.requests)
-        await until(request.done, tick=lambda: clock.advance(0.25))
+        await wait_until(lambda: server.requests)
+        await wait_until(request.done, tick=lambda: clock.advance(0.25))
         with pytest.raises(TimedOut, match="GET /slow") as caught:
             request.result()
         assert caught.value.sent
@@ -204,7 +204,7 @@ async def test_a_request_that_hangs_times_out() -> None:
         assert len(server.requests) == 1
 
 
-@on_loop
+@async_test
 async def test_the_connections_of_all_clients_are_looked_at_on_one_beat() -> None:
     """Each look wakes the process: those of a handful of clients wake it no more often than those of one."""
     beats: list[float] = []
@@ -215,35 +215,35 @@ async def test_the_connections_of_all_clients_are_looked_at_on_one_beat() -> Non
             await super().sleep(seconds)
 
     clock = Heard()
-    async with WireServer(ok) as server, server.client(clock) as one, server.client(clock) as another:
+    async with FakeHttpServer(ok) as server, server.client(clock) as one, server.client(clock) as another:
         await one.transport.request("GET", "/version")
         clock.advance(0.1)
         await another.transport.request("GET", "/version")
         assert beats == [0.25, 0.25]
         clock.advance(0.2)
-        await until(lambda: len(beats) == 4)
+        await wait_until(lambda: len(beats) == 4)
         assert beats[2:] == [0.5, 0.5]
 
 
-@on_loop
+@async_test
 async def test_a_read_is_tried_again_when_its_connection_dies_and_a_write_is_not() -> None:
     def cut(_: Request) -> Reply:
         server.cut()
         return Reply()
 
-    async with WireServer(cut) as server, server.client() as client:
+    async with FakeHttpServer(cut) as server, server.client() as client:
         with pytest.raises(Unreachable):
             await client.transport.request("GET", "/x")
-        assert server.asked() == ["GET /x", "GET /x"]
+        assert server.request_lines() == ["GET /x", "GET /x"]
         with pytest.raises(Unreachable) as caught:
             await client.transport.request("POST", "/y", b"{}")
         assert caught.value.sent
-        assert server.asked()[2:] == ["POST /y"]
+        assert server.request_lines()[2:] == ["POST /y"]
 
 
-@on_loop
+@async_test
 async def test_a_server_that_is_not_there_is_named() -> None:
-    server = WireServer(ok)
+    server = FakeHttpServer(ok)
     await server.start()
     client = server.client()
     await server.stop()
@@ -253,21 +253,21 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     await client.close()
 
 
-@on_loop
+@async_test
 async def test_idle_connections_are_closed_before_the_server_does() -> None:
     clock = ManualClock()
-    async with WireServer(ok) as server, server.client(clock) as client:
+    async with FakeHttpServer(ok) as server, server.client(clock) as client:
         await client.transport.request("GET", "/x")
-        await until(lambda: not server._writers, tick=lambda: clock.advance(1.0))
+        await wait_until(lambda: not server._writers, tick=lambda: clock.advance(1.0))
         assert 60.0 < clock.monotonic_s() < 80.0
         await client.transport.request("POST", "/y", b"{}")
         assert server.connections == 2
 
 
-@on_loop
+@async_test
 async def test_nonsense_from_the_server_is_an_error_of_one_request() -> None:
     script = [Reply(raw=b"SSH-2.0-OpenSSH_9\r\n\r\n"), Reply()]
-    async with WireServer(script=script) as server, server.client() as client:
+    async with FakeHttpServer(script=script) as server, server.client() as client:
         with pytest.raises(Unreachable, match="cannot be read"):
             await client.transport.request("POST", "/x", b"{}")
         await client.transport.request("POST", "/x", b"{}")
@@ -281,10 +281,10 @@ class Refuses:
         self.check()
 
 
-@on_loop
+@async_test
 async def test_the_guard_stops_every_write_and_no_read() -> None:
-    async with WireServer(ok) as server, server.client() as client:
-        client.guard(Refuses())
+    async with FakeHttpServer(ok) as server, server.client() as client:
+        client.set_guard(Refuses())
         await client.transport.request("GET", "/x")
         for write in (
             client.bind("ns", "pod", "node"),
@@ -295,73 +295,73 @@ async def test_the_guard_stops_every_write_and_no_read() -> None:
         ):
             with pytest.raises(LeaseLost):
                 await write
-        assert server.asked() == ["GET /x"]
-        client.guard(None)
+        assert server.request_lines() == ["GET /x"]
+        client.set_guard(None)
         await client.bind("ns", "pod", "node")
 
 
-@on_loop
+@async_test
 async def test_the_guard_is_asked_again_before_a_retry() -> None:
     clock = ManualClock()
     async with (
-        WireServer(script=[status(429, "Busy", Retry_After="1"), Reply()]) as server,
+        FakeHttpServer(script=[status(429, "Busy", Retry_After="1"), Reply()]) as server,
         server.client(clock) as client,
     ):
         request = asyncio.create_task(client.bind("ns", "pod", "node"))
-        await until(lambda: server.requests and clock.sleepers == 2)
-        client.guard(Refuses())
+        await wait_until(lambda: server.requests and clock.sleepers == 2)
+        client.set_guard(Refuses())
         clock.advance(1.0)
         with pytest.raises(LeaseLost):
             await request
         assert len(server.requests) == 1
 
 
-@on_loop
+@async_test
 async def test_a_stream_waits_for_its_reader() -> None:
-    feed = Feed()
+    feed = WatchStream()
     for _ in range(256):
         feed.write(b"x" * (1 << 17))
     feed.end()
     size = 0
-    async with WireServer(lambda _: feed) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: feed) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
-            await until(lambda: stream._connection._paused)
+            await wait_until(lambda: stream._connection._paused)
             assert stream._connection._waiting < 2 * HIGH_WATER
-            while piece := await stream.piece():
+            while piece := await stream.read():
                 size += len(piece)
         assert size == 256 << 17
 
 
-@on_loop
+@async_test
 async def test_a_reader_that_is_busy_for_long_loses_no_stream() -> None:
-    clock, feed = ManualClock(), Feed()
+    clock, feed = ManualClock(), WatchStream()
     async with (
-        WireServer(lambda _: feed) as server,
+        FakeHttpServer(lambda _: feed) as server,
         server.client(clock) as client,
         client.transport.stream("/watch", quiet_s=25.0) as stream,
     ):
         feed.write(b"one")
-        assert await stream.piece() == b"one"
+        assert await stream.read() == b"one"
         for _ in range(100):
             clock.advance(1.0)
             await asyncio.sleep(0.001)  # the sweeper looks at the connections
         feed.write(b"two")
-        assert await stream.piece() == b"two"
+        assert await stream.read() == b"two"
 
 
-@on_loop
+@async_test
 async def test_a_silent_stream_closes_the_idle_connections_with_it() -> None:
     """Whatever swallows the stream may swallow a request on any connection that was open before."""
     clock = ManualClock()
     async with (
-        WireServer(lambda request: Feed() if request.path == "/watch" else Reply()) as server,
+        FakeHttpServer(lambda request: WatchStream() if request.path == "/watch" else Reply()) as server,
         server.client(clock) as client,
         client.transport.stream("/watch", quiet_s=25.0) as stream,
     ):
         await client.transport.request("GET", "/x")
         assert server.connections == 2
-        waiting = asyncio.ensure_future(stream.piece())
-        await until(waiting.done, tick=lambda: clock.advance(0.5))
+        waiting = asyncio.ensure_future(stream.read())
+        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
         with pytest.raises(TimedOut):
             waiting.result()
         assert 25.0 <= clock.monotonic_s() <= 26.0
@@ -370,10 +370,10 @@ async def test_a_silent_stream_closes_the_idle_connections_with_it() -> None:
         assert server.connections == 3
 
 
-@on_loop
+@async_test
 async def test_a_peer_that_acknowledges_nothing_is_noticed_within_30_s() -> None:
     """By the kernel: idle connections by keepalive probes, others by the time that data may stay unacknowledged."""
-    async with WireServer(ok) as server, server.client() as client:
+    async with FakeHttpServer(ok) as server, server.client() as client:
         await client.transport.request("GET", "/x")
         (connection,) = client.transport._pool._idle
         assert connection._transport is not None
@@ -387,34 +387,34 @@ async def test_a_peer_that_acknowledges_nothing_is_noticed_within_30_s() -> None
         assert 0 < sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
 
 
-@on_loop
+@async_test
 async def test_a_stream_that_ended_well_leaves_its_connection_to_others() -> None:
-    feed = Feed()
+    feed = WatchStream()
     feed.end()
-    async with WireServer(script=[feed, Reply()]) as server, server.client() as client:
+    async with FakeHttpServer(script=[feed, Reply()]) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
-            assert await stream.piece() == b""
+            assert await stream.read() == b""
         await client.transport.request("GET", "/x")
         assert server.connections == 1
 
 
-@on_loop
+@async_test
 async def test_a_stream_that_is_left_before_its_end_leaves_nothing_to_others() -> None:
-    feed = Feed()
+    feed = WatchStream()
     for _ in range(3):
         feed.write(b"x" * HIGH_WATER)
     feed.end()
-    async with WireServer(script=[feed, Reply(200, {"fine": True})]) as server, server.client() as client:
+    async with FakeHttpServer(script=[feed, Reply(200, {"fine": True})]) as server, server.client() as client:
         async with client.transport.stream("/watch", quiet_s=60.0) as stream:
             connection = stream._connection
             connection._paused = True  # as a burst would that ends with the end: nothing is left that could arrive
-            await until(lambda: connection._parser.complete)
+            await wait_until(lambda: connection._parser.complete)
         assert (await client.transport.request("GET", "/x")).body == b'{"fine":true}'
         assert server.connections == 1
         assert not connection._paused
 
 
-@on_loop
+@async_test
 async def test_an_answer_whose_asker_is_gone_is_not_told_to_the_next() -> None:
     """The task is cancelled after the last byte has arrived and before it runs again."""
     held = asyncio.Event()
@@ -424,7 +424,7 @@ async def test_an_answer_whose_asker_is_gone_is_not_told_to_the_next() -> None:
             await held.wait()
         return Reply(200, {"path": request.path})
 
-    async with WireServer(second_is_held) as server, server.client() as client:
+    async with FakeHttpServer(second_is_held) as server, server.client() as client:
         await client.transport.request("GET", "/warm")
         (connection,) = client.transport._pool._all
         arrived = connection.data_received
@@ -435,7 +435,7 @@ async def test_an_answer_whose_asker_is_gone_is_not_told_to_the_next() -> None:
 
         connection.data_received = then_cancel  # type: ignore[method-assign]
         request = asyncio.create_task(client.transport.request("GET", "/gone"))
-        await until(lambda: len(server.requests) == 2)
+        await wait_until(lambda: len(server.requests) == 2)
         held.set()
         with pytest.raises(asyncio.CancelledError):
             await request
@@ -444,79 +444,82 @@ async def test_an_answer_whose_asker_is_gone_is_not_told_to_the_next() -> None:
         assert server.connections == 1
 
 
-@on_loop
+@async_test
 async def test_closing_ends_what_is_under_way() -> None:
-    async with WireServer(lambda _: Hang()) as server:
+    async with FakeHttpServer(lambda _: NoAnswer()) as server:
         client = server.client()
         request = asyncio.create_task(client.transport.request("POST", "/x", b"{}"))
-        await until(lambda: server.requests)
+        await wait_until(lambda: server.requests)
         await client.close()
         with pytest.raises(Unreachable):
             await request
 
 
-@on_loop
+@async_test
 async def test_a_busy_server_is_not_given_more_connections_than_it_answers_on() -> None:
     gate = asyncio.Event()
 
-    async def held(_: Request) -> Answer:
+    async def held(_: Request) -> ServerAnswer:
         await gate.wait()
         return Reply(200, {})
 
-    async with WireServer(held) as server, server.client() as client:
+    async with FakeHttpServer(held) as server, server.client() as client:
         asked = [asyncio.ensure_future(client.transport.request("GET", f"/x{number}")) for number in range(60)]
-        await until(lambda: len(server.requests) == EAGER)
+        await wait_until(lambda: len(server.requests) == WARM_CONNECTIONS)
         gate.set()
         await asyncio.gather(*asked)
-        assert (len(server.requests), server.connections) == (60, EAGER)
+        assert (len(server.requests), server.connections) == (60, WARM_CONNECTIONS)
 
 
-@on_loop
+@async_test
 async def test_who_waits_long_for_a_connection_opens_one() -> None:
     clock, gate = ManualClock(), asyncio.Event()
 
-    async def held(_: Request) -> Answer:
+    async def held(_: Request) -> ServerAnswer:
         await gate.wait()
         return Reply(200, {})
 
-    async with WireServer(held) as server, server.client(clock) as client:
-        asked = [asyncio.ensure_future(client.transport.request("GET", f"/x{number}")) for number in range(EAGER + 2)]
-        await until(lambda: len(server.requests) == EAGER)
+    async with FakeHttpServer(held) as server, server.client(clock) as client:
+        asked = [
+            asyncio.ensure_future(client.transport.request("GET", f"/x{number}"))
+            for number in range(WARM_CONNECTIONS + 2)
+        ]
+        await wait_until(lambda: len(server.requests) == WARM_CONNECTIONS)
         clock.advance(1.0)
-        await until(lambda: len(server.requests) == EAGER + 2)
+        await wait_until(lambda: len(server.requests) == WARM_CONNECTIONS + 2)
         gate.set()
-        assert [each.status for each in await asyncio.gather(*asked)] == [200] * (EAGER + 2)
-        assert server.connections == EAGER + 2
+        assert [each.status for each in await asyncio.gather(*asked)] == [200] * (WARM_CONNECTIONS + 2)
+        assert server.connections == WARM_CONNECTIONS + 2
 
 
-@on_loop
+@async_test
 async def test_a_connection_that_is_lost_on_its_way_to_the_next_leaves_room_for_another() -> None:
     """It is handed over, and is lost before whoever waited for it runs."""
-    async with WireServer(ok) as server, server.client(connections=1) as client:
+    async with FakeHttpServer(ok) as server, server.client(connections=1) as client:
         await client.transport.request("GET", "/warm")
         pool = client.transport._pool
-        only = await pool.take(5.0)
+        only = await pool.acquire(5.0)
         waiting = asyncio.create_task(client.transport.request("GET", "/next"))
-        await until(lambda: pool._waiters)
-        pool.give(only)
+        await wait_until(lambda: pool._waiters)
+        pool.release(only)
         only.abort("cut")
         assert (await waiting).body == b'{"fine":true}'
         assert (server.connections, len(pool._all)) == (2, 1)
 
 
-@on_loop
+@async_test
 async def test_connections_are_opened_before_they_are_needed() -> None:
-    async with WireServer(lambda _: Reply(200, {})) as server, server.client() as client:
+    async with FakeHttpServer(lambda _: Reply(200, {})) as server, server.client() as client:
         await client.warm()
-        await until(lambda: server.connections == EAGER)
-        await asyncio.gather(*(client.transport.request("GET", f"/x{number}") for number in range(EAGER)))
+        await wait_until(lambda: server.connections == WARM_CONNECTIONS)
+        await asyncio.gather(*(client.transport.request("GET", f"/x{number}") for number in range(WARM_CONNECTIONS)))
         await client.warm()
-        assert (len(server.requests), server.connections) == (EAGER, EAGER)
+        assert (len(server.requests), server.connections) == (WARM_CONNECTIONS, WARM_CONNECTIONS)
 
 
-@on_loop
+@async_test
 async def test_who_cannot_be_reached_is_said_when_somebody_asks() -> None:
-    async with WireServer(lambda _: Reply(200, {})) as server:
+    async with FakeHttpServer(lambda _: Reply(200, {})) as server:
         client = server.client()
     await client.warm()
     with pytest.raises(Unreachable, match="is it running"):

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from bayplan.client import Resource, Unreadable, resource_of
-from bayplan.client.http.api_status import Status
+from bayplan.client import GroupVersionResource, UndecodableObject, resource_of
+from bayplan.client.http.api_status import ApiStatus
 from bayplan.client.informer import decoder as decoding_module
 from bayplan.client.informer.decoder import (
     Decoder,
-    Page,
-    ends_initial,
+    ListPage,
+    is_initial_events_end,
     read_page,
 )
 from bayplan.objects.core import Node, Pod
@@ -47,19 +47,19 @@ def flat(slices: list[list[str]]) -> list[str]:
 
 def test_an_error_is_a_status_whatever_the_kind() -> None:
     found = NODES.event(text(error(410, "Expired", "too old")))
-    assert isinstance(found.object, Status)
+    assert isinstance(found.object, ApiStatus)
     assert (found.object.code, found.object.reason, found.object.message) == (410, "Expired", "too old")
 
 
 def test_an_error_that_is_no_status_is_one_all_the_same() -> None:
     found = NODES.event(text({"type": "ERROR", "object": {"code": "many"}}))
-    assert isinstance(found.object, Status)
+    assert isinstance(found.object, ApiStatus)
     assert found.object.code == 500
 
 
 def test_the_end_of_what_exists_is_a_bookmark() -> None:
-    assert ends_initial(NODES.event(text(bookmark(5, initial_end=True))))
-    assert not ends_initial(NODES.event(text(bookmark(5))))
+    assert is_initial_events_end(NODES.event(text(bookmark(5, initial_end=True))))
+    assert not is_initial_events_end(NODES.event(text(bookmark(5))))
 
 
 def test_nulls_are_absent_as_the_server_means_them() -> None:
@@ -83,14 +83,14 @@ def test_nulls_are_absent_as_the_server_means_them() -> None:
 )
 def test_a_bad_object_is_known_by_name_and_version(item: dict[str, Any]) -> None:
     found = NODES.event(text(added(item))).object
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UndecodableObject)
     assert (found.key, found.resource_version) == (("", "n"), "7")
     assert 'Node "n" cannot be read' in found.reason
 
 
 def test_an_object_without_a_readable_name_is_told_too() -> None:
     found = NODES.event(text(added({"metadata": {"name": 5}}))).object
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UndecodableObject)
     assert found.key == ("", "")
 
 
@@ -112,21 +112,21 @@ def page(*items: dict[str, Any], **more: Any) -> bytes:
 )
 @pytest.mark.parametrize("size", [1, 60, 1 << 20], ids=["one-by-one", "few", "at-once"])
 def test_slices_are_the_whole_list(body: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_module, "SLICE", size)
+    monkeypatch.setattr(decoding_module, "DECODE_SLICE_BYTES", size)
     found = read_page(body)
-    assert (found.resource_version, found.following) == ("9", "")
+    assert (found.resource_version, found.continue_token) == ("9", "")
     assert flat(names(NODES.slices(found))) == ["a", "b"]
 
 
 def test_a_large_list_comes_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_module, "SLICE", 200)
+    monkeypatch.setattr(decoding_module, "DECODE_SLICE_BYTES", 200)
     found = names(NODES.slices(read_page(page(*(node(f"n{number}", number) for number in range(40))))))
     assert len(found) == 10
     assert flat(found) == [f"n{number}" for number in range(40)]
 
 
 def test_what_looks_like_an_item_inside_an_item_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_module, "SLICE", 1)
+    monkeypatch.setattr(decoding_module, "DECODE_SLICE_BYTES", 1)
     sets = Decoder(resource_of(kind_of(StatefulSet)))
     claims = [{"metadata": {"name": f"claim{number}"}} for number in range(3)]
     items = [{"metadata": {"name": name}, "spec": {"volumeClaimTemplates": claims}} for name in ("a", "b")]
@@ -148,12 +148,12 @@ def test_a_list_that_is_none_is_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
         read_page(b"<html>")
     with pytest.raises(msgspec.DecodeError):
-        list(NODES.slices(Page("", "", b'{"metadata":{},', 0, 14)))
+        list(NODES.slices(ListPage("", "", b'{"metadata":{},', 0, 14)))
 
 
 def beta(kind: type[KubeObject]) -> Decoder:
     found = kind_of(kind)
-    return Decoder(Resource(found.group, "v1beta1", found.plural, found.namespaced, found))
+    return Decoder(GroupVersionResource(found.group, "v1beta1", found.plural, found.namespaced, found))
 
 
 def test_claims_of_v1beta1_are_lifted() -> None:
@@ -187,7 +187,7 @@ def test_slices_of_v1beta1_are_lifted() -> None:
             "devices": [{"name": "d", "basic": basic}],
         },
     }
-    [found] = next(beta(ResourceSlice).slices(Page("", "", text(old), 0, len(text(old)))))
+    [found] = next(beta(ResourceSlice).slices(ListPage("", "", text(old), 0, len(text(old)))))
     new = {**old, "spec": {**old["spec"], "devices": [{"name": "d", **basic}]}}  # type: ignore[dict-item]
     assert found == msgspec.json.decode(text(new), type=ResourceSlice)
 
@@ -208,6 +208,6 @@ def test_odd_devices_of_v1beta1_are_reported_not_raised() -> None:
         .event(text(added({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [5]}}})))
         .object
     )
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UndecodableObject)
     found = beta(ResourceSlice).event(text(added({"metadata": {"name": "c"}, "spec": []}))).object
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UndecodableObject)

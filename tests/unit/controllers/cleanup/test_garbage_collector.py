@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from bayplan.controllers.core.api_types import (
-    ACCOUNTS,
     CONFIG_MAPS,
     NAMESPACES,
     PODS,
     REPLICA_SETS,
+    SERVICE_ACCOUNTS,
     Tree,
 )
-from support.harness.async_tests import on_loop
-from support.harness.controllers import Controlled, controlled
+from support.harness.async_tests import async_test
+from support.harness.controllers import ControllersHarness, run_controllers
 
 GARBAGE = ("garbage-collector-controller", "replicaset-controller")
 
@@ -33,7 +33,7 @@ def owned_by(owner: Tree, *, block: bool = False) -> Tree:
     return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], **names, "blockOwnerDeletion": block}
 
 
-async def a_set(world: Controlled, name: str) -> Tree:
+async def a_set(world: ControllersHarness, name: str) -> Tree:
     labels = {"app": name}
     pod = {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "none"}]}
     template = {"metadata": {"labels": labels}, "spec": pod}
@@ -43,9 +43,9 @@ async def a_set(world: Controlled, name: str) -> Tree:
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
-@on_loop
+@async_test
 async def test_pods_of_a_set_that_is_deleted(tmp_path: Path, policy: str) -> None:
-    async with controlled(tmp_path, only=GARBAGE, housekeeping=False) as world:
+    async with run_controllers(tmp_path, only=GARBAGE, housekeeping=False) as world:
         await a_set(world, "web")
         await world.delete(REPLICA_SETS, "web", propagation=policy)
         await world.gone(REPLICA_SETS, "web")
@@ -63,9 +63,9 @@ async def test_pods_of_a_set_that_is_deleted(tmp_path: Path, policy: str) -> Non
         await world.until(gone)
 
 
-@on_loop
+@async_test
 async def test_whole_trees_go_and_what_has_another_owner_stays(tmp_path: Path) -> None:
-    async with controlled(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
         root = await world.make(CONFIG_MAPS, config_map("root"))
         other = await world.make(CONFIG_MAPS, config_map("other"))
         child = await world.make(CONFIG_MAPS, config_map("child", owned_by(root)))
@@ -80,9 +80,9 @@ async def test_whole_trees_go_and_what_has_another_owner_stays(tmp_path: Path) -
         assert found["metadata"]["ownerReferences"][0]["name"] == "other"
 
 
-@on_loop
+@async_test
 async def test_an_owner_waits_for_those_who_say_so(tmp_path: Path) -> None:
-    async with controlled(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
         root = await world.make(CONFIG_MAPS, config_map("root"))
         held = {"finalizers": ["example.com/held"]}
         await world.make(CONFIG_MAPS, config_map("child", owned_by(root, block=True), **held))
@@ -93,41 +93,41 @@ async def test_an_owner_waits_for_those_who_say_so(tmp_path: Path) -> None:
         await world.gone(CONFIG_MAPS, "root")
 
 
-@on_loop
+@async_test
 async def test_kinds_that_come_later_are_cleaned_up_too(tmp_path: Path) -> None:
-    async with controlled(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
         versions = [{"name": "v1", "served": True, "storage": True, "schema": schema}]
         names = {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"}
         spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
         definition = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-        await world.served.make(
+        await world.served.create(
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
             {**definition, "metadata": {"name": "boats.example.com"}, "spec": spec},
         )
         path = "/apis/example.com/v1/namespaces/default/boats"
 
         async def offered() -> bool:
-            return (await world.served.ask("GET", path)).code == 200
+            return (await world.served.request("GET", path)).code == 200
 
         await world.until(offered)
-        boat = await world.served.make(
+        boat = await world.served.create(
             path, {"apiVersion": "example.com/v1", "kind": "Boat", "metadata": {"name": "b"}}
         )
         await world.make(CONFIG_MAPS, config_map("cargo", owned_by(boat)))
-        assert (await world.served.ask("DELETE", f"{path}/b")).code == 200
+        assert (await world.served.request("DELETE", f"{path}/b")).code == 200
         await world.gone(CONFIG_MAPS, "cargo")
 
 
-@on_loop
+@async_test
 async def test_a_namespace_is_emptied_pods_first_and_goes(tmp_path: Path) -> None:
     only = ("namespace-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller")
-    async with controlled(tmp_path, nodes=1, only=only, housekeeping=False) as world:
+    async with run_controllers(tmp_path, nodes=1, only=only, housekeeping=False) as world:
         await world.make(NAMESPACES, {"metadata": {"name": "team"}})
 
         async def furnished() -> bool:
             maps = await world.list(CONFIG_MAPS, namespace="team")
-            accounts = await world.list(ACCOUNTS, namespace="team")
+            accounts = await world.list(SERVICE_ACCOUNTS, namespace="team")
             names = [each["metadata"]["name"] for each in (*maps, *accounts)]
             return names == ["kube-root-ca.crt", "default"] and "BEGIN CERTIFICATE" in maps[0]["data"]["ca.crt"]
 
@@ -156,14 +156,14 @@ async def test_a_namespace_is_emptied_pods_first_and_goes(tmp_path: Path) -> Non
         await world.gone(NAMESPACES, "team")
 
 
-@on_loop
+@async_test
 async def test_what_every_namespace_has_comes_back(tmp_path: Path) -> None:
     only = ("serviceaccount-controller", "root-ca-certificate-publisher-controller")
-    async with controlled(tmp_path, nodes=0, only=only, housekeeping=False, scheduling=False) as world:
-        before = await world.until(lambda: world.get(ACCOUNTS, "default"))
-        await world.delete(ACCOUNTS, "default")
+    async with run_controllers(tmp_path, nodes=0, only=only, housekeeping=False, scheduling=False) as world:
+        before = await world.until(lambda: world.get(SERVICE_ACCOUNTS, "default"))
+        await world.delete(SERVICE_ACCOUNTS, "default")
         uid = before["metadata"]["uid"]
-        await world.when(ACCOUNTS, "default", lambda it: it["metadata"]["uid"] != uid)
+        await world.when(SERVICE_ACCOUNTS, "default", lambda it: it["metadata"]["uid"] != uid)
         await world.patch(CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "forged"}})
         mended = await world.when(CONFIG_MAPS, "kube-root-ca.crt", lambda it: it["data"]["ca.crt"] != "forged")
         assert mended["data"]["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.controllers import EXIT_CODE, RUNS_FOR, FakeKubelet, NodeTemplate, PodHabits
+from bayplan.controllers import EXIT_CODE, RUNS_FOR, FakeKubelet, NodeTemplate, PodBehavior
 from bayplan.controllers.kubelet.fake_nodes import renew_interval_s
 from support.fakes.http_server import (
-    Answer,
-    Feed,
+    FakeHttpServer,
     Reply,
     Request,
-    WireServer,
+    ServerAnswer,
+    WatchStream,
     added,
     bookmark,
     deleted,
     modified,
     status,
 )
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
 Tree = dict[str, Any]
 
@@ -37,10 +37,10 @@ class ApiServer:
     def __init__(self) -> None:
         self.objects: dict[str, Tree] = {}
         self.version = 100
-        self.feeds: dict[str, list[Feed]] = {"nodes": [], "pods": []}
-        self.fails: Callable[[Request], Answer | None] = lambda _: None
+        self.feeds: dict[str, list[WatchStream]] = {"nodes": [], "pods": []}
+        self.fails: Callable[[Request], ServerAnswer | None] = lambda _: None
 
-    def route(self, request: Request) -> Answer:
+    def route(self, request: Request) -> ServerAnswer:
         if failure := self.fails(request):
             return failure
         if request.options.get("watch"):
@@ -76,29 +76,29 @@ class ApiServer:
     def phase(self, path: str) -> str:
         return str(self.objects[path]["status"].get("phase", ""))
 
-    def _create(self, path: str, tree: Tree) -> Answer:
+    def _create(self, path: str, tree: Tree) -> ServerAnswer:
         if path in self.objects:
             return status(409, "AlreadyExists", f"{path} is there")
         self.put(path, tree)
         return Reply(201, self.objects[path])
 
-    def _patch(self, path: str, patch: Tree) -> Answer:
+    def _patch(self, path: str, patch: Tree) -> ServerAnswer:
         old = self.objects[path]
         if patch.get("metadata", {}).get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
             return status(422, "Invalid", "metadata.uid: field is immutable")
         self.put(path, _merged(old, patch))
         return Reply(200, self.objects[path])
 
-    def _delete(self, path: str, options: Tree) -> Answer:
+    def _delete(self, path: str, options: Tree) -> ServerAnswer:
         assert options.get("gracePeriodSeconds", 0) == 0
         if options.get("preconditions", {}).get("uid") != self.objects[path]["metadata"]["uid"]:
             return status(409, "Conflict", "another uid")
         self.remove(path)
         return Reply(200, {})
 
-    def _watch(self, request: Request) -> Feed:
+    def _watch(self, request: Request) -> WatchStream:
         plural = request.path.rpartition("/")[2]
-        feed = Feed()
+        feed = WatchStream()
         if request.options.get("sendInitialEvents"):
             for path, tree in self.objects.items():
                 if f"/{plural}/" in path:
@@ -121,7 +121,7 @@ def _merged(old: Tree, patch: Tree) -> Tree:
 
 
 class World:
-    def __init__(self, api: ApiServer, server: WireServer, clock: ManualClock, kubelet: FakeKubelet) -> None:
+    def __init__(self, api: ApiServer, server: FakeHttpServer, clock: ManualClock, kubelet: FakeKubelet) -> None:
         self.api = api
         self.server = server
         self.clock = clock
@@ -139,11 +139,11 @@ class World:
 
 @asynccontextmanager
 async def world(
-    *, count: int = 2, habits: PodHabits | None = None, manifest: Tree | None = None, api: ApiServer | None = None
+    *, count: int = 2, habits: PodBehavior | None = None, manifest: Tree | None = None, api: ApiServer | None = None
 ) -> AsyncIterator[World]:
     api, clock = api or ApiServer(), ManualClock()
-    async with WireServer(api.route) as server, server.client(clock) as client:
-        kubelet = FakeKubelet(client, count=count, template=NodeTemplate(manifest), habits=habits or PodHabits())
+    async with FakeHttpServer(api.route) as server, server.client(clock) as client:
+        kubelet = FakeKubelet(client, count=count, template=NodeTemplate(manifest), habits=habits or PodBehavior())
         running = asyncio.ensure_future(kubelet.run())
         try:
             yield World(api, server, clock, kubelet)
@@ -155,7 +155,7 @@ async def world(
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/fake-0"
 
 
-@on_loop
+@async_test
 async def test_nodes_are_registered_ready_with_a_lease() -> None:
     async with world() as w:
         await w.kubelet.ready()
@@ -166,7 +166,7 @@ async def test_nodes_are_registered_ready_with_a_lease() -> None:
             "PIDPressure": "False",
             "Ready": "True",
         }
-        await until(lambda: LEASE in w.api.objects)
+        await wait_until(lambda: LEASE in w.api.objects)
         lease = w.api.objects[LEASE]
         assert lease["spec"] == {
             "holderIdentity": "fake-0",
@@ -177,10 +177,10 @@ async def test_nodes_are_registered_ready_with_a_lease() -> None:
         assert owner["uid"] == w.api.objects["/api/v1/nodes/fake-0"]["metadata"]["uid"]
 
 
-@on_loop
+@async_test
 async def test_leases_are_renewed_every_ten_seconds_and_conditions_every_five_minutes() -> None:
     async with world(count=1) as w:
-        await until(lambda: LEASE in w.api.objects)
+        await wait_until(lambda: LEASE in w.api.objects)
         await w.later(600, steps=600)
         assert 40 <= w.asked("PATCH", "leases") <= 61
         assert w.asked("PATCH", "nodes/fake-0/status") == 1
@@ -188,11 +188,11 @@ async def test_leases_are_renewed_every_ten_seconds_and_conditions_every_five_mi
         assert told["lastHeartbeatTime"] > told["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
-@on_loop
+@async_test
 async def test_leases_that_began_together_are_renewed_apart() -> None:
     async with world(count=40) as w:
         await w.kubelet.ready()
-        await until(lambda: w.asked("POST", "leases") == 40)
+        await wait_until(lambda: w.asked("POST", "leases") == 40)
         await w.later(30, steps=300)
         before = len(w.server.requests)
         await w.later(10, steps=100)
@@ -207,7 +207,7 @@ def test_many_nodes_renew_less_often_but_often_enough(nodes: int, interval_s: fl
     assert renew_interval_s(nodes) == interval_s
 
 
-@on_loop
+@async_test
 async def test_a_node_that_is_there_already_is_taken_over() -> None:
     api = ApiServer()
     api.put("/api/v1/nodes/fake-0", {"metadata": {"name": "fake-0", "labels": {"kept": "yes"}}, "status": {}})
@@ -224,23 +224,23 @@ async def test_a_node_that_is_there_already_is_taken_over() -> None:
         assert node["status"]["conditions"][-1]["status"] == "True"
 
 
-@on_loop
+@async_test
 async def test_a_node_that_others_call_ill_recovers_at_once() -> None:
     async with world(count=1) as w:
         await w.kubelet.ready()
         node = json.loads(json.dumps(w.api.objects["/api/v1/nodes/fake-0"]))
         node["status"]["conditions"][-1]["status"] = "Unknown"
         w.api.put("/api/v1/nodes/fake-0", node)
-        await until(lambda: w.asked("PATCH", "nodes/fake-0/status"))
+        await wait_until(lambda: w.asked("PATCH", "nodes/fake-0/status"))
         assert w.api.objects["/api/v1/nodes/fake-0"]["status"]["conditions"][-1]["status"] == "True"
 
 
-@on_loop
+@async_test
 async def test_a_node_that_is_deleted_is_left_alone_until_it_is_made_anew() -> None:
     async with world(count=1) as w:
-        await until(lambda: LEASE in w.api.objects)
+        await wait_until(lambda: LEASE in w.api.objects)
         w.api.remove("/api/v1/nodes/fake-0")
-        await until(lambda: "fake-0" not in w.kubelet.nodes)
+        await wait_until(lambda: "fake-0" not in w.kubelet.nodes)
         before = w.asked("PATCH", "leases")
         path = w.api.pod("p")
         await w.later(60)
@@ -248,37 +248,37 @@ async def test_a_node_that_is_deleted_is_left_alone_until_it_is_made_anew() -> N
         assert w.asked("POST", "nodes") == 1
         assert w.api.phase(path) == ""
         w.api.put("/api/v1/nodes/fake-0", {"metadata": {"name": "fake-0"}, "status": {}})
-        await until(lambda: w.api.objects["/api/v1/nodes/fake-0"]["status"].get("conditions"))
-        await until(lambda: w.asked("PATCH", "leases") > before, tick=lambda: w.clock.advance(1))
+        await wait_until(lambda: w.api.objects["/api/v1/nodes/fake-0"]["status"].get("conditions"))
+        await wait_until(lambda: w.asked("PATCH", "leases") > before, tick=lambda: w.clock.advance(1))
 
 
-@on_loop
+@async_test
 async def test_a_server_that_refuses_for_a_while_gets_its_nodes_later() -> None:
     api = ApiServer()
     refusals = iter([status(500, "InternalError", "etcd is away")] * 3)
     api.fails = lambda request: next(refusals, None) if request.method == "POST" else None
     async with world(api=api, count=1) as w:
-        await until(lambda: "/api/v1/nodes/fake-0" in w.api.objects, tick=lambda: w.clock.advance(0.1))
+        await wait_until(lambda: "/api/v1/nodes/fake-0" in w.api.objects, tick=lambda: w.clock.advance(0.1))
         await w.kubelet.ready()
         assert next(refusals, None) is None, "it has asked through all of them"
 
 
-@on_loop
+@async_test
 async def test_pods_run_and_succeed_when_their_time_is_over() -> None:
-    async with world(habits=PodHabits(runs_for_s=60)) as w:
+    async with world(habits=PodBehavior(runs_for_s=60)) as w:
         await w.kubelet.ready()
         usual = w.api.pod("usual")
         quick = w.api.pod("quick", metadata={"annotations": {RUNS_FOR: "5s"}})
-        await until(lambda: w.api.phase(usual) == w.api.phase(quick) == "Running")
+        await wait_until(lambda: w.api.phase(usual) == w.api.phase(quick) == "Running")
         await w.later(4.5)
         assert w.api.phase(quick) == "Running"
-        await until(lambda: w.api.phase(quick) == "Succeeded", tick=lambda: w.clock.advance(0.1))
+        await wait_until(lambda: w.api.phase(quick) == "Succeeded", tick=lambda: w.clock.advance(0.1))
         assert w.api.phase(usual) == "Running"
         assert w.clock.monotonic_s() < 10
-        await until(lambda: w.api.phase(usual) == "Succeeded", tick=lambda: w.clock.advance(0.5))
+        await wait_until(lambda: w.api.phase(usual) == "Succeeded", tick=lambda: w.clock.advance(0.5))
 
 
-@on_loop
+@async_test
 async def test_a_container_that_crashes_waits_and_a_warning_tells_of_it() -> None:
     async with world() as w:
         await w.kubelet.ready()
@@ -287,30 +287,30 @@ async def test_a_container_that_crashes_waits_and_a_warning_tells_of_it() -> Non
         w.api.put(path, {**pod, "spec": {**pod["spec"], "restartPolicy": "Always"}})
         container = lambda: (w.api.objects[path]["status"].get("containerStatuses") or [{}])[0]  # noqa: E731
         waits = lambda: container().get("state", {}).get("waiting")  # noqa: E731
-        await until(lambda: waits() and container()["restartCount"] == 1)
-        await until(lambda: w.asked("POST", "events"))
+        await wait_until(lambda: waits() and container()["restartCount"] == 1)
+        await wait_until(lambda: w.asked("POST", "events"))
         (event,) = [each for at, each in w.api.objects.items() if "/events/" in at]
         assert (event["type"], event["reason"], event["source"]) == ("Warning", "BackOff", {"component": "kubelet"})
         assert event["message"] == "Back-off restarting failed container c in pod p_team(u1)"
         assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Pod", "u1")
         assert w.clock.monotonic_s() < 5
-        await until(lambda: container()["restartCount"] == 2, tick=lambda: w.clock.advance(0.1))
+        await wait_until(lambda: container()["restartCount"] == 2, tick=lambda: w.clock.advance(0.1))
         assert 10 <= w.clock.monotonic_s() <= 12
 
 
-@on_loop
+@async_test
 async def test_what_is_wrong_with_an_annotation_is_told_to_the_author_once() -> None:
     async with world() as w:
         await w.kubelet.ready()
         path = w.api.pod("p", metadata={"annotations": {RUNS_FOR: "5 seconds"}})
         told = lambda: [each["message"] for at, each in w.api.objects.items() if "/events/" in at]  # noqa: E731
-        await until(lambda: w.api.phase(path) == "Running" and told())
+        await wait_until(lambda: w.api.phase(path) == "Running" and told())
         advice = "is no duration; write one such as 90s or 1h30m, or forever"
         assert told() == [f"bayplan.dev/runs-for: '5 seconds' {advice}"]
         await w.later(1)
         pod = w.api.objects[path]
         w.api.put(path, pod | {"metadata": pod["metadata"] | {"annotations": {"bayplan.dev/run-for": "5s"}}})
-        await until(lambda: len(told()) == 2)
+        await wait_until(lambda: len(told()) == 2)
         assert told()[1] == "bayplan.dev/run-for: there is no such annotation; did you mean bayplan.dev/runs-for?"
         w.api.put(path, w.api.objects[path])
         await w.later(5)
@@ -319,20 +319,20 @@ async def test_what_is_wrong_with_an_annotation_is_told_to_the_author_once() -> 
         assert (event["type"], event["reason"], event["involvedObject"]["name"]) == ("Warning", "BadAnnotation", "p")
 
 
-@on_loop
+@async_test
 async def test_pods_of_other_nodes_are_not_touched() -> None:
     async with world() as w:
         await w.kubelet.ready()
         other, ours = w.api.pod("other", node="real"), w.api.pod("ours")
-        await until(lambda: w.api.phase(ours) == "Running")
+        await wait_until(lambda: w.api.phase(ours) == "Running")
         assert w.api.phase(other) == ""
         assert w.kubelet.pods.running == 1
 
 
-@on_loop
+@async_test
 async def test_only_pods_that_have_a_node_and_go_on_are_watched() -> None:
     async with world() as w:
-        await until(lambda: w.asked("GET", "pods"))
+        await wait_until(lambda: w.asked("GET", "pods"))
         (watch,) = [each for each in w.server.requests if each.path == "/api/v1/pods"]
         assert watch.options["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
@@ -341,57 +341,57 @@ async def one_that_is_asked_to_go(w: World) -> str:
     """A pod that runs, and has half a minute to stop."""
     await w.kubelet.ready()
     path = w.api.pod("p")
-    await until(lambda: w.api.phase(path) == "Running")
+    await wait_until(lambda: w.api.phase(path) == "Running")
     pod = w.api.objects[path]
     w.api.put(path, pod | {"metadata": pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:30Z"}})
     return path
 
 
-@on_loop
+@async_test
 async def test_a_deleted_pod_goes_when_it_has_stopped() -> None:
-    async with world(habits=PodHabits(stops_after_s=5)) as w:
+    async with world(habits=PodBehavior(stops_after_s=5)) as w:
         path = await one_that_is_asked_to_go(w)
         await w.later(4)
         assert path in w.api.objects
-        await until(lambda: path not in w.api.objects, tick=lambda: w.clock.advance(0.1))
-        await until(lambda: w.kubelet.pods.running == 0)
+        await wait_until(lambda: path not in w.api.objects, tick=lambda: w.clock.advance(0.1))
+        await wait_until(lambda: w.kubelet.pods.running == 0)
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_ends_while_it_is_asked_to_go_goes() -> None:
     """Somebody says that it has ended: from then on the watch shows it no more, and nobody else lets it go."""
-    async with world(habits=PodHabits(stops_after_s=5)) as w:
+    async with world(habits=PodBehavior(stops_after_s=5)) as w:
         path = await one_that_is_asked_to_go(w)
         going = w.api.objects[path]
         w.api.objects[path] = going | {"status": {"phase": "Succeeded"}}
         w.api.fails = lambda request: status(500, "InternalError", "not now") if request.method == "DELETE" else None
         w.api._tell(path, deleted(going))
-        await until(lambda: w.asked("DELETE", "pods/p"))
+        await wait_until(lambda: w.asked("DELETE", "pods/p"))
         w.api.fails = lambda _: None
-        await until(lambda: path not in w.api.objects, tick=lambda: w.clock.advance(0.1))
-        await until(lambda: not w.kubelet.pods._leaving)
+        await wait_until(lambda: path not in w.api.objects, tick=lambda: w.clock.advance(0.1))
+        await wait_until(lambda: not w.kubelet.pods._leaving)
         assert w.asked("DELETE", "pods/p") == 2
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_is_let_go_is_let_go_once() -> None:
     async with world() as w:
         path = await one_that_is_asked_to_go(w)
-        await until(lambda: path not in w.api.objects)
-        await until(lambda: w.kubelet.pods.running == 0)
+        await wait_until(lambda: path not in w.api.objects)
+        await wait_until(lambda: w.kubelet.pods.running == 0)
         await w.later(5)
         assert w.asked("DELETE", "pods/p") == 1
         assert not w.kubelet.pods._removed
         assert not w.kubelet.pods._leaving
 
 
-@on_loop
+@async_test
 async def test_a_pod_of_the_same_name_is_not_taken_for_the_one_before() -> None:
     async with world() as w:
         await w.kubelet.ready()
         stale = Counter[str]()
 
-        def fails(request: Request) -> Answer | None:
+        def fails(request: Request) -> ServerAnswer | None:
             if request.method == "PATCH" and "pods" in request.path and not stale:
                 stale["p"] += 1
                 w.api.objects[request.path.removesuffix("/status")]["metadata"]["uid"] = "another"
@@ -399,15 +399,15 @@ async def test_a_pod_of_the_same_name_is_not_taken_for_the_one_before() -> None:
 
         w.api.fails = fails
         path = w.api.pod("p")
-        await until(lambda: stale)
+        await wait_until(lambda: stale)
         await w.later(5)
         assert w.api.phase(path) == ""
         assert w.asked("PATCH", "pods/p") == 1, "the watch will tell of the other one"
         w.api.put(path, w.api.objects[path])
-        await until(lambda: w.api.phase(path) == "Running")
+        await wait_until(lambda: w.api.phase(path) == "Running")
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_cannot_be_read_or_is_refused_stops_nobody() -> None:
     async with world() as w:
         await w.kubelet.ready()
@@ -420,27 +420,27 @@ async def test_a_pod_that_cannot_be_read_or_is_refused_stops_nobody() -> None:
         )
         refused, mute = w.api.pod("refused"), w.api.pod("mute", metadata={"annotations": {RUNS_FOR: "soon"}})
         good = w.api.pod("good")
-        await until(lambda: w.api.phase(good) == w.api.phase(mute) == "Running")
-        await until(lambda: w.asked("PATCH", "pods/refused") > 3, tick=lambda: w.clock.advance(0.2))
+        await wait_until(lambda: w.api.phase(good) == w.api.phase(mute) == "Running")
+        await wait_until(lambda: w.asked("PATCH", "pods/refused") > 3, tick=lambda: w.clock.advance(0.2))
         assert w.api.phase(refused) == ""
 
 
-@on_loop
+@async_test
 async def test_requests_of_many_pods_keep_the_rate_of_the_client() -> None:
     api, clock = ApiServer(), ManualClock()
     for number in range(30):
         api.pod(f"p{number}")
-    async with WireServer(api.route) as server, server.client(clock, qps=10.0, burst=5) as client:
+    async with FakeHttpServer(api.route) as server, server.client(clock, qps=10.0, burst=5) as client:
         kubelet = FakeKubelet(client, count=1)
         running = asyncio.ensure_future(kubelet.run())
         patches = lambda: sum(each.method == "PATCH" and "pods" in each.path for each in server.requests)  # noqa: E731
-        await until(lambda: patches() == 30, tick=lambda: clock.advance(0.01))
+        await wait_until(lambda: patches() == 30, tick=lambda: clock.advance(0.01))
         assert 2.5 <= clock.monotonic_s() <= 4.5
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-@on_loop
+@async_test
 async def test_nodes_are_removed_when_that_is_asked_for() -> None:
     async with world() as w:
         await w.kubelet.ready()
@@ -449,7 +449,7 @@ async def test_nodes_are_removed_when_that_is_asked_for() -> None:
         assert not [path for path in w.api.objects if "/nodes/" in path]
 
 
-@on_loop
+@async_test
 async def test_no_nodes_are_soon_ready() -> None:
     async with world(count=0) as w:
         await w.kubelet.ready()

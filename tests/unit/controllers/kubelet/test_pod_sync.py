@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.controllers.core.api_types import SeenPod, Tree
+from bayplan.controllers.core.api_types import PodFields, Tree
 from bayplan.controllers.kubelet.pod_stages import (
     EXIT_CODE,
     FAILURE_RATE,
@@ -17,20 +17,20 @@ from bayplan.controllers.kubelet.pod_stages import (
     RUNS_FOR,
     STARTS_AFTER,
     STOPS_AFTER,
-    End,
-    PodHabits,
+    ContainerExit,
+    PodBehavior,
     annotation_problems,
-    end_of,
-    life_of,
+    container_exit,
+    pod_behavior,
 )
 from bayplan.controllers.kubelet.pod_sync import (
-    Annotate,
-    Memory,
-    Note,
-    Remove,
-    Report,
+    PatchAnnotations,
+    PatchStatus,
+    PodRuntimeState,
+    RemovePod,
     Step,
-    Wait,
+    WaitStep,
+    WarningEvent,
     next_step,
 )
 from bayplan.objects.kinds import convert
@@ -42,26 +42,28 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-def pod(*, annotations: dict[str, str] | None = None, **more: Any) -> SeenPod:
+def pod(*, annotations: dict[str, str] | None = None, **more: Any) -> PodFields:
     meta = {"name": "p", "namespace": "team", "uid": "u1", "generation": 3, "annotations": annotations or {}}
     spec = {
         "nodeName": "n1",
         "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}],
         "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
     }
-    return convert({"metadata": meta | more.pop("metadata", {}), "spec": spec | more.pop("spec", {}), **more}, SeenPod)
+    return convert(
+        {"metadata": meta | more.pop("metadata", {}), "spec": spec | more.pop("spec", {}), **more}, PodFields
+    )
 
 
-def status(pod: SeenPod) -> dict[str, Any]:
+def status(pod: PodFields) -> dict[str, Any]:
     step = step_of(pod)
-    assert isinstance(step, Report | Remove)
+    assert isinstance(step, PatchStatus | RemovePod)
     assert step.status is not None
     return step.status
 
 
-def step_of(pod: SeenPod, *, habits: PodHabits | None = None, **memory: datetime) -> Step:
+def step_of(pod: PodFields, *, habits: PodBehavior | None = None, **memory: datetime) -> Step:
     memory.setdefault("seen", NOW)
-    return next_step(pod, now=NOW, memory=Memory(**memory), habits=habits or PodHabits())
+    return next_step(pod, now=NOW, memory=PodRuntimeState(**memory), habits=habits or PodBehavior())
 
 
 RUNNING: dict[str, Any] = {
@@ -125,22 +127,22 @@ def test_resources_of_the_whole_pod_are_told() -> None:
 @pytest.mark.parametrize(
     ("annotations", "habits", "started", "expected"),
     [
-        pytest.param({}, PodHabits(), 1e6, None, id="for ever"),
-        pytest.param({RUNS_FOR: "90s"}, PodHabits(), 30, Wait(60.0), id="not yet"),
-        pytest.param({RUNS_FOR: "1m30s"}, PodHabits(), 90, Report, id="its time is over"),
-        pytest.param({}, PodHabits(runs_for_s=10), 4, Wait(6.0), id="by habit, not yet"),
-        pytest.param({}, PodHabits(runs_for_s=10), 10, Report, id="by habit, over"),
-        pytest.param({RUNS_FOR: "1h"}, PodHabits(runs_for_s=10), 10, Wait(3590.0), id="the pod knows better"),
-        pytest.param({RUNS_FOR: "0s"}, PodHabits(), 0, Report, id="at once"),
-        pytest.param({RUNS_FOR: "soon"}, PodHabits(), 100, None, id="nonsense counts for nothing"),
-        pytest.param({RUNS_FOR: "-1s"}, PodHabits(), 100, None, id="negative counts for nothing"),
+        pytest.param({}, PodBehavior(), 1e6, None, id="for ever"),
+        pytest.param({RUNS_FOR: "90s"}, PodBehavior(), 30, WaitStep(60.0), id="not yet"),
+        pytest.param({RUNS_FOR: "1m30s"}, PodBehavior(), 90, PatchStatus, id="its time is over"),
+        pytest.param({}, PodBehavior(runs_for_s=10), 4, WaitStep(6.0), id="by habit, not yet"),
+        pytest.param({}, PodBehavior(runs_for_s=10), 10, PatchStatus, id="by habit, over"),
+        pytest.param({RUNS_FOR: "1h"}, PodBehavior(runs_for_s=10), 10, WaitStep(3590.0), id="the pod knows better"),
+        pytest.param({RUNS_FOR: "0s"}, PodBehavior(), 0, PatchStatus, id="at once"),
+        pytest.param({RUNS_FOR: "soon"}, PodBehavior(), 100, None, id="nonsense counts for nothing"),
+        pytest.param({RUNS_FOR: "-1s"}, PodBehavior(), 100, None, id="negative counts for nothing"),
     ],
 )
 def test_a_pod_succeeds_when_its_time_is_over(
-    annotations: dict[str, str], habits: PodHabits, started: float, expected: Wait | type[Report] | None
+    annotations: dict[str, str], habits: PodBehavior, started: float, expected: WaitStep | type[PatchStatus] | None
 ) -> None:
     step = step_of(pod(annotations=annotations, status=RUNNING), habits=habits, started=NOW - seconds(started))
-    assert isinstance(step, Report) if expected is Report else step == expected
+    assert isinstance(step, PatchStatus) if expected is PatchStatus else step == expected
 
 
 def owned(api_version: str, kind: str = "Job", *, controller: bool = True) -> dict[str, Any]:
@@ -151,28 +153,32 @@ def owned(api_version: str, kind: str = "Job", *, controller: bool = True) -> di
 @pytest.mark.parametrize(
     ("meta", "annotations", "habits", "expected"),
     [
-        pytest.param(owned("batch/v1"), {}, PodHabits(), End(2.0, 0), id="a Job's"),
-        pytest.param(owned("batch/v1"), {}, PodHabits(job_runs_for_s=7), End(7, 0), id="a Job's, by habit"),
-        pytest.param(owned("batch/v1"), {}, PodHabits(runs_for_s=60), End(60, 0), id="all have one habit"),
-        pytest.param(owned("batch/v1"), {RUNS_FOR: "90s"}, PodHabits(), End(90, 0), id="the pod knows better"),
-        pytest.param(owned("batch/v1"), {RUNS_FOR: "forever"}, PodHabits(), None, id="forever"),
-        pytest.param(owned("batch/v1"), {}, PodHabits(runs_for_s=FOREVER), None, id="forever, by habit"),
-        pytest.param({}, {RUNS_FOR: "forever"}, PodHabits(runs_for_s=5), None, id="forever, against the habit"),
-        pytest.param(owned("batch/v1"), {EXIT_CODE: "1"}, PodHabits(), End(0.0, 1), id="a failure is at once"),
-        pytest.param(owned("batch.volcano.sh/v1alpha1"), {}, PodHabits(), None, id="Volcano's"),
-        pytest.param(owned("batch/v1", controller=False), {}, PodHabits(), None, id="of no controller"),
-        pytest.param(owned("apps/v1", "ReplicaSet"), {}, PodHabits(), None, id="a ReplicaSet's"),
+        pytest.param(owned("batch/v1"), {}, PodBehavior(), ContainerExit(2.0, 0), id="a Job's"),
+        pytest.param(owned("batch/v1"), {}, PodBehavior(job_runs_for_s=7), ContainerExit(7, 0), id="a Job's, by habit"),
+        pytest.param(owned("batch/v1"), {}, PodBehavior(runs_for_s=60), ContainerExit(60, 0), id="all have one habit"),
+        pytest.param(
+            owned("batch/v1"), {RUNS_FOR: "90s"}, PodBehavior(), ContainerExit(90, 0), id="the pod knows better"
+        ),
+        pytest.param(owned("batch/v1"), {RUNS_FOR: "forever"}, PodBehavior(), None, id="forever"),
+        pytest.param(owned("batch/v1"), {}, PodBehavior(runs_for_s=FOREVER), None, id="forever, by habit"),
+        pytest.param({}, {RUNS_FOR: "forever"}, PodBehavior(runs_for_s=5), None, id="forever, against the habit"),
+        pytest.param(
+            owned("batch/v1"), {EXIT_CODE: "1"}, PodBehavior(), ContainerExit(0.0, 1), id="a failure is at once"
+        ),
+        pytest.param(owned("batch.volcano.sh/v1alpha1"), {}, PodBehavior(), None, id="Volcano's"),
+        pytest.param(owned("batch/v1", controller=False), {}, PodBehavior(), None, id="of no controller"),
+        pytest.param(owned("apps/v1", "ReplicaSet"), {}, PodBehavior(), None, id="a ReplicaSet's"),
     ],
 )
 def test_pods_of_jobs_end_by_themselves(
-    meta: dict[str, Any], annotations: dict[str, str], habits: PodHabits, expected: End | None
+    meta: dict[str, Any], annotations: dict[str, str], habits: PodBehavior, expected: ContainerExit | None
 ) -> None:
     one = pod(metadata=meta, annotations=annotations)
-    assert end_of(one, life_of(one, habits), 0) == expected
+    assert container_exit(one, pod_behavior(one, habits), 0) == expected
 
 
 def test_without_a_memory_the_start_time_of_the_status_counts() -> None:
-    assert step_of(pod(annotations={RUNS_FOR: "90s"}, status=RUNNING)) == Wait(29.5)
+    assert step_of(pod(annotations={RUNS_FOR: "90s"}, status=RUNNING)) == WaitStep(29.5)
 
 
 def test_a_pod_that_succeeded_says_so_everywhere() -> None:
@@ -194,23 +200,23 @@ def test_a_pod_that_ended_is_left_alone(phase: str) -> None:
 @pytest.mark.parametrize(
     ("annotations", "habits", "stopping", "left", "expected"),
     [
-        pytest.param({}, PodHabits(), 0, 30, Remove(), id="at once"),
-        pytest.param({}, PodHabits(stops_after_s=5), 2, 30, Wait(3.0), id="by habit"),
-        pytest.param({STOPS_AFTER: "10s"}, PodHabits(stops_after_s=5), 2, 30, Wait(8.0), id="by annotation"),
-        pytest.param({STOPS_AFTER: "10s"}, PodHabits(), 2, 5, Wait(5.0), id="within its grace"),
-        pytest.param({STOPS_AFTER: "10m"}, PodHabits(), 2, -1, Remove(), id="its grace is over"),
-        pytest.param({STOPS_AFTER: "never"}, PodHabits(), 2, 30, Remove(), id="nonsense counts for nothing"),
+        pytest.param({}, PodBehavior(), 0, 30, RemovePod(), id="at once"),
+        pytest.param({}, PodBehavior(stops_after_s=5), 2, 30, WaitStep(3.0), id="by habit"),
+        pytest.param({STOPS_AFTER: "10s"}, PodBehavior(stops_after_s=5), 2, 30, WaitStep(8.0), id="by annotation"),
+        pytest.param({STOPS_AFTER: "10s"}, PodBehavior(), 2, 5, WaitStep(5.0), id="within its grace"),
+        pytest.param({STOPS_AFTER: "10m"}, PodBehavior(), 2, -1, RemovePod(), id="its grace is over"),
+        pytest.param({STOPS_AFTER: "never"}, PodBehavior(), 2, 30, RemovePod(), id="nonsense counts for nothing"),
     ],
 )
 def test_a_pod_goes_when_it_is_deleted(
-    annotations: dict[str, str], habits: PodHabits, stopping: float, left: float, expected: Step
+    annotations: dict[str, str], habits: PodBehavior, stopping: float, left: float, expected: Step
 ) -> None:
     gone = pod(annotations=annotations, metadata=deleted(left), status=RUNNING)
     assert step_of(gone, habits=habits, stopping=NOW - seconds(stopping)) == expected
 
 
 def test_one_that_never_ran_goes_too() -> None:
-    assert step_of(pod(metadata=deleted(), status={"phase": "Pending"})) == Remove()
+    assert step_of(pod(metadata=deleted(), status={"phase": "Pending"})) == RemovePod()
 
 
 def test_whoever_keeps_a_pod_by_a_finalizer_is_told_how_it_ended() -> None:
@@ -221,9 +227,9 @@ def test_whoever_keeps_a_pod_by_a_finalizer_is_told_how_it_ended() -> None:
 
 
 def test_a_pod_takes_its_time_to_start() -> None:
-    habits = PodHabits(starts_after_s=5)
-    assert step_of(pod(), habits=habits, seen=NOW - seconds(1)) == Wait(4.0)
-    assert isinstance(step_of(pod(), habits=habits, seen=NOW - seconds(5)), Report)
+    habits = PodBehavior(starts_after_s=5)
+    assert step_of(pod(), habits=habits, seen=NOW - seconds(1)) == WaitStep(4.0)
+    assert isinstance(step_of(pod(), habits=habits, seen=NOW - seconds(5)), PatchStatus)
 
 
 def test_a_resize_is_done_at_once() -> None:
@@ -279,13 +285,13 @@ def ready_state(told: dict[str, Any]) -> tuple[str, bool]:
 
 def test_a_pod_may_start_late_and_be_ready_later() -> None:
     late = pod(annotations={STARTS_AFTER: "5s"})
-    assert step_of(late, seen=NOW - seconds(2)) == Wait(3.0)
+    assert step_of(late, seen=NOW - seconds(2)) == WaitStep(3.0)
     slow = {READY_AFTER: "10s"}
     assert ready_state(status(pod(annotations=slow))) == ("False", False)
     unready = {**RUNNING, "conditions": [{"type": "Ready", "status": "False"}]}
-    assert step_of(pod(annotations=slow, status=unready), started=NOW - seconds(4)) == Wait(6.0)
+    assert step_of(pod(annotations=slow, status=unready), started=NOW - seconds(4)) == WaitStep(6.0)
     step = step_of(pod(annotations=slow, status=unready), started=NOW - seconds(10))
-    assert isinstance(step, Report)
+    assert isinstance(step, PatchStatus)
     assert ready_state(step.status) == ("True", True)
 
 
@@ -315,7 +321,7 @@ def test_about_that_share_of_pods_fails() -> None:
         step_of(pod(annotations={FAILURE_RATE: "0.3"}, metadata={"uid": str(number)}, status=RUNNING))
         for number in range(400)
     ]
-    failed = sum(1 for each in ends if isinstance(each, Report))
+    failed = sum(1 for each in ends if isinstance(each, PatchStatus))
     assert 80 < failed < 160
 
 
@@ -327,8 +333,8 @@ class Life:
 
     def __init__(self, annotations: dict[str, str], *, policy: str = "Always", uid: str = "u1") -> None:
         self.now = NOW
-        self.memory = Memory(seen=NOW)
-        self.notes: list[Note] = []
+        self.memory = PodRuntimeState(seen=NOW)
+        self.notes: list[WarningEvent] = []
         self._pod: Tree = {
             "metadata": {"name": "p", "namespace": "team", "uid": uid, "annotations": annotations},
             "spec": {
@@ -344,30 +350,30 @@ class Life:
         """When, in which state and how often restarted its container was told to be within so many seconds."""
         until, told = self.now + seconds(seconds_), []
         while True:
-            seen = convert(self._pod, SeenPod)
-            step = next_step(seen, now=self.now, memory=self.memory, habits=PodHabits())
-            if isinstance(step, Report):
+            seen = convert(self._pod, PodFields)
+            step = next_step(seen, now=self.now, memory=self.memory, habits=PodBehavior())
+            if isinstance(step, PatchStatus):
                 self._hear(step)
                 told.append(((self.now - NOW).total_seconds(), self.state, self.container["restartCount"]))
                 continue
-            assert not isinstance(step, Remove)
+            assert not isinstance(step, RemovePod)
             if step is None or self.now + seconds(step.seconds) > until:
                 self.now = until
                 return told
             self.now += seconds(step.seconds)
 
-    def _hear(self, report: Report) -> None:
+    def _hear(self, report: PatchStatus) -> None:
         conditions = {each["type"]: each for each in self._pod["status"].get("conditions", ())}
         for each in report.status["conditions"]:
             merged = {**conditions.get(each["type"], {}), **each}
             conditions[each["type"]] = {key: value for key, value in merged.items() if value is not None}
         self._pod["status"] = {**self._pod["status"], **report.status, "conditions": list(conditions.values())}
-        self.memory = replace(self.memory, **report.remember)
-        self.notes += report.notes
+        self.memory = replace(self.memory, **report.runtime_changes)
+        self.notes += report.events
 
     def forget(self) -> None:
         """The kubelet is started anew, and has what the pod says."""
-        self.memory = Memory(seen=self.now)
+        self.memory = PodRuntimeState(seen=self.now)
 
     @property
     def status(self) -> Tree:
@@ -442,7 +448,7 @@ def test_a_crash_is_told_as_kubelets_tell_it() -> None:
         assert told["lastTransitionTime"] == "2026-01-01T12:00:00Z", "it was not ready at any time"
     assert life.condition("Initialized")["status"] == "True"
     assert list(life.status["initContainerStatuses"][0]["state"]) == ["running"], "a sidecar goes on"
-    assert life.notes == [Note("BackOff", "Back-off restarting failed container c in pod p_team(u1)")]
+    assert life.notes == [WarningEvent("BackOff", "Back-off restarting failed container c in pod p_team(u1)")]
 
 
 def test_pauses_are_written_as_kubelets_write_them() -> None:
@@ -496,8 +502,8 @@ def test_one_that_fails_by_chance_is_well_after_a_restart() -> None:
     uid = next(
         str(number)
         for number in range(100)
-        if [end_of(pod(metadata={"uid": str(number)}), PodHabits(failure_rate=0.5), turn) for turn in (0, 1)]
-        == [End(0.0, 1), None]
+        if [container_exit(pod(metadata={"uid": str(number)}), PodBehavior(failure_rate=0.5), turn) for turn in (0, 1)]
+        == [ContainerExit(0.0, 1), None]
     )
     life = Life({FAILURE_RATE: "0.5"}, policy="OnFailure", uid=uid)
     assert life.pass_by(100) == [(0, "Error", 0), (0, "running", 1)]
@@ -519,8 +525,8 @@ def test_a_resize_leaves_a_container_that_waits_waiting() -> None:
     life.pass_by(1)
     waiting = life.container["state"]
     life._pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
-    step = next_step(convert(life._pod, SeenPod), now=life.now, memory=life.memory, habits=PodHabits())
-    assert isinstance(step, Report)
+    step = next_step(convert(life._pod, PodFields), now=life.now, memory=life.memory, habits=PodBehavior())
+    assert isinstance(step, PatchStatus)
     (told,) = step.status["containerStatuses"]
     assert (told["state"], told["restartCount"], told["ready"]) == (waiting, 1, False)
     assert told["lastState"]["terminated"]["exitCode"] == 1
@@ -554,7 +560,7 @@ LIVING: dict[str, Any] = {"phase": "Running", "startTime": "2026-01-01T11:59:00Z
     ("metadata", "spec", "status", "expected"),
     [
         pytest.param(
-            {}, WHOLE_GPU, LIVING, Annotate({"run.ai/reserve_for_gpu_index": "GPU-u1"}), id="it holds a device"
+            {}, WHOLE_GPU, LIVING, PatchAnnotations({"run.ai/reserve_for_gpu_index": "GPU-u1"}), id="it holds a device"
         ),
         pytest.param({}, {}, LIVING, None, id="it shares one"),
         pytest.param({"labels": {}}, WHOLE_GPU, LIVING, None, id="it has one of its own"),
@@ -568,4 +574,4 @@ def test_a_pod_that_holds_a_shared_device_says_which(metadata: Tree, spec: Tree,
 
 def test_a_pod_that_does_not_run_yet_says_nothing_of_devices() -> None:
     step = step_of(pod(metadata={"labels": {"runai-gpu-group": "g"}}, spec=WHOLE_GPU))
-    assert isinstance(step, Report)
+    assert isinstance(step, PatchStatus)

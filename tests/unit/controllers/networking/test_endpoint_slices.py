@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from bayplan.controllers.core.api_types import (
+    ENDPOINT_SLICES,
     PODS,
     SERVICES,
-    SLICES,
-    SeenPod,
-    SeenPodStatus,
-    SeenSlice,
+    EndpointSliceFields,
+    PodFields,
+    PodStatusFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.networking.endpoint_builder import (
-    MOST,
+    MAX_ENDPOINTS_PER_SLICE,
+    backing_pods,
     endpoint,
     ports_for,
-    served,
     slice_bodies,
     slice_labels,
 )
-from bayplan.controllers.networking.endpoint_slices import BREATH_S, EndpointSlices
+from bayplan.controllers.networking.endpoint_slices import BATCH_PERIOD_S, EndpointSliceController
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import ObjectMeta
-from support.harness.async_tests import on_loop
-from support.harness.controllers import controlled
+from support.harness.async_tests import async_test
+from support.harness.controllers import run_controllers
 from support.harness.single_controller import ControllerRig, rig_of
 
 ONLY = ("endpointslice-controller",)
@@ -45,16 +45,16 @@ def service(app: str, **port: Any) -> Tree:
     return {"metadata": {"name": app}, "spec": {"selector": {"app": app}, "ports": [{"port": 80, **port}]}}
 
 
-@on_loop
+@async_test
 async def test_a_service_has_the_pods_that_are_ready(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(SERVICES, service("web", targetPort="http", name="http"))
         for name in ("a", "b"):
             await world.make(PODS, pod(name, app="web"))
         await world.make(PODS, pod("other", app="db"))
 
         async def slices(ready: int) -> Tree | None:
-            found = await world.list(SLICES, labels="kubernetes.io/service-name=web")
+            found = await world.list(ENDPOINT_SLICES, labels="kubernetes.io/service-name=web")
             serving = [e for each in found for e in each["endpoints"] or () if e["conditions"]["ready"]]
             return found[0] if len(serving) == ready and len(found) == 1 else None
 
@@ -64,17 +64,19 @@ async def test_a_service_has_the_pods_that_are_ready(tmp_path: Path) -> None:
         assert found["metadata"]["ownerReferences"][0]["kind"] == "Service"
         await world.delete(PODS, "a")
         await world.until(lambda: slices(1))
-        await world.delete(SLICES, found["metadata"]["name"])
+        await world.delete(ENDPOINT_SLICES, found["metadata"]["name"])
         await world.until(lambda: slices(1))
 
 
-def seen(number: int) -> SeenPod:
-    return SeenPod(metadata=ObjectMeta(name=f"p{number:03}"), status=SeenPodStatus(phase="Running", pod_ip="10.0.0.1"))
+def seen(number: int) -> PodFields:
+    return PodFields(
+        metadata=ObjectMeta(name=f"p{number:03}"), status=PodStatusFields(phase="Running", pod_ip="10.0.0.1")
+    )
 
 
 def test_many_pods_make_several_slices_and_none_make_an_empty_one() -> None:
-    found = Whole(metadata=ObjectMeta(name="web"), spec={"ports": [{"port": 80}]})
-    bodies = slice_bodies(found, [seen(number) for number in range(2 * MOST + 1)], lambda _: None)
+    found = UntypedObject(metadata=ObjectMeta(name="web"), spec={"ports": [{"port": 80}]})
+    bodies = slice_bodies(found, [seen(number) for number in range(2 * MAX_ENDPOINTS_PER_SLICE + 1)], lambda _: None)
     assert [len(each["endpoints"]) for each in bodies] == [100, 100, 1]
     assert slice_bodies(found, [], lambda _: None) == [{"addressType": "IPv4", "endpoints": [], "ports": []}]
 
@@ -89,10 +91,10 @@ OURS = {
 WEB = ("default", "web")
 
 
-def a_service(name: str = "web", *, labels: Tree | None = None, **spec: Any) -> Whole:
+def a_service(name: str = "web", *, labels: Tree | None = None, **spec: Any) -> UntypedObject:
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": labels or {}}
     whole = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}], **spec}
-    return convert({"metadata": meta, "spec": whole}, Whole)
+    return convert({"metadata": meta, "spec": whole}, UntypedObject)
 
 
 def a_pod(
@@ -104,17 +106,21 @@ def a_pod(
     labels: Tree | None = None,
     deleted: bool = False,
     **spec: Any,
-) -> SeenPod:
+) -> PodFields:
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": labels or {"app": "web"}}
     if deleted:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     status = {"phase": phase, "podIP": ip, "conditions": [{"type": "Ready", "status": str(ready)}]}
-    return convert({"metadata": meta, "spec": spec, "status": status}, SeenPod)
+    return convert({"metadata": meta, "spec": spec, "status": status}, PodFields)
 
 
-def a_slice(name: str = "web-1", body: Tree | None = None, *, labels: Tree | None = None, **meta: Any) -> SeenSlice:
+def a_slice(
+    name: str = "web-1", body: Tree | None = None, *, labels: Tree | None = None, **meta: Any
+) -> EndpointSliceFields:
     whole = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
-    return convert({"metadata": {**whole, "labels": OURS if labels is None else labels}, **(body or {})}, SeenSlice)
+    return convert(
+        {"metadata": {**whole, "labels": OURS if labels is None else labels}, **(body or {})}, EndpointSliceFields
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,8 +134,8 @@ def a_slice(name: str = "web-1", body: Tree | None = None, *, labels: Tree | Non
         pytest.param(a_pod(phase="Succeeded"), False, id="finished"),
     ],
 )
-def test_which_pods_are_behind_a_service(pod: SeenPod, expected: bool) -> None:
-    assert served(a_service(), [pod]) == ([pod] if expected else [])
+def test_which_pods_are_behind_a_service(pod: PodFields, expected: bool) -> None:
+    assert backing_pods(a_service(), [pod]) == ([pod] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,7 @@ def test_which_pods_are_behind_a_service(pod: SeenPod, expected: bool) -> None:
         pytest.param(a_pod(ready=False, deleted=True), True, (True, False, True), id="published-in-any-state"),
     ],
 )
-def test_conditions_of_an_endpoint(pod: SeenPod, published: bool, conditions: tuple[bool, ...]) -> None:
+def test_conditions_of_an_endpoint(pod: PodFields, published: bool, conditions: tuple[bool, ...]) -> None:
     found = endpoint(a_service(publishNotReadyAddresses=published), pod, None)
     assert tuple(found["conditions"][name] for name in ("ready", "serving", "terminating")) == conditions
 
@@ -222,10 +228,12 @@ def test_labels_of_a_slice(labels: Tree, address: str, expected: Tree) -> None:
 # The controller, without an API server.
 
 
-async def sync(rig: ControllerRig[EndpointSlices], service: Whole, *items: SeenPod | SeenSlice) -> list[Any]:
+async def sync(
+    rig: ControllerRig[EndpointSliceController], service: UntypedObject, *items: PodFields | EndpointSliceFields
+) -> list[Any]:
     rig.hear(rig.controller.services, service)
     for item in items:
-        rig.hear(rig.controller.pods if isinstance(item, SeenPod) else rig.controller.slices, item)
+        rig.hear(rig.controller.pods if isinstance(item, PodFields) else rig.controller.slices, item)
     rig.queued()
     assert await rig.controller.sync(WEB) is None
     return rig.requests
@@ -238,17 +246,17 @@ async def sync(rig: ControllerRig[EndpointSlices], service: Whole, *items: SeenP
         pytest.param({"type": "ExternalName"}, id="external-name"),
     ],
 )
-@on_loop
+@async_test
 async def test_services_without_slices(spec: Tree) -> None:
-    async with rig_of(EndpointSlices) as rig:
+    async with rig_of(EndpointSliceController) as rig:
         assert await sync(rig, a_service(**spec), a_pod(), a_slice()) == []
         rig.hear_gone(rig.controller.services, a_service(**spec))
         assert await rig.controller.sync(WEB) is None
 
 
-@on_loop
+@async_test
 async def test_a_new_slice_is_owned_by_its_service() -> None:
-    async with rig_of(EndpointSlices) as rig:
+    async with rig_of(EndpointSliceController) as rig:
         ((line, body),) = await sync(rig, a_service(), a_pod())
     assert line == f"POST {PATH}"
     assert (body["apiVersion"], body["kind"], body["addressType"]) == ("discovery.k8s.io/v1", "EndpointSlice", "IPv4")
@@ -271,25 +279,25 @@ RIGHT = slice_bodies(a_service(), [a_pod()], lambda _: None)[0]
         pytest.param(a_slice(body=RIGHT, labels={**OURS, "old": "x"}), {**OURS, "old": None}, id="stale-label"),
     ],
 )
-@on_loop
-async def test_a_slice_is_corrected(found: SeenSlice, written: Tree | None) -> None:
-    async with rig_of(EndpointSlices) as rig:
+@async_test
+async def test_a_slice_is_corrected(found: EndpointSliceFields, written: Tree | None) -> None:
+    async with rig_of(EndpointSliceController) as rig:
         requests = await sync(rig, a_service(), a_pod(), found)
     content = {"endpoints": RIGHT["endpoints"], "ports": RIGHT["ports"]}
     meta = {"labels": written, "resourceVersion": "5"}
     assert requests == ([(f"PATCH {PATH}/web-1", {"metadata": meta, **content})] if written else [])
 
 
-@on_loop
+@async_test
 async def test_an_empty_slice_is_right_for_a_service_without_pods() -> None:
-    async with rig_of(EndpointSlices) as rig:
+    async with rig_of(EndpointSliceController) as rig:
         assert await sync(rig, a_service(), a_slice()) == []
 
 
-@on_loop
+@async_test
 async def test_surplus_slices_are_deleted_and_ending_ones_do_not_count() -> None:
     ending = a_slice("web-0", RIGHT, deletionTimestamp="2026-01-01T00:00:00Z")
-    async with rig_of(EndpointSlices) as rig:
+    async with rig_of(EndpointSliceController) as rig:
         requests = await sync(rig, a_service(), a_pod(), a_slice("web-2", RIGHT), a_slice("web-1", RIGHT), ending)
     assert [line for line, _ in requests] == [f"DELETE {PATH}/web-2"]
 
@@ -309,9 +317,9 @@ async def test_surplus_slices_are_deleted_and_ending_ones_do_not_count() -> None
         pytest.param(None, a_pod(labels={"app": "db"}), False, id="not-selected"),
     ],
 )
-@on_loop
-async def test_which_changes_of_pods_wake_a_service(old: SeenPod | None, new: SeenPod | None, queued: bool) -> None:
-    async with rig_of(EndpointSlices) as rig:
+@async_test
+async def test_which_changes_of_pods_wake_a_service(old: PodFields | None, new: PodFields | None, queued: bool) -> None:
+    async with rig_of(EndpointSliceController) as rig:
         rig.hear(rig.controller.services, a_service())
         rig.hear(rig.controller.services, a_service("other", selector=None), a_service("two", selector={"b": "1"}))
         if old is not None:
@@ -321,30 +329,30 @@ async def test_which_changes_of_pods_wake_a_service(old: SeenPod | None, new: Se
             rig.hear(rig.controller.pods, new)
         elif old is not None:
             rig.hear_gone(rig.controller.pods, old)
-        assert rig.queued() == ({WEB: BREATH_S} if queued else {})
+        assert rig.queued() == ({WEB: BATCH_PERIOD_S} if queued else {})
 
 
-@on_loop
+@async_test
 async def test_a_pod_with_one_of_two_selected_labels_wakes_by_the_first() -> None:
-    async with rig_of(EndpointSlices) as rig:
+    async with rig_of(EndpointSliceController) as rig:
         rig.hear(rig.controller.services, a_service(selector={"tier": "front", "app": "web"}))
         rig.queued()
         rig.hear(rig.controller.pods, a_pod("tier", labels={"tier": "front"}))
         assert rig.queued() == {}
         rig.hear(rig.controller.pods, a_pod("app", labels={"app": "web"}))
-        assert rig.queued() == {WEB: BREATH_S}
+        assert rig.queued() == {WEB: BATCH_PERIOD_S}
 
 
 @pytest.mark.parametrize(
     ("labels", "queued"),
     [
-        pytest.param(OURS, {WEB: BREATH_S}, id="ours"),
+        pytest.param(OURS, {WEB: BATCH_PERIOD_S}, id="ours"),
         pytest.param({"kubernetes.io/service-name": "web"}, {}, id="of-others"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_change_of_a_slice_wakes_its_service(labels: Tree, queued: Tree) -> None:
-    async with rig_of(EndpointSlices) as rig:
+    async with rig_of(EndpointSliceController) as rig:
         item = a_slice(labels=labels)
         rig.hear(rig.controller.slices, item)
         assert rig.queued() == queued

@@ -12,23 +12,23 @@ import pytest
 
 from bayplan.client import CORE_EVENTS, Client
 from bayplan.clock import LoopClock, ManualClock
-from bayplan.controllers import Controllers, NodePool
+from bayplan.controllers import ControllerManager, NodePool
 from bayplan.controllers.core.api_types import (
     NODE_LEASES,
     NODES,
     PODS,
-    SeenPod,
-    SeenPodSpec,
+    PodFields,
+    PodSpecFields,
     Tree,
 )
-from bayplan.controllers.kubelet.node_status import conditions, lease
-from bayplan.controllers.nodes.node_health import silent_conditions, wanted_taints, with_taints
-from bayplan.controllers.nodes.taint_eviction import may_stay_s
+from bayplan.controllers.kubelet.node_status import conditions, new_lease
+from bayplan.controllers.nodes.node_health import unknown_conditions, wanted_taints, with_taints
+from bayplan.controllers.nodes.taint_eviction import toleration_s
 from bayplan.objects.core import Node, NodeSpec, NodeStatus, Taint, Toleration
 from bayplan.objects.meta import Condition, ObjectMeta
-from support.harness.async_tests import on_loop
-from support.harness.controllers import Controlled, passing
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.controllers import ControllersHarness, advance_until
+from support.harness.embedded_cluster import run_embedded_cluster
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ("node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector-controller")
@@ -39,22 +39,22 @@ class _Watches(ManualClock):
 
 
 @asynccontextmanager
-async def silent_world(folder: Path, count: int) -> AsyncIterator[tuple[Controlled, ManualClock]]:
+async def silent_world(folder: Path, count: int) -> AsyncIterator[tuple[ControllersHarness, ManualClock]]:
     """Nodes that were well once and of which nothing is heard; time stands still until it is moved."""
     clock = _Watches(datetime.now(UTC))
-    async with served(folder) as cluster, cluster.client() as asking:
-        world = Controlled(cluster, asking)
+    async with run_embedded_cluster(folder) as cluster, cluster.client() as asking:
+        world = ControllersHarness(cluster, asking)
         for manifest in NodePool("node", count).nodes():
             name = manifest["metadata"]["name"]
             made = await world.make(
                 NODES, {**manifest, "status": {**manifest["status"], "conditions": conditions(clock.now())}}
             )
-            body = lease(name, made["metadata"]["uid"], clock.now())
+            body = new_lease(name, made["metadata"]["uid"], clock.now())
             await asking.create(NODE_LEASES, body, namespace="kube-node-lease")
         target = asking.target
         loop_clock: LoopClock = clock
         async with Client(target, clock=loop_clock, chance=asking.chance, qps=-1.0) as client:
-            controllers = Controllers(client, only=NAMES)
+            controllers = ControllerManager(client, only=NAMES)
             running = asyncio.create_task(controllers.run())
             try:
                 await controllers.synced()
@@ -72,13 +72,13 @@ def ready(found: Tree) -> str:
     return next(each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready")
 
 
-async def renew(world: Controlled, clock: ManualClock, *names: str) -> None:
+async def renew(world: ControllersHarness, clock: ManualClock, *names: str) -> None:
     for name in names:
         moment = clock.now().strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
         await world.client.patch(NODE_LEASES, {"spec": {"renewTime": moment}}, namespace="kube-node-lease", name=name)
 
 
-@on_loop
+@async_test
 async def test_a_node_that_falls_silent_is_unknown_and_its_pods_leave_when_their_time_is_over(tmp_path: Path) -> None:
     async with silent_world(tmp_path, 3) as (world, clock):
         stays = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
@@ -93,7 +93,7 @@ async def test_a_node_that_falls_silent_is_unknown_and_its_pods_leave_when_their
             await renew(world, clock, "node-1", "node-2")
             return ready(await world.get(NODES, "node-0")) == "Unknown"
 
-        await passing(clock, unknown, step_s=5.0)
+        await advance_until(clock, unknown, step_s=5.0)
         assert ready(await world.get(NODES, "node-1")) == "True"
 
         async def tainted() -> bool:
@@ -101,13 +101,13 @@ async def test_a_node_that_falls_silent_is_unknown_and_its_pods_leave_when_their
             found = taints(await world.get(NODES, "node-0"))
             return found == {("unreachable", "NoSchedule"), ("unreachable", "NoExecute")}
 
-        await passing(clock, tainted, step_s=0.2)
+        await advance_until(clock, tainted, step_s=0.2)
 
         async def left() -> bool:
             await renew(world, clock, "node-1", "node-2")
             return [each["metadata"]["name"] for each in await world.pods()] == ["never"]
 
-        await passing(clock, left)
+        await advance_until(clock, left)
 
         async def reported() -> bool:
             found = [each for each in await world.list(CORE_EVENTS) if each["reason"] == "NodeNotReady"]
@@ -123,10 +123,10 @@ async def test_a_node_that_falls_silent_is_unknown_and_its_pods_leave_when_their
             await renew(world, clock, "node-0", "node-1", "node-2")
             return not taints(await world.get(NODES, "node-0"))
 
-        await passing(clock, well, step_s=0.1)
+        await advance_until(clock, well, step_s=0.1)
 
 
-@on_loop
+@async_test
 async def test_a_node_that_never_said_how_it_is_has_a_minute_for_it(tmp_path: Path) -> None:
     async with silent_world(tmp_path, 2) as (world, clock):
         (manifest,) = NodePool("new", 1).nodes()
@@ -143,7 +143,7 @@ async def test_a_node_that_never_said_how_it_is_has_a_minute_for_it(tmp_path: Pa
             quiet = clock.monotonic_s() - started
             return False
 
-        await passing(clock, unknown, step_s=0.5)
+        await advance_until(clock, unknown, step_s=0.5)
         assert quiet >= 59
         found = await world.get(NODES, "new-0")
         assert {each["reason"] for each in found["status"]["conditions"]} == {"NodeStatusNeverUpdated"}
@@ -153,10 +153,10 @@ async def test_a_node_that_never_said_how_it_is_has_a_minute_for_it(tmp_path: Pa
             found = taints(await world.get(NODES, "new-0"))
             return found == {("unreachable", "NoSchedule"), ("unreachable", "NoExecute")}
 
-        await passing(clock, tainted, step_s=0.5)
+        await advance_until(clock, tainted, step_s=0.5)
 
 
-@on_loop
+@async_test
 async def test_where_nothing_is_heard_of_any_node_nobody_is_driven_off(tmp_path: Path) -> None:
     async with silent_world(tmp_path, 2) as (world, clock):
 
@@ -164,18 +164,18 @@ async def test_where_nothing_is_heard_of_any_node_nobody_is_driven_off(tmp_path:
             nodes = await world.list(NODES)
             return all(("unreachable", "NoSchedule") in taints(each) for each in nodes)
 
-        await passing(clock, unknown, step_s=5.0)
+        await advance_until(clock, unknown, step_s=5.0)
         started = clock.monotonic_s()
 
         async def left_alone_for_long() -> bool:
             evicting = [("unreachable", "NoExecute") in taints(each) for each in await world.list(NODES)]
             return not any(evicting) and clock.monotonic_s() - started > 120
 
-        await passing(clock, left_alone_for_long, step_s=5.0)
+        await advance_until(clock, left_alone_for_long, step_s=5.0)
         assert [each["metadata"]["name"] for each in await world.list(NODES)] == ["node-0", "node-1"]
 
 
-@on_loop
+@async_test
 async def test_pods_of_a_node_that_is_gone_go_after_a_while(tmp_path: Path) -> None:
     async with silent_world(tmp_path, 1) as (world, clock):
         spec = {"nodeName": "node-0", "containers": [{"name": "c", "image": "none"}]}
@@ -187,7 +187,7 @@ async def test_pods_of_a_node_that_is_gone_go_after_a_while(tmp_path: Path) -> N
             return not await world.pods()
 
         started = clock.monotonic_s()
-        await passing(clock, gone, step_s=4.0)
+        await advance_until(clock, gone, step_s=4.0)
         assert clock.monotonic_s() - started >= 40
 
 
@@ -230,7 +230,7 @@ def test_taints_of_others_are_left_alone() -> None:
 
 
 def test_what_is_said_of_silence() -> None:
-    told = silent_conditions(node(("Ready", "True"), ("MemoryPressure", "Unknown")), NOW)
+    told = unknown_conditions(node(("Ready", "True"), ("MemoryPressure", "Unknown")), NOW)
     assert [(each["type"], each["reason"]) for each in told] == [
         ("Ready", "NodeStatusUnknown"),
         ("DiskPressure", "NodeStatusNeverUpdated"),
@@ -262,4 +262,4 @@ A, B = Taint(key="a", effect="NoExecute"), Taint(key="b", effect="NoExecute")
 def test_how_long_a_pod_may_stay(
     tolerations: tuple[Toleration, ...], taints_: tuple[Taint, ...], expected: float
 ) -> None:
-    assert may_stay_s(SeenPod(spec=SeenPodSpec(tolerations=tolerations)), taints_) == expected
+    assert toleration_s(PodFields(spec=PodSpecFields(tolerations=tolerations)), taints_) == expected

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from bayplan.controllers.core.api_types import (
-    BUDGETS,
     DEPLOYMENTS,
+    POD_DISRUPTION_BUDGETS,
     PODS,
-    SeenPod,
-    SeenPodStatus,
+    PodFields,
+    PodStatusFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.policy.disruption_budgets import status_of, still_disrupted
 from bayplan.errors import TooManyRequests
 from bayplan.objects.meta import Condition, ObjectMeta
-from support.harness.async_tests import on_loop
-from support.harness.controllers import controlled
+from support.harness.async_tests import async_test
+from support.harness.controllers import run_controllers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ONLY = ("disruption-controller", "deployment-controller", "replicaset-controller")
@@ -53,12 +53,12 @@ def numbers(found: Tree) -> tuple[int, ...]:
         pytest.param({"minAvailable": 4}, (4, 4, 4, 0), id="none may go"),
     ],
 )
-@on_loop
+@async_test
 async def test_what_may_go(tmp_path: Path, spec: Tree, expected: tuple[int, ...]) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
-        await world.make(BUDGETS, budget(**spec))
+    async with run_controllers(tmp_path, only=ONLY) as world:
+        await world.make(POD_DISRUPTION_BUDGETS, budget(**spec))
         await world.make(DEPLOYMENTS, deployment(4))
-        found = await world.when(BUDGETS, "web", lambda it: numbers(it) == expected)
+        found = await world.when(POD_DISRUPTION_BUDGETS, "web", lambda it: numbers(it) == expected)
         (told,) = found["status"]["conditions"]
         assert (told["type"], told["status"]) == ("DisruptionAllowed", "True" if expected[3] else "False")
         victim = (await world.pods())[0]["metadata"]["name"]
@@ -67,16 +67,16 @@ async def test_what_may_go(tmp_path: Path, spec: Tree, expected: tuple[int, ...]
         if expected[3]:
             await evict
             await world.gone(PODS, victim)
-            await world.when(BUDGETS, "web", lambda it: numbers(it) == expected)
+            await world.when(POD_DISRUPTION_BUDGETS, "web", lambda it: numbers(it) == expected)
         else:
             with pytest.raises(TooManyRequests):
                 await evict
 
 
-def seen(name: str, *, ready: bool = True, going: bool = False) -> SeenPod:
+def seen(name: str, *, ready: bool = True, going: bool = False) -> PodFields:
     told = (Condition(type="Ready", status="True" if ready else "False"),)
     meta = ObjectMeta(name=name, deletion_timestamp=NOW if going else None)
-    return SeenPod(metadata=meta, status=SeenPodStatus(phase="Running", conditions=told))
+    return PodFields(metadata=meta, status=PodStatusFields(phase="Running", conditions=told))
 
 
 def test_evictions_that_were_granted_count_until_they_are_seen_or_forgotten() -> None:
@@ -86,7 +86,7 @@ def test_evictions_that_were_granted_count_until_they_are_seen_or_forgotten() ->
         "going": "2025-12-31T23:59:30Z",
         "gone": "2025-12-31T23:59:30Z",
     }
-    found = Whole(status={"disruptedPods": moments})
+    found = UntypedObject(status={"disruptedPods": moments})
     pods = [seen("fresh"), seen("stale"), seen("going", going=True), seen("other"), seen("unready", ready=False)]
     kept, again_s = still_disrupted(found, pods, NOW)
     assert (kept, again_s) == ({"fresh": moments["fresh"]}, 60.0)

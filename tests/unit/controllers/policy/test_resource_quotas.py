@@ -9,30 +9,30 @@ from typing import Any
 import pytest
 
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
     CONFIG_MAPS,
     DEPLOYMENTS,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
-    QUOTAS,
+    RESOURCE_QUOTAS,
     SERVICES,
-    SeenPod,
+    PodFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.policy.quota_usage import (
-    added,
+    add_known,
     claim_usage,
     in_scopes,
     pod_usage,
     service_usage,
 )
-from bayplan.controllers.policy.resource_quotas import BREATH_S, Quotas
+from bayplan.controllers.policy.resource_quotas import BATCH_PERIOD_S, ResourceQuotaController
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.quotas import number
+from bayplan.objects.quotas import object_count
 from bayplan.objects.volumes import PersistentVolumeClaim
-from support.harness.async_tests import on_loop
-from support.harness.controllers import controlled
+from support.harness.async_tests import async_test
+from support.harness.controllers import run_controllers
 from support.harness.single_controller import ControllerRig, rig_of
 
 ONLY = ("resourcequota-controller",)
@@ -42,9 +42,9 @@ def pod(name: str, **resources: Any) -> Tree:
     return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}]}}
 
 
-@on_loop
+@async_test
 async def test_what_is_used_is_told_and_given_back(tmp_path: Path) -> None:
-    async with controlled(tmp_path, nodes=1, only=ONLY) as world:
+    async with run_controllers(tmp_path, nodes=1, only=ONLY) as world:
         hard = {
             "pods": "10",
             "requests.cpu": "4",
@@ -55,12 +55,12 @@ async def test_what_is_used_is_told_and_given_back(tmp_path: Path) -> None:
             "count/configmaps": "20",
             "count/deployments.apps": "3",
         }
-        await world.make(QUOTAS, {"metadata": {"name": "team"}, "spec": {"hard": hard}})
+        await world.make(RESOURCE_QUOTAS, {"metadata": {"name": "team"}, "spec": {"hard": hard}})
         asks = {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}
         await world.make(PODS, pod("one", **asks))
         await world.make(PODS, pod("two", **asks))
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
-        await world.make(CLAIMS, {"metadata": {"name": "data"}, "spec": claim})
+        await world.make(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": claim})
         ports = {"type": "NodePort", "ports": [{"port": 80}], "selector": {"app": "web"}}
         await world.make(SERVICES, {"metadata": {"name": "web"}, "spec": ports})
         await world.make(CONFIG_MAPS, {"metadata": {"name": "settings"}})
@@ -79,10 +79,10 @@ async def test_what_is_used_is_told_and_given_back(tmp_path: Path) -> None:
                 "count/deployments.apps": "0",
             }
 
-        found = await world.when(QUOTAS, "team", lambda it: it["status"]["used"] == used(2))
+        found = await world.when(RESOURCE_QUOTAS, "team", lambda it: it["status"]["used"] == used(2))
         assert found["status"]["hard"] == hard
         await world.delete(PODS, "two")
-        await world.when(QUOTAS, "team", lambda it: it["status"]["used"] == used(1))
+        await world.when(RESOURCE_QUOTAS, "team", lambda it: it["status"]["used"] == used(1))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ async def test_what_is_used_is_told_and_given_back(tmp_path: Path) -> None:
     ],
 )
 def test_scopes(scope: Tree, spec: Tree, expected: bool) -> None:
-    found = convert({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}, SeenPod)
+    found = convert({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}, PodFields)
     assert in_scopes(found, [scope]) == expected
 
 
@@ -113,10 +113,10 @@ def meta(name: str, **more: Any) -> Tree:
     return {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **more}
 
 
-def seen_pod(name: str = "p", *, phase: str = "Running", resources: Tree | None = None, **spec: Any) -> SeenPod:
+def seen_pod(name: str = "p", *, phase: str = "Running", resources: Tree | None = None, **spec: Any) -> PodFields:
     containers = [{"name": "c", "image": "i", "resources": resources or {}}]
     return convert(
-        {"metadata": meta(name), "spec": {"containers": containers, **spec}, "status": {"phase": phase}}, SeenPod
+        {"metadata": meta(name), "spec": {"containers": containers, **spec}, "status": {"phase": phase}}, PodFields
     )
 
 
@@ -126,8 +126,8 @@ def seen_claim(storage_class: str | None = None, size: str | None = "2Gi") -> Pe
     return convert({"metadata": meta("data"), "spec": spec}, PersistentVolumeClaim)
 
 
-def seen_service(**spec: Any) -> Whole:
-    return convert({"metadata": meta("web"), "spec": spec}, Whole)
+def seen_service(**spec: Any) -> UntypedObject:
+    return convert({"metadata": meta("web"), "spec": spec}, UntypedObject)
 
 
 def texts(amounts: Any) -> dict[str, str]:
@@ -154,7 +154,7 @@ ONE_POD = {"count/pods": "1", "pods": "1"}
         pytest.param(seen_pod(resources=ASKS, phase="Succeeded"), {"count/pods": "1"}, id="ended"),
     ],
 )
-def test_what_a_pod_counts_for(item: SeenPod, expected: dict[str, str]) -> None:
+def test_what_a_pod_counts_for(item: PodFields, expected: dict[str, str]) -> None:
     assert texts(pod_usage(item)) == expected
 
 
@@ -207,8 +207,8 @@ def test_what_a_service_counts_for(spec: Tree, node_ports: int, balancers: int) 
 
 
 def test_only_named_amounts_are_added() -> None:
-    total = {"pods": number(1)}
-    added(total, {"pods": number(2), "services": number(4)})
+    total = {"pods": object_count(1)}
+    add_known(total, {"pods": object_count(2), "services": object_count(4)})
     assert texts(total) == {"pods": "3"}
 
 
@@ -256,7 +256,7 @@ def test_which_pods_are_best_effort(spec: Tree, expected: bool) -> None:
 
 
 def test_resources_of_the_whole_pod_count_for_the_scope() -> None:
-    item = convert({"metadata": meta("p"), "spec": {"containers": [{"name": "c"}], "resources": ASKS}}, SeenPod)
+    item = convert({"metadata": meta("p"), "spec": {"containers": [{"name": "c"}], "resources": ASKS}}, PodFields)
     assert not in_scopes(item, [{"scopeName": "BestEffort"}])
 
 
@@ -273,12 +273,12 @@ TEAM = ("default", "team")
 STATUS = "PATCH /api/v1/namespaces/default/resourcequotas/team/status"
 
 
-def a_quota(name: str = "team", *, status: Tree | None = None, going: bool = False, **spec: Any) -> Whole:
+def a_quota(name: str = "team", *, status: Tree | None = None, going: bool = False, **spec: Any) -> UntypedObject:
     more = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if going else {}
-    return convert({"metadata": meta(name, **more), "spec": spec, "status": status or {}}, Whole)
+    return convert({"metadata": meta(name, **more), "spec": spec, "status": status or {}}, UntypedObject)
 
 
-async def used(rig: ControllerRig[Quotas], quota: Whole) -> Tree | None:
+async def used(rig: ControllerRig[ResourceQuotaController], quota: UntypedObject) -> Tree | None:
     """The status that a sync writes."""
     rig.hear(rig.controller.quotas, quota)
     assert await rig.controller.sync(TEAM) is None
@@ -287,14 +287,14 @@ async def used(rig: ControllerRig[Quotas], quota: Whole) -> Tree | None:
     return written[0][1]["status"] if written else None
 
 
-@on_loop
+@async_test
 async def test_objects_of_the_namespace_are_added_up() -> None:
     hard = {"pods": "9", "count/pods": "9", "requests.cpu": "9", "requests.storage": "9Gi", "services": "9"}
     elsewhere = {"namespace": "other"}
-    async with rig_of(Quotas) as rig:
+    async with rig_of(ResourceQuotaController) as rig:
         found = rig.controller
         rig.hear(found.pods, seen_pod("a", resources=ASKS), seen_pod("b", resources=ASKS, phase="Failed"))
-        rig.hear(found.pods, convert({"metadata": meta("c", **elsewhere)}, SeenPod))
+        rig.hear(found.pods, convert({"metadata": meta("c", **elsewhere)}, PodFields))
         rig.hear(found.claims, seen_claim())
         rig.hear(found.services, seen_service())
         expected = {"pods": "1", "count/pods": "2", "requests.cpu": "1", "requests.storage": "2Gi", "services": "1"}
@@ -302,10 +302,10 @@ async def test_objects_of_the_namespace_are_added_up() -> None:
         assert await used(rig, a_quota(hard=hard, status={"hard": hard, "used": expected})) is None
 
 
-@on_loop
+@async_test
 async def test_a_quota_with_scopes_counts_pods_only() -> None:
     hard = {"pods": "9", "services": "9", "persistentvolumeclaims": "9", "configmaps": "9"}
-    async with rig_of(Quotas) as rig:
+    async with rig_of(ResourceQuotaController) as rig:
         rig.hear(rig.controller.pods, seen_pod("a", resources=ASKS), seen_pod("b"))
         rig.hear(rig.controller.claims, seen_claim())
         rig.hear(rig.controller.services, seen_service())
@@ -317,9 +317,9 @@ async def test_a_quota_with_scopes_counts_pods_only() -> None:
 @pytest.mark.parametrize(
     "quota", [pytest.param(a_quota(going=True, hard={"pods": "1"}), id="deleted"), pytest.param(a_quota(), id="empty")]
 )
-@on_loop
-async def test_quotas_without_a_new_status(quota: Whole) -> None:
-    async with rig_of(Quotas) as rig:
+@async_test
+async def test_quotas_without_a_new_status(quota: UntypedObject) -> None:
+    async with rig_of(ResourceQuotaController) as rig:
         assert await rig.controller.sync(TEAM) is None
         found = await used(rig, quota)
         assert found == (None if quota.terminating else {"hard": {}, "used": {}})
@@ -336,7 +336,7 @@ DISCOVERY = {
 }
 
 
-@on_loop
+@async_test
 async def test_other_kinds_are_counted_by_feeds() -> None:
     hard = {"configmaps": "9", "count/configmaps": "9", "count/deployments.apps": "9", "count/deployments": "9"}
     hard = {"pods": "9", "limits.cpu": "9", **hard}  # these two are not counted as objects of a kind
@@ -348,32 +348,36 @@ async def test_other_kinds_are_counted_by_feeds() -> None:
         "count/deployments.apps": "1",
         "count/deployments": "0",
     }
-    async with rig_of(Quotas, DISCOVERY) as rig:
-        world, found = rig.controller.world, a_quota(hard=hard)
-        maps = world.feed(CONFIG_MAPS, KubeObject)
-        deployments = world.feed(DEPLOYMENTS, Whole)
+    async with rig_of(ResourceQuotaController, DISCOVERY) as rig:
+        world, found = rig.controller.informers, a_quota(hard=hard)
+        maps = world.informer(CONFIG_MAPS, KubeObject)
+        deployments = world.informer(DEPLOYMENTS, UntypedObject)
         for feed in (maps, deployments, rig.controller.pods):
             feed._informer._synced.set()
         rig.hear(rig.controller.pods, seen_pod("a", phase="Failed"))
         for name, namespace in (("a", "default"), ("b", "default"), ("far", "other")):
             rig.hear(maps, convert({"metadata": meta(name, namespace=namespace)}, KubeObject))
-        rig.hear(deployments, convert({"metadata": meta("web")}, Whole))
+        rig.hear(deployments, convert({"metadata": meta("web")}, UntypedObject))
         assert await used(rig, found) == {"hard": hard, "used": counted}
         rig.queued()
         extra = convert({"metadata": meta("c")}, KubeObject)
-        for change, queued in ((rig.hear, {TEAM: BREATH_S}), (rig.hear, {}), (rig.hear_gone, {TEAM: BREATH_S})):
+        for change, queued in (
+            (rig.hear, {TEAM: BATCH_PERIOD_S}),
+            (rig.hear, {}),
+            (rig.hear_gone, {TEAM: BATCH_PERIOD_S}),
+        ):
             change(maps, extra)
             assert rig.queued() == queued
         assert await used(rig, found) == {"hard": hard, "used": counted}
         assert len(maps._listeners) == 1
 
 
-@on_loop
+@async_test
 async def test_a_kind_that_the_server_offers_is_watched_from_then_on() -> None:
-    async with rig_of(Quotas, DISCOVERY) as rig:
+    async with rig_of(ResourceQuotaController, DISCOVERY) as rig:
         rig.hear(rig.controller.quotas, a_quota(hard={"count/deployments.apps": "9"}))
         counting = asyncio.create_task(rig.controller.sync(TEAM))
-        while (feed := rig.controller.world.known("apps", "deployments")) is None:
+        while (feed := rig.controller.informers.get_informer("apps", "deployments")) is None:
             await asyncio.sleep(0)
         rig.hear(feed, convert({"metadata": meta("web")}, KubeObject))
         feed._informer._synced.set()
@@ -382,15 +386,15 @@ async def test_a_kind_that_the_server_offers_is_watched_from_then_on() -> None:
         assert body["status"]["used"] == {"count/deployments.apps": "1"}
 
 
-@on_loop
+@async_test
 async def test_a_kind_that_the_server_does_not_have_counts_as_none() -> None:
-    async with rig_of(Quotas, DISCOVERY) as rig:
+    async with rig_of(ResourceQuotaController, DISCOVERY) as rig:
         found = await used(rig, a_quota(hard={"count/boats.example.com": "9", "limits.cpu": "9"}))
     assert found is not None
     assert found["used"] == {"count/boats.example.com": "0", "limits.cpu": "0"}
 
 
-BOTH = {TEAM: BREATH_S, ("default", "second"): BREATH_S}
+BOTH = {TEAM: BATCH_PERIOD_S, ("default", "second"): BATCH_PERIOD_S}
 
 
 @pytest.mark.parametrize(
@@ -403,10 +407,10 @@ BOTH = {TEAM: BREATH_S, ("default", "second"): BREATH_S}
         pytest.param(seen_pod(), seen_pod(resources=ASKS), BOTH, id="is-resized"),
     ],
 )
-@on_loop
-async def test_which_changes_of_pods_wake_quotas(old: SeenPod | None, new: SeenPod | None, queued: Tree) -> None:
-    async with rig_of(Quotas) as rig:
-        far = convert({"metadata": meta("far", namespace="other")}, Whole)
+@async_test
+async def test_which_changes_of_pods_wake_quotas(old: PodFields | None, new: PodFields | None, queued: Tree) -> None:
+    async with rig_of(ResourceQuotaController) as rig:
+        far = convert({"metadata": meta("far", namespace="other")}, UntypedObject)
         rig.hear(rig.controller.quotas, a_quota(), a_quota("second"), far)
         if old is not None:
             rig.hear(rig.controller.pods, old)
@@ -418,15 +422,15 @@ async def test_which_changes_of_pods_wake_quotas(old: SeenPod | None, new: SeenP
         assert rig.queued() == queued
 
 
-@on_loop
+@async_test
 async def test_claims_services_and_quotas_wake_quotas() -> None:
-    async with rig_of(Quotas) as rig:
+    async with rig_of(ResourceQuotaController) as rig:
         rig.hear(rig.controller.quotas, a_quota())
         assert rig.queued() == {TEAM: 0.0}
         for feed, item in ((rig.controller.claims, seen_claim()), (rig.controller.services, seen_service())):
             rig.hear(feed, item)
-            assert rig.queued() == {TEAM: BREATH_S}
+            assert rig.queued() == {TEAM: BATCH_PERIOD_S}
             rig.hear(feed, item)
-            assert rig.queued() == {TEAM: BREATH_S}
+            assert rig.queued() == {TEAM: BATCH_PERIOD_S}
             rig.hear_gone(feed, item)
-            assert rig.queued() == {TEAM: BREATH_S}
+            assert rig.queued() == {TEAM: BATCH_PERIOD_S}

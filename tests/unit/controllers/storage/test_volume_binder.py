@@ -10,35 +10,35 @@ from typing import Any
 import pytest
 
 from bayplan.client import Client
-from bayplan.client.auth.connection_config import Target
+from bayplan.client.auth.connection_config import ConnectionConfig
 from bayplan.clock import ManualClock
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
-    CLASSES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     STATEFUL_SETS,
-    VOLUMES,
-    SeenClass,
-    SeenVolume,
+    STORAGE_CLASSES,
+    PersistentVolumeFields,
+    StorageClassFields,
     Tree,
 )
-from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.core.shared_informers import Key, SharedInformerFactory
 from bayplan.controllers.storage.volume_binder import (
     DEFAULT_CLASS,
     Claim,
-    VolumeBinder,
+    PersistentVolumeBinder,
     make_default_class,
 )
 from bayplan.objects.kinds import convert
-from support.harness.async_tests import on_loop
-from support.harness.controllers import controlled, tell
+from support.harness.async_tests import async_test
+from support.harness.controllers import deliver_event, run_controllers
 
 VOLUME_CONTROLLERS = (
     "persistentvolume-binder-controller",
     "persistentvolume-protection-controller",
     "persistentvolumeclaim-protection-controller",
 )
-volumes_controlled = partial(controlled, only=VOLUME_CONTROLLERS, housekeeping=False, within_s=60.0)
+volumes_controlled = partial(run_controllers, only=VOLUME_CONTROLLERS, housekeeping=False, within_s=60.0)
 """These controllers alone, which answer at once: a minute is long for them on a busy machine too."""
 
 
@@ -70,13 +70,15 @@ def seen_claim(name: str, phase: str = "Pending", **spec: Any) -> Claim:
     return convert({"metadata": meta, "spec": claim(name, **spec)["spec"], "status": {"phase": phase}}, Claim)
 
 
-def seen_volume(phase: str, *, claim_name: str = "") -> SeenVolume:
+def seen_volume(phase: str, *, claim_name: str = "") -> PersistentVolumeFields:
     tree = volume("disk", "1Gi")
     reference = {"namespace": "default", "name": claim_name} if claim_name else None
-    return convert({**tree, "spec": {**tree["spec"], "claimRef": reference}, "status": {"phase": phase}}, SeenVolume)
+    return convert(
+        {**tree, "spec": {**tree["spec"], "claimRef": reference}, "status": {"phase": phase}}, PersistentVolumeFields
+    )
 
 
-def queued(binder: VolumeBinder) -> set[Key]:
+def queued(binder: PersistentVolumeBinder) -> set[Key]:
     """The keys that want work, taken out of the queue."""
     waiting = binder.queue._waiting
     found = set(waiting)
@@ -106,20 +108,22 @@ UNBOUND, BOUND, DISK = ("default", "unbound"), ("default", "bound"), ("", "disk"
         ),
     ],
 )
-@on_loop
-async def test_whom_a_volume_wakes(old: SeenVolume | None, new: SeenVolume | None, woken: set[Key]) -> None:
-    target = Target(server="http://127.0.0.1:1")  # no request is sent
+@async_test
+async def test_whom_a_volume_wakes(
+    old: PersistentVolumeFields | None, new: PersistentVolumeFields | None, woken: set[Key]
+) -> None:
+    target = ConnectionConfig(server="http://127.0.0.1:1")  # no request is sent
     async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
-        binder = VolumeBinder(World(client))
-        tell(binder.claims, None, seen_claim("unbound"))
-        tell(binder.claims, None, seen_claim("bound", "Pending"))
-        tell(binder.claims, None, seen_claim("gone"))
-        tell(binder.claims, seen_claim("bound"), seen_claim("bound", "Bound"))
-        tell(binder.claims, seen_claim("gone"), None)
+        binder = PersistentVolumeBinder(SharedInformerFactory(client))
+        deliver_event(binder.claims, None, seen_claim("unbound"))
+        deliver_event(binder.claims, None, seen_claim("bound", "Pending"))
+        deliver_event(binder.claims, None, seen_claim("gone"))
+        deliver_event(binder.claims, seen_claim("bound"), seen_claim("bound", "Bound"))
+        deliver_event(binder.claims, seen_claim("gone"), None)
         if old is not None:
-            tell(binder.volumes, None, old)
+            deliver_event(binder.volumes, None, old)
         queued(binder)
-        tell(binder.volumes, old, new)
+        deliver_event(binder.volumes, old, new)
         assert queued(binder) == woken
 
 
@@ -132,79 +136,79 @@ async def test_whom_a_volume_wakes(old: SeenVolume | None, new: SeenVolume | Non
         pytest.param(seen_claim("own"), None, {("default", "own")}, id="goes"),
     ],
 )
-@on_loop
+@async_test
 async def test_whom_a_claim_wakes(old: Claim | None, new: Claim | None, woken: set[Key]) -> None:
-    target = Target(server="http://127.0.0.1:1")  # no request is sent
+    target = ConnectionConfig(server="http://127.0.0.1:1")  # no request is sent
     async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
-        binder = VolumeBinder(World(client))
+        binder = PersistentVolumeBinder(SharedInformerFactory(client))
         if old is not None:
-            tell(binder.claims, None, old)
+            deliver_event(binder.claims, None, old)
         queued(binder)
-        tell(binder.claims, old, new)
+        deliver_event(binder.claims, old, new)
         assert queued(binder) == woken
-        tell(binder.classes, None, convert(DEFAULT_CLASS, SeenClass))
+        deliver_event(binder.classes, None, convert(DEFAULT_CLASS, StorageClassFields))
         assert queued(binder) == ({("default", "own")} if new is not None else set())
 
 
 # On an API server.
 
 
-@on_loop
+@async_test
 async def test_a_claim_gets_the_smallest_volume_that_fits(tmp_path: Path) -> None:
     async with volumes_controlled(tmp_path, nodes=0, scheduling=False) as world:
         for name, size in (("small", "500Mi"), ("large", "5Gi"), ("right", "2Gi")):
-            await world.make(VOLUMES, volume(name, size))
-            await world.when(VOLUMES, name, lambda it: it["status"]["phase"] == "Available")
-        await world.make(CLAIMS, claim("data", storageClassName=""))
-        found = await world.when(CLAIMS, "data", bound)
+            await world.make(PERSISTENT_VOLUMES, volume(name, size))
+            await world.when(PERSISTENT_VOLUMES, name, lambda it: it["status"]["phase"] == "Available")
+        await world.make(PERSISTENT_VOLUME_CLAIMS, claim("data", storageClassName=""))
+        found = await world.when(PERSISTENT_VOLUME_CLAIMS, "data", bound)
         assert found["spec"]["volumeName"] == "right"
         assert found["status"]["capacity"] == {"storage": "2Gi"}
         assert found["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] == "yes"
-        taken = await world.when(VOLUMES, "right", bound)
+        taken = await world.when(PERSISTENT_VOLUMES, "right", bound)
         assert taken["spec"]["claimRef"]["uid"] == found["metadata"]["uid"]
         # A volume that is given back is kept for somebody to look at: nobody said that it may be deleted.
-        await world.delete(CLAIMS, "data")
-        await world.gone(CLAIMS, "data")
-        await world.when(VOLUMES, "right", lambda it: it["status"]["phase"] == "Released")
+        await world.delete(PERSISTENT_VOLUME_CLAIMS, "data")
+        await world.gone(PERSISTENT_VOLUME_CLAIMS, "data")
+        await world.when(PERSISTENT_VOLUMES, "right", lambda it: it["status"]["phase"] == "Released")
 
 
-@on_loop
+@async_test
 async def test_a_volume_is_made_on_the_node_that_the_scheduler_chose_and_goes_with_its_claim(tmp_path: Path) -> None:
     async with volumes_controlled(tmp_path, nodes=2) as world:
         await make_default_class(world.client)
         await make_default_class(world.client)
-        await world.make(CLAIMS, claim("data"))
-        waiting = await world.when(CLAIMS, "data", lambda it: it["status"]["phase"] == "Pending")
+        await world.make(PERSISTENT_VOLUME_CLAIMS, claim("data"))
+        waiting = await world.when(PERSISTENT_VOLUME_CLAIMS, "data", lambda it: it["status"]["phase"] == "Pending")
         assert waiting["spec"]["storageClassName"] == DEFAULT_CLASS["metadata"]["name"]
         await world.make(PODS, pod_with("user", "data"))
-        found = await world.when(CLAIMS, "data", bound)
+        found = await world.when(PERSISTENT_VOLUME_CLAIMS, "data", bound)
         pod = await world.when(PODS, "user", lambda it: it["status"]["phase"] == "Running")
-        made = await world.get(VOLUMES, found["spec"]["volumeName"])
+        made = await world.get(PERSISTENT_VOLUMES, found["spec"]["volumeName"])
         (term,) = made["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
         assert term["matchExpressions"][0]["values"] == [pod["spec"]["nodeName"]]
-        await world.delete(CLAIMS, "data")
-        await world.when(CLAIMS, "data", lambda it: it["metadata"]["deletionTimestamp"])
+        await world.delete(PERSISTENT_VOLUME_CLAIMS, "data")
+        await world.when(PERSISTENT_VOLUME_CLAIMS, "data", lambda it: it["metadata"]["deletionTimestamp"])
         await world.delete(PODS, "user")
-        await world.gone(CLAIMS, "data")
-        await world.gone(VOLUMES, made["metadata"]["name"])
+        await world.gone(PERSISTENT_VOLUME_CLAIMS, "data")
+        await world.gone(PERSISTENT_VOLUMES, made["metadata"]["name"])
 
 
-@on_loop
+@async_test
 async def test_a_class_that_comes_late_serves_those_who_wait_and_a_lost_volume_is_told(tmp_path: Path) -> None:
     async with volumes_controlled(tmp_path, nodes=0, scheduling=False) as world:
-        await world.make(CLAIMS, claim("data"))
-        await world.when(CLAIMS, "data", lambda it: it["status"]["phase"] == "Pending")
+        await world.make(PERSISTENT_VOLUME_CLAIMS, claim("data"))
+        await world.when(PERSISTENT_VOLUME_CLAIMS, "data", lambda it: it["status"]["phase"] == "Pending")
         at_once = {"volumeBindingMode": "Immediate", "metadata": DEFAULT_CLASS["metadata"]}
-        await world.make(CLASSES, {**DEFAULT_CLASS, **at_once})
-        found = await world.when(CLAIMS, "data", bound)
+        await world.make(STORAGE_CLASSES, {**DEFAULT_CLASS, **at_once})
+        found = await world.when(PERSISTENT_VOLUME_CLAIMS, "data", bound)
         name = found["spec"]["volumeName"]
-        await world.patch(VOLUMES, name, {"metadata": {"finalizers": None}})
-        await world.delete(VOLUMES, name)
-        lost = await world.when(CLAIMS, "data", lambda it: it["status"]["phase"] == "Lost")
+        await world.patch(PERSISTENT_VOLUMES, name, {"metadata": {"finalizers": None}})
+        await world.delete(PERSISTENT_VOLUMES, name)
+        lost = await world.when(PERSISTENT_VOLUME_CLAIMS, "data", lambda it: it["status"]["phase"] == "Lost")
         assert lost["spec"]["volumeName"] == name
 
 
-@on_loop
+@async_test
 async def test_a_stateful_set_has_a_volume_for_each_pod(tmp_path: Path) -> None:
     only = (*VOLUME_CONTROLLERS, "statefulset-controller")
     async with volumes_controlled(tmp_path, only=only) as world:
@@ -217,32 +221,34 @@ async def test_a_stateful_set_has_a_volume_for_each_pod(tmp_path: Path) -> None:
         more = {"volumeClaimTemplates": claims, "persistentVolumeClaimRetentionPolicy": policy}
         await world.make(STATEFUL_SETS, {"metadata": {"name": "db"}, "spec": {**spec, **more}})
         await world.when(STATEFUL_SETS, "db", lambda it: it["status"].get("readyReplicas") == 2)
-        names = sorted(each["metadata"]["name"] for each in await world.list(CLAIMS))
+        names = sorted(each["metadata"]["name"] for each in await world.list(PERSISTENT_VOLUME_CLAIMS))
         assert names == ["data-db-0", "data-db-1"]
         await world.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}})
-        await world.when(CLAIMS, "data-db-1", lambda it: it["metadata"]["ownerReferences"][0]["kind"] == "Pod")
+        await world.when(
+            PERSISTENT_VOLUME_CLAIMS, "data-db-1", lambda it: it["metadata"]["ownerReferences"][0]["kind"] == "Pod"
+        )
 
 
-@on_loop
+@async_test
 async def test_a_volume_that_comes_later_serves_a_claim_that_waits(tmp_path: Path) -> None:
     async with volumes_controlled(tmp_path, nodes=0, scheduling=False) as world:
-        await world.make(CLAIMS, claim("data", storageClassName=""))
-        await world.when(CLAIMS, "data", lambda it: it["status"]["phase"] == "Pending")
-        await world.make(VOLUMES, volume("late", "1Gi"))
-        found = await world.when(CLAIMS, "data", bound)
+        await world.make(PERSISTENT_VOLUME_CLAIMS, claim("data", storageClassName=""))
+        await world.when(PERSISTENT_VOLUME_CLAIMS, "data", lambda it: it["status"]["phase"] == "Pending")
+        await world.make(PERSISTENT_VOLUMES, volume("late", "1Gi"))
+        found = await world.when(PERSISTENT_VOLUME_CLAIMS, "data", bound)
         assert found["spec"]["volumeName"] == "late"
 
 
-@on_loop
+@async_test
 async def test_a_released_volume_that_an_administrator_frees_serves_a_claim_that_waits(tmp_path: Path) -> None:
     async with volumes_controlled(tmp_path, nodes=0, scheduling=False) as world:
-        await world.make(VOLUMES, volume("disk", "1Gi"))
-        await world.make(CLAIMS, claim("first", storageClassName=""))
-        await world.when(CLAIMS, "first", bound)
-        await world.delete(CLAIMS, "first")
-        await world.when(VOLUMES, "disk", lambda it: it["status"]["phase"] == "Released")
-        await world.make(CLAIMS, claim("second", storageClassName=""))
-        await world.when(CLAIMS, "second", lambda it: it["status"]["phase"] == "Pending")
-        await world.patch(VOLUMES, "disk", {"spec": {"claimRef": None}})
-        found = await world.when(CLAIMS, "second", bound)
+        await world.make(PERSISTENT_VOLUMES, volume("disk", "1Gi"))
+        await world.make(PERSISTENT_VOLUME_CLAIMS, claim("first", storageClassName=""))
+        await world.when(PERSISTENT_VOLUME_CLAIMS, "first", bound)
+        await world.delete(PERSISTENT_VOLUME_CLAIMS, "first")
+        await world.when(PERSISTENT_VOLUMES, "disk", lambda it: it["status"]["phase"] == "Released")
+        await world.make(PERSISTENT_VOLUME_CLAIMS, claim("second", storageClassName=""))
+        await world.when(PERSISTENT_VOLUME_CLAIMS, "second", lambda it: it["status"]["phase"] == "Pending")
+        await world.patch(PERSISTENT_VOLUMES, "disk", {"spec": {"claimRef": None}})
+        found = await world.when(PERSISTENT_VOLUME_CLAIMS, "second", bound)
         assert found["spec"]["volumeName"] == "disk"

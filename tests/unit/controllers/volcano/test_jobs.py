@@ -11,38 +11,38 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.client import Client, Resource
-from bayplan.client.auth.connection_config import Target
+from bayplan.client import Client, GroupVersionResource
+from bayplan.client.auth.connection_config import ConnectionConfig
 from bayplan.clock import ManualClock
 from bayplan.codec.quantity import parse_quantity
-from bayplan.controllers.core.api_types import SeenPod, Whole
-from bayplan.controllers.core.shared_informers import World
+from bayplan.controllers.core.api_types import PodFields, UntypedObject
+from bayplan.controllers.core.shared_informers import SharedInformerFactory
 from bayplan.controllers.volcano.job_plugins import (
     hosts_data,
-    plugin_fault,
+    plugin_error,
     plugin_objects,
     ssh_data,
 )
 from bayplan.controllers.volcano.job_pods import claims_of, job_pod
 from bayplan.controllers.volcano.job_policies import (
-    Action,
-    Happening,
+    JobAction,
+    JobEvent,
     due_action,
-    eviction_of,
-    happenings,
-    since_first_seen,
+    eviction_event,
+    job_events,
+    with_first_seen_times,
 )
 from bayplan.controllers.volcano.job_resources import group_spec
-from bayplan.controllers.volcano.job_states import step_for
-from bayplan.controllers.volcano.job_view import Counts, JobView
-from bayplan.controllers.volcano.jobs import VcJobs
-from bayplan.controllers.volcano.min_resources import group_amounts, texts, times
+from bayplan.controllers.volcano.job_states import transition_for
+from bayplan.controllers.volcano.job_view import JobView, PodPhaseCounts
+from bayplan.controllers.volcano.jobs import VolcanoJobController
+from bayplan.controllers.volcano.min_resources import format_amounts, min_resources_of, multiply_amounts
 from bayplan.controllers.volcano.resources import VC_JOBS
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import OwnerReference
 from support.builders.volcano_manifests import container, job, task
-from support.harness.async_tests import on_loop
-from support.harness.controllers import tell
+from support.harness.async_tests import async_test
+from support.harness.controllers import deliver_event
 
 Tree = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,18 +50,18 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def view(tree: Tree, **status: Any) -> JobView:
     metadata = {"namespace": "ml", "uid": "u1", **tree["metadata"]}
-    return JobView(convert({**tree, "metadata": metadata, "status": status}, Whole))
+    return JobView(convert({**tree, "metadata": metadata, "status": status}, UntypedObject))
 
 
 def at(tree: Tree, phase: str, **status: Any) -> JobView:
     return view(tree, state={"phase": phase}, **status)
 
 
-def pod(name: str, phase: str = "Running", *, task: str = "worker", version: int = 0, **more: Any) -> SeenPod:
+def pod(name: str, phase: str = "Running", *, task: str = "worker", version: int = 0, **more: Any) -> PodFields:
     annotations = {"volcano.sh/task-spec": task, "volcano.sh/job-version": str(version), **more.pop("annotations", {})}
     metadata = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "annotations": annotations}
     metadata |= {"creationTimestamp": "2025-12-31T23:50:00Z", "labels": more.pop("labels", {})}
-    return convert({"metadata": metadata, "spec": {}, "status": {"phase": phase, **more}}, SeenPod)
+    return convert({"metadata": metadata, "spec": {}, "status": {"phase": phase, **more}}, PodFields)
 
 
 def ended(code: int) -> Tree:
@@ -89,9 +89,9 @@ STARTED = {
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
 @pytest.mark.parametrize("action", ALL_ACTIONS)
 def test_actions_on_a_job_that_has_started(phase: str, action: str) -> None:
-    step = step_for(phase, action)
+    step = transition_for(phase, action)
     if action in STARTED:
-        assert (step.becomes, step.soft, step.retry) == STARTED[action]
+        assert (step.target_phase, step.keep_finished_pods, step.retry) == STARTED[action]
         assert step.kill
         assert step.targeted is (action in ("RestartTask", "RestartPod", "RestartPartition"))
     else:
@@ -104,41 +104,49 @@ def test_actions_on_a_job_that_has_started(phase: str, action: str) -> None:
 )
 def test_a_job_that_stops_has_stopped_when_its_pods_are_gone(phase: str, then: str, action: str) -> None:
     stopping = at(job("a"), phase)
-    step = step_for(phase, action)
+    step = transition_for(phase, action)
     if phase == "Aborting" and action == "ResumeJob":
-        assert (step.becomes, step.retry) == ("Restarting", True)
+        assert (step.target_phase, step.retry) == ("Restarting", True)
         return
     assert step.kill
-    assert step.soft
-    assert step.phase(stopping, Counts(terminating=1), 0) == phase
-    assert step.phase(stopping, Counts(running=1), 0) == phase
-    assert step.phase(stopping, Counts(succeeded=2, failed=1), 0) == then
+    assert step.keep_finished_pods
+    assert step.phase(stopping, PodPhaseCounts(terminating=1), 0) == phase
+    assert step.phase(stopping, PodPhaseCounts(running=1), 0) == phase
+    assert step.phase(stopping, PodPhaseCounts(succeeded=2, failed=1), 0) == then
 
 
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Terminated"])
 @pytest.mark.parametrize("action", ALL_ACTIONS)
 def test_the_end_is_the_end(phase: str, action: str) -> None:
-    assert step_for(phase, action).phase(at(job("a"), phase), Counts(), 0) == phase
+    assert transition_for(phase, action).phase(at(job("a"), phase), PodPhaseCounts(), 0) == phase
 
 
 def test_an_aborted_job_is_resumed() -> None:
-    assert step_for("Aborted", "ResumeJob").becomes == "Restarting"
-    assert step_for("Aborted", "SyncJob").phase(at(job("a"), "Aborted"), Counts(), 0) == "Aborted"
+    assert transition_for("Aborted", "ResumeJob").target_phase == "Restarting"
+    assert transition_for("Aborted", "SyncJob").phase(at(job("a"), "Aborted"), PodPhaseCounts(), 0) == "Aborted"
 
 
 @pytest.mark.parametrize(
     ("given", "phase", "counts", "retries", "then"),
     [
-        pytest.param(job("a", task("w", 2)), "Pending", Counts(running=1), 0, "Pending", id="too few run"),
-        pytest.param(job("a", task("w", 2)), "Pending", Counts(running=1, failed=1), 0, "Running", id="enough started"),
-        pytest.param(job("a", task("w", 0)), "Running", Counts(), 0, "Running", id="scaled to nothing"),
-        pytest.param(job("a", task("w", 3), minSuccess=1), "Running", Counts(succeeded=1), 0, "Completed", id="enough"),
-        pytest.param(job("a", task("w", 2)), "Running", Counts(succeeded=2), 0, "Completed", id="all succeeded"),
-        pytest.param(job("a", task("w", 2)), "Running", Counts(succeeded=1, failed=1), 0, "Failed", id="one failed"),
+        pytest.param(job("a", task("w", 2)), "Pending", PodPhaseCounts(running=1), 0, "Pending", id="too few run"),
+        pytest.param(
+            job("a", task("w", 2)), "Pending", PodPhaseCounts(running=1, failed=1), 0, "Running", id="enough started"
+        ),
+        pytest.param(job("a", task("w", 0)), "Running", PodPhaseCounts(), 0, "Running", id="scaled to nothing"),
+        pytest.param(
+            job("a", task("w", 3), minSuccess=1), "Running", PodPhaseCounts(succeeded=1), 0, "Completed", id="enough"
+        ),
+        pytest.param(
+            job("a", task("w", 2)), "Running", PodPhaseCounts(succeeded=2), 0, "Completed", id="all succeeded"
+        ),
+        pytest.param(
+            job("a", task("w", 2)), "Running", PodPhaseCounts(succeeded=1, failed=1), 0, "Failed", id="one failed"
+        ),
         pytest.param(
             job("a", task("w", 2, minAvailable=1), minAvailable=1),
             "Running",
-            Counts(succeeded=1, failed=1, tasks={"w": {"Succeeded": 1}}),
+            PodPhaseCounts(succeeded=1, failed=1, tasks={"w": {"Succeeded": 1}}),
             0,
             "Completed",
             id="as many as asked for",
@@ -146,7 +154,7 @@ def test_an_aborted_job_is_resumed() -> None:
         pytest.param(
             job("a", task("w", 2), task("v", 1), minAvailable=3),
             "Running",
-            Counts(succeeded=2, failed=1, tasks={"w": {"Succeeded": 2}, "v": {"Failed": 1}}),
+            PodPhaseCounts(succeeded=2, failed=1, tasks={"w": {"Succeeded": 2}, "v": {"Failed": 1}}),
             0,
             "Failed",
             id="a task failed",
@@ -154,24 +162,28 @@ def test_an_aborted_job_is_resumed() -> None:
         pytest.param(
             job("a", task("w", 3, minAvailable=1), minAvailable=1, minSuccess=2),
             "Running",
-            Counts(succeeded=1, failed=2, tasks={"w": {"Succeeded": 1}}),
+            PodPhaseCounts(succeeded=1, failed=2, tasks={"w": {"Succeeded": 1}}),
             0,
             "Failed",
             id="too few succeeded",
         ),
-        pytest.param(job("a", task("w", 2)), "Running", Counts(running=1, pending=1), 0, "Pending", id="waits again"),
-        pytest.param(job("a", task("w", 2), maxRetry=2), "Restarting", Counts(), 2, "Failed", id="too often"),
-        pytest.param(job("a", task("w", 2)), "Restarting", Counts(terminating=1), 1, "Restarting", id="pods linger"),
-        pytest.param(job("a", task("w", 2)), "Restarting", Counts(), 1, "Pending", id="begins anew"),
+        pytest.param(
+            job("a", task("w", 2)), "Running", PodPhaseCounts(running=1, pending=1), 0, "Pending", id="waits again"
+        ),
+        pytest.param(job("a", task("w", 2), maxRetry=2), "Restarting", PodPhaseCounts(), 2, "Failed", id="too often"),
+        pytest.param(
+            job("a", task("w", 2)), "Restarting", PodPhaseCounts(terminating=1), 1, "Restarting", id="pods linger"
+        ),
+        pytest.param(job("a", task("w", 2)), "Restarting", PodPhaseCounts(), 1, "Pending", id="begins anew"),
     ],
 )
-def test_the_phase_that_pods_make(given: Tree, phase: str, counts: Counts, retries: int, then: str) -> None:
-    assert step_for(phase, "SyncJob").phase(at(given, phase), counts, retries) == then
+def test_the_phase_that_pods_make(given: Tree, phase: str, counts: PodPhaseCounts, retries: int, then: str) -> None:
+    assert transition_for(phase, "SyncJob").phase(at(given, phase), counts, retries) == then
 
 
 def test_counts() -> None:
     pods = [pod("a"), pod("b", "Failed"), pod("c", "Pending", task="ps"), pod("d")]
-    counts = Counts.of(pods, leaving=frozenset({"uid-d"}))
+    counts = PodPhaseCounts.of(pods, leaving=frozenset({"uid-d"}))
     assert counts.as_status() == {
         "pending": 1,
         "running": 1,
@@ -184,8 +196,8 @@ def test_counts() -> None:
 # Policies.
 
 
-def decided(given: JobView, *pods: SeenPod, seen: dict[str, datetime] | None = None, **more: Any) -> Action | None:
-    found = happenings(given, pods, seen=seen or {}, now=NOW, **more)
+def decided(given: JobView, *pods: PodFields, seen: dict[str, datetime] | None = None, **more: Any) -> JobAction | None:
+    found = job_events(given, pods, seen=seen or {}, now=NOW, **more)
     return due_action(given, found, NOW)[0]
 
 
@@ -193,7 +205,7 @@ def test_a_task_speaks_before_its_job() -> None:
     own = [{"event": "PodFailed", "action": "RestartTask"}]
     given = view(job("a", task("worker", 2, policies=own), policies=[{"event": "*", "action": "AbortJob"}]))
     found = decided(given, pod("a-worker-0", "Failed"))
-    assert found == Action("RestartTask", "worker", "a-worker-0", "", "PodFailed")
+    assert found == JobAction("RestartTask", "worker", "a-worker-0", "", "PodFailed")
 
 
 def test_what_nobody_speaks_of_is_nothing() -> None:
@@ -218,10 +230,10 @@ def test_pods_of_an_older_life_and_those_given_up_mean_nothing() -> None:
 def test_a_pod_may_wait_only_so_long() -> None:
     given = view(job("a", policies=[{"event": "PodPending", "action": "RestartJob", "timeout": "15m"}]))
     waiting = pod("a-worker-0", "Pending")  # for ten minutes
-    found = happenings(given, [waiting], seen={}, now=NOW)
+    found = job_events(given, [waiting], seen={}, now=NOW)
     assert due_action(given, found, NOW) == (None, 300.0)
     later = NOW + timedelta(minutes=6)
-    found = happenings(given, [waiting], seen={}, now=later)
+    found = job_events(given, [waiting], seen={}, now=later)
     action, _ = due_action(given, found, later)
     assert action is not None
     assert action.name == "RestartJob"
@@ -234,7 +246,7 @@ def test_waiting_without_a_limit_is_no_event() -> None:
 
 def test_an_eviction_counts_unless_the_pod_is_back() -> None:
     given = view(job("a", policies=[{"event": "PodEvicted", "action": "AbortJob"}]))
-    lost = eviction_of(pod("a-worker-0"), NOW)
+    lost = eviction_event(pod("a-worker-0"), NOW)
     assert lost is not None
     assert decided(given, evicted=[lost]) is not None
     assert decided(given, pod("a-worker-0"), evicted=[lost]) is None
@@ -244,16 +256,16 @@ def test_tasks_complete_and_fail() -> None:
     policies = [{"event": "TaskCompleted", "action": "CompleteJob"}, {"event": "TaskFailed", "action": "AbortJob"}]
     given = view(job("a", task("worker", 2), policies=policies))
     done = decided(given, pod("a-worker-0", "Succeeded"), pod("a-worker-1", "Succeeded"))
-    assert done == Action("CompleteJob", "worker", because="TaskCompleted")
+    assert done == JobAction("CompleteJob", "worker", reason="TaskCompleted")
     restarted = {"containerStatuses": [{"name": "main", "restartCount": 3}]}
     failed = decided(given, pod("a-worker-0", **restarted))
-    assert failed == Action("AbortJob", "worker", because="TaskFailed")
+    assert failed == JobAction("AbortJob", "worker", reason="TaskFailed")
 
 
 def test_a_group_that_nobody_knows_of() -> None:
     given = view(job("a", policies=[{"event": "Unknown", "action": "RestartJob"}]))
     found = decided(given, group_phase="Unknown")
-    assert found == Action("RestartJob", because="Unknown")
+    assert found == JobAction("RestartJob", reason="Unknown")
 
 
 @pytest.mark.parametrize(
@@ -264,13 +276,13 @@ def test_a_group_that_nobody_knows_of() -> None:
         ("Unknown", [], "Unknown"),
     ],
 )
-def test_what_lasts_is_acted_on_when_its_time_is_over(event: str, pods: list[SeenPod], phase: str) -> None:
+def test_what_lasts_is_acted_on_when_its_time_is_over(event: str, pods: list[PodFields], phase: str) -> None:
     given = view(job("a", policies=[{"event": event, "action": "AbortJob", "timeout": "10s"}]))
     seen: dict[tuple[str, str, int], datetime] = {}
 
-    def at_second(second: int, *pods: SeenPod, phase: str) -> tuple[str | None, float | None]:
+    def at_second(second: int, *pods: PodFields, phase: str) -> tuple[str | None, float | None]:
         now = NOW + timedelta(seconds=second)
-        found = since_first_seen(happenings(given, pods, group_phase=phase, seen={}, now=now), seen)
+        found = with_first_seen_times(job_events(given, pods, group_phase=phase, seen={}, now=now), seen)
         action, wait_s = due_action(given, found, now)
         return action.name if action is not None else None, wait_s
 
@@ -283,7 +295,7 @@ def test_what_lasts_is_acted_on_when_its_time_is_over(event: str, pods: list[See
 
 def test_what_happened_in_an_older_life_is_forgotten() -> None:
     given = view(job("a", policies=[{"event": "PodEvicted", "action": "AbortJob"}]), version=1)
-    assert decided(given, evicted=[Happening("PodEvicted", NOW, "worker", "a-worker-0", version=0)]) is None
+    assert decided(given, evicted=[JobEvent("PodEvicted", NOW, "worker", "a-worker-0", version=0)]) is None
 
 
 # Pods.
@@ -437,7 +449,7 @@ def test_ray() -> None:
     assert other["spec"]["containers"][0]["command"][2] == "ray start --block --address=a-head-0.a:6379"
     names = [body["metadata"]["name"] for plugin, _, body in plugin_objects(given) if plugin == "ray"]
     assert names == ["a-head-svc"]
-    assert plugin_fault(given) == ""
+    assert plugin_error(given) == ""
 
 
 @pytest.mark.parametrize(
@@ -450,7 +462,7 @@ def test_ray() -> None:
     ],
 )
 def test_ray_needs_its_head(plugins: dict[str, list[str]], expected: str) -> None:
-    assert plugin_fault(view(job("a", task("worker", 2), plugins=plugins))) == expected
+    assert plugin_error(view(job("a", task("worker", 2), plugins=plugins))) == expected
 
 
 # Groups.
@@ -474,19 +486,19 @@ def of_cpu(name: str, count: int, cpu: str, priority: str = "", **more: Any) -> 
 )
 def test_what_a_group_needs(least: int, cpu: str, pods: str) -> None:
     tasks = [of_cpu("low", 2, "1", minAvailable=0), of_cpu("high", 3, "2", "high", minAvailable=3)]
-    found = texts(group_amounts(tasks, least, {"high": 10, "": 0}.__getitem__))
+    found = format_amounts(min_resources_of(tasks, least, {"high": 10, "": 0}.__getitem__))
     assert (found["cpu"], found["requests.cpu"], found["pods"]) == (cpu, cpu, pods)
 
 
 def test_many_times() -> None:
-    assert texts(times({"cpu": parse_quantity("100m")}, 1234)) == {"cpu": "123400m"}
-    assert times({"cpu": parse_quantity("1")}, 0) == {}
+    assert format_amounts(multiply_amounts({"cpu": parse_quantity("100m")}, 1234)) == {"cpu": "123400m"}
+    assert multiply_amounts({"cpu": parse_quantity("1")}, 0) == {}
 
 
 def test_a_template_that_cannot_be_read_counts_as_a_pod() -> None:
     broken = task("w", 2)
     broken["template"]["spec"]["containers"] = [container("lots")]
-    assert texts(group_amounts([broken], 2, lambda _: 0)) == {"count/pods": "2", "pods": "2"}
+    assert format_amounts(min_resources_of([broken], 2, lambda _: 0)) == {"count/pods": "2", "pods": "2"}
 
 
 def test_the_group_of_a_job() -> None:
@@ -507,11 +519,11 @@ def test_the_group_of_a_job() -> None:
     ]
 
 
-@on_loop
+@async_test
 async def test_a_job_that_went_before_its_pods_is_forgotten_with_them() -> None:
-    target = Target(server="http://127.0.0.1:1")  # nobody is asked
+    target = ConnectionConfig(server="http://127.0.0.1:1")  # nobody is asked
     async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
-        jobs = VcJobs(World(client))
+        jobs = VolcanoJobController(SharedInformerFactory(client))
         owner = OwnerReference(api_version=VC_JOBS.api_version, kind="Job", name="a", uid="u1", controller=True)
         whole = view(job("a")).item
         one, other = (
@@ -519,34 +531,34 @@ async def test_a_job_that_went_before_its_pods_is_forgotten_with_them() -> None:
             for each in (pod("a-worker-0"), pod("a-worker-1"))
         )
         for feed, item in ((jobs.jobs, whole), (jobs.pods, one), (jobs.pods, other)):
-            tell(feed, None, item)
-        tell(jobs.pods, one, None)
-        assert jobs.remembers("u1")
-        tell(jobs.jobs, whole, None)
-        tell(jobs.pods, other, None)
-        assert not jobs.remembers("u1")
+            deliver_event(feed, None, item)
+        deliver_event(jobs.pods, one, None)
+        assert jobs.has_memory_of("u1")
+        deliver_event(jobs.jobs, whole, None)
+        deliver_event(jobs.pods, other, None)
+        assert not jobs.has_memory_of("u1")
 
 
-class Writing(VcJobs):
+class Writing(VolcanoJobController):
     """Keeps the statuses that would be written."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharedInformerFactory) -> None:
         super().__init__(world)
         self.written: list[Tree] = []
 
-    async def replace_status(self, resource: Resource, item: Whole, status: Tree) -> None:  # noqa: ARG002
+    async def replace_status(self, resource: GroupVersionResource, item: UntypedObject, status: Tree) -> None:  # noqa: ARG002
         self.written.append(status)
 
 
-async def written(given: Tree, phase: str, action: str, counts: Counts, **status: Any) -> Tree:
+async def written(given: Tree, phase: str, action: str, counts: PodPhaseCounts, **status: Any) -> Tree:
     """The status of a job that was in this phase, one action later; it is NOW."""
     state = {"phase": phase, "lastTransitionTime": "2025-12-31T23:00:00Z"}
     whole = view(given, state=state, **status)
     clock = ManualClock(NOW)
-    target = Target(server="http://127.0.0.1:1")  # no request is sent
+    target = ConnectionConfig(server="http://127.0.0.1:1")  # no request is sent
     async with Client(target, clock=clock, chance=random.Random(0)) as client:
-        jobs = Writing(World(client))
-        await jobs._write(whole, dict(whole.item.status), counts, step_for(phase, action))
+        jobs = Writing(SharedInformerFactory(client))
+        await jobs._update_status(whole, dict(whole.item.status), counts, transition_for(phase, action))
     (found,) = jobs.written
     return found
 
@@ -568,12 +580,12 @@ def created(at: str | None) -> Tree:
         pytest.param(created("2025-12-31T23:58:30Z"), "Restarting", "5s", "5s", id="resumed-after-it-had-finished"),
     ],
 )
-@on_loop
+@async_test
 async def test_how_long_a_job_ran_is_written_when_it_finishes(
     given: Tree, phase: str, before: str | None, after: str | None
 ) -> None:
     status = {} if before is None else {"runningDuration": before}
-    counts = Counts(running=1) if phase in ("Running", "Restarting") else Counts(succeeded=2)
+    counts = PodPhaseCounts(running=1) if phase in ("Running", "Restarting") else PodPhaseCounts(succeeded=2)
     found = await written(given, phase, "SyncJob", counts, **status)
     assert found.get("runningDuration") == after
 
@@ -581,12 +593,14 @@ async def test_how_long_a_job_ran_is_written_when_it_finishes(
 @pytest.mark.parametrize(
     ("phase", "counts", "then"),
     [
-        pytest.param("Completing", Counts(succeeded=2), "Completed", id="another-phase"),
-        pytest.param("Completed", Counts(succeeded=2), "Completed", id="the-same-phase"),
+        pytest.param("Completing", PodPhaseCounts(succeeded=2), "Completed", id="another-phase"),
+        pytest.param("Completed", PodPhaseCounts(succeeded=2), "Completed", id="the-same-phase"),
     ],
 )
-@on_loop
-async def test_a_status_has_a_condition_for_each_change_of_its_phase(phase: str, counts: Counts, then: str) -> None:
+@async_test
+async def test_a_status_has_a_condition_for_each_change_of_its_phase(
+    phase: str, counts: PodPhaseCounts, then: str
+) -> None:
     known = [{"status": "Completing", "lastTransitionTime": "2025-12-31T23:00:00Z"}]
     kept = {"version": 3, "retryCount": 2, "controlledResources": {"plugin-env": "env"}}
     found = await written(job("a"), phase, "SyncJob", counts, conditions=known, **kept)

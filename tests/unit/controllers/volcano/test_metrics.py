@@ -8,20 +8,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bayplan.client import MERGE_PATCH, Client, Resource
+from bayplan.client import MERGE_PATCH, Client, GroupVersionResource
 from bayplan.controllers.core.api_types import PODS, Tree
-from bayplan.controllers.volcano import BatchControllers
-from bayplan.controllers.volcano.crds import create_definitions, lacking_definitions
+from bayplan.controllers.volcano import VolcanoControllers
+from bayplan.controllers.volcano.crds import create_crds, missing_crds
 from bayplan.controllers.volcano.resources import (
     JOB_FLOWS,
     POD_GROUPS,
     QUEUES,
     VC_JOBS,
 )
-from bayplan.telemetry.metrics import Registry
-from support.harness.async_tests import on_loop, until
-from support.harness.embedded_cluster import served
-from support.harness.metrics_scrape import Family, families
+from bayplan.telemetry.metrics import MetricsRegistry
+from support.harness.async_tests import async_test, wait_until
+from support.harness.embedded_cluster import run_embedded_cluster
+from support.harness.metrics_scrape import MetricFamily, parse_families
 
 POD_SPEC = {"containers": [{"name": "main", "image": "main"}]}
 TASKS = [{"name": "w", "replicas": 1, "template": {"spec": POD_SPEC}}]
@@ -30,10 +30,10 @@ TASKS = [{"name": "w", "replicas": 1, "template": {"spec": POD_SPEC}}]
 class Counted:
     """What is counted while objects come and go."""
 
-    def __init__(self, client: Client, registry: Registry) -> None:
+    def __init__(self, client: Client, registry: MetricsRegistry) -> None:
         self._client, self._registry = client, registry
 
-    async def make(self, resource: Resource, name: str, spec: Tree, **meta: Any) -> str:
+    async def make(self, resource: GroupVersionResource, name: str, spec: Tree, **meta: Any) -> str:
         """Its uid."""
         assert resource.kind is not None
         kind = {"apiVersion": resource.api_version, "kind": resource.kind.name}
@@ -43,27 +43,27 @@ class Counted:
         )
         return str((await self._client.get_raw(resource, namespace, name))["metadata"]["uid"])
 
-    async def becomes(self, resource: Resource, name: str, status: Tree, sub: str = "status") -> None:
+    async def becomes(self, resource: GroupVersionResource, name: str, status: Tree, sub: str = "status") -> None:
         body = {"status": status}
         await self._client.patch(resource, body, name=name, namespace="default", subresource=sub, kind=MERGE_PATCH)
 
-    async def goes(self, resource: Resource, name: str) -> None:
+    async def goes(self, resource: GroupVersionResource, name: str) -> None:
         await self._client.delete(resource, name=name, namespace="default")
 
-    def family(self, name: str) -> Family:
-        return families(b"".join(self._registry.render()).decode()).get(f"volcano_{name}", Family([]))
+    def family(self, name: str) -> MetricFamily:
+        return parse_families(b"".join(self._registry.render()).decode()).get(f"volcano_{name}", MetricFamily([]))
 
     async def shows(self, name: str, value: float, **labels: str) -> None:
-        await until(lambda: self.family(name).value(**labels) == value)
+        await wait_until(lambda: self.family(name).value(**labels) == value)
 
 
 @asynccontextmanager
 async def counting(folder: Path) -> AsyncIterator[Counted]:
     """No controller at work but the one that counts."""
-    registry = Registry()
-    async with served(folder) as cluster, cluster.client() as client:
-        await create_definitions(client, await lacking_definitions(client))
-        controllers = BatchControllers(client, only=[], counted_in=registry)
+    registry = MetricsRegistry()
+    async with run_embedded_cluster(folder) as cluster, cluster.client() as client:
+        await create_crds(client, await missing_crds(client))
+        controllers = VolcanoControllers(client, only=[], counted_in=registry)
         running = asyncio.create_task(controllers.run())
         try:
             await controllers.synced()
@@ -73,7 +73,7 @@ async def counting(folder: Path) -> AsyncIterator[Counted]:
             await asyncio.gather(running, return_exceptions=True)
 
 
-@on_loop
+@async_test
 async def test_groups_by_queue_and_phase(tmp_path: Path) -> None:
     async with counting(tmp_path) as counted:
         await counted.make(QUEUES, "gold", {"weight": 1})
@@ -87,7 +87,7 @@ async def test_groups_by_queue_and_phase(tmp_path: Path) -> None:
         assert counted.family("queue_pod_group_pending_count").value(queue_name="gold") == 0
 
 
-@on_loop
+@async_test
 async def test_jobs_flows_and_pods(tmp_path: Path) -> None:
     async with counting(tmp_path) as counted:
         uid = await counted.make(VC_JOBS, "train", {"queue": "gold", "tasks": TASKS})
@@ -102,5 +102,5 @@ async def test_jobs_flows_and_pods(tmp_path: Path) -> None:
         await counted.becomes(JOB_FLOWS, "flow", {"state": {"phase": "Failed"}})
         await counted.shows("jobflow_failed_phase_count", 1, jobflow_namespace="default")
         await counted.goes(VC_JOBS, "train")
-        await until(lambda: counted.family("job_completed_phase_count").values == {})
+        await wait_until(lambda: counted.family("job_completed_phase_count").values == {})
         assert counted.family("job_failed_phase_count").values == {}

@@ -16,22 +16,22 @@ import pytest
 
 from bayplan.client import Client
 from bayplan.clock import SystemClock
-from bayplan.controllers import CONTROLLER_NAMES, Controllers, chosen
-from bayplan.controllers.core.api_types import SeenPod, Whole
-from bayplan.controllers.volcano import BATCH_CONTROLLER_NAMES, batch_controller_name, chosen_batch
-from bayplan.controllers.volcano.cron_jobs import job_of
-from bayplan.controllers.volcano.hyper_nodes import discovered, label_networks, node_count
+from bayplan.controllers import CONTROLLER_NAMES, ControllerManager, select_controllers
+from bayplan.controllers.core.api_types import PodFields, UntypedObject
+from bayplan.controllers.volcano import VOLCANO_CONTROLLER_NAMES, enabled_volcano_controllers, volcano_controller_name
+from bayplan.controllers.volcano.cron_jobs import cron_job_run
+from bayplan.controllers.volcano.hyper_nodes import discover_hypernodes, label_networks, node_count
 from bayplan.controllers.volcano.job_flows import flow_phase, flow_status
 from bayplan.controllers.volcano.pod_groups import group_for
 from bayplan.controllers.volcano.queue_states import state_after
 from bayplan.controllers.volcano.resources import QUEUES
-from bayplan.controllers.volcano.ttl_after_finished import left_s
+from bayplan.controllers.volcano.ttl_after_finished import remaining_ttl_s
 from bayplan.errors import NotFound, UsageError
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.volcano.definitions import volcano_definitions
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 from support.harness.volcano_controllers import DEFINITIONS
 
 Tree = dict[str, Any]
@@ -39,9 +39,11 @@ KUBERNETES = {"cronjob-controller", "disruption-controller"}
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
 
 
-def whole(name: str, *, status: Tree | None = None, created: str = "2026-01-01T11:00:00Z", **spec: Any) -> Whole:
+def whole(
+    name: str, *, status: Tree | None = None, created: str = "2026-01-01T11:00:00Z", **spec: Any
+) -> UntypedObject:
     metadata = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "creationTimestamp": created}
-    return convert({"metadata": metadata, "spec": spec, "status": status or {}}, Whole)
+    return convert({"metadata": metadata, "spec": spec, "status": status or {}}, UntypedObject)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,10 @@ def test_states_of_queues(state: str, action: str, groups: int, then: str) -> No
     assert state_after(state, action, groups) == then
 
 
-def bare_pod(**annotations: str) -> SeenPod:
+def bare_pod(**annotations: str) -> PodFields:
     metadata = {"name": "p", "namespace": "ml", "uid": "u", "annotations": annotations, "labels": {}}
     container = {"name": "c", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}, "limits": {"cpu": "2"}}}
-    return convert({"metadata": metadata, "spec": {"containers": [container], "schedulerName": "volcano"}}, SeenPod)
+    return convert({"metadata": metadata, "spec": {"containers": [container], "schedulerName": "volcano"}}, PodFields)
 
 
 def test_the_group_of_a_bare_pod() -> None:
@@ -98,7 +100,7 @@ def test_owners_say_how_many(text: str, least: int) -> None:
 
 def test_the_job_of_a_moment() -> None:
     cron = whole("tick", jobTemplate={"metadata": {"labels": {"a": "b"}}, "spec": {"queue": "q"}})
-    made = job_of(cron, NOW, ZoneInfo("Europe/Berlin"))
+    made = cron_job_run(cron, NOW, ZoneInfo("Europe/Berlin"))
     assert made["metadata"]["name"] == f"tick-{int(NOW.timestamp()) // 60}"
     assert made["metadata"]["annotations"] == {"volcano.sh/cronjob-scheduled-timestamp": "2026-01-01T13:00:30+01:00"}
     assert (made["metadata"]["labels"], made["spec"]) == ({"a": "b"}, {"queue": "q"})
@@ -111,7 +113,7 @@ def test_the_job_of_a_moment() -> None:
 def test_how_long_a_finished_job_stays(ttl: int | None, phase: str, left: float | None) -> None:
     state = {"phase": phase, "lastTransitionTime": "2026-01-01T12:00:30Z"}
     spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
-    assert left_s(whole("a", status={"state": state}, **spec), NOW) == left
+    assert remaining_ttl_s(whole("a", status={"state": state}, **spec), NOW) == left
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_hypernodes_from_labels() -> None:
     networks = label_networks(configuration())
     assert networks == {"net": ["rack", "zone"]}
     nodes = [node("a", rack="1", zone="z"), node("b", rack="1", zone="z"), node("c", rack="2", zone="z"), node("d")]
-    found = {(each.tier, each.value): each for each in discovered(networks, nodes, {})}
+    found = {(each.tier, each.value): each for each in discover_hypernodes(networks, nodes, {})}
     assert {key: len(each.names) for key, each in found.items()} == {(1, "1"): 2, (1, "2"): 1, (2, "z"): 2}
     assert found[2, "z"].names == {found[1, "1"].name, found[1, "2"].name}
     body = found[1, "1"].body()
@@ -208,12 +210,12 @@ def test_how_many_nodes_a_hypernode_has() -> None:
         ("-colocation-config-controller,*,+job-controller", set()),
         (
             "queue,hyperNode-controller",
-            set(BATCH_CONTROLLER_NAMES) - {"volcano-queue-controller", "volcano-hypernode-controller"},
+            set(VOLCANO_CONTROLLER_NAMES) - {"volcano-queue-controller", "volcano-hypernode-controller"},
         ),
     ],
 )
 def test_who_runs(text: str, left_out: set[str]) -> None:
-    assert set(BATCH_CONTROLLER_NAMES) - set(chosen_batch(text.split(","))) == left_out
+    assert set(VOLCANO_CONTROLLER_NAMES) - set(enabled_volcano_controllers(text.split(","))) == left_out
 
 
 @pytest.mark.parametrize(
@@ -228,13 +230,13 @@ def test_who_runs(text: str, left_out: set[str]) -> None:
         ("*,volcano-job-controller,-job-controller", {"job-controller"}),
         ("*,-volcano-job-controller", {"volcano-job-controller"}),
         ("*,-deployment-controller,-job-controller", {"deployment-controller", "job-controller"}),
-        ("*,-volcano,-job-controller", {"job-controller", *BATCH_CONTROLLER_NAMES}),
+        ("*,-volcano,-job-controller", {"job-controller", *VOLCANO_CONTROLLER_NAMES}),
         ("*,-sharding-controller,-job-controller", {"volcano-job-controller"}),
         ("-gc-controller,*,-cronjob-controller", {"volcano-gc-controller", "volcano-cronjob-controller"}),
     ],
 )
 def test_both_kinds_are_chosen_together(text: str, left_out: set[str]) -> None:
-    assert set(CONTROLLER_NAMES) - set(chosen(text.split(","))) == left_out
+    assert set(CONTROLLER_NAMES) - set(select_controllers(text.split(","))) == left_out
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_both_kinds_are_chosen_together(text: str, left_out: set[str]) -> None:
     ],
 )
 def test_names_that_both_have_belong_to_whom_the_others_do(text: str, running: set[str]) -> None:
-    assert set(chosen(text.split(","))) == running
+    assert set(select_controllers(text.split(","))) == running
 
 
 @pytest.mark.parametrize(
@@ -264,7 +266,7 @@ def test_names_that_both_have_belong_to_whom_the_others_do(text: str, running: s
     ],
 )
 def test_what_one_may_not_have_meant_is_said(text: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    chosen(text.split(","))
+    select_controllers(text.split(","))
     assert (said in caplog.text) if said else not caplog.text
 
 
@@ -275,15 +277,15 @@ class Hasty(SystemClock):
         await super().sleep(seconds / 100)
 
 
-@on_loop
+@async_test
 async def test_the_controllers_begin_when_the_kinds_come(tmp_path: Path) -> None:
     queues = next(each for each in volcano_definitions() if each["spec"]["names"]["kind"] == "Queue")
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(served(tmp_path))
+        cluster = await stack.enter_async_context(run_embedded_cluster(tmp_path))
         asking = await stack.enter_async_context(cluster.client())
         client = Client(asking.target, clock=Hasty(), chance=random.Random(0), qps=-1.0)
         async with client:
-            controllers = Controllers(client, only=["volcano-queue-controller", "deployment-controller"])
+            controllers = ControllerManager(client, only=["volcano-queue-controller", "deployment-controller"])
             running = asyncio.create_task(controllers.run())
             await controllers.synced()  # nobody waits for Volcano's kinds
             for definition in (queues, *(each for each in volcano_definitions() if each is not queues)):
@@ -300,6 +302,6 @@ async def test_the_controllers_begin_when_the_kinds_come(tmp_path: Path) -> None
 
 
 def test_a_controller_that_is_none() -> None:
-    assert batch_controller_name("kubelet") is None
+    assert volcano_controller_name("kubelet") is None
     with pytest.raises(UsageError, match="is none of Volcano's controllers"):
-        chosen_batch(["*", "-kubelet"])
+        enabled_volcano_controllers(["*", "-kubelet"])

@@ -10,12 +10,12 @@ from typing import Any
 from bayplan.client import MERGE_PATCH
 from bayplan.controllers.core.api_types import PODS, STATEFUL_SETS
 from bayplan.controllers.volcano.resources import POD_GROUPS
-from support.harness.embedded_cluster import served
+from support.harness.embedded_cluster import run_embedded_cluster
 from support.harness.volcano_controllers import (
     NAMESPACES,
-    Rig,
-    rig,
-    unhurried,
+    VolcanoControllersHarness,
+    async_test,
+    run_controllers,
 )
 
 Tree = dict[str, Any]
@@ -25,16 +25,16 @@ SPEC: Tree = {"containers": [{"name": "c", "image": "db"}]}
 
 
 @asynccontextmanager
-async def here_at(folder: Path) -> AsyncIterator[Rig]:
+async def here_at(folder: Path) -> AsyncIterator[VolcanoControllersHarness]:
     async with (
-        served(folder) as cluster,
+        run_embedded_cluster(folder) as cluster,
         cluster.client() as client,
-        rig(client.target, "ml", only=ONLY, stand_in=False) as here,
+        run_controllers(client.target, "ml", only=ONLY, stand_in=False) as here,
     ):
         yield here
 
 
-async def stateful_set(here: Rig, **annotations: str) -> Tree:
+async def stateful_set(here: VolcanoControllersHarness, **annotations: str) -> Tree:
     template = {"metadata": {"labels": {"app": "db"}}, "spec": SPEC}
     spec = {"serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "template": template}
     made = await here.make(STATEFUL_SETS, {"metadata": {"name": "db", "annotations": annotations}, "spec": spec})
@@ -42,14 +42,20 @@ async def stateful_set(here: Rig, **annotations: str) -> Tree:
     return made
 
 
-async def change(here: Rig, patch: Tree, *, subresource: str = "") -> None:
+async def change(here: VolcanoControllersHarness, patch: Tree, *, subresource: str = "") -> None:
     """The set, as its own controller or its owner changes it."""
     chosen: Tree = {"namespace": "ml", "name": "db", "subresource": subresource, "kind": MERGE_PATCH}
     await here.client.patch(STATEFUL_SETS, patch, **chosen)
 
 
 async def pod_of(
-    here: Rig, made: Tree, name: str, revision: str, *, labels: Tree | None = None, **annotations: str
+    here: VolcanoControllersHarness,
+    made: Tree,
+    name: str,
+    revision: str,
+    *,
+    labels: Tree | None = None,
+    **annotations: str,
 ) -> None:
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": made["metadata"]["uid"]}
     metadata: Tree = {"name": name, "annotations": annotations, "ownerReferences": [{**owner, "controller": True}]}
@@ -66,7 +72,7 @@ def annotations_of(group: Tree) -> Tree:
     return found
 
 
-@unhurried
+@async_test
 async def test_a_new_template_moves_the_group_and_leaves_its_status(tmp_path: Path) -> None:
     async with here_at(tmp_path) as here:
         made = await stateful_set(here, **{"volcano.sh/sla-waiting-time": "1h"})
@@ -100,7 +106,7 @@ async def test_a_new_template_moves_the_group_and_leaves_its_status(tmp_path: Pa
         await here.until(POD_GROUPS, group_of(made), lambda g: "volcano.sh/sla-waiting-time" not in annotations_of(g))
 
 
-@unhurried
+@async_test
 async def test_pods_that_name_a_queue_no_more_go_where_new_ones_would(tmp_path: Path) -> None:
     async with here_at(tmp_path) as here:
         made = await stateful_set(here)
@@ -120,7 +126,7 @@ async def test_pods_that_name_a_queue_no_more_go_where_new_ones_would(tmp_path: 
         assert group["spec"]["queue"] == "ours"
 
 
-@unhurried
+@async_test
 async def test_a_group_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     async with here_at(tmp_path) as here:
         made = await stateful_set(here)

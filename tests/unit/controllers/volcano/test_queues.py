@@ -6,11 +6,11 @@ from pathlib import Path
 
 from bayplan.controllers.volcano.resources import COMMANDS, QUEUES
 from support.builders.volcano_manifests import queue
-from support.harness.virtual_time import on_virtual_time
+from support.harness.virtual_time import virtual_time_test
 from support.harness.virtual_time_cluster import virtual_cluster
 
 
-@on_virtual_time
+@virtual_time_test
 async def test_a_queue_that_is_closed_as_soon_as_it_is_made_is_closed(tmp_path: Path) -> None:
     async with virtual_cluster(tmp_path) as world:
         made = await world.create(QUEUES, queue("q", state=""))

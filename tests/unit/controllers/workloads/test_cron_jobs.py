@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from bayplan.codec.cron import parse_schedule
+from bayplan.codec.cron import parse_cron_schedule
 from bayplan.controllers import RUNS_FOR
 from bayplan.controllers.core.api_types import (
     CRON_JOBS,
     JOBS,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.workloads.cron_jobs import SCHEDULED, job_body, latest_due
+from bayplan.controllers.workloads.cron_jobs import SCHEDULED, job_body, most_recent_schedule_time
 from bayplan.objects.meta import ObjectMeta
-from support.harness.async_tests import on_loop
-from support.harness.controllers import Controlled, controlled
+from support.harness.async_tests import async_test
+from support.harness.controllers import ControllersHarness, run_controllers
 
 ONLY = ("cronjob-controller", "job-controller")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -31,13 +31,13 @@ def cron_job(name: str, schedule: str = "@every 1s", *, runs_for: str = "0s", **
     return {"metadata": {"name": name}, "spec": {"schedule": schedule, "jobTemplate": template, **spec}}
 
 
-async def jobs(world: Controlled) -> list[Tree]:
+async def jobs(world: ControllersHarness) -> list[Tree]:
     return await world.list(JOBS)
 
 
-def seen(**fields: Any) -> Whole:
+def seen(**fields: Any) -> UntypedObject:
     meta = ObjectMeta(name="tick", uid="u", creation_timestamp=NOON)
-    return Whole(metadata=meta, spec=fields.pop("spec", {}), status=fields)
+    return UntypedObject(metadata=meta, spec=fields.pop("spec", {}), status=fields)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def seen(**fields: Any) -> Whole:
         pytest.param(seen(), timedelta(days=400), "12:00", 101, id="after a long sleep"),
     ],
 )
-def test_what_is_due(found: Whole, passed: timedelta, due: str | None, missed: int) -> None:
-    moment, count = latest_due(found, parse_schedule("* * * * *"), UTC, NOON + passed)
+def test_what_is_due(found: UntypedObject, passed: timedelta, due: str | None, missed: int) -> None:
+    moment, count = most_recent_schedule_time(found, parse_cron_schedule("* * * * *"), UTC, NOON + passed)
     assert (f"{moment:%H:%M}" if moment else None) == due
     assert count >= missed if missed > 100 else count == missed
 
@@ -67,9 +67,9 @@ def test_the_job_of_a_moment_is_named_after_it() -> None:
     assert (body["metadata"]["labels"], body["spec"]) == ({"a": "b"}, {"parallelism": 2})
 
 
-@on_loop
+@async_test
 async def test_a_job_is_made_and_its_end_is_told(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(CRON_JOBS, cron_job("tick", concurrencyPolicy="Forbid"))
         found = await world.when(CRON_JOBS, "tick", lambda it: it["status"]["lastSuccessfulTime"])
         assert found["status"]["lastScheduleTime"]
@@ -83,13 +83,13 @@ async def test_a_job_is_made_and_its_end_is_told(tmp_path: Path) -> None:
         await world.until(forgotten)
 
 
-@on_loop
+@async_test
 async def test_what_still_runs_is_waited_for_where_that_is_wanted(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(CRON_JOBS, cron_job("tick", runs_for="1h", concurrencyPolicy="Forbid"))
 
         async def told() -> bool:
-            events = await world.served.ask("GET", "/api/v1/namespaces/default/events")
+            events = await world.served.request("GET", "/api/v1/namespaces/default/events")
             return any(each["reason"] == "JobAlreadyActive" for each in events.json["items"])
 
         await world.until(told)

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from bayplan.controllers.core.api_types import (
+    CONTROLLER_REVISIONS,
     DAEMON_SETS,
     NODES,
     PODS,
-    REVISIONS,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.kubelet.node_template import NodeTemplate
-from bayplan.controllers.workloads.daemon_pods import Answer, Wishes, daemon_pod
+from bayplan.controllers.workloads.daemon_pods import NodeDecision, NodeDecisions, daemon_pod
 from bayplan.objects.core import Node, NodeSpec, Taint
 from bayplan.objects.meta import ObjectMeta
-from support.harness.async_tests import on_loop
-from support.harness.controllers import controlled
+from support.harness.async_tests import async_test
+from support.harness.controllers import run_controllers
 
 ONLY = ("daemonset-controller",)
 
@@ -40,9 +40,9 @@ def everywhere(count: int) -> Any:
     return so
 
 
-@on_loop
+@async_test
 async def test_every_node_has_a_pod_and_a_new_one_gets_its_own(tmp_path: Path) -> None:
-    async with controlled(tmp_path, nodes=3, only=ONLY) as world:
+    async with run_controllers(tmp_path, nodes=3, only=ONLY) as world:
         await world.make(DAEMON_SETS, daemon_set("agent"))
         await world.when(DAEMON_SETS, "agent", everywhere(3))
         assert {each["spec"]["nodeName"] for each in await world.pods()} == {"node-0", "node-1", "node-2"}
@@ -60,9 +60,9 @@ async def test_every_node_has_a_pod_and_a_new_one_gets_its_own(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("bounds", [{"maxUnavailable": 1}, {"maxSurge": 1, "maxUnavailable": 0}], ids=["less", "more"])
-@on_loop
+@async_test
 async def test_an_update_replaces_pods_within_its_bounds(tmp_path: Path, bounds: Tree) -> None:
-    async with controlled(tmp_path, nodes=3, only=ONLY) as world:
+    async with run_controllers(tmp_path, nodes=3, only=ONLY) as world:
         strategy = {"type": "RollingUpdate", "rollingUpdate": bounds}
         await world.make(DAEMON_SETS, daemon_set("agent", updateStrategy=strategy))
         await world.when(DAEMON_SETS, "agent", everywhere(3))
@@ -77,12 +77,12 @@ async def test_an_update_replaces_pods_within_its_bounds(tmp_path: Path, bounds:
             return len(pods) == 3 and not old & {each["metadata"]["uid"] for each in pods}
 
         await world.until(replaced)
-        assert sorted(each["revision"] for each in await world.list(REVISIONS)) == [1, 2]
+        assert sorted(each["revision"] for each in await world.list(CONTROLLER_REVISIONS)) == [1, 2]
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_has_ended_is_replaced(tmp_path: Path) -> None:
-    async with controlled(tmp_path, nodes=1, only=ONLY) as world:
+    async with run_controllers(tmp_path, nodes=1, only=ONLY) as world:
         await world.make(DAEMON_SETS, daemon_set("agent"))
         await world.when(DAEMON_SETS, "agent", everywhere(1))
         first = (await world.pods())[0]["metadata"]["name"]
@@ -100,11 +100,11 @@ def node(*taints: Taint, **labels: str) -> Node:
     return Node(metadata=ObjectMeta(name="n", labels=labels), spec=NodeSpec(taints=taints))
 
 
-def wishes(**spec: Any) -> Wishes:
-    return Wishes(Whole(metadata=ObjectMeta(name="d", uid="u"), spec={"template": {"spec": spec}}))
+def wishes(**spec: Any) -> NodeDecisions:
+    return NodeDecisions(UntypedObject(metadata=ObjectMeta(name="d", uid="u"), spec={"template": {"spec": spec}}))
 
 
-YES, NO, STAY = Answer(True, True), Answer(False, False), Answer(False, True)
+YES, NO, STAY = NodeDecision(True, True), NodeDecision(False, False), NodeDecision(False, True)
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ YES, NO, STAY = Answer(True, True), Answer(False, False), Answer(False, True)
         pytest.param({"nodeName": "other"}, node(), NO, id="another node by name"),
     ],
 )
-def test_which_nodes_are_wanted(spec: Tree, on: Node, expected: Answer) -> None:
+def test_which_nodes_are_wanted(spec: Tree, on: Node, expected: NodeDecision) -> None:
     asked = wishes(**spec)
-    assert asked.of(on) == expected
-    assert asked.of(on) == expected
+    assert asked.decide(on) == expected
+    assert asked.decide(on) == expected
 
 
 def test_the_pod_for_a_node_may_go_nowhere_else() -> None:
     term = {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
-    found = Whole(metadata=ObjectMeta(name="d", uid="u"), spec={"template": {"spec": {"affinity": affinity}}})
+    found = UntypedObject(metadata=ObjectMeta(name="d", uid="u"), spec={"template": {"spec": {"affinity": affinity}}})
     pod = daemon_pod(found, "node-7", "hash")
     (pinned,) = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"

@@ -14,13 +14,13 @@ from bayplan.controllers.core.api_types import (
     DEPLOYMENTS,
     REPLICA_SETS,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.workloads import deployment_status as sums
 from bayplan.controllers.workloads.template_hash import short_hash
-from bayplan.objects.meta import ObjectMeta, whole_time
-from support.harness.async_tests import on_loop
-from support.harness.controllers import Controlled, controlled, passing
+from bayplan.objects.meta import ObjectMeta, format_time
+from support.harness.async_tests import async_test
+from support.harness.controllers import ControllersHarness, advance_until, run_controllers
 
 ONLY = ("deployment-controller", "replicaset-controller")
 
@@ -44,7 +44,7 @@ def rolled_out(found: Tree) -> bool:
     return numbers == [wanted] * 4 and status["observedGeneration"] == found["metadata"]["generation"]
 
 
-async def sets(world: Controlled) -> dict[str, int]:
+async def sets(world: ControllersHarness) -> dict[str, int]:
     """The revisions, each with its size."""
     return {
         each["metadata"]["annotations"][sums.REVISION]: each["spec"]["replicas"]
@@ -56,9 +56,9 @@ def conditions(found: Tree) -> dict[str, tuple[str, str]]:
     return {each["type"]: (each["status"], each["reason"]) for each in found["status"]["conditions"]}
 
 
-@on_loop
+@async_test
 async def test_a_rollout_its_history_and_the_way_back(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(DEPLOYMENTS, deployment("web", 3, revisionHistoryLimit=1))
         found = await world.when(DEPLOYMENTS, "web", rolled_out)
         assert found["metadata"]["annotations"][sums.REVISION] == "1"
@@ -81,9 +81,9 @@ async def test_a_rollout_its_history_and_the_way_back(tmp_path: Path) -> None:
         await world.until(only_one_is_kept)
 
 
-@on_loop
+@async_test
 async def test_what_recreates_has_no_old_pod_when_the_new_ones_come(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(DEPLOYMENTS, deployment("web", 2, strategy={"type": "Recreate"}))
         await world.when(DEPLOYMENTS, "web", rolled_out)
         old = {each["metadata"]["name"] for each in await world.pods()}
@@ -92,16 +92,16 @@ async def test_what_recreates_has_no_old_pod_when_the_new_ones_come(tmp_path: Pa
         assert not old & {each["metadata"]["name"] for each in await world.pods()}
 
         async def told() -> bool:
-            events = await world.served.ask("GET", "/api/v1/namespaces/default/events")
+            events = await world.served.request("GET", "/api/v1/namespaces/default/events")
             notes = [each["message"] for each in events.json["items"] if each["reason"] == "ScalingReplicaSet"]
             return [note.split(" ")[1] for note in notes] == ["up", "down", "up"]
 
         await world.until(told, "the way of the rollout is told")
 
 
-@on_loop
+@async_test
 async def test_a_pause_holds_the_template_and_lets_the_size_change(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(DEPLOYMENTS, deployment("web", 2))
         await world.when(DEPLOYMENTS, "web", rolled_out)
         await world.patch(DEPLOYMENTS, "web", {"spec": {"paused": True}})
@@ -116,9 +116,9 @@ async def test_a_pause_holds_the_template_and_lets_the_size_change(tmp_path: Pat
         assert await sets(world) == {"1": 0, "2": 4}
 
 
-@on_loop
+@async_test
 async def test_a_rollout_that_cannot_go_on_is_late_and_stays_within_its_bounds(tmp_path: Path) -> None:
-    async with controlled(tmp_path, nodes=1, only=ONLY) as world:
+    async with run_controllers(tmp_path, nodes=1, only=ONLY) as world:
         bounds = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}}
         made = deployment("web", 4, progressDeadlineSeconds=1, strategy=bounds)
         await world.make(DEPLOYMENTS, made)
@@ -145,10 +145,10 @@ async def test_a_rollout_that_cannot_go_on_is_late_and_stays_within_its_bounds(t
 
 
 @pytest.mark.parametrize("said", [{EXIT_CODE: "1"}, {EXIT_CODE: "1", RUNS_FOR: "1s"}, {RUNS_FOR: "1s"}])
-@on_loop
+@async_test
 async def test_a_version_that_crashes_is_not_rolled_out(tmp_path: Path, said: dict[str, str]) -> None:
     clock = ManualClock(datetime.now(UTC))
-    async with controlled(tmp_path, only=ONLY, scheduling=False, clock=clock) as world:
+    async with run_controllers(tmp_path, only=ONLY, scheduling=False, clock=clock) as world:
         made = deployment("web", 1, progressDeadlineSeconds=5)
         made["spec"]["template"]["spec"]["nodeName"] = "node-0"
         await world.make(DEPLOYMENTS, made)
@@ -157,7 +157,7 @@ async def test_a_version_that_crashes_is_not_rolled_out(tmp_path: Path, said: di
             found = await world.get(DEPLOYMENTS, "web")
             return "conditions" in found.get("status", {}) and rolled_out(found)
 
-        await passing(clock, whole, step_s=0.1)
+        await advance_until(clock, whole, step_s=0.1)
         await world.patch(DEPLOYMENTS, "web", {"spec": {"template": {"metadata": {"annotations": said}}}})
 
         async def late() -> bool:
@@ -165,16 +165,16 @@ async def test_a_version_that_crashes_is_not_rolled_out(tmp_path: Path, said: di
             assert not (rolled_out(found) and found["metadata"]["generation"] > 1)
             return conditions(found)["Progressing"] == ("False", "ProgressDeadlineExceeded")
 
-        await passing(clock, late, step_s=0.1)
+        await advance_until(clock, late, step_s=0.1)
         assert await sets(world) == {"1": 1, "2": 1}
         pods = {each["metadata"].get("annotations") == said: each["status"] for each in await world.pods()}
         assert {broken: status["phase"] for broken, status in pods.items()} == {False: "Running", True: "Running"}
         assert pods[True]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == int(EXIT_CODE in said)
 
 
-def whole(replicas: int, *, made: int = 0, annotations: dict[str, str] | None = None, **more: Any) -> Whole:
+def whole(replicas: int, *, made: int = 0, annotations: dict[str, str] | None = None, **more: Any) -> UntypedObject:
     meta = ObjectMeta(name=f"s{made}", uid=f"u{made}", annotations=annotations or {})
-    return Whole(metadata=meta, spec={"replicas": replicas, **more})
+    return UntypedObject(metadata=meta, spec={"replicas": replicas, **more})
 
 
 def rolling(surge: Any, unavailable: Any) -> Tree:
@@ -212,7 +212,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EARLIER = NOW - timedelta(minutes=5)
 
 
-def sized(name: str, size: int, *, minute: int = 0, before: int | None = None, **status: Any) -> Whole:
+def sized(name: str, size: int, *, minute: int = 0, before: int | None = None, **status: Any) -> UntypedObject:
     """A set of a deployment; `before`: the most pods that the deployment allowed when it was last resized."""
     meta = ObjectMeta(
         name=name,
@@ -220,14 +220,14 @@ def sized(name: str, size: int, *, minute: int = 0, before: int | None = None, *
         creation_timestamp=NOW + timedelta(minutes=minute),
         annotations={} if before is None else {sums.MAX: str(before)},
     )
-    return Whole(metadata=meta, spec={"replicas": size}, status=status)
+    return UntypedObject(metadata=meta, spec={"replicas": size}, status=status)
 
 
-def of_size(replicas: int, surge: int = 1, unavailable: int = 1, **more: Any) -> Whole:
+def of_size(replicas: int, surge: int = 1, unavailable: int = 1, **more: Any) -> UntypedObject:
     status = more.pop("status", {})
     meta = ObjectMeta(name="web", uid="uid-web", generation=3, annotations=more.pop("annotations", {}))
     spec = {"replicas": replicas, "strategy": rolling(surge, unavailable), **more}
-    return Whole(metadata=meta, spec=spec, status=status)
+    return UntypedObject(metadata=meta, spec=spec, status=status)
 
 
 @pytest.mark.parametrize(
@@ -271,8 +271,10 @@ def of_size(replicas: int, surge: int = 1, unavailable: int = 1, **more: Any) ->
         pytest.param(of_size(9), [], {}, id="no-set"),
     ],
 )
-def test_sets_keep_their_proportions(deployment: Whole, sets: list[Whole], expected: dict[str, int]) -> None:
-    assert sums.proportions(deployment, sets) == expected
+def test_sets_keep_their_proportions(
+    deployment: UntypedObject, sets: list[UntypedObject], expected: dict[str, int]
+) -> None:
+    assert sums.proportional_sizes(deployment, sets) == expected
 
 
 @pytest.mark.parametrize(
@@ -285,8 +287,8 @@ def test_sets_keep_their_proportions(deployment: Whole, sets: list[Whole], expec
         pytest.param(of_size(4, strategy={"type": "Recreate"}), [9], 0, 4, id="recreated-at-once"),
     ],
 )
-def test_how_large_the_new_set_may_be(deployment: Whole, sizes: list[int], current: int, expected: int) -> None:
-    assert sums.new_size(deployment, [sized(f"s{n}", size) for n, size in enumerate(sizes)], current) == expected
+def test_how_large_the_new_set_may_be(deployment: UntypedObject, sizes: list[int], current: int, expected: int) -> None:
+    assert sums.new_set_size(deployment, [sized(f"s{n}", size) for n, size in enumerate(sizes)], current) == expected
 
 
 @pytest.mark.parametrize(
@@ -314,7 +316,7 @@ def test_annotations_of_the_new_set(have: dict[str, str], exists: bool, expected
 
 
 def said(kind: str, status: str, reason: str, at: datetime = EARLIER, since: datetime | None = None) -> Tree:
-    times = {"lastUpdateTime": whole_time(at), "lastTransitionTime": whole_time(since or at)}
+    times = {"lastUpdateTime": format_time(at), "lastTransitionTime": format_time(since or at)}
     return {"type": kind, "status": status, "reason": reason, "message": "m", **times}
 
 
@@ -422,7 +424,7 @@ def test_the_progress_of_a_rollout(
         (each["status"], each["reason"], each["lastUpdateTime"], each["lastTransitionTime"])
         for each in found
         if each["type"] == "Progressing"
-    ] == [(value, reason, whole_time(at), whole_time(since)) for value, reason, at, since in expected]
+    ] == [(value, reason, format_time(at), format_time(since)) for value, reason, at, since in expected]
 
 
 @pytest.mark.parametrize(

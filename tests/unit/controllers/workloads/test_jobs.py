@@ -13,27 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayplan.client import Client, Resource
-from bayplan.client.auth.connection_config import Target
+from bayplan.client import Client, GroupVersionResource
+from bayplan.client.auth.connection_config import ConnectionConfig
 from bayplan.clock import ManualClock
 from bayplan.controllers import RUNS_FOR
-from bayplan.controllers.cleanup.ttl_after_finished import FinishedJobs
+from bayplan.controllers.cleanup.ttl_after_finished import TtlAfterFinishedController
 from bayplan.controllers.core.api_types import (
     JOBS,
     ContainerState,
-    SeenContainer,
-    SeenPod,
-    SeenPodStatus,
-    Terminated,
+    ContainerStateTerminated,
+    ContainerStatusFields,
+    PodFields,
+    PodStatusFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.shared_informers import World
+from bayplan.controllers.core.shared_informers import SharedInformerFactory
 from bayplan.controllers.workloads import job_status as sums
-from bayplan.controllers.workloads.jobs import Jobs
+from bayplan.controllers.workloads.jobs import JobController
 from bayplan.objects.meta import Condition, ObjectMeta, OwnerReference
-from support.harness.async_tests import on_loop
-from support.harness.controllers import Controlled, controlled, tell
+from support.harness.async_tests import async_test
+from support.harness.controllers import ControllersHarness, deliver_event, run_controllers
 
 ONLY = ("job-controller", "ttl-after-finished-controller")
 LASTING = {"example.com/until": "it is deleted"}
@@ -51,11 +51,11 @@ def conditions(found: Tree) -> dict[str, str]:
     return {each["type"]: each["reason"] for each in told if each["status"] == "True"}
 
 
-async def ended(world: Controlled, name: str, kind: str) -> Tree:
+async def ended(world: ControllersHarness, name: str, kind: str) -> Tree:
     return await world.when(JOBS, name, lambda found: kind in conditions(found))
 
 
-async def fail(world: Controlled, *, code: int = 1) -> None:
+async def fail(world: ControllersHarness, *, code: int = 1) -> None:
     """One pod that runs fails now."""
 
     async def running() -> Tree | None:
@@ -68,9 +68,9 @@ async def fail(world: Controlled, *, code: int = 1) -> None:
     await world.patch_pod(found["metadata"]["name"], status)
 
 
-@on_loop
+@async_test
 async def test_a_job_runs_to_its_end_and_lets_its_pods_go(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(JOBS, job("sum", completions=5, parallelism=2))
         found = await ended(world, "sum", "Complete")
         assert conditions(found) == {"Complete": "CompletionsReached", "SuccessCriteriaMet": "CompletionsReached"}
@@ -82,29 +82,29 @@ async def test_a_job_runs_to_its_end_and_lets_its_pods_go(tmp_path: Path) -> Non
         assert not any(each["metadata"].get("finalizers") for each in pods)
 
 
-@on_loop
+@async_test
 async def test_a_job_is_never_older_than_what_we_wrote_of_it() -> None:
-    def at(version: str) -> Whole:
-        return Whole(metadata=ObjectMeta(name="sum", namespace="default", uid="u1", resource_version=version))
+    def at(version: str) -> UntypedObject:
+        return UntypedObject(metadata=ObjectMeta(name="sum", namespace="default", uid="u1", resource_version=version))
 
-    target = Target(server="http://127.0.0.1:1")  # nobody is asked
+    target = ConnectionConfig(server="http://127.0.0.1:1")  # nobody is asked
     async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
-        jobs, key = Jobs(World(client)), ("default", "sum")
-        tell(jobs.owners, None, at("5"))
-        assert jobs.latest(jobs.owners, key) == at("5")
-        assert jobs.answered(msgspec.json.encode(at("9"))) == at("9")
-        assert jobs.latest(jobs.owners, key) == at("9"), "the watch has not told of it yet"
-        tell(jobs.owners, at("5"), at("7"))
-        assert jobs.latest(jobs.owners, key) == at("9"), "it has told of somebody else's write"
-        tell(jobs.owners, at("7"), at("10"))
-        assert jobs.latest(jobs.owners, key) == at("10")
-        tell(jobs.owners, at("10"), None)
-        assert jobs.latest(jobs.owners, key) is None
+        jobs, key = JobController(SharedInformerFactory(client)), ("default", "sum")
+        deliver_event(jobs.owners, None, at("5"))
+        assert jobs.get_latest(jobs.owners, key) == at("5")
+        assert jobs.remember_write(msgspec.json.encode(at("9"))) == at("9")
+        assert jobs.get_latest(jobs.owners, key) == at("9"), "the watch has not told of it yet"
+        deliver_event(jobs.owners, at("5"), at("7"))
+        assert jobs.get_latest(jobs.owners, key) == at("9"), "it has told of somebody else's write"
+        deliver_event(jobs.owners, at("7"), at("10"))
+        assert jobs.get_latest(jobs.owners, key) == at("10")
+        deliver_event(jobs.owners, at("10"), None)
+        assert jobs.get_latest(jobs.owners, key) is None
 
 
-@on_loop
+@async_test
 async def test_numbered_pods_each_succeed_once(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(JOBS, job("sum", completions=4, parallelism=3, completionMode="Indexed"))
         found = await ended(world, "sum", "Complete")
         assert (found["status"]["completedIndexes"], found["status"]["succeeded"]) == ("0-3", 4)
@@ -114,9 +114,9 @@ async def test_numbered_pods_each_succeed_once(tmp_path: Path) -> None:
         assert pods[0]["spec"]["containers"][0]["env"][0]["name"] == "JOB_COMPLETION_INDEX"
 
 
-@on_loop
+@async_test
 async def test_too_many_failures_end_a_job_and_what_runs_is_stopped(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(JOBS, job("sum", annotations=LASTING, completions=3, parallelism=3, backoffLimit=0))
         await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 3)
         await fail(world)
@@ -125,9 +125,9 @@ async def test_too_many_failures_end_a_job_and_what_runs_is_stopped(tmp_path: Pa
         assert (found["status"]["failed"], found["status"].get("active", 0)) == (3, 0)
 
 
-@on_loop
+@async_test
 async def test_what_fails_is_tried_again_up_to_the_limit(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(JOBS, job("sum", annotations=LASTING, backoffLimit=2))
         for _ in range(3):
             await fail(world)
@@ -136,9 +136,9 @@ async def test_what_fails_is_tried_again_up_to_the_limit(tmp_path: Path) -> None
         assert len(await world.pods()) == 3
 
 
-@on_loop
+@async_test
 async def test_a_failure_policy_ends_the_job_at_once_or_looks_away(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         rules = [
             {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [7]}},
             {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42], "containerName": "c"}},
@@ -154,9 +154,9 @@ async def test_a_failure_policy_ends_the_job_at_once_or_looks_away(tmp_path: Pat
         assert found["status"]["failed"] == 1
 
 
-@on_loop
+@async_test
 async def test_a_job_that_rests_has_no_pods_and_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(JOBS, job("sum", annotations=LASTING, parallelism=2, completions=2))
         await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 2)
         await world.patch(JOBS, "sum", {"spec": {"suspend": True}})
@@ -173,9 +173,9 @@ async def test_a_job_that_rests_has_no_pods_and_goes_on_when_it_is_told_to(tmp_p
         assert found["status"].get("failed", 0) == 0
 
 
-@on_loop
+@async_test
 async def test_a_deadline_ends_a_job_and_its_time_after_the_end_removes_it(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         late = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 60}
         await world.make(JOBS, job("late", annotations=LASTING, **late))
         found = await ended(world, "late", "Failed")
@@ -185,7 +185,7 @@ async def test_a_deadline_ends_a_job_and_its_time_after_the_end_removes_it(tmp_p
         assert await world.get(JOBS, "late")
 
 
-@on_loop
+@async_test
 async def test_a_job_that_waits_for_its_last_pods_is_not_written_again() -> None:
     """Only the sync after the next event of a pod has something to write."""
     owner = OwnerReference(api_version="batch/v1", kind="Job", name="sum", uid="u1", controller=True)
@@ -200,30 +200,32 @@ async def test_a_job_that_waits_for_its_last_pods_is_not_written_again() -> None
         "failed": 1,
         "uncountedTerminatedPods": {},
     }
-    async with Client(Target(server="http://127.0.0.1:1"), clock=ManualClock(), chance=random.Random(0)) as client:
-        jobs = Jobs(World(client))
+    async with Client(
+        ConnectionConfig(server="http://127.0.0.1:1"), clock=ManualClock(), chance=random.Random(0)
+    ) as client:
+        jobs = JobController(SharedInformerFactory(client))
         found = ObjectMeta(name="sum", namespace="default", uid="u1", resource_version="7")
         spec = {"activeDeadlineSeconds": 1, "selector": {"matchLabels": {"job": "sum"}}}
-        tell(jobs.owners, None, Whole(metadata=found, spec=spec, status=status))
-        tell(jobs.pods, None, SeenPod(metadata=going, status=SeenPodStatus(phase="Running")))
+        deliver_event(jobs.owners, None, UntypedObject(metadata=found, spec=spec, status=status))
+        deliver_event(jobs.pods, None, PodFields(metadata=going, status=PodStatusFields(phase="Running")))
         assert await jobs.sync(("default", "sum")) is None  # a request would fail: no server listens
 
 
 class Deletions(Client):
     """A client that notes which objects it is asked to delete."""
 
-    async def delete(self, resource: Resource, *, namespace: str = "", name: str, **options: Any) -> None:  # type: ignore[override]
+    async def delete(self, resource: GroupVersionResource, *, namespace: str = "", name: str, **options: Any) -> None:  # type: ignore[override]
         self.deleted = (resource, namespace, name, options)
 
 
-def ended_at(second: int, *, ttl: int | None = 60, status: str = "True", kind: str = "Complete") -> Whole:
+def ended_at(second: int, *, ttl: int | None = 60, status: str = "True", kind: str = "Complete") -> UntypedObject:
     condition = {"type": kind, "status": status, "lastTransitionTime": f"2026-01-01T00:00:{second:02}Z"}
     spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
     metadata = ObjectMeta(name="sum", namespace="default", uid="u1", resource_version="7")
-    return Whole(metadata=metadata, spec=spec, status={"conditions": [condition]})
+    return UntypedObject(metadata=metadata, spec=spec, status={"conditions": [condition]})
 
 
-@on_loop
+@async_test
 @pytest.mark.parametrize(
     ("found", "again_in_s", "is_deleted"),
     [
@@ -237,15 +239,15 @@ def ended_at(second: int, *, ttl: int | None = 60, status: str = "True", kind: s
     ],
 )
 async def test_a_job_is_deleted_when_its_time_after_the_end_is_over(
-    found: Whole | None, again_in_s: float | None, is_deleted: bool
+    found: UntypedObject | None, again_in_s: float | None, is_deleted: bool
 ) -> None:
     clock = ManualClock()
     clock.advance((datetime(2026, 1, 1, 0, 1, tzinfo=UTC) - clock.now()).total_seconds())
-    async with Deletions(Target(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
+    async with Deletions(ConnectionConfig(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
         client.deleted = None
-        finished = FinishedJobs(World(client))
+        finished = TtlAfterFinishedController(SharedInformerFactory(client))
         if found is not None:
-            tell(finished.jobs, None, found)
+            deliver_event(finished.jobs, None, found)
         assert await finished.sync(("default", "sum")) == again_in_s
         condition = {"uid": "u1", "resource_version": "7", "propagation": "Foreground"}
         assert client.deleted == ((JOBS, "default", "sum", condition) if is_deleted else None)
@@ -256,25 +258,27 @@ async def test_a_job_is_deleted_when_its_time_after_the_end_is_over(
 
 @given(st.sets(st.integers(0, 60)))
 def test_indexes_are_read_as_they_are_written(indexes: set[int]) -> None:
-    assert sums.read_indexes(sums.write_indexes(indexes), 100) == indexes
+    assert sums.parse_indexes(sums.format_indexes(indexes), 100) == indexes
 
 
 @pytest.mark.parametrize(
     ("indexes", "text"), [((), ""), ((1,), "1"), ((1, 2), "1,2"), ((1, 2, 3), "1-3"), ((0, 2, 3, 4, 9), "0,2-4,9")]
 )
 def test_indexes_are_written_as_upstream_does(indexes: tuple[int, ...], text: str) -> None:
-    assert sums.write_indexes(indexes) == text
+    assert sums.format_indexes(indexes) == text
 
 
-def a_pod(code: int = 0, phase: str = "Failed", *, condition: str = "") -> SeenPod:
-    ended = ContainerState(terminated=Terminated(exit_code=code))
+def a_pod(code: int = 0, phase: str = "Failed", *, condition: str = "") -> PodFields:
+    ended = ContainerState(terminated=ContainerStateTerminated(exit_code=code))
     told = (Condition(type=condition, status="True"),) if condition else ()
-    status = SeenPodStatus(phase=phase, conditions=told, container_statuses=(SeenContainer(name="c", state=ended),))
-    return SeenPod(metadata=ObjectMeta(name="p", namespace="n"), status=status)
+    status = PodStatusFields(
+        phase=phase, conditions=told, container_statuses=(ContainerStatusFields(name="c", state=ended),)
+    )
+    return PodFields(metadata=ObjectMeta(name="p", namespace="n"), status=status)
 
 
-def with_rules(*rules: Tree) -> Whole:
-    return Whole(spec={"podFailurePolicy": {"rules": list(rules)}})
+def with_rules(*rules: Tree) -> UntypedObject:
+    return UntypedObject(spec={"podFailurePolicy": {"rules": list(rules)}})
 
 
 @pytest.mark.parametrize(
@@ -289,8 +293,8 @@ def with_rules(*rules: Tree) -> Whole:
         ({"onPodConditions": [{"type": "DisruptionTarget"}]}, a_pod(1), "Count"),
     ],
 )
-def test_rules_of_failure_policies(rule: Tree, pod: SeenPod, action: str) -> None:
-    assert sums.failure_match(with_rules({"action": "FailJob", **rule}), pod).action == action
+def test_rules_of_failure_policies(rule: Tree, pod: PodFields, action: str) -> None:
+    assert sums.match_failure_policy(with_rules({"action": "FailJob", **rule}), pod).action == action
 
 
 @pytest.mark.parametrize(
@@ -304,26 +308,28 @@ def test_rules_of_failure_policies(rule: Tree, pod: SeenPod, action: str) -> Non
     ],
 )
 def test_success_policies(rules: list[Tree], succeeded: set[int], enough: bool) -> None:
-    found = sums.success_by_policy(Whole(spec={"completions": 5, "successPolicy": {"rules": rules}}), succeeded)
+    found = sums.success_policy_met(
+        UntypedObject(spec={"completions": 5, "successPolicy": {"rules": rules}}), succeeded
+    )
     assert (found is not None) == enough
 
 
-def with_status(*conditions: tuple[str, str]) -> Whole:
-    return Whole(status={"conditions": [{"type": kind, "status": status} for kind, status in conditions]})
+def with_status(*conditions: tuple[str, str]) -> UntypedObject:
+    return UntypedObject(status={"conditions": [{"type": kind, "status": status} for kind, status in conditions]})
 
 
 @pytest.mark.parametrize(
     ("job", "finished"),
     [
-        pytest.param(Whole(), False, id="nothing-is-told"),
+        pytest.param(UntypedObject(), False, id="nothing-is-told"),
         pytest.param(with_status(("Complete", "True")), True, id="complete"),
         pytest.param(with_status(("Failed", "True")), True, id="failed"),
         pytest.param(with_status(("Complete", "False"), ("Failed", "Unknown")), False, id="neither"),
         pytest.param(with_status(("Suspended", "True"), ("FailureTarget", "True")), False, id="on-its-way"),
     ],
 )
-def test_when_a_job_has_finished(job: Whole, finished: bool) -> None:
-    assert sums.finished(job) is finished
+def test_when_a_job_has_finished(job: UntypedObject, finished: bool) -> None:
+    assert sums.is_finished(job) is finished
 
 
 @pytest.mark.parametrize(
@@ -373,16 +379,18 @@ LEAVING = ObjectMeta(name="p", namespace="n", deletion_timestamp=NOW)
     ],
 )
 def test_which_pods_have_failed(spec: Tree, phase: str, leaving: bool, failed: bool) -> None:
-    pod = SeenPod(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=SeenPodStatus(phase=phase))
-    assert sums.has_failed(Whole(spec=spec), pod) is failed
+    pod = PodFields(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=PodStatusFields(phase=phase))
+    assert sums.has_failed(UntypedObject(spec=spec), pod) is failed
 
 
-def ended_at(*seconds: int | None) -> tuple[SeenContainer, ...]:
+def ended_at(*seconds: int | None) -> tuple[ContainerStatusFields, ...]:
     """Containers that ended, if it is known when; each was restarted as often as its number."""
     ends = [None if second is None else NOW + timedelta(seconds=second) for second in seconds]
     return tuple(
-        SeenContainer(
-            name=f"c{number}", restart_count=number, state=ContainerState(terminated=Terminated(finished_at=at))
+        ContainerStatusFields(
+            name=f"c{number}",
+            restart_count=number,
+            state=ContainerState(terminated=ContainerStateTerminated(finished_at=at)),
         )
         for number, at in enumerate(ends)
     )
@@ -394,19 +402,19 @@ def ended_at(*seconds: int | None) -> tuple[SeenContainer, ...]:
         pytest.param(ended_at(3, 9, 5), True, 9, id="its-last-container"),
         pytest.param(ended_at(3, None), True, 3, id="as-far-as-it-is-told"),
         pytest.param(ended_at(None), True, 0, id="else-when-it-was-deleted"),
-        pytest.param((SeenContainer(name="c"),), True, 0, id="a-container-that-runs"),
+        pytest.param((ContainerStatusFields(name="c"),), True, 0, id="a-container-that-runs"),
         pytest.param((), False, 60, id="else-now"),
     ],
 )
-def test_when_a_pod_ended(containers: tuple[SeenContainer, ...], leaving: bool, expected: int) -> None:
-    status = SeenPodStatus(container_statuses=containers)
-    pod = SeenPod(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=status)
+def test_when_a_pod_ended(containers: tuple[ContainerStatusFields, ...], leaving: bool, expected: int) -> None:
+    status = PodStatusFields(container_statuses=containers)
+    pod = PodFields(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=status)
     assert sums.finish_time(pod, NOW + timedelta(seconds=60)) == NOW + timedelta(seconds=expected)
 
 
 def test_restarts_of_all_containers_count() -> None:
-    status = SeenPodStatus(container_statuses=ended_at(1, 1, 1), init_container_statuses=ended_at(1, 1))
-    assert sums.restarts([SeenPod(status=status), SeenPod(status=status), SeenPod()]) == 8
+    status = PodStatusFields(container_statuses=ended_at(1, 1, 1), init_container_statuses=ended_at(1, 1))
+    assert sums.restarts([PodFields(status=status), PodFields(status=status), PodFields()]) == 8
 
 
 @pytest.mark.parametrize(
@@ -421,7 +429,7 @@ def test_restarts_of_all_containers_count() -> None:
     ],
 )
 def test_indexes_beyond_the_completions_are_left_out(text: str | None, completions: int, expected: set[int]) -> None:
-    assert sums.read_indexes(text, completions) == expected
+    assert sums.parse_indexes(text, completions) == expected
 
 
 @pytest.mark.parametrize(
@@ -437,7 +445,7 @@ def test_the_first_indexes_that_are_free(taken: set[int], count: int, expected: 
     ("text", "index"), [("0", 0), ("12", 12), ("", None), ("-1", None), ("x", None), ("²", None)], ids=repr
 )
 def test_the_index_of_a_pod(text: str, index: int | None) -> None:
-    assert sums.index_of(SeenPod(metadata=ObjectMeta(annotations={sums.INDEX: text}))) == index
+    assert sums.index_of(PodFields(metadata=ObjectMeta(annotations={sums.INDEX: text}))) == index
 
 
 def test_the_first_rule_that_matches_says_why() -> None:
@@ -445,23 +453,23 @@ def test_the_first_rule_that_matches_says_why() -> None:
     by_code = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3], "containerName": "c"}}
     by_condition = {"action": "Ignore", "onPodConditions": [{"type": "Other"}, {"type": "DisruptionTarget"}]}
     pod = a_pod(3, condition="DisruptionTarget")
-    assert sums.failure_match(with_rules(never, by_code, by_condition), pod) == sums.Match(
+    assert sums.match_failure_policy(with_rules(never, by_code, by_condition), pod) == sums.PolicyMatch(
         "FailJob", "Container c for pod n/p failed with exit code 3 matching FailJob rule at index 1"
     )
-    assert sums.failure_match(with_rules(by_condition, by_code), pod) == sums.Match(
+    assert sums.match_failure_policy(with_rules(by_condition, by_code), pod) == sums.PolicyMatch(
         "Ignore", "Pod n/p has condition DisruptionTarget matching Ignore rule at index 0"
     )
     wanted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}
-    assert sums.failure_match(with_rules(wanted), pod) == sums.COUNTED
+    assert sums.match_failure_policy(with_rules(wanted), pod) == sums.COUNT_FAILURE
 
 
 def test_the_first_rule_of_a_success_policy_that_is_met_is_named() -> None:
     rules = [{"succeededCount": 3}, {"succeededIndexes": "0-1", "succeededCount": 1}, {"succeededCount": 1}]
-    job = Whole(spec={"completions": 5, "successPolicy": {"rules": rules}})
-    assert sums.success_by_policy(job, {1}) == sums.Verdict(True, "SuccessPolicy", "Matched rules at index 1")
-    assert sums.success_by_policy(job, {4}) == sums.Verdict(True, "SuccessPolicy", "Matched rules at index 2")
-    assert sums.success_by_policy(job, set()) is None
-    assert sums.success_by_policy(Whole(), {1}) is None
+    job = UntypedObject(spec={"completions": 5, "successPolicy": {"rules": rules}})
+    assert sums.success_policy_met(job, {1}) == sums.JobOutcome(True, "SuccessPolicy", "Matched rules at index 1")
+    assert sums.success_policy_met(job, {4}) == sums.JobOutcome(True, "SuccessPolicy", "Matched rules at index 2")
+    assert sums.success_policy_met(job, set()) is None
+    assert sums.success_policy_met(UntypedObject(), {1}) is None
 
 
 @pytest.mark.parametrize(
@@ -477,4 +485,4 @@ def test_the_first_rule_of_a_success_policy_that_is_met_is_named() -> None:
 )
 def test_how_long_until_the_deadline(spec: Tree, started: bool, expected: float | None) -> None:
     start = NOW - timedelta(seconds=20) if started else None
-    assert sums.deadline_in_s(Whole(spec=spec), start, NOW) == expected
+    assert sums.deadline_in_s(UntypedObject(spec=spec), start, NOW) == expected

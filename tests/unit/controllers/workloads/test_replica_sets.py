@@ -15,15 +15,15 @@ from bayplan.controllers.core.api_types import (
     PODS,
     REPLICA_SETS,
     Tree,
-    Whole,
+    UntypedObject,
 )
-from bayplan.controllers.core.shared_informers import World
-from bayplan.controllers.workloads.replica_sets import ReplicaSets
+from bayplan.controllers.core.shared_informers import SharedInformerFactory
+from bayplan.controllers.workloads.replica_sets import ReplicaSetController
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import ObjectMeta
-from support.fakes.http_server import WireServer, status
-from support.harness.async_tests import on_loop, until
-from support.harness.controllers import Controlled, controlled, tell
+from support.fakes.http_server import FakeHttpServer, status
+from support.harness.async_tests import async_test, wait_until
+from support.harness.controllers import ControllersHarness, deliver_event, run_controllers
 
 ONLY = ("replicaset-controller",)
 
@@ -47,13 +47,13 @@ def full(count: int) -> Any:
     return so
 
 
-async def owned(world: Controlled, name: str) -> list[Tree]:
+async def owned(world: ControllersHarness, name: str) -> list[Tree]:
     return [each for each in await world.pods(f"app={name}") if "ownerReferences" in each["metadata"]]
 
 
-@on_loop
+@async_test
 async def test_pods_come_and_go_with_the_number_that_is_asked_for(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(REPLICA_SETS, replica_set("web", 5))
         await world.when(REPLICA_SETS, "web", full(5))
         pods = await owned(world, "web")
@@ -66,9 +66,9 @@ async def test_pods_come_and_go_with_the_number_that_is_asked_for(tmp_path: Path
         await world.when(REPLICA_SETS, "web", lambda found: found["status"]["replicas"] == 0)
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_is_deleted_is_replaced(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(REPLICA_SETS, replica_set("web", 2))
         await world.when(REPLICA_SETS, "web", full(2))
         victim = (await owned(world, "web"))[0]["metadata"]["name"]
@@ -78,9 +78,9 @@ async def test_a_pod_that_is_deleted_is_replaced(tmp_path: Path) -> None:
         assert victim not in [each["metadata"]["name"] for each in await owned(world, "web")]
 
 
-@on_loop
+@async_test
 async def test_orphans_that_fit_are_adopted_and_what_no_longer_fits_is_let_go(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         orphan = {"metadata": {"name": "stray", "labels": {"app": "web"}}}
         await world.make(PODS, {**orphan, "spec": {"containers": [{"name": "c", "image": "none"}]}})
         await world.when(PODS, "stray", lambda found: found["status"]["phase"] == "Running")
@@ -93,19 +93,19 @@ async def test_orphans_that_fit_are_adopted_and_what_no_longer_fits_is_let_go(tm
         assert "stray" not in [each["metadata"]["name"] for each in await owned(world, "web")]
 
 
-@on_loop
+@async_test
 async def test_a_set_that_is_gone_when_its_status_is_told_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     """The deletion is on its way through the watch; whoever reads the log has nothing to mend."""
     clock = ManualClock()
-    made = convert(replica_set("web", 0), Whole)
+    made = convert(replica_set("web", 0), UntypedObject)
     gone = msgspec.structs.replace(made, metadata=ObjectMeta(name="web", namespace="default", uid="u1"))
     refused = status(404, "NotFound", 'replicasets.apps "web" not found')
-    async with WireServer(lambda _: refused) as server, server.client(clock) as client:
-        sets = ReplicaSets(World(client))
-        tell(sets.owners, None, gone)
+    async with FakeHttpServer(lambda _: refused) as server, server.client(clock) as client:
+        sets = ReplicaSetController(SharedInformerFactory(client))
+        deliver_event(sets.owners, None, gone)
         running = asyncio.create_task(sets.queue.run())
-        await until(lambda: len(server.requests) == 2, tick=lambda: clock.advance(0.1))
-        tell(sets.owners, gone, None)
+        await wait_until(lambda: len(server.requests) == 2, tick=lambda: clock.advance(0.1))
+        deliver_event(sets.owners, gone, None)
         for _ in range(20):
             clock.advance(1.0)
             await asyncio.sleep(0)

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from bayplan.controllers.core.api_types import (
-    CLAIMS,
+    CONTROLLER_REVISIONS,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
-    REVISIONS,
     STATEFUL_SETS,
-    SeenPod,
-    SeenPodStatus,
+    PodFields,
+    PodStatusFields,
     Tree,
-    Whole,
+    UntypedObject,
 )
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL
-from bayplan.controllers.workloads.stateful_plan import Delete, Make, plan
+from bayplan.controllers.workloads.stateful_plan import CreateSetPod, DeleteSetPod, plan
 from bayplan.objects.meta import Condition, ObjectMeta
-from support.harness.async_tests import on_loop
-from support.harness.controllers import controlled
+from support.harness.async_tests import async_test
+from support.harness.controllers import run_controllers
 
 ONLY = ("statefulset-controller",)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,9 +50,9 @@ def settled(found: Tree) -> bool:
     return numbers == [wanted] * 4 and current and status["observedGeneration"] == found["metadata"]["generation"]
 
 
-@on_loop
+@async_test
 async def test_pods_come_in_order_with_their_claims_and_go_in_reverse(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         templates = [{"metadata": {"name": "data"}, "spec": {**claim, "storageClassName": ""}}]
         body = stateful_set("db", 3, volumeClaimTemplates=templates)
@@ -64,13 +64,13 @@ async def test_pods_come_in_order_with_their_claims_and_go_in_reverse(tmp_path: 
             "persistentVolumeClaim": {"claimName": "data-db-0"},
         }
         assert (first["spec"]["hostname"], first["spec"]["subdomain"]) == ("db-0", "db")
-        assert [each["metadata"]["name"] for each in await world.list(CLAIMS)] == ["data-db-0"]
+        assert [each["metadata"]["name"] for each in await world.list(PERSISTENT_VOLUME_CLAIMS)] == ["data-db-0"]
         assert [each["metadata"]["name"] for each in await world.pods()] == ["db-0"]
 
 
-@on_loop
+@async_test
 async def test_an_update_goes_from_the_highest_number_down_and_comes_back(tmp_path: Path) -> None:
-    async with controlled(tmp_path, only=ONLY) as world:
+    async with run_controllers(tmp_path, only=ONLY) as world:
         await world.make(STATEFUL_SETS, stateful_set("db", 3))
         before = await world.when(STATEFUL_SETS, "db", settled)
         assert [each["metadata"]["name"] for each in await world.pods()] == ["db-0", "db-1", "db-2"]
@@ -91,7 +91,7 @@ async def test_an_update_goes_from_the_highest_number_down_and_comes_back(tmp_pa
         after = await world.when(STATEFUL_SETS, "db", settled)
         assert await images() == ["two"] * 3
         assert after["status"]["currentRevision"] != before["status"]["currentRevision"]
-        assert sorted(each["revision"] for each in await world.list(REVISIONS)) == [1, 2]
+        assert sorted(each["revision"] for each in await world.list(CONTROLLER_REVISIONS)) == [1, 2]
         old = {"template": {"spec": {"containers": [{"name": "c", "image": "one"}]}}}
         await world.patch(STATEFUL_SETS, "db", {"spec": old})
         again = await world.when(
@@ -100,7 +100,7 @@ async def test_an_update_goes_from_the_highest_number_down_and_comes_back(tmp_pa
             lambda it: settled(it) and it["status"]["currentRevision"] != after["status"]["currentRevision"],
         )
         assert again["status"]["currentRevision"] == before["status"]["currentRevision"]
-        assert sorted(each["revision"] for each in await world.list(REVISIONS)) == [2, 3]
+        assert sorted(each["revision"] for each in await world.list(CONTROLLER_REVISIONS)) == [2, 3]
         await world.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}})
         await world.when(STATEFUL_SETS, "db", settled)
         assert [each["metadata"]["name"] for each in await world.pods()] == ["db-0"]
@@ -109,8 +109,8 @@ async def test_an_update_goes_from_the_highest_number_down_and_comes_back(tmp_pa
 # The steps
 
 
-def whole(replicas: int, *, current: int = 0, **spec: Any) -> Whole:
-    return Whole(
+def whole(replicas: int, *, current: int = 0, **spec: Any) -> UntypedObject:
+    return UntypedObject(
         metadata=ObjectMeta(name="db", uid="u"),
         spec={"replicas": replicas, **spec},
         status={"currentReplicas": current},
@@ -119,17 +119,20 @@ def whole(replicas: int, *, current: int = 0, **spec: Any) -> Whole:
 
 def pod(
     number: int, revision: str = "a", *, ready: bool = True, phase: str = "Running", going: bool = False
-) -> SeenPod:
+) -> PodFields:
     meta = ObjectMeta(
         name=f"db-{number}", uid=f"{number}", labels={HASH_LABEL: revision}, deletion_timestamp=NOW if going else None
     )
     told = (Condition(type="Ready", status="True" if ready else "False", last_transition_time=NOW),)
-    return SeenPod(metadata=meta, status=SeenPodStatus(phase=phase, conditions=told))
+    return PodFields(metadata=meta, status=PodStatusFields(phase=phase, conditions=told))
 
 
-def words(found: Whole, *pods: SeenPod, current: str = "a", update: str = "a") -> list[str]:
+def words(found: UntypedObject, *pods: PodFields, current: str = "a", update: str = "a") -> list[str]:
     steps = plan(found, pods, current, update, NOW).steps
-    return [f"+{step.ordinal}{step.revision}" if isinstance(step, Make) else f"-{step.pod.name[3:]}" for step in steps]
+    return [
+        f"+{step.ordinal}{step.revision}" if isinstance(step, CreateSetPod) else f"-{step.pod.name[3:]}"
+        for step in steps
+    ]
 
 
 PARALLEL = {"podManagementPolicy": "Parallel"}
@@ -171,7 +174,7 @@ def rolling(**told: Any) -> Tree:
         ),
     ],
 )
-def test_steps(found: Whole, pods: list[SeenPod], update: str, steps: list[str]) -> None:
+def test_steps(found: UntypedObject, pods: list[PodFields], update: str, steps: list[str]) -> None:
     assert words(found, *pods, update=update) == steps
 
 
@@ -186,4 +189,4 @@ def test_the_status_counts_what_the_steps_will_have_done() -> None:
 def test_pods_wait_to_be_available() -> None:
     found = plan(whole(2, minReadySeconds=10), [pod(0)], "a", "a", NOW)
     assert (found.steps, found.again_s) == ([], 10.0)
-    assert all(not isinstance(step, Delete) for step in found.steps)
+    assert all(not isinstance(step, DeleteSetPod) for step in found.steps)

@@ -9,9 +9,9 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.diagnosis import Diagnosis, Reason, Verdicts
-from bayplan.framework.api.extension_points import POST_FILTER, PRE_ENQUEUE, Point
-from bayplan.framework.api.plugin import PostFilterAnswer
+from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows, FilterResults
+from bayplan.framework.api.extension_points import POST_FILTER, PRE_ENQUEUE, ExtensionPoint
+from bayplan.framework.api.plugin import PostFilterResult
 from bayplan.framework.api.status import (
     SKIP,
     SUCCESS,
@@ -22,7 +22,7 @@ from bayplan.framework.api.status import (
     unschedulable,
 )
 from bayplan.framework.runtime.framework import Framework
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.framework.runtime.profile import Profile
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import FakeHandle, make_cycle, make_pod
@@ -100,9 +100,9 @@ def test_no_reasons_no_colon_part() -> None:
 
 def common(codes: list[int], *reasons: tuple[str, str, list[bool]]) -> Diagnosis:
     diagnosis = Diagnosis([f"n{number}" for number in range(len(codes))])
-    diagnosis.verdicts = Verdicts(np.array(codes, dtype=np.int8))
+    diagnosis.verdicts = FilterResults(np.array(codes, dtype=np.int8))
     for plugin, text, mask in reasons:
-        diagnosis.verdicts.reasons.append(Reason(plugin, text, np.array(mask)))
+        diagnosis.verdicts.reasons.append(FilterReasonRows(plugin, text, np.array(mask)))
         before = diagnosis.verdicts.plugins.get(plugin, np.zeros(len(codes), dtype=np.bool_))
         diagnosis.verdicts.plugins[plugin] = before | np.array(mask)
     return diagnosis
@@ -157,12 +157,12 @@ class Answers:
         return self._say()
 
 
-def framework(point: Point, *plugins: Any) -> Framework:
+def framework(point: ExtensionPoint, *plugins: Any) -> Framework:
     profile = Profile("mine", {point: plugins}, {}, {}, {}, {})
     return Framework(profile, FakeHandle())  # type: ignore[arg-type]
 
 
-def post_filter(*answers: Any) -> PostFilterAnswer:
+def post_filter(*answers: Any) -> PostFilterResult:
     plugins = [Answers(f"P{number}", answer) for number, answer in enumerate(answers)]
     return framework(POST_FILTER, *plugins).post_filter(make_cycle(make_pod()), diagnosis_of())
 
@@ -170,16 +170,16 @@ def post_filter(*answers: Any) -> PostFilterAnswer:
 def test_postfilter_collects_reasons() -> None:
     answer = post_filter(unschedulable("one"), unschedulable("two", "three"))
     assert answer.status == Status(Code.UNSCHEDULABLE, ("one", "two", "three"), plugin="P0")
-    assert answer.nominate is None
+    assert answer.nominated_node_name is None
 
 
 def test_postfilter_success_ends_it_and_drops_earlier_reasons() -> None:
     victim = make_pod("victim")
-    found = PostFilterAnswer(SUCCESS, "n1", (victim,), ("evict",))
+    found = PostFilterResult(SUCCESS, "n1", (victim,), ("evict",))
     answer = post_filter(
-        PostFilterAnswer(unschedulable("one"), writes=("deallocate",)), found, ValueError("never asked")
+        PostFilterResult(unschedulable("one"), writes=("deallocate",)), found, ValueError("never asked")
     )
-    assert answer == PostFilterAnswer(SUCCESS, "n1", (victim,), ("deallocate", "evict"))
+    assert answer == PostFilterResult(SUCCESS, "n1", (victim,), ("deallocate", "evict"))
 
 
 def test_postfilter_unresolvable_ends_it() -> None:
@@ -198,9 +198,9 @@ def test_postfilter_that_skips_is_told_that_this_is_no_answer() -> None:
 
 def test_the_last_nomination_counts() -> None:
     answer = post_filter(
-        PostFilterAnswer(unschedulable("one"), ""), PostFilterAnswer(unschedulable("two"), "n3"), unschedulable("three")
+        PostFilterResult(unschedulable("one"), ""), PostFilterResult(unschedulable("two"), "n3"), unschedulable("three")
     )
-    assert answer.nominate == "n3"
+    assert answer.nominated_node_name == "n3"
 
 
 def test_postfilter_that_raises_is_named() -> None:
@@ -229,4 +229,4 @@ def test_timings_are_shared_with_whoever_asks() -> None:
     profile = Profile("mine", {PRE_ENQUEUE: (Answers("A", None),)}, {}, {}, {}, {})
     Framework(profile, FakeHandle(), timings).pre_enqueue(make_pod())  # type: ignore[arg-type]
     assert timings.of("A", "preEnqueue").calls == 1
-    assert Boundary(ManualClock(), timings).timings is timings
+    assert PluginCaller(ManualClock(), timings).timings is timings

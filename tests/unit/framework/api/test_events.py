@@ -8,12 +8,12 @@ import pytest
 
 from bayplan.errors import PluginError
 from bayplan.framework.api.events import (
-    Action,
+    ActionType,
     ClusterEvent,
-    Cure,
-    Hint,
-    Resource,
-    queue_if,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+    queue_hint_if,
 )
 from bayplan.framework.api.extension_points import (
     ATTEMPT_ORDER,
@@ -22,42 +22,50 @@ from bayplan.framework.api.extension_points import (
     FILTER,
     PRE_FILTER,
     SCORE,
-    Point,
+    ExtensionPoint,
 )
-from bayplan.framework.runtime.event_registrations import EVERYTHING, cures_of
+from bayplan.framework.runtime.event_registrations import ALL_EVENTS, registered_events
 
-LABEL, TAINT = Action.UPDATE_NODE_LABEL, Action.UPDATE_NODE_TAINT
+LABEL, TAINT = ActionType.UPDATE_NODE_LABEL, ActionType.UPDATE_NODE_TAINT
 
 
 @pytest.mark.parametrize(
     ("resource", "action", "event_resource", "event_action", "reached"),
     [
-        pytest.param("*", Action.ALL, "Node", Action.ADD, True, id="wildcard"),
-        pytest.param("*", Action.ADD, "Node", Action.ADD, True, id="any-resource"),
-        pytest.param("*", Action.ADD, "Node", Action.DELETE, False, id="any-resource-other-action"),
-        pytest.param("Node", Action.ADD, "Node", Action.ADD, True, id="same"),
-        pytest.param("Node", Action.ADD, "Pod", Action.ADD, False, id="other-resource"),
-        pytest.param("Node", Action.ADD | LABEL, "Node", LABEL, True, id="one-of-two"),
-        pytest.param("Node", Action.ADD | LABEL, "Node", TAINT, False, id="another-update"),
-        pytest.param("Node", Action.ADD | TAINT, "Node", LABEL | TAINT, False, id="two-at-once-is-a-larger-number"),
+        pytest.param("*", ActionType.ALL, "Node", ActionType.ADD, True, id="wildcard"),
+        pytest.param("*", ActionType.ADD, "Node", ActionType.ADD, True, id="any-resource"),
+        pytest.param("*", ActionType.ADD, "Node", ActionType.DELETE, False, id="any-resource-other-action"),
+        pytest.param("Node", ActionType.ADD, "Node", ActionType.ADD, True, id="same"),
+        pytest.param("Node", ActionType.ADD, "Pod", ActionType.ADD, False, id="other-resource"),
+        pytest.param("Node", ActionType.ADD | LABEL, "Node", LABEL, True, id="one-of-two"),
+        pytest.param("Node", ActionType.ADD | LABEL, "Node", TAINT, False, id="another-update"),
+        pytest.param("Node", ActionType.ADD | TAINT, "Node", LABEL | TAINT, False, id="two-at-once-is-a-larger-number"),
         pytest.param("Node", TAINT | LABEL, "Node", LABEL | TAINT, True, id="both-at-once"),
-        pytest.param("Node", Action.ADD | TAINT, "Node", Action.ADD | LABEL, True, id="smaller-number-and-shared-bit"),
-        pytest.param("Node", LABEL, "Node", Action.UPDATE, False, id="generic-update-wants-the-full-mask"),
-        pytest.param("Node", Action.UPDATE, "Node", Action.UPDATE, True, id="full-mask"),
-        pytest.param("Node", Action.ALL, "Node", Action.UPDATE, True, id="everything-about-nodes"),
-        pytest.param("Node", Action.UPDATE, "Node", LABEL, True, id="mask-takes-each-update"),
-        pytest.param("Pod", Action.DELETE, "AssignedPod", Action.DELETE, True, id="pod-means-assigned"),
-        pytest.param("Pod", Action.UPDATE, "UnschedulablePod", Action.UPDATE_POD_LABEL, True, id="pod-means-waiting"),
-        pytest.param("AssignedPod", Action.DELETE, "Pod", Action.DELETE, False, id="assigned-does-not-mean-pod"),
-        pytest.param("widgets.v1.x.io", Action.ADD, "widgets.v1.x.io", Action.ADD, True, id="custom"),
+        pytest.param(
+            "Node", ActionType.ADD | TAINT, "Node", ActionType.ADD | LABEL, True, id="smaller-number-and-shared-bit"
+        ),
+        pytest.param("Node", LABEL, "Node", ActionType.UPDATE, False, id="generic-update-wants-the-full-mask"),
+        pytest.param("Node", ActionType.UPDATE, "Node", ActionType.UPDATE, True, id="full-mask"),
+        pytest.param("Node", ActionType.ALL, "Node", ActionType.UPDATE, True, id="everything-about-nodes"),
+        pytest.param("Node", ActionType.UPDATE, "Node", LABEL, True, id="mask-takes-each-update"),
+        pytest.param("Pod", ActionType.DELETE, "AssignedPod", ActionType.DELETE, True, id="pod-means-assigned"),
+        pytest.param(
+            "Pod", ActionType.UPDATE, "UnschedulablePod", ActionType.UPDATE_POD_LABEL, True, id="pod-means-waiting"
+        ),
+        pytest.param(
+            "AssignedPod", ActionType.DELETE, "Pod", ActionType.DELETE, False, id="assigned-does-not-mean-pod"
+        ),
+        pytest.param("widgets.v1.x.io", ActionType.ADD, "widgets.v1.x.io", ActionType.ADD, True, id="custom"),
     ],
 )
-def test_who_is_meant(resource: str, action: Action, event_resource: str, event_action: Action, reached: bool) -> None:
-    assert Cure(resource, action).matches(ClusterEvent(event_resource, event_action)) is reached
+def test_who_is_meant(
+    resource: str, action: ActionType, event_resource: str, event_action: ActionType, reached: bool
+) -> None:
+    assert ClusterEventWithHint(resource, action).matches(ClusterEvent(event_resource, event_action)) is reached
 
 
 def test_bits_are_kube_schedulers() -> None:
-    assert [int(action) for action in Action.__members__.values()] == [
+    assert [int(action) for action in ActionType.__members__.values()] == [
         *(1 << bit for bit in range(13)),
         0b1111111111100,
         0b1111111111111,
@@ -65,13 +73,13 @@ def test_bits_are_kube_schedulers() -> None:
 
 
 def test_wildcard_events() -> None:
-    assert ClusterEvent(Resource.ANY, Action.ALL).is_wildcard
-    assert not ClusterEvent(Resource.ANY, Action.ADD).is_wildcard
-    assert not ClusterEvent(Resource.NODE, Action.ALL).is_wildcard
+    assert ClusterEvent(EventResource.ANY, ActionType.ALL).is_wildcard
+    assert not ClusterEvent(EventResource.ANY, ActionType.ADD).is_wildcard
+    assert not ClusterEvent(EventResource.NODE, ActionType.ALL).is_wildcard
 
 
 def test_yes_and_no() -> None:
-    assert (queue_if(True), queue_if(False)) == (Hint.QUEUE, Hint.SKIP)
+    assert (queue_hint_if(True), queue_hint_if(False)) == (QueueingHint.QUEUE, QueueingHint.SKIP)
 
 
 # what a profile registers
@@ -85,7 +93,7 @@ class Quiet:
 
 class Scorer:
     name = "Scorer"
-    cured_by = (Cure(Resource.NODE, Action.ADD),)
+    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
 
     def score(self, *_: Any) -> int:
         return 0
@@ -96,39 +104,39 @@ def filtering(*cures: Any) -> Any:
 
 
 def test_a_plugin_that_says_nothing_is_woken_by_everything() -> None:
-    assert cures_of(Quiet()) == EVERYTHING
-    woken_by = {cure.resource for cure in EVERYTHING}
-    assert Resource.RESOURCE_SLICE not in woken_by
-    assert Resource.VOLUME_ATTACHMENT not in woken_by
-    assert {cure.action for cure in EVERYTHING} == {Action.ALL}
+    assert registered_events(Quiet()) == ALL_EVENTS
+    woken_by = {cure.resource for cure in ALL_EVENTS}
+    assert EventResource.RESOURCE_SLICE not in woken_by
+    assert EventResource.VOLUME_ATTACHMENT not in woken_by
+    assert {cure.action for cure in ALL_EVENTS} == {ActionType.ALL}
 
 
 def test_a_plugin_that_says_never_is_woken_by_nothing() -> None:
-    assert cures_of(filtering()) == ()
+    assert registered_events(filtering()) == ()
 
 
 def test_a_plugin_that_cannot_reject_registers_nothing() -> None:
-    assert cures_of(Scorer()) == ()
+    assert registered_events(Scorer()) == ()
 
 
 @pytest.mark.parametrize(
     ("stated", "added"),
     [
-        pytest.param(Cure(Resource.NODE, Action.ADD), True, id="node-add"),
-        pytest.param(Cure(Resource.NODE, Action.ADD | LABEL), True, id="node-add-and-label"),
-        pytest.param(Cure(Resource.NODE, Action.ADD | TAINT), False, id="taints-are-stated"),
-        pytest.param(Cure(Resource.NODE, LABEL), False, id="no-new-nodes"),
-        pytest.param(Cure(Resource.POD, Action.ADD), False, id="no-nodes"),
+        pytest.param(ClusterEventWithHint(EventResource.NODE, ActionType.ADD), True, id="node-add"),
+        pytest.param(ClusterEventWithHint(EventResource.NODE, ActionType.ADD | LABEL), True, id="node-add-and-label"),
+        pytest.param(ClusterEventWithHint(EventResource.NODE, ActionType.ADD | TAINT), False, id="taints-are-stated"),
+        pytest.param(ClusterEventWithHint(EventResource.NODE, LABEL), False, id="no-new-nodes"),
+        pytest.param(ClusterEventWithHint(EventResource.POD, ActionType.ADD), False, id="no-nodes"),
     ],
 )
-def test_whoever_waits_for_nodes_is_woken_by_taints(stated: Cure, added: bool) -> None:
-    extra = (Cure(Resource.NODE, TAINT),) if added else ()
-    assert cures_of(filtering(stated)) == (stated, *extra)
+def test_whoever_waits_for_nodes_is_woken_by_taints(stated: ClusterEventWithHint, added: bool) -> None:
+    extra = (ClusterEventWithHint(EventResource.NODE, TAINT),) if added else ()
+    assert registered_events(filtering(stated)) == (stated, *extra)
 
 
 def test_a_cure_that_is_none_is_refused() -> None:
     with pytest.raises(PluginError, match="plugin \"Quiet\": cured_by holds 'Node'; it takes Cure"):
-        cures_of(filtering("Node"))
+        registered_events(filtering("Node"))
 
 
 # points
@@ -139,7 +147,7 @@ def test_a_cure_that_is_none_is_refused() -> None:
     [(FILTER, "FilterPlugin"), (PRE_FILTER, "PreFilterPlugin"), (BIND, "BindPlugin")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_points_are_called_as_messages_call_them(point: Point, interface: str) -> None:
+def test_points_are_called_as_messages_call_them(point: ExtensionPoint, interface: str) -> None:
     assert point.interface == interface
 
 

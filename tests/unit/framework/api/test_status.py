@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.status import (
     SKIP,
     SUCCESS,
@@ -73,15 +73,15 @@ def test_answers_are_values() -> None:
 
 # what plugins hand on
 
-COUNTS: Key[list[int]] = Key("Counts", clone=list)
-SHARED: Key[list[int]] = Key("Shared")
+COUNTS: StateKey[list[int]] = StateKey("Counts", clone=list)
+SHARED: StateKey[list[int]] = StateKey("Shared")
 
 
 def test_state_goes_by_key_and_not_by_name() -> None:
     cycle = make_cycle(make_pod())
     cycle.put(COUNTS, [1])
     assert cycle.get(COUNTS) == [1]
-    assert cycle.find(Key("Counts")) is None
+    assert cycle.find(StateKey("Counts")) is None
     assert repr(COUNTS) == "Key('Counts')"
 
 
@@ -100,7 +100,7 @@ def test_a_clone_has_changeable_state_of_its_own() -> None:
     twin: Cycle = cycle.clone()
     twin.get(COUNTS).append(2)
     twin.get(SHARED).append(2)
-    twin.put(Key("more"), 3)
+    twin.put(StateKey("more"), 3)
     assert cycle.get(COUNTS) == [1]
     assert cycle.get(SHARED) == [1, 2]
     assert twin.skip_filter == {"Skipper"}

@@ -17,21 +17,21 @@ from bayplan.errors import UsageError
 from bayplan.framework import (
     SKIP,
     Cycle,
-    Key,
-    NarrowTo,
+    NodeInfo,
     NodeTable,
-    NodeView,
+    PreFilterResult,
     Rejection,
+    StateKey,
     Status,
-    row_alone,
+    row_local,
     unresolvable,
     unschedulable,
 )
 from bayplan.framework.api.extension_points import SCORE
 from bayplan.framework.api.plugin import ScoreGroups
 from bayplan.framework.equivalence.bounded_cache import Shelf
-from bayplan.framework.equivalence.class_evaluation import Standing
-from bayplan.framework.equivalence.plugin_role import Role
+from bayplan.framework.equivalence.class_evaluation import ClassEvaluation
+from bayplan.framework.equivalence.plugin_role import PluginRole
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
 from bayplan.objects.resource import DeviceClass
@@ -52,7 +52,7 @@ class Counted:
     """Signs by the team, and counts how often it is asked about whom."""
 
     name = "Counted"
-    depends_on = row_alone
+    depends_on = row_local
     looks_at_pods = False
     asked: ClassVar[Counter[str]] = Counter()
 
@@ -70,7 +70,7 @@ class Silent:
     name = "Silent"
     seen: ClassVar[list[tuple[str, str]]] = []
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         self.seen.append((cycle.pod.name, node.name))
         return unschedulable("named") if node.name == f"n{cycle.pod.name[1:]}" else None
 
@@ -79,7 +79,7 @@ class Breaks:
     """Fails for whoever is called so."""
 
     name = "Breaks"
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.name == "bad"
@@ -94,7 +94,7 @@ class Banned:
     """Keeps pods from the first node that fell out of favour since they were queued."""
 
     name = "Banned"
-    depends_on = row_alone
+    depends_on = row_local
     looks_at_pods = False
     signs_anew = True
     uids: ClassVar[set[str]] = set()
@@ -122,7 +122,7 @@ def engine(*plugins: type[Any], nodes: int = 4) -> PodEngine:
 
 
 def kept(of: PodEngine) -> int:
-    classes = of.classes(DEFAULT)
+    classes = of.equivalence_classes(DEFAULT)
     assert classes is not None
     return len(classes)
 
@@ -149,7 +149,7 @@ def test_a_plugin_that_signs_nothing_is_asked_about_each_and_does_not_keep_other
     assert Counted.asked["red"] == 2 * 4
     assert Counter(pod for pod, _ in Silent.seen) == {f"p{number}": 4 for number in range(4)}
     assert all(each.node != f"n{number}" for number, each in enumerate(placed))
-    details = placed[-1].decision.in_detail()
+    details = placed[-1].decision.with_details()
     assert details.diagnosis is not None
     assert details.diagnosis.status(3).reasons == ("named",)
 
@@ -192,7 +192,7 @@ def test_pods_stand_together_that_nobody_present_tells_apart() -> None:
 
 def fitting(on: PodEngine, name: str, app: str) -> Sequence[str]:
     """The nodes that a pod with such a label fits on."""
-    nodes = on.try_pod(make_pod(name, labels={"app": app})).in_detail().nodes
+    nodes = on.try_pod(make_pod(name, labels={"app": app})).with_details().nodes
     assert nodes is not None
     return nodes.names
 
@@ -202,7 +202,7 @@ class Few:
 
     name = "Few"
     compares_candidates = True
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return 1
@@ -246,14 +246,14 @@ class Alone(Grouped):
     ],
 )
 def test_only_a_plugin_that_compares_candidates_is_asked_for_groups(plugin: Any, groups: bool) -> None:
-    assert Role(plugin, frozenset({SCORE.key}), 1).groups is groups
+    assert PluginRole(plugin, frozenset({SCORE.key}), 1).has_score_groups is groups
 
 
 class InPlace:
     """Normalises as Go plugins do: by changing what it was given."""
 
     name = "InPlace"
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
         return 1
@@ -309,7 +309,7 @@ def test_answers_that_were_cut_short_are_asked_again() -> None:
 
 class Unhashable:
     name = "Unhashable"
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Any:
         return [pod.name]
@@ -334,9 +334,9 @@ def test_placed_pods_hold_on_to_nothing() -> None:
     for turn in range(3):
         for number in range(3):
             on.place(on.prepare(make_pod(f"p{turn}-{number}")))
-        on.cache.put(DeviceClass())
+        on.cache.upsert(DeviceClass())
     gc.collect()
-    mine = [each for each in gc.get_objects() if isinstance(each, Standing) and each.snapshot is on.snapshot()]
+    mine = [each for each in gc.get_objects() if isinstance(each, ClassEvaluation) and each.snapshot is on.snapshot()]
     assert len(mine) <= 1
 
 
@@ -347,9 +347,9 @@ def test_a_plugin_may_see_a_pod_differently_that_has_not_changed() -> None:
 
     def refused(number: int) -> list[bool]:
         placed = on.place(infos[number])
-        assert placed.held is not None
-        on.take_back(placed.held)
-        details = placed.decision.in_detail()
+        assert placed.assumed is not None
+        on.unreserve_and_forget(placed.assumed)
+        details = placed.decision.with_details()
         assert details.diagnosis is not None
         return [not details.diagnosis.status(row).ok for row in range(4)]
 
@@ -367,28 +367,28 @@ def test_device_classes_make_all_signatures_out_of_date() -> None:
     for name in "abc":
         on.place(make_pod(name))
     assert kept(on) == 1
-    on.cache.put(DeviceClass())
+    on.cache.upsert(DeviceClass())
     on.place(make_pod("d"))
     assert kept(on) == 0
 
 
 def test_a_shelf_keeps_so_many_and_drops_who_was_not_used_for_longest() -> None:
     shelf: Shelf[str] = Shelf(2)
-    places = {name: shelf.place(name) for name in "abc"}
+    places = {name: shelf.slot(name) for name in "abc"}
     for turn, name in enumerate("aabbaacc"):
-        places[name].used = turn
-        shelf.keep(places[name], name)
+        places[name].last_used = turn
+        shelf.store(places[name], name)
     assert len(shelf) == 2
     assert [places[name].value for name in "abc"] == ["a", None, "c"]
-    assert shelf.place("a") is places["a"]
+    assert shelf.slot("a") is places["a"]
 
 
 def test_a_shelf_forgets_keys_too() -> None:
     shelf: Shelf[str] = Shelf(2)
-    first = shelf.place(0)
+    first = shelf.slot(0)
     for number in range(1, 5000):
-        shelf.place(number)
-    assert shelf.place(0) is not first
+        shelf.slot(number)
+    assert shelf.slot(0) is not first
 
 
 class Narrows:
@@ -396,15 +396,15 @@ class Narrows:
 
     name = "Narrows"
     asked: ClassVar[Counter[str]] = Counter()
-    NODE: Key[str] = Key("Narrows/node")
+    NODE: StateKey[str] = StateKey("Narrows/node")
 
-    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None:
+    def pre_filter(self, cycle: Cycle) -> PreFilterResult | Status | None:
         self.asked["pre_filter"] += 1
         node = cycle.pod.metadata.labels.get("node")
         cycle.put(self.NODE, node or "any")
         if node == "nowhere":
             return unresolvable("no such team")
-        return SKIP if node is None else NarrowTo(frozenset({node}))
+        return SKIP if node is None else PreFilterResult(frozenset({node}))
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         assert cycle.get(self.NODE) != "any"
@@ -443,12 +443,12 @@ def test_details_are_those_of_the_decision_or_gone() -> None:
     on = engine()
     first, second = (on.place(make_pod(name)).decision for name in "ab")
     with pytest.raises(UsageError, match=r"the details of the decision for n\d are gone.*before anything else"):
-        first.in_detail()
-    detail = second.in_detail()
+        first.with_details()
+    detail = second.with_details()
     assert detail.nodes is not None
     assert len(detail.nodes) == 4
     on.place(make_pod("c"))
-    assert detail.in_detail() is detail, "what was spelled out stays"
+    assert detail.with_details() is detail, "what was spelled out stays"
     tried = on.try_pod(make_pod("d"))
     on.place(make_pod("e"))
-    assert tried.in_detail() is tried
+    assert tried.with_details() is tried

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework import Cycle, NodeTable, NodeView, Rejection, Status, row_alone, unschedulable
-from bayplan.framework.equivalence.plugin_evaluation import FEW_ROWS
+from bayplan.framework import Cycle, NodeInfo, NodeTable, Rejection, Status, row_local, unschedulable
+from bayplan.framework.equivalence.plugin_evaluation import MAX_SINGLE_ROWS
 from bayplan.objects.core import Pod
 from bayplan.testing import Harness, make_node, make_pod
 
@@ -16,7 +16,7 @@ NODES = [make_node(name) for name in "abcdef"]
 
 
 class Signed:
-    depends_on = row_alone
+    depends_on = row_local
 
     def signature(self, pod: Pod) -> Hashable:
         return pod.namespace
@@ -27,7 +27,7 @@ class OneByOne(Signed):
 
     name = "OneByOne"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         answers = (None, ("x", "y"), ("y", "x"), ("y",), ("x", "x", "y"), ("z", "y", "x"))
         reasons = answers[len(node.pods) % len(answers)]
         return None if reasons is None else unschedulable(*reasons)
@@ -50,7 +50,7 @@ class InWords(Signed):
 
     name = "InWords"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return unschedulable(f"has {len(node.pods)}") if len(node.pods) > 1 else None
 
 
@@ -68,7 +68,7 @@ def pods_on(arrivals: str) -> list[Pod]:
     return [make_pod(f"p{number}", node=node) for number, node in enumerate(arrivals)]
 
 
-@pytest.mark.parametrize("together", [1, FEW_ROWS + 1], ids=["row by row", "a few rows at once"])
+@pytest.mark.parametrize("together", [1, MAX_SINGLE_ROWS + 1], ids=["row by row", "a few rows at once"])
 @pytest.mark.parametrize("plugin", [OneByOne, WhatHolds, InWords])
 def test_history_does_not_matter(plugin: type[Any], together: int) -> None:
     arrivals = pods_on("abacabdabacabefabacabcde")
@@ -108,7 +108,7 @@ def test_texts_that_change_with_the_rows_do_not_pile_up() -> None:
         cluster.add(make_pod(f"p{number}", node="a"))
         cluster.decide(make_pod("new"))
     cycle = cluster.engine.begin(make_pod("new"))
-    standing = cluster.engine.standing(cycle)
+    standing = cluster.engine.class_evaluation(cycle)
     assert standing is not None
     (part,) = (part for part in standing._filters if part.role.name == "InWords")
     assert len(part.reasons) < 200

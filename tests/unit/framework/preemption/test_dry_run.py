@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.plugin import Rejection
 from bayplan.framework.api.status import (
@@ -19,24 +19,24 @@ from bayplan.framework.api.status import (
 )
 from bayplan.framework.preemption.dry_run import (
     DryRun,
-    Findings,
-    candidates_wanted,
+    PreemptionSearchResult,
+    candidate_count,
     resolvable_rows,
 )
 from bayplan.framework.preemption.victims import (
-    Budget,
+    CompiledBudget,
     Victims,
-    budgets_of,
+    compile_budgets,
     more_important,
-    split_by_budget,
+    split_by_budget_violation,
 )
-from bayplan.framework.runtime.filtering import Filtering
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.filtering import FilterPoints
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement
 from bayplan.objects.workloads import PodDisruptionBudget
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
-from bayplan.snapshot import NodeTable, NodeView, PodInfo, Snapshot
+from bayplan.snapshot import NodeInfo, NodeTable, PodInfo, Snapshot
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import (
     FakeNominations,
@@ -48,12 +48,12 @@ from support.builders.framework import (
 )
 from support.builders.preemption import (
     NOW,
-    app,
+    app_selector,
     budget,
+    high_priority_pod,
     node,
-    row_of_nodes,
-    vip,
-    weak,
+    nodes_with_pods,
+    running_pod,
 )
 
 
@@ -64,7 +64,7 @@ def dry_run(
     filtering = filters or make_filtering(*(make_plugin(plugin) for plugin in plugins or (NodeResourcesFit,)))
     cycle = make_cycle(pod, snapshot)
     filtering.pre_filter(cycle)
-    return DryRun(cycle, filtering, budgets_of(budgets), NOW)
+    return DryRun(cycle, filtering, compile_budgets(budgets), NOW)
 
 
 def names(found: Victims | Status) -> list[str]:
@@ -78,17 +78,21 @@ def names(found: Victims | Status) -> list[str]:
 @pytest.mark.parametrize(
     ("one", "other", "is_more"),
     [
-        pytest.param(weak("x", priority=2), weak("y", priority=1), True, id="higher priority"),
-        pytest.param(weak("x", priority=1), weak("y", priority=2, started=0), False, id="lower priority, older"),
-        pytest.param(weak("x", priority=None), weak("y", priority=-1), True, id="no priority is zero"),
-        pytest.param(weak("x", started=1), weak("y", started=2), True, id="started earlier"),
-        pytest.param(weak("x", started=1), weak("y", started=1), False, id="started together"),
-        pytest.param(weak("x", started=1), weak("y"), True, id="started against not yet"),
-        pytest.param(weak("x"), weak("y", started=1), False, id="not yet against started"),
-        pytest.param(weak("x"), weak("y"), True, id="neither yet: the one asked about"),
-        pytest.param(weak("y"), weak("x"), True, id="neither yet: the other way round, too"),
-        pytest.param(weak("x"), weak("y", started=7200), True, id="not yet is now, before a start to come"),
-        pytest.param(weak("x", started=7200), weak("y"), False, id="a start to come is after now"),
+        pytest.param(running_pod("x", priority=2), running_pod("y", priority=1), True, id="higher priority"),
+        pytest.param(
+            running_pod("x", priority=1), running_pod("y", priority=2, started=0), False, id="lower priority, older"
+        ),
+        pytest.param(running_pod("x", priority=None), running_pod("y", priority=-1), True, id="no priority is zero"),
+        pytest.param(running_pod("x", started=1), running_pod("y", started=2), True, id="started earlier"),
+        pytest.param(running_pod("x", started=1), running_pod("y", started=1), False, id="started together"),
+        pytest.param(running_pod("x", started=1), running_pod("y"), True, id="started against not yet"),
+        pytest.param(running_pod("x"), running_pod("y", started=1), False, id="not yet against started"),
+        pytest.param(running_pod("x"), running_pod("y"), True, id="neither yet: the one asked about"),
+        pytest.param(running_pod("y"), running_pod("x"), True, id="neither yet: the other way round, too"),
+        pytest.param(
+            running_pod("x"), running_pod("y", started=7200), True, id="not yet is now, before a start to come"
+        ),
+        pytest.param(running_pod("x", started=7200), running_pod("y"), False, id="a start to come is after now"),
     ],
 )
 def test_importance(one: Pod, other: Pod, is_more: bool) -> None:
@@ -109,7 +113,7 @@ def test_importance(one: Pod, other: Pod, is_more: bool) -> None:
     ],
 )
 def test_budgets_that_cover_nobody(selector: LabelSelector | None) -> None:
-    assert budgets_of([budget(selector=selector)]) == ()
+    assert compile_budgets([budget(selector=selector)]) == ()
 
 
 def labelled(name: str, namespace: str = "default", **labels: str) -> PodInfo:
@@ -120,15 +124,17 @@ def labelled(name: str, namespace: str = "default", **labels: str) -> PodInfo:
     ("pods", "budgets", "violating"),
     [
         pytest.param([labelled("x", app="web")], [], [], id="no budget"),
-        pytest.param([labelled("x", app="web")], [budget(selector=app("web"))], ["x"], id="nothing allowed"),
+        pytest.param([labelled("x", app="web")], [budget(selector=app_selector("web"))], ["x"], id="nothing allowed"),
         pytest.param(
             [labelled("x", app="web"), labelled("y", app="web")],
-            [budget(selector=app("web"), allowed=1)],
+            [budget(selector=app_selector("web"), allowed=1)],
             ["y"],
             id="the first takes what is allowed",
         ),
-        pytest.param([labelled("x", app="db")], [budget(selector=app("web"))], [], id="another app"),
-        pytest.param([labelled("x", "other", app="web")], [budget(selector=app("web"))], [], id="another namespace"),
+        pytest.param([labelled("x", app="db")], [budget(selector=app_selector("web"))], [], id="another app"),
+        pytest.param(
+            [labelled("x", "other", app="web")], [budget(selector=app_selector("web"))], [], id="another namespace"
+        ),
         pytest.param(
             [labelled("x")],
             [budget(selector=LabelSelector(match_expressions=(LabelSelectorRequirement("app", "DoesNotExist"),)))],
@@ -137,34 +143,34 @@ def labelled(name: str, namespace: str = "default", **labels: str) -> PodInfo:
         ),
         pytest.param(
             [labelled("x", app="web"), labelled("y", app="web")],
-            [budget(selector=app("web"), allowed=1, disrupted=["x"])],
+            [budget(selector=app_selector("web"), allowed=1, disrupted=["x"])],
             [],
             id="one that was counted already takes nothing",
         ),
         pytest.param(
             [labelled("x", app="web", tier="1"), labelled("y", tier="1")],
-            [budget("p", selector=app("web")), budget("q", selector=LabelSelector({"tier": "1"}), allowed=1)],
+            [budget("p", selector=app_selector("web")), budget("q", selector=LabelSelector({"tier": "1"}), allowed=1)],
             ["x", "y"],
             id="every budget is charged, also after a violation",
         ),
         pytest.param(
             [labelled("x", app="web"), labelled("y", app="db"), labelled("z", app="web")],
-            [budget(selector=app("web"))],
+            [budget(selector=app_selector("web"))],
             ["x", "z"],
             id="both groups keep their order",
         ),
     ],
 )
 def test_split_by_budget(pods: list[PodInfo], budgets: list[PodDisruptionBudget], violating: list[str]) -> None:
-    against, others = split_by_budget(pods, budgets_of(budgets))
+    against, others = split_by_budget_violation(pods, compile_budgets(budgets))
     assert [info.pod.name for info in against] == violating
     assert [info.pod.name for info in others] == [info.pod.name for info in pods if info.pod.name not in violating]
 
 
 def test_a_budget_is_compiled_once() -> None:
-    (compiled,) = budgets_of([budget(selector=app("web"), allowed=3, disrupted=["x"])])
+    (compiled,) = compile_budgets([budget(selector=app_selector("web"), allowed=3, disrupted=["x"])])
     assert (compiled.namespace, compiled.allowed, compiled.disrupted) == ("default", 3, {"x"})
-    assert isinstance(compiled, Budget)
+    assert isinstance(compiled, CompiledBudget)
 
 
 # victims on one node
@@ -173,73 +179,86 @@ def test_a_budget_is_compiled_once() -> None:
 @pytest.mark.parametrize(
     ("pods", "budgets", "victims", "violations"),
     [
-        pytest.param([weak("x", cpu="3")], [], ["x"], 0, id="the only one"),
+        pytest.param([running_pod("x", cpu="3")], [], ["x"], 0, id="the only one"),
         pytest.param(
-            [weak("low", priority=1), weak("high", priority=5), weak("more", priority=9, cpu="2")],
+            [running_pod("low", priority=1), running_pod("high", priority=5), running_pod("more", priority=9, cpu="2")],
             [],
             ["high", "low"],
             0,
             id="the least important go, told in order of importance",
         ),
         pytest.param(
-            [weak("young", started=9, cpu="2"), weak("old", started=1, cpu="2")], [], ["young"], 0, id="the older stays"
+            [running_pod("young", started=9, cpu="2"), running_pod("old", started=1, cpu="2")],
+            [],
+            ["young"],
+            0,
+            id="the older stays",
         ),
         pytest.param(
-            [weak("x", cpu="2", started=1), weak("y", cpu="2", started=1)],
+            [running_pod("x", cpu="2", started=1), running_pod("y", cpu="2", started=1)],
             [],
             ["y"],
             0,
             id="equals: the later listed goes",
         ),
-        pytest.param([weak("x", cpu="2"), weak("y", cpu="2")], [], ["x"], 0, id="not started: the earlier listed goes"),
         pytest.param(
-            [weak("big", priority=5, cpu="3"), weak("small", priority=1)],
+            [running_pod("x", cpu="2"), running_pod("y", cpu="2")],
+            [],
+            ["x"],
+            0,
+            id="not started: the earlier listed goes",
+        ),
+        pytest.param(
+            [running_pod("big", priority=5, cpu="3"), running_pod("small", priority=1)],
             [],
             ["big"],
             0,
             id="who has no room goes though more important",
         ),
         pytest.param(
-            [weak("strong", priority=100, cpu="2"), weak("x", cpu="2")],
+            [running_pod("strong", priority=100, cpu="2"), running_pod("x", cpu="2")],
             [],
             ["x"],
             0,
             id="of equal priority nobody is touched",
         ),
         pytest.param(
-            [weak("x", cpu="2", terminating=True), weak("y", cpu="2", started=1)],
+            [running_pod("x", cpu="2", terminating=True), running_pod("y", cpu="2", started=1)],
             [],
             ["x"],
             0,
             id="who is terminating is one of them",
         ),
         pytest.param(
-            [weak("kept", priority=1, cpu="2", labels={"app": "web"}), weak("x", priority=5, cpu="2")],
-            [budget(selector=app("web"))],
+            [running_pod("kept", priority=1, cpu="2", labels={"app": "web"}), running_pod("x", priority=5, cpu="2")],
+            [budget(selector=app_selector("web"))],
             ["x"],
             0,
             id="the covered one is let stay first",
         ),
         pytest.param(
-            [weak("x", cpu="3", labels={"app": "web"})],
-            [budget(selector=app("web"))],
+            [running_pod("x", cpu="3", labels={"app": "web"})],
+            [budget(selector=app_selector("web"))],
             ["x"],
             1,
             id="a violation is counted",
         ),
         pytest.param(
             [
-                weak("covered", priority=1, cpu="3", labels={"app": "web"}),
-                weak("free", priority=5),
+                running_pod("covered", priority=1, cpu="3", labels={"app": "web"}),
+                running_pod("free", priority=5),
             ],
-            [budget(selector=app("web"))],
+            [budget(selector=app_selector("web"))],
             ["covered"],
             1,
             id="only victims are counted",
         ),
         pytest.param(
-            [weak("covered", priority=1, cpu="3", labels={"app": "web"}), weak("free", priority=5, cpu="3")],
-            [budget(selector=app("web"))],
+            [
+                running_pod("covered", priority=1, cpu="3", labels={"app": "web"}),
+                running_pod("free", priority=5, cpu="3"),
+            ],
+            [budget(selector=app_selector("web"))],
             ["free", "covered"],
             1,
             id="both groups together are told in order of importance",
@@ -249,15 +268,15 @@ def test_a_budget_is_compiled_once() -> None:
 def test_victims_on_a_node(
     pods: list[Pod], budgets: list[PodDisruptionBudget], victims: list[str], violations: int
 ) -> None:
-    found = dry_run(vip(), make_snapshot([node()], pods), budgets=budgets).victims_on(0)
+    found = dry_run(high_priority_pod(), make_snapshot([node()], pods), budgets=budgets).victims_on(0)
     assert names(found) == victims
     assert isinstance(found, Victims)
     assert found.violations == violations
 
 
 def test_equals_among_many_leave_in_gos_order() -> None:
-    pods = [weak(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
-    found = dry_run(vip("1600m"), make_snapshot([node(cpu="1600m")], pods)).victims_on(0)
+    pods = [running_pod(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
+    found = dry_run(high_priority_pod("1600m"), make_snapshot([node(cpu="1600m")], pods)).victims_on(0)
     assert names(found) == ["9", "1", "15", "3", "13", "5", "11", "7", "8", "0", "10", "6", "12", "4", "14", "2"]
 
 
@@ -265,14 +284,14 @@ def test_equals_among_many_leave_in_gos_order() -> None:
     ("pod", "pods", "status"),
     [
         pytest.param(
-            vip(priority=0),
-            [weak("x")],
+            high_priority_pod(priority=0),
+            [running_pod("x")],
             Status(Code.UNRESOLVABLE, ["No preemption victims found for incoming pod"]),
             id="nobody weaker",
         ),
         pytest.param(
-            vip("4"),
-            [weak("strong", priority=200), weak("x")],
+            high_priority_pod("4"),
+            [running_pod("strong", priority=200), running_pod("x")],
             Status(Code.UNSCHEDULABLE, ["Insufficient cpu"], plugin="NodeResourcesFit"),
             id="not even without all weaker ones",
         ),
@@ -285,10 +304,10 @@ def test_nodes_that_do_not_help(pod: Pod, pods: list[Pod], status: Status) -> No
 def test_pods_nominated_to_the_node_keep_their_room() -> None:
     nominated = PodInfo(make_pod("guest", requests={"cpu": "2"}, priority=100))
     plugin = make_plugin(NodeResourcesFit)
-    boundary = Boundary(ManualClock(), PluginTimings())
-    filters = Filtering([plugin], [plugin], boundary, FakeNominations({"a": [nominated]}))
-    pods = [weak("x", cpu="2", started=1), weak("y", cpu="2", started=2)]
-    found = dry_run(vip(), make_snapshot([node()], pods), filters=filters).victims_on(0)
+    boundary = PluginCaller(ManualClock(), PluginTimings())
+    filters = FilterPoints([plugin], [plugin], boundary, FakeNominations({"a": [nominated]}))
+    pods = [running_pod("x", cpu="2", started=1), running_pod("y", cpu="2", started=2)]
+    found = dry_run(high_priority_pod(), make_snapshot([node()], pods), filters=filters).victims_on(0)
     assert names(found) == ["x", "y"]
 
 
@@ -296,7 +315,7 @@ class Brittle:
     """A plugin that keeps pods, and breaks when one of them comes or goes."""
 
     name = "Brittle"
-    seen: Key[set[str]] = Key("Brittle", clone=set)
+    seen: StateKey[set[str]] = StateKey("Brittle", clone=set)
 
     def __init__(self, *, breaks_on: str = "", of: str = "") -> None:
         self._breaks_on, self._of = breaks_on, of
@@ -304,13 +323,13 @@ class Brittle:
     def pre_filter(self, cycle: Cycle) -> None:
         cycle.put(self.seen, set())
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return unschedulable("crowded") if "x" in {info.pod.name for info in node.pods} else None
 
-    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None:  # noqa: ARG002
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return error("no way back") if (self._breaks_on, self._of) == ("add", info.pod.name) else None
 
-    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Status | None:  # noqa: ARG002
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Status | None:  # noqa: ARG002
         gone = cycle.get(self.seen)
         step = "remove again" if info.pod.name in gone else "remove"
         gone.add(info.pod.name)
@@ -329,17 +348,19 @@ class Brittle:
 )
 @pytest.mark.parametrize("covered", [False, True], ids=["free", "covered by a budget"])
 def test_a_plugin_that_breaks_takes_the_node_out(breaks_on: str, of: str, text: str, covered: bool) -> None:
-    snapshot = make_snapshot([node()], [weak("x", labels={"app": "web"})])
-    budgets = [budget(selector=app("web"))] if covered else []
-    found = dry_run(vip("1"), snapshot, Brittle(breaks_on=breaks_on, of=of), budgets=budgets).victims_on(0)
+    snapshot = make_snapshot([node()], [running_pod("x", labels={"app": "web"})])
+    budgets = [budget(selector=app_selector("web"))] if covered else []
+    found = dry_run(high_priority_pod("1"), snapshot, Brittle(breaks_on=breaks_on, of=of), budgets=budgets).victims_on(
+        0
+    )
     assert isinstance(found, Status)
     assert (found.code, found.message) == (Code.ERROR, text)
 
 
 def test_what_is_tried_stays_in_the_trial() -> None:
-    snapshot = make_snapshot([node()], [weak("x"), weak("y")])
+    snapshot = make_snapshot([node()], [running_pod("x"), running_pod("y")])
     filtering = make_filtering(Brittle())
-    cycle = make_cycle(vip("1"), snapshot)
+    cycle = make_cycle(high_priority_pod("1"), snapshot)
     filtering.pre_filter(cycle)
     assert names(DryRun(cycle, filtering, (), NOW).victims_on(0)) == ["x"]
     assert cycle.get(Brittle.seen) == set()
@@ -351,12 +372,12 @@ class Forgetful:
 
     name = "Forgetful"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> None:  # noqa: ARG002
         return None
 
 
 def test_a_node_without_victims_is_an_error() -> None:
-    found = dry_run(vip(), make_snapshot([node()], [weak("x")]), Forgetful()).victims_on(0)
+    found = dry_run(high_priority_pod(), make_snapshot([node()], [running_pod("x")]), Forgetful()).victims_on(0)
     assert found == error('expected at least one victim pod on node "a"')
 
 
@@ -374,8 +395,8 @@ def test_a_node_without_victims_is_an_error() -> None:
     ],
 )
 def test_the_search_stops(wanted: int, offset: int, looked_at: list[str]) -> None:
-    snapshot = row_of_nodes(*(weak(f"x{letter}", node=letter, cpu="2") for letter in "abcd"))
-    found = dry_run(vip(), snapshot).search([0, 1, 2, 3], wanted=wanted, offset=offset)
+    snapshot = nodes_with_pods(*(running_pod(f"x{letter}", node=letter, cpu="2") for letter in "abcd"))
+    found = dry_run(high_priority_pod(), snapshot).search([0, 1, 2, 3], wanted=wanted, offset=offset)
     assert list(found.candidates) == looked_at
     assert found.statuses == {}
 
@@ -395,10 +416,10 @@ def test_the_search_stops(wanted: int, offset: int, looked_at: list[str]) -> Non
 def test_a_long_search_ends_where_it_would_row_by_row(pattern: str, wanted: int, offset: int) -> None:
     many = [node(f"n{number}", cpu="2") for number in range(200)]
     loads = [
-        weak(f"x{number}", node=f"n{number}", cpu="2", labels={"app": kind}, priority=500 if kind == "-" else 0)
+        running_pod(f"x{number}", node=f"n{number}", cpu="2", labels={"app": kind}, priority=500 if kind == "-" else 0)
         for number, kind in enumerate(pattern)
     ]
-    search = dry_run(vip(), make_snapshot(many, loads), budgets=[budget(selector=app("w"))])
+    search = dry_run(high_priority_pod(), make_snapshot(many, loads), budgets=[budget(selector=app_selector("w"))])
     found = search.search(range(200), wanted=wanted, offset=offset)
     rows = [*range(offset, 200), *range(offset)]
     seen = "".join(pattern[row] for row in rows)
@@ -424,16 +445,16 @@ class Tally:
 
 def test_rows_are_tried_side_by_side() -> None:
     many = [node(f"n{number}") for number in range(300)]
-    loads = [weak(f"x{number}-{each}", node=f"n{number}") for number in range(300) for each in range(5)]
+    loads = [running_pod(f"x{number}-{each}", node=f"n{number}") for number in range(300) for each in range(5)]
     tally = Tally()
-    found = dry_run(vip(), make_snapshot(many, loads), tally).search(range(300), wanted=300, offset=7)
+    found = dry_run(high_priority_pod(), make_snapshot(many, loads), tally).search(range(300), wanted=300, offset=7)
     assert {name: len(victims.pods) for name, victims in found.candidates.items()} == {each.name: 2 for each in many}
     assert tally.asked == 1 + 5, "once without all weaker pods, and once a round"
 
 
 def test_equals_among_many_leave_in_the_same_order_side_by_side() -> None:
-    pods = [weak(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
-    search = dry_run(vip("1600m"), make_snapshot([node(cpu="1600m")], pods))
+    pods = [running_pod(f"{number}", cpu="100m", priority=number % 2, started=0) for number in range(16)]
+    search = dry_run(high_priority_pod("1600m"), make_snapshot([node(cpu="1600m")], pods))
     assert search.search([0], wanted=1, offset=0).candidates == {"a": search.victims_on(0)}
 
 
@@ -448,19 +469,21 @@ def test_equals_among_many_leave_in_the_same_order_side_by_side() -> None:
 )
 def test_a_search_wants_one_that_violates_nothing(apps: str, wanted: int, candidates: list[str]) -> None:
     loads = [
-        weak(f"x{letter}", node=letter, cpu="2", labels={"app": kind})
+        running_pod(f"x{letter}", node=letter, cpu="2", labels={"app": kind})
         for letter, kind in zip("abcd", apps, strict=False)
     ]
-    search = dry_run(vip(), row_of_nodes(*loads), budgets=[budget(selector=app("w"))])
+    search = dry_run(high_priority_pod(), nodes_with_pods(*loads), budgets=[budget(selector=app_selector("w"))])
     found = search.search(range(len(apps)), wanted=wanted, offset=0)
     assert list(found.candidates) == candidates
 
 
 def test_nodes_that_do_not_help_are_told_with_those_not_looked_at() -> None:
-    snapshot = row_of_nodes(weak("x", priority=500, cpu="2"), None, weak("z", node="c", priority=500, cpu="2"))
-    found = dry_run(vip(), snapshot).search([0, 2], wanted=2, offset=0)
+    snapshot = nodes_with_pods(
+        running_pod("x", priority=500, cpu="2"), None, running_pod("z", node="c", priority=500, cpu="2")
+    )
+    found = dry_run(high_priority_pod(), snapshot).search([0, 2], wanted=2, offset=0)
     assert found.candidates == {}
-    assert found.faults == ""
+    assert found.errors == ""
     assert found.sentence(snapshot.nodes.names) == (
         "0/3 nodes are available: 1 Preemption is not helpful for scheduling, "
         "2 No preemption victims found for incoming pod."
@@ -478,7 +501,7 @@ def test_nodes_that_do_not_help_are_told_with_those_not_looked_at() -> None:
     ],
 )
 def test_errors_as_one_text(statuses: list[Status], faults: str) -> None:
-    assert Findings(statuses=dict(enumerate(statuses))).faults == faults
+    assert PreemptionSearchResult(statuses=dict(enumerate(statuses))).errors == faults
 
 
 @pytest.mark.parametrize(
@@ -492,11 +515,11 @@ def test_errors_as_one_text(statuses: list[Status], faults: str) -> None:
     ],
 )
 def test_how_many_candidates_are_wanted(nodes: int, percentage: int, absolute: int, wanted: int) -> None:
-    assert candidates_wanted(nodes, percentage=percentage, absolute=absolute) == wanted
+    assert candidate_count(nodes, percentage=percentage, absolute=absolute) == wanted
 
 
 def test_rows_where_removal_may_help_come_in_visiting_order() -> None:
-    snapshot = row_of_nodes(None, None, None, None)
+    snapshot = nodes_with_pods(None, None, None, None)
     snapshot.order = snapshot.order[::-1].copy()
     diagnosis = Diagnosis(snapshot.nodes.names)
     for row, code in enumerate((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING, Code.UNSCHEDULABLE)):
@@ -505,7 +528,7 @@ def test_rows_where_removal_may_help_come_in_visiting_order() -> None:
 
 
 def test_nodes_without_a_status_help_if_the_pod_was_rejected_as_a_whole() -> None:
-    snapshot = row_of_nodes(None, None, None)
+    snapshot = nodes_with_pods(None, None, None)
     diagnosis = Diagnosis(snapshot.nodes.names)
     assert resolvable_rows(diagnosis, snapshot) == []
     diagnosis.absent = unschedulable("not now")

@@ -10,22 +10,22 @@ from bayplan.errors import BayplanError
 from bayplan.framework.api.preemption_extender import NamedVictims
 from bayplan.framework.api.status import Status, error
 from bayplan.framework.preemption.dry_run import (
-    cheapest,
-    cleared_nominations,
-    evictions,
-    leaves_by_preemption,
+    is_terminating_by_preemption,
+    nominations_to_clear,
+    pick_one_node,
+    victim_evictions,
 )
-from bayplan.framework.preemption.extenders import reduced
+from bayplan.framework.preemption.extenders import run_extenders
 from bayplan.framework.preemption.victims import Victims
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.snapshot import PodInfo
-from support.builders.framework import changed, make_pod
+from support.builders.framework import make_pod, replace_fields
 from support.builders.preemption import (
     NOW,
-    row_of_nodes,
-    vip,
-    weak,
+    high_priority_pod,
+    nodes_with_pods,
+    running_pod,
 )
 
 # choosing
@@ -39,69 +39,71 @@ def group(*pods: Pod, violations: int = 0) -> Victims:
     ("a", "b", "best"),
     [
         pytest.param(
-            group(weak("x", priority=1), violations=1),
-            group(weak("y", priority=9), weak("z", priority=9)),
+            group(running_pod("x", priority=1), violations=1),
+            group(running_pod("y", priority=9), running_pod("z", priority=9)),
             "b",
             id="1 fewest violations, whatever else",
         ),
         pytest.param(
-            group(weak("x", priority=9)),
-            group(weak("y", priority=8), weak("z", priority=8)),
+            group(running_pod("x", priority=9)),
+            group(running_pod("y", priority=8), running_pod("z", priority=8)),
             "b",
             id="2 lowest priority of the first victim",
         ),
         pytest.param(
-            group(weak("x", priority=9), weak("w", priority=5)),
-            group(weak("y", priority=9), weak("z", priority=4)),
+            group(running_pod("x", priority=9), running_pod("w", priority=5)),
+            group(running_pod("y", priority=9), running_pod("z", priority=4)),
             "b",
             id="3 smallest sum",
         ),
         pytest.param(
-            group(weak("x", priority=-9), weak("w", priority=-9)),
-            group(weak("y", priority=-9)),
+            group(running_pod("x", priority=-9), running_pod("w", priority=-9)),
+            group(running_pod("y", priority=-9)),
             "b",
             id="3 negative priorities do not make more victims cheaper",
         ),
         pytest.param(
-            group(weak("x", priority=-(2**31)), weak("w", priority=-(2**31))),
-            group(weak("y", priority=-(2**31))),
+            group(running_pod("x", priority=-(2**31)), running_pod("w", priority=-(2**31))),
+            group(running_pod("y", priority=-(2**31))),
             "b",
             id="4 fewest victims",
         ),
         pytest.param(
-            group(weak("x", started=5), weak("w", started=9)),
-            group(weak("y", started=6), weak("z", started=6)),
+            group(running_pod("x", started=5), running_pod("w", started=9)),
+            group(running_pod("y", started=6), running_pod("z", started=6)),
             "b",
             id="5 latest earliest start",
         ),
         pytest.param(
-            group(weak("x", priority=2, started=5), weak("w", priority=1, started=9)),
-            group(weak("y", priority=2, started=6), weak("z", priority=1, started=1)),
+            group(running_pod("x", priority=2, started=5), running_pod("w", priority=1, started=9)),
+            group(running_pod("y", priority=2, started=6), running_pod("z", priority=1, started=1)),
             "b",
             id="5 only those of the highest priority count",
         ),
-        pytest.param(group(weak("x", started=5)), group(weak("y")), "b", id="5 not started is now"),
+        pytest.param(group(running_pod("x", started=5)), group(running_pod("y")), "b", id="5 not started is now"),
         pytest.param(
-            group(weak("x", started=5, terminating=True)),
-            group(weak("y", started=4)),
+            group(running_pod("x", started=5, terminating=True)),
+            group(running_pod("y", started=4)),
             "a",
             id="5 terminating ones count",
         ),
-        pytest.param(group(weak("x", started=5)), group(weak("y", started=5)), "a", id="6 the first in order"),
+        pytest.param(
+            group(running_pod("x", started=5)), group(running_pod("y", started=5)), "a", id="6 the first in order"
+        ),
     ],
 )
 def test_the_cheapest_node(a: Victims, b: Victims, best: str) -> None:
-    snapshot = row_of_nodes(None, None)
-    assert cheapest({"b": b, "a": a}, snapshot, NOW) == best
+    snapshot = nodes_with_pods(None, None)
+    assert pick_one_node({"b": b, "a": a}, snapshot, NOW) == best
     if best == "a" or a != b:
-        assert cheapest({"a": a, "b": b}, snapshot, NOW) == best
+        assert pick_one_node({"a": a, "b": b}, snapshot, NOW) == best
 
 
 def test_equal_nodes_are_taken_in_visiting_order() -> None:
-    snapshot = row_of_nodes(None, None, None)
+    snapshot = nodes_with_pods(None, None, None)
     snapshot.order = snapshot.order[::-1].copy()
-    same = group(weak("x", started=1))
-    assert cheapest({"a": same, "b": same}, snapshot, NOW) == "b"
+    same = group(running_pod("x", started=1))
+    assert pick_one_node({"a": same, "b": same}, snapshot, NOW) == "b"
 
 
 # what is left to do
@@ -112,14 +114,24 @@ def told(status: str = "True", reason: str = "PreemptionByScheduler", message: s
 
 
 def test_only_victims_that_stay_are_evicted_and_the_last_is_marked() -> None:
-    victims = group(weak("x"), weak("gone", terminating=True), weak("y"), weak("leaving", terminating=True))
-    intents = evictions(vip(), "a", victims, "DefaultPreemption")
-    assert [(intent.victim.name, intent.last) for intent in intents] == [("x", False), ("y", True)]
-    assert evictions(vip(), "a", group(weak("gone", terminating=True)), "DefaultPreemption") == ()
+    victims = group(
+        running_pod("x"),
+        running_pod("gone", terminating=True),
+        running_pod("y"),
+        running_pod("leaving", terminating=True),
+    )
+    intents = victim_evictions(high_priority_pod(), "a", victims, "DefaultPreemption")
+    assert [(intent.victim.name, intent.is_last) for intent in intents] == [("x", False), ("y", True)]
+    assert (
+        victim_evictions(high_priority_pod(), "a", group(running_pod("gone", terminating=True)), "DefaultPreemption")
+        == ()
+    )
 
 
 def test_the_words_of_an_eviction() -> None:
-    (intent,) = evictions(vip(scheduler_name="tight"), "a", group(weak("x")), "DefaultPreemption")
+    (intent,) = victim_evictions(
+        high_priority_pod(scheduler_name="tight"), "a", group(running_pod("x")), "DefaultPreemption"
+    )
     condition = intent.condition
     assert (condition.type, condition.status, condition.reason) == ("DisruptionTarget", "True", "PreemptionByScheduler")
     assert condition.message == "tight: preempting to accommodate a higher priority pod"
@@ -130,8 +142,8 @@ def test_the_words_of_an_eviction() -> None:
 
 
 def test_the_condition_carries_the_victims_generation() -> None:
-    victim = changed(weak("x"), metadata={"generation": 7})
-    (intent,) = evictions(vip(), "a", group(victim), "DefaultPreemption")
+    victim = replace_fields(running_pod("x"), metadata={"generation": 7})
+    (intent,) = victim_evictions(high_priority_pod(), "a", group(victim), "DefaultPreemption")
     assert intent.condition.observed_generation == 7
 
 
@@ -149,24 +161,24 @@ SAME = "default-scheduler: preempting to accommodate a higher priority pod"
     ],
 )
 def test_a_condition_that_is_so_already_is_not_told_again(condition: Condition | None, already: bool) -> None:
-    (intent,) = evictions(vip(), "a", group(weak("x", told=condition)), "DefaultPreemption")
-    assert intent.already_told is already
+    (intent,) = victim_evictions(high_priority_pod(), "a", group(running_pod("x", told=condition)), "DefaultPreemption")
+    assert intent.has_disruption_condition is already
 
 
 @pytest.mark.parametrize(
     ("pod", "leaves"),
     [
-        pytest.param(weak("x", told=told(), terminating=True), True, id="preempted and terminating"),
-        pytest.param(weak("x", told=told()), False, id="not terminating yet"),
-        pytest.param(weak("x", terminating=True), False, id="terminating for another reason"),
-        pytest.param(weak("x", told=told("False"), terminating=True), False, id="no longer true"),
+        pytest.param(running_pod("x", told=told(), terminating=True), True, id="preempted and terminating"),
+        pytest.param(running_pod("x", told=told()), False, id="not terminating yet"),
+        pytest.param(running_pod("x", terminating=True), False, id="terminating for another reason"),
+        pytest.param(running_pod("x", told=told("False"), terminating=True), False, id="no longer true"),
         pytest.param(
-            weak("x", told=told(reason="DeletionByTaintManager"), terminating=True), False, id="somebody else"
+            running_pod("x", told=told(reason="DeletionByTaintManager"), terminating=True), False, id="somebody else"
         ),
     ],
 )
 def test_who_leaves_by_preemption(pod: Pod, leaves: bool) -> None:
-    assert leaves_by_preemption(pod) is leaves
+    assert is_terminating_by_preemption(pod) is leaves
 
 
 def test_weaker_pods_lose_their_nomination() -> None:
@@ -175,7 +187,7 @@ def test_weaker_pods_lose_their_nomination() -> None:
         make_pod("equal", priority=100, nominated="a"),
         make_pod("not-written-yet", priority=5),
     ]
-    intents = cleared_nominations(vip(), map(PodInfo, waiting))
+    intents = nominations_to_clear(high_priority_pod(), map(PodInfo, waiting))
     assert [intent.pod.name for intent in intents] == ["weaker"]
 
 
@@ -196,7 +208,7 @@ class FakeExtender:
         self.asked: list[Mapping[str, Victims]] = []
         self._answer, self._interested = answer, interested
 
-    def wants_preemption(self, pod: Pod) -> bool:  # noqa: ARG002
+    def supports_preemption(self, pod: Pod) -> bool:  # noqa: ARG002
         return self._interested
 
     def process_preemption(
@@ -210,7 +222,7 @@ class FakeExtender:
         return self._answer
 
 
-X, Y = weak("x", node="a"), weak("y", node="b")
+X, Y = running_pod("x", node="a"), running_pod("y", node="b")
 OFFERED = {"a": group(X), "b": group(Y)}
 ONLY_B = {"b": NamedVictims((Y.uid,), 2)}
 EMPTY_A = {"a": NamedVictims(()), **ONLY_B}
@@ -219,7 +231,7 @@ NOWHERE = {"zz": NamedVictims((Y.uid,))}
 
 
 def ask(*extenders: FakeExtender) -> Mapping[str, Victims] | Status:
-    return reduced(OFFERED, vip(), extenders, row_of_nodes(X, Y).nodes)
+    return run_extenders(OFFERED, high_priority_pod(), extenders, nodes_with_pods(X, Y).nodes)
 
 
 @pytest.mark.parametrize(

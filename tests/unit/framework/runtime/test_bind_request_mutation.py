@@ -13,7 +13,13 @@ import pytest
 from bayplan.clock import ManualClock
 from bayplan.errors import PluginError
 from bayplan.framework.runtime.bind_failures import BindFailures
-from bayplan.framework.runtime.bind_request_mutation import FAIL, SKIP, BindRequestMutation, MutateFailed, Mutator
+from bayplan.framework.runtime.bind_request_mutation import (
+    FAIL,
+    SKIP,
+    BindRequestMutation,
+    MutateBindRequestError,
+    Mutator,
+)
 from bayplan.objects.kai.bind_request import annotation_key
 
 KEY = "one.kai.scheduler/x"
@@ -131,7 +137,7 @@ def test_whatever_a_plugin_does_is_its_own_fault(answer: Any, on_error: str, cap
     mutation, good = BindRequestMutation(ManualClock()), {annotation_key("good", "y"): "2"}
     asked = says("bad", answer, on_error=on_error), says("good", good)
     if on_error == FAIL:
-        with pytest.raises(MutateFailed, match='plugin "bad" at mutate_bind_request') as raised:
+        with pytest.raises(MutateBindRequestError, match='plugin "bad" at mutate_bind_request') as raised:
             merged(*asked, mutation=mutation)
         assert msgspec.json.encode(str(raised.value))  # it goes into the status of the pod
     else:
@@ -149,7 +155,7 @@ def test_a_function_that_raises_is_left_out_and_counted(fault: BaseException, ca
 
 
 def test_a_function_that_must_not_fail_ends_the_binding() -> None:
-    with pytest.raises(MutateFailed, match='plugin "bad" at mutate_bind_request: ValueError: oops'):
+    with pytest.raises(MutateBindRequestError, match='plugin "bad" at mutate_bind_request: ValueError: oops'):
         merged(says("bad", ValueError("oops"), on_error=FAIL), says("one", AssertionError("nobody is asked any more")))
 
 
@@ -265,27 +271,27 @@ def test_a_pod_is_kept_from_a_node_for_longer_each_time() -> None:
     failures = BindFailures(clock)
     pauses = []
     for _ in range(4):
-        pauses.append(failures.note("u", "n1", "no"))
-        assert failures.excluded("u") == {"n1"}
+        pauses.append(failures.record_failure("u", "n1", "no"))
+        assert failures.excluded_nodes("u") == {"n1"}
         clock.advance(pauses[-1])
-        assert failures.excluded("u") == frozenset()
+        assert failures.excluded_nodes("u") == frozenset()
     assert pauses == [30, 60, 120, 240]
-    assert failures.blocked("u") == ""
+    assert failures.backoff_message("u") == ""
 
 
 def test_after_five_failures_the_pod_waits_wherever_they_were() -> None:
     clock = ManualClock()
     failures = BindFailures(clock)
     for number in range(4):
-        failures.note("u", f"n{number}", "no")
-    assert failures.blocked("u") == ""
-    failures.note("u", "n4", "quota")
-    assert failures.blocked("u") == (
+        failures.record_failure("u", f"n{number}", "no")
+    assert failures.backoff_message("u") == ""
+    failures.record_failure("u", "n4", "quota")
+    assert failures.backoff_message("u") == (
         "BindFailed: 5 bindings of the pod were given up, the last on node n4: quota; it is tried again in 30 s"
     )
     clock.advance(30)
-    assert failures.blocked("u") == ""
-    assert failures.blocked("other") == ""
+    assert failures.backoff_message("u") == ""
+    assert failures.backoff_message("other") == ""
 
 
 def test_a_pod_is_tried_when_its_own_pause_ends_though_nodes_are_kept_from_it_for_longer() -> None:
@@ -293,12 +299,12 @@ def test_a_pod_is_tried_when_its_own_pause_ends_though_nodes_are_kept_from_it_fo
     clock = ManualClock()
     failures = BindFailures(clock)
     for _ in range(5):
-        failures.note("u", "n1", "no")
-    assert failures.opens_in_s("u") == 30
+        failures.record_failure("u", "n1", "no")
+    assert failures.retry_in_s("u") == 30
     clock.advance(30)
-    assert failures.opens_in_s("u") == 450
+    assert failures.retry_in_s("u") == 450
     clock.advance(450)
-    assert failures.opens_in_s("u") is None
+    assert failures.retry_in_s("u") is None
 
 
 def test_neither_pause_is_ever_longer_than_ten_minutes() -> None:
@@ -306,8 +312,8 @@ def test_neither_pause_is_ever_longer_than_ten_minutes() -> None:
     failures = BindFailures(ManualClock())
     nodes, own = [], []
     for _ in range(20):
-        nodes.append(failures.note("u", "n1", "no"))
-        own.append(failures.blocked_s("u"))
+        nodes.append(failures.record_failure("u", "n1", "no"))
+        own.append(failures.backoff_left_s("u"))
     assert nodes == [30, 60, 120, 240, 480, *[600] * 15]
     assert own == [0, 0, 0, 0, 30, 60, 120, 240, 480, *[600] * 11]
     assert [each.left_s for each in failures.exclusions("u")] == [600]
@@ -315,7 +321,7 @@ def test_neither_pause_is_ever_longer_than_ten_minutes() -> None:
 
 def test_a_pod_that_is_bound_is_forgotten() -> None:
     failures = BindFailures(ManualClock())
-    failures.note("u", "n1", "no")
+    failures.record_failure("u", "n1", "no")
     failures.forget("u")
     assert "u" not in failures.records
-    assert failures.excluded("u") == frozenset()
+    assert failures.excluded_nodes("u") == frozenset()

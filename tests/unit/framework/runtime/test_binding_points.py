@@ -17,9 +17,9 @@ from bayplan.framework.api.extension_points import (
     POST_BIND,
     PRE_BIND,
     RESERVE,
-    Point,
+    ExtensionPoint,
 )
-from bayplan.framework.api.plugin import Preflight, Wait
+from bayplan.framework.api.plugin import PermitWait, PreBindPreFlightResult
 from bayplan.framework.api.status import (
     SKIP,
     SUCCESS,
@@ -30,10 +30,10 @@ from bayplan.framework.api.status import (
     unresolvable,
     unschedulable,
 )
-from bayplan.framework.runtime.binding_points import LONGEST_WAIT_S, Committing
-from bayplan.framework.runtime.nominator import NominationLedger
-from bayplan.framework.runtime.plugin_call import Boundary
-from bayplan.framework.runtime.waiting_pods import WaitingPods
+from bayplan.framework.runtime.binding_points import MAX_PERMIT_WAIT_S, BindingPoints
+from bayplan.framework.runtime.nominator import Nominator
+from bayplan.framework.runtime.plugin_call import PluginCaller
+from bayplan.framework.runtime.waiting_pods import WaitingPodsMap
 from bayplan.snapshot import PodInfo
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import make_cycle, make_pod
@@ -80,8 +80,8 @@ class Says:
         return self._say("post_bind")
 
 
-def committing(point: Point, *plugins: Any) -> Committing:
-    return Committing({point: plugins}, Boundary(ManualClock(), PluginTimings()))
+def committing(point: ExtensionPoint, *plugins: Any) -> BindingPoints:
+    return BindingPoints({point: plugins}, PluginCaller(ManualClock(), PluginTimings()))
 
 
 def cycle() -> Cycle:
@@ -145,17 +145,17 @@ def test_unreserve_that_raises_does_not_keep_the_others_from_undoing() -> None:
 
 def test_waits_are_collected_and_bounded() -> None:
     log: list[str] = []
-    plugins = Says("A", log, Wait(30.0)), Says("B", log), Says("C", log, Wait(1e9))
+    plugins = Says("A", log, PermitWait(30.0)), Says("B", log), Says("C", log, PermitWait(1e9))
     outcome = committing(PERMIT, *plugins).permit(cycle(), "n")
     assert outcome.status == SUCCESS
-    assert outcome.waits == {"A": 30.0, "C": LONGEST_WAIT_S}
-    assert LONGEST_WAIT_S == 900
+    assert outcome.waits == {"A": 30.0, "C": MAX_PERMIT_WAIT_S}
+    assert MAX_PERMIT_WAIT_S == 900
 
 
 @pytest.mark.parametrize("answer", [unschedulable("no"), unresolvable("no"), pending("no")], ids=lambda s: s.code.label)
 def test_a_rejection_ends_permit_and_waits_with_it(answer: Status) -> None:
     log: list[str] = []
-    plugins = Says("A", log, Wait(30.0)), Says("B", log, answer), Says("C", log)
+    plugins = Says("A", log, PermitWait(30.0)), Says("B", log, answer), Says("C", log)
     outcome = committing(PERMIT, *plugins).permit(cycle(), "n")
     assert outcome.status == answer.by("B")
     assert outcome.waits == {}
@@ -181,7 +181,7 @@ def test_permit_that_breaks(answer: Any, words: str) -> None:
 
 # PreBind
 
-PARALLEL, ALONE = Preflight(allow_parallel=True), Preflight()
+PARALLEL, ALONE = PreBindPreFlightResult(allow_parallel=True), PreBindPreFlightResult()
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ def test_postbind_is_informed_and_may_not_fail() -> None:
 def test_a_pod_goes_on_when_everybody_allows() -> None:
     settled: list[Status] = []
     pod = make_pod()
-    waiting = WaitingPods().add(pod, {"A": 10.0, "B": 20.0}, now_s=100.0)
-    waiting.on_settled = settled.append
+    waiting = WaitingPodsMap().add(pod, {"A": 10.0, "B": 20.0}, now_s=100.0)
+    waiting.on_outcome = settled.append
     assert waiting.pending_plugins() == ["A", "B"]
     waiting.allow("A")
     assert (waiting.outcome, settled) == (None, [])
@@ -307,7 +307,7 @@ def test_a_pod_goes_on_when_everybody_allows() -> None:
 
 
 def test_the_first_outcome_wins() -> None:
-    waiting = WaitingPods().add(make_pod(), {"A": 10.0}, now_s=0.0)
+    waiting = WaitingPodsMap().add(make_pod(), {"A": 10.0}, now_s=0.0)
     waiting.reject("A", "no")
     waiting.allow("A")
     waiting.preempt("B", "preempted")
@@ -315,7 +315,7 @@ def test_the_first_outcome_wins() -> None:
 
 
 def test_being_preempted_is_an_error() -> None:
-    waiting = WaitingPods().add(make_pod(), {"A": 10.0}, now_s=0.0)
+    waiting = WaitingPodsMap().add(make_pod(), {"A": 10.0}, now_s=0.0)
     waiting.preempt("DefaultPreemption", "preempted by DefaultPreemption")
     assert waiting.outcome == error("preempted by DefaultPreemption").by("DefaultPreemption")
 
@@ -324,7 +324,7 @@ def test_being_preempted_is_an_error() -> None:
     ("wait_s", "text"), [(300.0, "5m0s"), (1.5, "1.5s"), (0.25, "250ms"), (900.0, "15m0s")], ids=str
 )
 def test_patience_ends_in_words(wait_s: float, text: str) -> None:
-    waiting = WaitingPods().add(make_pod(), {"A": wait_s, "Slow": 1e6}, now_s=50.0)
+    waiting = WaitingPodsMap().add(make_pod(), {"A": wait_s, "Slow": 1e6}, now_s=50.0)
     waiting.expire(50.0 + wait_s - 0.001)
     assert waiting.outcome is None
     waiting.expire(50.0 + wait_s)
@@ -332,7 +332,7 @@ def test_patience_ends_in_words(wait_s: float, text: str) -> None:
 
 
 def test_waiting_pods_by_uid() -> None:
-    waiting = WaitingPods()
+    waiting = WaitingPodsMap()
     assert waiting.next_deadline_s() is None
     one, two = make_pod("one"), make_pod("two")
     waiting.add(one, {"A": 10.0}, now_s=0.0)
@@ -352,7 +352,7 @@ def test_waiting_pods_by_uid() -> None:
 
 
 def test_a_pod_waits_for_one_node_at_a_time() -> None:
-    ledger = NominationLedger()
+    ledger = Nominator()
     one, two = PodInfo(make_pod("one")), PodInfo(make_pod("two"))
     ledger.nominate(one, "a")
     ledger.nominate(two, "a")
@@ -362,8 +362,8 @@ def test_a_pod_waits_for_one_node_at_a_time() -> None:
     assert sorted(ledger.nodes()) == ["a", "b"]
     assert ledger.node_of(one.uid) == "b"
     ledger.nominate(one, "")
-    ledger.withdraw(two.uid)
-    ledger.withdraw("nobody")
+    ledger.delete_nomination(two.uid)
+    ledger.delete_nomination("nobody")
     assert list(ledger.nodes()) == []
     assert ledger.node_of(one.uid) is None
     assert list(ledger.on_node("a")) == []

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.cycle import Cycle, StateKey
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.extension_points import FILTER, PRE_FILTER
-from bayplan.framework.api.plugin import NarrowTo, Rejection
+from bayplan.framework.api.plugin import PreFilterResult, Rejection
 from bayplan.framework.api.status import (
     SKIP,
     SUCCESS,
@@ -24,11 +24,11 @@ from bayplan.framework.api.status import (
     unresolvable,
     unschedulable,
 )
-from bayplan.framework.runtime.filtering import Filtering, PreFilterOutcome
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.filtering import FilterPoints, PreFilterSummary
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.objects.core import Pod
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
-from bayplan.snapshot import NodeColumns, NodeTable, NodeView, PodInfo, Snapshot
+from bayplan.snapshot import NodeColumns, NodeInfo, NodeTable, PodInfo, Snapshot
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import (
     FakeNominations,
@@ -59,7 +59,7 @@ class Early:
             raise self.says
         return self.says
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         self.asked.append(node.name)
         return self.with_status if node.name in self.refuses else None
 
@@ -93,11 +93,11 @@ def no(reason: str, *, resolvable: bool = True, code: Code | None = None) -> Rej
     return Rejection(np.zeros(0, dtype=np.bool_), reason, resolvable, code)
 
 
-def filtering(*plugins: Any, nominations: FakeNominations | None = None) -> Filtering:
-    return Filtering(
+def filtering(*plugins: Any, nominations: FakeNominations | None = None) -> FilterPoints:
+    return FilterPoints(
         [plugin for plugin in plugins if PRE_FILTER.extended_by(plugin)],
         [plugin for plugin in plugins if FILTER.extended_by(plugin)],
-        Boundary(ManualClock(), PluginTimings()),
+        PluginCaller(ManualClock(), PluginTimings()),
         nominations or FakeNominations(),
     )
 
@@ -108,10 +108,10 @@ def cluster() -> Snapshot:
 
 def run(*plugins: Any, pod: Pod | None = None, nominations: FakeNominations | None = None) -> Diagnosis:
     runner, cycle = filtering(*plugins, nominations=nominations), make_cycle(pod or make_pod(), cluster())
-    return runner.diagnose(cycle, runner.pre_filter(cycle))
+    return runner.run_filters(cycle, runner.pre_filter(cycle))
 
 
-def pre_filter(*plugins: Any) -> tuple[PreFilterOutcome, Cycle]:
+def pre_filter(*plugins: Any) -> tuple[PreFilterSummary, Cycle]:
     cycle = make_cycle(make_pod(), cluster())
     return filtering(*plugins).pre_filter(cycle), cycle
 
@@ -180,8 +180,8 @@ def test_a_rejection_by_prefilter_is_everybodys_status() -> None:
     assert diagnosis.rows_with(Code.UNSCHEDULABLE).tolist() == [True, True, True]
 
 
-def narrow(*names: str) -> NarrowTo:
-    return NarrowTo(frozenset(names))
+def narrow(*names: str) -> PreFilterResult:
+    return PreFilterResult(frozenset(names))
 
 
 def test_narrowed_nodes_alone_are_asked_about() -> None:
@@ -390,14 +390,14 @@ def test_nonsense_from_a_filter_is_an_error_on_every_node(answer: Callable[[int]
 def test_a_look_at_one_row_leaves_the_others_alone() -> None:
     asked = Early("Asked")
     runner, cycle = filtering(asked), make_cycle(make_pod(), cluster())
-    diagnosis = runner.diagnose(cycle, PreFilterOutcome(), only=np.array([1]))
+    diagnosis = runner.run_filters(cycle, PreFilterSummary(), only=np.array([1]))
     assert asked.asked == ["b"]
     assert [name for name, _ in diagnosis.by_node()] == ["b"]
 
 
 # nominated pods
 
-SLOTS: Key[list[int]] = Key("Slots", clone=list)
+SLOTS: StateKey[list[int]] = StateKey("Slots", clone=list)
 
 
 class Room:
@@ -412,15 +412,15 @@ class Room:
     def pre_filter(self, cycle: Cycle) -> None:
         cycle.put(SLOTS, [0])
 
-    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> None:
         assert info in node.pods
         cycle.get(SLOTS)[0] += 1
 
-    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> None:
         assert info not in node.pods
         cycle.get(SLOTS)[0] -= 1
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         assert cycle.get(SLOTS)[0] in (0, len(node.pods))
         self.judged.append(len(node.pods))
         return unschedulable("full") if len(node.pods) >= self.room else None
@@ -493,7 +493,7 @@ def test_where_that_breaks_each_is_judged_alone() -> None:
 
 def test_a_pod_that_needs_its_guests_does_not_fit() -> None:
     class WantsCompany(Room):
-        def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+        def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
             return None if node.pods else unschedulable("lonely")
 
     diagnosis = run(WantsCompany(9), nominations=guests(b=[make_pod("g")]))
@@ -517,7 +517,7 @@ def test_the_plugin_that_rejects_with_guests_is_the_rejector() -> None:
 
 def test_a_state_that_cannot_follow_is_an_error() -> None:
     class Breaks(Room):
-        def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Any:  # noqa: ARG002
+        def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Any:  # noqa: ARG002
             return error("lost count")
 
     diagnosis = run(Breaks(9), nominations=guests(b=[make_pod("g")]))
@@ -532,9 +532,9 @@ def test_trying_pods_on_a_fork() -> None:
     fork: NodeColumns = cycle.snapshot.nodes.fork([0])
     guest = PodInfo(make_pod("g"))
     assert runner.add_pod(trial, fork, guest) == SUCCESS
-    assert runner.judge(trial, fork) == unschedulable("full").by("Room")
+    assert runner.filter_fork(trial, fork) == unschedulable("full").by("Room")
     assert runner.remove_pod(trial, fork, guest) == SUCCESS
-    assert runner.judge(trial, fork) == SUCCESS
+    assert runner.filter_fork(trial, fork) == SUCCESS
     assert cycle.get(SLOTS) == [0]
 
 
@@ -547,20 +547,20 @@ def test_a_skipped_plugin_is_not_told_about_tried_pods() -> None:
     runner.pre_filter(cycle)
     fork = cycle.snapshot.nodes.fork([0])
     assert runner.add_pod(cycle, fork, PodInfo(make_pod("g"))) == SUCCESS
-    assert runner.judge(cycle, fork) == SUCCESS
+    assert runner.filter_fork(cycle, fork) == SUCCESS
 
 
 def test_judging_a_fork_counts_its_guests() -> None:
     runner = filtering(Room(1), nominations=guests(a=[make_pod("g")]))
     cycle = make_cycle(make_pod(), cluster())
     runner.pre_filter(cycle)
-    assert runner.judge(cycle, cycle.snapshot.nodes.fork([0])).message == "full"
-    assert runner.judge(cycle, cycle.snapshot.nodes.fork([1])) == SUCCESS
+    assert runner.filter_fork(cycle, cycle.snapshot.nodes.fork([0])).message == "full"
+    assert runner.filter_fork(cycle, cycle.snapshot.nodes.fork([1])) == SUCCESS
 
 
 def test_a_state_that_raises_is_an_error_too() -> None:
     class Raises(Room):
-        def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Any:  # noqa: ARG002
+        def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeInfo) -> Any:  # noqa: ARG002
             raise KeyError("count")
 
     status = run(Raises(9), nominations=guests(b=[make_pod("g")])).status(1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.api.events import Action, ClusterEvent, Resource
-from bayplan.framework.runtime.object_changes import events_between
+from bayplan.framework.api.events import ActionType, ClusterEvent, EventResource
+from bayplan.framework.runtime.object_changes import cluster_events_of_change
 from bayplan.objects.core import (
     ContainerStatus,
     Node,
@@ -22,10 +22,10 @@ from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
 from bayplan.objects.storage import CsiDriver, StorageClass
 from bayplan.objects.workloads import PodDisruptionBudget
 from support.builders.framework import (
-    changed,
     make_container,
     make_node,
     make_pod,
+    replace_fields,
     taint,
 )
 
@@ -41,11 +41,11 @@ def ready(status: str, message: str = "") -> Node:
 def resizing(actual: str) -> Pod:
     status = ContainerStatus(name="c", resources=ResourceRequirements(requests={"cpu": actual}))
     pod = make_pod(node="n", containers=(make_container("c", cpu="1"),))
-    return changed(pod, status={"container_statuses": (status,)})
+    return replace_fields(pod, status={"container_statuses": (status,)})
 
 
 def tainted(when: datetime | None) -> Node:
-    return changed(make_node(), spec={"taints": (Taint("gpu", effect="NoSchedule", time_added=when),)})
+    return replace_fields(make_node(), spec={"taints": (Taint("gpu", effect="NoSchedule", time_added=when),)})
 
 
 NODES = [
@@ -68,12 +68,15 @@ NODES = [
     pytest.param(node_with(cpu="1"), node_with(cpu="999m"), ["UpdateNodeAllocatable"], id="other-amount"),
     pytest.param(node_with(), node_with(capacity={"a.b/c": 1}), ["UpdateNodeAllocatable"], id="other-resource"),
     pytest.param(
-        node_with(), changed(node_with(), metadata={"annotations": {"a": "b"}}), ["UpdateNodeAnnotation"], id="note"
+        node_with(),
+        replace_fields(node_with(), metadata={"annotations": {"a": "b"}}),
+        ["UpdateNodeAnnotation"],
+        id="note",
     ),
     pytest.param(node_with(), node_with(features=["F"]), ["UpdateNodeDeclaredFeature"], id="feature"),
     pytest.param(
         ready("True"),
-        changed(ready("False"), metadata={"labels": {"a": "b"}}, spec={"taints": (taint("t"),)}),
+        replace_fields(ready("False"), metadata={"labels": {"a": "b"}}, spec={"taints": (taint("t"),)}),
         ["UpdateNodeLabel", "UpdateNodeTaint", "UpdateNodeCondition"],
         id="several-in-order",
     ),
@@ -93,13 +96,13 @@ PODS = [
     pytest.param(make_pod(tolerations=["t"]), make_pod(tolerations=["u"]), ["Update"], id="toleration-swapped"),
     pytest.param(
         make_pod(),
-        changed(make_pod(), status={"resource_claim_statuses": (ClaimStatus("c", "d"),)}),
+        replace_fields(make_pod(), status={"resource_claim_statuses": (ClaimStatus("c", "d"),)}),
         ["UpdatePodGeneratedResourceClaim"],
         id="claim-generated",
     ),
     pytest.param(
         make_pod(),
-        changed(make_pod(), status={"extended_resource_claim_status": PodExtendedResourceClaimStatus("c")}),
+        replace_fields(make_pod(), status={"extended_resource_claim_status": PodExtendedResourceClaimStatus("c")}),
         ["UpdatePodGeneratedResourceClaim"],
         id="claim-for-extended-resources",
     ),
@@ -114,21 +117,25 @@ PODS = [
 
 @pytest.mark.parametrize(("old", "new", "words"), NODES)
 def test_changes_of_nodes(old: Node | None, new: Node | None, words: list[str]) -> None:
-    assert [event.name for event in events_between(old, new)] == [f"Node{word}" for word in words]
+    assert [event.name for event in cluster_events_of_change(old, new)] == [f"Node{word}" for word in words]
 
 
 @pytest.mark.parametrize(("old", "new", "words"), PODS)
 def test_changes_of_pods(old: Pod | None, new: Pod, words: list[str]) -> None:
     assert [
-        event.name.removeprefix("UnschedulablePod").removeprefix("AssignedPod") for event in events_between(old, new)
+        event.name.removeprefix("UnschedulablePod").removeprefix("AssignedPod")
+        for event in cluster_events_of_change(old, new)
     ] == words
 
 
 def test_pods_are_told_apart_by_whether_they_have_a_node() -> None:
-    ((placed,), (waiting,)) = (events_between(None, make_pod(node="n")), events_between(None, make_pod()))
+    ((placed,), (waiting,)) = (
+        cluster_events_of_change(None, make_pod(node="n")),
+        cluster_events_of_change(None, make_pod()),
+    )
     assert (placed.name, waiting.name) == ("AssignedPodAdd", "UnschedulablePodAdd")
-    (bound,) = events_between(make_pod(), make_pod(node="n"))
-    assert bound.resource == Resource.ASSIGNED_POD
+    (bound,) = cluster_events_of_change(make_pod(), make_pod(node="n"))
+    assert bound.resource == EventResource.ASSIGNED_POD
 
 
 DRIVER = CsiDriver(metadata=ObjectMeta(name="d"))
@@ -145,9 +152,9 @@ DRIVER = CsiDriver(metadata=ObjectMeta(name="d"))
     ],
 )
 def test_changes_of_other_objects(old: KubeObject | None, new: KubeObject | None, names: list[str]) -> None:
-    assert [event.name for event in events_between(old, new)] == names
+    assert [event.name for event in cluster_events_of_change(old, new)] == names
 
 
 def test_an_event_may_have_a_name_of_its_own() -> None:
-    assert ClusterEvent(Resource.ANY, Action.ALL, "ForceActivate").name == "ForceActivate"
-    assert ClusterEvent("foos.v1.example.com", Action.UPDATE).name == "foos.v1.example.comUpdate"
+    assert ClusterEvent(EventResource.ANY, ActionType.ALL, "ForceActivate").name == "ForceActivate"
+    assert ClusterEvent("foos.v1.example.com", ActionType.UPDATE).name == "foos.v1.example.comUpdate"

@@ -18,7 +18,7 @@ from bayplan.framework.api.status import (
     Status,
     unschedulable,
 )
-from bayplan.framework.runtime.plugin_call import SLOW_CALL_S, Boundary, as_status
+from bayplan.framework.runtime.plugin_call import SLOW_CALL_S, PluginCaller, to_status
 from bayplan.telemetry.plugin_timings import PluginTimings
 
 
@@ -52,24 +52,24 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def boundary(clock: ManualClock) -> Boundary:
-    return Boundary(clock, PluginTimings())
+def boundary(clock: ManualClock) -> PluginCaller:
+    return PluginCaller(clock, PluginTimings())
 
 
-def test_calls_are_counted_and_timed(clock: ManualClock, boundary: Boundary) -> None:
+def test_calls_are_counted_and_timed(clock: ManualClock, boundary: PluginCaller) -> None:
     plugin = Slow(clock)
     assert boundary.call(plugin, FILTER, plugin.filter, 0.02) == "answer"
     assert boundary.call(plugin, FILTER, plugin.filter, 0.03) == "answer"
     stats = boundary.timings.of("Slow", "filter")
     assert (stats.calls, stats.slow, stats.failed) == (2, 0, 0)
     assert stats.seconds == pytest.approx(0.05)
-    assert stats.longest_s == pytest.approx(0.03)
+    assert stats.max_s == pytest.approx(0.03)
     assert [(plugin, point) for plugin, point, _ in boundary.timings.rows()] == [("Slow", "filter")]
     assert boundary.timings.of("Nobody", "filter").calls == 0
 
 
 def test_a_slow_call_is_counted_and_named(
-    clock: ManualClock, boundary: Boundary, caplog: pytest.LogCaptureFixture
+    clock: ManualClock, boundary: PluginCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin = Slow(clock)
     with caplog.at_level(logging.WARNING):
@@ -81,7 +81,7 @@ def test_a_slow_call_is_counted_and_named(
 
 
 def test_a_plugin_that_raises_is_named_with_point_and_place(
-    clock: ManualClock, boundary: Boundary, caplog: pytest.LogCaptureFixture
+    clock: ManualClock, boundary: PluginCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin = Slow(clock)
     with pytest.raises(PluginFault) as caught:
@@ -96,7 +96,7 @@ def test_a_plugin_that_raises_is_named_with_point_and_place(
     assert caplog.records[0].exc_info is not None
 
 
-def test_awaited_calls_are_the_same(clock: ManualClock, boundary: Boundary) -> None:
+def test_awaited_calls_are_the_same(clock: ManualClock, boundary: PluginCaller) -> None:
     plugin = Slow(clock)
     assert asyncio.run(boundary.await_call(plugin, BIND, plugin.bind, 3.0)) == "bound"
     with pytest.raises(PluginFault, match=r'plugin "Slow" at bind: ConnectionError: refused \(test_plugin_call'):
@@ -116,12 +116,12 @@ def test_awaited_calls_are_the_same(clock: ManualClock, boundary: Boundary) -> N
         (("rows", None), "Success"),
     ],
 )
-def test_times_are_filed_under_the_answer(boundary: Boundary, answer: object, label: str) -> None:
+def test_times_are_filed_under_the_answer(boundary: PluginCaller, answer: object, label: str) -> None:
     boundary.call(Slow(ManualClock()), FILTER, lambda: answer)
     assert [status for _, _, status, _ in boundary.timings.spreads()] == [label]
 
 
-def test_times_of_what_raised_are_filed_as_errors(clock: ManualClock, boundary: Boundary) -> None:
+def test_times_of_what_raised_are_filed_as_errors(clock: ManualClock, boundary: PluginCaller) -> None:
     plugin = Slow(clock)
     with pytest.raises(PluginFault):
         boundary.call(plugin, FILTER, plugin.breaks, 0.01)
@@ -131,7 +131,7 @@ def test_times_of_what_raised_are_filed_as_errors(clock: ManualClock, boundary: 
     assert found == [("filter", "Error", 1), ("bind", "Error", 1)]
 
 
-def test_a_fault_of_a_fault_keeps_its_words(boundary: Boundary) -> None:
+def test_a_fault_of_a_fault_keeps_its_words(boundary: PluginCaller) -> None:
     plugin = Slow(ManualClock())
     inner = PluginFault("Slow", "filter", "said so itself")
 
@@ -143,7 +143,7 @@ def test_a_fault_of_a_fault_keeps_its_words(boundary: Boundary) -> None:
     assert caught.value is inner
 
 
-def test_what_ends_the_process_is_not_caught(boundary: Boundary) -> None:
+def test_what_ends_the_process_is_not_caught(boundary: PluginCaller) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -152,15 +152,15 @@ def test_what_ends_the_process_is_not_caught(boundary: Boundary) -> None:
 
 
 def test_none_is_success() -> None:
-    assert as_status(None, "P", FILTER) is SUCCESS
+    assert to_status(None, "P", FILTER) is SUCCESS
 
 
 def test_answers_are_signed() -> None:
-    assert as_status(unschedulable("x"), "P", FILTER) == unschedulable("x").by("P")
-    assert as_status(SUCCESS, "P", FILTER).plugin == ""
+    assert to_status(unschedulable("x"), "P", FILTER) == unschedulable("x").by("P")
+    assert to_status(SUCCESS, "P", FILTER).plugin == ""
 
 
 @pytest.mark.parametrize("answer", [True, "ok", 0], ids=repr)
 def test_other_answers_are_nonsense(answer: Any) -> None:
     with pytest.raises(PluginFault, match="which is no Status"):
-        as_status(answer, "P", FILTER)
+        to_status(answer, "P", FILTER)

@@ -13,8 +13,18 @@ import pytest
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
 from bayplan.errors import ConfigError, PluginError
-from bayplan.framework import SKIP, Code, NarrowTo, PostFilterAnswer, Registry, Rejection, Status, Wait, unschedulable
-from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.framework import (
+    SKIP,
+    Code,
+    PermitWait,
+    PostFilterResult,
+    PreFilterResult,
+    Registry,
+    Rejection,
+    Status,
+    unschedulable,
+)
+from bayplan.scheduler.engine import PodEngine, ScheduleResult
 from support.builders.framework import make_node, make_pod
 
 CONFIG = """
@@ -29,7 +39,7 @@ def plugin(**methods: Any) -> type[Any]:
     return type("Odd", (), {"name": "Odd", **methods})
 
 
-def place(odd: type[Any], *, cpu: str = "1") -> tuple[Placed, PodEngine]:
+def place(odd: type[Any], *, cpu: str = "1") -> tuple[ScheduleResult, PodEngine]:
     registry = known_plugins().with_plugins(odd)
     cache = filled_cache([make_node(name, cpu="4") for name in "ab"])
     engine = PodEngine(configured(CONFIG, registry), registry, cache, clock=ManualClock(), chance=random.Random(0))
@@ -63,8 +73,8 @@ def choke(*_: Any) -> Any:
 
 NONSENSE = [
     pytest.param("pre_filter", returning(lambda: 5), id="pre-filter-number"),
-    pytest.param("pre_filter", returning(lambda: NarrowTo("a")), id="pre-filter-narrows-to-a-text"),  # type: ignore[arg-type]
-    pytest.param("pre_filter", returning(lambda: NarrowTo(5)), id="pre-filter-narrows-to-a-number"),  # type: ignore[arg-type]
+    pytest.param("pre_filter", returning(lambda: PreFilterResult("a")), id="pre-filter-narrows-to-a-text"),  # type: ignore[arg-type]
+    pytest.param("pre_filter", returning(lambda: PreFilterResult(5)), id="pre-filter-narrows-to-a-number"),  # type: ignore[arg-type]
     pytest.param("pre_filter", leave, id="pre-filter-leaves"),
     pytest.param("pre_filter", give_up, id="pre-filter-cancelled"),
     pytest.param("pre_filter", choke, id="pre-filter-speechless"),
@@ -96,9 +106,9 @@ NONSENSE = [
     pytest.param("score", returning(lambda: 101), id="score-above"),
     pytest.param("score_nodes", returning(lambda: np.array([np.nan, 1.0])), id="scores-nan"),
     pytest.param("score_nodes", returning(lambda: np.array([1])), id="scores-length"),
-    pytest.param("permit", returning(lambda: Wait("x")), id="permit-waits-for-a-text"),  # type: ignore[arg-type]
-    pytest.param("permit", returning(lambda: Wait(float("nan"))), id="permit-waits-for-nan"),
-    pytest.param("permit", returning(lambda: Wait(-1)), id="permit-waits-backwards"),
+    pytest.param("permit", returning(lambda: PermitWait("x")), id="permit-waits-for-a-text"),  # type: ignore[arg-type]
+    pytest.param("permit", returning(lambda: PermitWait(float("nan"))), id="permit-waits-for-nan"),
+    pytest.param("permit", returning(lambda: PermitWait(-1)), id="permit-waits-backwards"),
     pytest.param("permit", leave, id="permit-leaves"),
     pytest.param("permit", give_up, id="permit-cancelled"),
     pytest.param("permit", choke, id="permit-speechless"),
@@ -118,9 +128,11 @@ def test_nonsense_is_named_and_costs_one_attempt(method: str, body: Any) -> None
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(returning(lambda: PostFilterAnswer(5)), id="status"),  # type: ignore[arg-type]
-        pytest.param(returning(lambda: PostFilterAnswer(Status(Code.UNSCHEDULABLE), victims=("a",))), id="victims"),  # type: ignore[arg-type]
-        pytest.param(returning(lambda: PostFilterAnswer(Status(Code.UNSCHEDULABLE), nominate=5)), id="nominate"),  # type: ignore[arg-type]
+        pytest.param(returning(lambda: PostFilterResult(5)), id="status"),  # type: ignore[arg-type]
+        pytest.param(returning(lambda: PostFilterResult(Status(Code.UNSCHEDULABLE), victims=("a",))), id="victims"),  # type: ignore[arg-type]
+        pytest.param(
+            returning(lambda: PostFilterResult(Status(Code.UNSCHEDULABLE), nominated_node_name=5)), id="nominate"
+        ),  # type: ignore[arg-type]
         pytest.param(returning(lambda: 7), id="number"),
     ],
 )

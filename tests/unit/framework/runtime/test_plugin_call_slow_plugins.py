@@ -14,7 +14,7 @@ import pytest
 
 from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
-from bayplan.framework import Cycle, NodeTable, Rejection, row_alone
+from bayplan.framework import Cycle, NodeTable, Rejection, row_local
 from bayplan.framework.api.status import Code
 from bayplan.framework.runtime.plugin_discovery import with_plugins_from
 from bayplan.scheduler.engine import PodEngine
@@ -44,7 +44,7 @@ def scores(self: Any, cycle: Cycle, nodes: NodeTable) -> Any:  # noqa: ARG001
 QUICK: dict[str, Any] = {
     "name": "Watched",
     "signature": lambda _self, _pod: 1,
-    "depends_on": row_alone,
+    "depends_on": row_local,
     "filter_nodes": filters,
     "score_nodes": scores,
 }

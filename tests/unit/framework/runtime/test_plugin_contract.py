@@ -11,10 +11,10 @@ import pytest
 
 from bayplan.app import known_plugins
 from bayplan.errors import PluginError
-from bayplan.framework import row_alone
+from bayplan.framework import row_local
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
 from bayplan.framework.runtime import plugin_contract
-from bayplan.framework.runtime.plugin_contract import SHAPES, check
+from bayplan.framework.runtime.plugin_contract import METHOD_SIGNATURES, check_plugin
 from bayplan.framework.runtime.plugin_discovery import with_plugins_from
 from bayplan.framework.runtime.registry import Registry
 
@@ -45,7 +45,7 @@ MISSPELT = [
     pytest.param(made(looks_at_pod=False), "looks_at_pod; is looks_at_pods meant?", id="another-letter"),
     pytest.param(made(compare_candidates=True), "compare_candidates; is compares_candidates meant?", id="compares"),
     pytest.param(made(cure_by=()), "has an attribute cure_by; is cured_by meant?", id="cures"),
-    pytest.param(made(depend_on=row_alone), "has a method depend_on; is depends_on meant?", id="depends"),
+    pytest.param(made(depend_on=row_local), "has a method depend_on; is depends_on meant?", id="depends"),
     pytest.param(made(signatur=anything), "has a method signatur; is signature meant?", id="signature"),
     pytest.param(made(filter=None, flter=one_node), "has filter = None; it takes a method", id="none"),
     pytest.param(type("Made", (), {"name": "Mine", "flter": one_node}), "flter; is filter meant", id="nothing-else"),
@@ -140,7 +140,7 @@ def test_what_cannot_work_is_refused_with_what_was_meant(plugin: type[Any], word
         pytest.param(made(score=staticmethod(lambda _cycle, _node: 1)), id="static"),
         pytest.param(made(score=classmethod(one_node)), id="class-method"),
         pytest.param(made(signature=str), id="a-class-as-a-function"),
-        pytest.param(made(depends_on=row_alone, looks_at_pods=False), id="what-it-says-of-itself"),
+        pytest.param(made(depends_on=row_local, looks_at_pods=False), id="what-it-says-of-itself"),
         pytest.param(made(factory=classmethod(lambda cls, _args, _handle: cls())), id="factory"),
         pytest.param(made(factory=staticmethod(lambda _args, _handle: None)), id="static-factory"),
     ],
@@ -150,16 +150,16 @@ def test_what_works_is_let_in(plugin: type[Any]) -> None:
 
 
 def test_every_method_of_a_point_has_a_shape() -> None:
-    assert {method for point in ATTEMPT_ORDER for method in point.methods} <= set(SHAPES)
-    assert {name for name, shape in SHAPES.items() if shape.awaited} == {"pre_bind", "bind", "post_bind"}
+    assert {method for point in ATTEMPT_ORDER for method in point.methods} <= set(METHOD_SIGNATURES)
+    assert {name for name, shape in METHOD_SIGNATURES.items() if shape.awaited} == {"pre_bind", "bind", "post_bind"}
 
 
 def test_what_is_shipped_is_in_order() -> None:
     shipped = {entry.plugin for entry in known_plugins()}
-    plugin_contract._passed.clear()
+    plugin_contract._checked_classes.clear()
     for plugin in shipped:
-        check(plugin)
-    assert set(plugin_contract._passed) == shipped != set()
+        check_plugin(plugin)
+    assert set(plugin_contract._checked_classes) == shipped != set()
 
 
 def test_a_file_whose_only_method_is_misspelt_says_so(tmp_path: Path) -> None:

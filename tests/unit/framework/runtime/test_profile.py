@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from bayplan.config.model import PluginRef, Plugins, PluginSet
-from bayplan.config.model import Profile as ProfileConfig
+from bayplan.config.model import ProfileConfig as ProfileConfig
 from bayplan.errors import BayplanError, ConfigError
-from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.extension_points import (
     BIND,
     FILTER,
@@ -148,7 +148,7 @@ def test_multipoint_reaches_every_point_that_a_plugin_extends() -> None:
     assert names(profile, SCORE) == ["A", "B"]
     assert names(profile, QUEUE_SORT) == ["Sort"]
     assert names(profile, BIND) == ["Binder"]
-    assert profile.described() == {
+    assert profile.describe() == {
         "queueSort": ["Sort"],
         "preFilter": ["A"],
         "filter": ["A", "B"],
@@ -290,13 +290,13 @@ def test_a_plugin_that_nobody_names_is_not_built() -> None:
 
 
 def test_what_wakes_pods_is_completed_when_the_profile_is_built() -> None:
-    waiting = plugin("Waiting", "filter", cured_by=(Cure(Resource.NODE, Action.ADD),))
+    waiting = plugin("Waiting", "filter", cured_by=(ClusterEventWithHint(EventResource.NODE, ActionType.ADD),))
     profile = build(config("Sort Binder Waiting"), REGISTRY.with_plugins(waiting))
-    assert profile.cures["Waiting"] == (
-        Cure(Resource.NODE, Action.ADD),
-        Cure(Resource.NODE, Action.UPDATE_NODE_TAINT),
+    assert profile.registered_events["Waiting"] == (
+        ClusterEventWithHint(EventResource.NODE, ActionType.ADD),
+        ClusterEventWithHint(EventResource.NODE, ActionType.UPDATE_NODE_TAINT),
     )
-    assert profile.cures["Sort"] == ()
+    assert profile.registered_events["Sort"] == ()
     wrong = plugin("Wrong", "filter", cured_by=("Node",))
     with pytest.raises(ConfigError, match='plugin "Wrong": cured_by holds'):
         build(config("Sort Binder Wrong"), REGISTRY.with_plugins(wrong))

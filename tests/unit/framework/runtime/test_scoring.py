@@ -18,9 +18,9 @@ from bayplan.framework.api.status import (
     error,
     unschedulable,
 )
-from bayplan.framework.runtime.plugin_call import Boundary
-from bayplan.framework.runtime.scoring import Scores, Scoring, default_normalize
-from bayplan.snapshot import IntVector, NodeTable, NodeView
+from bayplan.framework.runtime.plugin_call import PluginCaller
+from bayplan.framework.runtime.scoring import ScorePoints, TotalScores, default_normalize
+from bayplan.snapshot import IntVector, NodeInfo, NodeTable
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import (
     make_cycle,
@@ -52,7 +52,7 @@ class One:
         self.name = name
         self.answers = answers
 
-    def score(self, cycle: Cycle, node: NodeView) -> Any:  # noqa: ARG002
+    def score(self, cycle: Cycle, node: NodeInfo) -> Any:  # noqa: ARG002
         return self.answers.get(node.name, 0)
 
 
@@ -78,16 +78,16 @@ class Prepares(Whole):
         return self.says
 
 
-def scoring(*plugins: Any, weights: Mapping[str, int] | None = None) -> Scoring:
-    return Scoring(
+def scoring(*plugins: Any, weights: Mapping[str, int] | None = None) -> ScorePoints:
+    return ScorePoints(
         [plugin for plugin in plugins if PRE_SCORE.extended_by(plugin)],
         [plugin for plugin in plugins if SCORE.extended_by(plugin)],
         {plugin.name: 1 for plugin in plugins} | dict(weights or {}),
-        Boundary(ManualClock(), PluginTimings()),
+        PluginCaller(ManualClock(), PluginTimings()),
     )
 
 
-def run(*plugins: Any, weights: Mapping[str, int] | None = None) -> Scores:
+def run(*plugins: Any, weights: Mapping[str, int] | None = None) -> TotalScores:
     snapshot = make_snapshot([make_node(name) for name in NODES])
     return scoring(*plugins, weights=weights).score(make_cycle(make_pod(), snapshot), snapshot.table)
 
@@ -101,7 +101,7 @@ def test_the_total_is_the_weighted_sum() -> None:
 
 def test_without_any_score_plugin_every_node_gets_one() -> None:
     assert run().total.tolist() == [1, 1, 1]
-    assert not scoring().scores_anything
+    assert not scoring().has_score_plugins
 
 
 def test_normalised_scores_are_what_counts() -> None:
@@ -207,8 +207,8 @@ def test_a_plugin_that_fails_is_named(plugin: Any, words: str) -> None:
 
 
 def test_who_has_to_be_asked_node_by_node() -> None:
-    assert scoring(Whole("W", [1]), One("O")).one_node_plugins == ("O",)
-    assert scoring(Whole("W", [1])).one_node_plugins == ()
+    assert scoring(Whole("W", [1]), One("O")).per_node_plugins == ("O",)
+    assert scoring(Whole("W", [1])).per_node_plugins == ()
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from bayplan.objects.kai.bind_request import (
     BindRequestSpec,
     BindRequestStatus,
     annotation_key,
+    annotations_for_plugin,
     label_value,
     manifest,
     new_request,
-    plugin_annotations,
 )
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.objects.kinds import convert
@@ -76,8 +76,8 @@ def test_the_name_of_a_node_fits_a_label_whatever_its_length(name: str) -> None:
 )
 def test_when_a_request_is_given_up(limit: int | None, status: BindRequestStatus, given_up: bool) -> None:
     request = replace(new_request(POD, "n1", annotations={}, backoff_limit=limit), status=status)
-    assert request.is_given_up is given_up
-    assert request.is_live is not given_up
+    assert request.has_failed is given_up
+    assert request.is_active is not given_up
 
 
 def test_whose_a_request_is_follows_from_the_owner_where_the_server_has_pruned_the_uid() -> None:
@@ -94,12 +94,12 @@ def test_one_made_by_hand_is_for_whoever_has_the_name() -> None:
     request = convert({"metadata": {"name": "x", "namespace": "default"}, "spec": {"podName": "web"}}, BindRequest)
     assert request.pod_uid == ""
     assert request.is_for(POD)
-    assert not request.is_ours
+    assert not request.is_handled_by_bayplan
 
 
 def test_a_plugin_finds_its_own_annotations_by_bare_keys() -> None:
     handed = {annotation_key("one", "a"): "1", annotation_key("other", "b"): "2", "example.com/c": "3"}
     request = new_request(POD, "n1", annotations=handed, backoff_limit=3)
     assert annotation_key("one", "a") == "one.kai.scheduler/a"
-    assert plugin_annotations(request, "one") == {"a": "1"}
-    assert plugin_annotations(request, "none") == {}
+    assert annotations_for_plugin(request, "one") == {"a": "1"}
+    assert annotations_for_plugin(request, "none") == {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bayplan.objects.kinds import KINDS
-from bayplan.objects.volcano.definitions import missing_definitions, volcano_definitions
+from bayplan.objects.volcano.definitions import definitions_to_install, volcano_definitions
 
 CLIENT_SIDE_APPLY_LIMIT = 262_144
 """`kubectl apply` keeps a copy of what it applied in an annotation, which may not be longer."""
@@ -75,11 +75,11 @@ def test_every_kind_of_volcano_that_we_read_is_defined() -> None:
 def test_what_is_installed_with_the_same_version_is_not_missing() -> None:
     theirs = copy.deepcopy(definition("queues.scheduling.volcano.sh"))
     theirs["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": {"type": "object"}}
-    missing = {each["metadata"]["name"] for each in missing_definitions([theirs])}
+    missing = {each["metadata"]["name"] for each in definitions_to_install([theirs])}
     assert missing == {each["metadata"]["name"] for each in volcano_definitions()} - {"queues.scheduling.volcano.sh"}
 
 
 def test_one_with_another_version_only_is_missing() -> None:
     theirs = copy.deepcopy(definition("queues.scheduling.volcano.sh"))
     theirs["spec"]["versions"][0]["name"] = "v1alpha1"
-    assert definition("queues.scheduling.volcano.sh") in list(missing_definitions([theirs]))
+    assert definition("queues.scheduling.volcano.sh") in list(definitions_to_install([theirs]))

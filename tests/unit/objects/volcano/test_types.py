@@ -10,8 +10,8 @@ import pytest
 
 from bayplan.errors import ObjectError
 from bayplan.objects import workloads
-from bayplan.objects.defaults import admitted
-from bayplan.objects.field_checks import problems
+from bayplan.objects.defaults import with_all_defaults
+from bayplan.objects.field_checks import object_errors
 from bayplan.objects.kinds import convert, find_kind
 from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
@@ -132,7 +132,7 @@ def test_an_old_version_is_told_the_new_one() -> None:
 
 
 def stored(item: KubeObject) -> Any:
-    (found,) = admitted([item])
+    (found,) = with_all_defaults([item])
     return found
 
 
@@ -167,5 +167,5 @@ def test_what_is_given_stays() -> None:
     ],
 )
 def test_what_the_crds_refuse(struct: type[KubeObject], spec: dict[str, Any], words: str) -> None:
-    (problem,) = problems(convert({"metadata": {"name": "x"}, "spec": spec}, struct))
+    (problem,) = object_errors(convert({"metadata": {"name": "x"}, "spec": spec}, struct))
     assert words in problem

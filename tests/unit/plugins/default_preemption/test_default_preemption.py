@@ -11,7 +11,7 @@ import pytest
 
 from bayplan.errors import ConfigError
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.plugin import PostFilterAnswer, PostFilterPlugin, PreEnqueuePlugin
+from bayplan.framework.api.plugin import PostFilterPlugin, PostFilterResult, PreEnqueuePlugin
 from bayplan.framework.api.preemption_extender import NamedVictims
 from bayplan.framework.api.status import (
     SUCCESS,
@@ -23,29 +23,29 @@ from bayplan.framework.api.status import (
 )
 from bayplan.framework.preemption.dry_run import ClearNomination, EvictVictim
 from bayplan.framework.preemption.victims import Victims
-from bayplan.framework.runtime.filtering import Filtering
-from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.filtering import FilterPoints
+from bayplan.framework.runtime.plugin_call import PluginCaller
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import Condition
 from bayplan.plugins.default_preemption.args import DefaultPreemptionArgs
 from bayplan.plugins.default_preemption.plugin import DefaultPreemption
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
-from bayplan.snapshot import NodeView, PodInfo
+from bayplan.snapshot import NodeInfo, PodInfo
 from bayplan.telemetry.plugin_timings import PluginTimings
 from support.builders.framework import (
     FakeHandle,
-    hints,
+    evaluate_hints,
     make_cycle,
     make_plugin,
     make_pod,
     make_snapshot,
 )
 from support.builders.preemption import (
-    app,
+    app_selector,
     budget,
+    high_priority_pod,
     node,
-    vip,
-    weak,
+    running_pod,
 )
 
 LEFT = Condition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
@@ -66,17 +66,17 @@ class World:
     rejected: Status | None = None  # by PreFilter, as a whole
     seed: int = 0
 
-    def preempt(self, pod: Pod) -> PostFilterAnswer:
+    def preempt(self, pod: Pod) -> PostFilterResult:
         snapshot = make_snapshot(self.nodes, self.pods, self.objects)
         handle = FakeHandle(snapshot.catalog)
-        handle.chance = random.Random(self.seed)
-        handle.nominations.waiting = {name: [PodInfo(pod) for pod in pods] for name, pods in self.nominated.items()}
-        handle.nominations.leaving = {name: {pod.uid: object()} for name, pod in self.leaving.items()}
+        handle.random = random.Random(self.seed)
+        handle.nominator.waiting = {name: [PodInfo(pod) for pod in pods] for name, pods in self.nominated.items()}
+        handle.nominator.leaving = {name: {pod.uid: object()} for name, pod in self.leaving.items()}
         plugins = [make_plugin(NodeResourcesFit, handle=handle), *self.extra]
-        boundary = Boundary(handle.clock, PluginTimings())
-        handle.filters = Filtering(plugins[:1], plugins, boundary, handle.nominations)
+        boundary = PluginCaller(handle.clock, PluginTimings())
+        handle.filter_runner = FilterPoints(plugins[:1], plugins, boundary, handle.nominator)
         cycle = make_cycle(pod, snapshot)
-        diagnosis = handle.filters.diagnose(cycle, handle.filters.pre_filter(cycle))
+        diagnosis = handle.filter_runner.run_filters(cycle, handle.filter_runner.pre_filter(cycle))
         if self.rejected is not None:
             diagnosis = Diagnosis(snapshot.nodes.names)
             diagnosis.absent = self.rejected
@@ -85,10 +85,10 @@ class World:
         return plugin.post_filter(cycle, diagnosis)
 
 
-def told(answer: PostFilterAnswer) -> tuple[str, str, str | None]:
+def told(answer: PostFilterResult) -> tuple[str, str, str | None]:
     assert not answer.victims
     assert not answer.writes
-    return answer.status.code.label, answer.status.message, answer.nominate
+    return answer.status.code.label, answer.status.message, answer.nominated_node_name
 
 
 def test_it_extends_its_points() -> None:
@@ -106,21 +106,21 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def leaving(**more: Any) -> Pod:
-    return weak("leaving", told=LEFT, terminating=True, **more)
+    return running_pod("leaving", told=LEFT, terminating=True, **more)
 
 
 @pytest.mark.parametrize(
     ("pod", "pods", "message"),
     [
         pytest.param(
-            vip(preemption_policy="Never"),
-            [weak("x", cpu="4")],
+            high_priority_pod(preemption_policy="Never"),
+            [running_pod("x", cpu="4")],
             "preemption: not eligible due to preemptionPolicy=Never.",
             id="never",
         ),
         pytest.param(
-            vip(nominated="a"),
-            [leaving(cpu="3"), weak("x")],
+            high_priority_pod(nominated="a"),
+            [leaving(cpu="3"), running_pod("x")],
             "preemption: not eligible due to a terminating pod on the nominated node.",
             id="a victim is still leaving",
         ),
@@ -133,16 +133,16 @@ def test_who_may_not_preempt(pod: Pod, pods: list[Pod], message: str) -> None:
 @pytest.mark.parametrize(
     ("pod", "nominated"),
     [
-        pytest.param(vip(nominated="a"), {}, id="the watch has shown the nomination"),
-        pytest.param(vip(), {"a": [vip()]}, id="the watch has not shown the nomination"),
+        pytest.param(high_priority_pod(nominated="a"), {}, id="the watch has shown the nomination"),
+        pytest.param(high_priority_pod(), {"a": [high_priority_pod()]}, id="the watch has not shown the nomination"),
     ],
 )
 def test_a_pod_whose_victim_is_being_deleted_may_not_preempt_before_the_watch_shows_it(
     pod: Pod, nominated: Mapping[str, Sequence[Pod]]
 ) -> None:
-    victim = weak("x", cpu="3")
+    victim = running_pod("x", cpu="3")
     others = [node("b"), node("c")]
-    pods = [victim, weak("y", node="b", cpu="3"), weak("z", node="c", cpu="3")]
+    pods = [victim, running_pod("y", node="b", cpu="3"), running_pod("z", node="c", cpu="3")]
     world = World([node(), *others], pods, nominated=nominated, leaving={"a": victim})
     message = "preemption: not eligible due to a terminating pod on the nominated node."
     assert told(world.preempt(pod)) == ("Unschedulable", message, None)
@@ -151,94 +151,118 @@ def test_a_pod_whose_victim_is_being_deleted_may_not_preempt_before_the_watch_sh
 @pytest.mark.parametrize(
     ("pod", "pods"),
     [
-        pytest.param(vip(), [leaving(cpu="3"), weak("x")], id="not nominated"),
-        pytest.param(vip(preemption_policy="PreemptLowerPriority"), [weak("x", cpu="3")], id="policy says so"),
-        pytest.param(vip(nominated="a"), [weak("x", cpu="3", terminating=True)], id="leaving for another reason"),
-        pytest.param(vip(nominated="a"), [weak("x", cpu="3", told=LEFT)], id="told to leave, but not yet leaving"),
+        pytest.param(high_priority_pod(), [leaving(cpu="3"), running_pod("x")], id="not nominated"),
         pytest.param(
-            vip(nominated="a"), [leaving(priority=100, cpu="1"), weak("x", cpu="3")], id="the leaving one is as strong"
+            high_priority_pod(preemption_policy="PreemptLowerPriority"),
+            [running_pod("x", cpu="3")],
+            id="policy says so",
         ),
-        pytest.param(vip(nominated="gone"), [leaving(cpu="3"), weak("x")], id="nominated to a node that is gone"),
-        pytest.param(vip(nominated="b"), [leaving(cpu="3"), weak("x")], id="leaving from another node"),
+        pytest.param(
+            high_priority_pod(nominated="a"),
+            [running_pod("x", cpu="3", terminating=True)],
+            id="leaving for another reason",
+        ),
+        pytest.param(
+            high_priority_pod(nominated="a"),
+            [running_pod("x", cpu="3", told=LEFT)],
+            id="told to leave, but not yet leaving",
+        ),
+        pytest.param(
+            high_priority_pod(nominated="a"),
+            [leaving(priority=100, cpu="1"), running_pod("x", cpu="3")],
+            id="the leaving one is as strong",
+        ),
+        pytest.param(
+            high_priority_pod(nominated="gone"),
+            [leaving(cpu="3"), running_pod("x")],
+            id="nominated to a node that is gone",
+        ),
+        pytest.param(
+            high_priority_pod(nominated="b"), [leaving(cpu="3"), running_pod("x")], id="leaving from another node"
+        ),
     ],
 )
 def test_who_may_preempt(pod: Pod, pods: list[Pod]) -> None:
     answer = World([node(), node("b", cpu="1")], pods).preempt(pod)
-    assert (answer.status, answer.nominate) == (SUCCESS, "a")
+    assert (answer.status, answer.nominated_node_name) == (SUCCESS, "a")
 
 
 def test_a_nomination_that_came_to_nothing_holds_nobody_back() -> None:
-    pods = [leaving(node="small", cpu="1"), weak("x", cpu="3")]
-    answer = World([node("small", cpu="1"), node()], pods).preempt(vip(nominated="small"))
-    assert (answer.status, answer.nominate) == (SUCCESS, "a")
+    pods = [leaving(node="small", cpu="1"), running_pod("x", cpu="3")]
+    answer = World([node("small", cpu="1"), node()], pods).preempt(high_priority_pod(nominated="small"))
+    assert (answer.status, answer.nominated_node_name) == (SUCCESS, "a")
 
 
 # what is answered
 
 
 def test_a_node_is_nominated_and_its_victims_evicted() -> None:
-    pods = [weak("x", priority=1, started=1, cpu="2"), weak("y", priority=2, cpu="2"), weak("z", node="b", priority=9)]
-    answer = World([node(), node("b", cpu="1")], pods).preempt(pod := vip("4"))
-    assert (answer.status, answer.nominate) == (SUCCESS, "a")
+    pods = [
+        running_pod("x", priority=1, started=1, cpu="2"),
+        running_pod("y", priority=2, cpu="2"),
+        running_pod("z", node="b", priority=9),
+    ]
+    answer = World([node(), node("b", cpu="1")], pods).preempt(pod := high_priority_pod("4"))
+    assert (answer.status, answer.nominated_node_name) == (SUCCESS, "a")
     assert [victim.name for victim in answer.victims] == ["y", "x"]
     assert answer.writes == (
         EvictVictim(pods[1], "a", pod, "DefaultPreemption"),
-        EvictVictim(pods[0], "a", pod, "DefaultPreemption", last=True),
+        EvictVictim(pods[0], "a", pod, "DefaultPreemption", is_last=True),
     )
 
 
 def test_weaker_pods_nominated_to_the_node_lose_it_first() -> None:
     nominated = make_pod("n", priority=5, nominated="a"), make_pod("m", priority=500, nominated="a")
-    victim = weak("x", cpu="3")
-    answer = World([node()], [victim], nominated={"a": nominated}).preempt(pod := vip())
+    victim = running_pod("x", cpu="3")
+    answer = World([node()], [victim], nominated={"a": nominated}).preempt(pod := high_priority_pod())
     assert answer.writes == (
         ClearNomination(nominated[0]),
-        EvictVictim(victim, "a", pod, "DefaultPreemption", last=True),
+        EvictVictim(victim, "a", pod, "DefaultPreemption", is_last=True),
     )
 
 
 def test_victims_that_are_all_leaving_need_nothing_more() -> None:
     nominated = [make_pod("n", priority=5, nominated="a")]
-    gone = weak("x", cpu="3", terminating=True)
-    answer = World([node()], [gone], nominated={"a": nominated}).preempt(vip())
-    assert (answer.status, answer.nominate, answer.victims, answer.writes) == (SUCCESS, "a", (gone,), ())
+    gone = running_pod("x", cpu="3", terminating=True)
+    answer = World([node()], [gone], nominated={"a": nominated}).preempt(high_priority_pod())
+    assert (answer.status, answer.nominated_node_name, answer.victims, answer.writes) == (SUCCESS, "a", (gone,), ())
 
 
 @pytest.mark.parametrize(
     ("world", "pod", "message"),
     [
         pytest.param(
-            World([node(), node("b", cpu="1")], [weak("x", cpu="3", priority=900)]),
-            vip(),
+            World([node(), node("b", cpu="1")], [running_pod("x", cpu="3", priority=900)]),
+            high_priority_pod(),
             "0/2 nodes are available: 1 No preemption victims found for incoming pod, "
             "1 Preemption is not helpful for scheduling.",
             id="nobody weaker, and a node too small",
         ),
         pytest.param(
             World([node("a", cpu="1"), node("b", cpu="1")]),
-            vip(),
+            high_priority_pod(),
             "0/2 nodes are available: 2 Preemption is not helpful for scheduling.",
             id="no node where removal helps",
         ),
         pytest.param(
-            World([node()], [weak("strong", cpu="3", priority=900), weak("x")]),
-            vip(),
+            World([node()], [running_pod("strong", cpu="3", priority=900), running_pod("x")]),
+            high_priority_pod(),
             "0/1 nodes are available: 1 Insufficient cpu.",
             id="weaker ones are not enough",
         ),
         pytest.param(
-            World([node()], [weak("x", cpu="3")], rejected=unresolvable("no")),
-            vip(),
+            World([node()], [running_pod("x", cpu="3")], rejected=unresolvable("no")),
+            high_priority_pod(),
             "0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
             id="the pod was rejected for good before any node",
         ),
         pytest.param(
             World(
                 [node()],
-                [weak("x", cpu="3")],
+                [running_pod("x", cpu="3")],
                 args=DefaultPreemptionArgs(min_candidate_nodes_percentage=10, min_candidate_nodes_absolute=0),
             ),
-            vip(),
+            high_priority_pod(),
             "0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
             id="the arguments want no candidate of so few nodes",
         ),
@@ -250,10 +274,12 @@ def test_no_candidate_takes_the_nomination_away(world: World, pod: Pod, message:
 
 def test_a_pod_rejected_for_now_tries_every_node() -> None:
     world = World(
-        [node(), node("b")], [weak("x", priority=2), weak("y", node="b", cpu="3")], rejected=unschedulable("no")
+        [node(), node("b")],
+        [running_pod("x", priority=2), running_pod("y", node="b", cpu="3")],
+        rejected=unschedulable("no"),
     )
-    answer = world.preempt(vip())
-    assert (answer.status, answer.nominate) == (SUCCESS, "b")
+    answer = world.preempt(high_priority_pod())
+    assert (answer.status, answer.nominated_node_name) == (SUCCESS, "b")
 
 
 class BreaksOn:
@@ -264,32 +290,36 @@ class BreaksOn:
     def __init__(self, *names: str) -> None:
         self._names = names
 
-    def filter(self, cycle: Any, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Any, node: NodeInfo) -> Status | None:  # noqa: ARG002
         if node.pods:
             return unschedulable("crowded")
         return error("boom") if node.name in self._names else None
 
 
 def test_an_error_counts_only_without_candidates() -> None:
-    pods = [weak("x"), weak("y", node="b")]
-    answer = World([node(), node("b")], pods, extra=[BreaksOn("a")]).preempt(vip("1"))
-    assert (answer.status, answer.nominate) == (SUCCESS, "b")
-    answer = World([node(), node("b")], pods, extra=[BreaksOn("a", "b")]).preempt(vip("1"))
+    pods = [running_pod("x"), running_pod("y", node="b")]
+    answer = World([node(), node("b")], pods, extra=[BreaksOn("a")]).preempt(high_priority_pod("1"))
+    assert (answer.status, answer.nominated_node_name) == (SUCCESS, "b")
+    answer = World([node(), node("b")], pods, extra=[BreaksOn("a", "b")]).preempt(high_priority_pod("1"))
     assert told(answer) == ("Error", 'preemption: running "BreaksOn" filter plugin: boom', None)
 
 
 def test_budgets_weigh_most() -> None:
-    covered = weak("covered", cpu="3", labels={"app": "web"})
-    dearer = weak("dearer", node="b", cpu="3", priority=50)
-    answer = World([node(), node("b")], [covered, dearer], [budget(selector=app("web"))]).preempt(vip())
-    assert answer.nominate == "b"
+    covered = running_pod("covered", cpu="3", labels={"app": "web"})
+    dearer = running_pod("dearer", node="b", cpu="3", priority=50)
+    answer = World([node(), node("b")], [covered, dearer], [budget(selector=app_selector("web"))]).preempt(
+        high_priority_pod()
+    )
+    assert answer.nominated_node_name == "b"
 
 
 def test_chance_says_where_the_search_begins() -> None:
     nodes = [node(letter) for letter in "abcdefgh"]
-    pods = [weak(f"x{one.name}", node=one.name, cpu="3") for one in nodes]
+    pods = [running_pod(f"x{one.name}", node=one.name, cpu="3") for one in nodes]
     args = DefaultPreemptionArgs(min_candidate_nodes_percentage=0, min_candidate_nodes_absolute=1)
-    chosen = [World(nodes, pods, args=args, seed=seed).preempt(vip()).nominate for seed in range(40)]
+    chosen = [
+        World(nodes, pods, args=args, seed=seed).preempt(high_priority_pod()).nominated_node_name for seed in range(40)
+    ]
     assert chosen == [nodes[random.Random(seed).randrange(8)].name for seed in range(40)]
 
 
@@ -301,7 +331,7 @@ class Outsider:
     name: str = "outsider"
     ignorable: bool = False
 
-    def wants_preemption(self, pod: Pod) -> bool:
+    def supports_preemption(self, pod: Pod) -> bool:
         return pod.name == "vip"
 
     def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:  # noqa: ARG002
@@ -309,9 +339,9 @@ class Outsider:
 
 
 def test_extenders_are_asked_before_the_choice() -> None:
-    pods = [weak("x", cpu="3"), weak("y", node="b", cpu="3", priority=50)]
+    pods = [running_pod("x", cpu="3"), running_pod("y", node="b", cpu="3", priority=50)]
     only_b = Outsider({"b": NamedVictims((pods[1].uid,))})
-    assert World([node(), node("b")], pods, extenders=[only_b]).preempt(vip()).nominate == "b"
+    assert World([node(), node("b")], pods, extenders=[only_b]).preempt(high_priority_pod()).nominated_node_name == "b"
 
 
 @pytest.mark.parametrize(
@@ -326,7 +356,10 @@ def test_extenders_are_asked_before_the_choice() -> None:
     ],
 )
 def test_extenders_may_end_it(answer: Mapping[str, NamedVictims], expected: tuple[str, str, None]) -> None:
-    assert told(World([node()], [weak("x", cpu="3")], extenders=[Outsider(answer)]).preempt(vip())) == expected
+    assert (
+        told(World([node()], [running_pod("x", cpu="3")], extenders=[Outsider(answer)]).preempt(high_priority_pod()))
+        == expected
+    )
 
 
 # holding the preemptor back
@@ -334,37 +367,37 @@ def test_extenders_may_end_it(answer: Mapping[str, NamedVictims], expected: tupl
 
 def test_the_preemptor_is_held_back_until_the_last_victim_leaves() -> None:
     plugin: DefaultPreemption = make_plugin(DefaultPreemption)
-    pod, other = vip(), make_pod("other")
+    pod, other = high_priority_pod(), make_pod("other")
     assert plugin.pre_enqueue(pod) is None
-    plugin.begins(pod)
+    plugin.on_preemption_started(pod)
     assert plugin.pre_enqueue(pod) == unresolvable("waiting for the preemption for this pod to be finished")
     assert plugin.pre_enqueue(other) is None
     leaves = False
-    plugin.waits_for(pod, lambda: leaves)
+    plugin.on_waiting_for_victim(pod, lambda: leaves)
     assert plugin.pre_enqueue(pod) is not None
     leaves = True
     assert plugin.pre_enqueue(pod) is None
-    plugin.finished(pod)
+    plugin.on_preemption_finished(pod)
     assert plugin.pre_enqueue(pod) is None
 
 
 def test_a_preemption_that_is_given_up_holds_nobody_back() -> None:
     plugin: DefaultPreemption = make_plugin(DefaultPreemption)
-    pod = vip()
-    plugin.begins(pod)
-    plugin.finished(pod)
-    plugin.waits_for(pod, lambda: False)  # told too late
+    pod = high_priority_pod()
+    plugin.on_preemption_started(pod)
+    plugin.on_preemption_finished(pod)
+    plugin.on_waiting_for_victim(pod, lambda: False)  # told too late
     assert plugin.pre_enqueue(pod) is None
-    plugin.finished(pod)
+    plugin.on_preemption_finished(pod)
 
 
 def test_a_deletion_wakes_nobody_by_itself() -> None:
     plugin = make_plugin(DefaultPreemption)
     (cure,) = plugin.cured_by
     assert (cure.resource, cure.action.name) == ("Pod", "DELETE")
-    assert hints(plugin, "Pod", vip(), weak("x"), None) == ["Skip"]
+    assert evaluate_hints(plugin, "Pod", high_priority_pod(), running_pod("x"), None) == ["Skip"]
 
 
 def test_the_code_of_a_refusal_is_kept() -> None:
-    answer = World([node("a", cpu="1")]).preempt(vip())
+    answer = World([node("a", cpu="1")]).preempt(high_priority_pod())
     assert answer.status.code is Code.UNSCHEDULABLE

@@ -15,7 +15,7 @@ from bayplan.devices import claim_intents, extended_resources
 from bayplan.devices.errors import ClaimChanged
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.plugin import PostFilterAnswer, Preflight
+from bayplan.framework.api.plugin import PostFilterResult, PreBindPreFlightResult
 from bayplan.framework.api.status import Code, Status
 from bayplan.objects.core import Node, Pod, PodResourceClaim, PodResourceClaimStatus, PodStatus
 from bayplan.objects.meta import KubeObject, OwnerReference
@@ -32,16 +32,15 @@ from support.builders.devices import (
     make_claim,
     make_class,
     make_slice,
-    wanting,
+    subrequest,
 )
 from support.builders.framework import (
-    FITS,
-    Answer,
+    FEASIBLE,
     FakeHandle,
-    answer,
-    changed,
-    failed,
-    hints,
+    FilterResult,
+    errored,
+    evaluate_hints,
+    filter_result,
     make_container,
     make_cycle,
     make_filtering,
@@ -50,6 +49,7 @@ from support.builders.framework import (
     make_pod,
     make_scoring,
     make_snapshot,
+    replace_fields,
     unresolvable,
 )
 
@@ -79,17 +79,17 @@ class Stage:
         snapshot.catalog = self.handle.catalog
         return make_cycle(pod, snapshot)
 
-    def filter(self, pod: Pod) -> tuple[Cycle, dict[str, Answer]]:
+    def filter(self, pod: Pod) -> tuple[Cycle, dict[str, FilterResult]]:
         cycle, filtering = self.cycle(pod), make_filtering(self.plugin)
-        diagnosis = filtering.diagnose(cycle, filtering.pre_filter(cycle))
-        return cycle, {name: answer(diagnosis.status(row)) for row, name in enumerate(diagnosis.names)}
+        diagnosis = filtering.run_filters(cycle, filtering.pre_filter(cycle))
+        return cycle, {name: filter_result(diagnosis.status(row)) for row, name in enumerate(diagnosis.names)}
 
-    def answers(self, pod: Pod) -> dict[str, Answer]:
+    def answers(self, pod: Pod) -> dict[str, FilterResult]:
         return self.filter(pod)[1]
 
     def reserve(self, pod: Pod, node: str = "n1") -> Cycle:
         cycle, answers = self.filter(pod)
-        assert answers[node] == FITS
+        assert answers[node] == FEASIBLE
         assert self.plugin.reserve(cycle, node) is None
         return cycle
 
@@ -140,7 +140,7 @@ def test_pods_without_claims_are_not_looked_at() -> None:
         pytest.param(make_claim(name="other"), 'could not find ResourceClaim "default/claim"', id="missing"),
         pytest.param(make_claim(exactly(of="x")), "request r0: device class x does not exist", id="no-class"),
         pytest.param(
-            make_claim(exactly(), first_of(wanting(1), wanting(1, of="x"))),
+            make_claim(exactly(), first_of(subrequest(1), subrequest(1, of="x"))),
             "request r1/s1: device class x does not exist",
             id="no-class-of-an-alternative",
         ),
@@ -173,8 +173,8 @@ def test_a_selector_that_cannot_be_read_is_an_error() -> None:
 def test_a_node_with_devices_is_chosen() -> None:
     found = usual(make_claim(exactly(2)), nodes=[*NODES, make_node("n3")])
     assert found.answers(using("claim")) == {
-        "n1": FITS,
-        "n2": FITS,
+        "n1": FEASIBLE,
+        "n2": FEASIBLE,
         "n3": unresolvable("cannot allocate all claims"),
     }
 
@@ -183,7 +183,7 @@ def test_an_error_of_the_search_ends_the_attempt() -> None:
     claim = make_claim(exactly(1, 'device.attributes["gpu.example.com"].model == "x"'))
     fault = "claim default/claim: selector #0: CEL runtime error: no such key: model"
     text = f'running "DynamicResources" filter plugin: {fault}'
-    assert usual(claim).answers(using("claim")) == {"n1": failed(text), "n2": failed(text)}
+    assert usual(claim).answers(using("claim")) == {"n1": errored(text), "n2": errored(text)}
 
 
 ZONE_A = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
@@ -197,7 +197,7 @@ def in_zone_a(name: str = "claim", **status: Any) -> ResourceClaim:
 def test_an_allocated_claim_can_be_used_where_its_allocation_says() -> None:
     found = usual(in_zone_a())
     cycle, answers = found.filter(using("claim"))
-    assert answers == {"n1": FITS, "n2": unresolvable("resourceclaim not available on the node")}
+    assert answers == {"n1": FEASIBLE, "n2": unresolvable("resourceclaim not available on the node")}
     assert cycle.get(STATE).unavailable == {0}
 
 
@@ -209,15 +209,15 @@ def test_a_failed_search_is_told_before_a_claim_that_cannot_be_used() -> None:
 @pytest.mark.parametrize(
     ("minutes", "expected"),
     [
-        pytest.param(5, FITS, id="in-time"),
+        pytest.param(5, FEASIBLE, id="in-time"),
         pytest.param(11, unresolvable("resourceclaim not available on the node"), id="too-late"),
     ],
 )
-def test_a_device_that_does_not_become_ready_makes_its_claim_unavailable(minutes: int, expected: Answer) -> None:
+def test_a_device_that_does_not_become_ready_makes_its_claim_unavailable(minutes: int, expected: FilterResult) -> None:
     found = usual()
     since = (found.handle.clock.now() - timedelta(minutes=minutes)).isoformat()
     result = {"pool": "n1", "device": "a", "bindingConditions": ["Ready"]}
-    found.handle.catalog.put(make_claim(exactly(), allocation=make_allocation(result, allocationTimestamp=since)))
+    found.handle.catalog.upsert(make_claim(exactly(), allocation=make_allocation(result, allocationTimestamp=since)))
     assert set(found.answers(using("claim")).values()) == {expected}
 
 
@@ -239,7 +239,7 @@ def test_a_search_has_its_time(filter_timeout: str, timed_out: bool) -> None:
     found = usual(make_claim(exactly()), args=args)
     found.handle.clock = Hurried(found.handle)  # type: ignore[assignment]
     text = 'running "DynamicResources" filter plugin: node n1: timed out trying to allocate devices'
-    assert found.answers(using("claim"))["n1"] == (failed(text) if timed_out else FITS)
+    assert found.answers(using("claim"))["n1"] == (errored(text) if timed_out else FEASIBLE)
 
 
 def test_without_its_prefilter_the_filter_finds_no_state() -> None:
@@ -259,9 +259,9 @@ def asking(count: str = "1", **fields: Any) -> Pod:
 def test_an_extended_resource_is_had_from_devices() -> None:
     found = stage(EXTENDED, *SLICES, nodes=[*NODES, make_node("n3")])
     cycle, answers = found.filter(asking("2"))
-    assert answers == {"n1": FITS, "n2": FITS, "n3": unresolvable("cannot allocate all claims")}
+    assert answers == {"n1": FEASIBLE, "n2": FEASIBLE, "n3": unresolvable("cannot allocate all claims")}
     assert found.plugin.reserve(cycle, "n1") is None
-    assert found.handle.devices.in_use.is_held(("gpu.example.com", "n1", "a"))  # type: ignore[arg-type]
+    assert found.handle.devices.in_use.is_exclusively_allocated(("gpu.example.com", "n1", "a"))  # type: ignore[arg-type]
 
 
 def test_a_node_that_has_the_resource_itself_needs_no_devices() -> None:
@@ -269,7 +269,7 @@ def test_a_node_that_has_the_resource_itself_needs_no_devices() -> None:
     zero = make_node("n4", allocatable={GPU: "0"})
     found = stage(EXTENDED, *SLICES, nodes=[plugin_node, zero])
     cycle, answers = found.filter(asking())
-    assert answers == {"n3": FITS, "n4": unresolvable("cannot allocate all claims")}
+    assert answers == {"n3": FEASIBLE, "n4": unresolvable("cannot allocate all claims")}
     assert found.plugin.reserve(cycle, "n3") is None
     assert asyncio.run(found.plugin.pre_bind(cycle, "n3")) is None
     assert found.handle.writes.performed == []
@@ -279,14 +279,14 @@ def test_a_resource_without_a_class_must_be_on_the_node() -> None:
     other = "example.com/other"
     found = stage(EXTENDED, *SLICES, nodes=[make_node("n1"), make_node("n2", allocatable={other: "0"})])
     answers = found.answers(make_pod(requests={GPU: "1", other: "1"}))
-    assert answers == {"n1": unresolvable("cannot fit resource"), "n2": FITS}
+    assert answers == {"n1": unresolvable("cannot fit resource"), "n2": FEASIBLE}
 
 
 def left_over(pod: Pod, **status: Any) -> ResourceClaim:
     """The special claim of an earlier attempt."""
     owner = OwnerReference(name=pod.name, uid=pod.uid, controller=True)
     marked = {"annotations": {extended_resources.ANNOTATION: "true"}, "owner_references": (owner,)}
-    return changed(make_claim(exactly(), name="special", **status), metadata=marked)
+    return replace_fields(make_claim(exactly(), name="special", **status), metadata=marked)
 
 
 def test_the_claim_of_an_earlier_attempt_is_removed_first() -> None:
@@ -294,7 +294,7 @@ def test_the_claim_of_an_earlier_attempt_is_removed_first() -> None:
     cycle, answers = found.filter(asking())
     assert set(answers.values()) == {unresolvable("cannot schedule extended resource claim")}
     done = found.plugin.post_filter(cycle, Diagnosis([]))
-    assert isinstance(done, PostFilterAnswer)
+    assert isinstance(done, PostFilterResult)
     assert done.status == Status(Code.UNSCHEDULABLE, ["deletion of ResourceClaim completed"])
     assert done.writes == (claim_intents.DeleteClaim(found.handle.catalog.resource_claims["default/special"]),)
 
@@ -324,7 +324,7 @@ def scores(found: Stage, pod: Pod) -> dict[str, int]:
 
 def test_nodes_where_earlier_alternatives_are_met_score_higher() -> None:
     three = make_slice(device("a"), device("b"), device("c"), node="n2")
-    claim = make_claim(first_of(wanting(3), wanting(2)))
+    claim = make_claim(first_of(subrequest(3), subrequest(2)))
     assert scores(stage(CLASS, SLICES[0], three, claim), using("claim")) == {"n1": 87, "n2": 100}
 
 
@@ -335,7 +335,7 @@ def test_claims_without_alternatives_score_nothing() -> None:
 
 def test_an_allocated_claim_counts_only_beside_one_that_is_allocated_now() -> None:
     done = make_claim(
-        first_of(wanting(1), wanting(1)),
+        first_of(subrequest(1), subrequest(1)),
         name="done",
         allocation=make_allocation({"request": "r0/s1", "pool": "net", "device": "x"}, nodeSelector=ZONE_A),
     )
@@ -373,7 +373,7 @@ def test_an_allocation_that_cannot_be_used_is_given_up_if_nobody_else_uses_it(
     cycle, _ = found.filter(using("claim"))
     done = found.plugin.post_filter(cycle, Diagnosis([]))
     if given_up:
-        assert done == PostFilterAnswer(
+        assert done == PostFilterResult(
             Status(Code.UNSCHEDULABLE, ["deallocation of ResourceClaim completed"]),
             writes=(claim_intents.DeallocateClaim(claim),),
         )
@@ -387,9 +387,9 @@ def test_an_allocation_that_cannot_be_used_is_given_up_if_nobody_else_uses_it(
 def test_reserved_devices_are_taken_for_the_next_pod() -> None:
     found = usual(make_claim(exactly(2)), make_claim(exactly(), name="next"))
     cycle = found.reserve(using("claim"))
-    assert found.answers(using("next", pod="q")) == {"n1": unresolvable("cannot allocate all claims"), "n2": FITS}
+    assert found.answers(using("next", pod="q")) == {"n1": unresolvable("cannot allocate all claims"), "n2": FEASIBLE}
     found.plugin.unreserve(cycle, "n1")
-    assert found.answers(using("next", pod="q")) == {"n1": FITS, "n2": FITS}
+    assert found.answers(using("next", pod="q")) == {"n1": FEASIBLE, "n2": FEASIBLE}
     assert found.handle.writes.submitted == []
 
 
@@ -437,11 +437,13 @@ class Server:
                 self.version += 1
                 status = intent.status_patch(claim)["status"]
                 raw = {**msgspec.to_builtins(claim), "status": status}
-                return changed(msgspec.convert(raw, ResourceClaim), metadata={"resource_version": str(self.version)})
+                return replace_fields(
+                    msgspec.convert(raw, ResourceClaim), metadata={"resource_version": str(self.version)}
+                )
             case claim_intents.CreateSpecialClaim(claim=claim):
                 made = {"name": "made", "uid": "uid-made", "resource_version": "1"}
-                return changed(claim, metadata=made)
-            case claim_intents.AwaitDevices(done=done):
+                return replace_fields(claim, metadata=made)
+            case claim_intents.WaitForDevices(done=done):
                 if not done():
                     raise TimeoutError
         return None
@@ -462,14 +464,14 @@ def kinds(server: Server) -> list[str]:
 def test_an_allocation_is_written_and_known_at_once() -> None:
     found = usual(make_claim(exactly(2), version="1"))
     server, cycle = serve(found), found.reserve(using("claim"))
-    assert found.plugin.pre_bind_preflight(cycle, "n1") == Preflight(allow_parallel=True)
+    assert found.plugin.pre_bind_preflight(cycle, "n1") == PreBindPreFlightResult(allow_parallel=True)
     assert asyncio.run(found.plugin.pre_bind(cycle, "n1")) is None
     assert kinds(server) == ["ReserveClaim"]
     written = found.handle.devices.claims["default/claim"]
     assert written.status.reserved_for == (ME,)
     assert found.handle.devices.pending(written.metadata.uid) is None
     assert found.answers(using("claim", pod="q")) == {
-        "n1": FITS,
+        "n1": FEASIBLE,
         "n2": unresolvable("resourceclaim not available on the node"),
     }
 
@@ -496,7 +498,7 @@ def test_a_write_that_fails_gives_the_devices_back() -> None:
     cycle = found.reserve(using("claim"))
     assert asyncio.run(found.plugin.pre_bind(cycle, "n1")) == Status(Code.ERROR, ["somebody was faster"])
     found.plugin.unreserve(cycle, "n1")
-    assert found.answers(using("claim")) == {"n1": FITS, "n2": FITS}
+    assert found.answers(using("claim")) == {"n1": FEASIBLE, "n2": FEASIBLE}
 
 
 def test_a_claim_that_was_written_before_another_failed_is_unreserved() -> None:
@@ -525,10 +527,10 @@ def test_the_special_claim_is_created_reserved_and_recorded() -> None:
     recorded = server.performed[-1]
     assert isinstance(recorded, claim_intents.RecordSpecialClaim)
     assert (recorded.claim_name, recorded.mappings[0].request_name) == ("made", "container-0-request-0")
-    assert found.handle.devices.in_use.is_held(("gpu.example.com", "n1", "a"))  # type: ignore[arg-type]
+    assert found.handle.devices.in_use.is_exclusively_allocated(("gpu.example.com", "n1", "a"))  # type: ignore[arg-type]
     found.plugin.unreserve(cycle, "n1")
     assert isinstance(server.performed[-1], claim_intents.DeleteClaim)
-    assert not found.handle.devices.in_use.is_held(("gpu.example.com", "n1", "a"))  # type: ignore[arg-type]
+    assert not found.handle.devices.in_use.is_exclusively_allocated(("gpu.example.com", "n1", "a"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -552,11 +554,11 @@ def test_devices_are_waited_for(conditions: list[tuple[str, str]], status: str |
         """A server on which the driver has set its conditions by the time the pod waits."""
 
         async def perform(self, intent: object) -> Any:
-            if isinstance(intent, claim_intents.AwaitDevices):
+            if isinstance(intent, claim_intents.WaitForDevices):
                 written = state.claims[0]
                 merged = {**msgspec.to_builtins(written.status), "devices": [raw]}
-                later = changed(written, metadata={"resource_version": "200"})
-                found.handle.catalog.put(
+                later = replace_fields(written, metadata={"resource_version": "200"})
+                found.handle.catalog.upsert(
                     msgspec.structs.replace(later, status=msgspec.convert(merged, type(written.status)))
                 )
             return await super().perform(intent)
@@ -566,7 +568,7 @@ def test_devices_are_waited_for(conditions: list[tuple[str, str]], status: str |
     assert (ended.message if ended is not None else None) == status
     assert server.performed == []
     waited = driver.performed[-1]
-    assert isinstance(waited, claim_intents.AwaitDevices)
+    assert isinstance(waited, claim_intents.WaitForDevices)
     assert (waited.reason, waited.action, waited.every_s, waited.timeout_s) == (
         "BindingConditionsPending",
         "Scheduling",
@@ -581,8 +583,8 @@ def test_devices_are_waited_for(conditions: list[tuple[str, str]], status: str |
 CLAIM_KIND, POD_KIND = "resource.k8s.io/ResourceClaim", "Pod"
 FREE = make_claim(exactly())
 BUSY = make_claim(exactly(), allocation=make_allocation({"pool": "n1", "device": "a"}))
-FOREIGN = changed(BUSY, metadata={"name": "foreign", "uid": "foreign"})
-FOREIGN_FREE = changed(FREE, metadata={"name": "foreign", "uid": "foreign"})
+FOREIGN = replace_fields(BUSY, metadata={"name": "foreign", "uid": "foreign"})
+FOREIGN_FREE = replace_fields(FREE, metadata={"name": "foreign", "uid": "foreign"})
 
 
 @pytest.mark.parametrize(
@@ -602,15 +604,15 @@ def test_claims_that_change(
     old: ResourceClaim | None, new: ResourceClaim, known: ResourceClaim | None, hint: str
 ) -> None:
     plugin = usual(*([known] if known is not None else [])).plugin
-    assert hints(plugin, CLAIM_KIND, using("claim"), old, new) == [hint]
+    assert evaluate_hints(plugin, CLAIM_KIND, using("claim"), old, new) == [hint]
 
 
 TEMPLATED = make_pod("p", resource_claims=(PodResourceClaim(name="gpu", resource_claim_template_name="t"),))
-NAMED = changed(
+NAMED = replace_fields(
     TEMPLATED,
     status=PodStatus(resource_claim_statuses=(PodResourceClaimStatus(name="gpu", resource_claim_name="claim"),)),
 )
-OWNED = changed(FREE, metadata={"owner_references": (OwnerReference(uid=TEMPLATED.uid, controller=True),)})
+OWNED = replace_fields(FREE, metadata={"owner_references": (OwnerReference(uid=TEMPLATED.uid, controller=True),)})
 
 
 @pytest.mark.parametrize(
@@ -618,11 +620,11 @@ OWNED = changed(FREE, metadata={"owner_references": (OwnerReference(uid=TEMPLATE
     [
         pytest.param(NAMED, [OWNED], "Queue", id="named-and-there"),
         pytest.param(NAMED, [], "Skip", id="named-and-not-there"),
-        pytest.param(changed(NAMED, metadata={"uid": "other"}), [OWNED], "Skip", id="another-pod"),
+        pytest.param(replace_fields(NAMED, metadata={"uid": "other"}), [OWNED], "Skip", id="another-pod"),
     ],
 )
 def test_pods_that_are_told_of_their_claims(new: Pod, objects: list[KubeObject], hint: str) -> None:
-    assert hints(usual(*objects).plugin, POD_KIND, TEMPLATED, TEMPLATED, new) == [hint]
+    assert evaluate_hints(usual(*objects).plugin, POD_KIND, TEMPLATED, TEMPLATED, new) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -634,7 +636,7 @@ def test_pods_that_are_told_of_their_claims(new: Pod, objects: list[KubeObject],
     ],
 )
 def test_events_that_always_count(kind: str, item: KubeObject) -> None:
-    assert hints(usual().plugin, kind, using("claim"), None, item) == ["Queue"]
+    assert evaluate_hints(usual().plugin, kind, using("claim"), None, item) == ["Queue"]
 
 
 # what is kept between attempts
@@ -643,9 +645,9 @@ def test_events_that_always_count(kind: str, item: KubeObject) -> None:
 def test_new_slices_and_classes_are_seen_by_the_next_attempt() -> None:
     found = usual(make_claim(exactly(3)), make_claim(exactly(1, of="big"), name="big"))
     assert set(found.answers(using("claim")).values()) == {unresolvable("cannot allocate all claims")}
-    found.handle.catalog.put(make_slice(device("a"), device("b"), device("c"), node="n1"))
-    assert found.answers(using("claim"))["n1"] == FITS
-    found.handle.catalog.put(make_class("gpu", "false"))
+    found.handle.catalog.upsert(make_slice(device("a"), device("b"), device("c"), node="n1"))
+    assert found.answers(using("claim"))["n1"] == FEASIBLE
+    found.handle.catalog.upsert(make_class("gpu", "false"))
     assert found.answers(using("claim"))["n1"] == unresolvable("cannot allocate all claims")
-    found.handle.catalog.put(make_class("big"))
-    assert found.answers(using("big"))["n1"] == FITS
+    found.handle.catalog.upsert(make_class("big"))
+    assert found.answers(using("big"))["n1"] == FEASIBLE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bayplan.errors import ConfigError, Conflict
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.plugin import MAX_SCORE, Preflight
+from bayplan.framework.api.plugin import MAX_SCORE, PreBindPreFlightResult
 from bayplan.framework.api.status import Code, Status
 from bayplan.intents.pod_intents import AnnotatePod
 from bayplan.objects.core import Node, Pod
@@ -22,26 +22,26 @@ from bayplan.plugins.gpu.clustering_policy import GpuClustering
 from bayplan.plugins.gpu.dot_product_policy import GpuDotProduct
 from bayplan.plugins.gpu.fragmentation_args import GpuFragmentationArgs, TypicalPod
 from bayplan.plugins.gpu.fragmentation_policy import GpuFragmentation
-from bayplan.plugins.gpu.gpu_columns import tightest
+from bayplan.plugins.gpu.gpu_columns import tightest_devices
 from bayplan.plugins.gpu.gpu_requests import (
     GPU_COUNT,
     GPU_INDEX,
     GPU_MILLI,
     GPU_MODEL,
-    GpuAsk,
-    UnreadableAsk,
-    annotations_for,
-    given_devices,
-    gpu_ask,
+    GpuMilliRequest,
+    InvalidGpuRequest,
+    assigned_devices,
+    gpu_request,
+    request_annotations,
 )
 from bayplan.plugins.gpu.packing_policy import GpuPacking
 from bayplan.plugins.gpu.random_policy import GpuRandom
-from bayplan.plugins.gpu.typical_pods import Shape, TypicalPods
-from bayplan.sim.virtual_time.policies import shape_of
+from bayplan.plugins.gpu.typical_pods import GpuPodShape, TypicalPods
+from bayplan.sim.virtual_time.policies import pod_shape
 from bayplan.snapshot import Snapshot
 from naive import shared_gpus as naive
 from support.builders.framework import (
-    FITS,
+    FEASIBLE,
     FakeHandle,
     RecordedWrites,
     make_cycle,
@@ -53,8 +53,8 @@ from support.builders.framework import (
     run_filter,
     unresolvable,
 )
-from support.builders.openb_workloads import openb
-from support.harness.async_tests import on_loop
+from support.builders.openb_workloads import load_openb_workload
+from support.harness.async_tests import async_test
 
 
 def gpu_node(name: str, devices: int, cpu: int = 96_000, model: str = "") -> Node:
@@ -63,7 +63,7 @@ def gpu_node(name: str, devices: int, cpu: int = 96_000, model: str = "") -> Nod
 
 
 def gpu_pod(milli: int, count: int = 1, *, cpu: int = 0, models: str = "", devices: str = "", **fields: object) -> Pod:
-    annotations = annotations_for(GpuAsk(milli, count, models)) | ({GPU_INDEX: devices} if devices else {})
+    annotations = request_annotations(GpuMilliRequest(milli, count, models)) | ({GPU_INDEX: devices} if devices else {})
     return make_pod(annotations=annotations, cpu=f"{cpu}m", **fields)
 
 
@@ -91,7 +91,7 @@ def args_for(typical: TypicalPods) -> GpuFragmentationArgs:
     )
 
 
-USUAL = TypicalPods(((Shape(4000, 500, 1), 6), (Shape(8000, 1000, 1), 3), (Shape(2000, 0, 0), 1)))
+USUAL = TypicalPods(((GpuPodShape(4000, 500, 1), 6), (GpuPodShape(8000, 1000, 1), 3), (GpuPodShape(2000, 0, 0), 1)))
 
 
 def policy(kind: type, typical: TypicalPods = USUAL, handle: FakeHandle | None = None) -> object:
@@ -104,15 +104,15 @@ def policy(kind: type, typical: TypicalPods = USUAL, handle: FakeHandle | None =
 @pytest.mark.parametrize(
     ("annotations", "ask"),
     [
-        ({}, GpuAsk()),
-        ({GPU_MILLI: "460"}, GpuAsk(460, 1)),
-        ({GPU_COUNT: "2"}, GpuAsk(1000, 2)),
-        ({GPU_MILLI: "1000", GPU_COUNT: "4", GPU_MODEL: "T4|P100"}, GpuAsk(1000, 4, "T4|P100")),
-        ({GPU_MILLI: "0", GPU_COUNT: "0"}, GpuAsk()),
+        ({}, GpuMilliRequest()),
+        ({GPU_MILLI: "460"}, GpuMilliRequest(460, 1)),
+        ({GPU_COUNT: "2"}, GpuMilliRequest(1000, 2)),
+        ({GPU_MILLI: "1000", GPU_COUNT: "4", GPU_MODEL: "T4|P100"}, GpuMilliRequest(1000, 4, "T4|P100")),
+        ({GPU_MILLI: "0", GPU_COUNT: "0"}, GpuMilliRequest()),
     ],
 )
-def test_what_a_pod_asks_for(annotations: dict[str, str], ask: GpuAsk) -> None:
-    assert gpu_ask(make_pod(annotations=annotations)) == ask
+def test_what_a_pod_asks_for(annotations: dict[str, str], ask: GpuMilliRequest) -> None:
+    assert gpu_request(make_pod(annotations=annotations)) == ask
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_what_a_pod_asks_for(annotations: dict[str, str], ask: GpuAsk) -> None:
 @pytest.mark.parametrize("kind", gpu_policies())
 def test_nonsense_is_refused_before_any_node_is_looked_at(kind: type, annotations: dict[str, str], said: str) -> None:
     pod = make_pod(annotations=annotations)
-    with pytest.raises(UnreadableAsk, match=said):
-        gpu_ask(pod)
+    with pytest.raises(InvalidGpuRequest, match=said):
+        gpu_request(pod)
     plugin = policy(kind)
     answer = plugin.pre_filter(make_cycle(pod))  # type: ignore[attr-defined]
     assert answer.code is Code.UNRESOLVABLE
@@ -143,22 +143,22 @@ def test_nonsense_is_refused_before_any_node_is_looked_at(kind: type, annotation
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
-        pytest.param(gpu_pod(300), (FITS, FITS, unresolvable("node(s) had fewer GPUs")), id="a part"),
+        pytest.param(gpu_pod(300), (FEASIBLE, FEASIBLE, unresolvable("node(s) had fewer GPUs")), id="a part"),
         pytest.param(
             gpu_pod(600),
-            (rejected("node(s) had no GPU with enough left"), FITS, unresolvable("node(s) had fewer GPUs")),
+            (rejected("node(s) had no GPU with enough left"), FEASIBLE, unresolvable("node(s) had fewer GPUs")),
             id="a larger part",
         ),
         pytest.param(
             gpu_pod(1000, 2),
-            (rejected("node(s) had too few free GPUs"), FITS, unresolvable("node(s) had fewer GPUs")),
+            (rejected("node(s) had too few free GPUs"), FEASIBLE, unresolvable("node(s) had fewer GPUs")),
             id="two whole ones",
         ),
-        pytest.param(gpu_pod(0, 0), (FITS, FITS, FITS), id="none at all"),
+        pytest.param(gpu_pod(0, 0), (FEASIBLE, FEASIBLE, FEASIBLE), id="none at all"),
         pytest.param(
             gpu_pod(300, models="V100|T4"),
             (
-                FITS,
+                FEASIBLE,
                 unresolvable("node(s) had GPUs of other models"),
                 unresolvable("node(s) had GPUs of other models", "node(s) had fewer GPUs"),
             ),
@@ -198,13 +198,13 @@ def published_nodes() -> Snapshot:
 
 
 def default_typical() -> TypicalPods:
-    return TypicalPods.of(map(shape_of, openb("default").pods))
+    return TypicalPods.of(map(pod_shape, load_openb_workload("default").pods))
 
 
 def test_the_most_typical_pods_of_the_default_workload() -> None:
     typical = default_typical()
     shape, count = typical.counts[0]
-    assert (shape, round(count / typical.covered, 6)) == (Shape(3152, 810, 1), 0.134818)
+    assert (shape, round(count / typical.covered, 6)) == (GpuPodShape(3152, 810, 1), 0.134818)
     without = sum(count for shape, count in typical.counts if not shape.gpu_count)
     assert round(without / typical.covered, 6) == 0.135977
 
@@ -246,21 +246,21 @@ def test_gains_and_devices_are_the_published_ones(asked: tuple[int, int, int]) -
         cycle = make_cycle(gpu_pod(milli, count, cpu=cpu), snapshot)
         left = np.array([NODES[name][0] - cpu])
         plugin.gpus.follow(snapshot)  # type: ignore[attr-defined]
-        gains = plugin.gpus.gains(np.array([row]), left, GpuAsk(milli, count)).max()  # type: ignore[attr-defined]
+        gains = plugin.gpus.gains(np.array([row]), left, GpuMilliRequest(milli, count)).max()  # type: ignore[attr-defined]
         assert round(gains / typical.covered, 3) == gain
         assert plugin.reserve(cycle, name) is None  # type: ignore[attr-defined]
-        assert next(iter(cycle.info.once(given_devices)), None) == device
+        assert next(iter(cycle.info.cached(assigned_devices)), None) == device
 
 
 AMOUNTS = st.sampled_from([0, 100, 250, 300, 460, 500, 700, 810, 1000])
 MODELS = st.sampled_from(["", "T4", "P100", "T4|P100", "V100"])
 ASKS = st.one_of(
-    st.builds(GpuAsk, st.sampled_from([100, 250, 460, 500, 810]), st.just(1), MODELS),
-    st.builds(GpuAsk, st.just(1000), st.integers(1, 4), MODELS),
-    st.just(GpuAsk()),
+    st.builds(GpuMilliRequest, st.sampled_from([100, 250, 460, 500, 810]), st.just(1), MODELS),
+    st.builds(GpuMilliRequest, st.just(1000), st.integers(1, 4), MODELS),
+    st.just(GpuMilliRequest()),
 )
 SHAPES = st.builds(
-    lambda cpu, ask: Shape(cpu, ask.milli, ask.count, ask.models),
+    lambda cpu, ask: GpuPodShape(cpu, ask.milli, ask.count, ask.models),
     st.integers(0, 16).map(lambda each: each * 1000),
     ASKS,
 )
@@ -283,7 +283,7 @@ SHAPES = st.builds(
 )
 @settings(max_examples=60, deadline=None)
 def test_whole_columns_agree_with_one_node_at_a_time(
-    states: list[naive.State], typical: list[tuple[Shape, int]], ask: GpuAsk, cpu: int
+    states: list[naive.State], typical: list[tuple[GpuPodShape, int]], ask: GpuMilliRequest, cpu: int
 ) -> None:
     names = [f"n{number}" for number in range(len(states))]
     nodes = [gpu_node(name, len(each.left), each.cpu, each.model) for name, each in zip(names, states, strict=True)]
@@ -293,7 +293,7 @@ def test_whole_columns_agree_with_one_node_at_a_time(
     scores = plugin.score_nodes(make_cycle(gpu_pod(ask.milli, ask.count, cpu=cpu), snapshot), snapshot.table)  # type: ignore[attr-defined]
     for row, each in enumerate(states):
         assert plugin.gpus.fragment(row) == pytest.approx(naive.fragment(each, typical))  # type: ignore[attr-defined]
-        if each.cpu >= cpu and (not ask.count or tightest(each.left, ask) != ()):
+        if each.cpu >= cpu and (not ask.count or tightest_devices(each.left, ask) != ()):
             score, device, gain = naive.fgd(each, cpu, ask, typical)
             exact = abs(100 / (1 + np.exp(-gain / 1000)) - round(100 / (1 + np.exp(-gain / 1000)))) > 1e-6
             if exact or gain == 0:
@@ -317,15 +317,15 @@ def test_scores_stay_scores_on_nodes_larger_than_any_that_was_published() -> Non
 @pytest.mark.parametrize(
     ("left", "ask", "devices"),
     [
-        ([1000, 500, 460, 460], GpuAsk(460, 1), (2,)),
-        ([1000, 300], GpuAsk(460, 1), (0,)),
-        ([400, 300], GpuAsk(460, 1), ()),
-        ([0, 1000, 500, 1000, 1000], GpuAsk(1000, 2), (1, 3)),
-        ([0, 1000], GpuAsk(1000, 2), ()),
+        ([1000, 500, 460, 460], GpuMilliRequest(460, 1), (2,)),
+        ([1000, 300], GpuMilliRequest(460, 1), (0,)),
+        ([400, 300], GpuMilliRequest(460, 1), ()),
+        ([0, 1000, 500, 1000, 1000], GpuMilliRequest(1000, 2), (1, 3)),
+        ([0, 1000], GpuMilliRequest(1000, 2), ()),
     ],
 )
-def test_the_tightest_device(left: list[int], ask: GpuAsk, devices: tuple[int, ...]) -> None:
-    assert tightest(left, ask) == devices
+def test_the_tightest_device(left: list[int], ask: GpuMilliRequest, devices: tuple[int, ...]) -> None:
+    assert tightest_devices(left, ask) == devices
 
 
 def reserved(plugin: object, cycle: Cycle, node: str) -> Status | None:
@@ -340,9 +340,9 @@ def test_what_is_given_is_told_by_the_pod_until_it_is_taken_back(kind: type) -> 
     cycle = make_cycle(gpu_pod(1000, 2), snapshot)
     bound = cycle.info.bound_to("a")
     assert reserved(plugin, cycle, "a") is None
-    assert bound.once(given_devices) == (0, 2)
+    assert bound.cached(assigned_devices) == (0, 2)
     plugin.unreserve(cycle, "a")  # type: ignore[attr-defined]
-    assert bound.once(given_devices) == ()
+    assert bound.cached(assigned_devices) == ()
 
 
 def test_a_node_that_filled_up_meanwhile_is_no_longer_given() -> None:
@@ -358,13 +358,13 @@ def test_a_node_that_filled_up_meanwhile_is_no_longer_given() -> None:
 def test_random_takes_any_device_that_has_room() -> None:
     snapshot = make_snapshot([gpu_node("a", 4)], holding("a", [1000, 200, 1000, 600]))
     handle = FakeHandle()
-    handle.chance = random.Random(1)
+    handle.random = random.Random(1)
     plugin = policy(GpuRandom, handle=handle)
     seen = set()
     for _ in range(60):
         cycle = make_cycle(gpu_pod(500), snapshot)
         assert reserved(plugin, cycle, "a") is None
-        seen.add(cycle.info.once(given_devices))
+        seen.add(cycle.info.cached(assigned_devices))
     assert seen == {(0,), (2,), (3,)}
 
 
@@ -375,7 +375,7 @@ def test_pods_that_somebody_else_placed_hold_what_they_ask_for() -> None:
     assert sorted(plugin.gpus.row_left(0)) == [0, 300, 1000]  # type: ignore[attr-defined]
 
 
-@on_loop
+@async_test
 async def test_devices_are_written_down_before_the_pod_is_bound() -> None:
     snapshot, handle = make_snapshot([gpu_node("a", 4)]), FakeHandle()
     writes = handle.writes
@@ -383,7 +383,7 @@ async def test_devices_are_written_down_before_the_pod_is_bound() -> None:
     plugin = policy(GpuBestFit, handle=handle)
     cycle = make_cycle(gpu_pod(1000, 2), snapshot)
     assert reserved(plugin, cycle, "a") is None
-    assert plugin.pre_bind_preflight(cycle, "a") == Preflight()  # type: ignore[attr-defined]
+    assert plugin.pre_bind_preflight(cycle, "a") == PreBindPreFlightResult()  # type: ignore[attr-defined]
     assert await plugin.pre_bind(cycle, "a") is None  # type: ignore[attr-defined]
     assert writes.performed == [AnnotatePod(cycle.pod, {GPU_INDEX: "0-1"})]
     writes.failure = Conflict("it has changed", code=409)

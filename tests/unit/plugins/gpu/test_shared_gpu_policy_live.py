@@ -13,17 +13,17 @@ from bayplan.plugins.gpu.gpu_requests import (
     GPU_COUNT,
     GPU_INDEX,
     GPU_MODEL,
-    GpuAsk,
-    annotations_for,
+    GpuMilliRequest,
+    request_annotations,
 )
 from bayplan.sim.traces.trace_files import TracePod
 from bayplan.sim.virtual_time.policies import POLICIES, policy_manifest
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 from support.harness.deadlines import DEADLINE_S
 
 TRACE = [
-    *[TracePod("", 4000, 1024, GpuAsk(460, 1)) for _ in range(2)],
-    *[TracePod("", 4000, 1024, GpuAsk(1000, 1)) for _ in range(6)],
+    *[TracePod("", 4000, 1024, GpuMilliRequest(460, 1)) for _ in range(2)],
+    *[TracePod("", 4000, 1024, GpuMilliRequest(1000, 1)) for _ in range(6)],
 ]
 
 
@@ -37,12 +37,12 @@ def node(name: str, devices: int, model: str) -> dict[str, Any]:
     }
 
 
-def pod(name: str, ask: GpuAsk, cpu: str = "4") -> dict[str, Any]:
+def pod(name: str, ask: GpuMilliRequest, cpu: str = "4") -> dict[str, Any]:
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations_for(ask)},
+        "metadata": {"name": name, "annotations": request_annotations(ask)},
         "spec": {"containers": [container]},
     }
 
@@ -52,18 +52,18 @@ def on(placed: Pod) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("policy", ["fgd", "bestfit"])
-@on_loop
+@async_test
 async def test_a_live_scheduler_runs_what_was_simulated(policy: str) -> None:
     config = yaml.safe_dump(policy_manifest(policy, TRACE))
     nodes = [node("pair", 2, "T4"), node("many", 8, "P100")]
     async with Cluster(nodes=nodes, config=config) as cluster:
         placed = {}
         asked = {
-            "first": GpuAsk(460, 1, "T4"),
-            "second": GpuAsk(460, 1, "T4"),
-            "whole": GpuAsk(1000, 1, "T4"),
-            "four": GpuAsk(1000, 4),
-            "plain": GpuAsk(),
+            "first": GpuMilliRequest(460, 1, "T4"),
+            "second": GpuMilliRequest(460, 1, "T4"),
+            "whole": GpuMilliRequest(1000, 1, "T4"),
+            "four": GpuMilliRequest(1000, 4),
+            "plain": GpuMilliRequest(),
         }
         for name, ask in asked.items():
             await cluster.apply(pod(name, ask))
@@ -75,8 +75,8 @@ async def test_a_live_scheduler_runs_what_was_simulated(policy: str) -> None:
         assert placed["whole"] == ("pair", "1")
         assert placed["four"] == ("many", "0-1-2-3")
         assert placed["plain"][1] == ""
-        await cluster.apply(pod("late", GpuAsk(500, 1, "T4")))
-        assert "1 node(s) had no GPU with enough left" in await cluster.refused("late", timeout_s=DEADLINE_S)
+        await cluster.apply(pod("late", GpuMilliRequest(500, 1, "T4")))
+        assert "1 node(s) had no GPU with enough left" in await cluster.wait_unschedulable("late", timeout_s=DEADLINE_S)
 
 
 def test_every_published_policy_is_a_plugin_that_any_configuration_may_name() -> None:

@@ -19,12 +19,11 @@ from bayplan.objects.core import (
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from bayplan.objects.selectors.pod_affinity import affinity_terms
 from bayplan.plugins.inter_pod_affinity.args import InterPodAffinityArgs
-from bayplan.plugins.inter_pod_affinity.plugin import LIKED, REQUIRED, InterPodAffinity
+from bayplan.plugins.inter_pod_affinity.plugin import PREFERRED, REQUIRED, InterPodAffinity
 from support.builders.framework import (
-    FITS,
-    changed,
-    failed,
-    hints,
+    FEASIBLE,
+    errored,
+    evaluate_hints,
     make_cycle,
     make_filtering,
     make_node,
@@ -32,6 +31,7 @@ from support.builders.framework import (
     make_pod,
     make_snapshot,
     rejected,
+    replace_fields,
     run_filter,
     run_score,
     unresolvable,
@@ -99,40 +99,46 @@ def answers(*found: Any) -> dict[str, Any]:
     ("incoming", "there", "found"),
     [
         pytest.param(
-            pod(affinity=near(term())), [pod("w", "web", "a1")], answers(FITS, FITS, LONELY, LONELY), id="same-zone"
+            pod(affinity=near(term())),
+            [pod("w", "web", "a1")],
+            answers(FEASIBLE, FEASIBLE, LONELY, LONELY),
+            id="same-zone",
         ),
         pytest.param(
             pod(affinity=near(term("host"))),
             [pod("w", "web", "a1")],
-            answers(FITS, LONELY, LONELY, LONELY),
+            answers(FEASIBLE, LONELY, LONELY, LONELY),
             id="same-host",
         ),
         pytest.param(
             pod(affinity=near(term())),
             [pod("w", "web", "a1", terminating=True)],
-            answers(FITS, FITS, LONELY, LONELY),
+            answers(FEASIBLE, FEASIBLE, LONELY, LONELY),
             id="terminating-pods-count",
         ),
         pytest.param(pod(affinity=near(term())), [], answers(LONELY, LONELY, LONELY, LONELY), id="nobody-there"),
         pytest.param(
-            pod(app="web", affinity=near(term())), [], answers(FITS, FITS, FITS, LONELY), id="the-first-of-its-kind"
+            pod(app="web", affinity=near(term())),
+            [],
+            answers(FEASIBLE, FEASIBLE, FEASIBLE, LONELY),
+            id="the-first-of-its-kind",
         ),
         pytest.param(
             pod(app="web", affinity=near(term())),
             [pod("w", "web", "b")],
-            answers(LONELY, LONELY, FITS, LONELY),
+            answers(LONELY, LONELY, FEASIBLE, LONELY),
             id="not-the-first-of-its-kind",
         ),
         pytest.param(
             pod(app="web", affinity=near(term())),
             [pod("w", "web", "x")],
-            answers(FITS, FITS, FITS, LONELY),
+            answers(FEASIBLE, FEASIBLE, FEASIBLE, LONELY),
             id="one-on-a-node-without-the-key-does-not-count",
         ),
         pytest.param(
             pod(affinity=near(term(), term("host", "web"))),
             [pod("w", "web", "a1")],
-            answers(FITS, LONELY, LONELY, LONELY),
+            answers(FEASIBLE, LONELY, LONELY, LONELY),
             id="every-term-must-hold",
         ),
         pytest.param(
@@ -142,30 +148,30 @@ def answers(*found: Any) -> dict[str, Any]:
             id="one-pod-must-match-all-terms",
         ),
         pytest.param(
-            pod(affinity=far(term())), [pod("w", "web", "a1")], answers(CROWDED, CROWDED, FITS, FITS), id="away"
+            pod(affinity=far(term())), [pod("w", "web", "a1")], answers(CROWDED, CROWDED, FEASIBLE, FEASIBLE), id="away"
         ),
         pytest.param(
             pod(affinity=far(term(), term("host", "db"))),
             [pod("w", "web", "a1"), pod("d", "db", "b")],
-            answers(CROWDED, CROWDED, CROWDED, FITS),
+            answers(CROWDED, CROWDED, CROWDED, FEASIBLE),
             id="any-term-refuses",
         ),
         pytest.param(
             pod(app="web"),
             [pod("grump", "db", "a1", far(term()))],
-            answers(UNWELCOME, UNWELCOME, FITS, FITS),
+            answers(UNWELCOME, UNWELCOME, FEASIBLE, FEASIBLE),
             id="others-keep-us-away",
         ),
         pytest.param(
             pod(app="db"),
             [pod("grump", "db", "a1", far(term()))],
-            answers(FITS, FITS, FITS, FITS),
+            answers(FEASIBLE, FEASIBLE, FEASIBLE, FEASIBLE),
             id="others-do-not-mind-us",
         ),
         pytest.param(
             pod(app="web", affinity=far(term("host"))),
             [pod("grump", "web", "a1", far(term()))],
-            answers(CROWDED, UNWELCOME, FITS, FITS),
+            answers(CROWDED, UNWELCOME, FEASIBLE, FEASIBLE),
             id="our-reason-comes-first",
         ),
         pytest.param(
@@ -208,7 +214,7 @@ def test_namespaces_of_the_incoming_pods_terms(fields: dict[str, Any], where: st
     incoming = pod(affinity=far(term(**fields)))
     there = [pod("w", "web", "b", namespace=where)]
     found = run_filter(InterPodAffinity, incoming, *NODES, pods=there, objects=NAMESPACES)
-    assert found["b"] == (CROWDED if meant else FITS)
+    assert found["b"] == (CROWDED if meant else FEASIBLE)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +231,7 @@ def test_namespaces_of_terms_of_pods_already_there(selector: LabelSelector, ours
     there = [pod("grump", "db", "b", far(term(namespace_selector=selector)))]
     incoming = pod(app="web", namespace=ours)
     found = run_filter(InterPodAffinity, incoming, *NODES, pods=there, objects=NAMESPACES)
-    assert found["b"] == (UNWELCOME if meant else FITS)
+    assert found["b"] == (UNWELCOME if meant else FEASIBLE)
 
 
 def test_nothing_required_is_skipped() -> None:
@@ -240,12 +246,14 @@ def test_nothing_required_is_skipped() -> None:
 def test_without_prefilter_the_filter_cannot_answer() -> None:
     snapshot = make_snapshot([B])
     status = (
-        make_filtering(make_plugin(InterPodAffinity)).judge_table(make_cycle(pod(), snapshot), snapshot.table).status(0)
+        make_filtering(make_plugin(InterPodAffinity))
+        .filter_table(make_cycle(pod(), snapshot), snapshot.table)
+        .status(0)
     )
     expected = (
         'running "InterPodAffinity" filter plugin: error reading "PreFilterInterPodAffinity" from cycleState: not found'
     )
-    assert (status.code.label, status.reasons) == failed(expected)
+    assert (status.code.label, status.reasons) == errored(expected)
 
 
 def test_tried_pods_leave_no_trace_in_the_cycle_itself() -> None:
@@ -257,7 +265,7 @@ def test_tried_pods_leave_no_trace_in_the_cycle_itself() -> None:
     filtering.remove_pod(trial, fork, fork.pods[0][0])
     assert not trial.get(REQUIRED).anti_affinity.any
     assert cycle.get(REQUIRED).anti_affinity.any
-    assert filtering.judge(trial, fork).ok
+    assert filtering.filter_fork(trial, fork).ok
 
 
 # preferred
@@ -358,7 +366,7 @@ def test_arguments(args: InterPodAffinityArgs, incoming: Pod, there: list[Pod], 
 
 def test_scores_without_prescore_are_errors() -> None:
     plugin, cycle = make_plugin(InterPodAffinity), make_cycle(pod())
-    expected = f'failed to read "{LIKED.name}" from cycleState: not found'
+    expected = f'failed to read "{PREFERRED.name}" from cycleState: not found'
     assert plugin.score_nodes(cycle, cycle.snapshot.table).message == expected
 
 
@@ -394,7 +402,7 @@ WEB, DB = pod("other", "web", "a1"), pod("other", "db", "a1")
         ),
         pytest.param(pod(), WEB, None, "Skip", id="no-terms-match-nobody"),
         pytest.param(
-            WANTS, WANTS, changed(WANTS, metadata={"labels": {"x": "y"}}), "Queue", id="the-pod-itself-changes"
+            WANTS, WANTS, replace_fields(WANTS, metadata={"labels": {"x": "y"}}), "Queue", id="the-pod-itself-changes"
         ),
         pytest.param(
             pod(affinity=near(term(namespace_selector=selects(team="b")))),
@@ -413,7 +421,7 @@ WEB, DB = pod("other", "web", "a1"), pod("other", "db", "a1")
     ],
 )
 def test_pods_that_wake(incoming: Pod, old: Pod | None, new: Pod | None, hint: str) -> None:
-    assert hints(make_plugin(InterPodAffinity), "Pod", incoming, old, new) == [hint]
+    assert evaluate_hints(make_plugin(InterPodAffinity), "Pod", incoming, old, new) == [hint]
 
 
 def labelled(**labels: str) -> Node:
@@ -438,7 +446,7 @@ def labelled(**labels: str) -> Node:
     ],
 )
 def test_nodes_that_wake(incoming: Pod, old: Node | None, new: Node, hint: str) -> None:
-    assert hints(make_plugin(InterPodAffinity), "Node", incoming, old, new) == [hint]
+    assert evaluate_hints(make_plugin(InterPodAffinity), "Node", incoming, old, new) == [hint]
 
 
 # terms and signatures

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.api.events import Hint
-from bayplan.framework.api.plugin import NarrowTo
-from bayplan.framework.runtime.filtering import PreFilterOutcome
+from bayplan.framework.api.events import QueueingHint
+from bayplan.framework.api.plugin import PreFilterResult
+from bayplan.framework.runtime.filtering import PreFilterSummary
 from bayplan.objects import core
 from bayplan.objects.core import Affinity, Node, Pod
 from bayplan.objects.selectors.label_selectors import SelectorError
@@ -19,11 +19,11 @@ from bayplan.plugins.node_affinity.plugin import (
     NodeAffinity,
 )
 from support.builders.framework import (
-    FITS,
-    Answer,
+    FEASIBLE,
+    FilterResult,
     diagnose,
+    evaluate_hints,
     from_api,
-    hints,
     make_cycle,
     make_filtering,
     make_node,
@@ -113,8 +113,8 @@ SSD, HDD, BARE = (
 def test_filter(pod: Pod, fitting: set[str]) -> None:
     found = run_filter(NodeAffinity, pod, SSD, HDD, BARE)
     absent = unresolvable("node(s) didn't satisfy plugin(s) [NodeAffinity]")
-    assert {name for name, answer in found.items() if answer == FITS} == fitting
-    assert set(found.values()) <= {FITS, MISMATCH, absent}
+    assert {name for name, answer in found.items() if answer == FEASIBLE} == fitting
+    assert set(found.values()) <= {FEASIBLE, MISMATCH, absent}
 
 
 def test_no_terms_at_all_match_nothing() -> None:
@@ -144,7 +144,7 @@ def test_no_terms_at_all_match_nothing() -> None:
 )
 def test_pre_filter_tells_names_where_it_can(terms: tuple[Term, ...], names: set[str] | None) -> None:
     found = make_plugin(NodeAffinity).pre_filter(make_cycle(requiring(*terms)))
-    assert found == (None if names is None else NarrowTo(frozenset(names)))
+    assert found == (None if names is None else PreFilterResult(frozenset(names)))
 
 
 def test_names_that_contradict_each_other_end_it() -> None:
@@ -174,7 +174,7 @@ def test_pods_that_are_none_of_its_business(pod: Pod, added: core.NodeAffinity |
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
-        pytest.param(make_pod(), {"ssd": FITS, "hdd": ENFORCED, "bare": ENFORCED}, id="every pod"),
+        pytest.param(make_pod(), {"ssd": FEASIBLE, "hdd": ENFORCED, "bare": ENFORCED}, id="every pod"),
         pytest.param(
             make_pod(node_selector={"disk": "hdd"}),
             {"ssd": MISMATCH, "hdd": ENFORCED, "bare": ENFORCED},
@@ -182,13 +182,13 @@ def test_pods_that_are_none_of_its_business(pod: Pod, added: core.NodeAffinity |
         ),
     ],
 )
-def test_the_profile_may_add_an_affinity(pod: Pod, expected: dict[str, Answer]) -> None:
+def test_the_profile_may_add_an_affinity(pod: Pod, expected: dict[str, FilterResult]) -> None:
     assert run_filter(NodeAffinity(node_affinity(labelled("disk", "In", "ssd"))), pod, SSD, HDD, BARE) == expected
 
 
 def test_filter_without_pre_filter_reads_the_pod_itself() -> None:
     cycle = make_cycle(make_pod(node_selector={"disk": "ssd"}), make_snapshot([SSD, HDD]))
-    diagnosis = make_filtering(NodeAffinity()).diagnose(cycle, PreFilterOutcome())
+    diagnosis = make_filtering(NodeAffinity()).run_filters(cycle, PreFilterSummary())
     assert [diagnosis.status(row).ok for row in range(2)] == [True, False]
 
 
@@ -259,7 +259,7 @@ def test_score_without_pre_score_gives_0_instead_of_skipping() -> None:
     ],
 )
 def test_hints(old: Node | None, new: Node, hint: str) -> None:
-    assert hints(NodeAffinity(), "Node", make_pod(node_selector={"disk": "ssd"}), old, new) == [hint]
+    assert evaluate_hints(NodeAffinity(), "Node", make_pod(node_selector={"disk": "ssd"}), old, new) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_hints(old: Node | None, new: Node, hint: str) -> None:
 )
 def test_hints_with_an_added_affinity(old: Node | None, new: Node, hint: str) -> None:
     plugin = NodeAffinity(node_affinity(labelled("disk", "In", "ssd")))
-    assert hints(plugin, "Node", requiring(labelled("disk", "Exists")), old, new) == [hint]
+    assert evaluate_hints(plugin, "Node", requiring(labelled("disk", "Exists")), old, new) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -280,12 +280,12 @@ def test_hints_with_an_added_affinity(old: Node | None, new: Node, hint: str) ->
     [
         pytest.param((labelled("disk", "In"),), SSD, None, id="nothing to match: who knows"),
         pytest.param(
-            (labelled("disk", "In"), labelled("disk", "In", "ssd")), SSD, Hint.QUEUE, id="another term matches"
+            (labelled("disk", "In"), labelled("disk", "In", "ssd")), SSD, QueueingHint.QUEUE, id="another term matches"
         ),
     ],
 )
 def test_a_hint_about_a_malformed_term_raises_unless_another_decides(
-    terms: tuple[Term, ...], node: Node, expected: Hint | None
+    terms: tuple[Term, ...], node: Node, expected: QueueingHint | None
 ) -> None:
     (cure,) = NodeAffinity().cured_by
     assert cure.hint is not None

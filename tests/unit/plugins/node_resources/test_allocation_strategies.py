@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.objects.core import Pod, ResourceRequirements
 from bayplan.objects.meta import ResourceList
-from bayplan.plugins.node_resources.allocation_strategies import along, rounded
+from bayplan.plugins.node_resources.allocation_strategies import round_half_up, shape_function
 from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.plugins.node_resources.fit_args import NodeResourcesFitArgs, RequestedToCapacityRatioParam, ScoringStrategy
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec, UtilizationShapePoint
@@ -157,15 +157,15 @@ def test_products_overflow_as_in_go() -> None:
     ],
 )
 def test_curves(shape: list[tuple[int, int]], heights: dict[int, int]) -> None:
-    share = along([UtilizationShapePoint(*point) for point in shape])
+    share = shape_function([UtilizationShapePoint(*point) for point in shape])
     requested = np.array(list(heights), dtype=np.int64)
     assert share(requested, np.full(len(heights), 100, dtype=np.int64)).tolist() == list(heights.values())
 
 
 def test_a_curve_takes_more_than_everything_for_everything() -> None:
-    share = along([UtilizationShapePoint(0, 0), UtilizationShapePoint(100, 10)])
+    share = shape_function([UtilizationShapePoint(0, 0), UtilizationShapePoint(100, 10)])
     assert share(np.array([101, 100]), np.array([100, 100])).tolist() == [100, 100]
 
 
 def test_halves_are_rounded_up() -> None:
-    assert rounded(np.array([5, 4, 0, 7]), np.array([2, 3, 1, 3])).tolist() == [3, 1, 0, 2]
+    assert round_half_up(np.array([5, 4, 0, 7]), np.array([2, 3, 1, 3])).tolist() == [3, 1, 0, 2]

@@ -125,7 +125,7 @@ def test_a_changed_slice_is_seen() -> None:
     snapshot = make_snapshot(NODES, objects=[a_slice("x", nodeName="a")])
     counting = DeviceTotals(FakeHandle(snapshot.catalog))
     assert counting.of(a_class(), snapshot.table)[0].tolist() == [1, 0]
-    snapshot.catalog.put(a_slice("x", "y", nodeName="b"))
+    snapshot.catalog.upsert(a_slice("x", "y", nodeName="b"))
     assert counting.of(a_class(), snapshot.table)[0].tolist() == [0, 2]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bayplan.errors import ConfigError
 from bayplan.framework.api.plugin import Placement
-from bayplan.framework.runtime.filtering import PreFilterOutcome
+from bayplan.framework.runtime.filtering import PreFilterSummary
 from bayplan.objects.core import Node, Pod, PodSchedulingGroup, ResourceRequirements
 from bayplan.objects.meta import KubeObject, ObjectMeta, ResourceList
 from bayplan.objects.resource import DeviceClass, DeviceClassSpec
@@ -18,14 +18,13 @@ from bayplan.plugins.node_resources.fit_args import NodeResourcesFitArgs, Reques
 from bayplan.plugins.node_resources.resource_specs import ResourceSpec
 from bayplan.snapshot import Catalog
 from support.builders.framework import (
-    FITS,
-    Answer,
+    FEASIBLE,
     FakeHandle,
-    answer,
-    changed,
-    failed,
+    FilterResult,
+    errored,
+    evaluate_hints,
+    filter_result,
     from_api,
-    hints,
     make_container,
     make_cycle,
     make_filtering,
@@ -34,6 +33,7 @@ from support.builders.framework import (
     make_pod,
     make_snapshot,
     rejected,
+    replace_fields,
     run_filter,
     unresolvable,
 )
@@ -61,8 +61,8 @@ def fit_args(**fields: Any) -> NodeResourcesFitArgs:
 @pytest.mark.parametrize(
     ("requests", "used", "expected"),
     [
-        pytest.param({}, {"cpu": "2"}, FITS, id="asks for nothing"),
-        pytest.param({"cpu": "1"}, {"cpu": "1"}, FITS, id="just fits"),
+        pytest.param({}, {"cpu": "2"}, FEASIBLE, id="asks for nothing"),
+        pytest.param({"cpu": "1"}, {"cpu": "1"}, FEASIBLE, id="just fits"),
         pytest.param({"cpu": "1001m"}, {"cpu": "1"}, rejected("Insufficient cpu"), id="cpu short"),
         pytest.param({"cpu": "2"}, {"cpu": "1m"}, rejected("Insufficient cpu"), id="as large as the node"),
         pytest.param({"cpu": "2001m"}, {}, unresolvable("Insufficient cpu"), id="larger than the node"),
@@ -79,8 +79,8 @@ def fit_args(**fields: Any) -> NodeResourcesFitArgs:
         pytest.param(
             {"other.com/x": "1"}, {}, unresolvable("Insufficient other.com/x"), id="a resource that the node lacks"
         ),
-        pytest.param({"other.com/x": "0"}, {}, FITS, id="nothing of a resource that the node lacks"),
-        pytest.param({"whatever": "1"}, {}, FITS, id="a name that is no resource"),
+        pytest.param({"other.com/x": "0"}, {}, FEASIBLE, id="nothing of a resource that the node lacks"),
+        pytest.param({"whatever": "1"}, {}, FEASIBLE, id="a name that is no resource"),
         pytest.param(
             {"cpu": "1500m", "memory": "3Gi"},
             {"cpu": "1", "memory": "2Gi"},
@@ -96,7 +96,7 @@ def fit_args(**fields: Any) -> NodeResourcesFitArgs:
         pytest.param({"cpu": "100u"}, {"cpu": "2"}, rejected("Insufficient cpu"), id="fractions are rounded up"),
     ],
 )
-def test_filter(requests: ResourceList, used: ResourceList, expected: Answer) -> None:
+def test_filter(requests: ResourceList, used: ResourceList, expected: FilterResult) -> None:
     pods = [make_pod("there", node="a", requests=used)]
     assert run_filter(NodeResourcesFit, make_pod(requests=requests), make_node("a", allocatable=NODE), pods=pods) == {
         "a": expected
@@ -106,7 +106,7 @@ def test_filter(requests: ResourceList, used: ResourceList, expected: Answer) ->
 def test_an_overfull_node_still_takes_pods_that_ask_for_nothing() -> None:
     pods = [make_pod("there", node="a", requests={"cpu": "5"})]
     node = make_node("a", allocatable=NODE)
-    assert run_filter(NodeResourcesFit, make_pod(), node, pods=pods) == {"a": FITS}
+    assert run_filter(NodeResourcesFit, make_pod(), node, pods=pods) == {"a": FEASIBLE}
     assert run_filter(NodeResourcesFit, make_pod(requests={"cpu": "1m"}), node, pods=pods) == {
         "a": rejected("Insufficient cpu")
     }
@@ -140,8 +140,8 @@ def test_the_filter_goes_by_the_pod_level_and_adds_overhead() -> None:
 @pytest.mark.parametrize(
     ("args", "requests", "expected"),
     [
-        pytest.param({"ignored_resources": (GPU,)}, {GPU: "9"}, FITS, id="by name"),
-        pytest.param({"ignored_resource_groups": ("example.com",)}, {GPU: "9"}, FITS, id="by group"),
+        pytest.param({"ignored_resources": (GPU,)}, {GPU: "9"}, FEASIBLE, id="by name"),
+        pytest.param({"ignored_resource_groups": ("example.com",)}, {GPU: "9"}, FEASIBLE, id="by group"),
         pytest.param(
             {"ignored_resource_groups": ("other.com",)},
             {GPU: "9"},
@@ -159,7 +159,7 @@ def test_the_filter_goes_by_the_pod_level_and_adds_overhead() -> None:
         ),
     ],
 )
-def test_ignored_resources(args: dict[str, Any], requests: ResourceList, expected: Answer) -> None:
+def test_ignored_resources(args: dict[str, Any], requests: ResourceList, expected: FilterResult) -> None:
     pod, node = make_pod(requests=requests), make_node("a", allocatable=NODE)
     assert run_filter(NodeResourcesFit, pod, node, args=fit_args(**args)) == {"a": expected}
 
@@ -172,7 +172,7 @@ def test_ignored_resources(args: dict[str, Any], requests: ResourceList, expecte
         ),
         pytest.param(
             [device_class()],
-            {"a": unresolvable(f"Insufficient {GPU}"), "b": FITS},
+            {"a": unresolvable(f"Insufficient {GPU}"), "b": FEASIBLE},
             id="devices serve it where the node does not",
         ),
         pytest.param(
@@ -182,7 +182,7 @@ def test_ignored_resources(args: dict[str, Any], requests: ResourceList, expecte
         ),
     ],
 )
-def test_devices_may_stand_behind_a_resource(objects: list[KubeObject], expected: dict[str, Answer]) -> None:
+def test_devices_may_stand_behind_a_resource(objects: list[KubeObject], expected: dict[str, FilterResult]) -> None:
     nodes = [make_node("a", allocatable=NODE), make_node("b", allocatable={**NODE, GPU: "0"})]
     assert run_filter(NodeResourcesFit, make_pod(requests={GPU: "3"}), *nodes, objects=objects) == expected
 
@@ -190,14 +190,14 @@ def test_devices_may_stand_behind_a_resource(objects: list[KubeObject], expected
 def test_the_implicit_name_of_a_class_is_left_to_devices() -> None:
     pod = make_pod(requests={"deviceclass.resource.kubernetes.io/gpus": "1"})
     found = run_filter(NodeResourcesFit, pod, make_node("a"), objects=[device_class(resource=None)])
-    assert found == {"a": FITS}
+    assert found == {"a": FEASIBLE}
 
 
 def test_filter_without_pre_filter_is_an_error() -> None:
     filtering = make_filtering(make_plugin(NodeResourcesFit))
-    diagnosis = filtering.diagnose(make_cycle(make_pod(), make_snapshot([make_node("a")])), PreFilterOutcome())
+    diagnosis = filtering.run_filters(make_cycle(make_pod(), make_snapshot([make_node("a")])), PreFilterSummary())
     text = 'error reading "PreFilterNodeResourcesFit" from cycleState: not found'
-    assert answer(diagnosis.status(0)) == failed(f'running "NodeResourcesFit" filter plugin: {text}')
+    assert filter_result(diagnosis.status(0)) == errored(f'running "NodeResourcesFit" filter plugin: {text}')
 
 
 # hints
@@ -230,7 +230,7 @@ PLACED = make_pod("other", node="a", requests={"cpu": "1", "memory": "1Gi"})
     ],
 )
 def test_pod_hints(old: Pod, new: Pod | None, hint: str) -> None:
-    assert hints(make_plugin(NodeResourcesFit), "Pod", make_pod(requests={"cpu": "1"}), old, new) == [hint]
+    assert evaluate_hints(make_plugin(NodeResourcesFit), "Pod", make_pod(requests={"cpu": "1"}), old, new) == [hint]
 
 
 def with_room(**amounts: str) -> Node:
@@ -252,19 +252,19 @@ def with_room(**amounts: str) -> Node:
     ],
 )
 def test_node_hints(old: Node | None, new: Node, hint: str) -> None:
-    assert hints(make_plugin(NodeResourcesFit), "Node", make_pod(requests={"cpu": "1"}), old, new) == [hint]
+    assert evaluate_hints(make_plugin(NodeResourcesFit), "Node", make_pod(requests={"cpu": "1"}), old, new) == [hint]
 
 
 @pytest.mark.parametrize(("objects", "hint"), [([], "Skip"), ([device_class()], "Queue")])
 def test_a_node_that_leaves_the_resource_to_devices_is_worth_a_try(objects: list[KubeObject], hint: str) -> None:
     plugin = make_plugin(NodeResourcesFit, handle=FakeHandle(Catalog(objects)))
     pod, node = make_pod(requests={GPU: "1"}), with_room(**{GPU: "0"})
-    assert hints(plugin, "Node", pod, node, node) == [hint]
+    assert evaluate_hints(plugin, "Node", pod, node, node) == [hint]
 
 
 def test_hints_do_not_know_of_ignored_resources() -> None:
     plugin = make_plugin(NodeResourcesFit, args=fit_args(ignored_resources=(GPU,)))
-    assert hints(plugin, "Node", make_pod(requests={GPU: "5"}), None, with_room()) == ["Skip"]
+    assert evaluate_hints(plugin, "Node", make_pod(requests={GPU: "5"}), None, with_room()) == ["Skip"]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_hints_do_not_know_of_ignored_resources() -> None:
 )
 def test_class_hints(old: DeviceClass | None, new: DeviceClass, hint: str) -> None:
     pod = make_pod(requests={GPU: "1", "deviceclass.resource.kubernetes.io/mine": "1"})
-    assert hints(make_plugin(NodeResourcesFit), "resource.k8s.io/DeviceClass", pod, old, new) == [hint]
+    assert evaluate_hints(make_plugin(NodeResourcesFit), "resource.k8s.io/DeviceClass", pod, old, new) == [hint]
 
 
 # arguments and signatures
@@ -365,7 +365,7 @@ def test_what_pods_must_have_in_common_to_share_answers() -> None:
     assert sign(make_pod(requests={"cpu": "1"})) != sign(make_pod(requests={"cpu": "2"}))
     two = make_pod(containers=(make_container("a"), make_container("b")))
     assert sign(two) != sign(make_pod()), "the guess for containers that ask for nothing differs"
-    pod_level = changed(
+    pod_level = replace_fields(
         make_pod(requests={"cpu": "1"}), spec={"resources": ResourceRequirements(requests={"cpu": "1"})}
     )
     assert sign(pod_level) == sign(make_pod(requests={"cpu": "1"}))

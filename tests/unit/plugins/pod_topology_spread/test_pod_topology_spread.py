@@ -20,15 +20,14 @@ from bayplan.objects.core import (
 from bayplan.objects.meta import KubeObject, LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference
 from bayplan.objects.workloads import ReplicaSet, ReplicaSetSpec, StatefulSet, StatefulSetSpec
 from bayplan.plugins.pod_topology_spread import args as arguments
-from bayplan.plugins.pod_topology_spread.constraints import siblings
-from bayplan.plugins.pod_topology_spread.plugin import HARD, PodTopologySpread
+from bayplan.plugins.pod_topology_spread.constraints import default_selector
+from bayplan.plugins.pod_topology_spread.plugin import HARD_STATE, PodTopologySpread
 from bayplan.snapshot import Catalog
 from support.builders.framework import (
-    FITS,
+    FEASIBLE,
     FakeHandle,
-    changed,
-    failed,
-    hints,
+    errored,
+    evaluate_hints,
     make_cycle,
     make_filtering,
     make_node,
@@ -36,6 +35,7 @@ from support.builders.framework import (
     make_pod,
     make_snapshot,
     rejected,
+    replace_fields,
     run_filter,
     run_score,
     taint,
@@ -81,26 +81,33 @@ def on(**counts: int) -> list[Pod]:
 @pytest.mark.parametrize(
     ("constraints", "counts", "answers"),
     [
-        pytest.param((hard(),), {}, [FITS, FITS, KEYLESS], id="nobody-yet"),
-        pytest.param((hard(),), {"a": 1}, [SKEW, FITS, KEYLESS], id="one-ahead"),
-        pytest.param((hard(max_skew=2),), {"a": 1}, [FITS, FITS, KEYLESS], id="wider-skew"),
-        pytest.param((hard(),), {"a": 1, "b": 1}, [FITS, FITS, KEYLESS], id="even"),
-        pytest.param((hard(),), {"c": 9}, [FITS, FITS, KEYLESS], id="nodes-without-the-key-do-not-count"),
+        pytest.param((hard(),), {}, [FEASIBLE, FEASIBLE, KEYLESS], id="nobody-yet"),
+        pytest.param((hard(),), {"a": 1}, [SKEW, FEASIBLE, KEYLESS], id="one-ahead"),
+        pytest.param((hard(max_skew=2),), {"a": 1}, [FEASIBLE, FEASIBLE, KEYLESS], id="wider-skew"),
+        pytest.param((hard(),), {"a": 1, "b": 1}, [FEASIBLE, FEASIBLE, KEYLESS], id="even"),
+        pytest.param((hard(),), {"c": 9}, [FEASIBLE, FEASIBLE, KEYLESS], id="nodes-without-the-key-do-not-count"),
         pytest.param((hard(min_domains=3),), {"a": 1, "b": 1}, [SKEW, SKEW, KEYLESS], id="too-few-domains"),
-        pytest.param((hard(min_domains=2),), {"a": 1, "b": 1}, [FITS, FITS, KEYLESS], id="enough-domains"),
-        pytest.param((hard(HOST),), {"c": 1}, [FITS, FITS, SKEW], id="by-host"),
-        pytest.param((hard(), hard(HOST)), {"a": 1}, [SKEW, FITS, KEYLESS], id="two-constraints"),
-        pytest.param((hard(HOST), hard()), {"c": 1}, [FITS, FITS, KEYLESS], id="only-nodes-with-all-keys-count"),
-        pytest.param((soft(),), {"a": 9}, [FITS, FITS, FITS], id="soft-ones-refuse-nobody"),
-        pytest.param((hard(label_selector=None),), {"a": 9}, [FITS, FITS, KEYLESS], id="no-selector-means-nobody"),
+        pytest.param((hard(min_domains=2),), {"a": 1, "b": 1}, [FEASIBLE, FEASIBLE, KEYLESS], id="enough-domains"),
+        pytest.param((hard(HOST),), {"c": 1}, [FEASIBLE, FEASIBLE, SKEW], id="by-host"),
+        pytest.param((hard(), hard(HOST)), {"a": 1}, [SKEW, FEASIBLE, KEYLESS], id="two-constraints"),
+        pytest.param(
+            (hard(HOST), hard()), {"c": 1}, [FEASIBLE, FEASIBLE, KEYLESS], id="only-nodes-with-all-keys-count"
+        ),
+        pytest.param((soft(),), {"a": 9}, [FEASIBLE, FEASIBLE, FEASIBLE], id="soft-ones-refuse-nobody"),
+        pytest.param(
+            (hard(label_selector=None),), {"a": 9}, [FEASIBLE, FEASIBLE, KEYLESS], id="no-selector-means-nobody"
+        ),
         pytest.param(
             (hard(label_selector=LabelSelector()),),
             {"a": 9},
-            [FITS, FITS, KEYLESS],
+            [FEASIBLE, FEASIBLE, KEYLESS],
             id="an-empty-selector-counts-nobody-but-the-pod-itself",
         ),
         pytest.param(
-            (hard(match_label_keys=("version",)),), {"a": 5}, [SKEW, FITS, KEYLESS], id="keys-the-pod-lacks-are-ignored"
+            (hard(match_label_keys=("version",)),),
+            {"a": 5},
+            [SKEW, FEASIBLE, KEYLESS],
+            id="keys-the-pod-lacks-are-ignored",
         ),
     ],
 )
@@ -112,24 +119,24 @@ def test_skew(constraints: tuple[TopologySpreadConstraint, ...], counts: dict[st
 
 def test_a_pod_that_is_not_meant_by_its_own_constraint() -> None:
     pod = make_pod("incoming", labels={"app": "db"}, topology_spread_constraints=(hard(),))
-    assert run_filter(PodTopologySpread, pod, A, B, pods=on(a=1)) == {"a": FITS, "b": FITS}
+    assert run_filter(PodTopologySpread, pod, A, B, pods=on(a=1)) == {"a": FEASIBLE, "b": FEASIBLE}
 
 
 def test_terminating_pods_and_other_namespaces_do_not_count() -> None:
     pods = [web("going", node="a", terminating=True), web("foreign", node="a", namespace="other")]
-    assert run_filter(PodTopologySpread, web("incoming", hard()), A, B, pods=pods) == {"a": FITS, "b": FITS}
+    assert run_filter(PodTopologySpread, web("incoming", hard()), A, B, pods=pods) == {"a": FEASIBLE, "b": FEASIBLE}
 
 
 def test_values_of_the_pods_own_labels_narrow_the_selector() -> None:
     pod = make_pod(
         labels={"app": "web", "version": "2"}, topology_spread_constraints=(hard(match_label_keys=("version",)),)
     )
-    assert run_filter(PodTopologySpread, pod, A, B, pods=on(a=3)) == {"a": FITS, "b": FITS}
+    assert run_filter(PodTopologySpread, pod, A, B, pods=on(a=3)) == {"a": FEASIBLE, "b": FEASIBLE}
 
 
 def test_nodes_that_the_pod_cannot_use_do_not_count() -> None:
     pod = web("incoming", hard(), node_selector={HOST: "a"})
-    assert run_filter(PodTopologySpread, pod, A, B, pods=on(a=3))["a"] == FITS, "z2 is no domain for this pod"
+    assert run_filter(PodTopologySpread, pod, A, B, pods=on(a=3))["a"] == FEASIBLE, "z2 is no domain for this pod"
     counted = web("incoming", hard(node_affinity_policy="Ignore"), node_selector={HOST: "a"})
     assert run_filter(PodTopologySpread, counted, A, B, pods=on(a=3))["a"] == SKEW
 
@@ -138,7 +145,7 @@ def test_tainted_nodes_count_unless_taints_are_honoured() -> None:
     tainted = node("b", "z2", taints=[taint("t")])
     assert run_filter(PodTopologySpread, web("incoming", hard()), A, tainted, pods=on(a=1))["a"] == SKEW
     honoring = hard(node_taints_policy="Honor")
-    assert run_filter(PodTopologySpread, web("incoming", honoring), A, tainted, pods=on(a=1))["a"] == FITS
+    assert run_filter(PodTopologySpread, web("incoming", honoring), A, tainted, pods=on(a=1))["a"] == FEASIBLE
     tolerating = web("incoming", honoring, tolerations=(Toleration(key="t", operator="Exists"),))
     assert run_filter(PodTopologySpread, tolerating, A, tainted, pods=on(a=1))["a"] == SKEW
 
@@ -162,11 +169,11 @@ def test_a_malformed_selector_is_an_error() -> None:
 def test_without_prefilter_the_filter_cannot_answer() -> None:
     snapshot = make_snapshot([A])
     cycle = make_cycle(web("incoming", hard()), snapshot)
-    status = make_filtering(make_plugin(PodTopologySpread)).judge_table(cycle, snapshot.table).status(0)
+    status = make_filtering(make_plugin(PodTopologySpread)).filter_table(cycle, snapshot.table).status(0)
     expected = (
         'running "PodTopologySpread" filter plugin: reading "PreFilterPodTopologySpread" from cycleState: not found'
     )
-    assert (status.code.label, status.reasons) == failed(expected)
+    assert (status.code.label, status.reasons) == errored(expected)
 
 
 def test_a_removed_pod_that_never_counted_lowers_the_count_nevertheless() -> None:
@@ -176,7 +183,7 @@ def test_a_removed_pod_that_never_counted_lowers_the_count_nevertheless() -> Non
     filtering.pre_filter(cycle)
     fork = snapshot.nodes.fork([0])
     filtering.remove_pod(cycle, fork, fork.pods[0][0])
-    (domains,) = cycle.get(HARD).domains
+    (domains,) = cycle.get(HARD_STATE).domains
     assert domains.minimum() == -1
 
 
@@ -258,7 +265,7 @@ def owned(kind: str, api_version: str, *, controller: bool = True) -> Pod:
     ],
 )
 def test_which_pods_belong_together(pod: Pod, objects: list[KubeObject], matching: dict[str, str] | None) -> None:
-    selector = siblings(pod, Catalog(objects))
+    selector = default_selector(pod, Catalog(objects))
     if matching is None:
         assert selector.everything
         return
@@ -277,13 +284,13 @@ LISTED = arguments.PodTopologySpreadArgs(
 
 def test_listed_defaults_may_refuse() -> None:
     found = run_filter(PodTopologySpread, web(), A, B, pods=on(a=1), objects=[service({"app": "web"})], args=LISTED)
-    assert found == {"a": SKEW, "b": FITS}
+    assert found == {"a": SKEW, "b": FEASIBLE}
 
 
 def test_own_constraints_replace_the_defaults_altogether() -> None:
     pod = web("incoming", soft())
     found = run_filter(PodTopologySpread, pod, A, B, pods=on(a=5), objects=[service({"app": "web"})], args=LISTED)
-    assert found == {"a": FITS, "b": FITS}
+    assert found == {"a": FEASIBLE, "b": FEASIBLE}
 
 
 # scoring
@@ -347,26 +354,30 @@ STRANGER = make_pod("neighbour", labels={"app": "db"}, node="a")
         pytest.param(
             PENDING,
             NEIGHBOUR,
-            changed(NEIGHBOUR, metadata={"labels": {"app": "web", "x": "y"}}),
+            replace_fields(NEIGHBOUR, metadata={"labels": {"app": "web", "x": "y"}}),
             "Skip",
             id="still-counts",
         ),
         pytest.param(PENDING, NEIGHBOUR, NEIGHBOUR, "Skip", id="labels-are-the-same"),
         pytest.param(PENDING, make_pod("neighbour"), NEIGHBOUR, "Skip", id="was-on-no-node-before"),
         pytest.param(
-            PENDING, PENDING, changed(PENDING, metadata={"labels": {"app": "db"}}), "Queue", id="the-pod-itself-changes"
+            PENDING,
+            PENDING,
+            replace_fields(PENDING, metadata={"labels": {"app": "db"}}),
+            "Queue",
+            id="the-pod-itself-changes",
         ),
         pytest.param(
             PENDING,
             PENDING,
-            changed(PENDING, spec={"tolerations": (Toleration(key="t"),)}),
+            replace_fields(PENDING, spec={"tolerations": (Toleration(key="t"),)}),
             "Skip",
             id="tolerations-do-not-matter-here",
         ),
         pytest.param(
             HONORING,
             HONORING,
-            changed(HONORING, spec={"tolerations": (Toleration(key="t"),)}),
+            replace_fields(HONORING, spec={"tolerations": (Toleration(key="t"),)}),
             "Queue",
             id="tolerations-matter-where-taints-are-honoured",
         ),
@@ -374,7 +385,7 @@ STRANGER = make_pod("neighbour", labels={"app": "db"}, node="a")
     ],
 )
 def test_pods_that_wake(pod: Pod, old: Pod | None, new: Pod | None, hint: str) -> None:
-    assert hints(make_plugin(PodTopologySpread), "Pod", pod, old, new) == [hint]
+    assert evaluate_hints(make_plugin(PodTopologySpread), "Pod", pod, old, new) == [hint]
 
 
 @pytest.mark.parametrize(
@@ -396,14 +407,14 @@ def test_pods_that_wake(pod: Pod, old: Pod | None, new: Pod | None, hint: str) -
     ],
 )
 def test_nodes_that_wake(pod: Pod, old: Node | None, new: Node | None, hint: str) -> None:
-    assert hints(make_plugin(PodTopologySpread), "Node", pod, old, new) == [hint]
+    assert evaluate_hints(make_plugin(PodTopologySpread), "Node", pod, old, new) == [hint]
 
 
 def test_listed_defaults_wake_too() -> None:
     handle = FakeHandle(Catalog([service({"app": "web"})]))
     plugin = make_plugin(PodTopologySpread, args=LISTED, handle=handle)
-    assert hints(plugin, "Pod", web(), None, NEIGHBOUR) == ["Queue"]
-    assert hints(plugin, "Node", web(), None, C) == ["Skip"]
+    assert evaluate_hints(plugin, "Pod", web(), None, NEIGHBOUR) == ["Queue"]
+    assert evaluate_hints(plugin, "Node", web(), None, C) == ["Skip"]
 
 
 # signatures

@@ -13,23 +13,23 @@ from bayplan.app import configured, filled_cache, known_plugins
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.plugin import Preflight
+from bayplan.framework.api.plugin import PreBindPreFlightResult
 from bayplan.framework.api.status import SKIP, Code, Status
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement
 from bayplan.objects.volumes import AwsElasticBlockStore, AzureDisk, InlineCsiVolume, Volume
 from bayplan.plugins.volume_binding.plugin import STATE, UNBOUND_IMMEDIATE, VolumeBinding
 from bayplan.scheduler.engine import PodEngine
-from bayplan.volumes.assumptions import Stage
+from bayplan.volumes.assumptions import VolumeBindingStage
 from bayplan.volumes.binding import AFFINITY_CONFLICT, BIND_CONFLICT, NOT_ENOUGH_SPACE, VOLUME_MISSING
 from bayplan.volumes.claims import SELECTED_NODE
-from bayplan.volumes.volume_intents import AwaitVolumes, PromiseVolume, SelectNode
+from bayplan.volumes.volume_intents import SetSelectedNode, SetVolumeClaimRef, WaitForVolumes
 from support.builders.framework import (
-    FITS,
+    FEASIBLE,
     FakeHandle,
-    answer,
-    failed,
-    hints,
+    errored,
+    evaluate_hints,
+    filter_result,
     make_cycle,
     make_filtering,
     make_node,
@@ -43,18 +43,18 @@ from support.builders.volumes import (
     HOST,
     ZONE,
     at_version,
+    claim_volume,
     ephemeral,
     make_claim,
     make_class,
     make_csi_node,
     make_driver,
-    make_pool,
+    make_storage_capacity,
     make_volume,
-    on_claim,
     volume_pod,
 )
 
-POD = volume_pod(on_claim("claim"))
+POD = volume_pod(claim_volume("claim"))
 N1 = make_node("n1", labels={HOST: "n1", ZONE: "a"})
 N2 = make_node("n2", labels={HOST: "n2", ZONE: "b"})
 N3 = make_node("n3")
@@ -80,7 +80,7 @@ def ask(pod: Pod, *objects: Any) -> list[Any]:
         pytest.param(
             POD,
             [make_claim(), make_class(mode=None)],
-            failed('VolumeBindingMode not set for StorageClass "slow"'),
+            errored('VolumeBindingMode not set for StorageClass "slow"'),
             id="no mode",
         ),
         pytest.param(POD, [make_claim(), make_class()], None, id="waits"),
@@ -91,7 +91,7 @@ def test_pre_filter(pod: Pod, objects: list[Any], expected: Any) -> None:
     snapshot = make_snapshot([N1], objects=objects)
     plugin = make_plugin(VolumeBinding, handle=FakeHandle(snapshot.catalog))
     status = plugin.pre_filter(make_cycle(pod, snapshot))
-    assert (None if status is None else answer(status)) == expected
+    assert (None if status is None else filter_result(status)) == expected
 
 
 # Filter
@@ -106,12 +106,12 @@ def test_pre_filter(pod: Pod, objects: list[Any], expected: Any) -> None:
     ],
 )
 def test_bound_claims(objects: list[Any], n1: str | None, n2: str | None, n3: str | None) -> None:
-    expected = [FITS if reason is None else unresolvable(reason) for reason in (n1, n2, n3)]
+    expected = [FEASIBLE if reason is None else unresolvable(reason) for reason in (n1, n2, n3)]
     assert ask(POD, BOUND, *objects) == expected
 
 
 def test_the_first_bound_claim_that_fails_gives_the_reason() -> None:
-    pod = volume_pod(on_claim("far"), on_claim("gone"))
+    pod = volume_pod(claim_volume("far"), claim_volume("gone"))
     objects = [make_claim("far", volume="pv"), make_claim("gone", volume="none"), make_volume("pv", near={ZONE: ["a"]})]
     assert ask(pod, *objects) == [unresolvable(reason) for reason in (VOLUME_MISSING, *[AFFINITY_CONFLICT] * 2)]
 
@@ -119,7 +119,11 @@ def test_the_first_bound_claim_that_fails_gives_the_reason() -> None:
 def test_migrated_in_tree_volumes_are_compared_in_the_drivers_words() -> None:
     disk = make_volume("pv", near={ZONE: ["a", "b"]}, aws_elastic_block_store=AwsElasticBlockStore("vol-1"))
     migrated = make_csi_node("n1", migrated="kubernetes.io/aws-ebs")
-    assert ask(POD, BOUND, disk, migrated) == [unresolvable(AFFINITY_CONFLICT), FITS, unresolvable(AFFINITY_CONFLICT)]
+    assert ask(POD, BOUND, disk, migrated) == [
+        unresolvable(AFFINITY_CONFLICT),
+        FEASIBLE,
+        unresolvable(AFFINITY_CONFLICT),
+    ]
 
 
 def test_a_volume_without_translation_breaks_migrated_nodes_only() -> None:
@@ -128,7 +132,7 @@ def test_a_volume_without_translation_breaks_migrated_nodes_only() -> None:
     fault = (
         'running "VolumeBinding" filter plugin: could not translate pv: kind(Shared) is not supported in csi migration'
     )
-    assert ask(POD, BOUND, disk, migrated) == [FITS, failed(fault), FITS]
+    assert ask(POD, BOUND, disk, migrated) == [FEASIBLE, errored(fault), FEASIBLE]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_a_volume_without_translation_breaks_migrated_nodes_only() -> None:
         pytest.param([make_class(topologies=[{ZONE: ["b"]}])], BIND_CONFLICT, None, BIND_CONFLICT, id="made in b"),
         pytest.param([make_class(topologies=[{}])], BIND_CONFLICT, BIND_CONFLICT, BIND_CONFLICT, id="made nowhere"),
         pytest.param(
-            [make_class(), make_driver(), make_pool(capacity="1Gi", near={ZONE: "a"})],
+            [make_class(), make_driver(), make_storage_capacity(capacity="1Gi", near={ZONE: "a"})],
             None,
             NOT_ENOUGH_SPACE,
             NOT_ENOUGH_SPACE,
@@ -167,28 +171,28 @@ def test_a_volume_without_translation_breaks_migrated_nodes_only() -> None:
 def test_claims_that_wait(objects: list[Any], n1: str | None, n2: str | None, n3: str | None, claims: int) -> None:
     """A second claim that is served everywhere sends the question through the decider and must change nothing."""
     extra = [make_claim("extra", storage_class="easy"), make_class("easy", provisioner="other")][: 2 * (claims - 1)]
-    pod = volume_pod(*(on_claim(name, name) for name in ("claim", "extra")[:claims]))
-    expected = [FITS if reason is None else unresolvable(reason) for reason in (n1, n2, n3)]
+    pod = volume_pod(*(claim_volume(name, name) for name in ("claim", "extra")[:claims]))
+    expected = [FEASIBLE if reason is None else unresolvable(reason) for reason in (n1, n2, n3)]
     assert ask(pod, make_claim(), *objects, *extra) == expected
 
 
 def test_both_kinds_of_claims_are_always_looked_at() -> None:
-    pod = volume_pod(on_claim("claim"), on_claim("wait"))
+    pod = volume_pod(claim_volume("claim"), claim_volume("wait"))
     objects = [BOUND, make_volume("pv", near={ZONE: ["a"]}, phase="Bound"), make_claim("wait"), STATIC]
     both = unresolvable(AFFINITY_CONFLICT, BIND_CONFLICT)
     assert ask(pod, *objects) == [unresolvable(BIND_CONFLICT), both, both]
 
 
 def test_missing_volumes_are_told_last() -> None:
-    pod = volume_pod(on_claim("claim"), on_claim("wait"))
+    pod = volume_pod(claim_volume("claim"), claim_volume("wait"))
     assert ask(pod, BOUND, make_claim("wait"), STATIC)[0] == unresolvable(BIND_CONFLICT, VOLUME_MISSING)
 
 
 @pytest.mark.parametrize("claims", [pytest.param(1, id="one claim"), pytest.param(2, id="two claims")])
 def test_a_selected_node_is_the_only_one(claims: int) -> None:
     chosen = [make_claim(f"c{number}", annotations={SELECTED_NODE: "n2"}) for number in range(claims)]
-    pod = volume_pod(*(on_claim(claim.name, claim.name) for claim in chosen))
-    expected = [unresolvable(BIND_CONFLICT), FITS, unresolvable(BIND_CONFLICT)]
+    pod = volume_pod(*(claim_volume(claim.name, claim.name) for claim in chosen))
+    expected = [unresolvable(BIND_CONFLICT), FEASIBLE, unresolvable(BIND_CONFLICT)]
     assert ask(pod, *chosen, make_class()) == expected
 
 
@@ -196,29 +200,29 @@ def test_a_selected_node_is_the_only_one(claims: int) -> None:
 def test_a_malformed_selector_breaks_every_node_but_those_that_were_out_before(claims: int) -> None:
     selector = LabelSelector(match_expressions=(LabelSelectorRequirement("tier", "Like"),))
     objects = [make_claim(f"c{number}", selector=selector) for number in range(claims)]
-    pod = volume_pod(*(on_claim(claim.name, claim.name) for claim in objects))
+    pod = volume_pod(*(claim_volume(claim.name, claim.name) for claim in objects))
     fault = (
         'running "VolumeBinding" filter plugin: error creating internal label selector for claim: default/c0: '
         '"Like" is not a valid label selector operator'
     )
-    assert ask(pod, *objects, STATIC) == [failed(fault)] * 3
+    assert ask(pod, *objects, STATIC) == [errored(fault)] * 3
 
 
 def test_claims_compete_for_volumes() -> None:
-    pod = volume_pod(on_claim("a"), on_claim("b"))
+    pod = volume_pod(claim_volume("a"), claim_volume("b"))
     objects = [make_claim("a"), make_claim("b"), STATIC]
     objects += [make_volume("x", near={HOST: ["n1"]}), make_volume("y", near={HOST: ["n1", "n2"]})]
-    assert ask(pod, *objects) == [FITS, unresolvable(BIND_CONFLICT), unresolvable(BIND_CONFLICT)]
+    assert ask(pod, *objects) == [FEASIBLE, unresolvable(BIND_CONFLICT), unresolvable(BIND_CONFLICT)]
 
 
 def test_without_its_pre_filter_it_fails() -> None:
     snapshot = make_snapshot([N1], objects=[BOUND, make_volume("pv")])
     plugin = make_plugin(VolumeBinding, handle=FakeHandle(snapshot.catalog))
     cycle = make_cycle(POD, snapshot)
-    status = make_filtering(plugin).judge_table(cycle, snapshot.table).status(0)
-    assert answer(status) == failed('running "VolumeBinding" filter plugin: not found')
-    assert answer(plugin.reserve(cycle, "n1")) == failed("not found")
-    assert answer(plugin.pre_bind_preflight(cycle, "n1")) == failed("not found")
+    status = make_filtering(plugin).filter_table(cycle, snapshot.table).status(0)
+    assert filter_result(status) == errored('running "VolumeBinding" filter plugin: not found')
+    assert filter_result(plugin.reserve(cycle, "n1")) == errored("not found")
+    assert filter_result(plugin.pre_bind_preflight(cycle, "n1")) == errored("not found")
     plugin.unreserve(cycle, "n1")
 
 
@@ -252,13 +256,13 @@ class Writes:
         self.performed.append(intent)
         if self.fail_at is not None and isinstance(intent, self.fail_at):
             raise BayplanError("the object has been modified")
-        if isinstance(intent, AwaitVolumes):
+        if isinstance(intent, WaitForVolumes):
             return self.wait(intent)
-        written = at_version(intent.volume if isinstance(intent, PromiseVolume) else intent.claim, "50")
-        self.catalog.put(written)
+        written = at_version(intent.volume if isinstance(intent, SetVolumeClaimRef) else intent.claim, "50")
+        self.catalog.upsert(written)
         return written
 
-    def wait(self, intent: AwaitVolumes) -> None:
+    def wait(self, intent: WaitForVolumes) -> None:
         for _ in range(self.attempts):
             self.controller()
             if intent.done():
@@ -274,14 +278,14 @@ class Attempt:
         self.snapshot = make_snapshot([N1, N2], objects=objects)
         self.catalog = self.snapshot.catalog
         self.handle = FakeHandle(self.catalog)
-        self.failures: list[Stage] = []
+        self.failures: list[VolumeBindingStage] = []
         self.handle.volumes.on_failure = self.failures.append
         self.writes = Writes(self.catalog)
         self.handle.writes = self.writes  # type: ignore[assignment]
         self.plugin = make_plugin(VolumeBinding, handle=self.handle)
-        self.cycle: Cycle = make_cycle(pod or volume_pod(on_claim("bind"), on_claim("make")), self.snapshot)
+        self.cycle: Cycle = make_cycle(pod or volume_pod(claim_volume("bind"), claim_volume("make")), self.snapshot)
         filtering = make_filtering(self.plugin)
-        self.diagnosis = filtering.diagnose(self.cycle, filtering.pre_filter(self.cycle))
+        self.diagnosis = filtering.run_filters(self.cycle, filtering.pre_filter(self.cycle))
 
     @property
     def assumed(self) -> tuple[int, int]:
@@ -303,7 +307,7 @@ def test_reserve_assumes_and_unreserve_takes_back() -> None:
     assert volume.spec.claim_ref.name == "bind"
     assert claim is not None
     assert claim.metadata.annotations[SELECTED_NODE] == "n1"
-    assert attempt.plugin.pre_bind_preflight(attempt.cycle, "n1") == Preflight(allow_parallel=True)
+    assert attempt.plugin.pre_bind_preflight(attempt.cycle, "n1") == PreBindPreFlightResult(allow_parallel=True)
     attempt.plugin.unreserve(attempt.cycle, "n2")
     assert attempt.assumed == (1, 1)
     attempt.plugin.unreserve(attempt.cycle, "n1")
@@ -312,19 +316,21 @@ def test_reserve_assumes_and_unreserve_takes_back() -> None:
 
 
 def test_the_next_pod_does_not_get_an_assumed_volume() -> None:
-    attempt = Attempt(make_claim("bind"), make_claim("next"), STATIC, make_volume(), pod=volume_pod(on_claim("bind")))
+    attempt = Attempt(
+        make_claim("bind"), make_claim("next"), STATIC, make_volume(), pod=volume_pod(claim_volume("bind"))
+    )
     attempt.plugin.reserve(attempt.cycle, "n1")
     filtering = make_filtering(attempt.plugin)
-    cycle = make_cycle(volume_pod(on_claim("next"), name="next"), attempt.snapshot)
-    diagnosis = filtering.diagnose(cycle, filtering.pre_filter(cycle))
-    assert answer(diagnosis.status(0)) == unresolvable(BIND_CONFLICT)
+    cycle = make_cycle(volume_pod(claim_volume("next"), name="next"), attempt.snapshot)
+    diagnosis = filtering.run_filters(cycle, filtering.pre_filter(cycle))
+    assert filter_result(diagnosis.status(0)) == unresolvable(BIND_CONFLICT)
 
 
 def test_reserve_fails_where_an_object_has_changed_since() -> None:
     attempt = Attempt()
-    attempt.catalog.put(at_version(make_volume(near={ZONE: ["a"]}), "9"))
+    attempt.catalog.upsert(at_version(make_volume(near={ZONE: ["a"]}), "9"))
     status = attempt.plugin.reserve(attempt.cycle, "n1")
-    assert answer(status) == failed('"volume" is out of sync (stored: 9, assume: 1)')
+    assert filter_result(status) == errored('"volume" is out of sync (stored: 9, assume: 1)')
     assert attempt.assumed == (0, 0)
 
 
@@ -346,7 +352,9 @@ def test_nothing_to_do(pod: Pod, objects: list[Any]) -> None:
 def test_another_node_than_the_reserved_one_has_no_volumes() -> None:
     attempt = Attempt()
     attempt.plugin.reserve(attempt.cycle, "n1")
-    assert answer(attempt.plugin.pre_bind_preflight(attempt.cycle, "n2")) == failed('no pod volume found for node "n2"')
+    assert filter_result(attempt.plugin.pre_bind_preflight(attempt.cycle, "n2")) == errored(
+        'no pod volume found for node "n2"'
+    )
 
 
 def test_without_its_filter_there_is_nothing_to_reserve() -> None:
@@ -363,21 +371,21 @@ def test_pre_bind_writes_volumes_then_claims_then_waits() -> None:
     def controller() -> None:
         made = make_claim("make", volume="made", version="51", annotations={SELECTED_NODE: "n1"})
         for item in (make_claim("bind", volume="volume", version="51"), made, make_volume("made")):
-            attempt.catalog.put(item)
+            attempt.catalog.upsert(item)
 
     attempt.writes.controller = controller
     assert attempt.pre_bind() is None
-    assert [type(intent) for intent in attempt.writes.performed] == [PromiseVolume, SelectNode, AwaitVolumes]
+    assert [type(intent) for intent in attempt.writes.performed] == [SetVolumeClaimRef, SetSelectedNode, WaitForVolumes]
     assert (attempt.writes.performed[2].every_s, attempt.writes.performed[2].timeout_s) == (1.0, 600.0)
 
 
 def test_a_volume_that_cannot_be_written_is_no_longer_assumed() -> None:
     attempt = Attempt()
     attempt.plugin.reserve(attempt.cycle, "n1")
-    attempt.writes.fail_at = PromiseVolume
+    attempt.writes.fail_at = SetVolumeClaimRef
     status = attempt.pre_bind()
     assert status is not None
-    assert answer(status) == failed("the object has been modified")
+    assert filter_result(status) == errored("the object has been modified")
     assert attempt.assumed == (0, 0)
 
 
@@ -385,7 +393,7 @@ def test_a_written_volume_stays_promised_until_the_watch_says_so() -> None:
     attempt = Attempt()
     attempt.plugin.reserve(attempt.cycle, "n1")
     attempt.writes.catalog = make_snapshot().catalog  # the watch is late: what is written is not seen yet
-    attempt.writes.fail_at = SelectNode
+    attempt.writes.fail_at = SetSelectedNode
     status = attempt.pre_bind()
     assert status is not None
     assert status.code is Code.ERROR
@@ -399,21 +407,21 @@ def test_waiting_ends_in_a_timeout_or_in_a_fault() -> None:
     attempt.plugin.reserve(attempt.cycle, "n1")
     late = attempt.pre_bind()
     assert late is not None
-    assert answer(late) == failed("binding volumes: context deadline exceeded")
+    assert filter_result(late) == errored("binding volumes: context deadline exceeded")
     attempt = Attempt()
     attempt.plugin.reserve(attempt.cycle, "n1")
-    attempt.writes.controller = lambda: attempt.catalog.put(make_claim("make", version="99", annotations={"x": "y"}))
-    attempt.catalog.put(make_claim("bind", volume="volume"))
+    attempt.writes.controller = lambda: attempt.catalog.upsert(make_claim("make", version="99", annotations={"x": "y"}))
+    attempt.catalog.upsert(make_claim("bind", volume="volume"))
     given_up = attempt.pre_bind()
     assert given_up is not None
-    assert answer(given_up) == failed('binding volumes: provisioning failed for PVC "make"')
+    assert filter_result(given_up) == errored('binding volumes: provisioning failed for PVC "make"')
 
 
 # counting what breaks
 
 
 def test_nothing_is_counted_where_nothing_breaks() -> None:
-    attempt = Attempt(make_claim("bind", volume="gone"), pod=volume_pod(on_claim("bind")))
+    attempt = Attempt(make_claim("bind", volume="gone"), pod=volume_pod(claim_volume("bind")))
     assert attempt.failures == []
     attempt.plugin.reserve(attempt.cycle, "n1")
     assert attempt.pre_bind() is None
@@ -424,7 +432,7 @@ def test_a_search_that_breaks_counts_once_on_however_many_nodes() -> None:
     disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
     migrated = [make_csi_node(name, migrated="kubernetes.io/azure-disk") for name in ("n1", "n2")]
     attempt = Attempt(BOUND, disk, *migrated, pod=POD)
-    assert attempt.failures == [Stage.FIND]
+    assert attempt.failures == [VolumeBindingStage.FIND]
 
 
 def test_a_search_that_breaks_counts_once_where_answers_are_shared_too() -> None:
@@ -441,18 +449,18 @@ def test_a_search_that_breaks_counts_once_where_answers_are_shared_too() -> None
 
 def test_reserve_that_fails_is_counted() -> None:
     attempt = Attempt()
-    attempt.catalog.put(at_version(make_volume(near={ZONE: ["a"]}), "9"))
+    attempt.catalog.upsert(at_version(make_volume(near={ZONE: ["a"]}), "9"))
     attempt.plugin.reserve(attempt.cycle, "n1")
-    assert attempt.failures == [Stage.ASSUME]
+    assert attempt.failures == [VolumeBindingStage.ASSUME]
 
 
-@pytest.mark.parametrize("fail_at", [PromiseVolume, SelectNode, None], ids=["volume", "claim", "waiting"])
+@pytest.mark.parametrize("fail_at", [SetVolumeClaimRef, SetSelectedNode, None], ids=["volume", "claim", "waiting"])
 def test_pre_bind_that_fails_is_counted(fail_at: type[Any] | None) -> None:
     attempt = Attempt()
     attempt.plugin.reserve(attempt.cycle, "n1")
     attempt.writes.fail_at = fail_at
     assert attempt.pre_bind() is not None
-    assert attempt.failures == [Stage.BIND]
+    assert attempt.failures == [VolumeBindingStage.BIND]
 
 
 # hints
@@ -506,30 +514,40 @@ INLINE = volume_pod(Volume(csi=InlineCsiVolume("csi.example.com")))
         pytest.param(
             "storage.k8s.io/CSIDriver", POD, make_driver(), make_driver(capacity=False), "Skip", id="not inline"
         ),
-        pytest.param("storage.k8s.io/CSIStorageCapacity", POD, None, make_pool(), "Queue", id="new pool"),
+        pytest.param("storage.k8s.io/CSIStorageCapacity", POD, None, make_storage_capacity(), "Queue", id="new pool"),
         pytest.param(
             "storage.k8s.io/CSIStorageCapacity",
             POD,
-            make_pool(capacity="1Gi"),
-            make_pool(capacity="2Gi"),
+            make_storage_capacity(capacity="1Gi"),
+            make_storage_capacity(capacity="2Gi"),
             "Queue",
             id="pool grew",
         ),
         pytest.param(
             "storage.k8s.io/CSIStorageCapacity",
             POD,
-            make_pool(capacity="1Gi", largest="1Gi"),
-            make_pool(capacity="2Gi", largest="1Gi"),
+            make_storage_capacity(capacity="1Gi", largest="1Gi"),
+            make_storage_capacity(capacity="2Gi", largest="1Gi"),
             "Skip",
             id="largest volume as before",
         ),
         pytest.param(
-            "storage.k8s.io/CSIStorageCapacity", POD, make_pool(), make_pool(capacity="1"), "Queue", id="pool speaks"
+            "storage.k8s.io/CSIStorageCapacity",
+            POD,
+            make_storage_capacity(),
+            make_storage_capacity(capacity="1"),
+            "Queue",
+            id="pool speaks",
         ),
         pytest.param(
-            "storage.k8s.io/CSIStorageCapacity", POD, make_pool(capacity="1"), make_pool(), "Skip", id="pool is silent"
+            "storage.k8s.io/CSIStorageCapacity",
+            POD,
+            make_storage_capacity(capacity="1"),
+            make_storage_capacity(),
+            "Skip",
+            id="pool is silent",
         ),
     ],
 )
 def test_hints(resource: str, pod: Pod, old: Any, new: Any, expected: str) -> None:
-    assert hints(VolumeBinding, resource, pod, old, new) == [expected]
+    assert evaluate_hints(VolumeBinding, resource, pod, old, new) == [expected]

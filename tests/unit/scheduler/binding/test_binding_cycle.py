@@ -9,19 +9,19 @@ import pytest
 
 from bayplan.app import known_plugins
 from bayplan.errors import LeaseLost
-from bayplan.framework import SKIP, Cycle, Preflight, Wait, pending, unschedulable
+from bayplan.framework import SKIP, Cycle, PermitWait, PreBindPreFlightResult, pending, unschedulable
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
-from bayplan.queue.queued_pod import Pool
-from bayplan.scheduler.binding.binding_cycle import PreBinds
-from support.builders.framework import changed, make_node, make_pod
-from support.fakes.http_server import Hang, Reply, status
-from support.harness.async_tests import on_loop, until
+from bayplan.queue.queued_pod import SubQueue
+from bayplan.scheduler.binding.binding_cycle import PreBindTasks
+from support.builders.framework import make_node, make_pod, replace_fields
+from support.fakes.http_server import NoAnswer, Reply, status
+from support.harness.async_tests import async_test, wait_until
 from support.harness.live_scheduler import (
-    Rig,
-    Told,
+    LiveSchedulerHarness,
+    RecordedEvent,
     conditions,
-    running,
+    run_live_scheduler,
 )
 
 NODE = make_node("n", cpu="4")
@@ -89,39 +89,41 @@ def way(log: list[str]) -> list[str]:
     return [each.replace("First", "1").replace("Second", "2") for each in log]
 
 
-@on_loop
+@async_test
 async def test_all_steps_in_order() -> None:
     log: list[str] = []
-    async with running(NODE, POD, config=CONFIG, registry=spies(log)) as rig:
+    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=spies(log)) as rig:
         points = ("reserve", "permit", "preflight", "pre_bind", "bind", "post_bind")
         assert way(log) == [f"{point} {number}" for point in points for number in (1, 2)]
         assert rig.bound() == {"p": "n"}
         assert rig.sent("POST", "/binding")[0]["metadata"]["uid"] == POD.uid
-        assert rig.events.told == [Told("p", "Normal", "Scheduled", "Binding", "Successfully assigned default/p to n")]
+        assert rig.events.told == [
+            RecordedEvent("p", "Normal", "Scheduled", "Binding", "Successfully assigned default/p to n")
+        ]
         # PreBind has work, so others are told which node is expected; the server forgets that at the binding.
         assert rig.sent("PATCH") == [{"metadata": {"uid": POD.uid}, "status": {"nominatedNodeName": "n"}}]
         assert rig.live.queue.in_flight() == []
         assert rig.live.engine.cache.is_assumed(POD.uid)
 
 
-@on_loop
+@async_test
 async def test_the_first_that_does_not_skip_binds() -> None:
     log: list[str] = []
     registry = spies(log, bind_First=SKIP, bind_Second=None, preflight_First=SKIP, preflight_Second=SKIP)
-    async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
+    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as rig:
         assert way(log)[-4:] == ["bind 1", "bind 2", "post_bind 1", "post_bind 2"]
         assert rig.server.requests == []
         assert rig.events.told[0].reason == "Scheduled"
 
 
-@on_loop
+@async_test
 async def test_nobody_binds() -> None:
     log: list[str] = []
     config = CONFIG.replace(", {name: DefaultBinder}]}", "]}")
-    async with running(NODE, POD, config=config, registry=spies(log)) as rig:
+    async with run_live_scheduler(NODE, POD, config=config, registry=spies(log)) as rig:
         assert way(log)[-2:] == ["unreserve 2", "unreserve 1"]
         assert conditions(rig)[0]["reason"] == "SchedulerError"
-        assert rig.pool(POD) is Pool.ERROR_BACKOFF
+        assert rig.pool(POD) is SubQueue.ERROR_BACKOFF
 
 
 UNDONE = ["unreserve 2", "unreserve 1"]
@@ -140,10 +142,12 @@ def test_a_failure_at_any_step_undoes_everything(step: str, kind: str) -> None:
     }
     fits_nowhere = kind == "refuses" and step in ("reserve", "permit")
 
-    @on_loop
+    @async_test
     async def test() -> None:
         log: list[str] = []
-        async with running(NODE, POD, config=CONFIG, registry=spies(log, **{f"{step}_Second": answer})) as rig:
+        async with run_live_scheduler(
+            NODE, POD, config=CONFIG, registry=spies(log, **{f"{step}_Second": answer})
+        ) as rig:
             assert way(log)[-3:] == [f"{step} 2", *UNDONE]
             assert rig.bound() == {}
             assert rig.live.engine.cache.pod_count == 0
@@ -155,7 +159,7 @@ def test_a_failure_at_any_step_undoes_everything(step: str, kind: str) -> None:
             else:
                 assert condition["reason"] == "Unschedulable"
                 assert condition["message"] == ("0/1 nodes are available: 1 no." if fits_nowhere else "no")
-            assert rig.pool(POD) is (Pool.PARKED if fits_nowhere else Pool.ERROR_BACKOFF)
+            assert rig.pool(POD) is (SubQueue.UNSCHEDULABLE if fits_nowhere else SubQueue.ERROR_BACKOFF)
             queued = rig.live.queue.get(POD.key)
             assert queued is not None
             assert queued.rejectors == ({"Second"} if fits_nowhere else set())
@@ -164,11 +168,11 @@ def test_a_failure_at_any_step_undoes_everything(step: str, kind: str) -> None:
     test()
 
 
-@on_loop
+@async_test
 async def test_it_is_tried_again_after_its_backoff() -> None:
-    async with running(NODE) as rig:
-        rig.refuse("POST", "/binding", status(409, "Conflict", "pod p is already assigned to node"))
-        rig.hear(POD)
+    async with run_live_scheduler(NODE) as rig:
+        rig.fail_next("POST", "/binding", status(409, "Conflict", "pod p is already assigned to node"))
+        rig.deliver(POD)
         await rig.asked("PATCH", "/status")
         assert conditions(rig)[0]["message"] == (
             'running Bind plugin "DefaultBinder": pod p is already assigned to node'
@@ -176,17 +180,17 @@ async def test_it_is_tried_again_after_its_backoff() -> None:
         await rig.idle()
         rig.clock.advance(2)
         await rig.asked("POST", "/binding", 2)
-        await until(lambda: len(rig.events.told) == 2)
+        await wait_until(lambda: len(rig.events.told) == 2)
         assert rig.events.told[-1].reason == "Scheduled"
 
 
 # what others are told while a binding fails
 
 
-@on_loop
+@async_test
 async def test_the_room_of_a_failed_binding_wakes_those_who_wait_for_it() -> None:
     small = make_node("n", cpu="1")
-    async with running(small) as rig:
+    async with run_live_scheduler(small) as rig:
         hang = asyncio.Event()
 
         async def slow(_: Any) -> Any:
@@ -194,14 +198,14 @@ async def test_the_room_of_a_failed_binding_wakes_those_who_wait_for_it() -> Non
             return status(409, "Conflict", "no")
 
         rig.server.route = lambda request: slow(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.hear(POD)
+        rig.deliver(POD)
         await rig.asked("POST", "/binding")
         other = make_pod("other", cpu="1")
-        rig.hear(other)
-        await until(lambda: rig.pool(other) is Pool.PARKED)
+        rig.deliver(other)
+        await wait_until(lambda: rig.pool(other) is SubQueue.UNSCHEDULABLE)
         rig.server.route = rig.answer
         hang.set()
-        await until(lambda: len(rig.sent("POST", "/binding")) == 2)
+        await wait_until(lambda: len(rig.sent("POST", "/binding")) == 2)
         assert rig.sent("POST", "/binding")[1]["metadata"]["name"] == "other"
 
 
@@ -212,7 +216,7 @@ class Guard:
     patience: dict[str, float]
 
     def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
-        return Wait(self.patience["Guard"])
+        return PermitWait(self.patience["Guard"])
 
 
 GUARDED = """
@@ -227,30 +231,30 @@ def guarded(wait_s: float = 60.0) -> dict[str, Any]:
     return {"config": GUARDED, "registry": known_plugins().with_plugins(guard)}
 
 
-async def waits(rig: Rig, pod: Pod = POD) -> Any:
-    rig.hear(pod)
-    await until(lambda: rig.live.engine.waiting.get(pod.uid))
-    return rig.live.engine.waiting.get(pod.uid)
+async def waits(rig: LiveSchedulerHarness, pod: Pod = POD) -> Any:
+    rig.deliver(pod)
+    await wait_until(lambda: rig.live.engine.waiting_pods.get(pod.uid))
+    return rig.live.engine.waiting_pods.get(pod.uid)
 
 
-@on_loop
+@async_test
 async def test_permit_lets_go() -> None:
-    async with running(NODE, **guarded()) as rig:
+    async with run_live_scheduler(NODE, **guarded()) as rig:
         waiting = await waits(rig)
         await rig.asked("PATCH", "/status")
         assert rig.sent("PATCH")[0]["status"] == {"nominatedNodeName": "n"}
         assert rig.bound() == {}
         waiting.allow("Guard")
         await rig.asked("POST", "/binding")
-        assert rig.live.engine.waiting.get(POD.uid) is None
+        assert rig.live.engine.waiting_pods.get(POD.uid) is None
 
 
-@on_loop
+@async_test
 async def test_permit_refuses() -> None:
-    async with running(NODE, **guarded()) as rig:
+    async with run_live_scheduler(NODE, **guarded()) as rig:
         waiting = await waits(rig)
         waiting.reject("Guard", "changed my mind")
-        await until(lambda: conditions(rig))
+        await wait_until(lambda: conditions(rig))
         await rig.idle()
         (condition,) = conditions(rig)
         assert (condition["reason"], condition["message"]) == (
@@ -258,61 +262,63 @@ async def test_permit_refuses() -> None:
             "0/1 nodes are available: 1 changed my mind.",
         )
         # Its own going is an event that its plugin would wake it for; it stays where it is.
-        assert rig.pool(POD) is Pool.PARKED
+        assert rig.pool(POD) is SubQueue.UNSCHEDULABLE
         assert rig.sent("PATCH")[-1]["status"]["nominatedNodeName"] is None
         queued = rig.live.queue.get(POD.key)
         assert queued is not None
         assert queued.unschedulable_plugins == {"Guard"}
-        rig.hear(make_node("another"))
-        await until(lambda: rig.live.engine.waiting.get(POD.uid))
+        rig.deliver(make_node("another"))
+        await wait_until(lambda: rig.live.engine.waiting_pods.get(POD.uid))
 
 
-@on_loop
+@async_test
 async def test_permit_takes_too_long() -> None:
-    async with running(NODE, **guarded(5.0)) as rig:
+    async with run_live_scheduler(NODE, **guarded(5.0)) as rig:
         await waits(rig)
         await rig.asked("PATCH", "/status")
-        await until(lambda: not rig.live.writes.busy)
+        await wait_until(lambda: not rig.live.writes.busy)
         rig.clock.advance(5)
-        await until(lambda: conditions(rig))
+        await wait_until(lambda: conditions(rig))
         assert conditions(rig)[0]["message"] == (
             "0/1 nodes are available: 1 rejected due to timeout after waiting 5s at plugin Guard."
         )
         await rig.idle()
-        assert rig.pool(POD) is Pool.PARKED
+        assert rig.pool(POD) is SubQueue.UNSCHEDULABLE
 
 
-@on_loop
+@async_test
 async def test_a_wait_that_is_over_does_not_keep_the_loop_busy_while_its_status_is_written() -> None:
-    async with running(NODE, **guarded(5.0)) as rig:
-        rig.refuse("PATCH", "/status", Hang())
+    async with run_live_scheduler(NODE, **guarded(5.0)) as rig:
+        rig.fail_next("PATCH", "/status", NoAnswer())
         await waits(rig)
         await rig.asked("PATCH", "/status")
         rig.clock.advance(6)
-        waiting = rig.live.engine.waiting.get(POD.uid)
+        waiting = rig.live.engine.waiting_pods.get(POD.uid)
         assert waiting is not None
-        await until(lambda: waiting.outcome is not None)
-        assert rig.live.engine.waiting.next_deadline_s() is None
+        await wait_until(lambda: waiting.outcome is not None)
+        assert rig.live.engine.waiting_pods.next_deadline_s() is None
 
 
-@on_loop
+@async_test
 async def test_what_happened_while_it_waited_at_permit_counts_when_it_is_refused() -> None:
-    async with running(NODE, **guarded()) as rig:
+    async with run_live_scheduler(NODE, **guarded()) as rig:
         waiting = await waits(rig)
-        rig.hear(make_node("another"))
-        await until(lambda: rig.live.engine.cache.node("another") is not None)
+        rig.deliver(make_node("another"))
+        await wait_until(lambda: rig.live.engine.cache.node("another") is not None)
         waiting.reject("Guard", "not there")
-        await until(lambda: (found := rig.live.engine.waiting.get(POD.uid)) is not None and found is not waiting)
+        await wait_until(
+            lambda: (found := rig.live.engine.waiting_pods.get(POD.uid)) is not None and found is not waiting
+        )
         assert [each["message"] for each in conditions(rig)] == ["0/1 nodes are available: 1 not there."]
         assert [pod.name for pod in rig.live.queue.in_flight()] == ["p"]
         assert rig.clock.monotonic_s() == 0, "nothing else woke it"
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_goes_while_it_waits_at_permit() -> None:
-    async with running(NODE, **guarded()) as rig:
+    async with run_live_scheduler(NODE, **guarded()) as rig:
         await waits(rig)
-        rig.hear_gone(POD)
+        rig.deliver_deletion(POD)
         await rig.idle()
         assert rig.live.engine.cache.pod_count == 0
         assert rig.live.queue.in_flight() == []
@@ -321,11 +327,11 @@ async def test_a_pod_that_goes_while_it_waits_at_permit() -> None:
         assert rig.events.told[-1].note == "0/1 nodes are available: 1 removed."
 
 
-@on_loop
+@async_test
 async def test_stopping_lets_nobody_wait_at_permit() -> None:
-    async with running(NODE, **guarded()) as rig:
+    async with run_live_scheduler(NODE, **guarded()) as rig:
         await waits(rig)
-        rig.live.stop_deciding()
+        rig.live.stop_scheduling()
         await rig.live.drain()
         (condition,) = conditions(rig)
         assert condition["reason"] == "SchedulerError"
@@ -336,9 +342,9 @@ async def test_stopping_lets_nobody_wait_at_permit() -> None:
 # pods that vanish
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_goes_between_its_choice_and_its_binding() -> None:
-    async with running(NODE) as rig:
+    async with run_live_scheduler(NODE) as rig:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
@@ -346,19 +352,19 @@ async def test_a_pod_that_goes_between_its_choice_and_its_binding() -> None:
             return status(404, "NotFound", 'pods "p" not found')
 
         rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.hear(POD)
+        rig.deliver(POD)
         await rig.asked("POST", "/binding")
-        rig.hear_gone(POD)
-        await until(lambda: rig.live.engine.cache.pod_count == 0)  # its room is free at once
+        rig.deliver_deletion(POD)
+        await wait_until(lambda: rig.live.engine.cache.pod_count == 0)  # its room is free at once
         gate.set()
         await rig.idle()
         assert rig.pool(POD) is None
         assert rig.sent("PATCH") == []
 
 
-@on_loop
+@async_test
 async def test_a_pod_whose_deletion_begins_between_its_choice_and_its_binding() -> None:
-    async with running(NODE) as rig:
+    async with run_live_scheduler(NODE) as rig:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
@@ -366,22 +372,22 @@ async def test_a_pod_whose_deletion_begins_between_its_choice_and_its_binding() 
             return status(409, "Conflict", "pod p is being deleted, cannot be assigned to a host")
 
         rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.hear(POD)
+        rig.deliver(POD)
         await rig.asked("POST", "/binding")
-        rig.hear(make_pod("p", cpu="1", terminating=True))
-        await until(lambda: rig.live.engine.cache.pod_count == 0)
+        rig.deliver(make_pod("p", cpu="1", terminating=True))
+        await wait_until(lambda: rig.live.engine.cache.pod_count == 0)
         gate.set()
         await rig.idle()
         rig.clock.advance(3)
-        await until(lambda: rig.pool(POD) is None)
+        await wait_until(lambda: rig.pool(POD) is None)
         await rig.idle()
         assert rig.events.told[-1].note == "skip schedule deleting pod: default/p"
         assert len(rig.sent("POST", "/binding")) == 1
 
 
-@on_loop
+@async_test
 async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
-    async with running(NODE) as rig:
+    async with run_live_scheduler(NODE) as rig:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
@@ -389,15 +395,15 @@ async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
             return Reply(201, {})
 
         rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.hear(POD)
+        rig.deliver(POD)
         await rig.asked("POST", "/binding")
-        rig.hear_gone(NODE)
-        await until(lambda: rig.live.engine.cache.node("n") is None)
+        rig.deliver_deletion(NODE)
+        await wait_until(lambda: rig.live.engine.cache.node("n") is None)
         gate.set()
         await rig.idle()
-        rig.hear(changed(POD, spec={"node_name": "n"}))
+        rig.deliver(replace_fields(POD, spec={"node_name": "n"}))
         await rig.idle()
-        rig.hear(NODE)
+        rig.deliver(NODE)
         await rig.idle()
         assert [info.pod.name for info in rig.live.engine.snapshot().nodes.pods[0]] == ["p"]
 
@@ -407,21 +413,21 @@ async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
 
 @pytest.mark.parametrize("landed", [True, False], ids=["it was done", "it was not done"])
 def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
-        async with running(NODE) as rig:
-            found = changed(POD, spec={"node_name": "n" if landed else ""})
+        async with run_live_scheduler(NODE) as rig:
+            found = replace_fields(POD, spec={"node_name": "n" if landed else ""})
             rig.objects["/api/v1/namespaces/default/pods/p"] = found
-            rig.refuse("GET", "/pods/p", status(503, "ServiceUnavailable"), status(500, "InternalError"))
-            rig.refuse("POST", "/binding", Reply(raw=b"", close=True))
-            rig.hear(POD)
+            rig.fail_next("GET", "/pods/p", status(503, "ServiceUnavailable"), status(500, "InternalError"))
+            rig.fail_next("POST", "/binding", Reply(raw=b"", close=True))
+            rig.deliver(POD)
             await rig.asked("POST", "/binding")
-            await until(lambda: rig.count("GET", "/pods/p"))
+            await wait_until(lambda: rig.count("GET", "/pods/p"))
             assert rig.live.engine.cache.is_assumed(POD.uid)  # as long as nobody knows, the room is taken
-            await until(lambda: rig.count("GET", "/pods/p") == 3, tick=lambda: rig.clock.advance(0.05))
+            await wait_until(lambda: rig.count("GET", "/pods/p") == 3, tick=lambda: rig.clock.advance(0.05))
             assert rig.live.engine.cache.is_assumed(POD.uid)
             if not landed:  # then it is sent again
-                await until(lambda: rig.count("POST", "/binding") == 2, tick=lambda: rig.clock.advance(0.05))
+                await wait_until(lambda: rig.count("POST", "/binding") == 2, tick=lambda: rig.clock.advance(0.05))
             await rig.idle()
             assert rig.events.told[-1].reason == "Scheduled"
             assert rig.live.engine.cache.is_assumed(POD.uid)
@@ -430,10 +436,10 @@ def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
     test()
 
 
-@on_loop
+@async_test
 async def test_a_binding_that_failed_and_yet_the_watch_shows_it() -> None:
     """The pod is where it was to go; nothing of it is taken back, and nobody is told otherwise in its status."""
-    async with running(NODE) as rig:
+    async with run_live_scheduler(NODE) as rig:
         gate = asyncio.Event()
 
         async def late(_: Any) -> Any:
@@ -441,10 +447,10 @@ async def test_a_binding_that_failed_and_yet_the_watch_shows_it() -> None:
             return status(409, "Conflict", "already assigned")
 
         rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
-        rig.hear(POD)
+        rig.deliver(POD)
         await rig.asked("POST", "/binding")
-        rig.hear(changed(POD, spec={"node_name": "n"}))
-        await until(lambda: not rig.live.engine.cache.is_assumed(POD.uid))
+        rig.deliver(replace_fields(POD, spec={"node_name": "n"}))
+        await wait_until(lambda: not rig.live.engine.cache.is_assumed(POD.uid))
         gate.set()
         await rig.idle()
         assert rig.live.engine.cache.pod_count == 1
@@ -452,7 +458,7 @@ async def test_a_binding_that_failed_and_yet_the_watch_shows_it() -> None:
         assert rig.sent("PATCH") == []
 
 
-@on_loop
+@async_test
 async def test_a_lease_that_is_lost_lets_nothing_out_and_takes_the_room_back() -> None:
     class Lost:
         def check(self) -> None:
@@ -461,10 +467,10 @@ async def test_a_lease_that_is_lost_lets_nothing_out_and_takes_the_room_back() -
         async def hold_back(self) -> None:
             self.check()
 
-    async with running(NODE) as rig:
-        rig.client.guard(Lost())
-        rig.hear(POD)
-        await until(lambda: rig.pool(POD) is Pool.ERROR_BACKOFF)
+    async with run_live_scheduler(NODE) as rig:
+        rig.client.set_guard(Lost())
+        rig.deliver(POD)
+        await wait_until(lambda: rig.pool(POD) is SubQueue.ERROR_BACKOFF)
         assert rig.server.requests == []
         assert rig.live.engine.cache.pod_count == 0
 
@@ -472,7 +478,7 @@ async def test_a_lease_that_is_lost_lets_nothing_out_and_takes_the_room_back() -
 # PreBind, and what is scarce
 
 
-@on_loop
+@async_test
 async def test_pods_in_pre_bind_keep_nobody_from_being_bound() -> None:
     log: list[str] = []
     gate = asyncio.Event()
@@ -487,27 +493,27 @@ profiles:
 - schedulerName: slow
   plugins: {multiPoint: {enabled: [{name: First}]}}
 """
-    async with running(roomy, config=config, registry=registry) as rig:
-        rig.hear(*slow)
-        await until(lambda: log.count("pre_bind First") == 70)
-        rig.hear(make_pod("quick", cpu="1"))
+    async with run_live_scheduler(roomy, config=config, registry=registry) as rig:
+        rig.deliver(*slow)
+        await wait_until(lambda: log.count("pre_bind First") == 70)
+        rig.deliver(make_pod("quick", cpu="1"))
         await rig.asked("POST", "/binding")
         assert rig.bound() == {"quick": "n"}
         gate.set()
         await rig.asked("POST", "/binding", 71)
 
 
-@on_loop
+@async_test
 async def test_pre_bind_side_by_side_ends_with_the_first_that_fails() -> None:
     log: list[str] = []
     registry = spies(
         log,
-        preflight_First=Preflight(allow_parallel=True),
-        preflight_Second=Preflight(allow_parallel=True),
+        preflight_First=PreBindPreFlightResult(allow_parallel=True),
+        preflight_Second=PreBindPreFlightResult(allow_parallel=True),
         pre_bind_First=asyncio.Event(),  # never set
         pre_bind_Second=ValueError("oops"),
     )
-    async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
+    async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as rig:
         assert way(log)[-4:] == ["pre_bind 1", "pre_bind 2", *UNDONE]
         assert conditions(rig)[0]["message"].startswith('running PreBind plugin "Second": ValueError: oops')
 
@@ -519,22 +525,22 @@ def test_what_a_plugin_waits_for_may_be_cancelled(point: str) -> None:
     async def test() -> None:
         log: list[str] = []
         registry = spies(log, **{f"{point}_First": asyncio.CancelledError()})
-        async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
+        async with run_live_scheduler(NODE, POD, config=CONFIG, registry=registry) as rig:
             assert way(log)[-3:] == [f"{point} 1", *UNDONE]
             assert "CancelledError" in conditions(rig)[0]["message"]
             assert not rig.live.engine.cache.is_assumed(POD.uid)
-            assert rig.pool(POD) is Pool.ERROR_BACKOFF
+            assert rig.pool(POD) is SubQueue.ERROR_BACKOFF
 
-    on_loop(test)()
+    async_test(test)()
 
 
 async def answered(value: Any) -> Any:
     return value
 
 
-@on_loop
+@async_test
 async def test_a_pod_in_pre_bind_can_be_cancelled_until_its_end_was_noticed() -> None:
-    pre_binds = PreBinds()
+    pre_binds = PreBindTasks()
     assert not pre_binds.cancel("u", "too early")
     work = asyncio.ensure_future(pre_binds.run("u", answered(pending())))
     await asyncio.sleep(0)
@@ -544,7 +550,7 @@ async def test_a_pod_in_pre_bind_can_be_cancelled_until_its_end_was_noticed() ->
     assert not pre_binds.cancel("u", "too late")
 
 
-@on_loop
+@async_test
 async def test_pods_that_a_plugin_asked_for_are_tried_when_the_cycle_ends_and_when_the_pod_is_bound() -> None:
     blocked = make_pod("blocked", cpu="1", labels={"blocked": "yes"})
 
@@ -566,8 +572,8 @@ async def test_pods_that_a_plugin_asked_for_are_tried_when_the_cycle_ends_and_wh
             cycle.pods_to_activate[blocked.key] = blocked
 
     config = CONFIG.partition("profiles")[0] + "profiles: [{plugins: {multiPoint: {enabled: [{name: Opens}]}}}]"
-    async with running(NODE, blocked, config=config, registry=known_plugins().with_plugins(Opens)) as rig:
+    async with run_live_scheduler(NODE, blocked, config=config, registry=known_plugins().with_plugins(Opens)) as rig:
         Opens.opened.clear()
-        rig.hear(POD)
-        await until(lambda: Opens.opened.count("blocked") == 2)
+        rig.deliver(POD)
+        await wait_until(lambda: Opens.opened.count("blocked") == 2)
         assert Opens.opened[:2] == ["p", "blocked"]

@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 
 from bayplan.app import known_plugins
-from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.events import ActionType, ClusterEventWithHint, EventResource
 from bayplan.framework.api.status import pending, unschedulable
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition
-from bayplan.queue.queued_pod import Pool
+from bayplan.queue.queued_pod import SubQueue
 from support.builders.framework import (
-    LONG_AGO,
-    changed,
+    CREATED,
     make_node,
     make_pod,
+    replace_fields,
 )
-from support.fakes.http_server import Answer, Hang, Request, status
-from support.harness.async_tests import on_loop, until
+from support.fakes.http_server import NoAnswer, Request, ServerAnswer, status
+from support.harness.async_tests import async_test, wait_until
 from support.harness.live_scheduler import (
-    Rig,
-    Told,
+    LiveSchedulerHarness,
+    RecordedEvent,
     conditions,
-    running,
+    run_live_scheduler,
 )
 
 FULL = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: "
@@ -38,13 +38,13 @@ TAKEN = make_pod("taken", node="small", cpu="1", priority=5)
 LARGE = make_pod("large", cpu="1")
 
 
-def told(message: str) -> Told:
-    return Told("large", "Warning", "FailedScheduling", "Scheduling", message)
+def told(message: str) -> RecordedEvent:
+    return RecordedEvent("large", "Warning", "FailedScheduling", "Scheduling", message)
 
 
-@on_loop
+@async_test
 async def test_it_is_told_why_by_an_event_and_a_condition() -> None:
-    async with running(SMALL, TAKEN, LARGE) as rig:
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
         assert rig.events.told == [told(NO_VICTIMS)]
         (patch,) = rig.sent("PATCH", "/pods/large/status")
         assert patch == {
@@ -63,17 +63,17 @@ async def test_it_is_told_why_by_an_event_and_a_condition() -> None:
                 ]
             },
         }
-        assert rig.pool(LARGE) is Pool.PARKED
+        assert rig.pool(LARGE) is SubQueue.UNSCHEDULABLE
 
 
 def with_condition(pod: Pod, message: str, *, false: bool = True, **status_: Any) -> Pod:
-    said = Condition("PodScheduled", "False" if false else "True", "Unschedulable" if false else "", message, LONG_AGO)
-    return changed(pod, status=PodStatus(phase="Pending", conditions=(said,), **status_))
+    said = Condition("PodScheduled", "False" if false else "True", "Unschedulable" if false else "", message, CREATED)
+    return replace_fields(pod, status=PodStatus(phase="Pending", conditions=(said,), **status_))
 
 
-@on_loop
+@async_test
 async def test_nothing_is_written_that_the_status_says_already() -> None:
-    async with running(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS)) as rig:
+    async with run_live_scheduler(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS)) as rig:
         assert rig.attempts(LARGE) == 1
         assert rig.events.told == []
         assert rig.sent("PATCH") == []
@@ -87,56 +87,56 @@ async def test_nothing_is_written_that_the_status_says_already() -> None:
     ],
 )
 def test_when_a_condition_changed(before: Pod, moves: bool) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
-        async with running(SMALL, TAKEN, before) as rig:
+        async with run_live_scheduler(SMALL, TAKEN, before) as rig:
             (condition,) = conditions(rig)
             assert ("lastTransitionTime" in condition) == moves
 
     test()
 
 
-@on_loop
+@async_test
 async def test_a_nomination_that_came_to_nothing_is_cleared() -> None:
-    async with running(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS, nominated_node_name="small")) as rig:
+    async with run_live_scheduler(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS, nominated_node_name="small")) as rig:
         assert rig.sent("PATCH") == [{"metadata": {"uid": LARGE.uid}, "status": {"nominatedNodeName": None}}]
-        assert rig.live.engine.nominations.node_of(LARGE.uid) is None
+        assert rig.live.engine.nominator.node_of(LARGE.uid) is None
 
 
-@on_loop
+@async_test
 async def test_what_was_just_written_is_not_written_again_before_the_watch_shows_it() -> None:
-    async with running(SMALL, TAKEN, LARGE) as rig:
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
         rig.live.activate(LARGE)
-        await until(lambda: rig.attempts(LARGE) == 2)
+        await wait_until(lambda: rig.attempts(LARGE) == 2)
         await rig.idle()
         assert rig.events.told == [told(NO_VICTIMS)]
         assert len(rig.sent("PATCH")) == 1
 
 
-@on_loop
+@async_test
 async def test_attempts_that_fail_for_the_same_reason_write_once_and_another_reason_is_written() -> None:
-    async with running(SMALL, TAKEN, LARGE) as rig:
-        rig.hear(with_condition(LARGE, NO_VICTIMS))  # as the API server shows it after the patch
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
+        rig.deliver(with_condition(LARGE, NO_VICTIMS))  # as the API server shows it after the patch
         for attempt in range(2, 6):
             rig.clock.advance(360)  # the flush of pods that wait too long
             rig.live.activate(LARGE)
-            await until(lambda attempt=attempt: rig.attempts(LARGE) == attempt)  # type: ignore[misc]
+            await wait_until(lambda attempt=attempt: rig.attempts(LARGE) == attempt)  # type: ignore[misc]
             await rig.idle()
         assert rig.events.told == [told(NO_VICTIMS)]
         assert len(rig.sent("PATCH")) == 1
-        rig.hear(make_node("other", cpu="1", unschedulable=True))
+        rig.deliver(make_node("other", cpu="1", unschedulable=True))
         rig.live.activate(LARGE)
-        await until(lambda: len(rig.events.told) == 2)
+        await wait_until(lambda: len(rig.events.told) == 2)
         await rig.idle()
         assert rig.events.told[1].note == conditions(rig)[1]["message"]
         assert rig.events.told[1].note.startswith("0/2 nodes are available")
 
 
-@on_loop
+@async_test
 async def test_what_could_not_be_written_is_written_the_next_time() -> None:
-    async with running(SMALL, TAKEN) as rig:
-        rig.refuse("PATCH", "/status", status(403, "Forbidden", "not you"))
-        rig.hear(LARGE)
+    async with run_live_scheduler(SMALL, TAKEN) as rig:
+        rig.fail_next("PATCH", "/status", status(403, "Forbidden", "not you"))
+        rig.deliver(LARGE)
         await rig.asked("PATCH", "/status")
         await rig.idle()
         rig.live.activate(LARGE)
@@ -145,39 +145,39 @@ async def test_what_could_not_be_written_is_written_the_next_time() -> None:
         assert first["status"]["conditions"][0]["message"] == second["status"]["conditions"][0]["message"]
 
 
-@on_loop
+@async_test
 async def test_statuses_are_written_in_the_order_of_the_attempts() -> None:
     """The first patch is refused for a while; the second, which says something else, must not overtake it."""
-    async with running(SMALL, TAKEN) as rig:
+    async with run_live_scheduler(SMALL, TAKEN) as rig:
         rig.objects["/api/v1/namespaces/default/pods/large"] = LARGE
-        rig.refuse("PATCH", "/status", *[status(500, "InternalError")] * 2)
-        rig.hear(LARGE)
+        rig.fail_next("PATCH", "/status", *[status(500, "InternalError")] * 2)
+        rig.deliver(LARGE)
         await rig.asked("PATCH", "/status")
-        await until(lambda: rig.clock.sleepers >= 2)  # the patch waits, and so does the sweeper of connections
-        rig.hear(make_node("other", cpu="1", unschedulable=True))
+        await wait_until(lambda: rig.clock.sleepers >= 2)  # the patch waits, and so does the sweeper of connections
+        rig.deliver(make_node("other", cpu="1", unschedulable=True))
         rig.live.activate(LARGE)
-        await until(lambda: len(rig.events.told) == 2)
+        await wait_until(lambda: len(rig.events.told) == 2)
         assert len(rig.sent("PATCH", "/status")) == 1
-        await until(lambda: len(rig.sent("PATCH", "/status")) == 4, tick=lambda: rig.clock.advance(0.01))
+        await wait_until(lambda: len(rig.sent("PATCH", "/status")) == 4, tick=lambda: rig.clock.advance(0.01))
         said = [each["message"][:22] for each in conditions(rig)]
         assert said == ["0/1 nodes are availabl"] * 3 + ["0/2 nodes are availabl"]
 
 
-@on_loop
+@async_test
 async def test_a_reason_is_written_before_the_binding_that_makes_it_untrue() -> None:
     """The node has room again before the server has heard that it had none."""
-    async with running(SMALL, TAKEN) as rig:
+    async with run_live_scheduler(SMALL, TAKEN) as rig:
         gate = asyncio.Event()
 
-        async def late(request: Request) -> Answer:
+        async def late(request: Request) -> ServerAnswer:
             await gate.wait()
             return rig.answer(request)
 
         rig.server.route = lambda request: late(request) if request.method == "PATCH" else rig.answer(request)
-        rig.hear(LARGE)
+        rig.deliver(LARGE)
         await rig.asked("PATCH", "/status")
-        rig.hear_gone(TAKEN)
-        await until(lambda: rig.live.engine.cache.is_assumed(LARGE.uid))
+        rig.deliver_deletion(TAKEN)
+        await wait_until(lambda: rig.live.engine.cache.is_assumed(LARGE.uid))
         await asyncio.sleep(0.01)
         assert rig.bound() == {}
         gate.set()
@@ -195,49 +195,51 @@ async def test_a_reason_is_written_before_the_binding_that_makes_it_untrue() -> 
     ],
 )
 def test_how_often_a_status_is_tried(refusal: Any, tries: int) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
-        async with running(SMALL, TAKEN) as rig:
+        async with run_live_scheduler(SMALL, TAKEN) as rig:
             rig.objects["/api/v1/namespaces/default/pods/large"] = LARGE
-            rig.refuse("PATCH", "/status", *[refusal] * 9)
-            rig.hear(LARGE)
+            rig.fail_next("PATCH", "/status", *[refusal] * 9)
+            rig.deliver(LARGE)
             await rig.asked("PATCH", "/status")
-            await until(lambda: not rig.live.writes.busy, tick=lambda: rig.clock.advance(0.05))
+            await wait_until(lambda: not rig.live.writes.busy, tick=lambda: rig.clock.advance(0.05))
             assert len(rig.sent("PATCH", "/status")) == tries
 
     test()
 
 
-@on_loop
+@async_test
 async def test_a_condition_is_written_on_the_newer_version_after_a_conflict() -> None:
-    async with running(SMALL, TAKEN) as rig:
-        rig.objects["/api/v1/namespaces/default/pods/large"] = changed(LARGE, metadata={"resource_version": "77"})
-        rig.refuse("PATCH", "/status", status(409, "Conflict"))
-        rig.hear(LARGE)
-        await until(lambda: rig.count("PATCH", "/status") == 2, tick=lambda: rig.clock.advance(0.05))
-        await until(lambda: not rig.live.writes.busy)
+    async with run_live_scheduler(SMALL, TAKEN) as rig:
+        rig.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(
+            LARGE, metadata={"resource_version": "77"}
+        )
+        rig.fail_next("PATCH", "/status", status(409, "Conflict"))
+        rig.deliver(LARGE)
+        await wait_until(lambda: rig.count("PATCH", "/status") == 2, tick=lambda: rig.clock.advance(0.05))
+        await wait_until(lambda: not rig.live.writes.busy)
         first, second = rig.sent("PATCH", "/status")
         assert first["metadata"]["resourceVersion"] == rig.known(LARGE).metadata.resource_version
         assert second == {**first, "metadata": {"uid": LARGE.uid, "resourceVersion": "77"}}
 
 
-@on_loop
+@async_test
 async def test_no_condition_is_written_on_a_pod_that_was_bound_meanwhile() -> None:
-    async with running(SMALL, TAKEN) as rig:
-        rig.objects["/api/v1/namespaces/default/pods/large"] = changed(LARGE, spec={"node_name": "n"})
-        rig.refuse("PATCH", "/status", status(409, "Conflict"))
-        rig.hear(LARGE)
+    async with run_live_scheduler(SMALL, TAKEN) as rig:
+        rig.objects["/api/v1/namespaces/default/pods/large"] = replace_fields(LARGE, spec={"node_name": "n"})
+        rig.fail_next("PATCH", "/status", status(409, "Conflict"))
+        rig.deliver(LARGE)
         await rig.asked("PATCH", "/status")
-        await until(lambda: not rig.live.writes.busy, tick=lambda: rig.clock.advance(0.05))
+        await wait_until(lambda: not rig.live.writes.busy, tick=lambda: rig.clock.advance(0.05))
         assert rig.count("PATCH", "/status") == 1
 
 
-@on_loop
+@async_test
 async def test_without_nodes_it_backs_off_as_after_an_error() -> None:
-    async with running(LARGE) as rig:
+    async with run_live_scheduler(LARGE) as rig:
         (condition,) = conditions(rig)
         assert (condition["reason"], condition["message"]) == ("Unschedulable", "no nodes available to schedule pods")
-        assert rig.pool(LARGE) is Pool.ERROR_BACKOFF
+        assert rig.pool(LARGE) is SubQueue.ERROR_BACKOFF
 
 
 class Answers:
@@ -278,7 +280,7 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Answers}]}}}]
             "Unschedulable",
             "0/1 nodes are available: 1 no. no new claims to deallocate, preemption: 0/1 nodes are available: "
             "1 No preemption victims found for incoming pod.",
-            Pool.PARKED,
+            SubQueue.UNSCHEDULABLE,
             ({"Answers"}, set()),
             id="a filter rejects",
         ),
@@ -287,7 +289,7 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Answers}]}}}]
             "Unschedulable",
             "0/1 nodes are available: 1 soon. no new claims to deallocate, preemption: 0/1 nodes are available: "
             "1 Preemption is not helpful for scheduling.",
-            Pool.PARKED,
+            SubQueue.UNSCHEDULABLE,
             ({"Answers"}, {"Answers"}),
             id="a filter waits for something outside",
         ),
@@ -295,7 +297,7 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Answers}]}}}]
             {"filter_answer": RuntimeError("oops")},
             "SchedulerError",
             'running "Answers" filter plugin: RuntimeError: oops',
-            Pool.ERROR_BACKOFF,
+            SubQueue.ERROR_BACKOFF,
             (set(), set()),
             id="a filter breaks",
         ),
@@ -303,7 +305,7 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Answers}]}}}]
             {"reserve_answer": unschedulable("taken")},
             "Unschedulable",
             "0/1 nodes are available: 1 taken.",
-            Pool.PARKED,
+            SubQueue.UNSCHEDULABLE,
             ({"Answers"}, set()),
             id="Reserve rejects",
         ),
@@ -311,7 +313,7 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Answers}]}}}]
             {"reserve_answer": pending("later")},
             "Unschedulable",
             "0/1 nodes are available: 1 later.",
-            Pool.PARKED,
+            SubQueue.UNSCHEDULABLE,
             ({"Answers"}, {"Answers"}),
             id="Reserve waits for something outside",
         ),
@@ -319,20 +321,20 @@ profiles: [{plugins: {multiPoint: {enabled: [{name: Answers}]}}}]
             {"reserve_answer": RuntimeError("oops")},
             "SchedulerError",
             'running Reserve plugin "Answers": RuntimeError: oops',
-            Pool.ERROR_BACKOFF,
+            SubQueue.ERROR_BACKOFF,
             (set(), set()),
             id="Reserve breaks",
         ),
     ],
 )
 def test_who_rejected_it(
-    answers: dict[str, Any], reason: str, message: str, pool: Pool, rejectors: tuple[set[str], set[str]]
+    answers: dict[str, Any], reason: str, message: str, pool: SubQueue, rejectors: tuple[set[str], set[str]]
 ) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
         plugin = type("Answers", (Answers,), answers)
         registry = known_plugins().with_plugins(plugin)
-        async with running(SMALL, LARGE, config=WITH_ANSWERS, registry=registry) as rig:
+        async with run_live_scheduler(SMALL, LARGE, config=WITH_ANSWERS, registry=registry) as rig:
             (condition,) = conditions(rig)
             assert condition["reason"] == reason
             assert condition["message"].startswith(message)
@@ -349,7 +351,7 @@ class Gate:
     """A gate that answers what the test wants, each time that a node comes."""
 
     name = "Gate"
-    cured_by = (Cure(Resource.NODE, Action.ADD),)
+    cured_by = (ClusterEventWithHint(EventResource.NODE, ActionType.ADD),)
     answer: Any = None
     asked = 0
 
@@ -358,16 +360,18 @@ class Gate:
         return _given(type(self).answer)
 
 
-@on_loop
+@async_test
 async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> None:
     plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
-    async with running(SMALL, LARGE, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as rig:
+    async with run_live_scheduler(
+        SMALL, LARGE, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry
+    ) as rig:
 
         async def asked_again(answer: Any) -> None:
             plugin.answer, before = answer, plugin.asked
-            rig.hear(make_node(f"node-{before}", unschedulable=True))
-            await until(lambda: plugin.asked > before)
+            rig.deliver(make_node(f"node-{before}", unschedulable=True))
+            await wait_until(lambda: plugin.asked > before)
             await rig.idle()
 
         first = 'running PreEnqueue plugin "Gate": RuntimeError: oops'
@@ -376,7 +380,7 @@ async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> N
             (condition,) = conditions(rig)
             assert (condition["reason"], condition["status"]) == ("SchedulerError", "False")
             assert condition["message"] == rig.events.told[0].note
-            assert rig.pool(LARGE) is Pool.PARKED
+            assert rig.pool(LARGE) is SubQueue.UNSCHEDULABLE
             await asked_again(RuntimeError("oops"))
         await asked_again(KeyError("rack"))
         assert "KeyError: 'rack'" in conditions(rig)[-1]["message"]
@@ -390,16 +394,16 @@ async def test_a_gate_that_breaks_is_told_once_until_it_answers_otherwise() -> N
         assert len(conditions(rig)) == 3
 
 
-@on_loop
+@async_test
 async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_before() -> None:
     plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
     gone = make_pod("gone")
     config = WITH_ANSWERS.replace("Answers", "Gate")
-    async with running(SMALL, LARGE, gone, config=config, registry=registry, decide=False) as rig:
-        await until(lambda: rig.live.is_idle and len(rig.live.queue) == 2)
-        rig.hear_gone(gone)
-        await until(lambda: len(rig.live.queue) == 1)
+    async with run_live_scheduler(SMALL, LARGE, gone, config=config, registry=registry, decide=False) as rig:
+        await wait_until(lambda: rig.live.is_idle and len(rig.live.queue) == 2)
+        rig.deliver_deletion(gone)
+        await wait_until(lambda: len(rig.live.queue) == 1)
         assert rig.events.told == []
         assert rig.server.requests == []
         elected = asyncio.ensure_future(rig.live.run())
@@ -408,7 +412,7 @@ async def test_a_gate_that_breaks_is_told_by_whoever_decides_and_by_nobody_befor
         assert [each.about for each in rig.events.told] == ["large"]
 
 
-@on_loop
+@async_test
 async def test_many_who_are_told_that_a_gate_broke_leave_others_their_turn() -> None:
     plugin: Any = type("Gate", (Gate,), {"answer": RuntimeError("oops")})
     registry = known_plugins().with_plugins(plugin)
@@ -424,20 +428,20 @@ async def test_many_who_are_told_that_a_gate_broke_leave_others_their_turn() -> 
         told_at.append(turn)
         rig.clock.advance(1)  # longer than a slice
 
-    async with running(SMALL, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as rig:
+    async with run_live_scheduler(SMALL, config=WITH_ANSWERS.replace("Answers", "Gate"), registry=registry) as rig:
         rig.events.record = slow  # type: ignore[method-assign]
         others = asyncio.ensure_future(turns())
-        rig.hear(*(make_pod(f"pod-{number}") for number in range(5)))
-        await until(lambda: len(told_at) == 5)
+        rig.deliver(*(make_pod(f"pod-{number}") for number in range(5)))
+        await wait_until(lambda: len(told_at) == 5)
         others.cancel()
         assert len(set(told_at)) == 5
 
 
-@on_loop
+@async_test
 async def test_a_bug_costs_one_attempt() -> None:
-    async with running(SMALL) as rig:
+    async with run_live_scheduler(SMALL) as rig:
         place, rig.live.engine.place = rig.live.engine.place, _explode  # type: ignore[method-assign]
-        rig.hear(LARGE)
+        rig.deliver(LARGE)
         await rig.asked("PATCH", "/status")
         (condition,) = conditions(rig)
         assert (condition["reason"], condition["message"]) == ("SchedulerError", "ZeroDivisionError: of ours")
@@ -450,44 +454,44 @@ def _explode(_: Any) -> Any:
     raise ZeroDivisionError("of ours")
 
 
-@on_loop
+@async_test
 async def test_a_deleting_pod_is_left_alone() -> None:
-    async with running(SMALL, make_pod("large", cpu="1", terminating=True)) as rig:
+    async with run_live_scheduler(SMALL, make_pod("large", cpu="1", terminating=True)) as rig:
         assert rig.events.told == [told("skip schedule deleting pod: default/large")]
         assert rig.server.requests == []
         assert rig.live.queue.in_flight() == []
 
 
-@on_loop
+@async_test
 async def test_a_namesake_hears_nothing_of_its_predecessor() -> None:
     """A pod goes and is made anew while its binding is on its way, which then fails."""
-    async with running(SMALL) as rig:
-        hanging = Hang()
-        rig.refuse("POST", "/binding", hanging)
-        rig.hear(LARGE)
+    async with run_live_scheduler(SMALL) as rig:
+        hanging = NoAnswer()
+        rig.fail_next("POST", "/binding", hanging)
+        rig.deliver(LARGE)
         await rig.asked("POST", "/binding")
-        rig.hear_gone(LARGE)
-        rig.hear(make_pod("large", cpu="8", uid="another"))
-        await until(lambda: conditions(rig))
+        rig.deliver_deletion(LARGE)
+        rig.deliver(make_pod("large", cpu="8", uid="another"))
+        await wait_until(lambda: conditions(rig))
         rig.server.cut()
-        await until(lambda: not rig.live._binding)
+        await wait_until(lambda: not rig.live._binding_tasks)
         await rig.idle()
         assert all("Insufficient cpu" in each.note for each in rig.events.told)  # the new one's own reason
         assert all("Insufficient cpu" in each["message"] for each in conditions(rig))
 
 
-@on_loop
+@async_test
 async def test_a_jump_of_the_wall_clock_neither_holds_pods_back_nor_lets_them_go() -> None:
-    async with running(SMALL, TAKEN, LARGE) as rig:
+    async with run_live_scheduler(SMALL, TAKEN, LARGE) as rig:
         queued = rig.live.queue.get(LARGE.key)
         assert queued is not None
         jump(rig, hours=5)
-        rig.hear_gone(TAKEN)
+        rig.deliver_deletion(TAKEN)
         await rig.asked("POST", "/binding")  # popped from backoff, since nobody else waits
         jump(rig, hours=-9)
         other = make_pod("other", cpu="2")
-        rig.hear(other)
-        await until(lambda: rig.pool(other) is Pool.PARKED)
+        rig.deliver(other)
+        await wait_until(lambda: rig.pool(other) is SubQueue.UNSCHEDULABLE)
         await rig.idle()
         rig.clock.advance(299)
         await rig.idle()
@@ -495,8 +499,8 @@ async def test_a_jump_of_the_wall_clock_neither_holds_pods_back_nor_lets_them_go
         assert attempts is not None
         assert attempts.attempts == 1
         rig.clock.advance(60)
-        await until(lambda: attempts.attempts == 2)
+        await wait_until(lambda: attempts.attempts == 2)
 
 
-def jump(rig: Rig, *, hours: int) -> None:
+def jump(rig: LiveSchedulerHarness, *, hours: int) -> None:
     rig.clock._start += timedelta(hours=hours)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bayplan.framework.api.diagnosis import Diagnosis, Reason
+from bayplan.framework.api.diagnosis import Diagnosis, FilterReasonRows
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
@@ -19,13 +19,13 @@ from bayplan.framework.api.status import (
     unschedulable,
 )
 from bayplan.framework.equivalence.rejections import RejectionCount
-from bayplan.framework.runtime.scoring import Scores
-from bayplan.scheduler.cycle.decision_records import record_of
-from bayplan.scheduler.cycle.scheduling_cycle import Decision
+from bayplan.framework.runtime.scoring import TotalScores
+from bayplan.scheduler.cycle.decision_records import decision_record
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingDecision
 from bayplan.snapshot import NodeTable
-from bayplan.telemetry.decision_text import why
+from bayplan.telemetry.decision_text import decision_sentence
 from bayplan.telemetry.decisions import (
-    LARGEST_RECORD_BYTES,
+    MAX_RECORD_BYTES,
     NO_RANKING,
     REASON_BYTES,
     DecisionRecord,
@@ -47,27 +47,27 @@ def diagnosis(nodes: int, reasons: dict[str, list[int]]) -> Diagnosis:
     for text, rows in reasons.items():
         mask = np.zeros(nodes, dtype=np.bool_)
         mask[rows] = True
-        found.verdicts.reasons.append(Reason("Plugin", text, mask))
+        found.verdicts.reasons.append(FilterReasonRows("Plugin", text, mask))
     return found
 
 
-def failed(found: Diagnosis, **fields: object) -> Decision:
-    return Decision(status=unschedulable(found.sentence()), diagnosis=found, **fields)  # type: ignore[arg-type]
+def failed(found: Diagnosis, **fields: object) -> SchedulingDecision:
+    return SchedulingDecision(status=unschedulable(found.sentence()), diagnosis=found, **fields)  # type: ignore[arg-type]
 
 
-def placed(totals: list[int], chosen: int, *, rows: list[int] | None = None) -> Decision:
+def placed(totals: list[int], chosen: int, *, rows: list[int] | None = None) -> SchedulingDecision:
     columns = make_snapshot([make_node(f"n{number}") for number in range(len(totals))]).nodes
     nodes = NodeTable(columns, None if rows is None else np.array(rows))
     vector = np.array(totals, dtype=np.int64)[rows if rows is not None else slice(None)]
-    scores = Scores(vector, {"Fit": vector - 1, "Image": np.ones_like(vector)})
-    return Decision(f"n{chosen}", SUCCESS, Diagnosis(columns.names), nodes, scores)
+    scores = TotalScores(vector, {"Fit": vector - 1, "Image": np.ones_like(vector)})
+    return SchedulingDecision(f"n{chosen}", SUCCESS, Diagnosis(columns.names), nodes, scores)
 
 
 # what is kept
 
 
 def test_a_placement_keeps_the_best_with_their_parts() -> None:
-    record = record_of(POD, placed([5, 9, 7, 1, 3, 8, 2], 1), NOON)
+    record = decision_record(POD, placed([5, 9, 7, 1, 3, 8, 2], 1), NOON)
     assert (record.pod, record.uid, record.profile, record.at) == ("default/web", "u1", "default-scheduler", NOON)
     assert (record.node, record.outcome, record.message) == ("n1", "scheduled", "")
     assert (record.nodes, record.feasible) == (7, 7)
@@ -76,23 +76,23 @@ def test_a_placement_keeps_the_best_with_their_parts() -> None:
 
 
 def test_of_many_that_tie_the_chosen_one_is_kept() -> None:
-    record = record_of(POD, placed([7] * 20, 13), NOON)
+    record = decision_record(POD, placed([7] * 20, 13), NOON)
     assert [each.node for each in record.best] == ["n13", "n0", "n1", "n2", "n3"]
-    narrowed = record_of(POD, placed([7] * 20, 13, rows=[19, 4, 13]), NOON)
+    narrowed = decision_record(POD, placed([7] * 20, 13, rows=[19, 4, 13]), NOON)
     assert [each.node for each in narrowed.best] == ["n13", "n19", "n4"]
 
 
 def test_the_only_node_that_fits_has_no_scores() -> None:
     found = diagnosis(3, {"full": [0, 1]})
     columns = make_snapshot([make_node(f"n{number}") for number in range(3)]).nodes
-    decision = Decision("n2", diagnosis=found, nodes=NodeTable(columns, np.array([2])))
-    record = record_of(POD, decision, NOON)
+    decision = SchedulingDecision("n2", diagnosis=found, nodes=NodeTable(columns, np.array([2])))
+    record = decision_record(POD, decision, NOON)
     assert (record.best, record.feasible) == ((), 1)
     assert record.reasons == (ReasonCount("Plugin", "full", 2),), "no bits for a pod that was placed"
 
 
 def test_a_failure_keeps_reasons_and_where_they_hold() -> None:
-    record = record_of(POD, failed(diagnosis(10, {"rare": [3], "common": [0, 1, 9], "never": []})), NOON)
+    record = decision_record(POD, failed(diagnosis(10, {"rare": [3], "common": [0, 1, 9], "never": []})), NOON)
     assert record.outcome == "unschedulable"
     assert record.message == "0/10 nodes are available: 1 rare, 3 common."
     assert [(each.text, each.nodes) for each in record.reasons] == [("common", 3), ("rare", 1)]
@@ -101,13 +101,13 @@ def test_a_failure_keeps_reasons_and_where_they_hold() -> None:
 
 
 def test_an_error_is_told_apart() -> None:
-    record = record_of(POD, Decision(status=error("broke"), nominate=""), NOON)
+    record = decision_record(POD, SchedulingDecision(status=error("broke"), nominated_node_name=""), NOON)
     assert (record.outcome, record.message, record.nodes) == ("error", "broke", 0)
 
 
 def test_a_nomination_is_kept_with_its_victims() -> None:
     decision = failed(diagnosis(2, {"full": [0, 1]}), nominate="n1", victims=("default/v",))
-    record = record_of(POD, decision, NOON)
+    record = decision_record(POD, decision, NOON)
     assert (record.nominated, record.victims) == ("n1", ("default/v",))
 
 
@@ -132,9 +132,9 @@ def many_reasons(count: int, length: int) -> Diagnosis:
         ),
     ],
 )
-def test_a_record_at_5000_nodes_is_at_most_4_kb(decision: Callable[[], Decision]) -> None:
-    record = record_of(POD, decision(), NOON)
-    assert record.size_bytes <= LARGEST_RECORD_BYTES == 4096
+def test_a_record_at_5000_nodes_is_at_most_4_kb(decision: Callable[[], SchedulingDecision]) -> None:
+    record = decision_record(POD, decision(), NOON)
+    assert record.size_bytes <= MAX_RECORD_BYTES == 4096
     assert record.reasons, "something is kept"
 
 
@@ -142,14 +142,16 @@ def test_a_placement_among_5000_with_long_names_is_at_most_4_kb() -> None:
     columns = make_snapshot([make_node(f"{number}-{'n' * 240}") for number in range(50)]).nodes
     total = np.arange(50)
     parts = {f"Plugin{number}": total for number in range(12)}
-    decision = Decision(columns.names[49], SUCCESS, many_reasons(40, 90), NodeTable(columns), Scores(total, parts))
-    record = record_of(POD, decision, NOON)
-    assert record.size_bytes <= LARGEST_RECORD_BYTES
+    decision = SchedulingDecision(
+        columns.names[49], SUCCESS, many_reasons(40, 90), NodeTable(columns), TotalScores(total, parts)
+    )
+    record = decision_record(POD, decision, NOON)
+    assert record.size_bytes <= MAX_RECORD_BYTES
     assert record.best[0].node == columns.names[49]
 
 
 def test_the_masks_of_the_most_frequent_reasons_are_kept_first() -> None:
-    sizes = [len(each.bits) for each in record_of(POD, failed(many_reasons(12, 60)), NOON).reasons]
+    sizes = [len(each.bits) for each in decision_record(POD, failed(many_reasons(12, 60)), NOON).reasons]
     assert sizes[0] == 625
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 0
@@ -177,9 +179,9 @@ class Shared:
         reasons = sorted(self._rejected.reasons(), key=lambda each: each.text)
         return tuple(RejectionCount(each.plugin, each.text, int(each.mask.sum())) for each in reasons)
 
-    def decision(self, row: int) -> Decision:
+    def decision(self, row: int) -> SchedulingDecision:
         standing: Any = self
-        return Decision(self.snapshot.nodes.names[row], SUCCESS, row=row, standing=standing)
+        return SchedulingDecision(self.snapshot.nodes.names[row], SUCCESS, row=row, class_evaluation=standing)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +195,9 @@ class Shared:
     ],
 )
 def test_a_shared_placement_keeps_the_reasons_that_a_single_one_keeps(rejected: Diagnosis) -> None:
-    shared = record_of(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
+    shared = decision_record(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
     columns = make_snapshot([make_node("n1")]).nodes
-    alone = record_of(POD, Decision("n1", SUCCESS, rejected, NodeTable(columns)), NOON)
+    alone = decision_record(POD, SchedulingDecision("n1", SUCCESS, rejected, NodeTable(columns)), NOON)
     assert [(each.plugin, each.text, each.nodes) for each in shared.reasons] == [
         (each.plugin, each.text, each.nodes) for each in alone.reasons
     ]
@@ -207,14 +209,14 @@ def test_a_shared_placement_keeps_the_reasons_that_a_single_one_keeps(rejected: 
 def test_reasons_of_a_placement_fill_their_bytes_exactly(length: int, kept: int) -> None:
     """Five texts of 80 characters, and what a reason takes besides, are 640 bytes."""
     rejected = many_reasons(6, length)
-    shared = record_of(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
+    shared = decision_record(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
     columns = make_snapshot([make_node("n1")]).nodes
-    alone = record_of(POD, Decision("n1", SUCCESS, rejected, NodeTable(columns)), NOON)
+    alone = decision_record(POD, SchedulingDecision("n1", SUCCESS, rejected, NodeTable(columns)), NOON)
     assert (len(shared.reasons), len(alone.reasons)) == (kept, kept)
 
 
 def test_a_message_is_cut_between_characters() -> None:
-    record = record_of(POD, Decision(status=error("x" + "é" * 1000)), NOON)
+    record = decision_record(POD, SchedulingDecision(status=error("x" + "é" * 1000)), NOON)
     assert record.message == "x" + "é" * 511
 
 
@@ -228,7 +230,7 @@ def test_a_message_is_cut_between_characters() -> None:
 )
 def test_a_shared_placement_keeps_the_best_nodes_where_there_is_a_choice(totals: list[int], best: list[str]) -> None:
     names = [f"n{number}" for number in range(len(totals))]
-    record = record_of(POD, Shared(names, totals, diagnosis(1, {})).decision(0), NOON)
+    record = decision_record(POD, Shared(names, totals, diagnosis(1, {})).decision(0), NOON)
     assert [(each.node, each.total) for each in record.best] == [(name, totals[int(name[1:])]) for name in best]
 
 
@@ -283,15 +285,15 @@ def scored(node: str, total: int, **parts: int) -> ScoredNode:
 
 def test_a_ranking_is_spelled_out_again() -> None:
     best = (scored("n1", 90, Fit=50, Image=40), scored("n2", -1, Fit=45, Image=2**40), scored("n3", 0, Fit=0, Image=0))
-    assert ranking(*best).spelled_out() == best
-    assert NO_RANKING.spelled_out() == ()
+    assert ranking(*best).scored_nodes() == best
+    assert NO_RANKING.scored_nodes() == ()
 
 
 def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
     whole = ranking(*(scored(f"n{number}" * 20, number, Fit=number, Image=7) for number in range(5)))
-    cut = Ranking.within(400, whole.nodes, whole.plugins, whole.scores)
-    assert cut.spelled_out() == whole.spelled_out()[:3]
-    assert Ranking.within(10_000, whole.nodes, whole.plugins, whole.scores) == whole
+    cut = Ranking.fit(400, whole.nodes, whole.plugins, whole.scores)
+    assert cut.scored_nodes() == whole.scored_nodes()[:3]
+    assert Ranking.fit(10_000, whole.nodes, whole.plugins, whole.scores) == whole
 
 
 @pytest.mark.parametrize(
@@ -368,7 +370,7 @@ def test_a_ranking_keeps_the_first_nodes_that_fit() -> None:
     ],
 )
 def test_why(told: DecisionRecord, words: str) -> None:
-    assert why(told) == words
+    assert decision_sentence(told) == words
 
 
 @pytest.mark.parametrize(
@@ -384,4 +386,7 @@ def test_one_line(told: DecisionRecord, words: str) -> None:
 
 
 def test_a_status_is_what_the_record_reads() -> None:
-    assert record_of(POD, Decision(status=Status(Code.UNRESOLVABLE, ("x",))), NOON).outcome == "unschedulable"
+    assert (
+        decision_record(POD, SchedulingDecision(status=Status(Code.UNRESOLVABLE, ("x",))), NOON).outcome
+        == "unschedulable"
+    )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bayplan.app import build_engine, filled_cache
 from bayplan.config.load import load_default
-from bayplan.config.model import Extender as ExtenderConfig
+from bayplan.config.model import ExtenderConfig as ExtenderConfig
 from bayplan.config.model import ExtenderManagedResource
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import FILTER, SCORE
@@ -27,14 +27,14 @@ from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.cycle.http_extender import (
-    Extender,
     ExtenderCall,
-    ExtenderFault,
+    ExtenderError,
     ExtenderReply,
+    HttpExtender,
 )
-from bayplan.scheduler.cycle.node_sampling import Sampler
-from bayplan.scheduler.cycle.scheduling_cycle import Attempts, Decision
-from bayplan.snapshot import NodeTable, NodeView
+from bayplan.scheduler.cycle.node_sampling import NodeSampler
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle, SchedulingDecision
+from bayplan.snapshot import NodeInfo, NodeTable
 from bayplan.testing.conformance.scenario_cluster import first_by_name
 from support.builders.framework import (
     FakeHandle,
@@ -44,7 +44,7 @@ from support.builders.framework import (
     make_pod,
     make_snapshot,
 )
-from support.builders.preemption import node, vip, weak
+from support.builders.preemption import high_priority_pod, node, running_pod
 
 URL = "http://extender:8888/"
 
@@ -55,17 +55,17 @@ class Likes:
     def __init__(self, **scores: int) -> None:
         self.scores = scores
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         return None
 
     def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> Any:  # noqa: ARG002
         return np.array([self.scores.get(name, 0) for name in nodes.names], dtype=np.int64)
 
 
-def extender(**fields: Any) -> Extender:
+def extender(**fields: Any) -> HttpExtender:
     """One that filters and is told names, unless said otherwise."""
     fields = {"url_prefix": URL, "filter_verb": "filter", "node_cache_capable": True, **fields}
-    return Extender(ExtenderConfig(**fields))
+    return HttpExtender(ExtenderConfig(**fields))
 
 
 def ok(answer: Any) -> ExtenderReply:
@@ -75,16 +75,16 @@ def ok(answer: Any) -> ExtenderReply:
 class World:
     """Extenders with the answers they will give, in order."""
 
-    def __init__(self, *extenders: Extender, replies: list[ExtenderReply], likes: Likes | None = None) -> None:
+    def __init__(self, *extenders: HttpExtender, replies: list[ExtenderReply], likes: Likes | None = None) -> None:
         self.calls: list[ExtenderCall] = []
         self.most_at_once = self._under_way = 0
         self._replies = list(replies)
         plugins = (likes or Likes(),)
         profile = Profile("mine", {FILTER: plugins, SCORE: plugins}, {"Likes": 1}, {}, {}, {})
-        self._attempts = Attempts(
+        self._attempts = SchedulingCycle(
             Framework(profile, FakeHandle()),  # type: ignore[arg-type]
             first_by_name,
-            Sampler(),
+            NodeSampler(),
             extenders=extenders,
         )
 
@@ -97,14 +97,16 @@ class World:
         self._under_way -= 1
         return reply
 
-    def decide(self, *names: str, pod: Pod | None = None) -> Decision:
+    def decide(self, *names: str, pod: Pod | None = None) -> SchedulingDecision:
         snapshot = make_snapshot([make_node(name) for name in names])
-        decision = asyncio.run(self._attempts.decide_with(make_cycle(pod or make_pod(), snapshot), self._ask))
+        decision = asyncio.run(
+            self._attempts.schedule_pod_with_extenders(make_cycle(pod or make_pod(), snapshot), self._ask)
+        )
         assert self._replies == [], "somebody was not asked"
         return decision
 
 
-def narrowed(decision: Decision) -> list[str]:
+def narrowed(decision: SchedulingDecision) -> list[str]:
     return sorted(decision.nodes.names) if decision.nodes is not None else []
 
 
@@ -204,7 +206,7 @@ def test_those_who_do_not_care_are_not_asked() -> None:
 )
 def test_who_survives(answer: Any, cached: bool, left: list[str]) -> None:
     table = make_snapshot([make_node(name) for name in "abc"]).table
-    rows, _ = extender(node_cache_capable=cached).read_filter(ok(answer), table)
+    rows, _ = extender(node_cache_capable=cached).parse_filter(ok(answer), table)
     assert [table.names[row] for row in rows.tolist()] == left
 
 
@@ -257,7 +259,7 @@ def test_a_failure_fails_the_attempt(reply: ExtenderReply, words: str) -> None:
     assert decision.node is None
     assert decision.status.code is Code.ERROR
     assert words in decision.message
-    assert decision.nominate == ""
+    assert decision.nominated_node_name == ""
 
 
 @pytest.mark.parametrize(("reply", "words"), FAILURES)
@@ -285,7 +287,7 @@ def test_a_nominated_node_that_is_refused_is_followed_by_all() -> None:
 # prioritize
 
 
-def prioritizer(**fields: Any) -> Extender:
+def prioritizer(**fields: Any) -> HttpExtender:
     return extender(filter_verb="", prioritize_verb="prioritize", **{"weight": 1, **fields})
 
 
@@ -302,7 +304,7 @@ def prioritizer(**fields: Any) -> Extender:
 )
 def test_what_is_added(answer: Any, weight: int, added: list[int]) -> None:
     table = make_snapshot([make_node("a"), make_node("b")]).table
-    assert prioritizer(weight=weight).read_prioritize(ok(answer), table).tolist() == added
+    assert prioritizer(weight=weight).parse_prioritize(ok(answer), table).tolist() == added
 
 
 def test_extenders_can_turn_the_choice() -> None:
@@ -330,8 +332,8 @@ def test_one_that_fails_to_prioritize_is_left_out(reply: ExtenderReply) -> None:
 
 
 def test_a_fault_is_one_that_people_can_mend() -> None:
-    with pytest.raises(ExtenderFault, match="connection refused"):
-        extender().read_filter(ExtenderReply(failure="connection refused"), make_snapshot([make_node()]).table)
+    with pytest.raises(ExtenderError, match="connection refused"):
+        extender().parse_filter(ExtenderReply(failure="connection refused"), make_snapshot([make_node()]).table)
 
 
 def test_all_are_asked_to_prioritize_at_once() -> None:
@@ -343,15 +345,15 @@ def test_all_are_asked_to_prioritize_at_once() -> None:
 # preempt
 
 
-def preempter(**fields: Any) -> Extender:
+def preempter(**fields: Any) -> HttpExtender:
     return extender(filter_verb="", preempt_verb="preempt", **fields)
 
 
-def preempted(*replies: ExtenderReply, **fields: Any) -> tuple[Decision, list[ExtenderCall]]:
+def preempted(*replies: ExtenderReply, **fields: Any) -> tuple[SchedulingDecision, list[ExtenderCall]]:
     """What becomes of a strong pod where nodes a and b are full of weaker ones."""
     configuration = load_default(default_plugins().args_kinds)
     settings = preempter(**fields).config
-    weaker = [weak("x", node="a", cpu="3"), weak("y", node="b", cpu="3", priority=5)]
+    weaker = [running_pod("x", node="a", cpu="3"), running_pod("y", node="b", cpu="3", priority=5)]
     cache = filled_cache([node("a"), node("b"), *weaker])
     engine = build_engine(replace(configuration, extenders=(settings,)), default_plugins(), cache, seed=0)
     left, calls = list(replies), []
@@ -360,23 +362,23 @@ def preempted(*replies: ExtenderReply, **fields: Any) -> tuple[Decision, list[Ex
         calls.append(call)
         return left.pop(0)
 
-    return asyncio.run(engine.place_asking(vip(), ask)).decision, calls
+    return asyncio.run(engine.place_with_extenders(high_priority_pod(), ask)).decision, calls
 
 
-META_B = {"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": weak("y").uid}], "NumPDBViolations": 0}}}
+META_B = {"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": running_pod("y").uid}], "NumPDBViolations": 0}}}
 
 
 @pytest.mark.parametrize("folded", [False, True], ids=["as-go-writes-it", "in-small-letters"])
 def test_an_extender_strikes_candidates_off(folded: bool) -> None:
     answer = json.loads(json.dumps(META_B).lower()) if folded else META_B
     decision, calls = preempted(ok(answer))
-    assert (decision.nominate, decision.victims) == ("b", ("default/y",))
+    assert (decision.nominated_node_name, decision.victims) == ("b", ("default/y",))
     (call,) = calls
     assert call.url == "http://extender:8888/preempt"
     assert call.arguments["NodeNameToVictims"] is None
     assert call.arguments["NodeNameToMetaVictims"] == {
-        "a": {"Pods": [{"UID": weak("x").uid}], "NumPDBViolations": 0},
-        "b": {"Pods": [{"UID": weak("y").uid}], "NumPDBViolations": 0},
+        "a": {"Pods": [{"UID": running_pod("x").uid}], "NumPDBViolations": 0},
+        "b": {"Pods": [{"UID": running_pod("y").uid}], "NumPDBViolations": 0},
     }
     assert call.arguments["Pod"]["metadata"]["name"] == "vip"
 
@@ -414,9 +416,9 @@ def test_an_extender_may_end_preemption(reply: ExtenderReply, words: str) -> Non
 
 def test_an_ignorable_one_that_is_silent_is_left_out() -> None:
     decision, _ = preempted(ExtenderReply(failure="down"), ignorable=True)
-    assert decision.nominate == "a", "where the weaker pod is"
+    assert decision.nominated_node_name == "a", "where the weaker pod is"
 
 
 def test_those_who_are_not_interested_have_no_say_in_preemption() -> None:
     decision, calls = preempted(managed_resources=(ExtenderManagedResource(name=GPU),))
-    assert (decision.nominate, calls) == ("a", [])
+    assert (decision.nominated_node_name, calls) == ("a", [])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bayplan.config.model import Extender as ExtenderConfig
+from bayplan.config.model import ExtenderConfig as ExtenderConfig
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.diagnosis import NOT_LOOKED_AT, Diagnosis
+from bayplan.framework.api.diagnosis import NOT_EVALUATED, Diagnosis
 from bayplan.framework.api.extension_points import (
     FILTER,
     POST_FILTER,
@@ -18,7 +18,7 @@ from bayplan.framework.api.extension_points import (
     PRE_SCORE,
     SCORE,
 )
-from bayplan.framework.api.plugin import NarrowTo, PostFilterAnswer, Rejection
+from bayplan.framework.api.plugin import PostFilterResult, PreFilterResult, Rejection
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
@@ -30,10 +30,10 @@ from bayplan.framework.api.status import (
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Pod
-from bayplan.scheduler.cycle.http_extender import Extender, ExtenderFault
-from bayplan.scheduler.cycle.node_sampling import Sampler, Share, nodes_to_find
-from bayplan.scheduler.cycle.scheduling_cycle import Attempts, Decision, TieBreak
-from bayplan.snapshot import NodeColumns, NodeTable, NodeView, RowVector
+from bayplan.scheduler.cycle.http_extender import ExtenderError, HttpExtender
+from bayplan.scheduler.cycle.node_sampling import NodeSampler, SampleSize, num_feasible_nodes_to_find
+from bayplan.scheduler.cycle.scheduling_cycle import SchedulingCycle, SchedulingDecision, TieBreak
+from bayplan.snapshot import NodeColumns, NodeInfo, NodeTable, RowVector
 from support.builders.framework import (
     FakeHandle,
     make_cycle,
@@ -55,7 +55,7 @@ class Likes:
         self.filtered: list[str] = []
         self.scored: list[str] = []
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:  # noqa: ARG002
         self.filtered.append(node.name)
         return self.refuses.get(node.name)
 
@@ -92,16 +92,16 @@ def first(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:  # noqa
     return 0
 
 
-def attempts(*plugins: Any, tie_break: TieBreak = first, **fields: Any) -> Attempts:
+def attempts(*plugins: Any, tie_break: TieBreak = first, **fields: Any) -> SchedulingCycle:
     by_point = {point: tuple(each for each in plugins if point.extended_by(each)) for point in POINTS}
     profile = Profile("mine", by_point, {each.name: 1 for each in plugins}, {}, {}, {})
-    fields.setdefault("sampler", Sampler())
-    return Attempts(Framework(profile, FakeHandle()), tie_break, **fields)  # type: ignore[arg-type]
+    fields.setdefault("sampler", NodeSampler())
+    return SchedulingCycle(Framework(profile, FakeHandle()), tie_break, **fields)  # type: ignore[arg-type]
 
 
-def decide(one: Attempts, *names: str, pod: Pod | None = None) -> Decision:
+def decide(one: SchedulingCycle, *names: str, pod: Pod | None = None) -> SchedulingDecision:
     snapshot = make_snapshot([make_node(name) for name in names])
-    return one.decide(make_cycle(pod or make_pod(), snapshot))
+    return one.schedule_pod(make_cycle(pod or make_pod(), snapshot))
 
 
 NO = unschedulable("full")
@@ -114,7 +114,7 @@ def test_the_best_node_wins() -> None:
     decision = decide(attempts(Likes(a=1, b=9, c=5)), "a", "b", "c")
     assert decision.node == "b"
     assert decision.status == SUCCESS
-    assert decision.nominate is None
+    assert decision.nominated_node_name is None
     assert decision.scores is not None
     assert decision.scores.total.tolist() == [1, 9, 5]
 
@@ -155,7 +155,7 @@ def test_no_nodes_at_all() -> None:
     decision = decide(attempts(Likes(), helps))
     assert decision.node is None
     assert decision.status == unresolvable("no nodes available to schedule pods")
-    assert decision.nominate == ""
+    assert decision.nominated_node_name == ""
     assert helps.seen == []
 
 
@@ -163,23 +163,23 @@ def test_a_pod_that_fits_nowhere_says_why() -> None:
     decision = decide(attempts(Likes(refuses={"a": NO, "b": unresolvable("never")})), "a", "b")
     assert decision.status.code is Code.UNSCHEDULABLE
     assert decision.message == "0/2 nodes are available: 1 full, 1 never."
-    assert decision.nominate == "", "without a PostFilter the nomination is cleared"
+    assert decision.nominated_node_name == "", "without a PostFilter the nomination is cleared"
 
 
 def test_postfilter_has_the_last_word() -> None:
-    helps = Helps(PostFilterAnswer(unschedulable("nothing helps"), nominate=None))
+    helps = Helps(PostFilterResult(unschedulable("nothing helps"), nominated_node_name=None))
     decision = decide(attempts(Likes(refuses={"a": NO}), helps), "a")
     assert decision.message == "0/1 nodes are available: 1 full. nothing helps"
-    assert decision.nominate is None
+    assert decision.nominated_node_name is None
     assert len(helps.seen) == 1
 
 
 def test_a_nomination_is_handed_on() -> None:
     victim = make_pod("victim")
-    helps = Helps(PostFilterAnswer(SUCCESS, "a", (victim,), ("evict",)))
+    helps = Helps(PostFilterResult(SUCCESS, "a", (victim,), ("evict",)))
     decision = decide(attempts(Likes(refuses={"a": NO}), helps), "a")
     assert decision.node is None
-    assert (decision.nominate, decision.victims, decision.writes) == ("a", ("default/victim",), ("evict",))
+    assert (decision.nominated_node_name, decision.victims, decision.writes) == ("a", ("default/victim",), ("evict",))
     assert decision.message == "0/1 nodes are available: 1 full."
 
 
@@ -197,7 +197,7 @@ def test_a_prefilter_error_ends_the_attempt() -> None:
     helps = Helps(SUCCESS)
     decision = decide(attempts(Narrows(error("broke")), Likes(), helps), "a")
     assert decision.status == error('running PreFilter plugin "Narrows": broke').by("Narrows")
-    assert decision.nominate == ""
+    assert decision.nominated_node_name == ""
     assert helps.seen == []
 
 
@@ -207,7 +207,7 @@ def test_a_filter_error_ends_the_attempt_whoever_else_fits() -> None:
     decision = decide(attempts(likes, helps), "a", "b", "c")
     assert decision.node is None
     assert decision.status == error('running "Likes" filter plugin: broke').by("Likes"), "the first in visiting order"
-    assert decision.nominate == ""
+    assert decision.nominated_node_name == ""
     assert helps.seen == []
     assert likes.scored == []
 
@@ -216,7 +216,7 @@ def test_a_score_error_ends_the_attempt() -> None:
     decision = decide(attempts(Likes(a=101)), "a", "b")
     assert decision.status.code is Code.ERROR
     assert "returns an invalid score 101" in decision.message
-    assert decision.nominate == ""
+    assert decision.nominated_node_name == ""
 
 
 # a nominated node
@@ -224,7 +224,7 @@ def test_a_score_error_ends_the_attempt() -> None:
 
 def test_a_nominated_node_that_fits_is_taken_unseen_of_others() -> None:
     likes = Likes(a=100)
-    sampler = Sampler(start=1)
+    sampler = NodeSampler(start=1)
     decision = decide(attempts(likes, sampler=sampler), "a", "b", "c", pod=make_pod(nominated="b"))
     assert decision.node == "b"
     assert likes.filtered == ["b"]
@@ -244,19 +244,19 @@ def test_a_nominated_node_that_is_gone_does_not_matter() -> None:
 
 
 def test_a_nominated_node_is_tried_though_prefilter_left_it_out() -> None:
-    narrows = Narrows(NarrowTo(frozenset({"a"})))
+    narrows = Narrows(PreFilterResult(frozenset({"a"})))
     assert decide(attempts(narrows, Likes()), "a", "b", pod=make_pod(nominated="b")).node == "b"
 
 
 def test_what_was_found_about_a_nominated_node_stays_in_the_sentence() -> None:
-    plugins = Narrows(NarrowTo(frozenset({"a"}))), Likes(refuses={"a": NO, "b": unschedulable("crowded")})
+    plugins = Narrows(PreFilterResult(frozenset({"a"}))), Likes(refuses={"a": NO, "b": unschedulable("crowded")})
     decision = decide(attempts(*plugins), "a", "b", "c", pod=make_pod(nominated="b"))
     expected = "0/3 nodes are available: 1 crowded, 1 full, 1 node(s) didn't satisfy plugin(s) [Narrows]."
     assert decision.message == expected
 
 
 def test_an_error_on_the_nominated_node_is_not_the_end() -> None:
-    narrows = Narrows(NarrowTo(frozenset({"a"})))
+    narrows = Narrows(PreFilterResult(frozenset({"a"})))
     decision = decide(attempts(narrows, Likes(refuses={"b": error("x")})), "a", "b", pod=make_pod(nominated="b"))
     assert decision.node == "a"
 
@@ -296,18 +296,18 @@ def test_a_prefilter_rejection_stops_before_the_nominated_node() -> None:
     ],
 )
 def test_how_many_nodes_are_enough(count: int, percentage: int, wanted: int) -> None:
-    assert nodes_to_find(count, percentage) == wanted
+    assert num_feasible_nodes_to_find(count, percentage) == wanted
 
 
 def cut(start: int, verdicts: str, wanted: int) -> tuple[list[int], int, Diagnosis]:
     """`verdicts`: F fits, x does not, - was not looked at."""
-    codes = {"F": Code.SUCCESS, "x": Code.UNSCHEDULABLE, "-": NOT_LOOKED_AT}
+    codes = {"F": Code.SUCCESS, "x": Code.UNSCHEDULABLE, "-": NOT_EVALUATED}
     diagnosis = Diagnosis([f"n{row}" for row in range(len(verdicts))])
     diagnosis.verdicts.codes[:] = [codes[each] for each in verdicts]
     diagnosis.verdicts.plugins["P"] = diagnosis.verdicts.codes == Code.UNSCHEDULABLE
-    sampler = Sampler(start)
-    way = sampler.way(np.flatnonzero(diagnosis.verdicts.codes != NOT_LOOKED_AT))
-    rows = sampler.cut(diagnosis, way, wanted)
+    sampler = NodeSampler(start)
+    way = sampler.visit_order(np.flatnonzero(diagnosis.verdicts.codes != NOT_EVALUATED))
+    rows = sampler.take_sample(diagnosis, way, wanted)
     return rows.tolist(), sampler.start, diagnosis
 
 
@@ -341,14 +341,14 @@ def test_all_nodes_are_looked_at_unless_someone_asks_for_less() -> None:
     assert decide(attempts(likes), *names).node == "n149"
     assert len(likes.scored) == 150
     sampled = Likes(n149=9)
-    assert decide(attempts(sampled, share=Share(10)), *names).node == "n0"
+    assert decide(attempts(sampled, share=SampleSize(10)), *names).node == "n0"
     assert sampled.scored == names[:100]
 
 
 def test_samples_go_round() -> None:
     names = [f"n{number}" for number in range(150)]
     likes = Likes()
-    one = attempts(likes, share=Share(10))
+    one = attempts(likes, share=SampleSize(10))
     decide(one, *names)
     likes.scored.clear()
     decide(one, *names)
@@ -365,10 +365,10 @@ class Whole(Likes):
 @pytest.mark.parametrize("refused", [0, 1, 30, 149, 150, 299, 300])
 def test_a_filter_that_walks_over_nodes_is_asked_until_the_sample_is_complete(refused: int) -> None:
     names = [f"n{number}" for number in range(300)]
-    refuses, walking, whole = dict.fromkeys(names[:refused], NO), Sampler(290), Sampler(290)
+    refuses, walking, whole = dict.fromkeys(names[:refused], NO), NodeSampler(290), NodeSampler(290)
     likes = Likes(refuses=refuses)
-    decision = decide(attempts(likes, sampler=walking, share=Share(10)), *names)
-    expected = decide(attempts(Whole(refuses=refuses), sampler=whole, share=Share(10)), *names)
+    decision = decide(attempts(likes, sampler=walking, share=SampleSize(10)), *names)
+    expected = decide(attempts(Whole(refuses=refuses), sampler=whole, share=SampleSize(10)), *names)
     assert (decision.node, decision.message, walking) == (expected.node, expected.message, whole)
     assert decision.diagnosis is not None
     assert expected.diagnosis is not None
@@ -386,6 +386,6 @@ def test_where_nobody_compares_the_first_that_fits_is_taken() -> None:
 
 
 def test_an_attempt_that_needs_an_extender_says_so() -> None:
-    extender = Extender(ExtenderConfig(url_prefix="http://x", filter_verb="filter"))
-    with pytest.raises(ExtenderFault, match="extender http://x would have to be asked"):
+    extender = HttpExtender(ExtenderConfig(url_prefix="http://x", filter_verb="filter"))
+    with pytest.raises(ExtenderError, match="extender http://x would have to be asked"):
         decide(attempts(Likes(), extenders=(extender,)), "a")

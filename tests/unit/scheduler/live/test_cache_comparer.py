@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.live.cache_comparer import Comparison, compare
+from bayplan.scheduler.live.cache_comparer import CacheComparison, compare_cache
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import Hang
-from support.harness.async_tests import on_loop
-from support.harness.live_scheduler import Rig, running
+from support.fakes.http_server import NoAnswer
+from support.harness.async_tests import async_test
+from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler
 
 NODE = make_node("n", cpu="4")
 BOUND = make_pod("bound", cpu="1", node="n")
 LARGE = make_pod("large", cpu="100")
 
 
-def compared(rig: Rig) -> Comparison:
+def compared(rig: LiveSchedulerHarness) -> CacheComparison:
     known: list[KubeObject] = list(rig._known.values())
-    return compare(rig.live, known, known)
+    return compare_cache(rig.live, known, known)
 
 
-@on_loop
+@async_test
 async def test_everything_agrees() -> None:
     elsewhere = make_pod("elsewhere", cpu="1", node="unknown")
     others = make_pod("others", cpu="1", scheduler_name="somebody-else")
-    async with running(NODE, BOUND, LARGE, elsewhere, others) as rig:
+    async with run_live_scheduler(NODE, BOUND, LARGE, elsewhere, others) as rig:
         found = compared(rig)
-        assert found.faults == []
+        assert found.differences == []
         assert found.nodes["n"].pods == {"default/bound"}
         assert found.nodes["n"].requested["cpu"] == 1000
         assert found.queued == {"default/large": "unschedulable"}
@@ -38,39 +38,39 @@ async def test_everything_agrees() -> None:
         assert json.loads(last.removeprefix("comparison: ")) == found.summary()
 
 
-@on_loop
+@async_test
 async def test_pods_on_their_way_are_no_difference() -> None:
-    async with running(NODE) as rig:
-        rig.refuse("POST", "/binding", Hang())
-        rig.hear(make_pod("p", cpu="1"))
+    async with run_live_scheduler(NODE) as rig:
+        rig.fail_next("POST", "/binding", NoAnswer())
+        rig.deliver(make_pod("p", cpu="1"))
         await rig.asked("POST", "/binding")
         found = compared(rig)
-        assert found.faults == []
+        assert found.differences == []
         assert found.assumed == ["default/p"]
         assert found.nodes["n"].pods == {"default/p"}
 
 
-def forget_node(rig: Rig) -> None:
+def forget_node(rig: LiveSchedulerHarness) -> None:
     rig.live.engine.cache.remove_node("n")
 
 
-def forget_pod(rig: Rig) -> None:
+def forget_pod(rig: LiveSchedulerHarness) -> None:
     rig.live.engine.cache.remove_pod(rig.known(BOUND))
 
 
-def forget_waiting(rig: Rig) -> None:
+def forget_waiting(rig: LiveSchedulerHarness) -> None:
     rig.live.queue.delete(rig.known(LARGE))
 
 
-def invent_pod(rig: Rig) -> None:
+def invent_pod(rig: LiveSchedulerHarness) -> None:
     rig.live.engine.cache.add_pod(make_pod("ghost", cpu="1", node="n"))
 
 
-def invent_node(rig: Rig) -> None:
+def invent_node(rig: LiveSchedulerHarness) -> None:
     rig.live.engine.cache.add_node(make_node("ghost"))
 
 
-def miscount(rig: Rig) -> None:
+def miscount(rig: LiveSchedulerHarness) -> None:
     rig.live.engine.cache._nodes.requested[0, 0] += 5
 
 
@@ -86,12 +86,12 @@ def miscount(rig: Rig) -> None:
     ],
 )
 def test_differences_are_named(spoil: Any, fault: str) -> None:
-    @on_loop
+    @async_test
     async def test() -> None:
-        async with running(NODE, BOUND, LARGE) as rig:
+        async with run_live_scheduler(NODE, BOUND, LARGE) as rig:
             spoil(rig)
             found = compared(rig)
-            assert any(each.startswith(fault) for each in found.faults), found.faults
+            assert any(each.startswith(fault) for each in found.differences), found.differences
             assert any(line.startswith(f"cache mismatch: {fault}") for line in found.lines())
 
     test()

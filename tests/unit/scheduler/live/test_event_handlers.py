@@ -18,11 +18,11 @@ from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import CsiDriver, PersistentVolumeClaim
 from bayplan.queue import SchedulingQueue
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.live.event_handlers import Routing
-from bayplan.scheduler.live.queue_factory import queue_for
+from bayplan.scheduler.live.event_handlers import EventHandlers
+from bayplan.scheduler.live.queue_factory import new_queue
 from bayplan.snapshot import PodInfo
 from support.builders.devices import make_claim
-from support.builders.framework import changed, make_node, make_pod
+from support.builders.framework import make_node, make_pod, replace_fields
 
 
 class Listening(SchedulingQueue):
@@ -30,9 +30,11 @@ class Listening(SchedulingQueue):
 
     told: list[str]
 
-    def moving(self, event: ClusterEvent, old: Any = None, new: Any = None, *, at_most: int | None = None) -> Any:
+    def move_in_slices(
+        self, event: ClusterEvent, old: Any = None, new: Any = None, *, at_most: int | None = None
+    ) -> Any:
         self.told.append(event.name + (f"<={at_most}" if at_most is not None else ""))
-        return super().moving(event, old, new, at_most=at_most)
+        return super().move_in_slices(event, old, new, at_most=at_most)
 
 
 class World:
@@ -43,25 +45,25 @@ class World:
             load_default(args_kinds=registry.args_kinds), registry, Cache(), clock=self.clock, chance=random.Random(0)
         )
         self.cache = self.engine.cache
-        self.queue = queue_for(self.engine, Listening, clock=self.clock)
+        self.queue = new_queue(self.engine, Listening, clock=self.clock)
         self.queue.told = []
-        self.routing = Routing(self.engine, self.queue, gangs=gangs)
+        self.routing = EventHandlers(self.engine, self.queue, gangs=gangs)
 
     def told(self, old: KubeObject | None, new: KubeObject | None) -> list[str]:
         self.queue.told = []
-        self.routing.follow(old, new)
+        self.routing.handle(old, new)
         return self.queue.told
 
 
 def version(pod: Pod, number: int, **fields: Any) -> Pod:
-    return changed(changed(pod, **fields), metadata={"resource_version": str(number)})
+    return replace_fields(replace_fields(pod, **fields), metadata={"resource_version": str(number)})
 
 
 def test_pods_on_nodes_are_counted_whoever_placed_them() -> None:
     world = World()
     placed = make_pod("placed", node="n", scheduler_name="somebody-else")
     assert world.told(None, placed) == ["AssignedPodAdd"]
-    labelled = changed(placed, metadata={"labels": {"a": "b"}})
+    labelled = replace_fields(placed, metadata={"labels": {"a": "b"}})
     assert world.told(placed, labelled) == ["AssignedPodUpdatePodLabel"]
     assert world.cache.pod(placed.uid) is labelled
     assert world.told(labelled, None) == ["AssignedPodDelete"]
@@ -87,7 +89,7 @@ def test_with_gangs_a_new_pod_may_be_what_others_wait_for() -> None:
 def test_a_pod_that_gets_a_node_leaves_the_queue() -> None:
     world = World()
     pod = make_pod()
-    world.routing.follow(None, pod)
+    world.routing.handle(None, pod)
     assert world.told(pod, pod.bound_to("n")) == ["AssignedPodAdd"]
     assert (len(world.queue), world.engine.pending) == (0, {})
     assert world.cache.pod(pod.uid) is not None
@@ -97,10 +99,10 @@ def test_a_pod_that_gets_a_node_leaves_the_queue() -> None:
 def test_a_pod_that_has_ended_counts_as_gone(phase: str) -> None:
     world = World()
     pod = make_pod(node="n")
-    world.routing.follow(None, pod)
-    ended = changed(pod, status={"phase": phase})
+    world.routing.handle(None, pod)
+    ended = replace_fields(pod, status={"phase": phase})
     assert world.told(pod, ended) == ["AssignedPodDelete"]
-    assert world.told(ended, changed(ended, metadata={"labels": {"a": "b"}})) == []
+    assert world.told(ended, replace_fields(ended, metadata={"labels": {"a": "b"}})) == []
     assert world.told(ended, None) == []
     assert world.cache.pod_count == 0
 
@@ -108,18 +110,18 @@ def test_a_pod_that_has_ended_counts_as_gone(phase: str) -> None:
 def test_the_same_version_told_again_does_nothing() -> None:
     world = World()
     pod = make_pod()
-    world.routing.follow(None, pod)
+    world.routing.handle(None, pod)
     popped = world.queue.pop()
     assert popped is not None
     world.queue.done(popped.uid)
-    world.routing.follow(pod, pod)
+    world.routing.handle(pod, pod)
     assert len(world.queue) == 0
 
 
 def test_a_nomination_that_ends_wakes_those_who_counted_it() -> None:
     world = World()
     pod = make_pod(nominated="n", priority=7)
-    world.routing.follow(None, pod)
+    world.routing.handle(None, pod)
     moved = version(pod, 2, status={"nominated_node_name": "m"})
     assert world.told(pod, moved) == ["AssignedPodDelete<=7"]
     assert world.told(moved, None) == ["AssignedPodDelete<=7"]
@@ -128,8 +130,8 @@ def test_a_nomination_that_ends_wakes_those_who_counted_it() -> None:
 def test_an_assumed_pod_is_only_watched_for_its_end() -> None:
     world = World()
     pod = make_pod()
-    world.routing.follow(None, make_node("n"))
-    world.routing.follow(None, pod)
+    world.routing.handle(None, make_node("n"))
+    world.routing.handle(None, pod)
     popped = world.queue.pop()
     assert popped is not None
     world.cache.assume(popped.info.bound_to("n"))
@@ -145,11 +147,11 @@ def test_an_assumed_pod_is_only_watched_for_its_end() -> None:
 def test_a_deleted_pod_that_waits_at_permit_is_turned_away_there() -> None:
     world = World()
     pod = make_pod()
-    world.routing.follow(None, make_node("n"))
-    world.routing.follow(None, pod)
+    world.routing.handle(None, make_node("n"))
+    world.routing.handle(None, pod)
     bound = PodInfo(pod).bound_to("n")
     world.cache.assume(bound)
-    waiting = world.engine.waiting.add(bound.pod, {"P": 60.0}, 0.0)
+    waiting = world.engine.waiting_pods.add(bound.pod, {"P": 60.0}, 0.0)
     assert world.told(pod, None) == ["AssignedPodDelete"]
     assert waiting.outcome is not None
     assert (waiting.outcome.message, waiting.outcome.plugin) == ("removed", "")
@@ -159,7 +161,7 @@ def test_a_deleted_pod_that_waits_at_permit_is_turned_away_there() -> None:
 def test_a_pod_made_anew_under_its_name_is_another_pod() -> None:
     world = World()
     old, new = make_pod(uid="one", node="n"), make_pod(uid="two")
-    world.routing.follow(None, old)
+    world.routing.handle(None, old)
     assert world.told(old, new) == ["AssignedPodDelete"]
     assert world.cache.pod_count == 0
     assert list(world.engine.pending) == ["two"]
@@ -195,16 +197,16 @@ def test_other_objects_make_only_the_events_that_somebody_registered_for() -> No
 
 def test_a_parked_pod_wakes_on_what_cures_it() -> None:
     world = World()
-    world.routing.follow(None, make_node("small", cpu=1))
-    world.routing.follow(None, make_pod(cpu="2"))
+    world.routing.handle(None, make_node("small", cpu=1))
+    world.routing.handle(None, make_pod(cpu="2"))
     popped = world.queue.pop()
     assert popped is not None
     decision = world.engine.try_pod(popped.pod)
     world.queue.requeue(popped, *decision.rejectors)
     world.clock.advance(5)
     assert decision.rejectors == ({"NodeResourcesFit"}, frozenset())
-    assert world.routing.follow(None, make_node("tiny", cpu=1)) == 0
-    assert world.routing.follow(make_node("tiny", cpu=1), make_node("tiny", cpu=4)) == 1
+    assert world.routing.handle(None, make_node("tiny", cpu=1)) == 0
+    assert world.routing.handle(make_node("tiny", cpu=1), make_node("tiny", cpu=4)) == 1
     assert world.queue.counts()["active"] == 1
 
 
@@ -212,7 +214,7 @@ CLAIM = "resource.k8s.io/ResourceClaim"
 
 
 def claim_at(version: int) -> ResourceClaim:
-    return changed(make_claim(), metadata={"resource_version": str(version)})
+    return replace_fields(make_claim(), metadata={"resource_version": str(version)})
 
 
 def test_a_claim_that_we_wrote_is_news_when_we_write_it_and_not_again_when_it_is_told() -> None:
@@ -224,8 +226,8 @@ def test_a_claim_that_we_wrote_is_news_when_we_write_it_and_not_again_when_it_is
     assert world.cache.devices.assume(written)
     assert heard == [(first, written)]
     world.queue.told = []
-    assert sum(world.routing.assumed(*heard[0])) == 0
-    assert world.queue.told == world.routing.followed == [f"{CLAIM}Update"]
+    assert sum(world.routing.handle_own_write(*heard[0])) == 0
+    assert world.queue.told == world.routing.last_events == [f"{CLAIM}Update"]
     assert world.told(first, claim_at(2)) == []
     assert world.told(written, later) == [f"{CLAIM}Update"]
     assert world.told(later, None) == []  # nobody waits for that
@@ -234,7 +236,7 @@ def test_a_claim_that_we_wrote_is_news_when_we_write_it_and_not_again_when_it_is
 def test_a_claim_that_was_not_written_after_all_is_news_again() -> None:
     world = World()
     first, hoped = claim_at(1), claim_at(2)
-    world.routing.follow(None, first)
+    world.routing.handle(None, first)
     world.cache.devices.assume(hoped)
     heard: list[tuple[KubeObject | None, KubeObject | None]] = []
     world.cache.devices.listener = lambda old, new: heard.append((old, new))

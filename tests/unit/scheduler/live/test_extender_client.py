@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import NotPosted
+from bayplan.client import ServiceCallError
 from bayplan.clock import ManualClock
 from bayplan.codec.go_duration import parse_duration
-from bayplan.config.model import Extender as ExtenderConfig
+from bayplan.config.model import ExtenderConfig as ExtenderConfig
 from bayplan.config.model import ExtenderManagedResource, ExtenderTLSConfig
 from bayplan.errors import ApiError, ConfigError, LeaseLost
 from bayplan.framework.api.status import SUCCESS, Status, error
 from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Pod
-from bayplan.scheduler.cycle.http_extender import Extender, ExtenderReply
-from bayplan.scheduler.live.extender_client import Extenders, _trust, services_for
+from bayplan.scheduler.cycle.http_extender import ExtenderReply, HttpExtender
+from bayplan.scheduler.live.extender_client import ExtenderClient, _tls_settings, extender_transports
 from support.builders.framework import make_pod
 from support.fakes.certificates import Authority
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 
 URL = "http://binder"
 
@@ -54,9 +54,9 @@ def binder(**fields: Any) -> ExtenderConfig:
 def bound(services: dict[ExtenderConfig, Any], pod: Pod | None = None, **more: Any) -> Status | None:
     found: list[Status | None] = []
 
-    @on_loop
+    @async_test
     async def binding() -> None:
-        found.append(await Extenders(services, **more).bind(pod or make_pod("web"), "n1"))
+        found.append(await ExtenderClient(services, **more).bind(pod or make_pod("web"), "n1"))
 
     binding()
     return found[0]
@@ -74,9 +74,9 @@ def test_the_binder_is_told_the_pod_and_its_node() -> None:
     ("fields", "answer", "status"),
     [
         pytest.param({}, {"Error": "no room"}, error("no room"), id="its-error-is-final"),
-        pytest.param({}, NotPosted("down"), error("down"), id="its-silence-too"),
+        pytest.param({}, ServiceCallError("down"), error("down"), id="its-silence-too"),
         pytest.param({"ignorable": True}, {"error": "no room"}, None, id="ignorable-error"),
-        pytest.param({"ignorable": True}, NotPosted("down"), None, id="ignorable-silence"),
+        pytest.param({"ignorable": True}, ServiceCallError("down"), None, id="ignorable-silence"),
         pytest.param({}, {}, SUCCESS, id="empty-answer"),
     ],
 )
@@ -89,13 +89,13 @@ def test_what_a_binder_says(fields: Any, answer: Any, status: Status | None) -> 
     [
         pytest.param({}, {"Error": "it broke"}, True, id="an-error"),
         pytest.param({}, [], True, id="an-answer-that-is-none"),
-        pytest.param({}, NotPosted("cut", sent=True), True, id="a-lost-answer"),
-        pytest.param({}, NotPosted("connection refused"), False, id="not-sent"),
+        pytest.param({}, ServiceCallError("cut", sent=True), True, id="a-lost-answer"),
+        pytest.param({}, ServiceCallError("connection refused"), False, id="not-sent"),
         pytest.param({"ignorable": True}, {"Error": "it broke"}, False, id="an-error-and-ignorable"),
-        pytest.param({"ignorable": True}, NotPosted("cut", sent=True), True, id="a-lost-answer-and-ignorable"),
+        pytest.param({"ignorable": True}, ServiceCallError("cut", sent=True), True, id="a-lost-answer-and-ignorable"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_failed_binder_may_have_sent_the_binding(fields: Any, answer: Any, unknown: bool) -> None:
     found: list[bool] = []
 
@@ -104,7 +104,7 @@ async def test_a_failed_binder_may_have_sent_the_binding(fields: Any, answer: An
         found.append(refusal.outcome_unknown)
         return True
 
-    extenders = Extenders({binder(**fields): Fake(answer)})
+    extenders = ExtenderClient({binder(**fields): Fake(answer)})
     assert await extenders.bind(make_pod("web"), "n1", await_binding=await_binding) is SUCCESS
     assert found == [unknown]
 
@@ -130,14 +130,14 @@ def test_who_has_lost_the_lease_has_nobody_bind() -> None:
     assert service.asked == []
 
 
-@on_loop
+@async_test
 async def test_silence_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
     config = ExtenderConfig(url_prefix=URL, filter_verb="filter", http_timeout=parse_duration("250ms"))
-    service = Fake(NotPosted("down"), NotPosted("down"), {}, {})
-    extenders = Extenders({config: service})
-    call = Extender(config).bind_call(make_pod(), "n1")
+    service = Fake(ServiceCallError("down"), ServiceCallError("down"), {}, {})
+    extenders = ExtenderClient({config: service})
+    call = HttpExtender(config).bind_call(make_pod(), "n1")
     with caplog.at_level(logging.INFO):
-        replies = [await extenders.ask(call) for _ in range(4)]
+        replies = [await extenders.call(call) for _ in range(4)]
     assert replies == [ExtenderReply(failure="down")] * 2 + [ExtenderReply(200, b"{}")] * 2
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert service.asked[0][2] == 0.25
@@ -154,7 +154,7 @@ async def test_silence_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFix
 def test_certificates_that_cannot_be_used_are_found_at_start(tls: Any, words: str) -> None:
     config = ExtenderConfig(url_prefix="https://x", tls_config=ExtenderTLSConfig(**tls))
     with pytest.raises(ConfigError, match="couldn't build extenders: .*" + words):
-        services_for([config], ManualClock(), user_agent="bayplan")
+        extender_transports([config], ManualClock(), user_agent="bayplan")
 
 
 def test_data_wins_over_files(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_data_wins_over_files(tmp_path: Path) -> None:
         key_data=user.key.encode(),
     )
     config = ExtenderConfig(url_prefix="https://x", tls_config=tls)
-    assert list(services_for([config], ManualClock(), user_agent="bayplan")) == [config]
+    assert list(extender_transports([config], ManualClock(), user_agent="bayplan")) == [config]
 
 
 def test_https_without_an_authority_trusts_anybody() -> None:
-    assert _trust(ExtenderConfig(url_prefix="https://x", enable_https=True)).verify is False
-    assert _trust(ExtenderConfig(url_prefix="https://x")).verify is True
+    assert _tls_settings(ExtenderConfig(url_prefix="https://x", enable_https=True)).verify is False
+    assert _tls_settings(ExtenderConfig(url_prefix="https://x")).verify is True

@@ -17,14 +17,14 @@ from bayplan.app import plugin_source
 from bayplan.cache import Cache
 from bayplan.client import Client
 from bayplan.clock import ManualClock
-from bayplan.framework.runtime.plugin_discovery import looks
+from bayplan.framework.runtime.plugin_discovery import file_versions
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
-from bayplan.scheduler.live.plugin_reloader import Reloading
+from bayplan.scheduler.live.plugin_reloader import PluginReloader
 from bayplan.scheduler.live.run_loop import LiveScheduler
-from bayplan.scheduler.live.scheduler_factory import live_scheduler
+from bayplan.scheduler.live.scheduler_factory import new_live_scheduler
 from support.builders.framework import make_node, make_pod
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 CONFIG = HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}, {name: Other}]}}}]\n"
@@ -82,7 +82,7 @@ class Running:
         self.write("other.py", OTHER)
         plugins = plugin_source(CONFIG, [folder])
         configuration, registry = plugins.load()
-        self.live: LiveScheduler = live_scheduler(
+        self.live: LiveScheduler = new_live_scheduler(
             configuration,
             registry,
             Cache(),
@@ -91,8 +91,8 @@ class Running:
             clock=self.clock,
             chance=random.Random(0),
         )
-        self.reloading = Reloading(self.live, plugins, self.clock)
-        self.reloading.look()
+        self.reloading = PluginReloader(self.live, plugins, self.clock)
+        self.reloading.check_once()
 
     def write(self, name: str, source: str) -> None:
         path = self.folder / name
@@ -103,7 +103,7 @@ class Running:
         return self.live.engine.framework("default-scheduler").profile.instances[name]
 
     async def settled(self) -> None:
-        await until(lambda: self.live.is_idle)
+        await wait_until(lambda: self.live.is_idle)
 
     def parked(self) -> int:
         return self.live.queue.counts()["unschedulable"]
@@ -126,9 +126,9 @@ async def running(one: Running, work: Callable[[], Any]) -> None:
 
 
 def appear(one: Running, *pods: Pod) -> None:
-    one.live.hear(None, make_node("a"))
+    one.live.handle_event(None, make_node("a"))
     for pod in pods:
-        one.live.hear(None, pod)
+        one.live.handle_event(None, pod)
 
 
 def test_a_changed_plugin_is_swapped_and_wakes_whom_it_had_rejected(folder: Path) -> None:
@@ -137,16 +137,16 @@ def test_a_changed_plugin_is_swapped_and_wakes_whom_it_had_rejected(folder: Path
 
     async def work() -> None:
         appear(one, make_pod("web"))
-        await until(lambda: one.parked() == 1)
+        await wait_until(lambda: one.parked() == 1)
         one.write("mine.py", PERMITS)
-        one.reloading.look()
+        one.reloading.check_once()
         one.clock.advance(30.0)  # its backoff is over
-        await until(lambda: one.writer.bound == {"web": "a"})
+        await wait_until(lambda: one.writer.bound == {"web": "a"})
         assert one.plugin() is not before
         assert one.plugin("Other") is other, "what has not changed is kept"
         assert before.closed == [before]
 
-    on_loop(lambda: running(one, work))()
+    async_test(lambda: running(one, work))()
 
 
 def test_pods_under_way_keep_the_old_plugin(folder: Path) -> None:
@@ -155,19 +155,19 @@ def test_pods_under_way_keep_the_old_plugin(folder: Path) -> None:
 
     async def work() -> None:
         appear(one, make_pod("web"))
-        await until(lambda: list(one.live.engine.waiting.all()))
+        await wait_until(lambda: list(one.live.engine.waiting_pods.all()))
         one.write("mine.py", PERMITS)
-        one.reloading.look()
-        await until(lambda: one.plugin() is not before)
+        one.reloading.check_once()
+        await wait_until(lambda: one.plugin() is not before)
         assert before.closed == []
-        (waiting,) = one.live.engine.waiting.all()
+        (waiting,) = one.live.engine.waiting_pods.all()
         waiting.allow("Mine")
         await one.settled()
         assert one.writer.bound == {"web": "a"}
         assert before.posts == ["web"], "the one that held it back sees it bound"
         assert before.closed == [before]
 
-    on_loop(lambda: running(one, work))()
+    async_test(lambda: running(one, work))()
 
 
 def test_a_pod_that_the_old_plugin_rejects_after_the_swap_is_tried_with_the_new_one(folder: Path) -> None:
@@ -176,18 +176,18 @@ def test_a_pod_that_the_old_plugin_rejects_after_the_swap_is_tried_with_the_new_
 
     async def work() -> None:
         appear(one, make_pod("web"))
-        await until(lambda: list(one.live.engine.waiting.all()))
+        await wait_until(lambda: list(one.live.engine.waiting_pods.all()))
         one.write("mine.py", PERMITS)
-        one.reloading.look()
-        await until(lambda: one.plugin() is not before)
-        (waiting,) = one.live.engine.waiting.all()
+        one.reloading.check_once()
+        await wait_until(lambda: one.plugin() is not before)
+        (waiting,) = one.live.engine.waiting_pods.all()
         waiting.reject("Mine", "too late")
-        await until(lambda: one.writer.bound == {"web": "a"})
+        await wait_until(lambda: one.writer.bound == {"web": "a"})
         await one.settled()
         assert before.posts == [], "the new one saw it bound"
         assert before.closed == [before]
 
-    on_loop(lambda: running(one, work))()
+    async_test(lambda: running(one, work))()
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
     one.write("mine.py", source)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            one.reloading.look()
+            one.reloading.check_once()
     (told,) = [record for record in caplog.records if record.name.endswith("reloading")]
     assert told.levelname == "ERROR"
     assert words in one.reloading.fault
@@ -215,7 +215,7 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
     assert one.live.is_idle
     assert one.plugin() is before
     one.write("mine.py", PERMITS)
-    one.reloading.look()
+    one.reloading.check_once()
     assert one.reloading.fault == ""
     assert not one.live.is_idle, "there is something to install"
 
@@ -224,10 +224,10 @@ def test_files_that_others_may_write_are_not_loaded_again(folder: Path) -> None:
     one = Running(folder, REFUSES)
     one.write("mine.py", PERMITS)
     (folder / "mine.py").chmod(0o666)
-    one.reloading.look()
+    one.reloading.check_once()
     assert "can be written by others" in one.reloading.fault
     (folder / "mine.py").chmod(0o644)  # what the message asks for, and nothing else
-    one.reloading.look()
+    one.reloading.check_once()
     assert one.reloading.fault == ""
     assert not one.live.is_idle, "there is something to install"
 
@@ -237,10 +237,10 @@ def test_a_folder_that_others_may_write_is_taken_when_that_is_mended(folder: Pat
     one = Running(folder, REFUSES)
     folder.chmod(0o777)
     one.write("mine.py", PERMITS)
-    one.reloading.look()
+    one.reloading.check_once()
     assert "can be written by others" in one.reloading.fault
     folder.chmod(mended)
-    one.reloading.look()
+    one.reloading.check_once()
     assert one.reloading.fault == ""
 
 
@@ -251,15 +251,15 @@ def test_a_changed_neighbour_counts_as_a_change(folder: Path) -> None:
     one.write("mine.py", "import _helper_of_mine as helper_of_mine\n" + source)
 
     async def work() -> None:
-        one.reloading.look()
+        one.reloading.check_once()
         await one.settled()
         before = one.plugin()
         one.write("_helper_of_mine.py", "def answer():\n    return None  # as before\n")
-        one.reloading.look()
+        one.reloading.check_once()
         await one.settled()
         assert one.plugin() is not before
 
-    on_loop(lambda: running(one, work))()
+    async_test(lambda: running(one, work))()
 
 
 def test_files_of_one_name_in_two_folders_are_two_files(folder: Path) -> None:
@@ -277,7 +277,7 @@ def test_looking_again_costs_nothing_while_nothing_changed(folder: Path) -> None
     one = Running(folder, REFUSES)
     calls: list[str] = []
     one.reloading.source = replace(one.reloading.source, registry=lambda: cast(Registry, calls.append("loaded")))
-    one.reloading.look()
+    one.reloading.check_once()
     assert calls == []
 
 
@@ -292,15 +292,15 @@ def config_map(tmp_path: Path) -> Path:
 
 
 def test_a_swap_of_a_config_map_is_seen(config_map: Path) -> None:
-    before = looks([config_map])
-    assert looks([config_map]) == before
+    before = file_versions([config_map])
+    assert file_versions([config_map]) == before
     (config_map / "..second").mkdir()
     (config_map / "..second" / "mine.py").write_text(REFUSES)
     seen = (config_map / "..first" / "mine.py").stat()
     os.utime(config_map / "..second" / "mine.py", ns=(seen.st_atime_ns, seen.st_mtime_ns))
     (config_map / "..data_tmp").symlink_to("..second")
     (config_map / "..data_tmp").replace(config_map / "..data")
-    assert looks([config_map]) != before
+    assert file_versions([config_map]) != before
 
 
 def test_the_clock_says_when_to_look(folder: Path) -> None:
@@ -308,13 +308,13 @@ def test_the_clock_says_when_to_look(folder: Path) -> None:
 
     async def work() -> None:
         task = asyncio.ensure_future(one.reloading.run())
-        await until(lambda: one.clock.sleepers)
+        await wait_until(lambda: one.clock.sleepers)
         before = one.plugin()
         one.write("mine.py", PERMITS)
         await asyncio.sleep(0)
         assert one.plugin() is before
         one.clock.advance(one.reloading.every_s)
-        await until(lambda: one.plugin() is not before)
+        await wait_until(lambda: one.plugin() is not before)
         task.cancel()
 
-    on_loop(lambda: running(one, work))()
+    async_test(lambda: running(one, work))()

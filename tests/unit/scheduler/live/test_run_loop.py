@@ -7,40 +7,40 @@ from typing import Any
 
 import pytest
 
-from bayplan.api_writes.observer import NoObserver
+from bayplan.api_writes.observer import NoSchedulerObserver
 from bayplan.app import known_plugins
 from bayplan.clock import ManualClock
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.handle import Handle
 from bayplan.objects.core import Pod
 from bayplan.objects.volumes import AzureDisk
-from bayplan.queue.queued_pod import Pool
+from bayplan.queue.queued_pod import SubQueue
 from bayplan.scheduler.live import run_loop as live_module
 from bayplan.scheduler.live.run_loop import SLICE_S, LiveScheduler
 from support.builders.framework import make_node, make_pod
 from support.builders.volumes import (
+    claim_volume,
     make_claim,
     make_csi_node,
     make_volume,
-    on_claim,
     volume_pod,
 )
-from support.fakes.http_server import Hang
-from support.harness.async_tests import on_loop, turns_of_others, until
-from support.harness.live_scheduler import Rig, running
+from support.fakes.http_server import NoAnswer
+from support.harness.async_tests import async_test, count_loop_turns, wait_until
+from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler
 
 NODE = make_node("n", cpu="100")
 
 
-@on_loop
+@async_test
 async def test_pods_are_bound_in_the_order_of_priority() -> None:
     pods = [make_pod(f"p{number}", cpu="1", priority=number) for number in range(5)]
-    async with running(NODE, *pods) as rig:
+    async with run_live_scheduler(NODE, *pods) as rig:
         assert list(rig.bound()) == ["p4", "p3", "p2", "p1", "p0"]
 
 
-@on_loop
+@async_test
 async def test_equally_good_nodes_are_drawn_or_taken_in_order() -> None:
     """Pods that ask for nothing make no node better than another."""
     nodes = [make_node(f"n{number}") for number in range(8)]
@@ -51,19 +51,19 @@ async def test_equally_good_nodes_are_drawn_or_taken_in_order() -> None:
     )
     taken = {}
     for ties in ("drawn", "inOrder"):
-        async with running(*nodes, config=config, settings=OwnSettings(ties=ties)) as rig:  # type: ignore[arg-type]
-            rig.hear(*(make_pod(f"p{number}") for number in range(12)))
+        async with run_live_scheduler(*nodes, config=config, settings=BayplanSettings(ties=ties)) as rig:  # type: ignore[arg-type]
+            rig.deliver(*(make_pod(f"p{number}") for number in range(12)))
             await rig.asked("POST", "/binding", 12)
             taken[ties] = {pod.spec.node_name for pod in rig.live.engine.cache.pods()}
     assert taken["inOrder"] == {"n0"}
     assert len(taken["drawn"]) > 1
 
 
-@on_loop
+@async_test
 async def test_nobody_decides_before_everything_that_was_told_is_followed() -> None:
     """The pod comes first, the pods that fill the node after it: it must see them."""
     full = [make_pod(f"old-{number}", cpu="1", node="n") for number in range(100)]
-    async with running(NODE, make_pod("new", cpu="1"), *full) as rig:
+    async with run_live_scheduler(NODE, make_pod("new", cpu="1"), *full) as rig:
         assert rig.bound() == {}
 
 
@@ -79,80 +79,80 @@ class Ticking(ManualClock):
         return self._elapsed_s
 
 
-def slow_down(rig: Rig, step_s: float = SLICE_S) -> None:
+def slow_down(rig: LiveSchedulerHarness, step_s: float = SLICE_S) -> None:
     """From now on every look at the clock costs a slice."""
     ticking = Ticking(step_s)
     ticking._elapsed_s = rig.clock.monotonic_s()
     rig.live.clock = ticking
 
 
-@on_loop
+@async_test
 async def test_others_have_their_turn_between_attempts() -> None:
-    async with running(NODE) as rig:
+    async with run_live_scheduler(NODE) as rig:
         slow_down(rig)
-        async with turns_of_others() as turns:
-            rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
+        async with count_loop_turns() as turns:
+            rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
             await rig.asked("POST", "/binding", 20)
             assert turns() >= 20
 
 
-@on_loop
+@async_test
 async def test_others_have_their_turn_between_pods_that_come() -> None:
     """A pod that comes wakes nobody, so following it has no slices of its own."""
-    async with running(NODE) as rig:
-        rig.live.stop_deciding()
+    async with run_live_scheduler(NODE) as rig:
+        rig.live.stop_scheduling()
         slow_down(rig)
-        async with turns_of_others() as turns:
-            rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
-            await until(lambda: not rig.live._heard)
+        async with count_loop_turns() as turns:
+            rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(20)))
+            await wait_until(lambda: not rig.live._events)
             assert turns() >= 20
         assert rig.live.queue.counts()["active"] == 20
 
 
-@on_loop
+@async_test
 async def test_a_flood_of_changes_does_not_keep_pods_from_being_tried() -> None:
-    async with running(NODE) as rig:
+    async with run_live_scheduler(NODE) as rig:
         slow_down(rig)
-        rig.hear(make_pod("p", cpu="1"))
+        rig.deliver(make_pod("p", cpu="1"))
         number = 0
 
         def flood() -> None:
             nonlocal number
             number += 1
             for extra in range(200):
-                rig.live.hear(None, make_node(f"more-{number}-{extra}", cpu="1"))
+                rig.live.handle_event(None, make_node(f"more-{number}-{extra}", cpu="1"))
 
         flood()
         while not rig.bound():
             flood()
             await asyncio.sleep(0)
-        assert rig.live._heard
+        assert rig.live._events
 
 
-@on_loop
+@async_test
 async def test_a_change_that_cannot_be_followed_costs_that_change_alone() -> None:
-    async with running(NODE) as rig:
-        follow = rig.live.routing.following
+    async with run_live_scheduler(NODE) as rig:
+        follow = rig.live.event_handlers.handle_in_slices
 
         def broken(old: Any, new: Any) -> Any:
             if new.name == "bad":
                 raise ValueError("of ours")
             return follow(old, new)
 
-        rig.live.routing.following = broken  # type: ignore[method-assign]
-        rig.hear(make_node("bad"), make_node("good"))
-        await until(lambda: rig.live.engine.cache.node("good"))
+        rig.live.event_handlers.handle_in_slices = broken  # type: ignore[method-assign]
+        rig.deliver(make_node("bad"), make_node("good"))
+        await wait_until(lambda: rig.live.engine.cache.node("good"))
         assert rig.live.engine.cache.node("bad") is None
-        rig.hear(make_pod("p", cpu="1"))
+        rig.deliver(make_pod("p", cpu="1"))
         await rig.idle()
         assert list(rig.bound()) == ["p"], "it goes on deciding"
 
 
-@on_loop
+@async_test
 async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "_MOST_ON_THE_WIRE", 10)
-    monkeypatch.setattr(live_module, "_FEW_ON_THE_WIRE", 8)
-    async with running(NODE) as rig:
+    monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 10)
+    monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 8)
+    async with run_live_scheduler(NODE) as rig:
         slow_down(rig)  # so that every binding is begun before the next pod is taken
         turns = asyncio.Semaphore(0)
 
@@ -161,29 +161,29 @@ async def test_more_bindings_than_the_wire_takes_wait_in_the_queue(monkeypatch: 
             return rig.answer(request)
 
         rig.server.route = in_turn
-        rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(15)))
+        rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(15)))
         await rig.asked("POST", "/binding", 10)
-        await until(lambda: not rig.live._heard)
+        await wait_until(lambda: not rig.live._events)
         assert rig.live.queue.counts()["active"] == 5
         urgent = make_pod("urgent", cpu="1", priority=100)
-        rig.hear(urgent)
-        await until(lambda: rig.pool(urgent) is Pool.ACTIVE)
+        rig.deliver(urgent)
+        await wait_until(lambda: rig.pool(urgent) is SubQueue.ACTIVE)
         for _ in range(2):
             turns.release()
-        await until(lambda: rig.live.bindings.on_the_wire == 8)
-        await until(lambda: not rig.live._heard)
+        await wait_until(lambda: rig.live.binding_cycles.writes_in_flight == 8)
+        await wait_until(lambda: not rig.live._events)
         assert rig.live.queue.counts()["active"] == 6, "eight are not few"
         turns.release()
         await rig.asked("POST", "/binding", 11)
         assert "urgent" in rig.bound()
 
 
-@on_loop
+@async_test
 async def test_room_on_the_wire_is_used_though_no_pod_has_come_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod that was handed to the binder is off the wire, and on its way for as long as the binder takes."""
-    monkeypatch.setattr(live_module, "_MOST_ON_THE_WIRE", 2)
-    monkeypatch.setattr(live_module, "_FEW_ON_THE_WIRE", 1)
-    async with running(NODE) as rig:
+    monkeypatch.setattr(live_module, "_MAX_WRITES_IN_FLIGHT", 2)
+    monkeypatch.setattr(live_module, "_RESUME_WRITES_IN_FLIGHT", 1)
+    async with run_live_scheduler(NODE) as rig:
         slow_down(rig)
         turns = asyncio.Semaphore(0)
         with_the_binder: set[str] = set()
@@ -200,37 +200,37 @@ async def test_room_on_the_wire_is_used_though_no_pod_has_come_to_its_end(monkey
             return rig.answer(request)
 
         rig.server.route = in_turn
-        rig.live.bindings.requests = StandsStill()  # type: ignore[assignment]
-        rig.hear(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
+        rig.live.binding_cycles.bind_requests = StandsStill()  # type: ignore[assignment]
+        rig.deliver(*(make_pod(f"p{number}", cpu="1") for number in range(5)))
         await rig.asked("POST", "/binding", 2)
-        await until(lambda: not rig.live._heard)
+        await wait_until(lambda: not rig.live._events)
         assert rig.live.queue.counts()["active"] == 3
         for _ in range(5):
             turns.release()
         await rig.asked("POST", "/binding", 5)
-        await until(lambda: len(with_the_binder) == 5)
-        assert rig.live.under_way == 5
+        await wait_until(lambda: len(with_the_binder) == 5)
+        assert rig.live.pods_in_binding == 5
 
 
-@on_loop
+@async_test
 async def test_backoff_ends_though_nothing_happens() -> None:
-    async with running(make_pod("p", cpu="1")) as rig:  # no nodes: an error
-        assert rig.pool(make_pod("p")) is Pool.ERROR_BACKOFF
+    async with run_live_scheduler(make_pod("p", cpu="1")) as rig:  # no nodes: an error
+        assert rig.pool(make_pod("p")) is SubQueue.ERROR_BACKOFF
         rig.clock.advance(2)
-        await until(lambda: rig.attempts(make_pod("p")) == 2)
+        await wait_until(lambda: rig.attempts(make_pod("p")) == 2)
 
 
-@on_loop
+@async_test
 async def test_a_plugin_may_activate_pods_at_any_time() -> None:
     large = make_pod("large", cpu="200")
-    async with running(NODE, large) as rig:
-        assert rig.pool(large) is Pool.PARKED
-        rig.live.engine.activated[large.key] = large
+    async with run_live_scheduler(NODE, large) as rig:
+        assert rig.pool(large) is SubQueue.UNSCHEDULABLE
+        rig.live.engine.pods_to_activate[large.key] = large
         rig.live.wake()
-        await until(lambda: rig.attempts(large) == 2)
+        await wait_until(lambda: rig.attempts(large) == 2)
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_is_activated_when_another_is_bound_is_tried_at_once() -> None:
     """Nothing else happens then that would wake the loop."""
     large = make_pod("large", cpu="200")
@@ -252,25 +252,25 @@ async def test_a_pod_that_is_activated_when_another_is_bound_is_tried_at_once() 
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n"
         "- plugins: {multiPoint: {enabled: [{name: Calling}]}}\n"
     )
-    async with running(NODE, large, config=config, registry=known_plugins().with_plugins(Calling)) as rig:
-        assert rig.pool(large) is Pool.PARKED
+    async with run_live_scheduler(NODE, large, config=config, registry=known_plugins().with_plugins(Calling)) as rig:
+        assert rig.pool(large) is SubQueue.UNSCHEDULABLE
         assert rig.attempts(large) == 1
-        rig.hear(make_pod("small", cpu="1"))
-        await until(lambda: rig.attempts(large) == 2)
+        rig.deliver(make_pod("small", cpu="1"))
+        await wait_until(lambda: rig.attempts(large) == 2)
         assert [each.about for each in rig.events.told] == ["large", "small"]
 
 
-@on_loop
+@async_test
 async def test_a_bound_pod_leaves_the_loop_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = []
-    turn = LiveScheduler._turn
+    turn = LiveScheduler._run_slice
 
     async def counted(live: LiveScheduler) -> bool:
-        turns.append(live.under_way)
+        turns.append(live.pods_in_binding)
         return await turn(live)
 
-    monkeypatch.setattr(LiveScheduler, "_turn", counted)
-    async with running(NODE) as rig:
+    monkeypatch.setattr(LiveScheduler, "_run_slice", counted)
+    async with run_live_scheduler(NODE) as rig:
         answered = asyncio.Event()
 
         async def in_turn(request: Any) -> Any:
@@ -278,27 +278,27 @@ async def test_a_bound_pod_leaves_the_loop_asleep(monkeypatch: pytest.MonkeyPatc
             return rig.answer(request)
 
         rig.server.route = in_turn
-        rig.hear(make_pod("p", cpu="1"))
+        rig.deliver(make_pod("p", cpu="1"))
         await rig.asked("POST", "/binding")
         before = len(turns)
         answered.set()
         await rig.idle()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert (turns[before:], rig.live.under_way) == ([], 0)
+        assert (turns[before:], rig.live.pods_in_binding) == ([], 0)
 
 
-@on_loop
+@async_test
 async def test_who_is_not_elected_follows_and_decides_nothing() -> None:
-    async with running(NODE, make_pod("p", cpu="1"), decide=False) as rig:
-        await until(lambda: rig.live.queue.counts()["active"] == 1)
+    async with run_live_scheduler(NODE, make_pod("p", cpu="1"), decide=False) as rig:
+        await wait_until(lambda: rig.live.queue.counts()["active"] == 1)
         assert rig.live.engine.cache.node("n") is not None
         assert rig.server.requests == []
 
 
-@on_loop
+@async_test
 async def test_stopping_finishes_what_is_on_its_way_and_begins_nothing() -> None:
-    async with running(NODE) as rig:
+    async with run_live_scheduler(NODE) as rig:
         gate = asyncio.Event()
 
         async def late(request: Any) -> Any:
@@ -306,10 +306,10 @@ async def test_stopping_finishes_what_is_on_its_way_and_begins_nothing() -> None
             return rig.answer(request)
 
         rig.server.route = late
-        rig.hear(make_pod("first", cpu="1"))
+        rig.deliver(make_pod("first", cpu="1"))
         await rig.asked("POST", "/binding")
-        rig.live.stop_deciding()
-        rig.hear(make_pod("second", cpu="1"))
+        rig.live.stop_scheduling()
+        rig.deliver(make_pod("second", cpu="1"))
         draining = asyncio.ensure_future(rig.live.drain())
         await asyncio.sleep(0.01)
         assert not draining.done()
@@ -318,25 +318,25 @@ async def test_stopping_finishes_what_is_on_its_way_and_begins_nothing() -> None
         assert list(rig.bound()) == ["first"]
 
 
-@on_loop
+@async_test
 async def test_what_is_abandoned_ends_at_once() -> None:
-    async with running(NODE) as rig:
-        rig.refuse("POST", "/binding", Hang())
-        rig.refuse("PATCH", "/status", Hang())
-        rig.hear(make_pod("bound", cpu="1"), make_pod("large", cpu="200"))
+    async with run_live_scheduler(NODE) as rig:
+        rig.fail_next("POST", "/binding", NoAnswer())
+        rig.fail_next("PATCH", "/status", NoAnswer())
+        rig.deliver(make_pod("bound", cpu="1"), make_pod("large", cpu="200"))
         await rig.asked("POST", "/binding")
         await rig.asked("PATCH", "/status")
         await rig.live.abandon()
-        assert not rig.live._binding
+        assert not rig.live._binding_tasks
         assert not rig.live.writes.busy
 
 
-@on_loop
+@async_test
 async def test_as_much_is_remembered_about_decisions_as_the_settings_say() -> None:
     many = [make_pod(f"p{number}", cpu="1m") for number in range(3)]
     nodes = [make_node(f"{'n' * 200}{number}", cpu="100") for number in range(5)]
-    async with running(*nodes, settings=OwnSettings(records_mebibytes=1)) as rig:
-        rig.hear(*many)
+    async with run_live_scheduler(*nodes, settings=BayplanSettings(records_mebibytes=1)) as rig:
+        rig.deliver(*many)
         await rig.asked("POST", "/binding", len(many))
         records = rig.live.engine.records
         (first, *_) = records
@@ -345,22 +345,22 @@ async def test_as_much_is_remembered_about_decisions_as_the_settings_say() -> No
         assert 0.9 * (1 << 20) < records.size_bytes <= 1 << 20
 
 
-class Failures(NoObserver):
+class Failures(NoSchedulerObserver):
     """Hears of volumes that broke."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
 
-    def volumes_failed(self, stage: str) -> None:
+    def observe_volume_failure(self, stage: str) -> None:
         self.stages.append(stage)
 
 
-@on_loop
+@async_test
 async def test_whoever_counts_hears_of_volumes_that_break() -> None:
     disk = make_volume("pv", azure_disk=AzureDisk("d", "u", "Shared"))
     migrated = make_csi_node("n", migrated="kubernetes.io/azure-disk")
     failures = Failures()
-    async with running(NODE, disk, make_claim(volume="pv"), migrated, observer=failures) as rig:
-        rig.hear(volume_pod(on_claim("claim")))
+    async with run_live_scheduler(NODE, disk, make_claim(volume="pv"), migrated, observer=failures) as rig:
+        rig.deliver(volume_pod(claim_volume("claim")))
         await rig.asked("PATCH", "/status")
         assert failures.stages == ["predicate"]

@@ -11,7 +11,7 @@ import pytest
 from bayplan.app import known_plugins
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Diagnosis
-from bayplan.framework.api.plugin import PostFilterAnswer
+from bayplan.framework.api.plugin import PostFilterResult
 from bayplan.framework.api.status import unschedulable
 from bayplan.objects.core import Node, Pod, PodSchedulingGroup
 from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta
@@ -26,15 +26,15 @@ from bayplan.objects.workloads import (
     PodGroupSpec,
     TopologyConstraint,
 )
-from bayplan.queue.queued_pod import Pool
+from bayplan.queue.queued_pod import SubQueue
 from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderReply
 from bayplan.scheduler.live.run_loop import LiveScheduler
-from bayplan.scheduler.pod_groups.group_attempts import Groups
+from bayplan.scheduler.pod_groups.group_attempts import GroupAttempts
 from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
-from support.builders.framework import changed, make_node, make_pod
+from support.builders.framework import make_node, make_pod, replace_fields
 from support.fakes.http_server import status
-from support.harness.async_tests import on_loop, until
-from support.harness.live_scheduler import Rig, conditions, running
+from support.harness.async_tests import async_test, wait_until
+from support.harness.live_scheduler import LiveSchedulerHarness, conditions, run_live_scheduler
 
 GATES = ("GenericWorkload", "GangScheduling", "WorkloadAwarePreemption")
 NODES = [make_node(name, cpu="2") for name in ("n1", "n2")]
@@ -49,7 +49,7 @@ def group(name: str = "gang", count: int = 2, priority: int | None = 10, **spec:
 
 
 def of(name: str, pod: Pod) -> Pod:
-    return changed(pod, spec={"scheduling_group": PodSchedulingGroup(pod_group_name=name)})
+    return replace_fields(pod, spec={"scheduling_group": PodSchedulingGroup(pod_group_name=name)})
 
 
 def strong(*names: str, cpu: str = "2", **fields: Any) -> list[Pod]:
@@ -61,36 +61,36 @@ def weak(name: str, node: str, cpu: str = "1", **fields: Any) -> Pod:
 
 
 def started(pod: Pod, minute: int) -> Pod:
-    return changed(pod, status={"start_time": datetime(2025, 1, 1, 0, minute, tzinfo=UTC)})
+    return replace_fields(pod, status={"start_time": datetime(2025, 1, 1, 0, minute, tzinfo=UTC)})
 
 
-def stands(rig: Rig) -> list[tuple[str, str, str]]:
+def stands(rig: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
     """Every condition that was written to the group."""
     told = [patch["status"]["conditions"][-1] for patch in rig.sent("PATCH", "/podgroups/gang/status")]
     return [(each["status"], each["reason"], each["message"]) for each in told]
 
 
-def evicted(rig: Rig) -> set[str]:
+def evicted(rig: LiveSchedulerHarness) -> set[str]:
     return {each.path.rpartition("/")[2] for each in rig.server.requests if each.method == "DELETE"}
 
 
-def members_told(rig: Rig) -> list[str]:
+def members_told(rig: LiveSchedulerHarness) -> list[str]:
     return [each["message"] for each in conditions(rig)]
 
 
 async def victims(*objects: KubeObject, nodes: list[Node] = NODES, expected: int) -> set[str]:
     """Who has to go."""
-    async with running(*nodes, *objects, gates=GATES) as rig:
+    async with run_live_scheduler(*nodes, *objects, gates=GATES) as rig:
         await rig.asked("DELETE", "", times=expected)
         await rig.idle()
         assert rig.bound() == {}
         return evicted(rig)
 
 
-@on_loop
+@async_test
 async def test_room_is_made_for_all_of_it_and_then_taken() -> None:
     theirs = [weak("w1", "n1"), weak("w2", "n2")]
-    async with running(*NODES, *theirs, group(), *strong("a", "b"), gates=GATES) as rig:
+    async with run_live_scheduler(*NODES, *theirs, group(), *strong("a", "b"), gates=GATES) as rig:
         await rig.asked("DELETE", "", times=2)
         await rig.idle()
         assert rig.bound() == {}
@@ -104,54 +104,56 @@ async def test_room_is_made_for_all_of_it_and_then_taken() -> None:
         assert patch["status"]["conditions"][0]["message"] == (
             "default-scheduler: preempting to accommodate a higher priority podgroup"
         )
-        rig.hear_gone(*theirs)
+        rig.deliver_deletion(*theirs)
         rig.clock.advance(30)
         await rig.idle()
         assert set(rig.bound()) == {"a", "b"}
         assert stands(rig)[-1][:2] == ("True", "Scheduled")
 
 
-@on_loop
+@async_test
 async def test_who_is_not_in_the_way_stays() -> None:
     theirs = [weak("w1", "n1", "2"), weak("w2", "n2", "2"), weak("w3", "n3", "1")]
     nodes = [*NODES, make_node("n3", cpu="2")]
     assert await victims(*theirs, group(count=1), *strong("a"), nodes=nodes, expected=1) == {"w3"}
 
 
-@on_loop
+@async_test
 async def test_the_most_important_stay() -> None:
     theirs = [weak("high", "n1", "2", priority=5), weak("low", "n2", "2", priority=1)]
     assert await victims(*theirs, group(count=1), *strong("a"), expected=1) == {"low"}
 
 
-@on_loop
+@async_test
 async def test_of_equals_who_started_earlier_stays() -> None:
     theirs = [started(weak("young", "n1", "2"), 9), started(weak("old", "n2", "2"), 1)]
     assert await victims(*theirs, group(count=1), *strong("a"), expected=1) == {"young"}
 
 
-@on_loop
+@async_test
 async def test_a_pod_of_a_group_counts_more_than_one_of_none() -> None:
     theirs = [started(weak("alone", "n1", "2"), 1), of("other", started(weak("mate", "n2", "2"), 9))]
     assert await victims(*theirs, group("other", 1, 0), group(count=1), *strong("a"), expected=1) == {"alone"}
 
 
-@on_loop
+@async_test
 async def test_a_group_that_is_disrupted_as_a_whole_goes_as_a_whole() -> None:
     theirs = [of("unit", weak("u1", "n1", "2")), of("unit", weak("u2", "n2", "2"))]
     unit = group("unit", 1, 0, disruption_mode="PodGroup")
     assert await victims(*theirs, unit, group(count=1), *strong("a"), expected=2) == {"u1", "u2"}
 
 
-@on_loop
+@async_test
 async def test_the_priority_of_a_unit_is_that_of_its_group() -> None:
     unit = group("unit", 1, 10, disruption_mode="PodGroup")
-    async with running(*NODES, of("unit", weak("u1", "n1")), unit, group(), *strong("a", "b"), gates=GATES) as rig:
+    async with run_live_scheduler(
+        *NODES, of("unit", weak("u1", "n1")), unit, group(), *strong("a", "b"), gates=GATES
+    ) as rig:
         assert evicted(rig) == set()
         assert stands(rig)[-1][2] == f"{ALONE}, No preemption victims found for incoming preemptor"
 
 
-@on_loop
+@async_test
 async def test_the_smaller_of_two_groups_goes() -> None:
     large = [of("large", weak(name, "n1")) for name in ("l1", "l2")]
     small = [of("small", weak("s1", "n2", "2"))]
@@ -159,7 +161,7 @@ async def test_the_smaller_of_two_groups_goes() -> None:
     assert await victims(*large, *small, *units, group(count=1), *strong("a"), expected=1) == {"s1"}
 
 
-@on_loop
+@async_test
 async def test_a_disruption_budget_comes_before_importance() -> None:
     theirs = [weak("high", "n1", "2", priority=5), weak("low", "n2", "2", labels={"app": "db"})]
     spec = PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "db"}))
@@ -188,7 +190,7 @@ def budget(label: str, allowed: int) -> PodDisruptionBudget:
         pytest.param(("", "", "b"), {"a": 0, "b": 0}, "mid", id="a-budget-of-others-counts-for-nothing"),
     ],
 )
-@on_loop
+@async_test
 async def test_a_budget_is_charged_for_each_pod_that_it_covers(
     labels: tuple[str, ...], budgets: dict[str, int], expected: str
 ) -> None:
@@ -220,9 +222,9 @@ TOPOLOGY = PodGroupSchedulingConstraints(topology=(TopologyConstraint(key="zone"
     ],
     ids=["equal", "none", "never", "topology", "in vain"],
 )
-@on_loop
+@async_test
 async def test_why_nobody_has_to_go(asking: PodGroup, fields: dict[str, Any], why: str) -> None:
-    async with running(
+    async with run_live_scheduler(
         *NODES, weak("w1", "n1"), weak("w2", "n2"), asking, *strong("a", "b", **fields), gates=GATES
     ) as rig:
         assert (rig.bound(), evicted(rig)) == ({}, set())
@@ -232,39 +234,41 @@ async def test_why_nobody_has_to_go(asking: PodGroup, fields: dict[str, Any], wh
         assert list(counts[:2]) == [1, 1]
 
 
-@on_loop
+@async_test
 async def test_without_the_plugin_nobody_preempts() -> None:
     config = f"{CONFIG}profiles: [{{plugins: {{multiPoint: {{disabled: [{{name: DefaultPreemption}}]}}}}}}]"
-    async with running(*NODES, weak("w1", "n1"), group(), *strong("a", "b"), gates=GATES, config=config) as rig:
+    async with run_live_scheduler(
+        *NODES, weak("w1", "n1"), group(), *strong("a", "b"), gates=GATES, config=config
+    ) as rig:
         assert evicted(rig) == set()
         told = "default preemption plugin is not registered, workload aware preemption is disabled"
         assert stands(rig) == [("False", "Unschedulable", f"{ALONE}, {told}")]
 
 
-@on_loop
+@async_test
 async def test_all_of_it_is_held_back_while_victims_are_told() -> None:
     pods = strong("a", "b")
-    async with running(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as rig:
+    async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as rig:
         plugin = rig.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
         plugin.groups_preempt = True
-        plugin.begins(group())
-        rig.hear(*pods)
+        plugin.on_preemption_started(group())
+        rig.deliver(*pods)
         await rig.idle()
-        assert [rig.pool(pod) for pod in pods] == [Pool.PARKED] * 2
+        assert [rig.pool(pod) for pod in pods] == [SubQueue.UNSCHEDULABLE] * 2
         told = plugin.pre_enqueue(pods[0])
         assert told.message == "waiting for the preemption for this pod group to be finished"
-        plugin.finished(group())
+        plugin.on_preemption_finished(group())
         assert plugin.pre_enqueue(pods[0]) is None
 
 
-@on_loop
+@async_test
 async def test_all_of_it_is_tried_again_after_a_pause_where_a_victim_cannot_be_deleted() -> None:
-    async with running(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as rig:
+    async with run_live_scheduler(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as rig:
         rig.objects["/api/v1/namespaces/default/pods/w1"] = weak("w1", "n1")
-        rig.refuse("DELETE", "/pods/w1", status(403, "Forbidden"))
-        rig.hear(*strong("a", "b"))
+        rig.fail_next("DELETE", "/pods/w1", status(403, "Forbidden"))
+        rig.deliver(*strong("a", "b"))
         await rig.asked("DELETE", "/pods/w1")
-        await until(lambda: rig.count("DELETE", "/pods/w1") == 2, tick=lambda: rig.clock.advance(0.1))
+        await wait_until(lambda: rig.count("DELETE", "/pods/w1") == 2, tick=lambda: rig.clock.advance(0.1))
         await rig.idle()
         assert rig.clock.monotonic_s() >= 10.0
         assert (
@@ -274,23 +278,27 @@ async def test_all_of_it_is_tried_again_after_a_pause_where_a_victim_cannot_be_d
         )
 
 
-@on_loop
+@async_test
 async def test_what_is_only_tried_leaves_no_record() -> None:
-    async with running(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b"), gates=GATES) as rig:
+    async with run_live_scheduler(
+        *NODES, weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b"), gates=GATES
+    ) as rig:
         await rig.asked("DELETE", "", times=2)
         records = list(rig.live.engine.records)
         assert [record.node for record in records] == [None, None]
 
 
-@on_loop
+@async_test
 async def test_others_have_their_turn_and_see_everybody() -> None:
     """However long it takes: whoever looks meanwhile sees the cluster as it is."""
     seen: list[int] = []
-    async with running(*NODES, *(weak(f"w{n}", "n1", "100m") for n in range(5)), weak("w9", "n2"), gates=GATES) as rig:
-        assert rig.live.groups is not None
-        preemption = rig.live.groups.preemption
+    async with run_live_scheduler(
+        *NODES, *(weak(f"w{n}", "n1", "100m") for n in range(5)), weak("w9", "n2"), gates=GATES
+    ) as rig:
+        assert rig.live.pod_group_cycle is not None
+        preemption = rig.live.pod_group_cycle.preemption
         assert preemption is not None
-        preemption.turn_s = -1.0
+        preemption.slice_s = -1.0
 
         class Clock:
             monotonic_s, now = rig.clock.monotonic_s, rig.clock.now
@@ -299,12 +307,12 @@ async def test_others_have_their_turn_and_see_everybody() -> None:
                 seen.append(int(rig.live.engine.cache.snapshot().nodes.pod_count.sum()))
 
         preemption.clock = Clock()  # type: ignore[assignment]
-        rig.hear(group(), *strong("a", "b"))
+        rig.deliver(group(), *strong("a", "b"))
         await rig.asked("DELETE", "", times=6)
         assert seen == [6] * 6
 
 
-@on_loop
+@async_test
 async def test_who_looks_while_an_extender_is_asked_sees_everybody() -> None:
     seen: list[int] = []
 
@@ -313,13 +321,13 @@ async def test_who_looks_while_an_extender_is_asked_sees_everybody() -> None:
             seen.append(sum(info.priority == 0 for pods in live.engine.cache.snapshot().nodes.pods for info in pods))
             return ExtenderReply(200, json.dumps({"NodeNames": call.arguments["NodeNames"]}).encode())
 
-        assert live.groups is not None
-        live.groups.groups = Groups(live.engine, live.queue, ask)
-        live.groups.preemption = GroupPreemption(live.groups.groups, live.engine, live.clock)
+        assert live.pod_group_cycle is not None
+        live.pod_group_cycle.groups = GroupAttempts(live.engine, live.queue, ask)
+        live.pod_group_cycle.preemption = GroupPreemption(live.pod_group_cycle.groups, live.engine, live.clock)
 
     config = f"{CONFIG}extenders: [{{urlPrefix: 'http://x', filterVerb: f, nodeCacheCapable: true}}]"
     objects = weak("w1", "n1"), weak("w2", "n2", "100m"), group(), *strong("a", "b")
-    async with running(*NODES, *objects, gates=GATES, config=config, prepare=extended) as rig:
+    async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, prepare=extended) as rig:
         await rig.asked("DELETE", "", times=2)
         assert evicted(rig) == {"w1", "w2"}
         assert len(seen) > 2, "it is asked about trials too"
@@ -332,17 +340,17 @@ class Acting:
     name = "Acting"
     asked: ClassVar[list[str]] = []
 
-    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterAnswer:  # noqa: ARG002
+    def post_filter(self, cycle: Cycle, diagnosis: Diagnosis) -> PostFilterResult:  # noqa: ARG002
         self.asked.append(cycle.pod.name)
-        return PostFilterAnswer(unschedulable("in vain"))
+        return PostFilterResult(unschedulable("in vain"))
 
 
-@on_loop
+@async_test
 async def test_nobody_acts_on_what_is_only_tried() -> None:
     Acting.asked.clear()
     config = f"{CONFIG}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Acting}}]}}}}}}]"
     registry = known_plugins().with_plugins(Acting)
     objects = weak("w1", "n1"), weak("w2", "n2"), group(), *strong("a", "b")
-    async with running(*NODES, *objects, gates=GATES, config=config, registry=registry) as rig:
+    async with run_live_scheduler(*NODES, *objects, gates=GATES, config=config, registry=registry) as rig:
         await rig.asked("DELETE", "", times=2)
         assert sorted(Acting.asked) == ["a", "b"]

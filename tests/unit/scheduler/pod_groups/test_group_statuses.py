@@ -15,7 +15,7 @@ from bayplan.objects.kinds import kind_of
 from bayplan.objects.workloads import PodGroup
 from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
 from support.harness.live_scheduler import RecordedEvents
-from support.harness.reconciler import BinderRig, on_rig
+from support.harness.reconciler import ReconcilerHarness, run_with_reconciler
 
 GROUPS = resource_of(kind_of(PodGroup))
 FULL, TAINTED = unschedulable("no room"), unschedulable("all nodes are tainted")
@@ -30,7 +30,7 @@ class SkippingClock(ManualClock):
 
 
 class World:
-    def __init__(self, rig: BinderRig) -> None:
+    def __init__(self, rig: ReconcilerHarness) -> None:
         self.rig, self.clock = rig, SkippingClock()
         self.writes = ApiWrites(rig.client, RecordedEvents(), clock=self.clock)
         self.statuses = GroupStatuses(self.writes, GROUPS, self.clock)
@@ -50,10 +50,10 @@ class World:
 
 
 def test_the_latest_status_stands_though_an_earlier_one_is_sent_again(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         world = World(rig)
         group = await world.create()
-        patched, lost = rig.client.patched, list[int]()
+        patched, lost = rig.client.patch_typed, list[int]()
 
         async def lose_first(*args: Any, **more: Any) -> Any:
             if not lost:
@@ -61,17 +61,17 @@ def test_the_latest_status_stands_though_an_earlier_one_is_sent_again(tmp_path: 
                 raise Unreachable("the connection was cut", sent=True)
             return await patched(*args, **more)
 
-        rig.client.patched = lose_first  # type: ignore[method-assign, assignment]
+        rig.client.patch_typed = lose_first  # type: ignore[method-assign, assignment]
         world.statuses.write(group, FULL)
         world.statuses.write(group, TAINTED)
         await world.writes.drain()
         assert (await world.condition())["message"] == TAINTED.message
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_a_status_is_written_again_when_the_watch_shows_another_one(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         world = World(rig)
         group = await world.create()
         world.statuses.write(group, FULL)
@@ -83,11 +83,11 @@ def test_a_status_is_written_again_when_the_watch_shows_another_one(tmp_path: Pa
         await world.writes.drain()
         assert (await world.condition())["message"] == FULL.message
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)
 
 
 def test_the_time_of_transition_changes_with_the_status_alone(tmp_path: Path) -> None:
-    async def test(rig: BinderRig) -> None:
+    async def test(rig: ReconcilerHarness) -> None:
         world, times = World(rig), list[str]()
         await world.create()
         for status in (FULL, TAINTED, SUCCESS, FULL):
@@ -98,4 +98,4 @@ def test_the_time_of_transition_changes_with_the_status_alone(tmp_path: Path) ->
         assert times[0] == times[1] != times[2] == times[3]
         assert (await world.condition())["status"] == "True", "a group that was scheduled stays so"
 
-    on_rig(tmp_path, test)
+    run_with_reconciler(tmp_path, test)

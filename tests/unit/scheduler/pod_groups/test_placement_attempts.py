@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 
 from bayplan.app import known_plugins
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.plugin import NarrowTo, Placement
+from bayplan.framework.api.plugin import Placement, PreFilterResult
 from bayplan.framework.api.status import Status, unschedulable
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Node, Pod, PodSchedulingGroup
 from bayplan.objects.workloads import PodGroup
 from bayplan.snapshot import NodeTable
 from support.builders.framework import (
-    changed,
     from_api,
     make_node,
     make_pod,
+    replace_fields,
 )
-from support.harness.async_tests import on_loop
-from support.harness.live_scheduler import Rig, running
+from support.harness.async_tests import async_test
+from support.harness.live_scheduler import LiveSchedulerHarness, run_live_scheduler
 
 GATES = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling")
 ZONE = "topology.kubernetes.io/zone"
-IN_ORDER = OwnSettings(ties="inOrder")
+IN_ORDER = BayplanSettings(ties="inOrder")
 
 
 def ring(count: int = 2, key: str | None = ZONE) -> PodGroup:
@@ -40,14 +40,16 @@ def ring(count: int = 2, key: str | None = ZONE) -> PodGroup:
 
 
 def member(name: str, **fields: Any) -> Pod:
-    return changed(make_pod(name, **fields), spec={"scheduling_group": PodSchedulingGroup(pod_group_name="ring")})
+    return replace_fields(
+        make_pod(name, **fields), spec={"scheduling_group": PodSchedulingGroup(pod_group_name="ring")}
+    )
 
 
 def node(name: str, zone: str, cpu: str = "2") -> Node:
     return make_node(name, cpu=cpu, labels={ZONE: zone})
 
 
-def stands(rig: Rig) -> list[tuple[str, str, str]]:
+def stands(rig: LiveSchedulerHarness) -> list[tuple[str, str, str]]:
     told = [patch["status"]["conditions"][-1] for patch in rig.sent("PATCH", "/podgroups/ring/status")]
     return [(each["status"], each["reason"], each["message"]) for each in told]
 
@@ -56,26 +58,26 @@ SPLIT = (node("x1", "x", "1"), node("y1", "y", "1"), node("z1", "z", "1"), node(
 """Two pods of one processor fit together in one zone alone."""
 
 
-@on_loop
+@async_test
 async def test_they_stay_within_one_domain() -> None:
-    async with running(*SPLIT, ring(), member("a", cpu="1"), member("b", cpu="1"), gates=GATES) as rig:
+    async with run_live_scheduler(*SPLIT, ring(), member("a", cpu="1"), member("b", cpu="1"), gates=GATES) as rig:
         assert set(rig.bound().values()) == {"z1", "z2"}
         assert stands(rig) == [("True", "Scheduled", "")]
         assert rig.live.engine.cache.pod_count == 2  # nothing of the other trials is left
 
 
-@on_loop
+@async_test
 async def test_without_the_gate_they_go_anywhere() -> None:
     nodes = SPLIT[:2]
     pods = member("a", cpu="1"), member("b", cpu="1")
-    async with running(*nodes, ring(), *pods, gates=GATES[:2]) as rig:
+    async with run_live_scheduler(*nodes, ring(), *pods, gates=GATES[:2]) as rig:
         assert rig.bound().keys() == {"a", "b"}
 
 
-@on_loop
+@async_test
 async def test_no_placement_will_do() -> None:
     pods = [member(name, cpu="1") for name in "abc"]
-    async with running(*SPLIT, ring(3), *pods, gates=GATES, settings=IN_ORDER) as rig:
+    async with run_live_scheduler(*SPLIT, ring(3), *pods, gates=GATES, settings=IN_ORDER) as rig:
         assert rig.bound() == {}
         assert rig.live.engine.cache.pod_count == 0
         told = "0/3 placements are available, first placement status: pod group is unschedulable"
@@ -88,49 +90,51 @@ async def test_no_placement_will_do() -> None:
         assert latest.nodes == 1
 
 
-@on_loop
+@async_test
 async def test_nobody_preempts_for_one_placement() -> None:
     """On each placement anew somebody would have to go."""
     weak, strong = make_pod("weak", cpu="1", node="x1"), member("strong", cpu="1", priority=9)
-    async with running(node("x1", "x", "1"), weak, ring(1), strong, gates=GATES) as rig:
+    async with run_live_scheduler(node("x1", "x", "1"), weak, ring(1), strong, gates=GATES) as rig:
         (event,) = rig.events.told
         assert event.note.endswith("not eligible due to placement-based pod group scheduling limitation")
         assert rig.sent("DELETE", "/pods/weak") == []
 
 
-@on_loop
+@async_test
 async def test_a_group_without_a_topology_is_told_of_placements_too() -> None:
-    async with running(*SPLIT, ring(9, None), *(member(str(n), cpu="1") for n in range(9)), gates=GATES) as rig:
+    async with run_live_scheduler(
+        *SPLIT, ring(9, None), *(member(str(n), cpu="1") for n in range(9)), gates=GATES
+    ) as rig:
         assert rig.bound() == {}
         told = "0/1 placements are available, first placement status: pod group is unschedulable"
         assert stands(rig) == [("False", "Unschedulable", told)]
         assert any(event.note.startswith("0/4 nodes are available: 4 Insufficient cpu.") for event in rig.events.told)
 
 
-@on_loop
+@async_test
 async def test_no_node_has_the_key() -> None:
-    kept = changed(member("a"), status={"nominated_node_name": "x1"})
-    async with running(*SPLIT, ring(1, "rack"), kept, gates=GATES) as rig:
+    kept = replace_fields(member("a"), status={"nominated_node_name": "x1"})
+    async with run_live_scheduler(*SPLIT, ring(1, "rack"), kept, gates=GATES) as rig:
         assert rig.bound() == {}
         assert stands(rig) == [("False", "Unschedulable", "no feasible placements found")]
         assert {event.note for event in rig.events.told} == {"no feasible placements found"}
         assert all("nominatedNodeName" not in each["status"] for each in rig.sent("PATCH", "/pods/a/status"))
 
 
-@on_loop
+@async_test
 async def test_members_that_came_later_join_the_others() -> None:
     big = node("x1", "x", "8"), node("y1", "y", "8")
-    async with running(*big, ring(1), member("old", node="y1", cpu="1"), gates=GATES) as rig:
-        rig.hear(member("new", cpu="1"))
+    async with run_live_scheduler(*big, ring(1), member("old", node="y1", cpu="1"), gates=GATES) as rig:
+        rig.deliver(member("new", cpu="1"))
         await rig.idle()
         assert rig.bound() == {"new": "y1"}
 
 
-@on_loop
+@async_test
 async def test_members_in_two_domains_are_an_error() -> None:
     apart = member("p", node="x1", cpu="0"), member("q", node="y1", cpu="0")
-    async with running(*SPLIT, ring(1), *apart, gates=GATES) as rig:
-        rig.hear(member("new"))
+    async with run_live_scheduler(*SPLIT, ring(1), *apart, gates=GATES) as rig:
+        rig.deliver(member("new"))
         await rig.idle()
         ((status, reason, message),) = stands(rig)
         assert (status, reason) == ("False", "SchedulerError")
@@ -139,42 +143,44 @@ async def test_members_in_two_domains_are_an_error() -> None:
 
 @pytest.mark.parametrize("fuller", ["x", "y"])
 def test_the_fuller_placement_is_better(fuller: str) -> None:
-    @on_loop
+    @async_test
     async def tried() -> None:
         nodes = [node(f"{zone}{number}", zone, "8") for zone in "xy" for number in range(2)]
         taken = make_pod("there", node=f"{fuller}0", cpu="6")
-        async with running(*nodes, taken, ring(), member("a", cpu="2"), member("b", cpu="2"), gates=GATES) as rig:
+        async with run_live_scheduler(
+            *nodes, taken, ring(), member("a", cpu="2"), member("b", cpu="2"), gates=GATES
+        ) as rig:
             assert {each[0] for each in rig.bound().values()} == {fuller}
 
     tried()
 
 
-@on_loop
+@async_test
 async def test_more_members_are_better_than_a_fuller_placement() -> None:
     """The small zone takes two of four and is full then (100, and 50 for the count); the large one takes all (50 + 100
     and what it has of memory)."""
     nodes = node("small", "x", "2"), node("large", "y", "5")
     pods = [member(name, cpu="1") for name in "abcd"]
-    async with running(*nodes, ring(2), *pods, gates=GATES) as rig:
+    async with run_live_scheduler(*nodes, ring(2), *pods, gates=GATES) as rig:
         assert rig.bound() == dict.fromkeys("abcd", "large")
 
 
 @pytest.mark.parametrize(("settings", "expected"), [(IN_ORDER, {"a"}), (None, {"a", "b"})])
-def test_ties_are_left_to_chance(settings: OwnSettings | None, expected: set[str]) -> None:
+def test_ties_are_left_to_chance(settings: BayplanSettings | None, expected: set[str]) -> None:
     """Each group has a topology of its own, with two domains that are alike."""
     numbers = range(12)
     nodes = [make_node(f"{name}{number}", labels={f"key-{number}": name}) for number in numbers for name in "ab"]
 
-    @on_loop
+    @async_test
     async def tried() -> None:
-        async with running(*nodes, gates=GATES, settings=settings) as rig:
+        async with run_live_scheduler(*nodes, gates=GATES, settings=settings) as rig:
             for number in numbers:
                 name = f"ring-{number}"
-                group = changed(ring(1, f"key-{number}"), metadata={"name": name, "uid": name})
-                pod = changed(
+                group = replace_fields(ring(1, f"key-{number}"), metadata={"name": name, "uid": name})
+                pod = replace_fields(
                     make_pod(f"p{number}"), spec={"scheduling_group": PodSchedulingGroup(pod_group_name=name)}
                 )
-                rig.hear(group, pod)
+                rig.deliver(group, pod)
             await rig.idle()
             found = rig.bound()
             assert len(found) == len(numbers)
@@ -210,9 +216,9 @@ class Narrowing:
     def __init__(self, *names: str) -> None:
         self.names = frozenset(names)
 
-    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status:
+    def pre_filter(self, cycle: Cycle) -> PreFilterResult | Status:
         del cycle
-        return NarrowTo(self.names) if self.names else unschedulable("not today")
+        return PreFilterResult(self.names) if self.names else unschedulable("not today")
 
 
 class Broken:
@@ -250,11 +256,11 @@ def with_plugin(plugin: Any, *, disabled: str = "") -> tuple[Registry, str]:
     )
 
 
-@on_loop
+@async_test
 async def test_pre_filter_sees_all_nodes_and_filter_those_of_the_placement() -> None:
     watching = Watching()
     registry, config = with_plugin(watching)
-    async with running(
+    async with run_live_scheduler(
         *SPLIT, ring(1), member("a", cpu="0"), gates=GATES, registry=registry, config=config, settings=IN_ORDER
     ) as rig:
         assert rig.bound().keys() == {"a"}
@@ -262,11 +268,11 @@ async def test_pre_filter_sees_all_nodes_and_filter_those_of_the_placement() -> 
     assert watching.at_filter == [("x1",), ("y1",), ("z1", "z2")]
 
 
-@on_loop
+@async_test
 async def test_what_pre_filter_leaves_out_is_told_of_the_placement() -> None:
     registry, config = with_plugin(Narrowing("z1"))
     pods = member("a", cpu="2"), member("b", cpu="2")
-    async with running(
+    async with run_live_scheduler(
         *SPLIT[2:], node("w1", "w"), ring(2), *pods, gates=GATES, registry=registry, config=config, settings=IN_ORDER
     ) as rig:
         assert rig.bound() == {}
@@ -276,10 +282,10 @@ async def test_what_pre_filter_leaves_out_is_told_of_the_placement() -> None:
         assert said == f"0/2 nodes are available: {why}, {refused}"
 
 
-@on_loop
+@async_test
 async def test_a_nominated_node_elsewhere_is_not_looked_at() -> None:
-    here = changed(member("a", cpu="1"), status={"nominated_node_name": "x1"})
-    async with running(*SPLIT, ring(), here, member("b", cpu="1"), gates=GATES) as rig:
+    here = replace_fields(member("a", cpu="1"), status={"nominated_node_name": "x1"})
+    async with run_live_scheduler(*SPLIT, ring(), here, member("b", cpu="1"), gates=GATES) as rig:
         assert set(rig.bound().values()) == {"z1", "z2"}
 
 
@@ -295,9 +301,11 @@ async def test_a_nominated_node_elsewhere_is_not_looked_at() -> None:
 def test_scores_that_cannot_be(answer: object, text: str) -> None:
     registry, config = with_plugin(Broken(answer))
 
-    @on_loop
+    @async_test
     async def tried() -> None:
-        async with running(*SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config) as rig:
+        async with run_live_scheduler(
+            *SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config
+        ) as rig:
             assert rig.bound() == {}
             ((status, reason, message),) = stands(rig)
             assert (status, reason) == ("False", "SchedulerError")
@@ -307,9 +315,9 @@ def test_scores_that_cannot_be(answer: object, text: str) -> None:
     tried()
 
 
-@on_loop
+@async_test
 async def test_a_placement_with_a_node_that_is_not_there() -> None:
     registry, config = with_plugin(Elsewhere(), disabled="TopologyPlacementGenerator")
-    async with running(*SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config) as rig:
+    async with run_live_scheduler(*SPLIT, ring(1), member("a"), gates=GATES, registry=registry, config=config) as rig:
         told = "failed to assume pod group placement: node moon in placement is not present in snapshot"
         assert stands(rig) == [("False", "SchedulerError", told)]

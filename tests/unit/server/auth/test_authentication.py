@@ -10,19 +10,28 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import Resource
+from bayplan.client import GroupVersionResource
 from bayplan.clock import ManualClock
 from bayplan.errors import Forbidden, ServingError
-from bayplan.server import ALWAYS_ALLOWED, Authorizer, FrontProxy, Server, Trust, TrustKeeper, TrustOptions, Views
-from bayplan.server.auth.ttl_cache import Remembered
-from bayplan.telemetry.metrics import Registry
+from bayplan.server import (
+    ALWAYS_ALLOW_PATHS,
+    Authorizer,
+    ClientAuthorities,
+    ClientAuthorityOptions,
+    ClientAuthorityReloader,
+    FrontProxy,
+    Server,
+    ServerViews,
+)
+from bayplan.server.auth.ttl_cache import TtlCache
+from bayplan.telemetry.metrics import MetricsRegistry
 from support.fakes.certificates import Authority
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 from support.harness.health_server import (
-    Judge,
+    FakeReviews,
+    client_tls_context,
     get,
-    served,
-    trusting,
+    run_server,
 )
 
 JANE = {"username": "jane", "uid": "u1", "groups": ["team"], "extra": {"k": ["v"]}}
@@ -32,19 +41,19 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-@on_loop
+@async_test
 async def test_open_paths_need_nothing_and_ask_nobody() -> None:
-    judge = Judge()
-    async with served(judge=judge, open_paths=ALWAYS_ALLOWED) as server:
+    judge = FakeReviews()
+    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
         for path in ("/healthz", "/livez", "/readyz", "/healthz?verbose"):
             assert (await get(server, path)).status == 200
         assert judge.asked == []
 
 
-@on_loop
+@async_test
 async def test_strangers_are_refused_as_upstream_words_it() -> None:
-    judge = Judge()
-    async with served(judge=judge, open_paths=ALWAYS_ALLOWED) as server:
+    judge = FakeReviews()
+    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, "/metrics", headers={"User-Agent": "curl/8"})
         assert reply.status == 403
         assert reply.headers["content-type"] == "application/json"
@@ -69,10 +78,10 @@ async def test_strangers_are_refused_as_upstream_words_it() -> None:
         assert 'cannot delete path \\"/healthz/ping\\"' in terse.text
 
 
-@on_loop
+@async_test
 async def test_a_token_is_reviewed_and_its_user_judged() -> None:
-    judge = Judge(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, reason="because")
-    async with served(judge=judge, open_paths=ALWAYS_ALLOWED) as server:
+    judge = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, reason="because")
+    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/metrics", headers=bearer("t1"))).status == 200
         assert judge.asked[0] == {"token": "t1"}
         assert judge.asked[1]["groups"] == ["team", "system:authenticated"]
@@ -83,9 +92,9 @@ async def test_a_token_is_reviewed_and_its_user_judged() -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz"])
-@on_loop
+@async_test
 async def test_a_wrong_token_is_refused_even_where_none_is_needed(path: str) -> None:
-    async with served(judge=Judge(), open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(judge=FakeReviews(), open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, path, headers=bearer("wrong"))
         assert reply.status == 401
         assert "x-content-type-options" not in reply.headers
@@ -100,34 +109,34 @@ async def test_a_wrong_token_is_refused_even_where_none_is_needed(path: str) -> 
         }
 
 
-@on_loop
+@async_test
 async def test_masters_are_not_asked_about() -> None:
-    judge = Judge(tokens={"t": {"username": "root", "groups": ["system:masters"]}})
-    async with served(judge=judge, open_paths=()) as server:
+    judge = FakeReviews(tokens={"t": {"username": "root", "groups": ["system:masters"]}})
+    async with run_server(judge=judge, open_paths=()) as server:
         assert (await get(server, "/metrics", headers=bearer("t"))).status == 200
         assert len(judge.asked) == 1
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer "])
-@on_loop
+@async_test
 async def test_what_is_no_token_is_not_looked_at(header: str) -> None:
-    judge = Judge()
-    async with served(judge=judge, open_paths=ALWAYS_ALLOWED) as server:
+    judge = FakeReviews()
+    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/healthz", headers={"Authorization": header})).status == 200
         assert judge.asked == []
 
 
-@on_loop
+@async_test
 async def test_without_a_judge_tokens_prove_nothing_and_only_open_paths_are_open() -> None:
-    async with served(open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/healthz", headers=bearer("x"))).status == 200
         assert (await get(server, "/metrics", headers=bearer("x"))).status == 403
 
 
-@on_loop
+@async_test
 async def test_a_judge_that_is_ill() -> None:
-    judge = Judge(broken=True)
-    async with served(judge=judge, open_paths=ALWAYS_ALLOWED) as server:
+    judge = FakeReviews(broken=True)
+    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/metrics", headers=bearer("x"))).status == 401
         reply = await get(server, "/metrics?a=b")
         assert reply.status == 500
@@ -136,10 +145,10 @@ async def test_a_judge_that_is_ill() -> None:
         assert (await get(server, "/metrics")).status == 403
 
 
-@on_loop
+@async_test
 async def test_answers_hold_for_ten_seconds() -> None:
-    clock, judge = ManualClock(), Judge(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")})
-    async with served(judge=judge, clock=clock, open_paths=()) as server:
+    clock, judge = ManualClock(), FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")})
+    async with run_server(judge=judge, clock=clock, open_paths=()) as server:
         for _ in range(3):
             assert (await get(server, "/metrics", headers=bearer("t1"))).status == 200
             assert (await get(server, "/metrics", headers=bearer("none"))).status == 401
@@ -151,28 +160,28 @@ async def test_answers_hold_for_ten_seconds() -> None:
         assert (await get(server, "/metrics", headers=bearer("t1"))).status == 401
 
 
-@on_loop
+@async_test
 async def test_a_denial_outweighs_a_permission() -> None:
-    judge = Judge(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, denied=True)
-    async with served(judge=judge, open_paths=()) as server:
+    judge = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, denied=True)
+    async with run_server(judge=judge, open_paths=()) as server:
         assert (await get(server, "/metrics", headers=bearer("t1"))).status == 403
 
 
-@on_loop
+@async_test
 async def test_long_questions_are_not_remembered() -> None:
-    judge = Judge()
-    async with served(judge=judge, open_paths=()) as server:
+    judge = FakeReviews()
+    async with run_server(judge=judge, open_paths=()) as server:
         for _ in range(2):
             assert (await get(server, f"/{'a' * 20_000}")).status == 403
         assert len(judge.asked) == 2
 
 
-@on_loop
+@async_test
 async def test_the_same_question_is_asked_once_at_a_time() -> None:
-    judge = Judge(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, gate=asyncio.Event())
-    async with served(judge=judge, open_paths=()) as server:
+    judge = FakeReviews(tokens={"t1": JANE}, allowed={("jane", "get", "/metrics")}, gate=asyncio.Event())
+    async with run_server(judge=judge, open_paths=()) as server:
         asking = [asyncio.create_task(get(server, "/metrics", headers=bearer("t1"))) for _ in range(5)]
-        await until(lambda: judge.asked and len(server._connections) == 5)
+        await wait_until(lambda: judge.asked and len(server._connections) == 5)
         assert len(judge.asked) == 1
         assert judge.gate is not None
         judge.gate.set()
@@ -180,9 +189,9 @@ async def test_the_same_question_is_asked_once_at_a_time() -> None:
         assert len(judge.asked) == 2
 
 
-@on_loop
+@async_test
 async def test_who_goes_away_takes_the_answer_from_nobody() -> None:
-    known: Remembered[int] = Remembered(ManualClock(), lambda _: 1.0, limit=1)
+    known: TtlCache[int] = TtlCache(ManualClock(), lambda _: 1.0, limit=1)
     gate = asyncio.Event()
 
     async def ask() -> int:
@@ -213,9 +222,9 @@ async def test_who_goes_away_takes_the_answer_from_nobody() -> None:
         ([], "/healthz", 403),
     ],
 )
-@on_loop
+@async_test
 async def test_open_paths(open_paths: list[str], path: str, status: int) -> None:
-    async with served(open_paths=tuple(open_paths)) as server:
+    async with run_server(open_paths=tuple(open_paths)) as server:
         assert (await get(server, path)).status == status
 
 
@@ -228,25 +237,25 @@ def test_an_asterisk_stands_last() -> None:
 
 
 CLIENTS, PROXIES, OTHERS = Authority("clients"), Authority("proxies"), Authority("others")
-TRUST = Trust(
+TRUST = ClientAuthorities(
     client_ca=CLIENTS.certificate,
     front_proxy=FrontProxy(ca=PROXIES.certificate, allowed_names=("front",), uid_headers=("X-Remote-Uid",)),
 )
 
 
-def permitting(*users: str) -> Judge:
-    return Judge(allowed={(user, "get", "/metrics") for user in users})
+def permitting(*users: str) -> FakeReviews:
+    return FakeReviews(allowed={(user, "get", "/metrics") for user in users})
 
 
 async def shown(server: Server, folder: Path, pair: Any, **headers: str) -> int:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return (await get(server, "/metrics", headers=named, context=trusting(folder, pair))).status
+    return (await get(server, "/metrics", headers=named, context=client_tls_context(folder, pair))).status
 
 
-@on_loop
+@async_test
 async def test_a_certificate_of_the_clients_authority_names_a_user(tmp_path: Path) -> None:
     judge = permitting("jane")
-    async with served(judge=judge, open_paths=()) as server:
+    async with run_server(judge=judge, open_paths=()) as server:
         server.trust(TRUST)
         assert await shown(server, tmp_path, CLIENTS.user("jane", "team", "staff")) == 200
         assert judge.asked[0]["groups"] == ["team", "staff", "system:authenticated"]
@@ -257,10 +266,10 @@ async def test_a_certificate_of_the_clients_authority_names_a_user(tmp_path: Pat
         assert (await get(server, "/metrics")).status == 403  # who shows none is anonymous
 
 
-@on_loop
+@async_test
 async def test_a_proxy_speaks_for_others_and_nobody_else_does(tmp_path: Path) -> None:
     judge = permitting("jane")
-    async with served(judge=judge, open_paths=()) as server:
+    async with run_server(judge=judge, open_paths=()) as server:
         server.trust(TRUST)
         front = PROXIES.user("front")
         headers = {"X_Remote_User": "jane", "X_Remote_Group": "team", "X_Remote_Extra_Scope%2Fa": "b"}
@@ -275,20 +284,20 @@ async def test_a_proxy_speaks_for_others_and_nobody_else_does(tmp_path: Path) ->
         assert (await get(server, "/metrics", headers={"X-Remote-User": "jane"})).status == 403
 
 
-@on_loop
+@async_test
 async def test_a_certificate_of_nobody_we_know_is_turned_away(tmp_path: Path) -> None:
-    async with served(open_paths=("*",)) as server:
+    async with run_server(open_paths=("*",)) as server:
         server.trust(TRUST)
         with pytest.raises((ssl.SSLError, ConnectionError, IndexError, ValueError)):
             await shown(server, tmp_path, OTHERS.user("jane"))
         assert (await get(server, "/livez")).text == "ok"
 
 
-@on_loop
+@async_test
 async def test_a_token_counts_beside_a_certificate_that_names_nobody(tmp_path: Path) -> None:
     judge = permitting("jane")
     judge.tokens["t1"] = {"username": "jane"}
-    async with served(judge=judge, open_paths=()) as server:
+    async with run_server(judge=judge, open_paths=()) as server:
         server.trust(TRUST)
         assert await shown(server, tmp_path, PROXIES.user("stranger"), Authorization="Bearer t1") == 200
 
@@ -302,7 +311,7 @@ class Published:
         self.refuses = False
         self.refusal = "you may not"
 
-    async def get_raw(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+    async def get_raw(self, resource: GroupVersionResource, namespace: str, name: str) -> dict[str, Any]:
         assert (resource.plural, namespace, name) == (
             "configmaps",
             "kube-system",
@@ -313,62 +322,62 @@ class Published:
         return {"data": self.data}
 
 
-@on_loop
+@async_test
 async def test_what_the_cluster_publishes_is_looked_up_and_followed() -> None:
     clock, told = ManualClock(), []
     published = Published(
         client_ca_file="A", requestheader_client_ca_file="B", requestheader_username_headers=json.dumps(["X-User"])
     )
-    keeper = TrustKeeper(TrustOptions(), published, clock, told.append)
+    keeper = ClientAuthorityReloader(ClientAuthorityOptions(), published, clock, told.append)
     await keeper.refresh()
     assert told == [
-        Trust(
+        ClientAuthorities(
             client_ca="A",
             front_proxy=FrontProxy(ca="B", user_headers=("X-User",), group_headers=(), extra_prefixes=()),
         )
     ]
     running = asyncio.create_task(keeper.run())
     published.data["client-ca-file"] = "C"
-    await until(lambda: len(told) > 1, tick=lambda: clock.advance(10))
+    await wait_until(lambda: len(told) > 1, tick=lambda: clock.advance(10))
     assert told[-1].client_ca == "C"
     published.refuses = True
-    await until(lambda: clock.monotonic_s() > 300, tick=lambda: clock.advance(30))
+    await wait_until(lambda: clock.monotonic_s() > 300, tick=lambda: clock.advance(30))
     assert len(told) == 2  # what was trusted stays trusted
     running.cancel()
 
 
-@on_loop
+@async_test
 async def test_files_come_before_what_is_published(tmp_path: Path) -> None:
-    told: list[Trust] = []
+    told: list[ClientAuthorities] = []
     (tmp_path / "ca").write_text("FILE")
-    options = TrustOptions(
+    options = ClientAuthorityOptions(
         client_ca_file=str(tmp_path / "ca"),
         front_proxy_ca_file=str(tmp_path / "ca"),
         front_proxy=FrontProxy(allowed_names=("x",)),
     )
     published = Published(client_ca_file="A")
     published.refuses = True  # nobody asks
-    await TrustKeeper(options, published, ManualClock(), told.append).refresh()
-    assert told == [Trust(client_ca="FILE", front_proxy=FrontProxy(ca="FILE", allowed_names=("x",)))]
+    await ClientAuthorityReloader(options, published, ManualClock(), told.append).refresh()
+    assert told == [ClientAuthorities(client_ca="FILE", front_proxy=FrontProxy(ca="FILE", allowed_names=("x",)))]
 
 
 @pytest.mark.parametrize(
     "options",
-    [TrustOptions(), TrustOptions(skip_lookup=True, tolerate_lookup_failure=False)],
+    [ClientAuthorityOptions(), ClientAuthorityOptions(skip_lookup=True, tolerate_lookup_failure=False)],
     ids=["tolerated", "skipped"],
 )
-@on_loop
-async def test_a_lookup_that_fails_may_be_tolerated(options: TrustOptions) -> None:
+@async_test
+async def test_a_lookup_that_fails_may_be_tolerated(options: ClientAuthorityOptions) -> None:
     published, told = Published(client_ca_file="A", requestheader_allowed_names="nonsense"), []
     published.refuses = True
-    await TrustKeeper(options, published, ManualClock(), told.append).refresh()
+    await ClientAuthorityReloader(options, published, ManualClock(), told.append).refresh()
     assert [trust.authorities for trust in told] == [""]
 
 
-@on_loop
+@async_test
 async def test_a_lookup_that_goes_on_failing_is_told_once_until_it_is_cured(caplog: pytest.LogCaptureFixture) -> None:
     published = Published()  # nothing is published: whoever has found something is not told of failures
-    keeper = TrustKeeper(TrustOptions(), published, ManualClock(), lambda _: None)
+    keeper = ClientAuthorityReloader(ClientAuthorityOptions(), published, ManualClock(), lambda _: None)
     told = "client certificates name nobody: cannot read kube-system/extension-apiserver-authentication: "
     for refusal, lines in (
         ("you may not", [f"{told}you may not"]),
@@ -385,16 +394,16 @@ async def test_a_lookup_that_goes_on_failing_is_told_once_until_it_is_cured(capl
 
 async def passing(clock: ManualClock, seconds: float) -> None:
     end_s = clock.monotonic_s() + seconds
-    await until(lambda: clock.monotonic_s() > end_s, tick=lambda: clock.advance(30))
+    await wait_until(lambda: clock.monotonic_s() > end_s, tick=lambda: clock.advance(30))
 
 
-@on_loop
+@async_test
 async def test_a_file_that_stays_away_is_told_once_until_it_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, path = ManualClock(), tmp_path / "ca"
     path.write_text("A")
-    keeper = TrustKeeper(TrustOptions(client_ca_file=str(path)), None, clock, lambda _: None)
+    keeper = ClientAuthorityReloader(ClientAuthorityOptions(client_ca_file=str(path)), None, clock, lambda _: None)
     await keeper.refresh()
     running = asyncio.create_task(keeper.run())
     for _ in range(2):
@@ -408,37 +417,39 @@ async def test_a_file_that_stays_away_is_told_once_until_it_is_back(
     running.cancel()
 
 
-@on_loop
+@async_test
 async def test_a_lookup_that_fails_may_be_fatal() -> None:
     published = Published()
     published.refuses = True
-    keeper = TrustKeeper(TrustOptions(tolerate_lookup_failure=False), published, ManualClock(), lambda _: None)
+    keeper = ClientAuthorityReloader(
+        ClientAuthorityOptions(tolerate_lookup_failure=False), published, ManualClock(), lambda _: None
+    )
     with pytest.raises(ServingError, match="let this user read it"):
         await keeper.refresh()
 
 
-@on_loop
+@async_test
 async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    options = TrustOptions(client_ca_file=str(tmp_path / "none"))
+    options = ClientAuthorityOptions(client_ca_file=str(tmp_path / "none"))
     with pytest.raises(ServingError, match="cannot read the authority"):
-        await TrustKeeper(options, None, ManualClock(), lambda _: None).refresh()
+        await ClientAuthorityReloader(options, None, ManualClock(), lambda _: None).refresh()
 
 
-@on_loop
+@async_test
 async def test_tokens_are_not_kept() -> None:
-    judge = Judge(tokens={"a-secret-token": JANE}, allowed={("jane", "get", "/metrics")})
-    async with served(Views(metrics=Registry()), judge=judge, open_paths=()) as server:
+    judge = FakeReviews(tokens={"a-secret-token": JANE}, allowed={("jane", "get", "/metrics")})
+    async with run_server(ServerViews(metrics=MetricsRegistry()), judge=judge, open_paths=()) as server:
         await get(server, "/metrics", headers=bearer("a-secret-token"))
         authenticator = server._access.authenticator
         assert "a-secret-token" not in repr(vars(authenticator._tokens))
 
 
-@on_loop
+@async_test
 async def test_who_came_is_counted_and_users_are_put_into_few_drawers() -> None:
     people = {name: {"username": name} for name in ("admin", "jane@example.com", "system:serviceaccount:a:b")}
-    judge = Judge(tokens=people, allowed={("admin", "get", "/metrics")})
-    metrics = Registry()
-    async with served(judge=judge, open_paths=ALWAYS_ALLOWED, metrics=metrics) as server:
+    judge = FakeReviews(tokens=people, allowed={("admin", "get", "/metrics")})
+    metrics = MetricsRegistry()
+    async with run_server(judge=judge, open_paths=ALWAYS_ALLOW_PATHS, metrics=metrics) as server:
         for name in (*people, "nobody"):
             await get(server, "/metrics", headers=bearer(name))
         await get(server, "/healthz")

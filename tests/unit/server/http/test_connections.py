@@ -10,33 +10,33 @@ from collections.abc import Iterator
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.server import Check, Serving, Views
+from bayplan.server import Check, SecureServingOptions, ServerViews
 from bayplan.server.http.connections import (
     HANDSHAKE_S,
     HEAD_S,
     IDLE_S,
     WRITE_S,
 )
-from bayplan.telemetry.metrics import Gauge, Registry
-from support.harness.async_tests import on_loop, turns_of_others, until
+from bayplan.telemetry.metrics import Gauge, MetricsRegistry
+from support.harness.async_tests import async_test, count_loop_turns, wait_until
 from support.harness.health_server import (
+    client_tls_context,
     connected,
     exchange,
     get,
-    reply_of,
-    served,
-    trusting,
+    parse_reply,
+    run_server,
 )
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def many_metrics(lines: int = 5000) -> Views:
-    registry, depth = Registry(), Gauge("depth", "Depth.", ("queue",))
+def many_metrics(lines: int = 5000) -> ServerViews:
+    registry, depth = MetricsRegistry(), Gauge("depth", "Depth.", ("queue",))
     registry.add(depth)
     for number in range(lines):
         depth.labels(f"{number:06d}-{'x' * 100}").set(number)
-    return Views(metrics=registry)
+    return ServerViews(metrics=registry)
 
 
 async def turns() -> None:
@@ -45,9 +45,9 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-@on_loop
+@async_test
 async def test_many_requests_on_one_connection() -> None:
-    async with served() as server, connected(server) as (reader, writer):
+    async with run_server() as server, connected(server) as (reader, writer):
         for _ in range(3):
             writer.write(ASK)
             assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -56,20 +56,20 @@ async def test_many_requests_on_one_connection() -> None:
         await reader.readuntil(b"ok")
 
 
-@on_loop
+@async_test
 async def test_an_old_client_is_answered_in_its_way() -> None:
-    async with served(many_metrics(10)) as server:
+    async with run_server(many_metrics(10)) as server:
         assert (await exchange(server, b"GET /livez HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200 OK\r\n")
-        reply = reply_of(await exchange(server, b"GET /metrics HTTP/1.0\r\n\r\n"))
+        reply = parse_reply(await exchange(server, b"GET /metrics HTTP/1.0\r\n\r\n"))
         assert "transfer-encoding" not in reply.headers
         assert reply.text.count("\ndepth{") == 10
 
 
-@on_loop
+@async_test
 async def test_a_body_that_waits_for_a_word() -> None:
     told: list[int] = []
-    views = Views(metrics=Registry(), set_verbosity=told.append)
-    async with served(views) as server, connected(server) as (reader, writer):
+    views = ServerViews(metrics=MetricsRegistry(), set_verbosity=told.append)
+    async with run_server(views) as server, connected(server) as (reader, writer):
         writer.write(b"PUT /debug/flags/v HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"4")
@@ -86,17 +86,17 @@ async def test_a_body_that_waits_for_a_word() -> None:
         (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: z\r\n\r\n", b"HTTP/1.1 501 Not Implemented\r\n"),
     ],
 )
-@on_loop
+@async_test
 async def test_what_cannot_be_read_is_refused_with_upstreams_words(data: bytes, answer: bytes) -> None:
-    async with served() as server:
+    async with run_server() as server:
         raw = await exchange(server, data)
         assert raw.startswith(answer + b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
         assert (await get(server, "/livez")).text == "ok"
 
 
-@on_loop
+@async_test
 async def test_plain_http_is_told_so() -> None:
-    async with served() as server:
+    async with run_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(ASK)
         expected = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
@@ -104,9 +104,9 @@ async def test_plain_http_is_told_so() -> None:
         writer.close()
 
 
-@on_loop
+@async_test
 async def test_noise_instead_of_tls_ends_only_itself() -> None:
-    async with served() as server:
+    async with run_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"\x00" * 1000)
         await reader.read()
@@ -122,102 +122,102 @@ async def test_noise_instead_of_tls_ends_only_itself() -> None:
         pytest.param(ASK, IDLE_S, id="silent after an answer"),
     ],
 )
-@on_loop
+@async_test
 async def test_who_does_not_go_on_is_left(sent: bytes, after_s: float) -> None:
     clock = ManualClock()
-    async with served(clock=clock) as server, connected(server) as (reader, writer):
+    async with run_server(clock=clock) as server, connected(server) as (reader, writer):
         writer.write(sent)
         if sent == ASK:
             await reader.readuntil(b"ok")
-        await until(lambda: server._connections.deadlines() == [after_s])
+        await wait_until(lambda: server._connections.deadlines() == [after_s])
         clock.advance(after_s - 1)
         await turns()
         assert not reader.at_eof()
-        await until(reader.at_eof, tick=lambda: clock.advance(0.3))
+        await wait_until(reader.at_eof, tick=lambda: clock.advance(0.3))
 
 
-@on_loop
+@async_test
 async def test_who_never_shakes_hands_is_left() -> None:
     clock = ManualClock()
-    async with served(clock=clock) as server:
+    async with run_server(clock=clock) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await until(lambda: len(server._connections) == 1)
-        await until(reader.at_eof, tick=lambda: clock.advance(HANDSHAKE_S / 20))
-        await until(lambda: len(server._connections) == 0)
+        await wait_until(lambda: len(server._connections) == 1)
+        await wait_until(reader.at_eof, tick=lambda: clock.advance(HANDSHAKE_S / 20))
+        await wait_until(lambda: len(server._connections) == 0)
         assert HANDSHAKE_S <= clock.monotonic_s() < 2 * HANDSHAKE_S
         assert await reader.read() == b""
         writer.close()
 
 
-@on_loop
+@async_test
 async def test_who_does_not_read_is_left_and_holds_up_nobody() -> None:
     clock = ManualClock()
-    async with served(many_metrics(60_000), clock=clock) as server:
+    async with run_server(many_metrics(60_000), clock=clock) as server:
         stuck = socket.create_connection(("127.0.0.1", server.port))
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.setblocking(False)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=1024)
         transport, _ = await loop.create_connection(
-            lambda: asyncio.StreamReaderProtocol(reader), sock=stuck, ssl=trusting(), server_hostname="x"
+            lambda: asyncio.StreamReaderProtocol(reader), sock=stuck, ssl=client_tls_context(), server_hostname="x"
         )
         transport.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         transport.pause_reading()
-        await until(lambda: server._connections.deadlines() == [WRITE_S])
+        await wait_until(lambda: server._connections.deadlines() == [WRITE_S])
         assert (await get(server, "/livez")).text == "ok"
-        await until(lambda: len(server._connections) == 0, tick=lambda: clock.advance(WRITE_S / 50))
+        await wait_until(lambda: len(server._connections) == 0, tick=lambda: clock.advance(WRITE_S / 50))
         transport.abort()
 
 
-@on_loop
+@async_test
 async def test_when_too_many_come_the_one_that_waited_longest_makes_room() -> None:
     clock = ManualClock()
-    async with served(clock=clock, connections=3) as server:
+    async with run_server(clock=clock, connections=3) as server:
         clients = []
         for _ in range(3):
             clients.append(await asyncio.open_connection("127.0.0.1", server.port))
-            await until(lambda: len(server._connections) == len(clients))
+            await wait_until(lambda: len(server._connections) == len(clients))
             clock.advance(0.01)
         assert (await get(server, "/livez")).text == "ok"
-        await until(clients[0][0].at_eof)
+        await wait_until(clients[0][0].at_eof)
         assert not clients[2][0].at_eof()
         for _, writer in clients:
             writer.transport.abort()
 
 
-@on_loop
+@async_test
 async def test_an_answer_in_pieces_leaves_the_loop_its_turns() -> None:
-    async with served(many_metrics(10_000)) as server, turns_of_others() as turns:
+    async with run_server(many_metrics(10_000)) as server, count_loop_turns() as turns:
         reply = await get(server, "/metrics")
         assert reply.text.count("\ndepth{") == 10_000
         assert turns() > 20
 
 
-@on_loop
+@async_test
 async def test_compressed_for_those_who_can_read_it() -> None:
-    async with served(many_metrics(2000)) as server:
+    async with run_server(many_metrics(2000)) as server:
         reply = await get(server, "/metrics", headers={"Accept-Encoding": "deflate, gzip;q=0.9"})
         assert reply.headers["content-encoding"] == "gzip"
         assert len(reply.body) * 5 < len(gzip.decompress(reply.body))
         assert gzip.decompress(reply.body) == (await get(server, "/metrics")).body
 
 
-@on_loop
+@async_test
 async def test_a_handler_that_fails_answers_so() -> None:
     def broken() -> Iterator[bytes]:
         raise RuntimeError("no metrics today")
 
-    registry = Registry()
+    registry = MetricsRegistry()
     registry.render = broken  # type: ignore[method-assign]
-    async with served(Views(metrics=registry)) as server:
+    async with run_server(ServerViews(metrics=registry)) as server:
         reply = await get(server, "/metrics")
         assert (reply.status, reply.text) == (500, "Internal Server Error\n")
         assert (await get(server, "/livez")).text == "ok"
 
 
-@on_loop
+@async_test
 async def test_closing_lets_an_answer_come_to_its_end_but_not_wait_for_another_question() -> None:
-    async with served(many_metrics(30_000)) as server:
+    async with run_server(many_metrics(30_000)) as server:
         port = server.port
         async with connected(server) as (reader, writer), connected(server) as (idle, _):
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -230,9 +230,9 @@ async def test_closing_lets_an_answer_come_to_its_end_but_not_wait_for_another_q
             await asyncio.open_connection("127.0.0.1", port)
 
 
-@on_loop
+@async_test
 async def test_who_came_at_the_last_moment_is_not_forgotten() -> None:
-    async with served() as server:
+    async with run_server() as server:
         ours, theirs = socket.socketpair()
         server._connections.accept(ours)
         await server._connections.close(0.0)  # before its task has had a turn
@@ -240,16 +240,16 @@ async def test_who_came_at_the_last_moment_is_not_forgotten() -> None:
         theirs.close()
 
 
-@on_loop
+@async_test
 async def test_a_check_that_raises_is_a_check_that_failed() -> None:
     def raises() -> str:
         raise RuntimeError("broken check")
 
-    async with served(Views(metrics=Registry(), readyz=[Check("odd", raises)])) as server:
+    async with run_server(ServerViews(metrics=MetricsRegistry(), readyz=[Check("odd", raises)])) as server:
         assert (await get(server, "/readyz")).status == 500
         reply = await get(server, "/readyz/odd")
         assert (reply.status, reply.text) == (500, "internal server error: RuntimeError: broken check\n")
 
 
 def test_the_port_is_kube_schedulers() -> None:
-    assert Serving().port == 10259
+    assert SecureServingOptions().port == 10259

@@ -12,17 +12,17 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.errors import ServingError
-from bayplan.server.http.insecure_server import PlainServer
-from bayplan.server.http.requests import Request
-from bayplan.server.http.responses import Response, text
+from bayplan.server.http.insecure_server import InsecureServer
+from bayplan.server.http.requests import HttpRequest
+from bayplan.server.http.responses import HttpServerResponse, text
 from bayplan.server.profiling import profiling_routes
-from support.harness.async_tests import on_loop, until
+from support.harness.async_tests import async_test, wait_until
 
 
 @asynccontextmanager
-async def serving(clock: ManualClock) -> AsyncIterator[PlainServer]:
+async def serving(clock: ManualClock) -> AsyncIterator[InsecureServer]:
     routes = {"/healthz": lambda _: text("ok"), "/livez": _broken, **profiling_routes(clock)}
-    server = PlainServer("127.0.0.1:0", routes, clock=clock)
+    server = InsecureServer("127.0.0.1:0", routes, clock=clock)
     await server.start()
     try:
         yield server
@@ -30,11 +30,11 @@ async def serving(clock: ManualClock) -> AsyncIterator[PlainServer]:
         await server.close()
 
 
-def _broken(_: Request) -> Response:
+def _broken(_: HttpRequest) -> HttpServerResponse:
     raise ValueError("this check is broken")
 
 
-async def asked(server: PlainServer, path: str) -> tuple[int, str]:
+async def asked(server: InsecureServer, path: str) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     answer = (await reader.read()).decode()
@@ -43,7 +43,7 @@ async def asked(server: PlainServer, path: str) -> tuple[int, str]:
     return int(head.split()[1]), body
 
 
-@on_loop
+@async_test
 async def test_pages_are_answered_and_others_are_not_found() -> None:
     async with serving(ManualClock()) as server:
         assert await asked(server, "/healthz") == (200, "ok")
@@ -51,7 +51,7 @@ async def test_pages_are_answered_and_others_are_not_found() -> None:
         assert "profile" in (await asked(server, "/debug/pprof/"))[1]
 
 
-def sent(server: PlainServer, request: str) -> socket.socket:
+def sent(server: InsecureServer, request: str) -> socket.socket:
     """A client whose request is there before anybody takes its connection."""
     client = socket.create_connection(("127.0.0.1", server.port))
     client.sendall(request.encode())
@@ -60,7 +60,7 @@ def sent(server: PlainServer, request: str) -> socket.socket:
 
 
 @pytest.mark.parametrize(("method", "body"), [("GET", "ok"), ("HEAD", "")])
-@on_loop
+@async_test
 async def test_a_probe_whose_request_is_there_needs_one_turn_of_the_loop(method: str, body: str) -> None:
     async with serving(ManualClock()) as server:
         with sent(server, f"{method} /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
@@ -73,7 +73,7 @@ async def test_a_probe_whose_request_is_there_needs_one_turn_of_the_loop(method:
             assert client.recv(4096) == b""
 
 
-@on_loop
+@async_test
 async def test_a_probe_that_wants_to_ask_again_may() -> None:
     request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     async with serving(ManualClock()) as server:
@@ -92,7 +92,7 @@ async def test_a_probe_that_wants_to_ask_again_may() -> None:
         ("no request at all\r\n\r\n", 400),
     ],
 )
-@on_loop
+@async_test
 async def test_what_cannot_be_answered_on_the_spot_is_answered_later(request_text: str, status: int) -> None:
     async with serving(ManualClock()) as server:
         with sent(server, request_text) as client:
@@ -102,7 +102,7 @@ async def test_what_cannot_be_answered_on_the_spot_is_answered_later(request_tex
             assert int(told.split()[1]) == status
 
 
-@on_loop
+@async_test
 async def test_a_client_that_went_away_is_no_trouble() -> None:
     async with serving(ManualClock()) as server:
         client = sent(server, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -111,20 +111,20 @@ async def test_a_client_that_went_away_is_no_trouble() -> None:
         assert await asked(server, "/healthz") == (200, "ok")
 
 
-@on_loop
+@async_test
 async def test_a_profile_takes_its_time_and_is_one_at_a_time() -> None:
     clock = ManualClock()
     async with serving(clock) as server:
         profiling = asyncio.ensure_future(asked(server, "/debug/pprof/profile?seconds=5"))
-        await until(lambda: clock.sleepers >= 2)
+        await wait_until(lambda: clock.sleepers >= 2)
         assert (await asked(server, "/debug/pprof/profile?seconds=5"))[0] == 503
-        await until(profiling.done, tick=lambda: clock.advance(1))
+        await wait_until(profiling.done, tick=lambda: clock.advance(1))
         status, body = profiling.result()
         assert status == 200
         assert "function calls" in body
 
 
-@on_loop
+@async_test
 async def test_what_is_no_number_is_refused_and_tasks_are_listed() -> None:
     async with serving(ManualClock()) as server:
         assert (await asked(server, "/debug/pprof/profile?seconds=long"))[0] == 400
@@ -133,9 +133,9 @@ async def test_what_is_no_number_is_refused_and_tasks_are_listed() -> None:
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:port", "127.0.0.1:99999", ":-1", "8080"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    @on_loop
+    @async_test
     async def start() -> None:
-        await PlainServer(address, {}, clock=ManualClock()).start()
+        await InsecureServer(address, {}, clock=ManualClock()).start()
 
     with pytest.raises(ServingError, match="is no address to listen on"):
         start()

@@ -8,12 +8,12 @@ from bayplan.server.http.requests import (
     MAX_BODY,
     MAX_HEAD,
     BadRequest,
-    Request,
+    HttpRequest,
     RequestParser,
 )
 
 
-def parsed(data: bytes) -> Request | None:
+def parsed(data: bytes) -> HttpRequest | None:
     parser = RequestParser()
     parser.feed(data)
     return parser.next()
@@ -27,7 +27,7 @@ def test_a_request() -> None:
     assert request.all("x-a") == ["1", "2"]
     assert request.header("x-a") == "1"
     assert request.header("absent") == ""
-    assert request.keeps_alive
+    assert request.keep_alive
     assert request.chunks
 
 
@@ -61,7 +61,7 @@ def test_who_wants_the_connection_to_stay(version: str, connection: str, stays: 
     line = f"Connection: {connection}\r\n" if connection else ""
     request = parsed(f"GET / HTTP/{version}\r\nHost: x\r\n{line}\r\n".encode())
     assert request is not None
-    assert request.keeps_alive is stays
+    assert request.keep_alive is stays
     assert request.chunks is (version == "1.1")
 
 
@@ -73,7 +73,7 @@ def test_bytes_may_come_one_by_one_and_requests_together() -> None:
         while (request := parser.next()) is not None:
             found.append((request.path, request.body))
     assert found == [("/a", b"abc"), ("/b", b"")]
-    assert not parser.begun
+    assert not parser.has_partial_request
     parser.feed(data)
     assert [parser.next().path, parser.next().path] == ["/a", "/b"]  # type: ignore[union-attr]
 
@@ -83,7 +83,7 @@ def test_a_client_that_waits_to_be_told() -> None:
     parser.feed(b"PUT /a HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
     assert parser.next() is None
     assert parser.awaits_body
-    assert parser.begun
+    assert parser.has_partial_request
     parser.feed(b"7")
     request = parser.next()
     assert request is not None

@@ -7,45 +7,45 @@ import asyncio
 import msgspec
 import pytest
 
-from bayplan.objects.pod_relaxations import Change
-from bayplan.server import ALWAYS_ALLOWED, NotLeading, Views
+from bayplan.objects.pod_relaxations import SuggestedChange
+from bayplan.server import ALWAYS_ALLOW_PATHS, NotLeader, ServerViews
 from bayplan.telemetry.answers import Answer
-from bayplan.telemetry.metrics import Registry
-from support.harness.async_tests import on_loop
-from support.harness.health_server import Judge, get, served
+from bayplan.telemetry.metrics import MetricsRegistry
+from support.harness.async_tests import async_test
+from support.harness.health_server import FakeReviews, get, run_server
 
 JANE = {"username": "jane", "groups": ["team"]}
 ANSWER = Answer(
     pod="shop/web-0",
     sentence="it waits",
-    changes=(Change(kind="requests", less={"cpu": 500}, node="n1", text="ask for 500m less CPU"),),
+    changes=(SuggestedChange(kind="requests", less={"cpu": 500}, node="n1", text="ask for 500m less CPU"),),
 )
 
 
 async def why(namespace: str, name: str, now: bool) -> Answer | None:
     await asyncio.sleep(0)
     if name == "elsewhere":
-        raise NotLeading("this instance does not lead")
+        raise NotLeader("this instance does not lead")
     if (namespace, name) != ("shop", "web-0"):
         return None
     return msgspec.structs.replace(ANSWER, source="now" if now else "record")
 
 
-VIEWS = Views(metrics=Registry(), why=why)
+VIEWS = ServerViews(metrics=MetricsRegistry(), why=why)
 
 
-def judge() -> Judge:
+def judge() -> FakeReviews:
     pods = {("jane", "get", f"pods shop/{name}") for name in ("web-0", "gone", "elsewhere")}
-    return Judge(tokens={"t": JANE}, allowed=pods)
+    return FakeReviews(tokens={"t": JANE}, allowed=pods)
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-@on_loop
+@async_test
 async def test_who_may_get_the_pod_is_told_why() -> None:
-    async with served(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
         assert reply.status == 200
         assert reply.headers["content-type"] == "application/json"
@@ -55,17 +55,17 @@ async def test_who_may_get_the_pod_is_told_why() -> None:
         assert afresh.json["source"] == "now"
 
 
-@on_loop
+@async_test
 async def test_a_token_that_the_proxy_of_the_api_server_left_alone_counts() -> None:
-    async with served(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/why/shop/web-0", headers={"X-Bayplan-Token": "t"})).status == 200
         assert (await get(server, "/why/shop/web-0", headers={"X-Bayplan-Token": "stolen"})).status == 401
 
 
-@on_loop
+@async_test
 async def test_who_may_not_get_the_pod_is_refused_in_the_words_of_kubernetes() -> None:
     asked = judge()
-    async with served(VIEWS, judge=asked, open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(VIEWS, judge=asked, open_paths=ALWAYS_ALLOW_PATHS) as server:
         assert (await get(server, "/why/shop/web-0")).status == 403
         reply = await get(server, "/why/bank/vault", headers=bearer("t"))
         assert reply.status == 403
@@ -93,7 +93,7 @@ async def test_who_may_not_get_the_pod_is_refused_in_the_words_of_kubernetes() -
 )
 def test_other_questions(path: str, method: str, status: int) -> None:
     async def ask() -> None:
-        async with served(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+        async with run_server(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOW_PATHS) as server:
             reply = await get(server, path, method=method, headers=bearer("t"))
             assert reply.status == status
             assert reply.json["kind"] == "Status"
@@ -101,15 +101,19 @@ def test_other_questions(path: str, method: str, status: int) -> None:
     asyncio.run(ask())
 
 
-@on_loop
+@async_test
 async def test_a_server_that_cannot_say_why_has_no_such_path() -> None:
-    async with served(Views(metrics=Registry()), judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(
+        ServerViews(metrics=MetricsRegistry()), judge=judge(), open_paths=ALWAYS_ALLOW_PATHS
+    ) as server:
         assert (await get(server, "/why/shop/web-0", headers=bearer("t"))).status == 404
 
 
-@on_loop
+@async_test
 async def test_pods_of_namespaces_that_the_caller_may_not_read_stay_unnamed() -> None:
-    evict = Change(kind="eviction", evict=("shop/a", "bank/b"), node="n1", text="evict shop/a and bank/b from n1")
+    evict = SuggestedChange(
+        kind="eviction", evict=("shop/a", "bank/b"), node="n1", text="evict shop/a and bank/b from n1"
+    )
     told = Answer(
         pod="shop/web-0",
         sentence="n1 will do once bank/b is gone",
@@ -121,14 +125,14 @@ async def test_pods_of_namespaces_that_the_caller_may_not_read_stay_unnamed() ->
     async def naming(namespace: str, name: str, now: bool) -> Answer:  # noqa: ARG001
         return told
 
-    views = Views(metrics=Registry(), why=naming)
+    views = ServerViews(metrics=MetricsRegistry(), why=naming)
     known = judge()
-    async with served(views, judge=known, open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(views, judge=known, open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
         assert "bank" not in reply.text
         assert reply.json["sentence"] == "n1 will do once a pod of another namespace is gone"
         assert reply.json["changes"][0]["evict"] == ["shop/a", "a pod of another namespace"]
     known.allowed.add(("jane", "get", "pods bank/"))
-    async with served(views, judge=known, open_paths=ALWAYS_ALLOWED) as server:
+    async with run_server(views, judge=known, open_paths=ALWAYS_ALLOW_PATHS) as server:
         reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
         assert msgspec.json.decode(reply.body, type=Answer) == told

@@ -17,19 +17,19 @@ from bayplan.clock import ManualClock
 from bayplan.errors import ServingError
 from bayplan.objects.core import Namespace
 from bayplan.objects.meta import ObjectMeta
-from bayplan.server import PageDoor, PageViews, Server, Viewers, Views
+from bayplan.server import LoopbackPageServer, PageStreams, PageViews, Server, ServerViews
 from bayplan.telemetry.answers import Answer
-from bayplan.telemetry.metrics import Registry
-from bayplan.telemetry.page_feed import Numbers
+from bayplan.telemetry.metrics import MetricsRegistry
+from bayplan.telemetry.page_feed import FeedCounters
 from bayplan.testing import make_pod
-from support.harness.async_tests import on_loop
+from support.harness.async_tests import async_test
 from support.harness.health_server import (
-    Judge,
+    FakeReviews,
     Reply,
     connected,
     get,
-    reply_of,
-    served,
+    parse_reply,
+    run_server,
 )
 
 FILES = Path(bayplan.server.__file__).parent / "page_files"
@@ -38,29 +38,29 @@ PATHS = ("/page/", "/page/main.js", "/page/stream")
 NAMESPACES = ("team", "secret")
 
 
-def viewers(clock: ManualClock | None = None) -> Viewers:
+def viewers(clock: ManualClock | None = None) -> PageStreams:
     known = {
         "namespaces": [Namespace(metadata=ObjectMeta(name=name)) for name in NAMESPACES],
         "pods": [make_pod("web", namespace=name) for name in NAMESPACES],
     }
     views = PageViews(
         objects=lambda plural: known.get(plural, []),
-        numbers=Numbers,
+        numbers=FeedCounters,
         queues=dict,
         decisions=list,
         about=dict,
     )
-    return Viewers(views, clock or ManualClock())
+    return PageStreams(views, clock or ManualClock())
 
 
 @asynccontextmanager
-async def guarded() -> AsyncIterator[tuple[Server, Judge]]:
+async def guarded() -> AsyncIterator[tuple[Server, FakeReviews]]:
     """Jane may have the page and see the pods of her team; Tom has a token and no rights."""
-    judge = Judge(tokens={"janes": JANE, "toms": TOM})
+    judge = FakeReviews(tokens={"janes": JANE, "toms": TOM})
     judge.allowed = {("jane", "get", path) for path in PATHS} | {("jane", "get", "/metrics")}
     judge.allowed.add(("jane", "list", "pods team/"))
-    views = Views(metrics=Registry(), page=viewers())
-    async with served(views, judge=judge, open_paths=("/healthz",)) as server:
+    views = ServerViews(metrics=MetricsRegistry(), page=viewers())
+    async with run_server(views, judge=judge, open_paths=("/healthz",)) as server:
         yield server, judge
 
 
@@ -72,7 +72,7 @@ def cookie(token: str) -> dict[str, str]:
     return {"Cookie": f"other=1; bayplan-token={token}"}
 
 
-@on_loop
+@async_test
 async def test_without_a_token_nothing_is_read() -> None:
     async with guarded() as (server, _):
         form = await get(server, "/page/")
@@ -84,7 +84,7 @@ async def test_without_a_token_nothing_is_read() -> None:
         assert (await get(server, "/page/stream", headers=bearer("wrong"))).status == 401
 
 
-@on_loop
+@async_test
 async def test_a_token_without_the_right_is_refused() -> None:
     async with guarded() as (server, _):
         assert (await get(server, "/page/stream", headers=bearer("toms"))).status == 403
@@ -94,7 +94,7 @@ async def test_a_token_without_the_right_is_refused() -> None:
         assert "may not get /page/" in told.text
 
 
-@on_loop
+@async_test
 async def test_who_signs_in_gets_a_cookie_that_opens_the_page_and_nothing_else() -> None:
     async with guarded() as (server, _):
         signed = await get(server, "/page/sign-in", method="POST", body=b"token=janes")
@@ -108,7 +108,7 @@ async def test_who_signs_in_gets_a_cookie_that_opens_the_page_and_nothing_else()
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x%0d%0aSet-Cookie:y", "%3Cscript%3E", "x" * 5000])
-@on_loop
+@async_test
 async def test_what_is_no_token_is_told_so(given: str) -> None:
     async with guarded() as (server, judge):
         told = await get(server, "/page/sign-in", method="POST", body=f"token={given}".encode())
@@ -117,7 +117,7 @@ async def test_what_is_no_token_is_told_so(given: str) -> None:
         assert judge.asked == []
 
 
-@on_loop
+@async_test
 async def test_only_the_namespaces_that_the_caller_may_read_are_streamed() -> None:
     async with guarded() as (server, judge):
         text = await streamed(server, "event: whole", bearer("janes"))
@@ -142,7 +142,7 @@ async def streamed(server: Server, until: str, headers: dict[str, str]) -> str:
     return said.decode()
 
 
-@on_loop
+@async_test
 async def test_nobody_waits_for_streams_when_the_server_closes() -> None:
     async with guarded() as (server, _), connected(server) as (reader, writer):
         request = "GET /page/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer janes\r\n\r\n"
@@ -154,9 +154,9 @@ async def test_nobody_waits_for_streams_when_the_server_closes() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-@on_loop
+@async_test
 async def test_nothing_can_be_written(method: str) -> None:
-    door = PageDoor("127.0.0.1:0", viewers(), clock=ManualClock())
+    door = LoopbackPageServer("127.0.0.1:0", viewers(), clock=ManualClock())
     await door.start()
     try:
         for path in (*PATHS, "/page/sign-in", "/page/sign-out"):
@@ -165,21 +165,21 @@ async def test_nothing_can_be_written(method: str) -> None:
         await door.close()
 
 
-async def plain(door: PageDoor, path: str, *, method: str = "GET", host: str = "localhost") -> Reply:
+async def plain(door: LoopbackPageServer, path: str, *, method: str = "GET", host: str = "localhost") -> Reply:
     reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
     writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     raw = await reader.read()
     writer.close()
-    return reply_of(raw)
+    return parse_reply(raw)
 
 
 async def why(namespace: str, name: str, now: bool) -> Answer:  # noqa: ARG001
     return Answer(pod=f"{namespace}/{name}", sentence="it waits")
 
 
-@on_loop
+@async_test
 async def test_the_door_on_loopback_needs_no_token() -> None:
-    door = PageDoor("127.0.0.1:0", viewers(), why=why, clock=ManualClock())
+    door = LoopbackPageServer("127.0.0.1:0", viewers(), why=why, clock=ManualClock())
     await door.start()
     try:
         assert (await plain(door, "/why/team/web")).json["sentence"] == "it waits"
@@ -203,7 +203,7 @@ async def test_the_door_on_loopback_needs_no_token() -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":8080", "10.0.0.1:80", "[::]:0", "example.com:80"])
 def test_a_door_without_a_token_opens_on_loopback_alone(address: str) -> None:
     with pytest.raises(ServingError, match="is not of this machine alone"):
-        PageDoor(address, viewers(), clock=ManualClock())
+        LoopbackPageServer(address, viewers(), clock=ManualClock())
 
 
 def test_every_file_that_the_page_names_is_there() -> None:

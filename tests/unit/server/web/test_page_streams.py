@@ -14,17 +14,17 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import PodGroup, Queue
 from bayplan.server.web.page_streams import (
     EVERYTHING,
-    LOOK_AGAIN_S,
-    MOST_VIEWERS,
-    PIECE_ROWS,
+    MAX_VIEWERS,
+    RECHECK_S,
+    ROWS_PER_EVENT,
+    NamespaceVisibility,
+    PageStreams,
     PageViews,
-    Sight,
-    Viewers,
 )
-from bayplan.telemetry.page_feed import Decisions, Numbers, Told
+from bayplan.telemetry.page_feed import DecisionSource, FeedCounters, FeedEntry
 from bayplan.testing import make_pod
-from support.builders.framework import changed, from_api, make_node
-from support.harness.async_tests import on_loop
+from support.builders.framework import from_api, make_node, replace_fields
+from support.harness.async_tests import async_test
 
 Tree = dict[str, Any]
 Event = tuple[str, Any]
@@ -34,9 +34,9 @@ Event = tuple[str, Any]
 class Feed:
     """Decisions that a test makes up."""
 
-    told: list[Told] = field(default_factory=list)
+    told: list[FeedEntry] = field(default_factory=list)
 
-    def since(self, count: int) -> tuple[int, Sequence[Told]]:
+    def since(self, count: int) -> tuple[int, Sequence[FeedEntry]]:
         return len(self.told), self.told[count:]
 
 
@@ -47,23 +47,23 @@ class World:
     items: dict[str, list[KubeObject]] = field(default_factory=dict)
     feed: Feed = field(default_factory=Feed)
     queues: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    sight: Sight | None = EVERYTHING
+    sight: NamespaceVisibility | None = EVERYTHING
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
         views = PageViews(
             objects=lambda plural: self.items.get(plural, []),
-            numbers=lambda: Numbers(scheduled=3),
+            numbers=lambda: FeedCounters(scheduled=3),
             queues=lambda: self.queues,
             decisions=self._decisions,
             about=lambda: {"version": "0", "began": 1.0},
         )
-        self.viewers = Viewers(views, self.clock)
+        self.viewers = PageStreams(views, self.clock)
 
-    def _decisions(self) -> Sequence[Decisions]:
+    def _decisions(self) -> Sequence[DecisionSource]:
         return [self.feed]
 
-    async def look(self) -> Sight | None:
+    async def look(self) -> NamespaceVisibility | None:
         return self.sight
 
     def open(self) -> Looking:
@@ -129,7 +129,7 @@ def pod(name: str, namespace: str = "default", **fields: Any) -> Pod:
     return make_pod(name, namespace=namespace, **fields)
 
 
-@on_loop
+@async_test
 async def test_everything_is_told_once_and_then_what_changes() -> None:
     web = pod("web")
     world = World({"nodes": [make_node("a")], "pods": [web]})
@@ -139,66 +139,68 @@ async def test_everything_is_told_once_and_then_what_changes() -> None:
     assert told[0][1]["user"] == "jane"
     assert (rows(told, "nodes"), rows(told, "pods")) == (["a"], ["default/web"])
     assert await viewer.later() == []
-    world.viewers.changed(web, changed(web, spec={"node_name": "a"}))
-    world.viewers.changed(None, pod("new"))
-    world.viewers.changed(pod("old"), None)
+    world.viewers.on_change(web, replace_fields(web, spec={"node_name": "a"}))
+    world.viewers.on_change(None, pod("new"))
+    world.viewers.on_change(pod("old"), None)
     told = await viewer.later()
     assert (rows(told, "pods"), gone(told)) == (["default/web", "default/new"], ["default/old"])
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_a_pod_that_ends_goes() -> None:
     world = World()
     viewer = world.open()
     await viewer.read()
-    world.viewers.changed(pod("job"), changed(pod("job"), status={"phase": "Succeeded"}))
+    world.viewers.on_change(pod("job"), replace_fields(pod("job"), status={"phase": "Succeeded"}))
     assert gone(await viewer.later()) == ["default/job"]
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_many_changes_of_one_pod_are_told_once() -> None:
     world = World()
     viewer = world.open()
     await viewer.read()
     for _ in range(1000):
-        world.viewers.changed(pod("busy"), pod("busy"))
+        world.viewers.on_change(pod("busy"), pod("busy"))
     assert rows(await viewer.later(), "pods") == ["default/busy"]
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_a_change_that_comes_while_everything_is_told_comes_last() -> None:
-    first = [pod(f"p{number}") for number in range(3 * PIECE_ROWS)]
+    first = [pod(f"p{number}") for number in range(3 * ROWS_PER_EVENT)]
     world = World({"pods": list(first)})
     viewer = world.open()
     stream = viewer.stream
     told = [event for _ in range(3) for event in _parsed(await anext(stream))]
-    world.viewers.changed(first[-1], None)
+    world.viewers.on_change(first[-1], None)
     told += await viewer.read()
-    assert len(rows(told, "pods")) == 3 * PIECE_ROWS
+    assert len(rows(told, "pods")) == 3 * ROWS_PER_EVENT
     assert gone(told) == [first[-1].key]
     assert names(told).index("whole") < max(place for place, name in enumerate(names(told)) if name == "rows")
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_pods_of_other_namespaces_are_never_told() -> None:
     theirs, ours = pod("theirs", "secret"), pod("ours", "team")
     groups: list[KubeObject] = [
         from_api(PodGroup, {"metadata": {"name": "g", "namespace": where}}) for where in ("secret", "team")
     ]
-    world = World({"pods": [theirs, ours], "podgroups": groups}, sight=Sight(namespaces=frozenset({"team"})))
+    world = World(
+        {"pods": [theirs, ours], "podgroups": groups}, sight=NamespaceVisibility(namespaces=frozenset({"team"}))
+    )
     world.feed.told = [
-        Told(1.0, "secret/theirs", "scheduled", "a", ""),
-        Told(2.0, "team/ours", "scheduled", "a", ""),
-        Told(3.0, "team/ours", "unschedulable", "", "a will do once secret/theirs is gone", ("secret/theirs",)),
+        FeedEntry(1.0, "secret/theirs", "scheduled", "a", ""),
+        FeedEntry(2.0, "team/ours", "scheduled", "a", ""),
+        FeedEntry(3.0, "team/ours", "unschedulable", "", "a will do once secret/theirs is gone", ("secret/theirs",)),
     ]
     viewer = world.open()
     told = await viewer.read()
-    world.viewers.changed(theirs, changed(theirs, spec={"node_name": "a"}))
-    world.viewers.changed(theirs, None)
+    world.viewers.on_change(theirs, replace_fields(theirs, spec={"node_name": "a"}))
+    world.viewers.on_change(theirs, None)
     told += await viewer.later()
     assert "secret" not in json.dumps(told)
     assert (rows(told, "pods"), rows(told, "groups")) == (["team/ours"], ["team/g"])
@@ -206,21 +208,23 @@ async def test_pods_of_other_namespaces_are_never_told() -> None:
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_what_may_be_seen_is_asked_again_and_told_anew() -> None:
-    world = World({"pods": [pod("a", "one"), pod("b", "two")]}, sight=Sight(namespaces=frozenset({"one"})))
+    world = World(
+        {"pods": [pod("a", "one"), pod("b", "two")]}, sight=NamespaceVisibility(namespaces=frozenset({"one"}))
+    )
     viewer = world.open()
     assert rows(await viewer.read(), "pods") == ["one/a"]
-    world.sight = Sight(namespaces=frozenset({"two"}))
-    told = await viewer.later(LOOK_AGAIN_S)
+    world.sight = NamespaceVisibility(namespaces=frozenset({"two"}))
+    told = await viewer.later(RECHECK_S)
     assert names(told)[0] == "again"
     assert rows(told, "pods") == ["two/b"]
     world.sight = None
-    assert await viewer.later(LOOK_AGAIN_S) == [("over", None)]
+    assert await viewer.later(RECHECK_S) == [("over", None)]
     assert len(world.viewers) == 0
 
 
-@on_loop
+@async_test
 async def test_numbers_come_every_second_and_queues_when_they_change() -> None:
     world = World()
     viewer = world.open()
@@ -232,7 +236,7 @@ async def test_numbers_come_every_second_and_queues_when_they_change() -> None:
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_an_amount_that_nobody_can_read_costs_its_row_alone() -> None:
     queues: list[KubeObject] = [
         from_api(Queue, {"metadata": {"name": name}, "spec": {"capability": {"cpu": cpu}}})
@@ -243,7 +247,7 @@ async def test_an_amount_that_nobody_can_read_costs_its_row_alone() -> None:
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_names_with_markup_are_data() -> None:
     nasty = "<img src=x onerror=alert(1)>\n\nevent: rows"
     viewer = World({"pods": [pod(nasty)]}).open()
@@ -252,23 +256,23 @@ async def test_names_with_markup_are_data() -> None:
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_nobody_who_looks_costs_nothing() -> None:
     world = World()
     viewer = world.open()
     await viewer.read()
     await viewer.close()
     assert len(world.viewers) == 0
-    world.viewers.changed(None, pod("unseen"))
+    world.viewers.on_change(None, pod("unseen"))
     viewer = world.open()
     assert rows(await viewer.read(), "pods") == []
     await viewer.close()
 
 
-@on_loop
+@async_test
 async def test_viewers_are_counted() -> None:
     world = World()
-    viewers = [world.open() for _ in range(MOST_VIEWERS)]
+    viewers = [world.open() for _ in range(MAX_VIEWERS)]
     for viewer in viewers[1:]:
         await viewer.read()
     assert not world.viewers.full

@@ -14,49 +14,49 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.objects.core import Pod
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestSpec, annotation_key
 from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
-from bayplan.sim.offline.decision_replay import replay
-from bayplan.sim.offline.offline_cluster import Setup, StillCluster, waiting_in
+from bayplan.sim.offline.decision_replay import replay_recording
+from bayplan.sim.offline.offline_cluster import EngineSetup, OfflineCluster, pending_pods
 from bayplan.sim.recordings.anonymiser import Anonymiser
-from bayplan.sim.recordings.observed_decisions import observed
+from bayplan.sim.recordings.observed_decisions import read_observed_decisions
 from bayplan.sim.recordings.recording_file import (
-    BATCH,
+    BATCH_ENGINE,
     DECIDED,
     OBSERVED,
-    Header,
+    RecordedDecision,
     Recording,
-    Verdict,
+    RecordingHeader,
     read_recording,
     write_recording,
 )
 from bayplan.testing import make_node, make_pod
 from bayplan.testing.batch_builders import make_gang
-from support.builders.packing_profile import PACKING
-from support.fakes.cpu_environments import ELSEWHERE, HERE
+from support.builders.packing_profile import PACKING_CONFIG
+from support.fakes.cpu_environments import LOCAL_ENVIRONMENT, OTHER_CPU_ENVIRONMENT
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def decided(objects: Iterable[KubeObject], setup: Setup | None = None, seed: int = 0) -> Recording:
-    known, setup = tuple(admitted(objects)), setup or Setup()
-    with StillCluster(known, setup, now=NOON, seed=seed) as still:
-        verdicts = still.come_to_rest(waiting_in(known, still)).verdicts
-    header = Header(recording=1, at=NOON, seed=seed, decisions=DECIDED, configuration=setup.configuration)
+def decided(objects: Iterable[KubeObject], setup: EngineSetup | None = None, seed: int = 0) -> Recording:
+    known, setup = tuple(with_all_defaults(objects)), setup or EngineSetup()
+    with OfflineCluster(known, setup, now=NOON, seed=seed) as still:
+        verdicts = still.run_until_stable(pending_pods(known, still)).verdicts
+    header = RecordingHeader(recording=1, at=NOON, seed=seed, decisions=DECIDED, configuration=setup.configuration)
     return Recording(header, known, tuple(verdicts))
 
 
 def seen(objects: Iterable[KubeObject]) -> Recording:
     """The recording of a live cluster that shows these objects."""
-    known = tuple(admitted(objects))
-    verdicts = observed(
+    known = tuple(with_all_defaults(objects))
+    verdicts = read_observed_decisions(
         known,
         {},
         is_batch=lambda pod: pod.scheduler_name == "volcano",
         serves=lambda pod: pod.scheduler_name in ("volcano", "default-scheduler"),
     )
-    return Recording(Header(recording=1, at=NOON, decisions=OBSERVED), known, tuple(verdicts))
+    return Recording(RecordingHeader(recording=1, at=NOON, decisions=OBSERVED), known, tuple(verdicts))
 
 
 def bound(pod: Pod, node: str, second: int = 0) -> Pod:
@@ -105,7 +105,7 @@ WEB = bound(make_pod("web"), "node-0")
     ],
 )
 def test_which_pods_of_a_live_cluster_are_decisions(pod: Pod, known: bool) -> None:
-    (verdict,) = seen([make_node("node-0"), pod]).verdicts or (None,)
+    (verdict,) = seen([make_node("node-0"), pod]).decisions or (None,)
     assert (verdict is not None) is known
     assert verdict is None or (verdict.pod, verdict.node) == (pod.key, pod.spec.node_name)
 
@@ -122,14 +122,14 @@ def test_which_pods_of_a_live_cluster_are_decisions(pod: Pod, known: bool) -> No
 def test_what_a_request_told_the_binder_belongs_to_the_decision(node: str, uid: str, handed: bool) -> None:
     meta = ObjectMeta(name="r", namespace="default", annotations={"devices": "0,1"})
     request = BindRequest(metadata=meta, spec=BindRequestSpec(pod_name="web", pod_uid=uid, selected_node=node))
-    (verdict,) = observed([request, WEB], {}, is_batch=lambda _: False, serves=lambda _: True)
+    (verdict,) = read_observed_decisions([request, WEB], {}, is_batch=lambda _: False, serves=lambda _: True)
     assert verdict.annotations == ({"devices": "0,1"} if handed else {})
 
 
 def test_pods_that_wait_come_last_and_those_of_gangs_in_one_session_more() -> None:
     gang = [refused(make_pod(f"g{number}", scheduler_name="volcano")) for number in range(2)]
     placed = bound(make_pod("first", scheduler_name="volcano"), "node-0")
-    verdicts = seen([*gang, refused(make_pod("web")), placed]).verdicts
+    verdicts = seen([*gang, refused(make_pod("web")), placed]).decisions
     assert [(each.pod, each.engine, each.session) for each in verdicts] == [
         ("default/first", "batch", 1),
         ("default/web", "pods", 0),
@@ -161,37 +161,37 @@ def shown(pod: Pod, second: int | None = None, *, created: int | None = None) ->
 def test_decisions_of_a_live_cluster_are_in_order(pods: list[Pod], events: dict[str, int], order: str) -> None:
     uids = {pod.name: pod.uid for pod in pods}
     bound_at = {uids[name]: NOON + timedelta(seconds=second) for name, second in events.items()}
-    verdicts = observed(pods, bound_at, is_batch=lambda _: False, serves=lambda _: True)
+    verdicts = read_observed_decisions(pods, bound_at, is_batch=lambda _: False, serves=lambda _: True)
     assert [each.pod for each in verdicts] == [f"default/{name}" for name in order]
 
 
 def test_what_was_decided_for_a_recording_is_decided_again_by_both_engines() -> None:
     recording = decided(cluster())
-    assert {verdict.engine for verdict in recording.verdicts} == {"pods", "batch"}
-    placed = {verdict.pod for verdict in recording.verdicts if verdict.node}
+    assert {verdict.engine for verdict in recording.decisions} == {"pods", "batch"}
+    placed = {verdict.pod for verdict in recording.decisions if verdict.node}
     web, train = ([f"default/{name}-{number}" for number in range(size)] for name, size in (("web", 5), ("train", 3)))
     assert placed == {*web, *train}
-    again = replay(recording)
+    again = replay_recording(recording)
     assert again.differences == []
-    assert again.decisions == list(recording.verdicts)
+    assert again.decisions == list(recording.decisions)
 
 
 def test_the_seed_decides_between_equals_and_a_replay_follows_the_recording() -> None:
     first, second = decided(cluster(), seed=1), decided(cluster(), seed=4)
-    assert [each.node for each in first.verdicts] != [each.node for each in second.verdicts]
-    assert replay(first, seed=4).differences == []
+    assert [each.node for each in first.decisions] != [each.node for each in second.decisions]
+    assert replay_recording(first, seed=4).differences == []
 
 
 def test_an_eviction_is_repeated() -> None:
     node = make_node("node", cpu=4)
     weak, strong = make_pod("weak", cpu=3, node="node", priority=1), make_pod("strong", cpu=3, priority=9)
     recording = decided([node, weak, strong])
-    assert recording.verdicts[0].evicted == ("default/weak",)
-    assert recording.verdicts[0].node == "node"
-    assert replay(recording).differences == []
-    calm = replace(recording.verdicts[0], evicted=())
-    changed = Recording(recording.header, recording.objects, (calm, *recording.verdicts[1:]))
-    assert replay(changed).differences[0].sentence() == (
+    assert recording.decisions[0].evicted == ("default/weak",)
+    assert recording.decisions[0].node == "node"
+    assert replay_recording(recording).differences == []
+    calm = replace(recording.decisions[0], evicted=())
+    changed = Recording(recording.header, recording.objects, (calm, *recording.decisions[1:]))
+    assert replay_recording(changed).differences[0].describe() == (
         "decision 1, default/strong: recorded node; now node, after default/weak went"
     )
 
@@ -199,30 +199,30 @@ def test_an_eviction_is_repeated() -> None:
 def test_the_first_difference_is_told_with_both_sides() -> None:
     full = make_pod("full", cpu=2, node="a")
     recording = decided([make_node("a", cpu=4), make_node("b", cpu=4), full, make_pod("web", cpu=1)])
-    assert [verdict.node for verdict in recording.verdicts] == ["b"]
-    found = replay(recording, Setup(configuration=PACKING))
+    assert [verdict.node for verdict in recording.decisions] == ["b"]
+    found = replay_recording(recording, EngineSetup(configuration=PACKING_CONFIG))
     assert [each.pod for each in found.differences] == ["default/web"]
     first = found.first
     assert first is not None
-    assert first.sentence() == "decision 1, default/web: recorded b; now a"
+    assert first.describe() == "decision 1, default/web: recorded b; now a"
     assert [line.partition(":")[0] for line in first.because] == ["recorded", "now"]
 
 
 def test_a_decision_that_is_not_made_any_more_and_one_that_is_new_are_differences() -> None:
     recording = decided(cluster())
-    shorter = Recording(recording.header, recording.objects, recording.verdicts[:-1])
-    (new,) = replay(shorter).differences
-    assert (new.recorded, new.pod) == (None, recording.verdicts[-1].pod)
-    ghost = Verdict(pod="default/ghost", node="node-0")
-    longer = Recording(recording.header, recording.objects, (*recording.verdicts, ghost))
-    assert [(each.recorded, each.now) for each in replay(longer).differences] == [(ghost, None)]
+    shorter = Recording(recording.header, recording.objects, recording.decisions[:-1])
+    (new,) = replay_recording(shorter).differences
+    assert (new.recorded, new.pod) == (None, recording.decisions[-1].pod)
+    ghost = RecordedDecision(pod="default/ghost", node="node-0")
+    longer = Recording(recording.header, recording.objects, (*recording.decisions, ghost))
+    assert [(each.recorded, each.now) for each in replay_recording(longer).differences] == [(ghost, None)]
 
 
 def test_a_live_cluster_is_retraced_in_the_order_of_its_bindings() -> None:
     nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
     pods = [bound(make_pod("first", cpu=2), "b", 0), bound(make_pod("second", cpu=2), "b", 5)]
     pods += [bound(make_pod("third", cpu=2), "a", 10), refused(make_pod("giant", cpu=20))]
-    found = replay(seen([*nodes, *reversed(pods)]))
+    found = replay_recording(seen([*nodes, *reversed(pods)]))
     assert [verdict.pod for verdict in found.decisions] == [f"default/{pod.name}" for pod in pods]
     assert found.differences == []
 
@@ -248,12 +248,12 @@ def test_snapshot_replay_shows_annotations_of_bind_requests(tmp_path: Path) -> N
     )
     file = tmp_path / "cluster.jsonl"
     write_recording(file, found)
-    again = replay(read_recording(file)).as_data()
+    again = replay_recording(read_recording(file)).as_data()
     expected = {"default/racked": {"rack.kai.scheduler/position": "7"}}
     assert {each["pod"]: each["annotations"] for each in again["replayed"] if "annotations" in each} == expected
-    assert {each.pod: each.annotations for each in read_recording(file).verdicts if each.annotations} == expected
+    assert {each.pod: each.annotations for each in read_recording(file).decisions if each.annotations} == expected
     names = Anonymiser(found.objects)
-    assert [each.annotations for each in map(names.verdict, found.verdicts)] == [{}, {}, {}]
+    assert [each.annotations for each in map(names.rename_decision, found.decisions)] == [{}, {}, {}]
 
 
 def test_an_order_that_nobody_knows_is_looked_for() -> None:
@@ -261,8 +261,8 @@ def test_an_order_that_nobody_knows_is_looked_for() -> None:
     nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
     late, early = bound(make_pod("aaa", cpu=1), "a", 0), bound(make_pod("zzz", cpu=6), "b", 0)
     recording = seen([*nodes, late, early])
-    assert [verdict.pod for verdict in recording.verdicts] == ["default/aaa", "default/zzz"]
-    found = replay(recording)
+    assert [verdict.pod for verdict in recording.decisions] == ["default/aaa", "default/zzz"]
+    found = replay_recording(recording)
     assert found.differences == []
     assert [verdict.pod for verdict in found.decisions] == ["default/zzz", "default/aaa"]
 
@@ -270,17 +270,17 @@ def test_an_order_that_nobody_knows_is_looked_for() -> None:
 def test_a_node_that_no_order_explains_is_a_difference_and_the_rest_goes_on_from_there() -> None:
     nodes = [make_node("a", cpu=4), make_node("b", cpu=8)]
     pods = [bound(make_pod("odd", cpu=1), "a", 0), bound(make_pod("even", cpu=1), "b", 10)]
-    found = replay(seen([*nodes, *pods]))
+    found = replay_recording(seen([*nodes, *pods]))
     assert [each.pod for each in found.differences] == ["default/odd"]
     first = found.first
     assert first is not None
-    assert first.sentence() == "decision 1, default/odd: recorded a; now b"
+    assert first.describe() == "decision 1, default/odd: recorded a; now b"
     assert [line.partition(":")[0] for line in first.because] == ["a", "b"]
     assert "NodeResourcesFit=" in first.because[0]
 
 
 def test_a_node_that_does_not_fit_any_more_is_told_with_the_reason() -> None:
-    found = replay(seen([make_node("a", cpu=1), make_node("b", cpu=8), bound(make_pod("web", cpu=2), "a")]))
+    found = replay_recording(seen([make_node("a", cpu=1), make_node("b", cpu=8), bound(make_pod("web", cpu=2), "a")]))
     assert found.first is not None
     assert found.first.because[0] == "a: Insufficient cpu"
 
@@ -291,8 +291,8 @@ def test_a_gang_of_a_live_cluster_is_retraced_by_a_session() -> None:
     placed = [bound(pod, f"node-{3 - number}") for number, pod in enumerate(gang.pods)]
     others = [each for each in gang.objects if not isinstance(each, Pod)]
     recording = seen([*nodes, *others, *placed])
-    assert {(verdict.engine, verdict.session) for verdict in recording.verdicts} == {(BATCH, 1)}
-    assert replay(recording).differences == []
+    assert {(verdict.engine, verdict.session) for verdict in recording.decisions} == {(BATCH_ENGINE, 1)}
+    assert replay_recording(recording).differences == []
 
 
 def test_gangs_that_compete_are_retraced_one_after_the_other() -> None:
@@ -305,15 +305,15 @@ def test_gangs_that_compete_are_retraced_one_after_the_other() -> None:
     objects += [refused(each) if isinstance(each, Pod) else each for each in third.objects]
     packing = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}, {name: binpack}]}]"
     recording = seen(objects)
-    assert replay(recording, Setup(batch_configuration=packing)).differences == []
+    assert replay_recording(recording, EngineSetup(batch_configuration=packing)).differences == []
     spreading = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: predicates}, {name: nodeorder}]}]"
-    different = replay(recording, Setup(batch_configuration=spreading)).differences
+    different = replay_recording(recording, EngineSetup(batch_configuration=spreading)).differences
     assert [each.pod for each in different] == ["default/one-1"]
 
 
 def test_pods_that_wait_in_a_live_cluster_and_would_not_now_are_differences() -> None:
-    found = replay(seen([make_node("a", cpu=4), refused(make_pod("web", cpu=1))]))
-    assert [each.sentence() for each in found.differences] == ["decision 1, default/web: recorded waits; now a"]
+    found = replay_recording(seen([make_node("a", cpu=4), refused(make_pod("web", cpu=1))]))
+    assert [each.describe() for each in found.differences] == ["decision 1, default/web: recorded waits; now a"]
 
 
 @pytest.mark.parametrize("verb", ["replay", "retrace", "whatif"])
@@ -326,7 +326,7 @@ def test_the_same_bytes_are_printed_on_another_machine(tmp_path: Path, verb: str
     write_recording(path, seen(live) if verb == "retrace" else decided(cluster(), seed=7))
     asked = ["whatif", "-f", str(change), "--from", str(path)] if verb == "whatif" else ["replay", str(path)]
     printed = []
-    for environment in (HERE, ELSEWHERE):
+    for environment in (LOCAL_ENVIRONMENT, OTHER_CPU_ENVIRONMENT):
         command = [sys.executable, "-m", "bayplan", *asked, "--seed", "7", "-o", "json"]
         done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=120)
         assert done.returncode == (1 if verb == "retrace" else 0), done.stderr

@@ -10,39 +10,39 @@ import pytest
 
 from bayplan.errors import BayplanError
 from bayplan.objects.core import Pod
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.meta import KubeObject, ObjectMeta, OwnerReference
 from bayplan.objects.workloads import PriorityClass
-from bayplan.sim.offline.offline_cluster import Setup
-from bayplan.sim.offline.whatif import Fate, WhatIf, what_if
+from bayplan.sim.offline.offline_cluster import EngineSetup
+from bayplan.sim.offline.whatif import PodOutcomeChange, WhatIfResult, run_whatif
 from bayplan.sim.offline.whatif_file import (
-    Change,
-    ChangeError,
-    Copies,
     NodeChanges,
+    NodeCopies,
     Prices,
     PriorityChanges,
-    read_change,
+    WhatIfChange,
+    WhatIfError,
+    read_whatif_file,
 )
 from bayplan.testing import make_node, make_pod
 from bayplan.testing.batch_builders import make_gang
-from support.builders.packing_profile import PACKING
+from support.builders.packing_profile import PACKING_CONFIG
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HEAD = "apiVersion: bayplan.dev/v1alpha1\nkind: WhatIf\n"
 
 
-def asked(objects: Iterable[KubeObject], change: Change, setup: Setup | None = None) -> WhatIf:
-    return what_if(list(admitted(objects)), change, setup or Setup(), now=NOON)
+def asked(objects: Iterable[KubeObject], change: WhatIfChange, setup: EngineSetup | None = None) -> WhatIfResult:
+    return run_whatif(list(with_all_defaults(objects)), change, setup or EngineSetup(), now=NOON)
 
 
-def places(fates: Iterable[Fate]) -> dict[str, tuple[str, str]]:
+def places(fates: Iterable[PodOutcomeChange]) -> dict[str, tuple[str, str]]:
     return {fate.pod.removeprefix("default/"): (fate.now, fate.then) for fate in fates}
 
 
 def test_pods_land_on_nodes_that_come() -> None:
     waiting = make_pod("large", cpu=6)
-    answer = asked([make_node("small", cpu=2), waiting], Change(nodes=NodeChanges(add=("big=1:cpu=8",))))
+    answer = asked([make_node("small", cpu=2), waiting], WhatIfChange(nodes=NodeChanges(add=("big=1:cpu=8",))))
     assert places(answer.lands) == {"large": ("", "big-0")}
     assert answer.lands[0].without == ""
     assert (answer.moves, answer.waits, answer.restarts) == ([], [], 0)
@@ -55,7 +55,7 @@ def test_pods_of_nodes_that_go_move_or_wait_and_those_of_daemon_sets_go_with_the
     daemon = Pod(metadata=ObjectMeta(name="agent", owner_references=(owner,)), spec=daemon.spec, status=daemon.status)
     objects = [make_node("old", cpu=8), make_node("new", cpu=4), daemon]
     objects += [make_pod("fits", cpu=3, node="old", priority=5), make_pod("does-not", cpu=3, node="old")]
-    answer = asked(objects, Change(nodes=NodeChanges(remove=("ol*",))))
+    answer = asked(objects, WhatIfChange(nodes=NodeChanges(remove=("ol*",))))
     assert places(answer.moves) == {"fits": ("old", "new")}
     assert places(answer.waits) == {"does-not": ("old", "")}
     assert "Insufficient cpu" in answer.waits[0].why
@@ -65,7 +65,7 @@ def test_pods_of_nodes_that_go_move_or_wait_and_those_of_daemon_sets_go_with_the
 
 def test_another_configuration_sends_waiting_pods_elsewhere() -> None:
     objects = [make_node("a", cpu=8), make_node("b", cpu=8), make_pod("full", cpu=4, node="a"), make_pod("web", cpu=1)]
-    answer = asked(objects, Change(configuration=PACKING))
+    answer = asked(objects, WhatIfChange(configuration=PACKING_CONFIG))
     assert [(fate.pod, fate.then, fate.without) for fate in answer.lands] == [("default/web", "a", "b")]
     assert answer.moves == []
 
@@ -73,10 +73,10 @@ def test_another_configuration_sends_waiting_pods_elsewhere() -> None:
 def test_afresh_everybody_moves_who_would_be_elsewhere() -> None:
     objects = [make_node("a", cpu=8), make_node("b", cpu=8)]
     objects += [make_pod("one", cpu=4, node="a"), make_pod("two", cpu=1, node="b")]
-    answer = asked(objects, Change(configuration=PACKING, afresh=True))
+    answer = asked(objects, WhatIfChange(configuration=PACKING_CONFIG, reschedule_all=True))
     assert len({fate.then for fate in answer.moves}) == 1
     assert len(answer.moves) == 1
-    assert asked(objects, Change(configuration=PACKING)).moves == []
+    assert asked(objects, WhatIfChange(configuration=PACKING_CONFIG)).moves == []
 
 
 def test_other_priorities_decide_who_evicts_whom() -> None:
@@ -84,9 +84,9 @@ def test_other_priorities_decide_who_evicts_whom() -> None:
     running = make_pod("running", cpu=3, node="a", priority=5)
     waiting = make_pod("waiting", cpu=3, priority=1, priority_class_name="low")
     objects = [make_node("a", cpu=4), low, running, waiting]
-    assert places(asked(objects, Change()).waits) == {"waiting": ("", "")}
+    assert places(asked(objects, WhatIfChange()).waits) == {"waiting": ("", "")}
     for priorities in (PriorityChanges(classes={"low": 9}), PriorityChanges(pods={"default/wait*": 9})):
-        answer = asked(objects, Change(priorities=priorities))
+        answer = asked(objects, WhatIfChange(priorities=priorities))
         assert places(answer.lands) == {"waiting": ("", "a")}
         assert places(answer.waits) == {"running": ("a", "")}
         assert answer.restarts == 1
@@ -94,15 +94,15 @@ def test_other_priorities_decide_who_evicts_whom() -> None:
 
 def test_a_gang_lands_when_there_is_room_for_all_of_it() -> None:
     objects = [make_node("a", cpu=2), *make_gang("train", 3, cpu=1).objects]
-    assert len(asked(objects, Change()).waits) == 3
-    answer = asked(objects, Change(nodes=NodeChanges(add=(Copies(like="a"),))))
+    assert len(asked(objects, WhatIfChange()).waits) == 3
+    answer = asked(objects, WhatIfChange(nodes=NodeChanges(add=(NodeCopies(like="a"),))))
     assert {fate.pod for fate in answer.lands} == {f"default/train-{number}" for number in range(3)}
     assert {fate.then for fate in answer.lands} == {"a", "a-copy-0"}
     assert answer.waits == []
 
 
 def test_objects_of_the_change_come_too() -> None:
-    answer = asked([make_node("a", cpu=2)], Change(objects=(make_pod("new", cpu=1), make_node("b", cpu=1))))
+    answer = asked([make_node("a", cpu=2)], WhatIfChange(objects=(make_pod("new", cpu=1), make_node("b", cpu=1))))
     assert places(answer.lands) == {"new": ("", "a")}
     assert answer.then.nodes == 2
 
@@ -110,8 +110,8 @@ def test_objects_of_the_change_come_too() -> None:
 def test_all_nodes_are_replaced_by_those_that_come() -> None:
     """`*` stands for the nodes that there are, not for those of the same change."""
     objects = [make_node("a", cpu=2), make_node("b", cpu=2), make_pod("web", cpu=1, node="a")]
-    nodes = NodeChanges(add=("big=1:cpu=8", Copies(like="a")), remove=("*",))
-    answer = asked(objects, Change(nodes=nodes, objects=(make_node("b", cpu=1),)))
+    nodes = NodeChanges(add=("big=1:cpu=8", NodeCopies(like="a")), remove=("*",))
+    answer = asked(objects, WhatIfChange(nodes=nodes, objects=(make_node("b", cpu=1),)))
     assert answer.then.nodes == 3  # big-0, a-copy-0 and the new b
     assert places(answer.moves) == {"web": ("a", "big-0")}
 
@@ -119,8 +119,8 @@ def test_all_nodes_are_replaced_by_those_that_come() -> None:
 def test_nodes_have_prices() -> None:
     kinds = {"large": 2, "small": 1}
     objects = [make_node(name, cpu=4, labels={"type": name}) for name in kinds]
-    change = Change(
-        nodes=NodeChanges(add=(Copies(like="large", count=2),), remove=("small",)),
+    change = WhatIfChange(
+        nodes=NodeChanges(add=(NodeCopies(like="large", count=2),), remove=("small",)),
         prices=Prices(label="type", per_hour={"large": 0.5}),
     )
     answer = asked([*objects, make_pod("web", cpu=2, node="large")], change)
@@ -128,39 +128,45 @@ def test_nodes_have_prices() -> None:
     assert (answer.then.per_hour, answer.then.unpriced) == (1.5, 0)
     assert answer.now.requested["cpu"] == 0.25
     assert answer.then.requested["cpu"] == round(2 / 12, 4)
-    assert asked(objects, Change()).now.per_hour is None
+    assert asked(objects, WhatIfChange()).now.per_hour is None
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        pytest.param(Change(nodes=NodeChanges(remove=("ghost",))), "nodes.remove: there is no node ghost", id="remove"),
-        pytest.param(Change(nodes=NodeChanges(add=(Copies(like="ghost"),))), "no node ghost to copy", id="copy"),
-        pytest.param(Change(nodes=NodeChanges(add=("a=x",))), "nodes.add: a=x: 'x' is no number of nodes", id="pool"),
-        pytest.param(Change(nodes=NodeChanges(add=("a=1", "a=1"))), "there is a node a-0 already", id="twice"),
-        pytest.param(Change(priorities=PriorityChanges(classes={"x": 1})), "there is no class x", id="class"),
-        pytest.param(Change(priorities=PriorityChanges(pods={"x": 1})), "there is no pod x", id="pod"),
+        pytest.param(
+            WhatIfChange(nodes=NodeChanges(remove=("ghost",))), "nodes.remove: there is no node ghost", id="remove"
+        ),
+        pytest.param(
+            WhatIfChange(nodes=NodeChanges(add=(NodeCopies(like="ghost"),))), "no node ghost to copy", id="copy"
+        ),
+        pytest.param(
+            WhatIfChange(nodes=NodeChanges(add=("a=x",))), "nodes.add: a=x: 'x' is no number of nodes", id="pool"
+        ),
+        pytest.param(WhatIfChange(nodes=NodeChanges(add=("a=1", "a=1"))), "there is a node a-0 already", id="twice"),
+        pytest.param(WhatIfChange(priorities=PriorityChanges(classes={"x": 1})), "there is no class x", id="class"),
+        pytest.param(WhatIfChange(priorities=PriorityChanges(pods={"x": 1})), "there is no pod x", id="pod"),
     ],
 )
-def test_a_wish_that_means_nothing_here_is_refused(change: Change, said: str) -> None:
-    with pytest.raises(ChangeError, match=said):
+def test_a_wish_that_means_nothing_here_is_refused(change: WhatIfChange, said: str) -> None:
+    with pytest.raises(WhatIfError, match=said):
         asked([make_node("a"), make_pod("web")], change)
 
 
 def test_a_change_is_read_from_its_file_and_the_files_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "packing.yaml").write_text(PACKING)
+    (tmp_path / "packing.yaml").write_text(PACKING_CONFIG)
     path = tmp_path / "change.yaml"
     path.write_text(
         HEAD + "nodes: {add: ['gpu=2:cpu=96', {like: a, count: 2}], remove: [b]}\nconfiguration: packing.yaml\n"
         "priorities: {classes: {urgent: 7}}\nprices: {perHour: {m7: 0.1}}\nafresh: true\n---\n"
         "apiVersion: v1\nkind: Pod\nmetadata: {name: new}\nspec: {containers: [{name: main}]}\n"
     )
-    change = read_change(path)
-    assert change.nodes == NodeChanges(add=("gpu=2:cpu=96", Copies(like="a", count=2)), remove=("b",))
-    assert change.configuration == PACKING
+    change = read_whatif_file(path)
+    assert change.nodes == NodeChanges(add=("gpu=2:cpu=96", NodeCopies(like="a", count=2)), remove=("b",))
+    assert change.configuration == PACKING_CONFIG
     assert change.priorities.classes == {"urgent": 7}
     assert change.prices.per_hour == {"m7": 0.1}
-    assert change.afresh
+    assert change.reschedule_all
     assert [item.name for item in change.objects] == ["new"]
 
 
@@ -198,4 +204,4 @@ def test_a_file_that_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, t
     path = tmp_path / "change.yaml"
     path.write_text(text)
     with pytest.raises(BayplanError, match=said):
-        read_change(path)
+        read_whatif_file(path)

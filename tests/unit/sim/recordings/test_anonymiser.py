@@ -11,18 +11,18 @@ import yaml
 
 from bayplan.app import read_objects
 from bayplan.objects.core import Pod
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins.gpu.gpu_requests import (
     GPU_COUNT,
     GPU_INDEX,
     GPU_MODEL,
-    GpuAsk,
-    annotations_for,
+    GpuMilliRequest,
+    request_annotations,
 )
-from bayplan.sim.offline.offline_cluster import Setup, StillCluster, waiting_in
+from bayplan.sim.offline.offline_cluster import EngineSetup, OfflineCluster, pending_pods
 from bayplan.sim.recordings.anonymiser import Anonymiser
-from bayplan.sim.recordings.recording_file import Verdict, tree_of
+from bayplan.sim.recordings.recording_file import RecordedDecision, object_manifest
 from bayplan.sim.virtual_time.policies import policy_manifest
 from bayplan.testing import make_node, make_pod
 from bayplan.testing.batch_builders import make_gang, make_hyper_node, make_queue
@@ -32,20 +32,20 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def decided(
-    objects: Sequence[KubeObject], favourites: dict[str, str] | None = None, setup: Setup | None = None
-) -> list[Verdict]:
-    with StillCluster(objects, setup or Setup(), now=NOON) as still:
-        still.favourites.update(favourites or {})
-        return still.come_to_rest(waiting_in(objects, still)).verdicts
+    objects: Sequence[KubeObject], favourites: dict[str, str] | None = None, setup: EngineSetup | None = None
+) -> list[RecordedDecision]:
+    with OfflineCluster(objects, setup or EngineSetup(), now=NOON) as still:
+        still.preferred_nodes.update(favourites or {})
+        return still.run_until_stable(pending_pods(objects, still)).verdicts
 
 
 @pytest.mark.parametrize("example", ["cluster", "batch"])
 def test_the_decisions_of_the_examples_stay_what_they_are(example: str) -> None:
     objects = read_objects([ROOT / "examples" / example])
     names = Anonymiser(objects)
-    before = [names.verdict(verdict) for verdict in decided(objects)]
+    before = [names.rename_decision(verdict) for verdict in decided(objects)]
     nodes = {verdict.pod: verdict.node for verdict in before if verdict.node}
-    after = decided([names.item(item) for item in objects], nodes)
+    after = decided([names.rename_object(item) for item in objects], nodes)
     assert [(each.pod, each.node, each.evicted) for each in after] == [
         (each.pod, each.node, each.evicted) for each in before
     ]
@@ -58,15 +58,17 @@ def test_shared_gpus_are_given_out_as_with_names() -> None:
         make_node(f"falcon-{model}", labels={GPU_MODEL: model, "team": "falcon"}, allocatable=gpus)
         for model in ("T4", "P100")
     ]
-    asked = annotations_for(GpuAsk(700, 1, "V100|P100"))
+    asked = request_annotations(GpuMilliRequest(700, 1, "V100|P100"))
     held = make_pod("falcon-0", node="falcon-P100", annotations=asked | {GPU_INDEX: "0"}, cpu=1)
     objects = [*nodes, held, *(make_pod(f"falcon-{number}", annotations=asked, cpu=1) for number in (1, 2))]
     names = Anonymiser(objects)
-    setup = Setup(configuration=yaml.safe_dump(policy_manifest("bestfit", [])))
-    before, after = (decided(each, setup=setup) for each in (objects, [names.item(item) for item in objects]))
+    setup = EngineSetup(configuration=yaml.safe_dump(policy_manifest("bestfit", [])))
+    before, after = (decided(each, setup=setup) for each in (objects, [names.rename_object(item) for item in objects]))
     assert [each.node for each in before] == ["falcon-P100", ""]
-    assert [(each.pod, each.node) for each in after] == [(each.pod, each.node) for each in map(names.verdict, before)]
-    assert "falcon" not in json.dumps([tree_of(names.item(item)) for item in objects])
+    assert [(each.pod, each.node) for each in after] == [
+        (each.pod, each.node) for each in map(names.rename_decision, before)
+    ]
+    assert "falcon" not in json.dumps([object_manifest(names.rename_object(item)) for item in objects])
 
 
 SECRETS = ("acme", "payroll", "falcon", "registry.acme.example")
@@ -91,13 +93,13 @@ def secretive() -> list[KubeObject]:
     )
     gang = make_gang("falcon-train", 2, namespace="falcon", queue="payroll-queue", cpu=1)
     place = make_hyper_node("acme-rack", pattern="^acme-node-[0-9]$")
-    return list(admitted([node, pod, make_queue("payroll-queue"), place, *gang.objects]))
+    return list(with_all_defaults([node, pod, make_queue("payroll-queue"), place, *gang.objects]))
 
 
 def test_no_name_label_or_image_is_left() -> None:
     objects = secretive()
     names = Anonymiser(objects)
-    text = json.dumps([tree_of(names.item(item)) for item in objects])
+    text = json.dumps([object_manifest(names.rename_object(item)) for item in objects])
     assert [secret for secret in SECRETS if secret in text] == []
     assert '"linux"' in text
     assert '"m7"' in text
@@ -106,7 +108,7 @@ def test_no_name_label_or_image_is_left() -> None:
 def test_what_belongs_together_still_does() -> None:
     objects = secretive()
     names = Anonymiser(objects)
-    trees = [tree_of(names.item(item)) for item in objects]
+    trees = [object_manifest(names.rename_object(item)) for item in objects]
     node, pod, queue, place, group, member, *_ = trees
     (key,) = (key for key in node["metadata"]["labels"] if key.startswith("key-"))
     assert pod["spec"]["nodeSelector"] == {key: node["metadata"]["labels"][key], "kubernetes.io/os": "linux"}
@@ -122,8 +124,8 @@ def test_what_belongs_together_still_does() -> None:
 
 def test_names_keep_their_order_and_pods_their_numbers() -> None:
     names = ["web-10", "web-2", "api-3", "web-9"]
-    pods = list(admitted(make_pod(name) for name in names))
+    pods = list(with_all_defaults(make_pod(name) for name in names))
     anonymiser = Anonymiser(pods)
-    found = {pod.name: item.name for pod in pods if isinstance(item := anonymiser.item(pod), Pod)}
+    found = {pod.name: item.name for pod in pods if isinstance(item := anonymiser.rename_object(pod), Pod)}
     assert sorted(names, key=found.__getitem__) == sorted(names)
     assert [found[name].rpartition("-")[2] for name in names] == ["10", "2", "3", "9"]

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.sim.recordings.recording_file import (
-    BATCH,
-    Change,
-    Header,
+    BATCH_ENGINE,
+    RecordedChange,
+    RecordedDecision,
     Recording,
     RecordingError,
-    Verdict,
+    RecordingHeader,
+    encode_lines,
     is_recording,
-    lines_of,
     read_recording,
     write_recording,
 )
@@ -40,10 +40,10 @@ def recording() -> Recording:
         *gang.objects,
     ]
     verdicts = (
-        Verdict(pod="default/web", node="a", why="the only node that fits", evicted=("default/old",)),
-        Verdict(pod="default/train-0", engine=BATCH, node="a", session=1, at=NOON),
+        RecordedDecision(pod="default/web", node="a", why="the only node that fits", evicted=("default/old",)),
+        RecordedDecision(pod="default/train-0", engine=BATCH_ENGINE, node="a", session=1, at=NOON),
     )
-    return Recording(Header(recording=1, at=NOON, seed=3, configuration="kind: Ü"), tuple(objects), verdicts)
+    return Recording(RecordingHeader(recording=1, at=NOON, seed=3, configuration="kind: Ü"), tuple(objects), verdicts)
 
 
 def followed() -> Recording:
@@ -51,11 +51,11 @@ def followed() -> Recording:
     known = recording()
     web = known.objects[1]
     late = make_pod("late")
-    last = Verdict(pod="default/late", node="a", at=NOON)
+    last = RecordedDecision(pod="default/late", node="a", at=NOON)
     gone = Pod(metadata=ObjectMeta(name="web", namespace="default", uid=web.metadata.uid))
-    changes = (Change(late, at=NOON, after=1), Change(gone, gone=True, after=2))
+    changes = (RecordedChange(late, at=NOON, after=1), RecordedChange(gone, gone=True, after=2))
     header = replace(known.header, until=NOON + timedelta(hours=1))
-    return Recording(header, known.objects[:2], (known.verdicts[0], last), changes)
+    return Recording(header, known.objects[:2], (known.decisions[0], last), changes)
 
 
 @pytest.mark.parametrize("make", [recording, followed])
@@ -75,7 +75,7 @@ def test_the_same_recording_is_the_same_bytes(tmp_path: Path, name: str) -> None
 
 
 def test_a_cluster_that_was_followed_is_told_in_order_and_known_at_its_end() -> None:
-    lines = [json.loads(line) for line in lines_of(followed())]
+    lines = [json.loads(line) for line in encode_lines(followed())]
     assert [next(iter(line)) for line in lines] == [
         "recording",
         *["object"] * 2,
@@ -108,7 +108,7 @@ def test_a_recording_is_told_by_its_name_or_its_beginning(tmp_path: Path) -> Non
     assert not is_recording(tmp_path)
 
 
-HEADER, NODE, *_, END = list(lines_of(Recording(recording().header, recording().objects[:1], ())))
+HEADER, NODE, *_, END = list(encode_lines(Recording(recording().header, recording().objects[:1], ())))
 
 
 @pytest.mark.parametrize(

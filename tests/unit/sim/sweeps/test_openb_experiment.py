@@ -7,25 +7,25 @@ import random
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.plugins.gpu.gpu_requests import GpuAsk, given_devices
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest, assigned_devices
 from bayplan.plugins.gpu.typical_pods import TypicalPods
-from bayplan.scheduler.cycle.scheduling_cycle import first_of
+from bayplan.scheduler.cycle.scheduling_cycle import first_row
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.sweeps.openb_experiment import (
-    Curve,
-    Run,
-    Summary,
-    Workload,
-    in_file_order,
-    run,
-    run_in_file_order,
-    tuned,
+    AllocationCurve,
+    OpenbRun,
+    OpenbWorkload,
+    RunSummary,
+    repeat_in_file_order,
+    run_experiment,
+    run_experiment_in_file_order,
+    tune_workload,
 )
 from bayplan.sim.traces.trace_files import TraceNode, TracePod
-from bayplan.sim.virtual_time.policies import POLICIES, policy_configuration, shape_of
-from bayplan.sim.virtual_time.trace_objects import Pods, cluster_of
+from bayplan.sim.virtual_time.policies import POLICIES, pod_shape, policy_configuration
+from bayplan.sim.virtual_time.trace_objects import PodFactory, build_node_cache
 from bayplan.telemetry.decisions import DecisionRing
-from support.builders.openb_workloads import WORKLOADS, openb
+from support.builders.openb_workloads import WORKLOADS, load_openb_workload
 
 CAPACITY = 6_212_000
 
@@ -45,7 +45,7 @@ def test_whole_runs_without_chance_end_as_published(workload: str, policy: str) 
     arrived, numbers = FINAL[workload]
     place = 2 * (list(POLICIES).index(policy) - 1)
     allocated, failed = map(int, numbers.split()[place : place + 2])
-    found = run_in_file_order(openb(workload), policy)
+    found = run_experiment_in_file_order(load_openb_workload(workload), policy)
     assert (found.arrived, found.allocated_milli, found.failed) == (arrived, allocated, failed)
 
 
@@ -62,32 +62,32 @@ def test_whole_runs_without_chance_end_as_published(workload: str, policy: str) 
 def test_workloads_are_those_of_the_publication(
     workload: str, pods: int, load: float, shapes: int, typical: int, covered: int
 ) -> None:
-    found = openb(workload)
+    found = load_openb_workload(workload)
     assert len(found.nodes) == 1213
     assert found.capacity == CAPACITY
     assert len(found.pods) == pods
-    assert round(100 * sum(pod.ask.total for pod in found.pods) / CAPACITY, 2) == load
-    assert len({shape_of(pod) for pod in found.pods}) == shapes
-    usual = TypicalPods.of(map(shape_of, found.pods))
+    assert round(100 * sum(pod.gpu_request.total for pod in found.pods) / CAPACITY, 2) == load
+    assert len({pod_shape(pod) for pod in found.pods}) == shapes
+    usual = TypicalPods.of(map(pod_shape, found.pods))
     assert (len(usual.counts), usual.covered) == (typical, covered)
 
 
 def pod(milli: int, count: int = 1, name: str = "") -> TracePod:
-    return TracePod(name, 1000, 1024, GpuAsk(milli, count) if count else GpuAsk())
+    return TracePod(name, 1000, 1024, GpuMilliRequest(milli, count) if count else GpuMilliRequest())
 
 
 def test_a_list_that_is_too_short_gets_copies_behind_it() -> None:
     pods = [pod(1000, 1, str(number)) for number in range(50)]
-    sequence = tuned(pods, 100_000, random.Random(7))
+    sequence = tune_workload(pods, 100_000, random.Random(7))
     assert sorted(sequence[:50], key=lambda each: int(each.name)) == pods
     assert sequence[:50] != pods
-    assert sum(each.ask.total for each in sequence) == 130_000
+    assert sum(each.gpu_request.total for each in sequence) == 130_000
     assert set(sequence[50:]) <= set(pods)
 
 
 def test_a_list_that_is_too_long_loses_pods_and_keeps_its_order() -> None:
     pods = [pod(1000, 1, str(number)) for number in range(400)]
-    sequence = tuned(pods, 100_000, random.Random(7))
+    sequence = tune_workload(pods, 100_000, random.Random(7))
     shuffled = list(pods)
     random.Random(7).shuffle(shuffled)
     assert len(sequence) == 130
@@ -98,36 +98,46 @@ def test_a_list_that_is_too_long_loses_pods_and_keeps_its_order() -> None:
 def test_the_last_pod_is_held_against_its_share_of_one_device() -> None:
     """Not against all that it asks for, so that the load may come out a little higher."""
     whole = [pod(1000, 8), pod(1000, 4)]
-    assert [each.ask.total for each in in_file_order(whole, 9_000)] == [8000, 4000]  # 8000 + 1000 is below 11700
-    assert [each.ask.total for each in in_file_order(whole, 10_000)] == [8000, 4000, 8000]  # 12000 + 1000 is not above
+    assert [each.gpu_request.total for each in repeat_in_file_order(whole, 9_000)] == [
+        8000,
+        4000,
+    ]  # 8000 + 1000 is below 11700
+    assert [each.gpu_request.total for each in repeat_in_file_order(whole, 10_000)] == [
+        8000,
+        4000,
+        8000,
+    ]  # 12000 + 1000 is not above
 
 
 def test_the_curve_averages_over_all_arrivals_of_a_load() -> None:
-    curve = Curve(1000)
-    curve.note(896, placed=True)
-    curve.note(0, placed=True)
-    curve.note(6, placed=False)
+    curve = AllocationCurve(1000)
+    curve.record(896, placed=True)
+    curve.record(0, placed=True)
+    curve.record(6, placed=False)
     assert curve.at((90, 100)) == {90: pytest.approx(89.6)}
-    curve.note(98, placed=True)
+    curve.record(98, placed=True)
     assert curve.at((90, 100)) == {90: pytest.approx(89.6), 100: 99.4}
 
 
 def test_summaries_are_means_and_deviations_of_the_population() -> None:
-    runs = [Run("w", "fgd", seed, 1, 0, 0, {90: value, 100: value}) for seed, value in enumerate((90.0, 92.0))]
-    found = Summary.of(runs)
+    runs = [OpenbRun("w", "fgd", seed, 1, 0, 0, {90: value, 100: value}) for seed, value in enumerate((90.0, 92.0))]
+    found = RunSummary.of(runs)
     assert (found.mean, found.deviation, found.seeds) == ({90: 91.0, 100: 91.0}, {90: 1.0, 100: 1.0}, (0, 1))
 
 
-SMALL = Workload(
+SMALL = OpenbWorkload(
     "small",
     [TraceNode(f"n{number}", 16_000, 65_536, 2, "T4") for number in range(12)],
-    [TracePod(f"p{n}", 1000 * (n % 4), 512, GpuAsk(100 * (n % 10), 1) if n % 10 else GpuAsk()) for n in range(60)],
+    [
+        TracePod(f"p{n}", 1000 * (n % 4), 512, GpuMilliRequest(100 * (n % 10), 1) if n % 10 else GpuMilliRequest())
+        for n in range(60)
+    ],
 )
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_a_seed_decides_everything(policy: str) -> None:
-    once, again, other = (run(SMALL, policy, seed) for seed in (3, 3, 4))
+    once, again, other = (run_experiment(SMALL, policy, seed) for seed in (3, 3, 4))
     assert once == again
     assert once.allocation != other.allocation
     assert 0 < once.allocated_milli <= SMALL.capacity
@@ -136,7 +146,7 @@ def test_a_seed_decides_everything(policy: str) -> None:
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_a_weight_alone_changes_nothing(policy: str) -> None:
     """`random` among them, which takes any of the best nodes where others take the first."""
-    alone, weighed = (run(SMALL, text, 3) for text in (policy, f"{policy}:2"))
+    alone, weighed = (run_experiment(SMALL, text, 3) for text in (policy, f"{policy}:2"))
     assert (weighed.failed, weighed.allocated_milli, weighed.allocation) == (
         alone.failed,
         alone.allocated_milli,
@@ -152,16 +162,16 @@ def test_pods_that_share_their_evaluation_go_where_each_would_go_alone(policy: s
         engine = PodEngine(
             configuration,
             registry,
-            cluster_of(SMALL.nodes),
+            build_node_cache(SMALL.nodes),
             clock=ManualClock(),
             chance=random.Random(0),
             tie_break=lambda *_: 0,
             share=share,
         )
-        make = Pods(engine.prepare).make
+        make = PodFactory(engine.prepare).make
         infos = [make(each, f"pod-{number}") for number, each in enumerate([*SMALL.pods, *SMALL.pods])]
         placed = [engine.place(info).node for info in infos]
-        found.append([(node, info.once(given_devices)) for node, info in zip(placed, infos, strict=True)])
+        found.append([(node, info.cached(assigned_devices)) for node, info in zip(placed, infos, strict=True)])
         engine.close()
     assert found[0] == found[1]
     assert any(node is None for node, _ in found[0])
@@ -175,18 +185,18 @@ def test_an_engine_that_keeps_no_records_decides_the_same(limit_bytes: int) -> N
     engine = PodEngine(
         configuration,
         registry,
-        cluster_of(SMALL.nodes),
+        build_node_cache(SMALL.nodes),
         clock=ManualClock(),
         chance=random.Random(0),
-        tie_break=first_of,
+        tie_break=first_row,
         records=ring,
     )
-    make = Pods(engine.prepare).make
-    sequence = list(in_file_order(SMALL.pods, SMALL.capacity))
+    make = PodFactory(engine.prepare).make
+    sequence = list(repeat_in_file_order(SMALL.pods, SMALL.capacity))
     nodes = [engine.place(make(each, f"pod-{number}")).node for number, each in enumerate(sequence)]
     engine.close()
-    allocated = sum(each.ask.total for each, node in zip(sequence, nodes, strict=True) if node is not None)
-    found = run_in_file_order(SMALL, "fgd")
+    allocated = sum(each.gpu_request.total for each, node in zip(sequence, nodes, strict=True) if node is not None)
+    found = run_experiment_in_file_order(SMALL, "fgd")
     assert (found.arrived, found.failed, found.allocated_milli) == (len(nodes), nodes.count(None), allocated)
     assert len(ring) == (len(nodes) if limit_bytes else 0)
 
@@ -194,13 +204,13 @@ def test_an_engine_that_keeps_no_records_decides_the_same(limit_bytes: int) -> N
 def test_devices_come_back_when_a_pod_goes() -> None:
     """What a pod held is free for the next one as soon as the cache no longer counts it."""
     configuration, registry = policy_configuration("bestfit", SMALL.pods)
-    cache = cluster_of([TraceNode("only", 16_000, 65_536, 1, "T4")])
+    cache = build_node_cache([TraceNode("only", 16_000, 65_536, 1, "T4")])
     engine = PodEngine(configuration, registry, cache, clock=ManualClock(), chance=random.Random(0))
-    make = Pods(engine.prepare).make
+    make = PodFactory(engine.prepare).make
     first = engine.place(make(pod(700), "first"))
     assert first.node == "only"
     assert engine.place(make(pod(700), "second")).node is None
-    assert first.held is not None
-    cache.forget(first.held.pod)
+    assert first.assumed is not None
+    cache.forget(first.assumed.pod)
     assert engine.place(make(pod(700), "third")).node == "only"
     engine.close()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.sim.sweeps.openb_experiment import LOADS, Run, Summary
-from bayplan.sim.sweeps.process_pool import cores, in_order
-from bayplan.sim.sweeps.published_results import differences, published, published_cells
-from bayplan.sim.sweeps.ray_runner import RayFault, spread_on_ray
-from bayplan.sim.sweeps.sweep import Job, carry_out
+from bayplan.sim.sweeps.openb_experiment import LOADS, OpenbRun, RunSummary
+from bayplan.sim.sweeps.process_pool import available_cores, run_jobs_in_order
+from bayplan.sim.sweeps.published_results import differences, published_cells, published_result
+from bayplan.sim.sweeps.ray_runner import RayError, run_jobs_on_ray
+from bayplan.sim.sweeps.sweep import SweepJob, run_job
 from bayplan.sim.virtual_time.policies import POLICIES
 from support.builders.openb_workloads import WORKLOADS, pods_file
 
@@ -25,48 +25,48 @@ DEADLINE_S = 240.0
 
 
 @pytest.fixture
-def small_jobs(tmp_path: Path) -> list[Job]:
+def small_jobs(tmp_path: Path) -> list[SweepJob]:
     pods, nodes = tmp_path / "pods.csv", tmp_path / "nodes.csv"
     lines = [f"{1000 * (n % 4)},512,1,{100 + 100 * (n % 10)}" for n in range(80)]
     pods.write_text("cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "\n".join(lines) + "\n")
     nodes.write_text("sn,cpu_milli,memory_mib,gpu\n" + "".join(f"n{n},32000,65536,4\n" for n in range(20)))
-    return [Job(pods, nodes, policy, seed) for policy in ("fgd", "random") for seed in range(2)]
+    return [SweepJob(pods, nodes, policy, seed) for policy in ("fgd", "random") for seed in range(2)]
 
 
 def test_every_workload_and_policy_was_published() -> None:
     expected = {(f"openb_pod_list_{workload}", policy) for workload in WORKLOADS for policy in POLICIES}
     assert set(published_cells()) == expected
-    known = published("openb_pod_list_default", "fgd")
+    known = published_result("openb_pod_list_default", "fgd")
     assert known is not None
     assert known.mean == {90: 89.98, 100: 95.23, 130: 95.39}
-    assert published("openb_pod_list_default", "fgd:2+bestfit:1") is None
+    assert published_result("openb_pod_list_default", "fgd:2+bestfit:1") is None
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("policy", list(POLICIES))
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_means_are_within_a_point_of_what_was_published(workload: str, policy: str) -> None:
-    jobs = [Job(pods_file(workload), None, policy, seed) for seed in SEEDS]
-    apart = differences(Summary.of(in_order(carry_out, jobs, cores())))
+    jobs = [SweepJob(pods_file(workload), None, policy, seed) for seed in SEEDS]
+    apart = differences(RunSummary.of(run_jobs_in_order(run_job, jobs, available_cores())))
     assert list(apart) == list(LOADS)
     assert {load: by for load, by in apart.items() if abs(by) > WITHIN} == {}
 
 
 @pytest.mark.soak
-def test_a_sweep_on_ray_gives_what_a_sweep_here_gives(small_jobs: list[Job]) -> None:
-    there: dict[int, Run] = dict(spread_on_ray(small_jobs, "local"))
-    assert [there[place] for place in range(len(small_jobs))] == [carry_out(job) for job in small_jobs]
+def test_a_sweep_on_ray_gives_what_a_sweep_here_gives(small_jobs: list[SweepJob]) -> None:
+    there: dict[int, OpenbRun] = dict(run_jobs_on_ray(small_jobs, "local"))
+    assert [there[place] for place in range(len(small_jobs))] == [run_job(job) for job in small_jobs]
 
 
 def test_a_ray_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
-    job = Job(tmp_path / "pods.csv", None, "fgd", 0)
+    job = SweepJob(tmp_path / "pods.csv", None, "fgd", 0)
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"):
-        with pytest.raises(RayFault, match=f"the Ray cluster at {re.escape(address)} cannot be reached"):
-            list(spread_on_ray([job], address))
+        with pytest.raises(RayError, match=f"the Ray cluster at {re.escape(address)} cannot be reached"):
+            list(run_jobs_on_ray([job], address))
 
 
 @pytest.mark.soak
-def test_a_sweep_joins_a_ray_cluster_that_is_there(small_jobs: list[Job]) -> None:
+def test_a_sweep_joins_a_ray_cluster_that_is_there(small_jobs: list[SweepJob]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -82,16 +82,16 @@ def test_a_sweep_joins_a_ray_cluster_that_is_there(small_jobs: list[Job]) -> Non
     finally:
         head.terminate()
         head.wait(DEADLINE_S)
-    assert [there[place] for place in range(len(small_jobs))] == [carry_out(job) for job in small_jobs]
+    assert [there[place] for place in range(len(small_jobs))] == [run_job(job) for job in small_jobs]
 
 
-def _once_up(jobs: list[Job], address: str) -> list[tuple[int, Run]]:
+def _once_up(jobs: list[SweepJob], address: str) -> list[tuple[int, OpenbRun]]:
     """The results, as soon as the cluster takes jobs."""
     ends_s = time.monotonic() + DEADLINE_S
     while True:
         try:
-            return list(spread_on_ray(jobs, address))
-        except RayFault:
+            return list(run_jobs_on_ray(jobs, address))
+        except RayError:
             if time.monotonic() > ends_s:
                 raise
             time.sleep(1.0)

@@ -10,21 +10,21 @@ import pytest
 from pyarrow import parquet
 
 from bayplan.errors import UsageError
-from bayplan.sim.sweeps.openb_experiment import Run
-from bayplan.sim.sweeps.optional_imports import optional
+from bayplan.sim.sweeps.openb_experiment import OpenbRun
+from bayplan.sim.sweeps.optional_imports import import_optional
 from bayplan.sim.sweeps.parquet import write_parquet
-from bayplan.sim.sweeps.report import report, summaries
+from bayplan.sim.sweeps.report import render_report, summarise_runs
 from bayplan.sim.sweeps.sweep import (
-    FIELDS,
-    Journal,
-    Result,
+    RESULT_FIELDS,
+    SweepJournal,
+    SweepResult,
     write_csv,
 )
 
 
-def runs(workload: str = "openb_pod_list_default") -> list[Run]:
+def runs(workload: str = "openb_pod_list_default") -> list[OpenbRun]:
     return [
-        Run(workload, policy, seed, 100, 3, 5_000_000, {90: 89.0 + seed, 100: base + seed, 130: base + 1.0})
+        OpenbRun(workload, policy, seed, 100, 3, 5_000_000, {90: 89.0 + seed, 100: base + seed, 130: base + 1.0})
         for policy, base in (("fgd", 94.0), ("bestfit<script>", 80.0))
         for seed in range(3)
     ]
@@ -50,7 +50,7 @@ class Balanced(HTMLParser):
 
 
 def test_a_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
-    page = report([*runs(), *runs("mine")])
+    page = render_report([*runs(), *runs("mine")])
     reader = Balanced()
     reader.feed(page)
     assert reader.open == []
@@ -60,7 +60,7 @@ def test_a_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
 
 
 def test_a_page_tells_means_deviations_and_what_was_published() -> None:
-    page = report(runs())
+    page = render_report(runs())
     assert "<td>95.00 ± 0.82</td><td>95.2" in page  # fgd at 100: 94, 95, 96
     assert '<td class="far">' not in page.split("bestfit")[0].split("<td>fgd</td>")[0]
     assert "12 runs" not in page
@@ -68,11 +68,11 @@ def test_a_page_tells_means_deviations_and_what_was_published() -> None:
 
 
 def test_the_same_results_are_the_same_bytes() -> None:
-    assert report(runs()) == report(runs())
+    assert render_report(runs()) == render_report(runs())
 
 
 def test_runs_are_summed_up_by_workload_and_policy() -> None:
-    found = summaries([*runs(), *runs("mine")])
+    found = summarise_runs([*runs(), *runs("mine")])
     assert [(each.workload, each.policy, each.seeds) for each in found] == [
         (workload, policy, (0, 1, 2))
         for workload in ("openb_pod_list_default", "mine")
@@ -81,23 +81,25 @@ def test_runs_are_summed_up_by_workload_and_policy() -> None:
 
 
 def test_parquet_has_the_columns_and_the_values_of_the_csv(tmp_path: Path) -> None:
-    stepped_over = Run("mine", "fgd", 7, 5, 0, 100, {90: 88.5})
-    results = [Result(run, "print") for run in [*runs("mine"), stepped_over]]
+    stepped_over = OpenbRun("mine", "fgd", 7, 5, 0, 100, {90: 88.5})
+    results = [SweepResult(run, "print") for run in [*runs("mine"), stepped_over]]
     write_parquet(tmp_path / "results.parquet", results)
     table = parquet.read_table(tmp_path / "results.parquet")
-    assert table.column_names == list(FIELDS)
+    assert table.column_names == list(RESULT_FIELDS)
     assert table["gpu_allocation_at_100"].to_pylist()[-2:] == [82.0, None]
     write_csv(tmp_path / "results.csv", results)
-    assert list(Journal(tmp_path / "results.csv").read()) == results
+    assert list(SweepJournal(tmp_path / "results.csv").read()) == results
 
 
 def test_a_load_that_no_run_has_reached_is_a_column_of_numbers_all_the_same(tmp_path: Path) -> None:
     """Tables of two sweeps can be put together whatever each of them has reached."""
     for name, allocation in (("none", {}), ("all", {90: 88.5, 100: 90.0, 130: 91.0})):
-        write_parquet(tmp_path / f"{name}.parquet", [Result(Run("mine", "fgd", 7, 5, 0, 100, allocation), "print")])
+        write_parquet(
+            tmp_path / f"{name}.parquet", [SweepResult(OpenbRun("mine", "fgd", 7, 5, 0, 100, allocation), "print")]
+        )
     assert parquet.read_schema(tmp_path / "none.parquet") == parquet.read_schema(tmp_path / "all.parquet")
 
 
 def test_a_library_that_is_missing_is_named_with_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"a report needs nowhere; install it with: pip install 'bayplan\[sweep\]'"):
-        optional("nowhere.to_be_found", wanted_for="a report", extra="sweep")
+        import_optional("nowhere.to_be_found", wanted_for="a report", extra="sweep")

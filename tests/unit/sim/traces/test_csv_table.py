@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.plugins.gpu.gpu_requests import GpuAsk, annotations_for
-from bayplan.plugins.gpu.typical_pods import Shape
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest, request_annotations
+from bayplan.plugins.gpu.typical_pods import GpuPodShape
 from bayplan.sim.traces.csv_table import TraceError
 from bayplan.sim.traces.trace_files import (
     TraceNode,
@@ -17,7 +17,7 @@ from bayplan.sim.traces.trace_files import (
     read_nodes,
     read_openb_pods,
 )
-from bayplan.sim.virtual_time.policies import shape_of
+from bayplan.sim.virtual_time.policies import pod_shape
 
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
 NODES = "sn,cpu_milli,memory_mib,gpu,model"
@@ -32,9 +32,9 @@ def file(folder: Path, text: str | bytes, name: str = "trace.csv") -> Path:
 def test_pods_of_openb(tmp_path: Path) -> None:
     text = f"{PODS}\na,12000,16384,1,460,T4|P100\nb,8000,1024,0,0,\n\nc,1000.0,1,2,1000,\n"
     expected = [
-        TracePod("a", 12000, 16384, GpuAsk(460, 1, "T4|P100")),
-        TracePod("b", 8000, 1024, GpuAsk()),
-        TracePod("c", 1000, 1, GpuAsk(1000, 2)),
+        TracePod("a", 12000, 16384, GpuMilliRequest(460, 1, "T4|P100")),
+        TracePod("b", 8000, 1024, GpuMilliRequest()),
+        TracePod("c", 1000, 1, GpuMilliRequest(1000, 2)),
     ]
     assert read_openb_pods(file(tmp_path, text)) == expected
     assert read_openb_pods(file(tmp_path, gzip.compress(text.encode()), "trace.csv.gz")) == expected
@@ -45,13 +45,17 @@ def test_models_are_a_part_of_the_shape_of_pods_without_gpus_too(tmp_path: Path)
     """Shapes are compared as they are written, whatever a model means to who wants no device."""
     text = f"{PODS}\na,8000,1024,0,0,T4\nb,8000,1024,0,0,\nc,8000,1024,1,500,\n"
     pods = read_openb_pods(file(tmp_path, text))
-    assert [shape_of(pod) for pod in pods] == [Shape(8000, 0, 0, "T4"), Shape(8000, 0, 0), Shape(8000, 500, 1)]
-    assert [annotations_for(pod.ask) for pod in pods[:2]] == [{}, {}]
+    assert [pod_shape(pod) for pod in pods] == [
+        GpuPodShape(8000, 0, 0, "T4"),
+        GpuPodShape(8000, 0, 0),
+        GpuPodShape(8000, 500, 1),
+    ]
+    assert [request_annotations(pod.gpu_request) for pod in pods[:2]] == [{}, {}]
 
 
 def test_a_list_without_models_accepts_any(tmp_path: Path) -> None:
     (found,) = read_openb_pods(file(tmp_path, "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,2,1,300\n"))
-    assert found == TracePod("pod-0000", 1, 2, GpuAsk(300, 1))
+    assert found == TracePod("pod-0000", 1, 2, GpuMilliRequest(300, 1))
 
 
 @pytest.mark.parametrize(
@@ -143,8 +147,8 @@ def test_columns_of_a_plain_table_may_be_called_anything(tmp_path: Path) -> None
     path = file(tmp_path, "job,cores,mem,at,took\na,1000,512,0.5,10\nb,2000,512,3,\n")
     names = {"name": "job", "cpu_milli": "cores", "memory_mib": "mem", "arrival": "at", "duration": "took"}
     assert list(read_csv_pods(path, names)) == [
-        TracePod("a", 1000, 512, GpuAsk(), 0.5, 10.0),
-        TracePod("b", 2000, 512, GpuAsk(), 3.0, None),
+        TracePod("a", 1000, 512, GpuMilliRequest(), 0.5, 10.0),
+        TracePod("b", 2000, 512, GpuMilliRequest(), 3.0, None),
     ]
 
 

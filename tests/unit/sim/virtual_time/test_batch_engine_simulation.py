@@ -12,12 +12,12 @@ from bayplan.clock import ManualClock
 from bayplan.errors import UsageError
 from bayplan.objects.core import Pod
 from bayplan.objects.volcano.types import PodGroup
-from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
 from bayplan.sim.traces.trace_files import TraceNode, TracePod
-from bayplan.sim.virtual_time.batch_engine_simulation import BatchWorld
-from bayplan.sim.virtual_time.metrics import Sample, Totals
-from bayplan.sim.virtual_time.trace_objects import cluster_of
-from bayplan.sim.virtual_time.trace_replay import Replay
+from bayplan.sim.virtual_time.batch_engine_simulation import BatchEngineSimulation
+from bayplan.sim.virtual_time.metrics import Sample, SimulationTotals
+from bayplan.sim.virtual_time.trace_objects import build_node_cache
+from bayplan.sim.virtual_time.trace_replay import TraceReplay
 
 FAIR = """
 actions: "enqueue, allocate, reclaim"
@@ -36,15 +36,15 @@ class Simulation:
     def __init__(self, nodes: list[TraceNode], config: str | None = None) -> None:
         self.clock = ManualClock()
         configuration = batch_configured(config, known_actions())
-        cache = cluster_of(nodes)
+        cache = build_node_cache(nodes)
         self.engine = build_batch_engine(configuration, cache, clock=self.clock, chance=random.Random(0))
         self.samples: list[Sample] = []
-        self.replay = Replay(nodes, self._world)
+        self.replay = TraceReplay(nodes, self._world)
 
-    def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> BatchWorld:
-        return BatchWorld(self.engine, self.clock, placed=placed, evicted=evicted)
+    def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> BatchEngineSimulation:
+        return BatchEngineSimulation(self.engine, self.clock, placed=placed, evicted=evicted)
 
-    def run(self, pods: Iterable[TracePod]) -> Totals:
+    def run(self, pods: Iterable[TracePod]) -> SimulationTotals:
         try:
             return self.replay.run(pods, every_s=10.0, sink=self.samples.append)
         finally:
@@ -52,7 +52,7 @@ class Simulation:
 
 
 def pod(at: float, runs: float | None = 10.0, cpu: int = 1000, **fields: object) -> TracePod:
-    return TracePod(f"at-{at:g}", cpu, 128, GpuAsk(), at, runs, **fields)  # type: ignore[arg-type]
+    return TracePod(f"at-{at:g}", cpu, 128, GpuMilliRequest(), at, runs, **fields)  # type: ignore[arg-type]
 
 
 def test_pods_wait_for_those_before_them_and_leave_nothing_behind() -> None:
@@ -62,7 +62,7 @@ def test_pods_wait_for_those_before_them_and_leave_nothing_behind() -> None:
     assert (found.seconds, found.wait_longest_s) == (30, 18)
     assert simulation.engine.cache.pod_count == 0
     assert dict(simulation.engine.cache.catalog.table(PodGroup)) == {}
-    assert simulation.replay.kept == 0
+    assert simulation.replay.live_count == 0
 
 
 def test_a_gang_starts_when_all_of_it_fit() -> None:
@@ -76,7 +76,7 @@ def test_a_gang_starts_when_all_of_it_fit() -> None:
 
 def test_whole_gpus_are_given_out_to_those_who_accept_their_model() -> None:
     nodes = [TraceNode("a", 64_000, 65_536, 2, "T4"), TraceNode("b", 64_000, 65_536, 2, "P100")]
-    asks = [GpuAsk(1000, 2, "T4"), GpuAsk(1000, 1, "T4"), GpuAsk(1000, 1)]
+    asks = [GpuMilliRequest(1000, 2, "T4"), GpuMilliRequest(1000, 1, "T4"), GpuMilliRequest(1000, 1)]
     found = Simulation(nodes).run([TracePod(f"p{n}", 100, 16, ask, 0.0, 10.0) for n, ask in enumerate(asks)])
     assert found.placed == 3
     assert found.wait_longest_s == 10  # whoever wants the same model as another that has all of it
@@ -85,7 +85,7 @@ def test_whole_gpus_are_given_out_to_those_who_accept_their_model() -> None:
 def test_a_share_of_a_gpu_is_refused() -> None:
     simulation = Simulation([TraceNode("a", 64_000, 65_536, 2, "T4")])
     with pytest.raises(UsageError, match="pod half asks for 500 thousandths of a GPU"):
-        simulation.run([TracePod("half", 100, 16, GpuAsk(500, 1), 0.0, 10.0)])
+        simulation.run([TracePod("half", 100, 16, GpuMilliRequest(500, 1), 0.0, 10.0)])
 
 
 def test_a_tenant_that_comes_late_gets_its_share_back() -> None:

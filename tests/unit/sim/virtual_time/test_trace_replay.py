@@ -10,19 +10,19 @@ import pytest
 from bayplan.app import configured, known_plugins
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
-from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuMilliRequest
 from bayplan.scheduler.engine import PodEngine
 from bayplan.sim.traces.trace_files import TraceNode, TracePod
 from bayplan.sim.virtual_time.metrics import (
-    Meter,
     Sample,
-    Totals,
-    Waits,
+    SimulationMetrics,
+    SimulationTotals,
+    WaitTimes,
 )
-from bayplan.sim.virtual_time.pod_engine_simulation import World
+from bayplan.sim.virtual_time.pod_engine_simulation import PodEngineSimulation
 from bayplan.sim.virtual_time.policies import policy_configuration
-from bayplan.sim.virtual_time.trace_objects import cluster_of
-from bayplan.sim.virtual_time.trace_replay import Replay
+from bayplan.sim.virtual_time.trace_objects import build_node_cache
+from bayplan.sim.virtual_time.trace_replay import TraceReplay
 
 
 class Simulation:
@@ -34,20 +34,20 @@ class Simulation:
         if policy is not None:
             configuration, registry = policy_configuration(policy, typical)
         self.clock = ManualClock()
-        cache = cluster_of(nodes)
+        cache = build_node_cache(nodes)
         self.engine = PodEngine(configuration, registry, cache, clock=self.clock, chance=random.Random(0))
         self.samples: list[Sample] = []
-        self.replay = Replay(nodes, self._world)
+        self.replay = TraceReplay(nodes, self._world)
 
-    def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> World:
-        return World(self.engine, self.clock, placed=placed, evicted=evicted)
+    def _world(self, placed: Callable[[Pod], None], evicted: Callable[[Pod], None]) -> PodEngineSimulation:
+        return PodEngineSimulation(self.engine, self.clock, placed=placed, evicted=evicted)
 
-    def run(self, pods: Iterable[TracePod], every_s: float = 10.0) -> Totals:
+    def run(self, pods: Iterable[TracePod], every_s: float = 10.0) -> SimulationTotals:
         return self.replay.run(pods, every_s=every_s, sink=self.samples.append)
 
 
 def pod(at: float, runs: float | None = 10.0, cpu: int = 1000, **fields: object) -> TracePod:
-    return TracePod(f"at-{at:g}", cpu, 128, GpuAsk(), at, runs, **fields)  # type: ignore[arg-type]
+    return TracePod(f"at-{at:g}", cpu, 128, GpuMilliRequest(), at, runs, **fields)  # type: ignore[arg-type]
 
 
 ONE = [TraceNode("only", 1000, 4096)]
@@ -102,7 +102,7 @@ def test_time_begins_with_the_first_arrival() -> None:
 
 def test_devices_are_given_back_when_pods_end() -> None:
     nodes = [TraceNode("a", 64_000, 65_536, 2, "T4")]
-    shares = [TracePod(f"p{n}", 1000, 128, GpuAsk(600, 1), float(n), 10.0) for n in range(6)]
+    shares = [TracePod(f"p{n}", 1000, 128, GpuMilliRequest(600, 1), float(n), 10.0) for n in range(6)]
     simulation = Simulation(nodes, "fgd", shares)
     found = simulation.run(shares)
     assert (found.placed, found.finished) == (6, 6)
@@ -138,34 +138,34 @@ def test_nothing_piles_up_however_long_the_trace() -> None:
     assert ahead <= 2
     assert simulation.engine.cache.pod_count == 0
     assert simulation.engine.pending == {}
-    assert simulation.replay.kept == 0
+    assert simulation.replay.live_count == 0
 
 
 # meters
 
 
 def test_quantiles_of_waits_are_right_to_five_percent() -> None:
-    waits = Waits()
+    waits = WaitTimes()
     for waited_s in range(1, 1001):
-        waits.note(float(waited_s))
+        waits.record(float(waited_s))
     assert waits.mean_s == 500.5
     assert waits.longest_s == 1000
     for share in (0.1, 0.5, 0.95, 1.0):
         assert 1000 * share <= waits.quantile_s(share) <= 1050 * share
-    waits.note(0.0)
+    waits.record(0.0)
     assert waits.quantile_s(0.0001) == 0.0
 
 
 def test_nobody_waited() -> None:
-    assert (Waits().mean_s, Waits().quantile_s(0.5)) == (0.0, 0.0)
+    assert (WaitTimes().mean_s, WaitTimes().quantile_s(0.5)) == (0.0, 0.0)
 
 
 def test_fairness_is_jain_s_index() -> None:
-    meter = Meter([TraceNode("a", 10_000, 10_000)])
+    meter = SimulationMetrics([TraceNode("a", 10_000, 10_000)])
     assert meter.fairness() == 1.0
     for tenant, cpu in (("a", 4000), ("b", 4000)):
-        meter.arrive(pod(0, cpu=cpu, tenant=tenant))
+        meter.add_pod(pod(0, cpu=cpu, tenant=tenant))
         meter.place(pod(0, cpu=cpu, tenant=tenant), 0.0)
     assert meter.fairness() == pytest.approx(1.0)
-    meter.arrive(pod(0, tenant="starving"))
+    meter.add_pod(pod(0, tenant="starving"))
     assert meter.fairness() == pytest.approx(2 / 3)

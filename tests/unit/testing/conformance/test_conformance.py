@@ -11,11 +11,11 @@ from bayplan.framework.runtime.registry import Registry
 from bayplan.plugins import default_plugins
 from bayplan.testing.conformance import (
     Disagreement,
-    Line,
-    LineKind,
-    answer,
-    disagreements,
+    ScenarioKind,
+    ScenarioLine,
+    compare_answers,
     read_lines,
+    run_scenario,
     runner,
 )
 from bayplan.testing.conformance.placement_series import answer_series
@@ -24,27 +24,27 @@ from bayplan.testing.conformance.placement_series import answer_series
 @pytest.mark.parametrize(
     ("scenario", "exact", "kind"),
     [
-        pytest.param({"nodes": []}, None, LineKind.ATTEMPT, id="attempt"),
-        pytest.param({"pending": []}, None, LineKind.ATTEMPT, id="attempt-without-nodes"),
-        pytest.param({"pods": [], "config": ""}, None, LineKind.ATTEMPT, id="pods-alone"),
-        pytest.param({"config": ""}, None, LineKind.CONFIGURATION, id="configuration"),
-        pytest.param({"nodes": [], "steps": []}, None, LineKind.SERIES, id="series"),
-        pytest.param({"nodes": [], "events": []}, None, LineKind.HINTS, id="hints"),
-        pytest.param({"plugins": [], "ops": []}, None, LineKind.QUEUE, id="queue"),
-        pytest.param({"nodes": []}, False, LineKind.BATCH, id="batch"),
+        pytest.param({"nodes": []}, None, ScenarioKind.ATTEMPT, id="attempt"),
+        pytest.param({"pending": []}, None, ScenarioKind.ATTEMPT, id="attempt-without-nodes"),
+        pytest.param({"pods": [], "config": ""}, None, ScenarioKind.ATTEMPT, id="pods-alone"),
+        pytest.param({"config": ""}, None, ScenarioKind.CONFIGURATION, id="configuration"),
+        pytest.param({"nodes": [], "steps": []}, None, ScenarioKind.SERIES, id="series"),
+        pytest.param({"nodes": [], "events": []}, None, ScenarioKind.HINTS, id="hints"),
+        pytest.param({"plugins": [], "ops": []}, None, ScenarioKind.QUEUE, id="queue"),
+        pytest.param({"nodes": []}, False, ScenarioKind.BATCH, id="batch"),
     ],
 )
-def test_what_a_line_asks_for(scenario: dict[str, Any], exact: bool | None, kind: LineKind) -> None:
-    assert Line(1, scenario, None, exact).kind is kind
+def test_what_a_line_asks_for(scenario: dict[str, Any], exact: bool | None, kind: ScenarioKind) -> None:
+    assert ScenarioLine(1, scenario, None, exact).kind is kind
 
 
 @pytest.mark.parametrize(
     ("name", "family"), [("spread-12", "spread"), ("spread 12 nodes", "spread"), ("ports_images-3", "ports_images")]
 )
 def test_the_family_is_the_first_word(name: str, family: str) -> None:
-    assert Line(1, {"name": name}, None).family == family
-    assert Line(7, {}, None).name == Line(7, {"name": ""}, None).name == "line 7"
-    assert Line(7, {"name": " - "}, None).family == "line"
+    assert ScenarioLine(1, {"name": name}, None).family == family
+    assert ScenarioLine(7, {}, None).name == ScenarioLine(7, {"name": ""}, None).name == "line 7"
+    assert ScenarioLine(7, {"name": " - "}, None).family == "line"
 
 
 def test_empty_lines_are_skipped_and_numbers_kept(tmp_path: Path) -> None:
@@ -60,18 +60,18 @@ def test_a_scenario_that_breaks_us_costs_its_own_answer_only(monkeypatch: pytest
     def broken(*_: object) -> dict[str, Any]:
         raise KeyError("odd")
 
-    monkeypatch.setitem(runner._ANSWERERS, LineKind.ATTEMPT, broken)
-    told = answer(Line(1, {"name": "a", "nodes": []}, None), Registry())
+    monkeypatch.setitem(runner._RUNNERS, ScenarioKind.ATTEMPT, broken)
+    told = run_scenario(ScenarioLine(1, {"name": "a", "nodes": []}, None), Registry())
     assert told == {"name": "a", "failure": "Bayplan broke on it, KeyError: 'odd'; please report the scenario"}
 
 
 def test_a_line_with_a_fault_is_not_tried() -> None:
-    assert answer(Line(3, {}, None, fault="odd"), Registry()) == {"name": "line 3", "failure": "odd"}
+    assert run_scenario(ScenarioLine(3, {}, None, fault="odd"), Registry()) == {"name": "line 3", "failure": "odd"}
 
 
 @pytest.mark.parametrize("kind", ["events", "ops"])
 def test_a_line_that_nobody_answers_says_so(kind: str) -> None:
-    told = answer(Line(1, {"name": "hints-1", kind: []}, None), Registry())
+    told = run_scenario(ScenarioLine(1, {"name": "hints-1", kind: []}, None), Registry())
     assert set(told) >= {"name"}
 
 
@@ -89,11 +89,11 @@ def test_a_line_that_nobody_answers_says_so(kind: str) -> None:
     ],
 )
 def test_agreement_is_exact(expected: dict[str, Any], got: dict[str, Any], places: list[str]) -> None:
-    assert [each.where for each in disagreements(expected, got)] == places
+    assert [each.where for each in compare_answers(expected, got)] == places
 
 
 def test_both_sides_are_shown() -> None:
-    (found,) = disagreements({"a": {"b": 1}}, {"a": {}})
+    (found,) = compare_answers({"a": {"b": 1}}, {"a": {}})
     assert found == Disagreement("a.b", 1, "(absent)")
 
 
@@ -121,7 +121,7 @@ def test_both_sides_are_shown() -> None:
 )
 def test_refusals_agree_by_stage_and_names(expected: str, got: str | None, agree: bool) -> None:
     told = {} if got is None else {"error": got}
-    assert (disagreements({"error": expected}, told) == []) is agree
+    assert (compare_answers({"error": expected}, told) == []) is agree
 
 
 def with_image(name: str, megabytes: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """How is a custom resource read, defaulted, validated and merged? By the schema that its CRD brings.
 
-A `CustomType` is to a custom resource what `Type` is to a built-in kind; it is made once for each version of a CRD and
-used for every write. Reading costs a walk over the object for pruning, defaults and metadata, some 20 µs a kilobyte.
-"""
+A `CustomResourceType` is to a custom resource what `Type` is to a built-in kind; it is made once for each version of a
+CRD and used for every write. Reading costs a walk over the object for pruning, defaults and metadata, some 20 µs a
+kilobyte."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import msgspec
 from bayplan.apiserver.api_errors import bad_request, invalid
 from bayplan.apiserver.schema.crd import object_validation, structural_schema, validation_rules
 from bayplan.apiserver.schema.crd.structural_schema import (
-    EMBEDDED,
-    PRESERVE,
+    EMBEDDED_RESOURCE,
+    PRESERVE_UNKNOWN_FIELDS,
     MetadataError,
     Schema,
 )
-from bayplan.apiserver.schema.decode_errors import repeated_keys
+from bayplan.apiserver.schema.decode_errors import duplicate_keys
 from bayplan.apiserver.schema.decoder import (
-    Decoded,
-    Expected,
+    DecodedObject,
+    ExpectedKind,
     Validation,
-    may_repeat_keys,
+    may_have_duplicate_keys,
     parse_json,
-    unrecognized,
-    wrong_header,
+    type_meta_error,
+    unrecognized_kind,
     yaml_as_json,
 )
 from bayplan.apiserver.schema.managed_fields import field_sets
@@ -40,14 +40,14 @@ from bayplan.apiserver.schema.managed_fields.merge_rules import (
     NUMBER,
     STRING,
     UNTYPED,
-    ListRule,
-    MapRule,
-    Rule,
-    rule_of,
+    ListMergeRule,
+    MapMergeRule,
+    MergeRule,
+    merge_rule,
 )
 from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
-from bayplan.apiserver.schema.object_reader import copied
-from bayplan.apiserver.schema.types import Type
+from bayplan.apiserver.schema.object_reader import deep_copy
+from bayplan.apiserver.schema.types import StructType
 from bayplan.apiserver.validation.field_errors import (
     INVALID,
     REQUIRED,
@@ -56,26 +56,26 @@ from bayplan.apiserver.validation.field_errors import (
     TYPE_INVALID,
     UNSUPPORTED,
     FieldError,
-    shown,
+    format_value,
 )
 from bayplan.codec import json_text
 from bayplan.codec.go_text import go_value, quote
 
 Tree = dict[str, Any]
 
-_BLOCKING = frozenset({UNSUPPORTED, REQUIRED, TOO_LONG, TOO_MANY, TYPE_INVALID})
+_BLOCKING_ERRORS = frozenset({UNSUPPORTED, REQUIRED, TOO_LONG, TOO_MANY, TYPE_INVALID})
 _INT32_MAX = 2**31 - 1
 
 
-class CustomType:
+class CustomResourceType:
     """One version of a custom resource. `definition` is its entry in `spec.versions` of the CRD."""
 
-    order: Type | None = None
+    order: StructType | None = None
     """Custom resources have no order of fields but the alphabet's."""
 
     def __init__(self, group: str, kind: str, definition: Mapping[str, Any]) -> None:
-        self.expected = Expected(group, definition["name"], kind)
-        self.schema: Schema = (definition.get("schema") or {}).get("openAPIV3Schema") or {PRESERVE: True}
+        self.expected = ExpectedKind(group, definition["name"], kind)
+        self.schema: Schema = (definition.get("schema") or {}).get("openAPIV3Schema") or {PRESERVE_UNKNOWN_FIELDS: True}
         subresources = definition.get("subresources") or {}
         self.has_status = "status" in subresources
         self.scale: Mapping[str, Any] | None = subresources.get("scale")
@@ -85,14 +85,14 @@ class CustomType:
 
     # Reading.
 
-    def decode(self, raw: bytes, validation: Validation, *, yaml: bool = False) -> Decoded:
+    def decode(self, raw: bytes, validation: Validation, *, yaml: bool = False) -> DecodedObject:
         """The object of a request body, pruned and defaulted."""
         text, fault = yaml_as_json(raw, self.expected) if yaml else (raw, None)
         tree = parse_json(text, self.expected, shown=raw)
         self._check_header(tree, raw)
         strangers = [fault] if fault else []
-        if validation != "Ignore" and may_repeat_keys(text, tree):
-            found = repeated_keys(json_text.parse(text.decode("utf-8", "replace")))
+        if validation != "Ignore" and may_have_duplicate_keys(text, tree):
+            found = duplicate_keys(json_text.parse(text.decode("utf-8", "replace")))
             strangers += [f"duplicate field {quote(path)}" for path in found]
         read, unknown, wrong = self.read(tree)
         title = f"{tree['kind']} in version {quote(self.expected.version)} cannot be handled as a {self.expected.kind}"
@@ -102,11 +102,11 @@ class CustomType:
         if validation == "Strict" and strangers:
             raise bad_request(f"{title}: strict decoding error: {', '.join(strangers)}")
         self._check_kind(read)
-        return Decoded(read, strangers if validation == "Warn" else [])
+        return DecodedObject(read, strangers if validation == "Warn" else [])
 
     def _check_header(self, tree: Tree, raw: bytes) -> None:
-        if wrong := wrong_header(tree):
-            raise unrecognized(self.expected, wrong, raw)
+        if wrong := type_meta_error(tree):
+            raise unrecognized_kind(self.expected, wrong, raw)
         api_version = tree.get("apiVersion") or ""
         if not tree.get("kind"):
             text = raw.decode("utf-8", "replace")
@@ -122,7 +122,7 @@ class CustomType:
     def _check_kind(self, tree: Tree) -> None:
         kind = tree["kind"]
         if kind != self.expected.kind:
-            fault = FieldError("kind", INVALID, shown(kind), f"must be {self.expected.kind}")
+            fault = FieldError("kind", INVALID, format_value(kind), f"must be {self.expected.kind}")
             raise invalid(str(kind), self.expected.group, (tree.get("metadata") or {}).get("name", ""), [fault])
 
     def read(
@@ -131,9 +131,9 @@ class CustomType:
         """The object as it is kept, its unknown fields, and what is wrong if it cannot be kept at all."""
         del converted  # there are no strategic patches of custom resources
         del known  # the schema may be a newer one than that which it was read by
-        own: Tree = copied(tree)
+        own: Tree = deep_copy(tree)
         try:
-            strangers = structural_schema.coerce(own, self.schema if self._embeds else None)
+            strangers = structural_schema.coerce_metadata(own, self.schema if self._embeds else None)
         except MetadataError as error:
             return {}, [], str(error)
         strangers += [f"unknown field {quote(path)}" for path in structural_schema.prune(own, self.schema)]
@@ -144,12 +144,12 @@ class CustomType:
         """Drop nulls that mean nothing and put in the schema's defaults, in place."""
         if b"null" in msgspec.json.encode(tree):
             structural_schema.drop_nulls(tree, self.schema)
-        if self._filling is not None:
-            structural_schema.fill(tree, self._filling)
+        if self._defaults is not None:
+            structural_schema.apply_defaults(tree, self._defaults)
 
     def pruned(self, tree: Tree) -> Tree:
         """A stored object as this version shows it: another version may have stored it."""
-        own: Tree = copied(tree)
+        own: Tree = deep_copy(tree)
         own["apiVersion"] = self.expected.api_version
         structural_schema.prune(own, self.schema)
         self.default(own)
@@ -163,18 +163,18 @@ class CustomType:
         if subresource == "status":
             found = self._status_faults(tree, before)
         else:
-            found = object_validation.faults(tree, self.schema, old=before)
+            found = object_validation.validate_object(tree, self.schema, old=before)
             found += self._scale_faults(tree, "specReplicasPath")
         found += self._scale_faults(tree, "statusReplicasPath")
         if self._embeds:
-            found += object_validation.embedded(tree, self.schema)
-        if self._has_sets and (old is None or not list(object_validation.duplicates(old, self.schema))):
-            found += object_validation.duplicates(tree, self.schema)
+            found += object_validation.validate_embedded(tree, self.schema)
+        if self._has_sets and (old is None or not list(object_validation.find_duplicates(old, self.schema))):
+            found += object_validation.find_duplicates(tree, self.schema)
         if self.rules is not None:
-            if any(fault.kind in _BLOCKING for fault in found):
+            if any(fault.kind in _BLOCKING_ERRORS for fault in found):
                 found.append(FieldError(object_validation.NOWHERE, INVALID, "null", validation_rules.UNCHECKED))
             else:
-                found += validation_rules.broken(tree, self.rules, old=before)
+                found += validation_rules.evaluate_rules(tree, self.rules, old=before)
         return found
 
     def _status_faults(self, tree: Tree, before: Any) -> list[FieldError]:
@@ -182,7 +182,7 @@ class CustomType:
         if schema is None or "status" not in tree:
             return []
         old = before.get("status", ABSENT) if before is not ABSENT else ABSENT
-        return object_validation.faults(tree["status"], schema, old=old, path="status")
+        return object_validation.validate_object(tree["status"], schema, old=old, path="status")
 
     def _scale_faults(self, tree: Tree, which: str) -> list[FieldError]:
         path = (self.scale or {}).get(which)
@@ -191,12 +191,12 @@ class CustomType:
         value: Any = tree
         for name in path.removeprefix(".").split("."):
             if not isinstance(value, dict):
-                return [_no_access(path, value, "map[string]interface{}")]
+                return [_type_access_error(path, value, "map[string]interface{}")]
             value = value.get(name)
             if value is None:
                 return []
         if type(value) is not int:
-            return [_no_access(path, value, "int64")]
+            return [_type_access_error(path, value, "int64")]
         if value < 0:
             return [FieldError(path, INVALID, str(value), "should be a non-negative integer")]
         if value > _INT32_MAX:
@@ -204,43 +204,43 @@ class CustomType:
         return []
 
     @cached_property
-    def _filling(self) -> structural_schema.Filling | None:
+    def _defaults(self) -> structural_schema.SchemaDefaults | None:
         return structural_schema.compile_defaults(self.schema)
 
     @cached_property
     def _embeds(self) -> bool:
-        return object_validation.mentions(self.schema, EMBEDDED)
+        return object_validation.schema_uses(self.schema, EMBEDDED_RESOURCE)
 
     @cached_property
     def _has_sets(self) -> bool:
-        return object_validation.mentions(self.schema, "x-kubernetes-list-type")
+        return object_validation.schema_uses(self.schema, "x-kubernetes-list-type")
 
     @cached_property
-    def rules(self) -> validation_rules.Ruled | None:
+    def rules(self) -> validation_rules.RuleTree | None:
         return validation_rules.compile_rules(self.schema)
 
     # Managed fields.
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> MergeRule:
         """How objects merge."""
         made = _rule(self.schema)
         fields = dict(made.map.fields()) if made.map is not None else {}
-        text = Rule(scalar=STRING)
-        fields |= {"apiVersion": text, "kind": text, "metadata": rule_of(structural_schema.meta_type())}
+        text = MergeRule(scalar=STRING)
+        fields |= {"apiVersion": text, "kind": text, "metadata": merge_rule(structural_schema.meta_type())}
         element = made.map.element if made.map is not None else None
-        return Rule(map=MapRule(lambda: fields, element))
+        return MergeRule(map=MapMergeRule(lambda: fields, element))
 
     def empty(self) -> Tree:
         return {"apiVersion": self.expected.api_version, "kind": self.expected.kind, "metadata": {}}
 
     def ignored(self, subresource: str) -> FieldSet:
         if subresource == "status":
-            return field_sets.of(("metadata",), ("spec",))
-        return field_sets.of(("status",)) if self.has_status and not subresource else {}
+            return field_sets.field_set(("metadata",), ("spec",))
+        return field_sets.field_set(("status",)) if self.has_status and not subresource else {}
 
 
-def _no_access(path: str, value: Any, wanted: str) -> FieldError:
+def _type_access_error(path: str, value: Any, wanted: str) -> FieldError:
     told = f"{path} accessor error: {go_value(value)} is of the type {_go_type(value)}, expected {wanted}"
     return FieldError(path, INVALID, "0", told)
 
@@ -250,50 +250,50 @@ def _go_type(value: Any) -> str:
     return names.get(type(value), "map[string]interface {}")
 
 
-def _rule(schema: Schema) -> Rule:
+def _rule(schema: Schema) -> MergeRule:
     """A schema's rule of merging."""
     if schema.get("x-kubernetes-int-or-string"):
-        return Rule(scalar=UNTYPED)
+        return MergeRule(scalar=UNTYPED)
     kind = schema.get("type")
     if kind == "object":
-        return Rule(map=_map_rule(schema))
+        return MergeRule(map=_map_rule(schema))
     if kind == "array":
-        return Rule(list=_list_rule(schema))
+        return MergeRule(list=_list_rule(schema))
     scalars = {"integer": NUMBER, "number": NUMBER, "boolean": BOOLEAN}
     if kind == "string":
-        return Rule(scalar=UNTYPED if schema.get("format") not in (None, "", "byte") else STRING)
+        return MergeRule(scalar=UNTYPED if schema.get("format") not in (None, "", "byte") else STRING)
     if kind in scalars:
-        return Rule(scalar=scalars[kind])
-    return Rule(scalar=UNTYPED, list=ListRule(LEAF), map=_map_rule(schema))
+        return MergeRule(scalar=scalars[kind])
+    return MergeRule(scalar=UNTYPED, list=ListMergeRule(LEAF), map=_map_rule(schema))
 
 
-def _map_rule(schema: Schema) -> MapRule:
+def _map_rule(schema: Schema) -> MapMergeRule:
     known, more = schema.get("properties", {}), schema.get("additionalProperties")
-    if schema.get(EMBEDDED):
+    if schema.get(EMBEDDED_RESOURCE):
         known = {**known, "apiVersion": {"type": "string"}, "kind": {"type": "string"}}
-    element: Rule | None = None
+    element: MergeRule | None = None
     if isinstance(more, Mapping):
         element = _rule(more)
-    elif more is True or (more is None and (schema.get(PRESERVE) or not known)):
+    elif more is True or (more is None and (schema.get(PRESERVE_UNKNOWN_FIELDS) or not known)):
         element = DEDUCED
     atomic = schema.get("x-kubernetes-map-type") == "atomic"
-    return MapRule(lambda: _field_rules(schema, known), element, atomic)
+    return MapMergeRule(lambda: _field_rules(schema, known), element, atomic)
 
 
-def _field_rules(schema: Schema, known: Mapping[str, Schema]) -> dict[str, Rule]:
+def _field_rules(schema: Schema, known: Mapping[str, Schema]) -> dict[str, MergeRule]:
     made = {name: _rule(below) for name, below in known.items()}
-    if schema.get(EMBEDDED):
-        made["metadata"] = rule_of(structural_schema.meta_type())
+    if schema.get(EMBEDDED_RESOURCE):
+        made["metadata"] = merge_rule(structural_schema.meta_type())
     return made
 
 
-def _list_rule(schema: Schema) -> ListRule:
+def _list_rule(schema: Schema) -> ListMergeRule:
     items = schema.get("items")
     item = _rule(items) if isinstance(items, Mapping) else LEAF
     kind = schema.get("x-kubernetes-list-type", "atomic")
     if kind != "map":
-        return ListRule(item, kind == "set")
+        return ListMergeRule(item, kind == "set")
     known = (items or {}).get("properties", {})
     keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
     defaults = {key: known[key]["default"] for key in keys if known.get(key, {}).get("default") is not None}
-    return ListRule(item, True, keys, defaults)
+    return ListMergeRule(item, True, keys, defaults)

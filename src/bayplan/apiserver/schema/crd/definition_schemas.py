@@ -11,8 +11,8 @@ from typing import Any
 
 from bayplan.apiserver.schema.crd import object_validation, validation_rules
 from bayplan.apiserver.schema.crd.formats import known_format
-from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED, PRESERVE
-from bayplan.apiserver.validation.field_errors import Faults, FieldError
+from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED_RESOURCE, PRESERVE_UNKNOWN_FIELDS
+from bayplan.apiserver.validation.field_errors import FieldError, FieldErrorList
 from bayplan.cel.regex.regex import compile_regex
 from bayplan.codec.go_text import json_text
 
@@ -30,9 +30,9 @@ _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "
 _NUMBER_FORMATS = {"integer": ("int32", "int64"), "number": ("float", "double")}
 
 
-def schema_faults(schema: Schema, path: str) -> list[FieldError]:
+def validate_schema(schema: Schema, path: str) -> list[FieldError]:
     """What is wrong with a schema. What would make it meaningless is told alone."""
-    found = Faults()
+    found = FieldErrorList()
     _check_root(schema, path, found)
     _check(schema, path, found)
     _check_structure(schema, path, found, level="root")
@@ -43,7 +43,7 @@ def schema_faults(schema: Schema, path: str) -> list[FieldError]:
     return found
 
 
-def _check_root(schema: Schema, path: str, found: Faults) -> None:
+def _check_root(schema: Schema, path: str, found: FieldErrorList) -> None:
     metadata = schema.get("properties", {}).get("metadata")
     for name in ("apiVersion", "kind"):
         known = schema.get("properties", {}).get(name)
@@ -60,7 +60,7 @@ def _check_root(schema: Schema, path: str, found: Faults) -> None:
         found.forbidden(f"{path}.properties[metadata]", told)
 
 
-def _below(schema: Schema, path: str) -> list[tuple[str, Schema]]:
+def _subschemas(schema: Schema, path: str) -> list[tuple[str, Schema]]:
     """The schemas inside a schema that describe values, with their places."""
     found = [(f"{path}.properties[{name}]", each) for name, each in schema.get("properties", {}).items()]
     if isinstance(schema.get("items"), Mapping):
@@ -82,7 +82,7 @@ def _compositions(schema: Schema, path: str) -> list[tuple[str, Schema]]:
 # What a schema may say.
 
 
-def _check(schema: Schema, path: str, found: Faults) -> None:
+def _check(schema: Schema, path: str, found: FieldErrorList) -> None:
     for word in _UNSUPPORTED:
         if schema.get(word) is not None:
             found.forbidden(f"{path}.{word}", f"{word} is not supported")
@@ -99,11 +99,11 @@ def _check(schema: Schema, path: str, found: Faults) -> None:
     _check_extensions(schema, path, found)
     for at, rule in enumerate(schema.get(validation_rules.RULES) or ()):
         _check_rule(rule, schema, f"{path}.{validation_rules.RULES}[{at}]", found)
-    for place, each in (*_below(schema, path), *_compositions(schema, path)):
+    for place, each in (*_subschemas(schema, path), *_compositions(schema, path)):
         _check(each, place, found)
 
 
-def _check_pattern(schema: Schema, path: str, found: Faults) -> None:
+def _check_pattern(schema: Schema, path: str, found: FieldErrorList) -> None:
     pattern = schema.get("pattern")
     if not pattern:
         return
@@ -113,9 +113,9 @@ def _check_pattern(schema: Schema, path: str, found: Faults) -> None:
         found.invalid(f"{path}.pattern", pattern, f"must be a valid regular expression, but isn't: {error}")
 
 
-def _check_extensions(schema: Schema, path: str, found: Faults) -> None:
-    if schema.get(PRESERVE) is False:
-        found.invalid(f"{path}.{PRESERVE}", False, "must be true or undefined")
+def _check_extensions(schema: Schema, path: str, found: FieldErrorList) -> None:
+    if schema.get(PRESERVE_UNKNOWN_FIELDS) is False:
+        found.invalid(f"{path}.{PRESERVE_UNKNOWN_FIELDS}", False, "must be true or undefined")
     map_type = schema.get(_MAP_TYPE)
     if map_type is not None and map_type not in ("atomic", "granular"):
         found.unsupported(f"{path}.{_MAP_TYPE}", map_type, ("atomic", "granular"))
@@ -127,15 +127,15 @@ def _check_extensions(schema: Schema, path: str, found: Faults) -> None:
     elif schema.get(_LIST_KEYS):
         told = f"must be map if {_LIST_KEYS} is non-empty"
         found.invalid(f"{path}.{_LIST_TYPE}", None, told)
-    if schema.get(EMBEDDED):
-        if not schema.get(PRESERVE) and not schema.get("properties"):
-            told = f"must not be empty if {EMBEDDED} is true without {PRESERVE}"
+    if schema.get(EMBEDDED_RESOURCE):
+        if not schema.get(PRESERVE_UNKNOWN_FIELDS) and not schema.get("properties"):
+            told = f"must not be empty if {EMBEDDED_RESOURCE} is true without {PRESERVE_UNKNOWN_FIELDS}"
             found.required(f"{path}.properties", told)
         if schema.get("type") != "object":
-            found.invalid(f"{path}.type", schema.get("type", ""), f"must be object if {EMBEDDED} is true")
+            found.invalid(f"{path}.type", schema.get("type", ""), f"must be object if {EMBEDDED_RESOURCE} is true")
 
 
-def _check_list_type(kind: str, schema: Schema, path: str, found: Faults) -> None:
+def _check_list_type(kind: str, schema: Schema, path: str, found: FieldErrorList) -> None:
     if schema.get("type") != "array":
         found.invalid(f"{path}.type", schema.get("type", ""), f"must be array if {_LIST_TYPE} is specified")
         return
@@ -149,7 +149,7 @@ def _check_list_type(kind: str, schema: Schema, path: str, found: Faults) -> Non
         _check_list_set(items, path, found)
 
 
-def _check_list_set(items: Schema, path: str, found: Faults) -> None:
+def _check_list_set(items: Schema, path: str, found: FieldErrorList) -> None:
     told = f"must be atomic as item of a list with {_LIST_TYPE}=set"
     if items.get("nullable"):
         found.forbidden(f"{path}.items.nullable", f"cannot be nullable when {_LIST_TYPE} is set")
@@ -159,7 +159,7 @@ def _check_list_set(items: Schema, path: str, found: Faults) -> None:
         found.invalid(f"{path}.items.{_LIST_TYPE}", items.get(_LIST_TYPE), told)
 
 
-def _check_list_map(schema: Schema, items: Schema, path: str, found: Faults) -> None:
+def _check_list_map(schema: Schema, items: Schema, path: str, found: FieldErrorList) -> None:
     keys, known = schema.get(_LIST_KEYS) or [], items.get("properties", {})
     if not keys:
         found.required(f"{path}.{_LIST_KEYS}", f"must not be empty if {_LIST_TYPE} is map")
@@ -189,18 +189,18 @@ def _check_list_map(schema: Schema, items: Schema, path: str, found: Faults) -> 
 # What makes it structural.
 
 
-def _check_structure(schema: Schema, path: str, found: Faults, *, level: str) -> None:
+def _check_structure(schema: Schema, path: str, found: FieldErrorList, *, level: str) -> None:
     """Every value has a type, given outside of allOf and its sisters."""
     kind = schema.get("type", "")
     if level == "root" and not kind:
         found.required(f"{path}.type", "must not be empty at the root")
     elif level == "root" and kind != "object":
         found.invalid(f"{path}.type", kind, "must be object at the root")
-    elif not kind and not schema.get(_INT_OR_STRING) and not schema.get(PRESERVE):
+    elif not kind and not schema.get(_INT_OR_STRING) and not schema.get(PRESERVE_UNKNOWN_FIELDS):
         found.required(f"{path}.type", f"must not be empty for specified {level}")
     if kind == "array" and not isinstance(schema.get("items"), Mapping):
         found.required(f"{path}.items", "must be specified")
-    for place, each in _below(schema, path):
+    for place, each in _subschemas(schema, path):
         inside = "array items" if place.endswith(".items") else "object fields"
         _check_structure(each, place, found, level=inside)
     for place, each in _compositions(schema, path):
@@ -208,10 +208,10 @@ def _check_structure(schema: Schema, path: str, found: Faults, *, level: str) ->
 
 
 _FORBIDDEN_IN_CONDITIONS = ("description", "type", "default", "title", "nullable")
-_FORBIDDEN_EXTENSIONS = (PRESERVE, EMBEDDED, _INT_OR_STRING, _LIST_TYPE, _LIST_KEYS, _MAP_TYPE)
+_FORBIDDEN_EXTENSIONS = (PRESERVE_UNKNOWN_FIELDS, EMBEDDED_RESOURCE, _INT_OR_STRING, _LIST_TYPE, _LIST_KEYS, _MAP_TYPE)
 
 
-def _check_condition(schema: Schema, path: str, found: Faults, *, alternatives: bool) -> None:
+def _check_condition(schema: Schema, path: str, found: FieldErrorList, *, alternatives: bool) -> None:
     """Inside allOf and its sisters a schema may only constrain."""
     for word in _FORBIDDEN_IN_CONDITIONS:
         given = schema.get(word)
@@ -223,24 +223,24 @@ def _check_condition(schema: Schema, path: str, found: Faults, *, alternatives: 
     for word in _FORBIDDEN_EXTENSIONS:
         if schema.get(word):
             found.forbidden(f"{path}.{word}", "must be false to be structural")
-    for place, each in (*_below(schema, path), *_compositions(schema, path)):
+    for place, each in (*_subschemas(schema, path), *_compositions(schema, path)):
         _check_condition(each, place, found, alternatives=alternatives)
 
 
 # Defaults and rules.
 
 
-def _check_defaults(schema: Schema, path: str, found: Faults) -> None:
+def _check_defaults(schema: Schema, path: str, found: FieldErrorList) -> None:
     default = schema.get("default")
     if default is not None:
-        for fault in object_validation.faults(default, schema):
+        for fault in object_validation.validate_object(default, schema):
             inside = "" if fault.field == object_validation.NOWHERE else f".{fault.field}"
             found.append(FieldError(f"{path}.default{inside}", fault.kind, fault.value_text, fault.detail))
-    for place, each in _below(schema, path):
+    for place, each in _subschemas(schema, path):
         _check_defaults(each, place, found)
 
 
-def _check_rule(rule: Mapping[str, Any], schema: Schema, path: str, found: Faults) -> None:
+def _check_rule(rule: Mapping[str, Any], schema: Schema, path: str, found: FieldErrorList) -> None:
     if not (rule.get("rule") or "").strip():
         found.required(f"{path}.rule", "rule is not specified")
     message = rule.get("message", "")
@@ -250,11 +250,11 @@ def _check_rule(rule: Mapping[str, Any], schema: Schema, path: str, found: Fault
         found.invalid(f"{path}.message", message, "must not contain line breaks")
     if rule.get("reason") and rule["reason"] not in _REASONS:
         found.unsupported(f"{path}.reason", rule["reason"], _REASONS)
-    if rule.get("fieldPath") and not _leads_into(schema, rule["fieldPath"]):
+    if rule.get("fieldPath") and not _path_exists(schema, rule["fieldPath"]):
         found.invalid(f"{path}.fieldPath", rule["fieldPath"], "must be a valid path")
 
 
-def _leads_into(schema: Schema, where: str) -> bool:
+def _path_exists(schema: Schema, where: str) -> bool:
     if not where.startswith((".", "[")):
         return False
     for name in where.replace("['", ".").replace("']", "").removeprefix(".").split("."):
@@ -268,12 +268,12 @@ def _leads_into(schema: Schema, where: str) -> bool:
     return True
 
 
-def _check_rules(schema: Schema, path: str, found: Faults) -> None:
+def _check_rules(schema: Schema, path: str, found: FieldErrorList) -> None:
     ruled = validation_rules.compile_rules(schema)
     if ruled is None:
         return
     for place, at, rule in validation_rules.all_rules(ruled, path):
-        here, shown = f"{place}.{validation_rules.RULES}[{at}]", _internal(rule.given)
+        here, shown = f"{place}.{validation_rules.RULES}[{at}]", _internal_text(rule.given)
         if rule.wrong:
             told = "cel expression must evaluate to a bool" if rule.wrong.startswith("must evaluate") else rule.wrong
             found.append(FieldError(f"{here}.rule", "Invalid value", shown, told))
@@ -283,7 +283,7 @@ def _check_rules(schema: Schema, path: str, found: Faults) -> None:
             found.append(FieldError(f"{here}.messageExpression", "Invalid value", shown, told))
 
 
-def _internal(rule: Mapping[str, Any]) -> str:
+def _internal_text(rule: Mapping[str, Any]) -> str:
     """A rule as errors show it."""
     return json_text(
         {
@@ -300,13 +300,13 @@ def _internal(rule: Mapping[str, Any]) -> str:
 def schema_warnings(version: Mapping[str, Any]) -> list[str]:
     """Formats that nobody checks."""
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
-    return _strange_formats(schema) if schema else []
+    return _unknown_formats(schema) if schema else []
 
 
-def _strange_formats(schema: Schema) -> list[str]:
+def _unknown_formats(schema: Schema) -> list[str]:
     name, kind = schema.get("format", ""), schema.get("type", "")
     known = name in _NUMBER_FORMATS[kind] if kind in _NUMBER_FORMATS else kind in ("", "string") and known_format(name)
     found = [f'unrecognized format "{name}"'] if name and not known else []
-    for _, each in (*_below(schema, ""), *_compositions(schema, "")):
-        found += _strange_formats(each)
+    for _, each in (*_subschemas(schema, ""), *_compositions(schema, "")):
+        found += _unknown_formats(each)
     return found

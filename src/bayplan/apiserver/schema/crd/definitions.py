@@ -1,9 +1,8 @@
 """Is this CustomResourceDefinition sound, and what becomes of its names?
 
-Asked when one is written. `prepare` fills in what may be left out, `faults` lists what is wrong in upstream's words,
-`initial_status` and `accepted` give the status that other programs wait for. Schemas are looked at in
-`definition_schemas`. Cost: linear in the definition, and compiling its rules.
-"""
+Asked when one is written. `set_crd_defaults` fills in what may be left out, `validate_crd` lists what is wrong in
+upstream's words, `initial_status` and `accept_names` give the status that other programs wait for. Schemas are looked
+at in `definition_schemas`. Cost: linear in the definition, and compiling its rules."""
 
 from __future__ import annotations
 
@@ -11,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bayplan.apiserver.schema.crd.definition_schemas import schema_faults, schema_warnings
-from bayplan.apiserver.schema.object_reader import copied
-from bayplan.apiserver.validation.field_errors import Faults
-from bayplan.apiserver.validation.names import dns_old_label, dns_subdomain
+from bayplan.apiserver.schema.crd.definition_schemas import schema_warnings, validate_schema
+from bayplan.apiserver.schema.object_reader import deep_copy
+from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.apiserver.validation.names import dns1035_label, dns_subdomain
 from bayplan.codec.go_text import quote
 
 Tree = dict[str, Any]
@@ -24,7 +23,7 @@ _TYPES = "boolean,date,integer,number,string"
 _FORMATS = "byte,date,date-time,double,float,int32,int64,password"
 
 
-def prepare(tree: Tree) -> None:
+def set_crd_defaults(tree: Tree) -> None:
     """Fill in names and the conversion strategy, in place."""
     spec = tree.setdefault("spec", {})
     names = spec.setdefault("names", {})
@@ -41,7 +40,7 @@ def prepare(tree: Tree) -> None:
 
 def initial_status(tree: Tree, old: Tree | None = None) -> Tree:
     """The status of a definition just written: its storage version is remembered, all else is still to come."""
-    before: Tree = copied((old or {}).get("status") or {})
+    before: Tree = deep_copy((old or {}).get("status") or {})
     stored = list(before.get("storedVersions") or ())
     storing = next((each["name"] for each in tree["spec"].get("versions") or () if each.get("storage")), None)
     if storing is not None and storing not in stored:
@@ -51,13 +50,13 @@ def initial_status(tree: Tree, old: Tree | None = None) -> Tree:
     return {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored}
 
 
-def accepted(tree: Tree, others: Iterable[Tree], now: str) -> Tree:
+def accept_names(tree: Tree, others: Iterable[Tree], now: str) -> Tree:
     """The status once the names were looked at. `others` are the definitions of the same group that are in use."""
     spec = tree["spec"]
     conflict = _conflict(spec["names"], [each for each in others if each["spec"]["group"] == spec["group"]])
-    status: Tree = {**copied(tree.get("status") or {})}
+    status: Tree = {**deep_copy(tree.get("status") or {})}
     if conflict is None:
-        status["acceptedNames"] = copied(spec["names"])
+        status["acceptedNames"] = deep_copy(spec["names"])
         told = [
             ("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
             ("Established", "True", "InitialNamesAccepted", "the initial names have been accepted"),
@@ -67,7 +66,7 @@ def accepted(tree: Tree, others: Iterable[Tree], now: str) -> Tree:
             ("NamesAccepted", "False", *conflict),
             ("Established", "False", "NotAccepted", "not all names are accepted"),
         ]
-    if (approval := _approval(tree)) is not None:
+    if (approval := _api_approval(tree)) is not None:
         told.insert(0, ("KubernetesAPIApprovalPolicyConformant", *approval))
     status["conditions"] = [_condition(status.get("conditions"), *each, now) for each in told]
     status.setdefault("storedVersions", [])
@@ -101,9 +100,9 @@ def _condition(before: Any, kind: str, status: str, reason: str, message: str, n
 # Validation.
 
 
-def faults(tree: Tree, old: Tree | None = None) -> Faults:
+def validate_crd(tree: Tree, old: Tree | None = None) -> FieldErrorList:
     """What is wrong with the definition, its metadata apart."""
-    found, spec = Faults(), tree["spec"]
+    found, spec = FieldErrorList(), tree["spec"]
     name, names = tree["metadata"].get("name", ""), spec.get("names") or {}
     if old is None and name != f"{names.get('plural', '')}.{spec.get('group', '')}":
         found.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
@@ -112,7 +111,7 @@ def faults(tree: Tree, old: Tree | None = None) -> Faults:
     _check_versions(spec, found)
     _check_names(names, found)
     _check_conversion(spec.get("conversion") or {}, found)
-    _check_parts(spec, found)
+    _check_per_version(spec, found)
     if spec.get("preserveUnknownFields"):
         told = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         found.invalid("spec.preserveUnknownFields", True, told)
@@ -123,14 +122,14 @@ def faults(tree: Tree, old: Tree | None = None) -> Faults:
     return found
 
 
-def warnings(tree: Tree, old: Tree | None = None) -> list[str]:
+def crd_warnings(tree: Tree, old: Tree | None = None) -> list[str]:
     """What upstream only remarks on, once: not what was so before."""
     found = (schema_warnings(version) for version in tree["spec"].get("versions") or ())
-    known = warnings(old) if old is not None else ()
+    known = crd_warnings(old) if old is not None else ()
     return [told for told in dict.fromkeys(each for listed in found for each in listed) if told not in known]
 
 
-def _check_group(group: str, found: Faults) -> None:
+def _check_group(group: str, found: FieldErrorList) -> None:
     if not group:
         found.required("spec.group")
     elif problems := dns_subdomain(group):
@@ -139,7 +138,7 @@ def _check_group(group: str, found: Faults) -> None:
         found.invalid("spec.group", group, "should be a domain with at least one dot")
 
 
-def _check_scope(spec: Tree, old: Tree | None, found: Faults) -> None:
+def _check_scope(spec: Tree, old: Tree | None, found: FieldErrorList) -> None:
     scope = spec.get("scope", "")
     if not scope:
         found.required("spec.scope")
@@ -149,14 +148,14 @@ def _check_scope(spec: Tree, old: Tree | None, found: Faults) -> None:
         found.invalid("spec.scope", scope, "field is immutable")
 
 
-def _check_versions(spec: Tree, found: Faults) -> None:
+def _check_versions(spec: Tree, found: FieldErrorList) -> None:
     versions = spec.get("versions") or []
     for at, version in enumerate(versions):
-        found.each_invalid(f"spec.versions[{at}].name", version["name"], dns_old_label(version["name"]))
+        found.each_invalid(f"spec.versions[{at}].name", version["name"], dns1035_label(version["name"]))
         if version.get("deprecationWarning") and not version.get("deprecated"):
             told = "can only be set for deprecated versions"
             found.invalid(f"spec.versions[{at}].deprecationWarning", version["deprecationWarning"], told)
-        if not (version.get("schema") or {}).get("openAPIV3Schema") and "schema" not in _shown(version):
+        if not (version.get("schema") or {}).get("openAPIV3Schema") and "schema" not in _version_text(version):
             found.required(f"spec.versions[{at}].schema.openAPIV3Schema")
     shown = [_internal(version) for version in versions]
     names = [version["name"] for version in versions]
@@ -165,10 +164,10 @@ def _check_versions(spec: Tree, found: Faults) -> None:
     if sum(bool(version.get("storage")) for version in versions) != 1:
         found.invalid("spec.versions", shown, "must have exactly one version marked as storage version")
     if versions:
-        found.each_invalid("spec.version", names[0], dns_old_label(names[0]))
+        found.each_invalid("spec.version", names[0], dns1035_label(names[0]))
 
 
-def _shown(version: Tree) -> Tree:
+def _version_text(version: Tree) -> Tree:
     """The version without an empty schema, which is there but says nothing."""
     schema = version.get("schema")
     return version if schema and "openAPIV3Schema" in schema else {k: v for k, v in version.items() if k != "schema"}
@@ -186,30 +185,30 @@ def _internal(version: Tree) -> Tree:
     }
 
 
-def _check_names(names: Tree, found: Faults) -> None:
+def _check_names(names: Tree, found: FieldErrorList) -> None:
     for key in ("plural", "singular"):
         _check_name(f"spec.names.{key}", names.get(key, ""), found)
     for key in ("kind", "listKind"):
         path, value = f"spec.names.{key}", names.get(key, "")
         if not value:
             found.required(path)
-        elif problems := dns_old_label(value.lower()):
+        elif problems := dns1035_label(value.lower()):
             found.invalid(path, value, "may have mixed case, but should otherwise match: " + ",".join(problems))
     for key in ("shortNames", "categories"):
         for at, value in enumerate(names.get(key) or ()):
-            found.each_invalid(f"spec.names.{key}[{at}]", value, dns_old_label(value))
+            found.each_invalid(f"spec.names.{key}[{at}]", value, dns1035_label(value))
     if names.get("kind") and names.get("kind") == names.get("listKind"):
         found.invalid("spec.names.listKind", names["listKind"], "kind and listKind may not be the same")
 
 
-def _check_name(path: str, value: str, found: Faults) -> None:
+def _check_name(path: str, value: str, found: FieldErrorList) -> None:
     if not value:
         found.required(path)
     else:
-        found.each_invalid(path, value, dns_old_label(value))
+        found.each_invalid(path, value, dns1035_label(value))
 
 
-def _check_conversion(conversion: Tree, found: Faults) -> None:
+def _check_conversion(conversion: Tree, found: FieldErrorList) -> None:
     strategy = conversion.get("strategy", "")
     if not strategy:
         found.required("spec.conversion.strategy")
@@ -223,7 +222,7 @@ def _check_conversion(conversion: Tree, found: Faults) -> None:
             found.required("spec.conversion.conversionReviewVersions")
 
 
-def _check_parts(spec: Tree, found: Faults) -> None:
+def _check_per_version(spec: Tree, found: FieldErrorList) -> None:
     """Schemas, sub-resources and columns: what all versions have alike is told of once, at the top."""
     versions = spec.get("versions") or []
     for key, common, check in (
@@ -240,13 +239,13 @@ def _check_parts(spec: Tree, found: Faults) -> None:
             check(f"spec.versions[{at}].{key}", version.get(key), version, found)
 
 
-def _check_schema(path: str, given: Any, _: Tree, found: Faults) -> None:
+def _check_schema(path: str, given: Any, _: Tree, found: FieldErrorList) -> None:
     schema = (given or {}).get("openAPIV3Schema")
     if schema is not None:
-        found.extend(schema_faults(schema, f"{path}.openAPIV3Schema"))
+        found.extend(validate_schema(schema, f"{path}.openAPIV3Schema"))
 
 
-def _check_subresources(path: str, given: Any, _: Tree, found: Faults) -> None:
+def _check_subresources(path: str, given: Any, _: Tree, found: FieldErrorList) -> None:
     scale = (given or {}).get("scale")
     if scale is None:
         return
@@ -266,7 +265,7 @@ def _check_subresources(path: str, given: Any, _: Tree, found: Faults) -> None:
         found.invalid(f"{path}.scale.labelSelectorPath", selector, told)
 
 
-def _check_columns(path: str, given: Any, _: Tree, found: Faults) -> None:
+def _check_columns(path: str, given: Any, _: Tree, found: FieldErrorList) -> None:
     for at, column in enumerate(given or ()):
         here = f"{path}[{at}]"
         if not column.get("name"):
@@ -284,16 +283,16 @@ def _check_columns(path: str, given: Any, _: Tree, found: Faults) -> None:
             found.invalid(f"{here}.JSONPath", where, "must be a simple json path starting with .")
 
 
-def _check_selectable(path: str, given: Any, version: Tree, found: Faults) -> None:
+def _check_selectable(path: str, given: Any, version: Tree, found: FieldErrorList) -> None:
     schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
     for at, field in enumerate(given or ()):
         where = field.get("jsonPath", "")
-        if not _leads_somewhere(schema, where):
+        if not _path_exists(schema, where):
             told = "is an invalid path: does not refer to a valid field"
             found.invalid(f"{path}[{at}].jsonPath", where, told)
 
 
-def _leads_somewhere(schema: Tree, where: str) -> bool:
+def _path_exists(schema: Tree, where: str) -> bool:
     for name in where.removeprefix(".").split("."):
         schema = schema.get("properties", {}).get(name)
         if schema is None:
@@ -301,7 +300,7 @@ def _leads_somewhere(schema: Tree, where: str) -> bool:
     return schema.get("type") in ("string", "integer", "boolean")
 
 
-def _check_stored(tree: Tree, found: Faults) -> None:
+def _check_stored(tree: Tree, found: FieldErrorList) -> None:
     versions = tree["spec"].get("versions") or []
     stored = (tree.get("status") or {}).get("storedVersions") or []
     wanted = [version["name"] for version in versions if version.get("storage")]
@@ -323,9 +322,9 @@ _MIGRATE = (
 )
 
 
-def _check_approval(tree: Tree, old: Tree | None, found: Faults) -> None:
-    told = _approval(tree)
-    if told is None or (old is not None and (_approval(old) or ("", ""))[1] == told[1]):
+def _check_approval(tree: Tree, old: Tree | None, found: FieldErrorList) -> None:
+    told = _api_approval(tree)
+    if told is None or (old is not None and (_api_approval(old) or ("", ""))[1] == told[1]):
         return
     path = f"metadata.annotations[{_APPROVAL}]"
     if told[1] == "MissingAnnotation":
@@ -334,7 +333,7 @@ def _check_approval(tree: Tree, old: Tree | None, found: Faults) -> None:
         found.invalid(path, (tree["metadata"].get("annotations") or {})[_APPROVAL], told[2])
 
 
-def _approval(tree: Tree) -> tuple[str, str, str] | None:
+def _api_approval(tree: Tree) -> tuple[str, str, str] | None:
     """Status, reason and message of the approval that groups of Kubernetes' own need; None for all others."""
     group = tree["spec"].get("group", "")
     if not any(group == root or group.endswith(f".{root}") for root in ("k8s.io", "kubernetes.io")):
@@ -352,7 +351,7 @@ def _approval(tree: Tree) -> tuple[str, str, str] | None:
     return "False", "InvalidAnnotation", told
 
 
-def _check_change(spec: Tree, before: Tree, found: Faults) -> None:
+def _check_change(spec: Tree, before: Tree, found: FieldErrorList) -> None:
     for path in ("group", "names.plural", "names.kind"):
         mine, old = _at(spec, path), _at(before, path)
         if mine != old:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from bayplan.apiserver.schema.crd.formats import has_format
-from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED
+from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED_RESOURCE
 from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
 from bayplan.apiserver.validation.field_errors import (
     DUPLICATE,
@@ -22,7 +22,7 @@ from bayplan.apiserver.validation.field_errors import (
     TYPE_INVALID,
     UNSUPPORTED,
     FieldError,
-    shown,
+    format_value,
 )
 from bayplan.cel.regex.regex import compile_regex
 from bayplan.codec.go_text import go_value, json_text, quote
@@ -33,7 +33,7 @@ NOWHERE = "<nil>"
 _INT_BITS = {"int32": 31, "int64": 63}
 
 
-def faults(value: Any, schema: Schema, *, old: Any = ABSENT, path: str = "") -> list[FieldError]:
+def validate_object(value: Any, schema: Schema, *, old: Any = ABSENT, path: str = "") -> list[FieldError]:
     """All faults, in upstream's order. With `old` those of parts that did not change are forgiven."""
     return list(_check(value, schema, path, old))
 
@@ -95,11 +95,11 @@ def _type_fault(path: str, wanted: str, found: str) -> FieldError:
     )
 
 
-def _invalid(path: str, value: Any, told: str) -> FieldError:
-    return FieldError(path or NOWHERE, INVALID, shown(value), f"{path} in body {told}")
+def _type_error(path: str, value: Any, told: str) -> FieldError:
+    return FieldError(path or NOWHERE, INVALID, format_value(value), f"{path} in body {told}")
 
 
-def _overall(told: str) -> FieldError:
+def _error_without_path(told: str) -> FieldError:
     """A fault that upstream gives no place."""
     return FieldError(NOWHERE, INVALID, '""', told)
 
@@ -115,28 +115,28 @@ def _compositions(value: Any, schema: Schema, path: str) -> Iterator[FieldError]
             if not found[-1]:
                 break
         else:
-            yield _overall(f"{quote(path)} must validate at least one schema (anyOf)")
-            yield from _best(found)
+            yield _error_without_path(f"{quote(path)} must validate at least one schema (anyOf)")
+            yield from _closest_alternative(found)
     if schema.get("oneOf"):
         found = [list(_check(value, each, path)) for each in schema["oneOf"]]
         valid = sum(not each for each in found)
         if valid != 1:
             told = f"Found {valid} valid alternatives" if valid else "Found none valid"
-            yield _overall(f"{quote(path)} must validate one and only one schema (oneOf). {told}")
+            yield _error_without_path(f"{quote(path)} must validate one and only one schema (oneOf). {told}")
             if not valid:
-                yield from _best(found)
+                yield from _closest_alternative(found)
     if schema.get("allOf"):
         found = [list(_check(value, each, path)) for each in schema["allOf"]]
         for each in found:
             yield from each
         if any(found):
             none = ". None validated" if all(found) else ""
-            yield _overall(f"{quote(path)} must validate all the schemas (allOf){none}")
+            yield _error_without_path(f"{quote(path)} must validate all the schemas (allOf){none}")
     if schema.get("not") is not None and not list(_check(value, schema["not"], path)):
-        yield _overall(f"{quote(path)} must not validate the schema (not)")
+        yield _error_without_path(f"{quote(path)} must not validate the schema (not)")
 
 
-def _best(found: list[list[FieldError]]) -> list[FieldError]:
+def _closest_alternative(found: list[list[FieldError]]) -> list[FieldError]:
     """The alternative that came closest; the first of those that did."""
     return min(found, key=len)
 
@@ -149,9 +149,9 @@ def _text(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
     if most is not None and len(value) > most:
         yield FieldError(path or NOWHERE, TOO_LONG, detail=f"may not be more than {most} bytes")
     elif least is not None and len(value) < least:
-        yield _invalid(path, value, f"should be at least {least} chars long")
-    elif pattern and not _found(pattern, value):
-        yield _invalid(path, value, f"should match '{pattern}'")
+        yield _type_error(path, value, f"should be at least {least} chars long")
+    elif pattern and not _pattern_matches(pattern, value):
+        yield _type_error(path, value, f"should match '{pattern}'")
     name = schema.get("format")
     if name and "string" in (_types(schema) or ("string",)) and not has_format(value, name):
         told = f"{path} in body must be of type {name}: {quote(value)}"
@@ -159,7 +159,7 @@ def _text(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
 
 
 @lru_cache(maxsize=8192)
-def _found(pattern: str, value: str) -> bool:
+def _pattern_matches(pattern: str, value: str) -> bool:
     return compile_regex(pattern).matches(value)
 
 
@@ -168,26 +168,26 @@ def _number(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
     if types and not {"integer", "number"} & set(types):
         return
     name, whole = schema.get("format", ""), types == ("integer",)
-    if whole and not _fits(value, name):
+    if whole and not _fits_format(value, name):
         told = f"with format {name}" if name else "(default format)"
-        yield _overall(f"Checked value must be of type integer {told} in {path}")
+        yield _error_without_path(f"Checked value must be of type integer {told} in {path}")
     factor = schema.get("multipleOf")
     if factor and not _divides(value, factor):
-        yield _invalid(path, value, f"should be a multiple of {_bound(factor, whole)}")
+        yield _type_error(path, value, f"should be a multiple of {_bound(factor, whole)}")
     least, most = schema.get("minimum"), schema.get("maximum")
     if least is not None:
         exclusive = bool(schema.get("exclusiveMinimum"))
         if value < least or (exclusive and value == least):
             words = "greater than" if exclusive else "greater than or equal to"
-            yield _invalid(path, value, f"should be {words} {_bound(least, whole)}")
+            yield _type_error(path, value, f"should be {words} {_bound(least, whole)}")
     if most is not None:
         exclusive = bool(schema.get("exclusiveMaximum"))
         if value > most or (exclusive and value == most):
             words = "less than" if exclusive else "less than or equal to"
-            yield _invalid(path, value, f"should be {words} {_bound(most, whole)}")
+            yield _type_error(path, value, f"should be {words} {_bound(most, whole)}")
 
 
-def _fits(value: float, name: str) -> bool:
+def _fits_format(value: float, name: str) -> bool:
     bound = 2 ** _INT_BITS.get(name, 63)
     return float(value).is_integer() and -bound <= value < bound
 
@@ -206,7 +206,7 @@ def _enum(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     allowed = schema.get("enum")
     if allowed and not any(_same(value, each) for each in allowed):
         words = ", ".join(quote(each if isinstance(each, str) else json_text(each)) for each in allowed)
-        yield FieldError(path or NOWHERE, UNSUPPORTED, shown(value), f"supported values: {words}")
+        yield FieldError(path or NOWHERE, UNSUPPORTED, format_value(value), f"supported values: {words}")
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -219,12 +219,12 @@ def _same(left: Any, right: Any) -> bool:
 def _list(value: list[Any], schema: Schema, path: str, old: Any) -> Iterator[FieldError]:
     items = schema.get("items")
     if isinstance(items, Mapping):
-        before = correlated(schema, old)
+        before = ListCorrelation(schema, old)
         for at, each in enumerate(value):
             yield from _check(each, items, f"{path}[{at}]", before(each))
     least, most = schema.get("minItems"), schema.get("maxItems")
     if least is not None and len(value) < least:
-        yield _invalid(path, len(value), f"should have at least {least} items")
+        yield _type_error(path, len(value), f"should have at least {least} items")
     if most is not None and len(value) > most:
         yield _too_many(path, len(value), most)
 
@@ -237,7 +237,7 @@ def _too_many(path: str, count: int, limit: int) -> FieldError:
 def _object(value: dict[str, Any], schema: Schema, path: str, old: Any) -> Iterator[FieldError]:
     least, most = schema.get("minProperties"), schema.get("maxProperties")
     if least is not None and len(value) < least:
-        yield _invalid(path, len(value), f"should have at least {least} properties")
+        yield _type_error(path, len(value), f"should have at least {least} properties")
     if most is not None and len(value) > most:
         yield _too_many(path, len(value), most)
     properties, more = schema.get("properties", {}), schema.get("additionalProperties")
@@ -257,7 +257,7 @@ def _object(value: dict[str, Any], schema: Schema, path: str, old: Any) -> Itera
             yield FieldError(f"{path}.{key}" if path else key, REQUIRED)
 
 
-class correlated:  # noqa: N801 (used as a function)
+class ListCorrelation:
     """Finds the old twin of a list's element: only lists that are maps by key have such."""
 
     def __init__(self, schema: Schema, old: Any) -> None:
@@ -275,14 +275,14 @@ class correlated:  # noqa: N801 (used as a function)
 # What the schema's extensions demand.
 
 
-def mentions(schema: Any, word: str) -> bool:
+def schema_uses(schema: Any, word: str) -> bool:
     """Whether the word is used anywhere in a schema; if not, walks for its sake can be spared."""
     if isinstance(schema, Mapping):
-        return word in schema or any(mentions(each, word) for each in schema.values())
-    return isinstance(schema, list) and any(mentions(each, word) for each in schema)
+        return word in schema or any(schema_uses(each, word) for each in schema.values())
+    return isinstance(schema, list) and any(schema_uses(each, word) for each in schema)
 
 
-def duplicates(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
+def find_duplicates(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
     """Elements that stand twice in a list that is a set or a map by keys."""
     if schema is None:
         return
@@ -290,14 +290,14 @@ def duplicates(value: Any, schema: Schema | None, path: str = "") -> Iterator[Fi
         if schema.get("x-kubernetes-list-type") in ("set", "map"):
             yield from _repeated(value, schema, path)
         for at, each in enumerate(value):
-            yield from duplicates(each, schema.get("items"), f"{path}[{at}]")
+            yield from find_duplicates(each, schema.get("items"), f"{path}[{at}]")
     elif isinstance(value, dict):
         more = schema.get("additionalProperties")
         for key, each in value.items():
             if isinstance(more, Mapping):
-                yield from duplicates(each, more, f"{path}[{key}]")
+                yield from find_duplicates(each, more, f"{path}[{key}]")
             elif key in schema.get("properties", {}):
-                yield from duplicates(each, schema["properties"][key], f"{path}.{key}" if path else key)
+                yield from find_duplicates(each, schema["properties"][key], f"{path}.{key}" if path else key)
 
 
 def _repeated(value: list[Any], schema: Schema, path: str) -> Iterator[FieldError]:
@@ -308,32 +308,32 @@ def _repeated(value: list[Any], schema: Schema, path: str) -> Iterator[FieldErro
         if keys:
             if each is not None and not isinstance(each, dict):
                 yield FieldError(
-                    f"{path}[{at}]", INVALID, shown(each), "must be an object for an array of list-type map"
+                    f"{path}[{at}]", INVALID, format_value(each), "must be an object for an array of list-type map"
                 )
                 return
             identity = {key: value for key, value in (each or {}).items() if key in keys}
         text = json_text(identity, sort_keys=True)
         seen[text] = seen.get(text, 0) + 1
         if seen[text] == 2:
-            yield FieldError(f"{path}[{at}]", DUPLICATE, text if keys else shown(each))
+            yield FieldError(f"{path}[{at}]", DUPLICATE, text if keys else format_value(each))
 
 
-def embedded(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
+def validate_embedded(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
     """What embedded resources lack: they must say their apiVersion and kind."""
     if schema is None:
         return
     if isinstance(value, list):
         for at, each in enumerate(value):
-            yield from embedded(each, schema.get("items"), f"{path}[{at}]")
+            yield from validate_embedded(each, schema.get("items"), f"{path}[{at}]")
     elif isinstance(value, dict):
-        if schema.get(EMBEDDED):
+        if schema.get(EMBEDDED_RESOURCE):
             yield from _type_meta(value, path)
         more = schema.get("additionalProperties")
         for key, each in value.items():
             if key in schema.get("properties", {}):
-                yield from embedded(each, schema["properties"][key], f"{path}.{key}" if path else key)
+                yield from validate_embedded(each, schema["properties"][key], f"{path}.{key}" if path else key)
             elif isinstance(more, Mapping):
-                yield from embedded(each, more, f"{path}[{key}]")
+                yield from validate_embedded(each, more, f"{path}[{key}]")
 
 
 def _type_meta(value: dict[str, Any], path: str) -> Iterator[FieldError]:
@@ -341,6 +341,6 @@ def _type_meta(value: dict[str, Any], path: str) -> Iterator[FieldError]:
         if key not in value:
             yield FieldError(f"{path}.{key}", REQUIRED)
         elif not isinstance(value[key], str):
-            yield FieldError(f"{path}.{key}", INVALID, shown(value[key]), "must be a string")
+            yield FieldError(f"{path}.{key}", INVALID, format_value(value[key]), "must be a string")
         elif not value[key]:
             yield FieldError(f"{path}.{key}", INVALID, '""', "must not be empty")

@@ -10,37 +10,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.apiserver.schema.decode_errors import Complaints
+from bayplan.apiserver.schema.decode_errors import DecodeErrors
 from bayplan.apiserver.schema.object_reader import (
-    Strange,
-    copied,
+    WrongTypeError,
+    deep_copy,
     reader_of,
-    unknown_fields,
+    unknown_field_count,
 )
-from bayplan.apiserver.schema.types import Type, built_in_types
+from bayplan.apiserver.schema.types import StructType, built_in_types
 from bayplan.codec.go_text import json_text
 
 Schema = Mapping[str, Any]
 Tree = dict[str, Any]
 
-PRESERVE = "x-kubernetes-preserve-unknown-fields"
-EMBEDDED = "x-kubernetes-embedded-resource"
-META = ("apiVersion", "kind", "metadata")
+PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
+EMBEDDED_RESOURCE = "x-kubernetes-embedded-resource"
+OBJECT_META_FIELDS = ("apiVersion", "kind", "metadata")
 
 
-def meta_type() -> Type:
+def meta_type() -> StructType:
     """ObjectMeta."""
     type_ = built_in_types().of("", "v1", "Pod")
     assert type_ is not None
     return type_.fields["metadata"].shape.type
 
 
-def additional(schema: Schema) -> Schema | None:
+def additional_properties(schema: Schema) -> Schema | None:
     """The schema of fields that are not declared; the empty one if anything goes, None if nothing does."""
     more = schema.get("additionalProperties")
     if isinstance(more, dict):
         return more
-    return {PRESERVE: True} if more is True else None
+    return {PRESERVE_UNKNOWN_FIELDS: True} if more is True else None
 
 
 # Unknown fields.
@@ -68,16 +68,16 @@ def _items(schema: Schema | None) -> Schema | None:
     items = schema.get("items")
     if isinstance(items, dict):
         return items
-    return {PRESERVE: True} if schema.get(PRESERVE) else None
+    return {PRESERVE_UNKNOWN_FIELDS: True} if schema.get(PRESERVE_UNKNOWN_FIELDS) else None
 
 
 def _prune_map(value: Tree, schema: Schema | None, path: str, gone: list[str], *, root: bool = False) -> None:
     known = schema.get("properties", {}) if schema else {}
-    others = additional(schema) if schema else None
-    keeps_all = bool(schema and schema.get(PRESERVE))
-    embedded = root or bool(schema and schema.get(EMBEDDED))
+    others = additional_properties(schema) if schema else None
+    keeps_all = bool(schema and schema.get(PRESERVE_UNKNOWN_FIELDS))
+    embedded = root or bool(schema and schema.get(EMBEDDED_RESOURCE))
     for key in list(value):
-        if embedded and key in META:
+        if embedded and key in OBJECT_META_FIELDS:
             continue
         at = f"{path}.{key}" if path else key
         if key in known:
@@ -108,21 +108,21 @@ def drop_nulls(value: Any, schema: Schema | None) -> None:
 
 
 @dataclass(slots=True)
-class Filling:
+class SchemaDefaults:
     """The defaults of a schema and of what is below it; only places with defaults have one."""
 
     own: dict[str, tuple[Any, bool]] = field(default_factory=dict)
     """By field: the default, and whether null may stay."""
-    fields: dict[str, Filling] = field(default_factory=dict)
-    others: Filling | None = None
-    items: Filling | None = None
+    fields: dict[str, SchemaDefaults] = field(default_factory=dict)
+    others: SchemaDefaults | None = None
+    items: SchemaDefaults | None = None
     element: tuple[Any, bool] | None = None
     """The default of fields that are not declared, or of elements."""
 
 
-def compile_defaults(schema: Schema) -> Filling | None:
-    """What `fill` works by; None if there is nothing to fill in."""
-    made = Filling()
+def compile_defaults(schema: Schema) -> SchemaDefaults | None:
+    """What `apply_defaults` works by; None if there is nothing to fill in."""
+    made = SchemaDefaults()
     for name, below in schema.get("properties", {}).items():
         if below.get("default") is not None:
             made.own[name] = (below["default"], bool(below.get("nullable")))
@@ -137,28 +137,28 @@ def compile_defaults(schema: Schema) -> Filling | None:
     return made if made.own or made.fields or made.others or made.items or made.element else None
 
 
-def fill(value: Any, filling: Filling) -> None:
+def apply_defaults(value: Any, filling: SchemaDefaults) -> None:
     """Put in the defaults, in place."""
     if isinstance(value, dict):
         for name, (default, nullable) in filling.own.items():
             if name not in value or (value[name] is None and not nullable):
-                value[name] = copied(default)
+                value[name] = deep_copy(default)
         for name, below in filling.fields.items():
             if name in value:
-                fill(value[name], below)
+                apply_defaults(value[name], below)
         if filling.others is not None or filling.element is not None:
             for name in value:
-                value[name] = _filled(value[name], filling, filling.others)
+                value[name] = _with_defaults(value[name], filling, filling.others)
     elif isinstance(value, list):
         for at, each in enumerate(value):
-            value[at] = _filled(each, filling, filling.items)
+            value[at] = _with_defaults(each, filling, filling.items)
 
 
-def _filled(value: Any, filling: Filling, below: Filling | None) -> Any:
+def _with_defaults(value: Any, filling: SchemaDefaults, below: SchemaDefaults | None) -> Any:
     if value is None and filling.element is not None and not filling.element[1]:
-        value = copied(filling.element[0])
+        value = deep_copy(filling.element[0])
     if below is not None:
-        fill(value, below)
+        apply_defaults(value, below)
     return value
 
 
@@ -179,7 +179,7 @@ class MetadataError(Exception):
     """Metadata that cannot be read; the message is the API server's."""
 
 
-def coerce(tree: Tree, schema: Schema | None) -> list[str]:
+def coerce_metadata(tree: Tree, schema: Schema | None) -> list[str]:
     """Bring metadata into its form; with a schema that of embedded resources too. The unknown fields that went."""
     gone: list[str] = []
     if "metadata" in tree:
@@ -192,7 +192,7 @@ def _coerce(value: Any, schema: Schema | None, path: str, gone: list[str]) -> No
     if schema is None:
         return
     if isinstance(value, dict):
-        if path and schema.get(EMBEDDED) and value.get("metadata") is not None:
+        if path and schema.get(EMBEDDED_RESOURCE) and value.get("metadata") is not None:
             try:
                 value["metadata"] = _metadata(value["metadata"], f"{path}.metadata", gone)
             except MetadataError as error:
@@ -211,11 +211,11 @@ def _metadata(value: Any, path: str, gone: list[str]) -> Tree:
     if value is not None and not isinstance(value, dict):
         word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
         raise MetadataError(f"json: cannot unmarshal {word} into Go value of type {type_.name}")
-    before = unknown_fields()
+    before = unknown_field_count()
     try:
         read = reader_of(type_)(value)
-    except Strange:
-        raise MetadataError(str(Complaints(value, type_).wrong)) from None
-    if unknown_fields() != before:
-        gone += [each.replace('"', f'"{path}.', 1) for each in Complaints(value, type_).strangers]
+    except WrongTypeError:
+        raise MetadataError(str(DecodeErrors(value, type_).type_error)) from None
+    if unknown_field_count() != before:
+        gone += [each.replace('"', f'"{path}.', 1) for each in DecodeErrors(value, type_).unknown_fields]
     return read

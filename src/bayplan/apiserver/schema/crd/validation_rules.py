@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.apiserver.schema.crd.object_validation import NOWHERE, correlated
-from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED
+from bayplan.apiserver.schema.crd.object_validation import NOWHERE, ListCorrelation
+from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED_RESOURCE
 from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
 from bayplan.apiserver.validation.field_errors import (
     DUPLICATE,
@@ -23,10 +23,10 @@ from bayplan.apiserver.validation.field_errors import (
     INVALID,
     REQUIRED,
     FieldError,
-    shown,
+    format_value,
 )
 from bayplan.cel import CompileError, EvaluationError, ObjectEnvironment, ObjectExpression
-from bayplan.cel.errors import Fault
+from bayplan.cel.errors import CelError
 from bayplan.cel.libraries.conversions import to_timestamp
 from bayplan.cel.types.types import (
     BOOL,
@@ -37,13 +37,13 @@ from bayplan.cel.types.types import (
     INT,
     STRING,
     TIMESTAMP,
-    Type,
+    CelType,
     list_of,
     map_of,
     struct,
 )
 from bayplan.cel.values.go_format import parse_duration
-from bayplan.cel.values.values import MISSING, Duration, StringMap
+from bayplan.cel.values.values import MISSING, CelDuration, StringMap
 from bayplan.codec.go_text import quote
 from bayplan.codec.quantity import Quantity
 
@@ -69,7 +69,7 @@ _META: Schema = {
 }
 
 
-def escaped(name: str) -> str | None:
+def escape_field_name(name: str) -> str | None:
     """How a rule spells the field, None if it cannot."""
     if not name or name[0].isdigit() or re.search(r"[^a-zA-Z0-9._/-]", name):
         return None
@@ -82,9 +82,9 @@ class Declarations:
     """The CEL types of a schema; every object is a struct of its own."""
 
     def __init__(self) -> None:
-        self.fields: dict[str, dict[str, Type]] = {}
+        self.fields: dict[str, dict[str, CelType]] = {}
 
-    def type_of(self, schema: Schema, *, root: bool = False) -> Type | None:
+    def type_of(self, schema: Schema, *, root: bool = False) -> CelType | None:
         """None for what rules cannot see."""
         if schema.get("x-kubernetes-int-or-string"):
             return DYN
@@ -97,16 +97,16 @@ class Declarations:
             if isinstance(more, Mapping):
                 value = self.type_of(more)
                 return None if value is None else map_of(STRING, value)
-            return self._struct(schema, root=root or bool(schema.get(EMBEDDED)))
+            return self._struct(schema, root=root or bool(schema.get(EMBEDDED_RESOURCE)))
         if kind == "string":
             return _STRINGS.get(schema.get("format", ""), STRING)
         return {"boolean": BOOL, "number": DOUBLE, "integer": INT}.get(str(kind))
 
-    def _struct(self, schema: Schema, *, root: bool) -> Type:
+    def _struct(self, schema: Schema, *, root: bool) -> CelType:
         made = struct("object" if not self.fields else f"object.{len(self.fields)}")
         known = self.fields[made.name] = {}
         for name, below in properties(schema, root=root).items():
-            spelled, found = escaped(name), self.type_of(below)
+            spelled, found = escape_field_name(name), self.type_of(below)
             if spelled is not None and found is not None:
                 known[spelled] = found
         return made
@@ -128,9 +128,11 @@ def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
         more = schema.get("additionalProperties")
         if isinstance(more, Mapping):
             return StringMap({key: cel_value(each, more) for key, each in value.items()})
-        known = properties(schema, root=root or bool(schema.get(EMBEDDED)))
+        known = properties(schema, root=root or bool(schema.get(EMBEDDED_RESOURCE)))
         members = {key: cel_value(each, known[key]) for key, each in value.items() if key in known}
-        return StringMap({spelled: each for key, each in members.items() if (spelled := escaped(key)) is not None})
+        return StringMap(
+            {spelled: each for key, each in members.items() if (spelled := escape_field_name(key)) is not None}
+        )
     if isinstance(value, list):
         items = schema.get("items") or {}
         return tuple(cel_value(each, items) for each in value)
@@ -141,11 +143,11 @@ def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
 
 def _text(value: str, schema: Schema) -> Any:
     name = schema.get("format") if schema.get("type") == "string" else None
-    with suppress(ValueError, binascii.Error, Fault):  # an old value may be of another format: it stays a text
+    with suppress(ValueError, binascii.Error, CelError):  # an old value may be of another format: it stays a text
         if name == "byte":
             return base64.b64decode(value)
         if name == "duration":
-            return Duration(parse_duration(value))
+            return CelDuration(parse_duration(value))
         if name == "date":
             return to_timestamp(f"{value}T00:00:00Z")
         if name == "date-time":
@@ -157,7 +159,7 @@ def _text(value: str, schema: Schema) -> Any:
 
 
 @dataclass(slots=True)
-class Rule:
+class CompiledRule:
     """One rule, compiled; or what is wrong with it."""
 
     given: Mapping[str, Any]
@@ -168,16 +170,16 @@ class Rule:
 
 
 @dataclass(slots=True)
-class Ruled:
+class RuleTree:
     """A place in a schema with rules, or with rules below it."""
 
     schema: Schema
     root: bool
-    rules: list[Rule] = field(default_factory=list)
-    fields: dict[str, Ruled] = field(default_factory=dict)
-    others: Ruled | None = None
-    items: Ruled | None = None
-    all_of: list[Ruled] = field(default_factory=list)
+    rules: list[CompiledRule] = field(default_factory=list)
+    fields: dict[str, RuleTree] = field(default_factory=dict)
+    others: RuleTree | None = None
+    items: RuleTree | None = None
+    all_of: list[RuleTree] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
@@ -193,26 +195,26 @@ def _compiler() -> ObjectEnvironment:
     return _environment[0]
 
 
-def compile_rules(schema: Schema, *, root: bool = True) -> Ruled | None:
+def compile_rules(schema: Schema, *, root: bool = True) -> RuleTree | None:
     """All rules of a schema; None if there are none."""
-    made = Ruled(schema, root)
+    made = RuleTree(schema, root)
     if schema.get(RULES):
         declarations = Declarations()
         type_ = declarations.type_of(schema, root=root)
-        made.rules = [_rule(given, type_, declarations) for given in schema[RULES]]
+        made.rules = [_compile_rule(given, type_, declarations) for given in schema[RULES]]
     for name, below in schema.get("properties", {}).items():
-        if (found := compile_rules(below, root=bool(below.get(EMBEDDED)))) is not None:
+        if (found := compile_rules(below, root=bool(below.get(EMBEDDED_RESOURCE)))) is not None:
             made.fields[name] = found
     more, items = schema.get("additionalProperties"), schema.get("items")
     made.others = compile_rules(more, root=False) if isinstance(more, Mapping) else None
-    made.items = compile_rules(items, root=bool(items.get(EMBEDDED))) if isinstance(items, Mapping) else None
+    made.items = compile_rules(items, root=bool(items.get(EMBEDDED_RESOURCE))) if isinstance(items, Mapping) else None
     found_all = (compile_rules({**schema, **each}, root=root) for each in schema.get("allOf", ()) if each.get(RULES))
     made.all_of = [found for found in found_all if found is not None]
     return None if made.idle else made
 
 
-def _rule(given: Mapping[str, Any], type_: Type | None, declarations: Declarations) -> Rule:
-    rule, optional = Rule(given), bool(given.get("optionalOldSelf"))
+def _compile_rule(given: Mapping[str, Any], type_: CelType | None, declarations: Declarations) -> CompiledRule:
+    rule, optional = CompiledRule(given), bool(given.get("optionalOldSelf"))
     if type_ is None:
         rule.wrong = "the type of the field is not known to rules"
         return rule
@@ -230,63 +232,65 @@ def _rule(given: Mapping[str, Any], type_: Type | None, declarations: Declaratio
     return rule
 
 
-def broken(value: Any, ruled: Ruled, *, old: Any = ABSENT, path: str = "") -> Iterator[FieldError]:
+def evaluate_rules(value: Any, ruled: RuleTree, *, old: Any = ABSENT, path: str = "") -> Iterator[FieldError]:
     """The rules that the value breaks; rules that need an old value are skipped where there is none."""
     if value is None:
         return
     if ruled.rules:
-        yield from _broken_here(value, ruled, old, path)
+        yield from _evaluate_here(value, ruled, old, path)
     for each in ruled.all_of:
-        yield from broken(value, each, old=old, path=path)
+        yield from evaluate_rules(value, each, old=old, path=path)
     if isinstance(value, list) and ruled.items is not None:
-        twin = correlated(ruled.schema, old)
+        twin = ListCorrelation(ruled.schema, old)
         for at, item in enumerate(value):
-            yield from broken(item, ruled.items, old=twin(item), path=f"{path}[{at}]")
+            yield from evaluate_rules(item, ruled.items, old=twin(item), path=f"{path}[{at}]")
     elif isinstance(value, dict):
-        yield from _broken_below(value, ruled, old, path)
+        yield from _evaluate_below(value, ruled, old, path)
 
 
-def _broken_below(value: dict[str, Any], ruled: Ruled, old: Any, path: str) -> Iterator[FieldError]:
+def _evaluate_below(value: dict[str, Any], ruled: RuleTree, old: Any, path: str) -> Iterator[FieldError]:
     before = old if isinstance(old, dict) and ruled.schema.get("x-kubernetes-map-type") != "atomic" else {}
     for key, each in value.items():
         if key in ruled.fields:
             at = f"{path}.{key}" if path else key
-            yield from broken(each, ruled.fields[key], old=before.get(key, ABSENT), path=at)
+            yield from evaluate_rules(each, ruled.fields[key], old=before.get(key, ABSENT), path=at)
         elif ruled.others is not None:
-            yield from broken(each, ruled.others, old=before.get(key, ABSENT), path=f"{path}[{key}]")
+            yield from evaluate_rules(each, ruled.others, old=before.get(key, ABSENT), path=f"{path}[{key}]")
 
 
-def _broken_here(value: Any, ruled: Ruled, old: Any, path: str) -> Iterator[FieldError]:
+def _evaluate_here(value: Any, ruled: RuleTree, old: Any, path: str) -> Iterator[FieldError]:
     mine = cel_value(value, ruled.schema, root=ruled.root)
     before = MISSING if old is ABSENT or old is None else cel_value(old, ruled.schema, root=ruled.root)
     same = old is not ABSENT and old == value
     for rule in ruled.rules:
         if rule.check is None:
-            yield _fault(path, value, f"rule compile error: {rule.wrong}")
-        elif not (rule.check.uses_old and before is MISSING and not rule.check.optional_old):
-            fault = _judge(rule, mine, before, value, ruled.schema, path)
+            yield _rule_error(path, value, f"rule compile error: {rule.wrong}")
+        elif not (rule.check.reads_old and before is MISSING and not rule.check.optional_old):
+            fault = _evaluate_rule(rule, mine, before, value, ruled.schema, path)
             # What was wrong before and has not changed is forgiven, unless the rule is about the change.
-            if fault is not None and (rule.check.uses_old or not same):
+            if fault is not None and (rule.check.reads_old or not same):
                 yield fault
 
 
-def _judge(rule: Rule, mine: Any, before: Any, value: Any, schema: Schema, path: str) -> FieldError | None:
+def _evaluate_rule(
+    rule: CompiledRule, mine: Any, before: Any, value: Any, schema: Schema, path: str
+) -> FieldError | None:
     assert rule.check is not None
     told = (rule.given.get("message") or rule.given.get("rule", "")).strip()
     try:
         if rule.check.evaluate(mine, before) is True:
             return None
     except EvaluationError as error:
-        return _fault(path, schema.get("type", ""), _evaluation_text(str(error), told))
+        return _rule_error(path, schema.get("type", ""), _evaluation_text(str(error), told))
     detail = _message(rule, mine, before) or (rule.given.get("message") or f"failed rule: {told}").strip()
     at = f"{path}{rule.given.get('fieldPath', '')}"
     kind = _REASONS.get(rule.given.get("reason", ""), INVALID)
     whole = schema.get("type") in ("object", "array")
     if kind == DUPLICATE:
-        return FieldError(at or NOWHERE, DUPLICATE, "" if whole else shown(value))
+        return FieldError(at or NOWHERE, DUPLICATE, "" if whole else format_value(value))
     if kind in (FORBIDDEN, REQUIRED):
         return FieldError(at or NOWHERE, kind, detail=detail)
-    return FieldError(at or NOWHERE, INVALID, "" if whole else shown(value), detail)
+    return FieldError(at or NOWHERE, INVALID, "" if whole else format_value(value), detail)
 
 
 def _evaluation_text(error: str, told: str) -> str:
@@ -298,7 +302,7 @@ def _evaluation_text(error: str, told: str) -> str:
     return f"{error} evaluating rule: {told}"
 
 
-def _message(rule: Rule, mine: Any, before: Any) -> str:
+def _message(rule: CompiledRule, mine: Any, before: Any) -> str:
     """What the rule's own expression says about the fault; nothing if it comes to nothing usable."""
     if rule.message is None:
         return ""
@@ -310,11 +314,11 @@ def _message(rule: Rule, mine: Any, before: Any) -> str:
     return "" if len(text) > MAX_MESSAGE or "\n" in text else text
 
 
-def _fault(path: str, value: Any, detail: str) -> FieldError:
-    return FieldError(path or NOWHERE, INVALID, quote(value) if isinstance(value, str) else shown(value), detail)
+def _rule_error(path: str, value: Any, detail: str) -> FieldError:
+    return FieldError(path or NOWHERE, INVALID, quote(value) if isinstance(value, str) else format_value(value), detail)
 
 
-def all_rules(ruled: Ruled, path: str) -> Iterator[tuple[str, int, Rule]]:
+def all_rules(ruled: RuleTree, path: str) -> Iterator[tuple[str, int, CompiledRule]]:
     """Every rule with the place of its schema, as errors about a CRD call it."""
     for at, rule in enumerate(ruled.rules):
         yield path, at, rule

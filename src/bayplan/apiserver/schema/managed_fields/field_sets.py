@@ -19,9 +19,9 @@ MEMBER: FieldSet = {}
 """What is below a member that has nothing below it; one for all, since sets are values and memory is dear."""
 
 
-def is_sound(found: Any) -> bool:
+def is_valid_field_set(found: Any) -> bool:
     """Whether this is a set at all; what is written by hand in its place may be anything."""
-    return isinstance(found, dict) and all(is_sound(below) for below in found.values())
+    return isinstance(found, dict) and all(is_valid_field_set(below) for below in found.values())
 
 
 def union(left: FieldSet, right: FieldSet) -> FieldSet:
@@ -63,10 +63,10 @@ def _difference(left: FieldSet, right: FieldSet) -> FieldSet | None:
             rest = _difference(below, right[step])
             if rest is not None:
                 kept[step] = rest
-    return _bare(kept)
+    return _normalize(kept)
 
 
-def _bare(kept: FieldSet) -> FieldSet | None:
+def _normalize(kept: FieldSet) -> FieldSet | None:
     """The parts below a step in their one form: a member without anything below it is empty."""
     if not kept:
         return None
@@ -87,10 +87,10 @@ def _intersection(left: FieldSet, right: FieldSet, *, top: bool = False) -> Fiel
             both = _intersection(below, right[step])
             if both is not None:
                 common[step] = both
-    return _bare(common)
+    return _normalize(common)
 
 
-def without(given: FieldSet, gone: FieldSet) -> FieldSet:
+def remove_subtrees(given: FieldSet, gone: FieldSet) -> FieldSet:
     """The set without the members of the other one and everything below them."""
     return (_without(given, gone) or {}) if given and gone else given
 
@@ -107,10 +107,10 @@ def _without(given: FieldSet, gone: FieldSet) -> FieldSet | None:
             rest = _without(below, other)
             if rest is not None:
                 kept[step] = rest
-    return _bare(kept)
+    return _normalize(kept)
 
 
-def only(given: FieldSet, pattern: FieldSet) -> FieldSet:
+def filter_by_pattern(given: FieldSet, pattern: FieldSet) -> FieldSet:
     """The part of the set that the pattern's paths lead to, or lie below; `*` stands for any element of a list."""
     kept: FieldSet = {}
     for step, below in given.items():
@@ -121,7 +121,7 @@ def only(given: FieldSet, pattern: FieldSet) -> FieldSet:
             continue
         if not wanted:
             kept[step] = below
-        elif rest := only(below, wanted):
+        elif rest := filter_by_pattern(below, wanted):
             kept[step] = rest
     return kept
 
@@ -134,8 +134,8 @@ def has(given: FieldSet, steps: list[str]) -> bool:
     return not given or SELF in given
 
 
-def of(*paths: tuple[str, ...]) -> FieldSet:
-    """The set of some fields, by their names: `of(("metadata", "labels"))`."""
+def field_set(*paths: tuple[str, ...]) -> FieldSet:
+    """The set of some fields, by their names: `field_set(("metadata", "labels"))`."""
     found: FieldSet = {}
     for path in paths:
         one: FieldSet = {}

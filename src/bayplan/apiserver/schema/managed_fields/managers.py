@@ -16,7 +16,7 @@ Tree = dict[str, Any]
 
 APPLY, UPDATE = "Apply", "Update"
 MAX_UPDATERS = 10
-_ANCIENT = "ancient-changes"
+_ANCIENT_CHANGES = "ancient-changes"
 
 
 class Manager(NamedTuple):
@@ -45,7 +45,7 @@ class Manager(NamedTuple):
         return f"{told} using {self.version}" if self.operation == UPDATE else told
 
 
-class Owned(NamedTuple):
+class ManagedFieldSet(NamedTuple):
     """What a manager has."""
 
     fields: FieldSet
@@ -53,24 +53,24 @@ class Owned(NamedTuple):
     time: str = ""
 
 
-Managers = dict[Manager, Owned]
+Managers = dict[Manager, ManagedFieldSet]
 
 
 def managers_of(entries: Any) -> Managers:
     """What the entries say; nothing if one of them cannot be understood."""
     found: Managers = {}
     for entry in entries or ():
-        if not _sound(entry):
+        if not _is_valid_entry(entry):
             return {}
         operation, version = entry["operation"], entry["apiVersion"]
         name = Manager(
             entry.get("manager", ""), operation, version if operation == UPDATE else "", entry.get("subresource", "")
         )
-        found[name] = Owned(entry.get("fieldsV1") or {}, version, entry.get("time") or "")
+        found[name] = ManagedFieldSet(entry.get("fieldsV1") or {}, version, entry.get("time") or "")
     return found
 
 
-def _sound(entry: Any) -> bool:
+def _is_valid_entry(entry: Any) -> bool:
     return bool(
         isinstance(entry, dict)
         and entry.get("operation") in (APPLY, UPDATE)
@@ -94,7 +94,7 @@ def _rank(manager: Manager, managers: Managers) -> tuple[str, ...]:
     return manager.operation, owned.time, manager.name, owned.api_version, manager.subresource
 
 
-def _entry(manager: Manager, owned: Owned) -> Tree:
+def _entry(manager: Manager, owned: ManagedFieldSet) -> Tree:
     entry: Tree = {"manager": manager.name, "operation": manager.operation, "apiVersion": owned.api_version}
     if owned.time:
         entry["time"] = owned.time
@@ -104,7 +104,7 @@ def _entry(manager: Manager, owned: Owned) -> Tree:
     return entry
 
 
-def capped(managers: Managers) -> Managers:
+def cap_update_managers(managers: Managers) -> Managers:
     """The managers with the oldest writers of each version put together, once there are more than ten of them."""
     updaters = [each for each in managers if each.operation == UPDATE]
     excess = len(updaters) - MAX_UPDATERS
@@ -118,18 +118,18 @@ def capped(managers: Managers) -> Managers:
         if owned.api_version not in first:
             first[owned.api_version] = manager
             continue
-        bucket = Manager(_ANCIENT, UPDATE, owned.api_version)
+        bucket = Manager(_ANCIENT_CHANGES, UPDATE, owned.api_version)
         if bucket not in left:
             left[bucket] = left.pop(first[owned.api_version])
         both = field_sets.union(owned.fields, left[bucket].fields)
-        left[bucket] = Owned(both, owned.api_version, owned.time)
+        left[bucket] = ManagedFieldSet(both, owned.api_version, owned.time)
         if manager != bucket:
             del left[manager]
         excess -= 1
     return left
 
 
-def taken_from(managers: Managers, gone: FieldSet, *, spare: Manager | None = None) -> Managers:
+def remove_fields(managers: Managers, gone: FieldSet, *, spare: Manager | None = None) -> Managers:
     """The managers without those fields; who has nothing left is no manager any more."""
     if not gone:
         return managers

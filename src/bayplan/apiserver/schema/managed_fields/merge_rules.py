@@ -1,9 +1,8 @@
 """How do values of this type merge: as one leaf, by key, as a set, or field by field?
 
-Asked by everything around managed fields. A `Rule` says it for maps, lists and scalars; which of them counts is decided
-by the value at hand, since some fields take anything. Rules of built-in types are made when a value first gets there,
-and then kept with the type; rules of custom resources come from their schemas.
-"""
+Asked by everything around managed fields. A `MergeRule` says it for maps, lists and scalars; which of them counts is
+decided by the value at hand, since some fields take anything. Rules of built-in types are made when a value first gets
+there, and then kept with the type; rules of custom resources come from their schemas."""
 
 from __future__ import annotations
 
@@ -12,14 +11,14 @@ from typing import Any
 
 from bayplan.apiserver.schema.types import (
     UNSET,
-    Field,
-    Kind,
-    Shape,
-    Type,
+    FieldType,
+    SchemaField,
+    StructType,
+    WireType,
 )
 
 
-class ListRule:
+class ListMergeRule:
     """A list: atomic, a set of scalars (`associative` without keys) or a map by keys.
 
     `defaults` are of the keys that may be missing in an element.
@@ -29,7 +28,7 @@ class ListRule:
 
     def __init__(
         self,
-        item: Rule,
+        item: MergeRule,
         associative: bool = False,
         keys: tuple[str, ...] = (),
         defaults: Mapping[str, Any] | None = None,
@@ -40,41 +39,41 @@ class ListRule:
         self.defaults = defaults or {}
 
 
-class MapRule:
+class MapMergeRule:
     """A map or struct. `element` is the rule of fields that are not declared; None where there may be none."""
 
     __slots__ = ("_fields", "_steps", "atomic", "declared", "element")
 
     def __init__(
         self,
-        declared: Callable[[], dict[str, Rule]],
-        element: Rule | None = None,
+        declared: Callable[[], dict[str, MergeRule]],
+        element: MergeRule | None = None,
         atomic: bool = False,
     ) -> None:
         self.declared = declared
         self.element = element
         self.atomic = atomic
-        self._fields: dict[str, Rule] | None = None
-        self._steps: dict[str, tuple[str, Rule, bool]] | None = None
+        self._fields: dict[str, MergeRule] | None = None
+        self._steps: dict[str, tuple[str, MergeRule, bool]] | None = None
 
-    def fields(self) -> dict[str, Rule]:
+    def fields(self) -> dict[str, MergeRule]:
         if self._fields is None:
             self._fields = self.declared()
         return self._fields
 
-    def steps(self) -> dict[str, tuple[str, Rule, bool]]:
+    def steps(self) -> dict[str, tuple[str, MergeRule, bool]]:
         """For each field the step to it, its rule, and whether it can only be a leaf."""
         if self._steps is None:
             self._steps = {name: (f"f:{name}", rule, rule.only_leaf) for name, rule in self.fields().items()}
         return self._steps
 
 
-class Rule:
+class MergeRule:
     """What a value may be, and how each form of it merges. `scalar` names the scalars that are allowed."""
 
     __slots__ = ("list", "map", "scalar")
 
-    def __init__(self, scalar: str = "", list: ListRule | None = None, map: MapRule | None = None) -> None:  # noqa: A002
+    def __init__(self, scalar: str = "", list: ListMergeRule | None = None, map: MapMergeRule | None = None) -> None:  # noqa: A002
         self.scalar = scalar
         self.list = list
         self.map = map
@@ -88,72 +87,72 @@ class Rule:
 STRING, NUMBER, BOOLEAN, UNTYPED = "string", "numeric", "boolean", "untyped"
 
 
-def _no_fields() -> dict[str, Rule]:
+def _no_fields() -> dict[str, MergeRule]:
     return {}
 
 
-def _anything(*, atomic: bool) -> Rule:
-    rule = Rule(scalar=UNTYPED)
-    rule.list = ListRule(_LEAF if not atomic else rule)
-    rule.map = MapRule(_no_fields, rule, atomic)
+def _untyped_rule(*, atomic: bool) -> MergeRule:
+    rule = MergeRule(scalar=UNTYPED)
+    rule.list = ListMergeRule(_LEAF if not atomic else rule)
+    rule.map = MapMergeRule(_no_fields, rule, atomic)
     return rule
 
 
-_LEAF = Rule(scalar=UNTYPED)
-LEAF = _anything(atomic=True)
+_LEAF = MergeRule(scalar=UNTYPED)
+LEAF = _untyped_rule(atomic=True)
 """Anything, taken as one."""
-DEDUCED = _anything(atomic=False)
+DEDUCED = _untyped_rule(atomic=False)
 """Anything; maps merge field by field, lists are leaves."""
-DEDUCED.list = ListRule(LEAF)
+DEDUCED.list = ListMergeRule(LEAF)
 
 _SCALARS = {
-    Kind.STRING: Rule(scalar=STRING),
-    Kind.BYTES: Rule(scalar=STRING),
-    Kind.BOOL: Rule(scalar=BOOLEAN),
-    Kind.INT32: Rule(scalar=NUMBER),
-    Kind.INT64: Rule(scalar=NUMBER),
-    Kind.FLOAT: Rule(scalar=NUMBER),
-    Kind.TIME: Rule(scalar=UNTYPED),
-    Kind.MICRO_TIME: Rule(scalar=UNTYPED),
-    Kind.DURATION: Rule(scalar=UNTYPED),
-    Kind.QUANTITY: Rule(scalar=UNTYPED),
-    Kind.INT_OR_STRING: DEDUCED,
-    Kind.RAW: LEAF,
-    Kind.JSON: DEDUCED,
-    Kind.SCHEMA_OR_ARRAY: DEDUCED,
-    Kind.SCHEMA_OR_BOOL: DEDUCED,
-    Kind.SCHEMA_OR_STRINGS: DEDUCED,
-    Kind.FIELDS: Rule(map=MapRule(_no_fields, DEDUCED)),
+    WireType.STRING: MergeRule(scalar=STRING),
+    WireType.BYTES: MergeRule(scalar=STRING),
+    WireType.BOOL: MergeRule(scalar=BOOLEAN),
+    WireType.INT32: MergeRule(scalar=NUMBER),
+    WireType.INT64: MergeRule(scalar=NUMBER),
+    WireType.FLOAT: MergeRule(scalar=NUMBER),
+    WireType.TIME: MergeRule(scalar=UNTYPED),
+    WireType.MICRO_TIME: MergeRule(scalar=UNTYPED),
+    WireType.DURATION: MergeRule(scalar=UNTYPED),
+    WireType.QUANTITY: MergeRule(scalar=UNTYPED),
+    WireType.INT_OR_STRING: DEDUCED,
+    WireType.RAW: LEAF,
+    WireType.JSON: DEDUCED,
+    WireType.SCHEMA_OR_ARRAY: DEDUCED,
+    WireType.SCHEMA_OR_BOOL: DEDUCED,
+    WireType.SCHEMA_OR_STRINGS: DEDUCED,
+    WireType.FIELDS: MergeRule(map=MapMergeRule(_no_fields, DEDUCED)),
 }
 
 
-def rule_of(type_: Type) -> Rule:
+def merge_rule(type_: StructType) -> MergeRule:
     """The rule of a built-in type."""
-    made: Rule | None = type_.memory.get("rule")
+    made: MergeRule | None = type_.memory.get("rule")
     if made is None:
-        made = type_.memory["rule"] = Rule(map=MapRule(lambda: _fields(type_), None, type_.atomic))
+        made = type_.memory["rule"] = MergeRule(map=MapMergeRule(lambda: _fields(type_), None, type_.atomic))
     return made
 
 
-def _fields(type_: Type) -> dict[str, Rule]:
+def _fields(type_: StructType) -> dict[str, MergeRule]:
     return {each.name: _field_rule(each) for each in type_.fields.values()}
 
 
-def _field_rule(each: Field) -> Rule:
+def _field_rule(each: SchemaField) -> MergeRule:
     shape = each.shape
-    if shape.kind is Kind.LIST:
-        return Rule(list=_list_rule(each))
-    if shape.kind is Kind.MAP:
+    if shape.kind is WireType.LIST:
+        return MergeRule(list=_list_rule(each))
+    if shape.kind is WireType.MAP:
         assert shape.item is not None
-        return Rule(map=MapRule(_no_fields, _shape_rule(shape.item), each.map_type == "atomic"))
+        return MergeRule(map=MapMergeRule(_no_fields, _shape_rule(shape.item), each.map_type == "atomic"))
     rule = _shape_rule(shape)
-    if shape.kind is Kind.STRUCT and each.map_type and (each.map_type == "atomic") != shape.type.atomic:
+    if shape.kind is WireType.STRUCT and each.map_type and (each.map_type == "atomic") != shape.type.atomic:
         # The field overrides what its type says of itself.
-        return Rule(map=MapRule(lambda: _fields(shape.type), None, each.map_type == "atomic"))
+        return MergeRule(map=MapMergeRule(lambda: _fields(shape.type), None, each.map_type == "atomic"))
     return rule
 
 
-def _list_rule(each: Field) -> ListRule:
+def _list_rule(each: SchemaField) -> ListMergeRule:
     item = each.shape.item
     assert item is not None
     rule = _shape_rule(item)
@@ -161,18 +160,18 @@ def _list_rule(each: Field) -> ListRule:
         keys = each.keys or (each.merge_key,)
         known = item.type.fields
         defaults = {key: known[key].default for key in keys if key in known and known[key].default is not UNSET}
-        return ListRule(rule, True, keys, defaults)
+        return ListMergeRule(rule, True, keys, defaults)
     merges = each.list_type == "set" or (not each.list_type and "merge" in each.strategy.split(","))
-    return ListRule(rule, merges)
+    return ListMergeRule(rule, merges)
 
 
-def _shape_rule(shape: Shape) -> Rule:
-    if shape.kind is Kind.STRUCT:
-        return rule_of(shape.type)
-    if shape.kind is Kind.LIST:
+def _shape_rule(shape: FieldType) -> MergeRule:
+    if shape.kind is WireType.STRUCT:
+        return merge_rule(shape.type)
+    if shape.kind is WireType.LIST:
         assert shape.item is not None
-        return Rule(list=ListRule(_shape_rule(shape.item)))
-    if shape.kind is Kind.MAP:
+        return MergeRule(list=ListMergeRule(_shape_rule(shape.item)))
+    if shape.kind is WireType.MAP:
         assert shape.item is not None
-        return Rule(map=MapRule(_no_fields, _shape_rule(shape.item)))
+        return MergeRule(map=MapMergeRule(_no_fields, _shape_rule(shape.item)))
     return _SCALARS[shape.kind]

@@ -13,44 +13,44 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bayplan.apiserver.api_errors import (
-    Refusal,
+    StatusError,
     apply_conflict,
     bad_request,
-    internal,
+    internal_error,
 )
 from bayplan.apiserver.schema.managed_fields import field_sets
 from bayplan.apiserver.schema.managed_fields.field_sets import SELF, FieldSet
 from bayplan.apiserver.schema.managed_fields.managers import (
     APPLY,
     UPDATE,
+    ManagedFieldSet,
     Manager,
     Managers,
-    Owned,
-    capped,
+    cap_update_managers,
     entries,
     is_reset,
     managers_of,
-    taken_from,
+    remove_fields,
 )
-from bayplan.apiserver.schema.managed_fields.merge_rules import Rule, rule_of
+from bayplan.apiserver.schema.managed_fields.merge_rules import MergeRule, merge_rule
 from bayplan.apiserver.schema.managed_fields.typed_merge import (
     MergeError,
     check,
     compare,
     field_set,
     merge,
-    named_members,
     remove,
+    with_parent_members,
 )
 from bayplan.apiserver.schema.object_reader import reader_of
-from bayplan.apiserver.schema.types import Type
+from bayplan.apiserver.schema.types import StructType
 from bayplan.codec.go_text import json_text
 
 Tree = dict[str, Any]
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_BEFORE = "before-first-apply"
-_NEVER = frozenset(
+_BEFORE_FIRST_APPLY = "before-first-apply"
+_UNMANAGED_FIELDS = frozenset(
     f"f:{name}"
     for name in (
         *("name", "namespace", "creationTimestamp", "selfLink", "uid"),
@@ -59,11 +59,11 @@ _NEVER = frozenset(
 )
 
 
-class CustomType(Protocol):
+class MergeableType(Protocol):
     """What a custom resource brings in place of a built-in type."""
 
     @property
-    def rule(self) -> Rule: ...
+    def rule(self) -> MergeRule: ...
 
     def empty(self) -> Tree:
         """The object before it is created."""
@@ -74,7 +74,7 @@ class CustomType(Protocol):
         ...
 
 
-AnyType = Type | CustomType
+AnyType = StructType | MergeableType
 Convert = Callable[[Tree, str], tuple[Tree, AnyType]]
 """An object as the version of another writer has it, and the type that it has there: for kinds whose versions differ in
 more than their names. All others need none."""
@@ -111,7 +111,7 @@ def _current(live: Tree, after: Tree, subresource: str) -> Managers:
         if is_reset(brought):
             return {}
         found = managers_of(brought)
-        if found and all(field_sets.is_sound(owned.fields) for owned in found.values()):
+        if found and all(field_sets.is_valid_field_set(owned.fields) for owned in found.values()):
             return found
     return managers_of(live.get("metadata", {}).get("managedFields"))
 
@@ -119,7 +119,7 @@ def _current(live: Tree, after: Tree, subresource: str) -> Managers:
 def _updated(
     managers: Managers, live: Tree, after: Tree, writer: Manager, type_: AnyType, now: str, convert: Convert | None
 ) -> Managers:
-    change = _Change(live, after, writer.version, type_, writer.subresource, convert)
+    change = _ChangedFields(live, after, writer.version, type_, writer.subresource, convert)
     changed, _ = change.seen_in(writer.version)
     if writer.subresource == "scale" and not any(
         field_sets.intersection(owned.fields, changed) for owned in managers.values()
@@ -132,11 +132,11 @@ def _updated(
         fields = field_sets.union(mine, before.fields) if before else mine
         # Upstream forgets the time of whoever scales.
         time = now if writer.subresource != "scale" else before.time if before else ""
-        left = {**left, writer: Owned(fields, writer.version, time)}
-    return capped(left)
+        left = {**left, writer: ManagedFieldSet(fields, writer.version, time)}
+    return cap_update_managers(left)
 
 
-class _Change:
+class _ChangedFields:
     """The fields that a write touches, as each version calls them."""
 
     def __init__(
@@ -147,7 +147,7 @@ class _Change:
         self._own = version
 
     def _compared(self, live: Tree, after: Tree, type_: AnyType) -> tuple[FieldSet, FieldSet]:
-        sieve = _Sieve(type_, after, self._subresource)
+        sieve = _IgnoredFieldsFilter(type_, after, self._subresource)
         found = compare(live, after, _rule(type_))
         changed = field_sets.union(sieve.passed(found.modified), sieve.passed(found.added))
         return changed, sieve.passed(found.removed)
@@ -167,7 +167,7 @@ class _Change:
         for version in dict.fromkeys(owned.api_version if self._convert else "" for owned in managers.values()):
             those = {each: owned for each, owned in managers.items() if version in ("", owned.api_version)}
             for gone in self.seen_in(version):
-                those = taken_from(those, gone, spare=spare)
+                those = remove_fields(those, gone, spare=spare)
             left |= those
         return left
 
@@ -175,7 +175,7 @@ class _Change:
 def _tracked(fields: FieldSet) -> FieldSet:
     """The set without what everybody sees but nobody manages: names, versions, the server's own marks."""
     kept = {step: below for step, below in fields.items() if step not in ("f:apiVersion", "f:kind", "f:metadata")}
-    metadata = {step: below for step, below in fields.get("f:metadata", {}).items() if step not in _NEVER}
+    metadata = {step: below for step, below in fields.get("f:metadata", {}).items() if step not in _UNMANAGED_FIELDS}
     metadata.pop(SELF, None)
     return {"f:metadata": metadata, **kept} if metadata else kept
 
@@ -183,21 +183,21 @@ def _tracked(fields: FieldSet) -> FieldSet:
 # Types.
 
 
-def _rule(type_: AnyType) -> Rule:
-    return rule_of(type_) if isinstance(type_, Type) else type_.rule
+def _rule(type_: AnyType) -> MergeRule:
+    return merge_rule(type_) if isinstance(type_, StructType) else type_.rule
 
 
 def _empty(type_: AnyType) -> Tree:
-    return reader_of(type_).zero() if isinstance(type_, Type) else type_.empty()
+    return reader_of(type_).zero() if isinstance(type_, StructType) else type_.empty()
 
 
-_STATUS = field_sets.of(("status",))
-_SPEC = field_sets.of(("spec",))
-_ALL_BUT_STATUS = field_sets.of(("spec",), ("metadata",))
+_STATUS = field_sets.field_set(("status",))
+_SPEC = field_sets.field_set(("spec",))
+_ALL_BUT_STATUS = field_sets.field_set(("spec",), ("metadata",))
 _STATUS_IGNORES = {
-    "Pod": field_sets.of(("spec",), ("metadata", "deletionTimestamp"), ("metadata", "ownerReferences")),
-    "Deployment": field_sets.of(("spec",), ("metadata", "labels")),
-    "CertificateSigningRequest": field_sets.of(("spec",), ("status", "conditions")),
+    "Pod": field_sets.field_set(("spec",), ("metadata", "deletionTimestamp"), ("metadata", "ownerReferences")),
+    "Deployment": field_sets.field_set(("spec",), ("metadata", "labels")),
+    "CertificateSigningRequest": field_sets.field_set(("spec",), ("status", "conditions")),
     **dict.fromkeys(
         (
             *("FlowSchema", "PriorityLevelConfiguration", "ServiceCIDR", "ResourceClaim", "VolumeAttachment"),
@@ -207,35 +207,35 @@ _STATUS_IGNORES = {
     ),
 }
 _RESIZED: FieldSet = {"f:resources": {}, "f:resizePolicy": {}}
-_ONLY: dict[str, FieldSet] = {
+_SUBRESOURCE_FIELDS: dict[str, FieldSet] = {
     "ephemeralcontainers": {"f:spec": {"f:ephemeralContainers": {}}},
     "resize": {"f:spec": {"f:containers": {"*": _RESIZED}, "f:initContainers": {"*": _RESIZED}}},
 }
 
 
-class _Sieve:
+class _IgnoredFieldsFilter:
     """What is left of a set of changes when those that the server ignores anyway are taken out."""
 
     __slots__ = ("_gone", "_only")
 
     def __init__(self, type_: AnyType, after: Tree, subresource: str) -> None:
-        self._only = _ONLY.get(subresource)
+        self._only = _SUBRESOURCE_FIELDS.get(subresource)
         self._gone = _ignored(type_, after, subresource) if self._only is None else {}
 
     def passed(self, fields: FieldSet) -> FieldSet:
         if self._only is not None:
-            return field_sets.only(fields, self._only)
-        return field_sets.without(fields, self._gone)
+            return field_sets.filter_by_pattern(fields, self._only)
+        return field_sets.remove_subtrees(fields, self._gone)
 
 
 def _ignored(type_: AnyType, after: Tree, subresource: str) -> FieldSet:
-    if not isinstance(type_, Type):
+    if not isinstance(type_, StructType):
         return type_.ignored(subresource)
     kind = after.get("kind", "")
     if subresource == "status":
         return _STATUS_IGNORES.get(kind, _SPEC)
     if subresource == "approval":
-        return field_sets.of(("spec",), ("status", "certificate"))
+        return field_sets.field_set(("spec",), ("status", "certificate"))
     if subresource in ("", "finalize") and "status" in type_.fields:
         return field_sets.union(_STATUS, _SPEC) if kind == "CertificateSigningRequest" else _STATUS
     return {}
@@ -265,10 +265,10 @@ def apply(
     mine = live if live is not None else _with_header(_empty(type), applied)
     managers = managers_of(mine["metadata"].get("managedFields") if "metadata" in mine else None)
     if not managers:
-        first = Manager(_BEFORE, UPDATE, api_version, subresource)
+        first = Manager(_BEFORE_FIRST_APPLY, UPDATE, api_version, subresource)
         managers = _updated({}, _empty(type), mine, first, type, now, convert)
     who = Manager(manager, APPLY, subresource=subresource)
-    attempt = _Attempt(mine, applied, managers, who, api_version, type, now, convert)
+    attempt = _ApplyAttempt(mine, applied, managers, who, api_version, type, now, convert)
     result, managers = attempt.run(force=force)
     made = dict(result)
     made["metadata"] = {**(made.get("metadata") or {}), "managedFields": entries(managers)}
@@ -282,10 +282,10 @@ def _check_applied(applied: Tree, type_: AnyType) -> None:
     try:
         check(applied, _rule(type_))
     except MergeError as error:
-        raise Refusal(500, "", f"failed to create typed patch object ({described(applied)}): {error}") from None
+        raise StatusError(500, "", f"failed to create typed patch object ({object_text(applied)}): {error}") from None
 
 
-def described(tree: Tree) -> str:
+def object_text(tree: Tree) -> str:
     """`default/a; /v1, Kind=ConfigMap`."""
     metadata = tree.get("metadata") or {}
     group, _, version = str(tree.get("apiVersion", "")).rpartition("/")
@@ -297,7 +297,7 @@ def _with_header(empty: Tree, applied: Tree) -> Tree:
     return {**empty, "apiVersion": applied.get("apiVersion"), "kind": applied.get("kind")}
 
 
-class _Attempt:
+class _ApplyAttempt:
     """One try to apply; kubectl's may be repeated with force."""
 
     def __init__(
@@ -314,17 +314,20 @@ class _Attempt:
         self._live, self._applied, self._managers, self._who, self._convert = live, applied, managers, who, convert
         self._api_version, self._type, self._now = api_version, type_, now
         self._rule = _rule(type_)
-        self._allowed = _Sieve(type_, applied, who.subresource).passed
+        self._allowed = _IgnoredFieldsFilter(type_, applied, who.subresource).passed
 
     def run(self, *, force: bool) -> tuple[Tree, Managers]:
         try:
             merged = merge(self._live, self._applied, self._rule)
             fields = self._allowed(field_set(self._applied, self._rule))
             last = self._managers.get(self._who)
-            managers = {**self._managers, self._who: Owned(fields, self._api_version, last.time if last else "")}
+            managers = {
+                **self._managers,
+                self._who: ManagedFieldSet(fields, self._api_version, last.time if last else ""),
+            }
             merged = self._pruned(merged, managers, last)
         except MergeError as error:
-            raise internal(str(error)) from None
+            raise internal_error(str(error)) from None
         managers = self._settled(merged, managers, force=force)
         changed = merged != self._live
         return merged, self._stamped(managers, fields, changed=changed)
@@ -337,22 +340,24 @@ class _Attempt:
             left[self._who] = before._replace(fields=kept, time=self._now if changed else before.time)
         return left
 
-    def _pruned(self, merged: Tree, managers: Managers, last: Owned | None) -> Tree:
+    def _pruned(self, merged: Tree, managers: Managers, last: ManagedFieldSet | None) -> Tree:
         """The merged object without what this manager applied before and dropped, unless others hold it too."""
         if last is None or not last.fields:
             return merged
         then, rule = self._in_version(merged, last.api_version)
-        previous = named_members(last.fields, rule)
+        previous = with_parent_members(last.fields, rule)
         pruned: Tree = remove(then, previous, rule) or {}
         for version, held in self._held(managers).items():
             whole, its_rule = self._in_version(merged, version)
             part, _ = self._in_version(pruned, version)
-            everything = named_members(field_set(whole, its_rule), its_rule)
-            kept = field_sets.union(named_members(field_set(part, its_rule), its_rule), named_members(held, its_rule))
+            everything = with_parent_members(field_set(whole, its_rule), its_rule)
+            kept = field_sets.union(
+                with_parent_members(field_set(part, its_rule), its_rule), with_parent_members(held, its_rule)
+            )
             pruned = remove(whole, field_sets.difference(everything, kept), its_rule) or {}
         pruned, _ = self._in_version(pruned, last.api_version)
-        everything = named_members(field_set(then, rule), rule)
-        still = named_members(field_set(pruned, rule), rule)
+        everything = with_parent_members(field_set(then, rule), rule)
+        still = with_parent_members(field_set(pruned, rule), rule)
         gone = field_sets.intersection(field_sets.difference(everything, still), previous)
         left: Tree = remove(then, gone, rule) or {}
         return self._in_version(left, self._api_version)[0]
@@ -365,7 +370,7 @@ class _Attempt:
             held[version] = field_sets.union(held.get(version, {}), owned.fields)
         return held
 
-    def _in_version(self, tree: Tree, version: str) -> tuple[Tree, Rule]:
+    def _in_version(self, tree: Tree, version: str) -> tuple[Tree, MergeRule]:
         if self._convert is None:
             return tree, self._rule
         converted, type_ = self._convert(tree, version)
@@ -373,19 +378,19 @@ class _Attempt:
 
     def _settled(self, merged: Tree, managers: Managers, *, force: bool) -> Managers:
         """The managers when this write is through; a `Refusal` if it takes what others hold."""
-        change = _Change(self._live, merged, self._api_version, self._type, self._who.subresource, self._convert)
+        change = _ChangedFields(self._live, merged, self._api_version, self._type, self._who.subresource, self._convert)
         conflicts = {}
         for manager, owned in managers.items():
             changed, _ = change.seen_in(owned.api_version)
             if manager != self._who and (common := field_sets.intersection(owned.fields, changed)):
                 conflicts[manager] = common
         if conflicts and not force:
-            conflicts = self._unforgiven(conflicts)
+            conflicts = self._remaining_conflicts(conflicts)
             if conflicts:
                 raise _conflict(conflicts)
         return change.taken_from(managers, spare=self._who)
 
-    def _unforgiven(self, conflicts: dict[Manager, FieldSet]) -> dict[Manager, FieldSet]:
+    def _remaining_conflicts(self, conflicts: dict[Manager, FieldSet]) -> dict[Manager, FieldSet]:
         """kubectl may take what its own client-side apply set before, as the annotation proves."""
         if self._who.name != "kubectl":
             return conflicts
@@ -394,7 +399,7 @@ class _Attempt:
         return {manager: fields for manager, fields in left.items() if fields}
 
 
-def _conflict(conflicts: dict[Manager, FieldSet]) -> Refusal:
+def _conflict(conflicts: dict[Manager, FieldSet]) -> StatusError:
     told = [
         (manager, [field_sets.path_text(path) for path in field_sets.members(conflicts[manager])])
         for manager in sorted(conflicts, key=lambda each: each.identity)
@@ -412,7 +417,7 @@ def _conflict(conflicts: dict[Manager, FieldSet]) -> Refusal:
     return apply_conflict(message, causes)
 
 
-def _last_applied_fields(live: Tree, api_version: str, rule: Rule) -> FieldSet:
+def _last_applied_fields(live: Tree, api_version: str, rule: MergeRule) -> FieldSet:
     """The fields of the last client-side apply that are still as it left them."""
     text = (live.get("metadata", {}).get("annotations") or {}).get(LAST_APPLIED)
     try:
@@ -443,7 +448,7 @@ def _with_last_applied(made: Tree, applied: Tree) -> Tree:
     return {**made, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: text}}}
 
 
-def idle(live: Tree, made: Tree) -> bool:
+def is_no_op(live: Tree, made: Tree) -> bool:
     """Whether a write changes nothing but times in managed fields, and so needs not happen."""
     if len(live) != len(made):
         return False
@@ -451,9 +456,9 @@ def idle(live: Tree, made: Tree) -> bool:
         if key != "metadata" and live.get(key) != value:
             return False
     mine, other = dict(live["metadata"]), dict(made["metadata"])
-    before, after = _timeless(mine.pop("managedFields", ())), _timeless(other.pop("managedFields", ()))
+    before, after = _without_times(mine.pop("managedFields", ())), _without_times(other.pop("managedFields", ()))
     return mine == other and before == after
 
 
-def _timeless(listed: Any) -> list[Tree]:
+def _without_times(listed: Any) -> list[Tree]:
     return [{key: value for key, value in entry.items() if key != "time"} for entry in listed or ()]

@@ -1,9 +1,8 @@
 """What did a write change, which fields does an object have, and what do two objects make when they are merged?
 
 The arithmetic under managed fields and server-side apply, by the rules of structured-merge-diff. `compare` skips equal
-parts at the speed of a comparison, so a small change to a large object is cheap; `added` walks everything, some 30 µs
-for a pod.
-"""
+parts at the speed of a comparison, so a small change to a large object is cheap; `added_fields` walks everything, some
+30 µs for a pod."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from bayplan.apiserver.schema.managed_fields.field_sets import (
 )
 from bayplan.apiserver.schema.managed_fields.merge_rules import (
     LEAF,
-    ListRule,
-    MapRule,
-    Rule,
+    ListMergeRule,
+    MapMergeRule,
+    MergeRule,
 )
 from bayplan.codec.go_text import go_value
 
@@ -35,7 +34,7 @@ class MergeError(Exception):
     """Values that do not fit the rules; the message is upstream's, with the way to the value."""
 
 
-class Comparison(NamedTuple):
+class FieldComparison(NamedTuple):
     """The fields that one object has and the other has not, and those that differ."""
 
     removed: FieldSet
@@ -43,14 +42,14 @@ class Comparison(NamedTuple):
     added: FieldSet
 
 
-def compare(old: dict[str, Any], new: dict[str, Any], rule: Rule) -> Comparison:
+def compare(old: dict[str, Any], new: dict[str, Any], rule: MergeRule) -> FieldComparison:
     """What changes from the old object to the new one."""
-    found = Comparison({}, {}, {})
+    found = FieldComparison({}, {}, {})
     _compare(old, new, rule, found.removed, found.modified, found.added)
     return found
 
 
-def _compare(old: Any, new: Any, rule: Rule, gone: FieldSet, other: FieldSet, come: FieldSet) -> None:
+def _compare(old: Any, new: Any, rule: MergeRule, gone: FieldSet, other: FieldSet, come: FieldSet) -> None:
     """Both are there and differ; the sets of what is gone, other than before, and new take what is below."""
     fields, listed = rule.map, rule.list
     if isinstance(new, dict) and fields is not None and not fields.atomic and (old is None or isinstance(old, dict)):
@@ -72,7 +71,7 @@ def _lists(old: Any, new: Any) -> bool:
 
 
 def _compare_maps(
-    old: dict[str, Any], new: dict[str, Any], rule: MapRule, gone: FieldSet, other: FieldSet, come: FieldSet
+    old: dict[str, Any], new: dict[str, Any], rule: MapMergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
 ) -> None:
     fields, element = rule.fields(), rule.element or LEAF
     for key, value in new.items():
@@ -80,47 +79,49 @@ def _compare_maps(
         if mine is value or (mine == value and mine is not ABSENT):
             continue
         if mine is ABSENT:
-            come["f:" + key] = added(value, fields.get(key, element))
+            come["f:" + key] = added_fields(value, fields.get(key, element))
         else:
-            _step(mine, value, "f:" + key, fields.get(key, element), gone, other, come)
+            _compare_step(mine, value, "f:" + key, fields.get(key, element), gone, other, come)
     if len(old) and (len(old) > len(new) or not old.keys() <= new.keys()):
         for key, mine in old.items():
             if key not in new:
-                gone["f:" + key] = added(mine, fields.get(key, element))
+                gone["f:" + key] = added_fields(mine, fields.get(key, element))
 
 
 def _compare_lists(
-    old: list[Any], new: list[Any], rule: ListRule, gone: FieldSet, other: FieldSet, come: FieldSet
+    old: list[Any], new: list[Any], rule: ListMergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
 ) -> None:
     mine, theirs = _indexed(old, rule), _indexed(new, rule)
     for step, values in theirs.items():
         before = mine.get(step)
         if before is None:
-            come[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
+            come[step] = added_fields(values[0], rule.item) if len(values) == 1 else MEMBER
         elif before != values:
-            _compare_twins(before, values, step, rule.item, gone, other, come)
+            _compare_same_key(before, values, step, rule.item, gone, other, come)
     for step, values in mine.items():
         if step not in theirs:
-            gone[step] = added(values[0], rule.item) if len(values) == 1 else MEMBER
+            gone[step] = added_fields(values[0], rule.item) if len(values) == 1 else MEMBER
 
 
-def _compare_twins(
-    before: list[Any], after: list[Any], step: str, rule: Rule, gone: FieldSet, other: FieldSet, come: FieldSet
+def _compare_same_key(
+    before: list[Any], after: list[Any], step: str, rule: MergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
 ) -> None:
     """Elements that share a key, on one side or on both."""
     if len(before) == len(after) == 1:
-        _step(before[0], after[0], step, rule, gone, other, come)
+        _compare_step(before[0], after[0], step, rule, gone, other, come)
     elif len(before) > 1 and len(after) > 1:
         other[step] = {}
     elif len(before) > 1:
-        come[step] = added(after[0], rule)
+        come[step] = added_fields(after[0], rule)
         gone[step] = {}
     else:
-        gone[step] = added(before[0], rule)
+        gone[step] = added_fields(before[0], rule)
         come[step] = {}
 
 
-def _step(mine: Any, value: Any, step: str, rule: Rule, gone: FieldSet, other: FieldSet, come: FieldSet) -> None:
+def _compare_step(
+    mine: Any, value: Any, step: str, rule: MergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
+) -> None:
     if not isinstance(value, (dict, list)) and not isinstance(mine, (dict, list)):
         other[step] = MEMBER
         return
@@ -136,7 +137,7 @@ def _step(mine: Any, value: Any, step: str, rule: Rule, gone: FieldSet, other: F
         come[step] = MEMBER if len(found) == 1 and SELF in found else found
 
 
-def added(value: Any, rule: Rule) -> FieldSet:
+def added_fields(value: Any, rule: MergeRule) -> FieldSet:
     """The set of everything there is when a value appears, below the step that leads to it."""
     if type(value) is dict:
         below = rule.map
@@ -147,9 +148,9 @@ def added(value: Any, rule: Rule) -> FieldSet:
         for key, each in value.items():
             known = steps.get(key)
             if known is None:
-                found["f:" + key] = added(each, element)
+                found["f:" + key] = added_fields(each, element)
             else:
-                found[known[0]] = MEMBER if known[2] else added(each, known[1])
+                found[known[0]] = MEMBER if known[2] else added_fields(each, known[1])
         return found
     if type(value) is list:
         listed = rule.list
@@ -159,18 +160,18 @@ def added(value: Any, rule: Rule) -> FieldSet:
         for each in value:
             step = element_step(each, listed)
             # An element that stands twice is one leaf.
-            found[step] = MEMBER if step in found else added(each, listed.item)
+            found[step] = MEMBER if step in found else added_fields(each, listed.item)
         return found
     return MEMBER
 
 
-def field_set(value: Any, rule: Rule) -> FieldSet:
+def field_set(value: Any, rule: MergeRule) -> FieldSet:
     """The fields that somebody who writes this down has an opinion about."""
     found: FieldSet = {}
     if isinstance(value, dict) and rule.map is not None:
         for key, each in value.items():
             known = rule.map.fields().get(key)
-            below = _owned(each, known or rule.map.element or LEAF)
+            below = _owned_fields(each, known or rule.map.element or LEAF)
             if below is None and (each is None or known is None or each == {}):
                 below = {}
             elif below and known is None:
@@ -179,12 +180,12 @@ def field_set(value: Any, rule: Rule) -> FieldSet:
                 found[f"f:{key}"] = below
     elif isinstance(value, list) and rule.list is not None:
         for step, values in _indexed(value, rule.list).items():
-            below = _owned(values[0], rule.list.item) if len(values) == 1 else None
+            below = _owned_fields(values[0], rule.list.item) if len(values) == 1 else None
             found[step] = {SELF: {}, **below} if below else {}
     return found
 
 
-def _owned(value: Any, rule: Rule) -> FieldSet | None:
+def _owned_fields(value: Any, rule: MergeRule) -> FieldSet | None:
     """What is below a step; empty for a leaf, None where there is nothing to own."""
     if value is None:
         return {} if rule.scalar and rule.map is None else None
@@ -202,7 +203,7 @@ def _owned(value: Any, rule: Rule) -> FieldSet | None:
 # Elements of lists.
 
 
-def _indexed(values: list[Any], rule: ListRule) -> dict[str, list[Any]]:
+def _indexed(values: list[Any], rule: ListMergeRule) -> dict[str, list[Any]]:
     """The elements by their step, in order; those that share one stand together."""
     found: dict[str, list[Any]] = {}
     for each in values:
@@ -214,7 +215,7 @@ def _indexed(values: list[Any], rule: ListRule) -> dict[str, list[Any]]:
     return found
 
 
-def element_step(each: Any, rule: ListRule) -> str:
+def element_step(each: Any, rule: ListMergeRule) -> str:
     """`k:{"name":"c"}` or `v:"x"`."""
     keys = rule.keys
     if not keys:
@@ -230,7 +231,7 @@ def element_step(each: Any, rule: ListRule) -> str:
     return _keys_step(each, rule)
 
 
-def _keys_step(each: dict[str, Any], rule: ListRule) -> str:
+def _keys_step(each: dict[str, Any], rule: ListMergeRule) -> str:
     found, keys = {}, rule.keys
     for key in keys:
         value = each.get(key, ABSENT)
@@ -269,7 +270,7 @@ def _value_step(value: str) -> str:
 # Merging, removing, checking.
 
 
-def merge(live: Any, given: Any, rule: Rule) -> Any:
+def merge(live: Any, given: Any, rule: MergeRule) -> Any:
     """The live value with the given one on top; either may be ABSENT."""
     if given is ABSENT:
         return live
@@ -289,7 +290,7 @@ def merge(live: Any, given: Any, rule: Rule) -> Any:
     return given
 
 
-def _merge_lists(live: list[Any], given: list[Any], rule: ListRule) -> list[Any]:
+def _merge_lists(live: list[Any], given: list[Any], rule: ListMergeRule) -> list[Any]:
     """Elements of both in an order that respects that of each as far as possible."""
     mine, theirs = _indexed(live, rule), _indexed(given, rule)
     left, right = [element_step(each, rule) for each in live], list(theirs)
@@ -328,7 +329,7 @@ def _merge_lists(live: list[Any], given: list[Any], rule: ListRule) -> list[Any]
     return out
 
 
-def remove(value: Any, gone: FieldSet, rule: Rule) -> Any:
+def remove(value: Any, gone: FieldSet, rule: MergeRule) -> Any:
     """The value without the members of the set; a map or list of which nothing is left is None."""
     if isinstance(value, dict) and rule.map is not None and not rule.map.atomic:
         kept: dict[str, Any] = {}
@@ -351,34 +352,34 @@ def remove(value: Any, gone: FieldSet, rule: Rule) -> Any:
     return value if rule.scalar and not isinstance(value, (dict, list)) else None
 
 
-def named_members(given: FieldSet, rule: Rule) -> FieldSet:
+def with_parent_members(given: FieldSet, rule: MergeRule) -> FieldSet:
     """The set with every declared field on the way to a member made a member too."""
     made: FieldSet = {}
     for step, below in given.items():
         if step == SELF or not below:
             made[step] = below
             continue
-        inner = named_members(below, _below(rule, step))
+        inner = with_parent_members(below, _below(rule, step))
         if step[0] == "f" and rule.map is not None and step[2:] in rule.map.fields():
             inner = {SELF: {}, **inner}
         made[step] = inner
     return made
 
 
-def _below(rule: Rule, step: str) -> Rule:
+def _below(rule: MergeRule, step: str) -> MergeRule:
     if step[0] == "f":
         return (rule.map.fields().get(step[2:]) or rule.map.element or LEAF) if rule.map is not None else LEAF
     return rule.list.item if rule.list is not None else LEAF
 
 
-def check(value: Any, rule: Rule) -> None:
+def check(value: Any, rule: MergeRule) -> None:
     """Whether an applied object fits its type; raises `MergeError` with everything that does not."""
     found = list(_problems(value, rule, ""))
     if found:
         raise MergeError(found[0] if len(found) == 1 else "\n  ".join(("errors:", *found)))
 
 
-def _problems(value: Any, rule: Rule, path: str) -> Iterator[str]:
+def _problems(value: Any, rule: MergeRule, path: str) -> Iterator[str]:
     if value is None:
         return
     if isinstance(value, dict) and rule.map is not None:
@@ -393,7 +394,7 @@ def _problems(value: Any, rule: Rule, path: str) -> Iterator[str]:
         yield f"{path}: expected list, got &{{{go_value(value)}}}"
 
 
-def _map_problems(value: dict[str, Any], rule: MapRule, path: str) -> Iterator[str]:
+def _map_problems(value: dict[str, Any], rule: MapMergeRule, path: str) -> Iterator[str]:
     for key, each in value.items():
         known = rule.fields().get(key) or rule.element
         if known is None:
@@ -402,7 +403,7 @@ def _map_problems(value: dict[str, Any], rule: MapRule, path: str) -> Iterator[s
         yield from _problems(each, known, f"{path}.{key}")
 
 
-def _list_problems(values: list[Any], rule: ListRule, path: str) -> Iterator[str]:
+def _list_problems(values: list[Any], rule: ListMergeRule, path: str) -> Iterator[str]:
     seen = set()
     for at, each in enumerate(values):
         if not rule.associative:

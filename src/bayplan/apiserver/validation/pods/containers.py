@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.names import (
     config_key,
     dns_label,
@@ -20,7 +20,7 @@ from bayplan.apiserver.validation.names import (
     header_name,
     label_key,
     local_path,
-    no_steps_back,
+    no_backsteps,
     port_name,
     port_number,
 )
@@ -40,7 +40,7 @@ _ENV_FIELDS = (
     "status.podIP",
     "status.podIPs",
 )
-_FIELDS_OF_PODS = (
+_POD_FIELDS = (
     *_ENV_FIELDS,
     "metadata.labels",
     "metadata.annotations",
@@ -56,7 +56,7 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PodContext:
     """What a container's validation knows of its pod."""
 
     volumes: Mapping[str, Tree]
@@ -67,7 +67,7 @@ class Surroundings:
     host_users: bool
 
 
-def check_container(out: Faults, container: Tree, pod: Surroundings, path: str) -> None:
+def check_container(out: FieldErrorList, container: Tree, pod: PodContext, path: str) -> None:
     """What holds for containers of all three sorts."""
     name = container.get("name", "")
     if not name:
@@ -99,7 +99,7 @@ def check_container(out: Faults, container: Tree, pod: Surroundings, path: str) 
         check_container_security(out, security, f"{path}.securityContext", host_users=pod.host_users)
 
 
-def _check_ports(out: Faults, ports: Iterable[Tree], path: str) -> None:
+def _check_ports(out: FieldErrorList, ports: Iterable[Tree], path: str) -> None:
     names: set[str] = set()
     for index, port in enumerate(ports):
         where = f"{path}[{index}]"
@@ -119,7 +119,7 @@ def _check_ports(out: Faults, ports: Iterable[Tree], path: str) -> None:
         check_protocol(out, port, where)
 
 
-def check_protocol(out: Faults, port: Tree, path: str) -> None:
+def check_protocol(out: FieldErrorList, port: Tree, path: str) -> None:
     protocol = port.get("protocol")
     if not protocol:
         out.required(f"{path}.protocol")
@@ -127,14 +127,14 @@ def check_protocol(out: Faults, port: Tree, path: str) -> None:
         out.unsupported(f"{path}.protocol", protocol, PROTOCOLS)
 
 
-def check_port_or_name(out: Faults, port: Any, path: str) -> None:
+def check_port_or_name(out: FieldErrorList, port: Any, path: str) -> None:
     if isinstance(port, str):
         out.each_invalid(path, port, port_name(port))
     else:
         out.each_invalid(path, port or 0, port_number(port or 0))
 
 
-def check_host_ports(out: Faults, containers: Iterable[tuple[int, Tree]], path: str) -> None:
+def check_host_ports(out: FieldErrorList, containers: Iterable[tuple[int, Tree]], path: str) -> None:
     seen: set[str] = set()
     for index, container in containers:
         for at, port in enumerate(container.get("ports", ())):
@@ -149,7 +149,7 @@ def check_host_ports(out: Faults, containers: Iterable[tuple[int, Tree]], path: 
 # The environment
 
 
-def _check_env(out: Faults, variables: Iterable[Tree], path: str) -> None:
+def _check_env(out: FieldErrorList, variables: Iterable[Tree], path: str) -> None:
     for index, variable in enumerate(variables):
         name = variable.get("name", "")
         if not name:
@@ -161,7 +161,7 @@ def _check_env(out: Faults, variables: Iterable[Tree], path: str) -> None:
             _check_env_source(out, source, variable.get("value"), f"{path}[{index}].valueFrom")
 
 
-def _check_env_source(out: Faults, source: Tree, value: str | None, path: str) -> None:
+def _check_env_source(out: FieldErrorList, source: Tree, value: str | None, path: str) -> None:
     if (field := source.get("fieldRef")) is not None:
         check_field_reference(out, field, _ENV_FIELDS, f"{path}.fieldRef")
     if (resource := source.get("resourceFieldRef")) is not None:
@@ -180,7 +180,7 @@ def _check_env_source(out: Faults, source: Tree, value: str | None, path: str) -
         out.invalid(path, "", "may not have more than one field specified at a time")
 
 
-def check_field_reference(out: Faults, reference: Tree, known: Iterable[str], path: str) -> None:
+def check_field_reference(out: FieldErrorList, reference: Tree, known: Iterable[str], path: str) -> None:
     field = reference.get("fieldPath", "")
     if not field:
         out.required(f"{path}.fieldPath")
@@ -192,13 +192,13 @@ def check_field_reference(out: Faults, reference: Tree, known: Iterable[str], pa
         out.invalid(f"{path}.fieldPath", field, detail)
     elif bracket and rest.endswith("']"):
         _check_subscript(out, base, rest[:-2], path)
-    elif field not in _FIELDS_OF_PODS:
+    elif field not in _POD_FIELDS:
         out.invalid(f"{path}.fieldPath", field, f"error converting fieldPath: field label not supported: {field}")
     elif field not in known:
         out.unsupported(f"{path}.fieldPath", field, sorted(known))
 
 
-def _check_subscript(out: Faults, base: str, key: str, path: str) -> None:
+def _check_subscript(out: FieldErrorList, base: str, key: str, path: str) -> None:
     if base == "metadata.annotations":
         out.each_invalid(path, key.lower(), label_key(key.lower()))
     elif base == "metadata.labels":
@@ -208,7 +208,7 @@ def _check_subscript(out: Faults, base: str, key: str, path: str) -> None:
         out.invalid(f"{path}.fieldPath", f"{base}['{key}']", detail)
 
 
-def check_resource_reference(out: Faults, reference: Tree, path: str, *, in_volume: bool) -> None:
+def check_resource_reference(out: FieldErrorList, reference: Tree, path: str, *, in_volume: bool) -> None:
     resource = reference.get("resource", "")
     huge = resource.startswith(("requests.hugepages-", "limits.hugepages-"))
     if in_volume and not reference.get("containerName"):
@@ -220,7 +220,7 @@ def check_resource_reference(out: Faults, reference: Tree, path: str, *, in_volu
     _check_divisor(out, resource, str(reference.get("divisor", "0")), path, huge=huge)
 
 
-def _check_divisor(out: Faults, resource: str, divisor: str, path: str, *, huge: bool) -> None:
+def _check_divisor(out: FieldErrorList, resource: str, divisor: str, path: str, *, huge: bool) -> None:
     if divisor == "0":
         return
     if resource in ("limits.cpu", "requests.cpu"):
@@ -235,7 +235,7 @@ def _check_divisor(out: Faults, resource: str, divisor: str, path: str, *, huge:
         out.invalid(f"{path}.divisor", resource, detail)
 
 
-def _check_key_reference(out: Faults, reference: Tree, path: str) -> None:
+def _check_key_reference(out: FieldErrorList, reference: Tree, path: str) -> None:
     name, key = reference.get("name", ""), reference.get("key", "")
     out.each_invalid(f"{path}.name", name, dns_subdomain(name))
     if not key:
@@ -244,15 +244,15 @@ def _check_key_reference(out: Faults, reference: Tree, path: str) -> None:
         out.each_invalid(f"{path}.key", key, config_key(key))
 
 
-def _check_file_reference(out: Faults, reference: Tree, path: str) -> None:
-    for name, rule in (("key", environment_name), ("volumeName", dns_label), ("path", no_steps_back)):
+def _check_file_reference(out: FieldErrorList, reference: Tree, path: str) -> None:
+    for name, rule in (("key", environment_name), ("volumeName", dns_label), ("path", no_backsteps)):
         if not reference.get(name):
             out.required(f"{path}.{name}")
         else:
             out.each_invalid(f"{path}.{name}", reference[name], rule(reference[name]))
 
 
-def _check_env_from(out: Faults, sources: Iterable[Tree], path: str) -> None:
+def _check_env_from(out: FieldErrorList, sources: Iterable[Tree], path: str) -> None:
     for index, source in enumerate(sources):
         if prefix := source.get("prefix"):
             out.each_invalid(f"{path}[{index}].prefix", prefix, environment_name(prefix))
@@ -272,7 +272,7 @@ def _check_env_from(out: Faults, sources: Iterable[Tree], path: str) -> None:
 # Mounts
 
 
-def _check_mounts(out: Faults, container: Tree, volumes: Mapping[str, Tree], path: str) -> None:
+def _check_mounts(out: FieldErrorList, container: Tree, volumes: Mapping[str, Tree], path: str) -> None:
     devices = {each.get("name", ""): each.get("devicePath", "") for each in container.get("volumeDevices", ())}
     points: set[str] = set()
     for index, mount in enumerate(container["volumeMounts"]):
@@ -293,7 +293,7 @@ def _check_mounts(out: Faults, container: Tree, volumes: Mapping[str, Tree], pat
         _check_mount_details(out, mount, container, path, where)
 
 
-def _check_mount_details(out: Faults, mount: Tree, container: Tree, path: str, where: str) -> None:
+def _check_mount_details(out: FieldErrorList, mount: Tree, container: Tree, path: str, where: str) -> None:
     below, expression = mount.get("subPath"), mount.get("subPathExpr")
     if below:
         out.each_invalid(f"{path}.subPath", below, local_path(below))
@@ -311,7 +311,7 @@ def _check_mount_details(out: Faults, mount: Tree, container: Tree, path: str, w
         _check_recursive(out, mount, recursive, f"{path}.recursiveReadOnly")
 
 
-def _check_recursive(out: Faults, mount: Tree, recursive: str, path: str) -> None:
+def _check_recursive(out: FieldErrorList, mount: Tree, recursive: str, path: str) -> None:
     if recursive not in ("Disabled", "Enabled", "IfPossible"):
         out.unsupported(path, recursive, ("Disabled", "Enabled", "IfPossible"))
     elif recursive != "Disabled":
@@ -321,7 +321,7 @@ def _check_recursive(out: Faults, mount: Tree, recursive: str, path: str) -> Non
             out.forbidden(path, "may only be specified when mountPropagation is None or not specified")
 
 
-def _check_devices(out: Faults, container: Tree, volumes: Mapping[str, Tree], path: str) -> None:
+def _check_devices(out: FieldErrorList, container: Tree, volumes: Mapping[str, Tree], path: str) -> None:
     mounts = {each.get("name", ""): each.get("mountPath", "") for each in container.get("volumeMounts", ())}
     names: set[str] = set()
     points: set[str] = set()
@@ -341,7 +341,7 @@ def _check_devices(out: Faults, container: Tree, volumes: Mapping[str, Tree], pa
             out.required(f"{where}.devicePath")
         if point in points:
             out.invalid(f"{where}.devicePath", point, "must be unique")
-        if no_steps_back(point):
+        if no_backsteps(point):
             out.invalid(f"{where}.devicePath", point, "can not contain backsteps ('..')")
         else:
             points.add(point)
@@ -352,7 +352,7 @@ def _check_devices(out: Faults, container: Tree, volumes: Mapping[str, Tree], pa
         names |= {name} if name else set()
 
 
-def _check_resize(out: Faults, policies: Iterable[Tree], restart_policy: str, path: str) -> None:
+def _check_resize(out: FieldErrorList, policies: Iterable[Tree], restart_policy: str, path: str) -> None:
     seen: set[str] = set()
     for index, policy in enumerate(policies):
         resource, restart = policy.get("resourceName", ""), policy.get("restartPolicy", "")
@@ -371,7 +371,7 @@ def _check_resize(out: Faults, policies: Iterable[Tree], restart_policy: str, pa
 # Probes and hooks
 
 
-def check_probes(out: Faults, container: Tree, pod: Surroundings, path: str) -> None:
+def check_probes(out: FieldErrorList, container: Tree, pod: PodContext, path: str) -> None:
     if (lifecycle := container.get("lifecycle")) is not None:
         for name in ("postStart", "preStop"):
             if (handler := lifecycle.get(name)) is not None:
@@ -384,7 +384,7 @@ def check_probes(out: Faults, container: Tree, pod: Surroundings, path: str) -> 
             _check_probe(out, probe, name, pod, f"{path}.{name}")
 
 
-def _check_probe(out: Faults, probe: Tree, name: str, pod: Surroundings, path: str) -> None:
+def _check_probe(out: FieldErrorList, probe: Tree, name: str, pod: PodContext, path: str) -> None:
     _check_handler(out, probe, pod, path)
     for field in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
         if probe.get(field, 0) < 0:
@@ -399,7 +399,7 @@ def _check_probe(out: Faults, probe: Tree, name: str, pod: Surroundings, path: s
         out.invalid(f"{path}.successThreshold", probe["successThreshold"], "must be 1")
 
 
-def _check_handler(out: Faults, handler: Tree, pod: Surroundings, path: str) -> None:
+def _check_handler(out: FieldErrorList, handler: Tree, pod: PodContext, path: str) -> None:
     given = [name for name in _HANDLERS if handler.get(name) is not None]
     for extra in given[1:]:
         out.forbidden(f"{path}.{extra}", "may not specify more than 1 handler type")
@@ -421,14 +421,14 @@ def _check_handler(out: Faults, handler: Tree, pod: Surroundings, path: str) -> 
             _check_http(out, action, where)
 
 
-def _check_http(out: Faults, action: Tree, path: str) -> None:
+def _check_http(out: FieldErrorList, action: Tree, path: str) -> None:
     if action.get("scheme", "HTTP") not in ("HTTP", "HTTPS"):
         out.unsupported(f"{path}.scheme", action["scheme"], ("HTTP", "HTTPS"))
     for header in action.get("httpHeaders", ()):
         out.each_invalid(f"{path}.httpHeaders", header.get("name", ""), header_name(header.get("name", "")))
 
 
-def check_restart_rules(out: Faults, container: Tree, path: str) -> None:
+def check_restart_rules(out: FieldErrorList, container: Tree, path: str) -> None:
     policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules", ())
     if policy is None:
         if not rules:

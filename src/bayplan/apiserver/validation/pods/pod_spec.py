@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.pod_resources import effective
-from bayplan.apiserver.validation.clean_spec_cache import Faultless
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.resources.pod_resources import effective_resources
+from bayplan.apiserver.validation.clean_spec_cache import CleanSpecCache
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_annotations, check_labels, check_metadata
 from bayplan.apiserver.validation.names import (
     INT32_MAX,
@@ -22,7 +22,7 @@ from bayplan.apiserver.validation.names import (
     label_key,
 )
 from bayplan.apiserver.validation.pods.containers import (
-    Surroundings,
+    PodContext,
     check_container,
     check_host_ports,
     check_probes,
@@ -30,15 +30,15 @@ from bayplan.apiserver.validation.pods.containers import (
 )
 from bayplan.apiserver.validation.pods.scheduling import (
     check_affinity,
-    check_gates,
-    check_spread,
+    check_scheduling_gates,
     check_tolerations,
+    check_topology_spread,
 )
 from bayplan.apiserver.validation.pods.security import (
-    ARMOR,
-    check_armor_annotation,
+    APPARMOR_ANNOTATION_PREFIX,
+    check_apparmor_annotation,
+    check_os,
     check_pod_security,
-    check_system,
 )
 from bayplan.apiserver.validation.pods.volumes import check_volumes
 from bayplan.apiserver.validation.resource_quantities import check_requirements
@@ -48,7 +48,7 @@ from bayplan.objects.resources import is_hugepages
 _RESTART = ("Always", "OnFailure", "Never")
 _DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-_INIT_ONLY = "may not be set for init containers without restartPolicy=Always"
+_SIDECAR_ONLY = "may not be set for init containers without restartPolicy=Always"
 _EMPTY: dict[str, Tree] = {}
 _EPHEMERAL = (
     "name",
@@ -71,13 +71,13 @@ _EPHEMERAL = (
 )
 
 
-def check_pod(out: Faults, pod: Tree) -> None:
+def check_pod(out: FieldErrorList, pod: Tree) -> None:
     """What holds on create and after every update."""
     metadata, spec = pod["metadata"], pod["spec"]
     check_metadata(out, metadata, dns_subdomain, namespaced=True)
     if annotations := metadata.get("annotations"):
         _check_pod_annotations(out, annotations, spec, "metadata.annotations")
-    _check_spec_once(out, spec, metadata)
+    _check_spec_cached(out, spec, metadata)
     if not spec.get("serviceAccountName") and (volumes := spec.get("volumes")):
         _check_tokens(out, volumes)
     for name in ("containers", "initContainers"):
@@ -88,24 +88,24 @@ def check_pod(out: Faults, pod: Tree) -> None:
                 out.invalid(f"spec.{name}[{index}].image", image, rule)
 
 
-_FAULTLESS = Faultless()
+_CLEAN_SPECS = CleanSpecCache()
 
 
-def _check_spec_once(out: Faults, spec: Tree, metadata: Tree) -> None:
+def _check_spec_cached(out: FieldErrorList, spec: Tree, metadata: Tree) -> None:
     """Look at a spec, unless it is one that was faultless before; rules about volumes look at the pod's name too."""
     if spec.get("volumes"):
         check_pod_spec(out, spec, "spec", pod=metadata)
         return
-    text = _FAULTLESS.text(spec)
-    if text in _FAULTLESS:
+    text = _CLEAN_SPECS.key(spec)
+    if text in _CLEAN_SPECS:
         return
     before = len(out)
     check_pod_spec(out, spec, "spec", pod=metadata)
     if len(out) == before:
-        _FAULTLESS.add(text)
+        _CLEAN_SPECS.add(text)
 
 
-def check_new_pod(out: Faults, pod: Tree) -> None:
+def check_new_pod(out: FieldErrorList, pod: Tree) -> None:
     check_pod(out, pod)
     spec = pod["spec"]
     if spec.get("ephemeralContainers"):
@@ -114,13 +114,13 @@ def check_new_pod(out: Faults, pod: Tree) -> None:
         out.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
 
 
-def _check_pod_annotations(out: Faults, annotations: Tree, spec: Tree, path: str) -> None:
+def _check_pod_annotations(out: FieldErrorList, annotations: Tree, spec: Tree, path: str) -> None:
     cost = annotations.get(_DELETION_COST)
     if cost is not None and not _is_deletion_cost(cost):
         out.invalid(f"{path}[{_DELETION_COST}]", cost, "must be a 32bit integer")
     for key, value in annotations.items():
-        if key.startswith(ARMOR):
-            check_armor_annotation(out, key.removeprefix(ARMOR), value, spec, f"{path}[{key}]")
+        if key.startswith(APPARMOR_ANNOTATION_PREFIX):
+            check_apparmor_annotation(out, key.removeprefix(APPARMOR_ANNOTATION_PREFIX), value, spec, f"{path}[{key}]")
 
 
 def _is_deletion_cost(text: str) -> bool:
@@ -128,7 +128,7 @@ def _is_deletion_cost(text: str) -> bool:
     return digits.isascii() and digits.isdigit() and -(2**31) <= int(text) < 2**31 and str(int(text)) == text
 
 
-def _check_tokens(out: Faults, volumes: list[Tree]) -> None:
+def _check_tokens(out: FieldErrorList, volumes: list[Tree]) -> None:
     for index, volume in enumerate(volumes):
         for at, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
             if source.get("serviceAccountToken") is not None:
@@ -136,7 +136,7 @@ def _check_tokens(out: Faults, volumes: list[Tree]) -> None:
                 out.forbidden(where, "must not be specified when serviceAccountName is not set")
 
 
-def check_template(out: Faults, template: Tree, path: str) -> None:
+def check_template(out: FieldErrorList, template: Tree, path: str) -> None:
     metadata = template.get("metadata") or {}
     if labels := metadata.get("labels"):
         check_labels(out, labels, f"{path}.labels")
@@ -152,14 +152,14 @@ def check_template(out: Faults, template: Tree, path: str) -> None:
 _MAX_HOSTNAME = 64
 
 
-def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = None) -> None:
+def check_pod_spec(out: FieldErrorList, spec: Tree, path: str, *, pod: Tree | None = None) -> None:
     """`pod` is the metadata of a real pod; a template has none."""
     volumes = spec.get("volumes")
     known = check_volumes(out, volumes, (pod or {}).get("name", ""), f"{path}.volumes") if volumes else _EMPTY
     claims = frozenset(each["name"] for each in spec.get("resourceClaims", ()) if each.get("name"))
     if claims or spec.get("resourceClaims"):
         _check_claims(out, spec["resourceClaims"], f"{path}.resourceClaims")
-    around = Surroundings(
+    around = PodContext(
         volumes=known,
         claims=claims,
         restart_policy=spec.get("restartPolicy", ""),
@@ -174,7 +174,7 @@ def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = Non
         _check_host_network(out, spec, path, is_pod=pod is not None)
     _check_policies(out, spec, path)
     if spec.get("hostUsers") is False:
-        _check_own_users(out, spec, path)
+        _check_user_namespace(out, spec, path)
     if selector := spec.get("nodeSelector"):
         check_labels(out, selector, f"{path}.nodeSelector")
     if security := spec.get("securityContext"):
@@ -186,9 +186,9 @@ def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = Non
         kind = gate.get("conditionType", "")
         out.each_invalid(f"{path}.readinessGates[{index}].conditionType", kind, label_key(kind))
     if gates := spec.get("schedulingGates"):
-        check_gates(out, gates, f"{path}.schedulingGates")
+        check_scheduling_gates(out, gates, f"{path}.schedulingGates")
     if constraints := spec.get("topologySpreadConstraints"):
-        check_spread(out, constraints, f"{path}.topologySpreadConstraints")
+        check_topology_spread(out, constraints, f"{path}.topologySpreadConstraints")
     _check_names(out, spec, path)
     if spec.get("hostnameOverride") is not None:
         _check_hostname_override(out, spec, f"{path}.hostnameOverride")
@@ -198,7 +198,7 @@ def check_pod_spec(out: Faults, spec: Tree, path: str, *, pod: Tree | None = Non
         check_requirements(out, {"limits": overhead}, frozenset(), f"{path}.overhead")
 
 
-def _check_hostname_override(out: Faults, spec: Tree, path: str) -> None:
+def _check_hostname_override(out: FieldErrorList, spec: Tree, path: str) -> None:
     name = spec["hostnameOverride"]
     if spec.get("setHostnameAsFQDN"):
         out.forbidden(path, "may not be specified when setHostnameAsFQDN is true")
@@ -209,7 +209,7 @@ def _check_hostname_override(out: Faults, spec: Tree, path: str) -> None:
     out.each_invalid(path, name, dns_subdomain(name))
 
 
-def _check_containers(out: Faults, spec: Tree, around: Surroundings, path: str) -> None:
+def _check_containers(out: FieldErrorList, spec: Tree, around: PodContext, path: str) -> None:
     containers = spec.get("containers") or ()
     if not containers:
         out.required(f"{path}.containers")
@@ -246,7 +246,7 @@ def _check_containers(out: Faults, spec: Tree, around: Surroundings, path: str) 
 
 
 def _check_init_containers(
-    out: Faults, containers: list[Tree], names: set[str], around: Surroundings, path: str
+    out: FieldErrorList, containers: list[Tree], names: set[str], around: PodContext, path: str
 ) -> None:
     for index, container in enumerate(containers):
         where, name = f"{path}[{index}]", container.get("name", "")
@@ -262,14 +262,14 @@ def _check_init_containers(
             continue
         for field in ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(field) is not None:
-                out.forbidden(f"{where}.{field}", _INIT_ONLY)
+                out.forbidden(f"{where}.{field}", _SIDECAR_ONLY)
         for at, policy in enumerate(container.get("resizePolicy", ())):
             if policy.get("restartPolicy") == "RestartContainer":
                 rule = "must not be set to 'RestartContainer' for non-sidecar initContainers"
                 out.invalid(f"{where}.resizePolicy[{at}].restartPolicy", "RestartContainer", rule)
 
 
-def _check_claims(out: Faults, claims: list[Tree], path: str) -> None:
+def _check_claims(out: FieldErrorList, claims: list[Tree], path: str) -> None:
     seen: set[str] = set()
     for index, claim in enumerate(claims):
         where, name = f"{path}[{index}]", claim.get("name", "")
@@ -292,14 +292,14 @@ def _check_claims(out: Faults, claims: list[Tree], path: str) -> None:
                 out.each_invalid(f"{where}.{field}", value, dns_subdomain(value))
 
 
-def _check_pod_level(out: Faults, spec: Tree, path: str) -> None:
+def _check_pod_level(out: FieldErrorList, spec: Tree, path: str) -> None:
     resources, where = spec["resources"], f"{path}.resources"
     if resources.get("claims") is not None:
         out.forbidden(f"{where}.claims", "claims may not be set for Resources at pod-level")
     check_requirements(out, resources, frozenset(), where, whole_pod=True)
     for field, only_huge in (("requests", False), ("limits", True)):
         told = resources.get(field) or {}
-        for name, amount in effective(spec, field).items():
+        for name, amount in effective_resources(spec, field).items():
             if name in told and (is_hugepages(name) or not only_huge):
                 whole = parse_quantity(told[name])
                 if amount.compare(whole) > 0:
@@ -313,7 +313,7 @@ def _check_pod_level(out: Faults, spec: Tree, path: str) -> None:
                 out.invalid(f"{where}.containers[{index}][{name}].limits", str(parse_quantity(text)), rule)
 
 
-def _check_host_network(out: Faults, spec: Tree, path: str, *, is_pod: bool) -> None:
+def _check_host_network(out: FieldErrorList, spec: Tree, path: str, *, is_pod: bool) -> None:
     for index, container in enumerate(spec.get("containers") or ()):
         for at, port in enumerate(container.get("ports", ())):
             outside = port.get("hostPort", 0)
@@ -322,7 +322,7 @@ def _check_host_network(out: Faults, spec: Tree, path: str, *, is_pod: bool) -> 
                 out.invalid(f"{path}.containers[{index}].ports[{at}].hostPort", outside, rule)
 
 
-def _check_own_users(out: Faults, spec: Tree, path: str) -> None:
+def _check_user_namespace(out: FieldErrorList, spec: Tree, path: str) -> None:
     """A pod with users of its own shares nothing else with its host."""
     for name, told in (("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")):
         if spec.get(name):
@@ -333,7 +333,7 @@ def _check_own_users(out: Faults, spec: Tree, path: str) -> None:
                 out.forbidden(f"{path}.{part}[{index}].volumeDevices", "when `hostUsers` is false")
 
 
-def _check_policies(out: Faults, spec: Tree, path: str) -> None:
+def _check_policies(out: FieldErrorList, spec: Tree, path: str) -> None:
     if spec.get("restartPolicy") not in _RESTART:
         out.unsupported(f"{path}.restartPolicy", spec.get("restartPolicy", ""), _RESTART)
     if spec.get("dnsPolicy") not in _DNS:
@@ -349,10 +349,10 @@ def _check_policies(out: Faults, spec: Tree, path: str) -> None:
         else:
             parts = ("initContainers", "containers", "ephemeralContainers")
             each = [(f"{path}.{part}[{at}]", one) for part in parts for at, one in enumerate(spec.get(part) or ())]
-            check_system(out, spec, path, each)
+            check_os(out, spec, path, each)
 
 
-def _check_dns(out: Faults, spec: Tree, path: str) -> None:
+def _check_dns(out: FieldErrorList, spec: Tree, path: str) -> None:
     config = spec.get("dnsConfig")
     if spec.get("dnsPolicy") == "None":
         if config is None:
@@ -380,7 +380,7 @@ def _check_dns(out: Faults, spec: Tree, path: str) -> None:
             out.required(f"{path}.options[{index}]", "must not be empty")
 
 
-def _check_names(out: Faults, spec: Tree, path: str) -> None:
+def _check_names(out: FieldErrorList, spec: Tree, path: str) -> None:
     for name in ("serviceAccountName", "nodeName", "priorityClassName"):
         if text := spec.get(name):
             out.each_invalid(f"{path}.{name}", text, dns_subdomain(text))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.resources.qos import quality_of_service
-from bayplan.apiserver.validation.field_errors import Faults
-from bayplan.apiserver.validation.go_struct_text import difference
+from bayplan.apiserver.resources.qos import qos_class
+from bayplan.apiserver.validation.field_errors import FieldErrorList
+from bayplan.apiserver.validation.go_struct_text import struct_diff
 from bayplan.apiserver.validation.metadata import check_immutable, check_metadata_update
 from bayplan.apiserver.validation.names import (
     INT32_MAX,
@@ -19,7 +19,7 @@ from bayplan.apiserver.validation.names import (
 from bayplan.apiserver.validation.pods.pod_spec import check_pod
 from bayplan.apiserver.validation.pods.scheduling import REQUIRED_TERMS, check_tolerations
 
-_MAY_CHANGE = (
+_MUTABLE_FIELDS = (
     "`spec.containers[*].image`",
     "`spec.initContainers[*].image`",
     "`spec.activeDeadlineSeconds`",
@@ -29,7 +29,7 @@ _MAY_CHANGE = (
 _RESIZABLE = ("cpu", "memory")
 
 
-def check_pod_update(out: Faults, pod: Tree, old: Tree) -> None:
+def check_pod_update(out: FieldErrorList, pod: Tree, old: Tree) -> None:
     check_metadata_update(out, pod["metadata"], old["metadata"])
     check_pod(out, pod)
     new, before = pod["spec"], old["spec"]
@@ -44,11 +44,11 @@ def check_pod_update(out: Faults, pod: Tree, old: Tree) -> None:
         return
     kept = _with_allowed_changes_undone(out, new, before)
     if kept != before:
-        told = f"pod updates may not change fields other than {','.join(_MAY_CHANGE)}"
-        out.forbidden("spec", f"{told}\n{difference('core.PodSpec', before, kept)}")
+        told = f"pod updates may not change fields other than {','.join(_MUTABLE_FIELDS)}"
+        out.forbidden("spec", f"{told}\n{struct_diff('core.PodSpec', before, kept)}")
 
 
-def _check_images(out: Faults, new: Any, old: Any, path: str) -> bool:
+def _check_images(out: FieldErrorList, new: Any, old: Any, path: str) -> bool:
     if len(new) != len(old):
         out.forbidden(path, "pod updates may not add or remove containers")
         return False
@@ -61,7 +61,7 @@ def _check_images(out: Faults, new: Any, old: Any, path: str) -> bool:
     return True
 
 
-def _check_deadline(out: Faults, new: int | None, old: int | None) -> bool:
+def _check_deadline(out: FieldErrorList, new: int | None, old: int | None) -> bool:
     path = "spec.activeDeadlineSeconds"
     if new is None:
         if old is not None:
@@ -76,20 +76,20 @@ def _check_deadline(out: Faults, new: int | None, old: int | None) -> bool:
     return True
 
 
-def _check_added_tolerations(out: Faults, new: list[Tree], old: list[Tree]) -> None:
-    known = [_untimed(each) for each in new]
-    if any(_untimed(each) not in known for each in old):
+def _check_added_tolerations(out: FieldErrorList, new: list[Tree], old: list[Tree]) -> None:
+    known = [_without_seconds(each) for each in new]
+    if any(_without_seconds(each) not in known for each in old):
         rule = "existing toleration can not be modified except its tolerationSeconds"
         out.forbidden("spec.tolerations", rule)
         return
     check_tolerations(out, new, "spec.tolerations")
 
 
-def _untimed(toleration: Tree) -> Tree:
+def _without_seconds(toleration: Tree) -> Tree:
     return {name: value for name, value in toleration.items() if name != "tolerationSeconds"}
 
 
-def _check_removed_gates(out: Faults, new: list[Tree], old: list[Tree]) -> None:
+def _check_removed_gates(out: FieldErrorList, new: list[Tree], old: list[Tree]) -> None:
     known = {gate.get("name") for gate in old}
     for index, gate in enumerate(new):
         if gate.get("name") not in known:
@@ -97,35 +97,35 @@ def _check_removed_gates(out: Faults, new: list[Tree], old: list[Tree]) -> None:
             out.forbidden(f"spec.schedulingGates[{index}].name", rule)
 
 
-def _with_allowed_changes_undone(out: Faults, new: Tree, old: Tree) -> Tree:
+def _with_allowed_changes_undone(out: FieldErrorList, new: Tree, old: Tree) -> Tree:
     kept = dict(new)
     for name in ("containers", "initContainers"):
         if name in kept:
             pairs = zip(kept[name], old[name], strict=True)
             kept[name] = [{**mine, "image": theirs.get("image")} for mine, theirs in pairs]
     for name in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
-        _copy(kept, old, name)
+        _copy_field(kept, old, name)
     if old.get("terminationGracePeriodSeconds", 0) < 0 and kept.get("terminationGracePeriodSeconds") == 1:
-        _copy(kept, old, "terminationGracePeriodSeconds")
+        _copy_field(kept, old, "terminationGracePeriodSeconds")
     if old.get("schedulingGates"):
         _undo_placement(out, kept, old)
     return kept
 
 
-def _copy(tree: Tree, old: Tree, name: str) -> None:
+def _copy_field(tree: Tree, old: Tree, name: str) -> None:
     if name in old:
         tree[name] = old[name]
     else:
         tree.pop(name, None)
 
 
-def _undo_placement(out: Faults, kept: Tree, old: Tree) -> None:
+def _undo_placement(out: FieldErrorList, kept: Tree, old: Tree) -> None:
     """A pod behind a gate may still be told more about where it goes."""
     selector, before = kept.get("nodeSelector") or {}, old.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in before.items()):
         rule = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
         out.invalid("spec.nodeSelector", selector or None, rule)
-    _copy(kept, old, "nodeSelector")
+    _copy_field(kept, old, "nodeSelector")
     mine, theirs = kept.get("affinity"), old.get("affinity")
     node, node_before = (mine or {}).get("nodeAffinity"), (theirs or {}).get("nodeAffinity")
     if node == node_before:
@@ -140,23 +140,23 @@ def _undo_placement(out: Faults, kept: Tree, old: Tree) -> None:
         kept.pop("affinity", None)
 
 
-def _check_node_affinity(out: Faults, new: Tree, old: Tree) -> None:
+def _check_node_affinity(out: FieldErrorList, new: Tree, old: Tree) -> None:
     if old.get(REQUIRED_TERMS) is None:
         return
     before = old[REQUIRED_TERMS].get("nodeSelectorTerms") or []
     after = (new.get(REQUIRED_TERMS) or {}).get("nodeSelectorTerms") or []
     path = f"spec.affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms"
     if before and len(before) != len(after):
-        shown = [_term_form(each) for each in after] or None
+        shown = [_normalize_term(each) for each in after] or None
         out.invalid(path, shown, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
         return
     for index, (first, second) in enumerate(zip(before, after, strict=False)):
-        if not _only_more(second, first):
+        if not _only_adds(second, first):
             rule = "only additions are allowed (no mutations or deletions)"
-            out.invalid(f"{path}[{index}]", _term_form(second), rule)
+            out.invalid(f"{path}[{index}]", _normalize_term(second), rule)
 
 
-def _term_form(term: Tree) -> Tree:
+def _normalize_term(term: Tree) -> Tree:
     def each(requirements: Any) -> Any:
         forms = [
             {"Key": one.get("key", ""), "Operator": one.get("operator", ""), "Values": one.get("values")}
@@ -167,7 +167,7 @@ def _term_form(term: Tree) -> Tree:
     return {"MatchExpressions": each(term.get("matchExpressions")), "MatchFields": each(term.get("matchFields"))}
 
 
-def _only_more(new: Tree, old: Tree) -> bool:
+def _only_adds(new: Tree, old: Tree) -> bool:
     names = ("matchExpressions", "matchFields")
     if not any(old.get(name) for name in names):
         return not any(new.get(name) for name in names)
@@ -177,7 +177,7 @@ def _only_more(new: Tree, old: Tree) -> bool:
 # The sub-resources
 
 
-def check_pod_status(out: Faults, pod: Tree, old: Tree) -> None:
+def check_pod_status(out: FieldErrorList, pod: Tree, old: Tree) -> None:
     check_metadata_update(out, pod["metadata"], old["metadata"])
     status, before = pod.get("status") or {}, old.get("status") or {}
     for index, condition in enumerate(status.get("conditions", ())):
@@ -194,7 +194,7 @@ def check_pod_status(out: Faults, pod: Tree, old: Tree) -> None:
         out.each_invalid(f"status.podIPs[{index}]", each.get("ip", ""), ip(each.get("ip", "")))
 
 
-def check_ephemeral_containers(out: Faults, pod: Tree, old: Tree) -> None:
+def check_ephemeral_containers(out: FieldErrorList, pod: Tree, old: Tree) -> None:
     check_metadata_update(out, pod["metadata"], old["metadata"])
     check_pod(out, pod)
     known = {each.get("name"): each for each in pod["spec"].get("ephemeralContainers", ())}
@@ -204,21 +204,21 @@ def check_ephemeral_containers(out: Faults, pod: Tree, old: Tree) -> None:
         if name not in known:
             out.forbidden(path, f'existing ephemeral containers "{name}" may not be removed\n')
         elif known[name] != each:
-            told = difference("core.EphemeralContainer", each, known[name])
+            told = struct_diff("core.EphemeralContainer", each, known[name])
             out.forbidden(path, f'existing ephemeral containers "{name}" may not be changed\n{told}')
 
 
-def check_resize(out: Faults, pod: Tree, old: Tree) -> None:
+def check_resize(out: FieldErrorList, pod: Tree, old: Tree) -> None:
     check_metadata_update(out, pod["metadata"], old["metadata"])
     check_pod(out, pod)
     new, before = pod["spec"], old["spec"]
-    quality = (old.get("status") or {}).get("qosClass") or quality_of_service(before)
-    if quality != quality_of_service(new):
+    quality = (old.get("status") or {}).get("qosClass") or qos_class(before)
+    if quality != qos_class(new):
         out.invalid("spec", quality, "Pod QOS Class may not change as a result of resizing")
     if not _node_resizes(old):
         out.forbidden("spec", "Pod running on node without support for resize")
     for name in ("containers", "initContainers"):
-        if not _check_order(out, new.get(name) or (), before.get(name) or (), f"spec.{name}"):
+        if not _check_same_order(out, new.get(name) or (), before.get(name) or (), f"spec.{name}"):
             return
     for name in ("initContainers", "containers"):
         pairs = zip(new.get(name) or (), before.get(name) or (), strict=True)
@@ -233,7 +233,7 @@ def _node_resizes(pod: Tree) -> bool:
     return True
 
 
-def _check_order(out: Faults, new: Any, old: Any, path: str) -> bool:
+def _check_same_order(out: FieldErrorList, new: Any, old: Any, path: str) -> bool:
     if len(new) != len(old):
         out.forbidden(path, "containers may not be added or removed on resize")
         return False
@@ -244,7 +244,7 @@ def _check_order(out: Faults, new: Any, old: Any, path: str) -> bool:
     return True
 
 
-def _check_container_resize(out: Faults, new: Tree, old: Tree, name: str, index: int) -> None:
+def _check_container_resize(out: FieldErrorList, new: Tree, old: Tree, name: str, index: int) -> None:
     sidecar = name == "containers" or new.get("restartPolicy") == "Always"
     if not sidecar:
         if new != old:
@@ -255,7 +255,7 @@ def _check_container_resize(out: Faults, new: Tree, old: Tree, name: str, index:
         if set(before.get(field) or ()) - set(after.get(field) or ()):
             where = f"spec.{name}[{index}].resources.{field}"
             out.forbidden(where, f"resource {field} cannot be removed")
-    if _fixed(new) != _fixed(old):
+    if _without_resources(new) != _without_resources(old):
         if name == "containers":
             out.forbidden("spec", "only cpu and memory resources are mutable")
         else:
@@ -263,7 +263,7 @@ def _check_container_resize(out: Faults, new: Tree, old: Tree, name: str, index:
             out.forbidden(f"spec.initContainers[{index}]", told)
 
 
-def _fixed(container: Tree) -> Tree:
+def _without_resources(container: Tree) -> Tree:
     """A container without what a resize may change."""
     resources = container.get("resources") or {}
     kept = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_selector
 from bayplan.apiserver.validation.names import (
     dns_label,
@@ -23,7 +23,7 @@ PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
-def check_affinity(out: Faults, affinity: Tree, path: str) -> None:
+def check_affinity(out: FieldErrorList, affinity: Tree, path: str) -> None:
     if (node := affinity.get("nodeAffinity")) is not None:
         if (required := node.get(REQUIRED_TERMS)) is not None:
             check_node_selector(out, required, f"{path}.nodeAffinity.{REQUIRED_TERMS}")
@@ -41,13 +41,13 @@ def check_affinity(out: Faults, affinity: Tree, path: str) -> None:
             _check_pod_term(out, term.get("podAffinityTerm") or {}, f"{where}.podAffinityTerm")
 
 
-def _check_weight(out: Faults, term: Tree, path: str) -> None:
+def _check_weight(out: FieldErrorList, term: Tree, path: str) -> None:
     weight = term.get("weight", 0)
     if not 1 <= weight <= 100:
         out.invalid(f"{path}.weight", weight, "must be in the range 1-100")
 
 
-def check_node_selector(out: Faults, selector: Tree, path: str) -> None:
+def check_node_selector(out: FieldErrorList, selector: Tree, path: str) -> None:
     terms = selector.get("nodeSelectorTerms")
     if not terms:
         out.required(f"{path}.nodeSelectorTerms", "must have at least one node selector term")
@@ -55,14 +55,14 @@ def check_node_selector(out: Faults, selector: Tree, path: str) -> None:
         _check_node_term(out, term, f"{path}.nodeSelectorTerms[{index}]", values=True)
 
 
-def _check_node_term(out: Faults, term: Tree, path: str, *, values: bool) -> None:
+def _check_node_term(out: FieldErrorList, term: Tree, path: str, *, values: bool) -> None:
     for index, requirement in enumerate(term.get("matchExpressions", ())):
         _check_node_requirement(out, requirement, f"{path}.matchExpressions[{index}]", check_values=values)
     for index, requirement in enumerate(term.get("matchFields", ())):
         _check_field_requirement(out, requirement, f"{path}.matchFields[{index}]")
 
 
-def _check_node_requirement(out: Faults, requirement: Tree, path: str, *, check_values: bool) -> None:
+def _check_node_requirement(out: FieldErrorList, requirement: Tree, path: str, *, check_values: bool) -> None:
     operator, values = requirement.get("operator", ""), requirement.get("values", ())
     if operator in ("In", "NotIn"):
         if not values:
@@ -82,7 +82,7 @@ def _check_node_requirement(out: Faults, requirement: Tree, path: str, *, check_
             out.each_invalid(f"{path}.values[{index}]", value, label_value(value))
 
 
-def _check_field_requirement(out: Faults, requirement: Tree, path: str) -> None:
+def _check_field_requirement(out: FieldErrorList, requirement: Tree, path: str) -> None:
     operator, values, key = (requirement.get(name) for name in ("operator", "values", "key"))
     if operator not in ("In", "NotIn"):
         out.invalid(f"{path}.operator", operator or "", "not a valid selector operator")
@@ -96,7 +96,7 @@ def _check_field_requirement(out: Faults, requirement: Tree, path: str) -> None:
         out.each_invalid(f"{path}.values[{index}]", value, dns_subdomain(value))
 
 
-def _check_pod_term(out: Faults, term: Tree, path: str) -> None:
+def _check_pod_term(out: FieldErrorList, term: Tree, path: str) -> None:
     selector = term.get("labelSelector")
     check_selector(out, selector, f"{path}.labelSelector")
     check_selector(out, term.get("namespaceSelector"), f"{path}.namespaceSelector")
@@ -109,7 +109,7 @@ def _check_pod_term(out: Faults, term: Tree, path: str) -> None:
     out.each_invalid(f"{path}.topologyKey", key, label_key(key))
 
 
-def _check_label_keys(out: Faults, term: Tree, selector: Tree | None, path: str) -> None:
+def _check_label_keys(out: FieldErrorList, term: Tree, selector: Tree | None, path: str) -> None:
     for name in ("matchLabelKeys", "mismatchLabelKeys"):
         keys = term.get(name)
         if keys and selector is None:
@@ -131,14 +131,14 @@ def _check_label_keys(out: Faults, term: Tree, selector: Tree | None, path: str)
             out.invalid(f"{path}.matchLabelKeys[{index}]", key, rule)
 
 
-def check_effect(out: Faults, effect: str, path: str) -> None:
+def check_effect(out: FieldErrorList, effect: str, path: str) -> None:
     if not effect:
         out.required(path)
     elif effect not in EFFECTS:
         out.unsupported(path, effect, EFFECTS)
 
 
-def check_tolerations(out: Faults, tolerations: Iterable[Tree], path: str) -> None:
+def check_tolerations(out: FieldErrorList, tolerations: Iterable[Tree], path: str) -> None:
     for index, each in enumerate(tolerations):
         where = f"{path}[{index}]"
         key, operator, value = each.get("key", ""), each.get("operator", ""), each.get("value", "")
@@ -155,7 +155,7 @@ def check_tolerations(out: Faults, tolerations: Iterable[Tree], path: str) -> No
             check_effect(out, effect, f"{where}.effect")
 
 
-def _check_toleration_value(out: Faults, operator: str, value: str, path: str) -> None:
+def _check_toleration_value(out: FieldErrorList, operator: str, value: str, path: str) -> None:
     if operator in ("Equal", ""):
         if problems := label_value(value):
             out.invalid(f"{path}.operator", value, ";".join(problems))
@@ -168,7 +168,7 @@ def _check_toleration_value(out: Faults, operator: str, value: str, path: str) -
         out.unsupported(f"{path}.operator", operator, ("Equal", "Exists"))
 
 
-def check_spread(out: Faults, constraints: list[Tree], path: str) -> None:
+def check_topology_spread(out: FieldErrorList, constraints: list[Tree], path: str) -> None:
     for index, each in enumerate(constraints):
         where, action, key = f"{path}[{index}]", each.get("whenUnsatisfiable", ""), each.get("topologyKey", "")
         if each.get("maxSkew", 0) <= 0:
@@ -177,16 +177,16 @@ def check_spread(out: Faults, constraints: list[Tree], path: str) -> None:
             out.required(f"{where}.topologyKey", "can not be empty")
         if action not in ("DoNotSchedule", "ScheduleAnyway"):
             out.unsupported(f"{where}.whenUnsatisfiable", action, ("DoNotSchedule", "ScheduleAnyway"))
-        if any((key, action) == _spread_key(other) for other in constraints[index + 1 :]):
+        if any((key, action) == _constraint_key(other) for other in constraints[index + 1 :]):
             out.duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}")
         _check_spread_details(out, each, action, where)
 
 
-def _spread_key(constraint: Tree) -> tuple[str, str]:
+def _constraint_key(constraint: Tree) -> tuple[str, str]:
     return constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", "")
 
 
-def _check_spread_details(out: Faults, constraint: Tree, action: str, path: str) -> None:
+def _check_spread_details(out: FieldErrorList, constraint: Tree, action: str, path: str) -> None:
     if (domains := constraint.get("minDomains")) is not None:
         if domains <= 0:
             out.invalid(f"{path}.minDomains", domains, NOT_POSITIVE)
@@ -200,7 +200,7 @@ def _check_spread_details(out: Faults, constraint: Tree, action: str, path: str)
     check_selector(out, constraint.get("labelSelector"), f"{path}.labelSelector")
 
 
-def check_gates(out: Faults, gates: Iterable[Tree], path: str) -> None:
+def check_scheduling_gates(out: FieldErrorList, gates: Iterable[Tree], path: str) -> None:
     seen: set[str] = set()
     for index, gate in enumerate(gates):
         name = gate.get("name", "")
@@ -210,7 +210,7 @@ def check_gates(out: Faults, gates: Iterable[Tree], path: str) -> None:
         seen.add(name)
 
 
-def check_taints(out: Faults, taints: Iterable[Tree], path: str) -> None:
+def check_taints(out: FieldErrorList, taints: Iterable[Tree], path: str) -> None:
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(taints):
         where, key, effect = f"{path}[{index}]", taint.get("key", ""), taint.get("effect", "")

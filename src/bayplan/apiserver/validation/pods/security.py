@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults, shown
-from bayplan.apiserver.validation.go_struct_text import form
-from bayplan.apiserver.validation.names import dns_subdomain, identity, local_path
+from bayplan.apiserver.validation.field_errors import FieldErrorList, format_value
+from bayplan.apiserver.validation.go_struct_text import struct_text
+from bayplan.apiserver.validation.names import dns_subdomain, local_path, user_or_group_id
 
-ARMOR = "container.apparmor.security.beta.kubernetes.io/"
+APPARMOR_ANNOTATION_PREFIX = "container.apparmor.security.beta.kubernetes.io/"
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _SEGMENT = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 _SYSCTL = rf"({_SEGMENT}[\./])*{_SEGMENT}"
@@ -18,10 +18,10 @@ _is_sysctl = re.compile(_SYSCTL).fullmatch
 _IPC = ("kernel.shm", "kernel.msg", "fs.mqueue.", "kernel.sem")
 
 
-def check_container_security(out: Faults, security: Tree, path: str, *, host_users: bool) -> None:
+def check_container_security(out: FieldErrorList, security: Tree, path: str, *, host_users: bool) -> None:
     for name in ("runAsUser", "runAsGroup"):
         if (number := security.get(name)) is not None:
-            out.each_invalid(f"{path}.{name}", number, identity(number))
+            out.each_invalid(f"{path}.{name}", number, user_or_group_id(number))
     if (proc := security.get("procMount")) is not None:
         if proc not in ("Default", "Unmasked"):
             out.unsupported(f"{path}.procMount", proc, ("Default", "Unmasked"))
@@ -29,11 +29,11 @@ def check_container_security(out: Faults, security: Tree, path: str, *, host_use
             out.invalid(f"{path}.procMount", proc, "`hostUsers` must be false to use `Unmasked`")
     if security.get("allowPrivilegeEscalation") is False and security.get("privileged"):
         rule = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
-        out.invalid(path, form("core.SecurityContext", security), rule)
+        out.invalid(path, struct_text("core.SecurityContext", security), rule)
     _check_profiles(out, security, path)
 
 
-def _check_profiles(out: Faults, security: Tree, path: str) -> None:
+def _check_profiles(out: FieldErrorList, security: Tree, path: str) -> None:
     if (seccomp := security.get("seccompProfile")) is not None:
         _check_seccomp(out, seccomp, f"{path}.seccompProfile")
     if (armor := security.get("appArmorProfile")) is not None:
@@ -42,7 +42,7 @@ def _check_profiles(out: Faults, security: Tree, path: str) -> None:
         out.each_invalid(f"{path}.windowsOptions.gmsaCredentialSpecName", name, dns_subdomain(name))
 
 
-def _check_seccomp(out: Faults, profile: Tree, path: str) -> None:
+def _check_seccomp(out: FieldErrorList, profile: Tree, path: str) -> None:
     kind, local = profile.get("type", ""), profile.get("localhostProfile")
     if not kind:
         out.required(f"{path}.type", "type is required when seccompProfile is set")
@@ -58,7 +58,7 @@ def _check_seccomp(out: Faults, profile: Tree, path: str) -> None:
         out.invalid(f"{path}.localhostProfile", shown, "can only be set when seccomp type is Localhost")
 
 
-def _check_app_armor(out: Faults, profile: Tree, path: str) -> None:
+def _check_app_armor(out: FieldErrorList, profile: Tree, path: str) -> None:
     kind, local = profile.get("type", ""), profile.get("localhostProfile")
     if kind == "Localhost":
         if not local:
@@ -73,21 +73,21 @@ def _check_app_armor(out: Faults, profile: Tree, path: str) -> None:
         out.invalid(f"{path}.localhostProfile", local, "can only be set when AppArmor type is Localhost")
 
 
-def check_armor_annotation(out: Faults, container: str, profile: str, spec: Tree, path: str) -> None:
+def check_apparmor_annotation(out: FieldErrorList, container: str, profile: str, spec: Tree, path: str) -> None:
     """The old way of choosing a container's profile."""
     kinds = ("initContainers", "containers", "ephemeralContainers")
     if not any(each.get("name") == container for kind in kinds for each in spec.get(kind) or ()):
         out.invalid(path, container, "container not found")
     if profile not in ("", "runtime/default", "unconfined") and not profile.startswith("localhost/"):
-        out.invalid(path, profile, f"invalid AppArmor profile name: {shown(profile)}")
+        out.invalid(path, profile, f"invalid AppArmor profile name: {format_value(profile)}")
 
 
-def check_pod_security(out: Faults, security: Tree, spec: Tree, path: str) -> None:
+def check_pod_security(out: FieldErrorList, security: Tree, spec: Tree, path: str) -> None:
     for name in ("fsGroup", "runAsUser", "runAsGroup"):
         if (number := security.get(name)) is not None:
-            out.each_invalid(f"{path}.{name}", number, identity(number))
+            out.each_invalid(f"{path}.{name}", number, user_or_group_id(number))
     for index, number in enumerate(security.get("supplementalGroups", ())):
-        out.each_invalid(f"{path}.supplementalGroups[{index}]", number, identity(number))
+        out.each_invalid(f"{path}.supplementalGroups[{index}]", number, user_or_group_id(number))
     if spec.get("shareProcessNamespace") and spec.get("hostPID"):
         rule = "ShareProcessNamespace and HostPID cannot both be enabled"
         out.invalid(f"{path}.shareProcessNamespace", True, rule)
@@ -105,7 +105,7 @@ def check_pod_security(out: Faults, security: Tree, spec: Tree, path: str) -> No
         out.unsupported(f"{path}.seLinuxChangePolicy", policy, ("Recursive",))
 
 
-def _check_sysctls(out: Faults, sysctls: list[Tree], spec: Tree, path: str) -> None:
+def _check_sysctls(out: FieldErrorList, sysctls: list[Tree], spec: Tree, path: str) -> None:
     seen: set[str] = set()
     for index, each in enumerate(sysctls):
         name, where = each.get("name", ""), f"{path}[{index}].name"
@@ -134,7 +134,7 @@ _NOT_IN_WINDOWS_CONTAINERS = (
 )
 
 
-def check_system(out: Faults, spec: Tree, path: str, containers: Iterable[tuple[str, Tree]]) -> None:
+def check_os(out: FieldErrorList, spec: Tree, path: str, containers: Iterable[tuple[str, Tree]]) -> None:
     """A pod that says which system it is for has nothing of the other one. `containers`: each with its path."""
     parts: list[tuple[str, Tree, tuple[str, ...]]]
     if (spec.get("os") or {}).get("name") == "linux":

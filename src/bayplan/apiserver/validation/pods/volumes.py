@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bayplan.apiserver.resources.kinds import Tree
-from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.field_errors import FieldErrorList
 from bayplan.apiserver.validation.metadata import check_annotations, check_labels
 from bayplan.apiserver.validation.names import (
     dns_label,
     dns_subdomain,
     local_file_path,
-    no_steps_back,
+    no_backsteps,
 )
 from bayplan.apiserver.validation.pods.containers import check_field_reference, check_resource_reference
 from bayplan.codec.quantity import parse_quantity
@@ -46,7 +46,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def check_volumes(out: Faults, volumes: list[Tree], pod_name: str, path: str) -> dict[str, Tree]:
+def check_volumes(out: FieldErrorList, volumes: list[Tree], pod_name: str, path: str) -> dict[str, Tree]:
     """The volumes that mounts may name: those without a fault of their own."""
     made = {f"{pod_name}-{each.get('name', '')}" for each in volumes if each.get("ephemeral")} if pod_name else set()
     known: dict[str, Tree] = {}
@@ -84,7 +84,7 @@ _ORDER = (  # noqa: SIM905
 _CALLED = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
 
 
-def _check_source(out: Faults, volume: Tree, path: str) -> None:
+def _check_source(out: FieldErrorList, volume: Tree, path: str) -> None:
     kinds = [key for key in volume if key != "name"]
     if len(kinds) > 1:
         kinds.sort(key=_ORDER.index)
@@ -96,7 +96,7 @@ def _check_source(out: Faults, volume: Tree, path: str) -> None:
     check_source(out, kinds[0], volume[kinds[0]], f"{path}.{kinds[0]}")
 
 
-def check_source(out: Faults, kind: str, source: Tree, path: str) -> None:
+def check_source(out: FieldErrorList, kind: str, source: Tree, path: str) -> None:
     if kind == "emptyDir":
         limit = source.get("sizeLimit")
         if limit is not None and parse_quantity(limit).sign() < 0:
@@ -127,19 +127,19 @@ def check_source(out: Faults, kind: str, source: Tree, path: str) -> None:
         _check_ephemeral(out, source, path)
 
 
-def check_mode(out: Faults, mode: int | None, path: str) -> None:
+def check_mode(out: FieldErrorList, mode: int | None, path: str) -> None:
     if mode is not None and not 0 <= mode <= 0o777:
         out.invalid(path, mode, MODE_RULE)
 
 
-def check_host_path(out: Faults, source: Tree, path: str) -> None:
-    out.each_invalid(f"{path}.path", source.get("path", ""), no_steps_back(source.get("path", "")))
+def check_host_path(out: FieldErrorList, source: Tree, path: str) -> None:
+    out.each_invalid(f"{path}.path", source.get("path", ""), no_backsteps(source.get("path", "")))
     kind = source.get("type", "")
     if kind not in _HOST_PATH_TYPES:
         out.unsupported(f"{path}.type", kind, _HOST_PATH_TYPES)
 
 
-def _check_items(out: Faults, source: Tree, path: str) -> None:
+def _check_items(out: FieldErrorList, source: Tree, path: str) -> None:
     for index, item in enumerate(source.get("items", ())):
         where = f"{path}.items[{index}]"
         if not item.get("key"):
@@ -150,7 +150,7 @@ def _check_items(out: Faults, source: Tree, path: str) -> None:
         check_mode(out, item.get("mode"), f"{where}.mode")
 
 
-def _check_file(out: Faults, item: Tree, path: str) -> None:
+def _check_file(out: FieldErrorList, item: Tree, path: str) -> None:
     name = item.get("path", "")
     if not name:
         out.required(f"{path}.path")
@@ -167,7 +167,7 @@ def _check_file(out: Faults, item: Tree, path: str) -> None:
     check_mode(out, item.get("mode"), f"{path}.mode")
 
 
-def _check_projections(out: Faults, source: Tree, path: str) -> None:
+def _check_projections(out: FieldErrorList, source: Tree, path: str) -> None:
     paths: set[str] = set()
 
     def claim(name: str, shown: str) -> None:
@@ -196,7 +196,7 @@ def _check_projections(out: Faults, source: Tree, path: str) -> None:
             out.forbidden(where, "may not specify more than 1 volume type per source")
 
 
-def _check_token(out: Faults, token: Tree, where: str, path: str) -> None:
+def _check_token(out: FieldErrorList, token: Tree, where: str, path: str) -> None:
     seconds = token.get("expirationSeconds", 3600)
     if seconds < 600:
         rule = "may not specify a duration less than 10 minutes"
@@ -210,7 +210,7 @@ def _check_token(out: Faults, token: Tree, where: str, path: str) -> None:
         out.each_invalid(f"{path}.path", token["path"], local_file_path(token["path"]))
 
 
-def check_driver_name(out: Faults, name: str, path: str) -> None:
+def check_driver_name(out: FieldErrorList, name: str, path: str) -> None:
     """The name of a CSI driver."""
     if not name:
         out.required(path)
@@ -220,7 +220,7 @@ def check_driver_name(out: Faults, name: str, path: str) -> None:
     out.each_invalid(path, name, dns_subdomain(name.lower()))
 
 
-def _check_csi(out: Faults, source: Tree, path: str) -> None:
+def _check_csi(out: FieldErrorList, source: Tree, path: str) -> None:
     check_driver_name(out, source.get("driver", ""), f"{path}.driver")
     secret = source.get("nodePublishSecretRef")
     if secret is not None:
@@ -230,7 +230,7 @@ def _check_csi(out: Faults, source: Tree, path: str) -> None:
             out.each_invalid(f"{path}.nodePublishSecretRef.name", secret["name"], dns_subdomain(secret["name"]))
 
 
-def _check_ephemeral(out: Faults, source: Tree, path: str) -> None:
+def _check_ephemeral(out: FieldErrorList, source: Tree, path: str) -> None:
     from bayplan.apiserver.validation.storage import check_claim_spec
 
     template = source.get("volumeClaimTemplate")

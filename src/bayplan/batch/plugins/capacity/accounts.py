@@ -10,41 +10,41 @@ from collections.abc import Iterable, Mapping
 
 from bayplan.batch.model.amounts import (
     Amounts,
-    Missing,
-    exceeded,
-    larger,
+    DimensionDefault,
+    excess_amounts,
+    max_amounts,
 )
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.plugins.capacity.device_quotas import DeviceQuota
 from bayplan.batch.queue_accounts.queue_limits import (
     capability_of,
-    gauge,
-    guaranteed,
-    limit_of,
+    real_capability,
+    set_queue_gauges,
+    total_guarantee,
 )
-from bayplan.batch.queue_accounts.queue_usage import Sums
-from bayplan.batch.session.outcome import Standstill
+from bayplan.batch.queue_accounts.queue_usage import QueueUsage
+from bayplan.batch.session.outcome import StalledQueue
 from bayplan.batch.session.session import Session
 from bayplan.errors import BayplanError
 
 ROOT = "root"
-_MOST_OF_A_SCALAR = float(2**63 - 1)
+_MAX_SCALAR = float(2**63 - 1)
 
 
-class BrokenTree(BayplanError):
+class QueueTreeError(BayplanError):
     """Queues do not form a tree in which jobs can be placed; upstream then places nothing at all.
 
     Every queue that must be mended is named: whoever mends one is not to find the next only then."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.standstills = [
-            Standstill(f"capacity: {problem}; no queue gets anything until that is mended", (queue,))
+            StalledQueue(f"capacity: {problem}; no queue gets anything until that is mended", (queue,))
             for queue, problem in problems.items()
         ]
-        super().__init__(" ".join(each.sentence for each in self.standstills))
+        super().__init__(" ".join(each.message for each in self.standstills))
 
 
-class Account:
+class CapacityAccount:
     """One queue's limits and holdings."""
 
     __slots__ = (
@@ -67,13 +67,13 @@ class Account:
         "request",
     )
 
-    def __init__(self, queue: Queue, sums: Sums | None = None) -> None:
-        sums = sums or Sums()
+    def __init__(self, queue: Queue, sums: QueueUsage | None = None) -> None:
+        sums = sums or QueueUsage()
         self.queue = queue
         self.name = queue.name
-        self.ancestors: tuple[Account, ...] = ()  # the root first
-        self.path: tuple[Account, ...] = (self,)  # from here up to the root
-        self.children: list[Account] = []
+        self.ancestors: tuple[CapacityAccount, ...] = ()  # the root first
+        self.path: tuple[CapacityAccount, ...] = (self,)  # from here up to the root
+        self.children: list[CapacityAccount] = []
         self.capability = queue.capability.clone()
         self.limit = Amounts()
         self.guarantee = queue.guarantee
@@ -82,9 +82,9 @@ class Account:
         self.inqueue = sums.inqueue.clone()
         self.elastic = sums.elastic.clone()
         self.devices = DeviceQuota.of(queue.queue.spec)
-        self.deserve(queue.deserved)
+        self.set_deserved(queue.deserved)
 
-    def deserve(self, deserved: Amounts) -> None:
+    def set_deserved(self, deserved: Amounts) -> None:
         self.deserved = deserved
         self.has_deserved = not deserved.is_empty()
         self._parts = [(name, deserved.get(name)) for name in deserved.names()]
@@ -100,23 +100,23 @@ class Account:
                 self._share = 1.0
         return self._share
 
-    def hold(self, amounts: Amounts) -> None:
+    def allocate(self, amounts: Amounts) -> None:
         """More is held here. Shares of ancestors stay what they were at open, as upstream has it."""
         self._share = None
         for account in self.path:
             account.allocated.add(amounts)
 
-    def free(self, amounts: Amounts) -> None:
+    def deallocate(self, amounts: Amounts) -> None:
         self._share = None
         for account in self.path:
             account.allocated.sub_unchecked(amounts)
 
-    def above(self, level: int) -> Account | None:
+    def ancestor_at(self, level: int) -> CapacityAccount | None:
         """The ancestor so many steps up."""
         return self.ancestors[-level] if 0 < level <= len(self.ancestors) else None
 
 
-def common_depth(left: Account, right: Account) -> int:
+def common_depth(left: CapacityAccount, right: CapacityAccount) -> int:
     """At which position of their ancestors two queues part, counted by the last that they share."""
     depth = 0
     for position, (mine, theirs) in enumerate(zip(left.ancestors, right.ancestors, strict=False)):
@@ -129,27 +129,27 @@ def common_depth(left: Account, right: Account) -> int:
 # queues side by side
 
 
-def flat_accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Account]:
+def flat_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str, CapacityAccount]:
     """Accounts of the queues that have jobs."""
-    unpromised = exceeded(session.total_resource, guaranteed(session.queues.values()))
+    unpromised = excess_amounts(session.total_resource, total_guarantee(session.queues.values()))
     accounts = {}
     for name, held in sums.items():
         queue = session.queues[name]
-        account = accounts[name] = Account(queue, held)
+        account = accounts[name] = CapacityAccount(queue, held)
         if queue.queue.spec.capability:
             account.capability = capability_of(queue)
-        account.limit = limit_of(queue, unpromised)
-        deserved = queue.deserved.clone().min_dimension(account.limit, Missing.INFINITY)
-        account.deserve(larger(deserved, queue.guarantee))
+        account.limit = real_capability(queue, unpromised)
+        deserved = queue.deserved.clone().min_dimension(account.limit, DimensionDefault.INFINITY)
+        account.set_deserved(max_amounts(deserved, queue.guarantee))
     for name, queue in session.queues.items():
         if name in accounts:
-            show(session, accounts[name])
+            export_gauges(session, accounts[name])
         else:
-            _show_idle(session, queue, unpromised)
+            _export_idle_gauges(session, queue, unpromised)
     return accounts
 
 
-def show(session: Session, account: Account) -> None:
+def export_gauges(session: Session, account: CapacityAccount) -> None:
     for what, amounts in (
         ("deserved", account.deserved),
         ("allocated", account.allocated),
@@ -157,62 +157,62 @@ def show(session: Session, account: Account) -> None:
         ("capacity", account.capability),
         ("real_capacity", account.limit),
     ):
-        gauge(session, account.name, what, amounts)
+        set_queue_gauges(session, account.name, what, amounts)
     session.set_queue_gauge(account.name, "share", account.share)
 
 
-def _show_idle(session: Session, queue: Queue, unpromised: Amounts) -> None:
+def _export_idle_gauges(session: Session, queue: Queue, unpromised: Amounts) -> None:
     """A queue without jobs; a capability that does not name cpu or memory counts as nothing of them here."""
     limit = unpromised.clone().add(queue.guarantee)
     if queue.queue.spec.capability:
-        limit.min_dimension(queue.capability, Missing.INFINITY)
-        gauge(session, queue.name, "capacity", queue.capability)
-    gauge(session, queue.name, "deserved", queue.deserved)
-    gauge(session, queue.name, "allocated", Amounts())
-    gauge(session, queue.name, "request", Amounts())
-    gauge(session, queue.name, "real_capacity", limit)
+        limit.min_dimension(queue.capability, DimensionDefault.INFINITY)
+        set_queue_gauges(session, queue.name, "capacity", queue.capability)
+    set_queue_gauges(session, queue.name, "deserved", queue.deserved)
+    set_queue_gauges(session, queue.name, "allocated", Amounts())
+    set_queue_gauges(session, queue.name, "request", Amounts())
+    set_queue_gauges(session, queue.name, "real_capacity", limit)
 
 
 # queues in a tree
 
 
-def tree_accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Account]:
-    """Accounts of all queues that hang below the root; raises `BrokenTree`."""
-    accounts = {name: Account(queue, sums.get(name)) for name, queue in session.queues.items()}
+def tree_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str, CapacityAccount]:
+    """Accounts of all queues that hang below the root; raises `QueueTreeError`."""
+    accounts = {name: CapacityAccount(queue, sums.get(name)) for name, queue in session.queues.items()}
     root = accounts.get(ROOT)
     if root is None:
-        raise BrokenTree({ROOT: f"there is no queue named {ROOT}; create it"})
-    _refuse_orphans(accounts)
+        raise QueueTreeError({ROOT: f"there is no queue named {ROOT}; create it"})
+    _check_parents_exist(accounts)
     for account in accounts.values():
         if account is not root:
-            accounts[_parent(account)].children.append(account)
-    found = {account.name: account for account in _descended(root)}
+            accounts[_parent_name(account)].children.append(account)
+    found = {account.name: account for account in _sum_descendants(root)}
     for name in sorted(accounts.keys() - found.keys()):
         sentence = f"capacity: queue {name} is its own ancestor, or below one that is; it gets nothing"
-        session.stand_still(Standstill(sentence, (name,), of=name))
-    _refuse_jobs_of_parents([found[name] for name in sums if name in found])
+        session.stall_queues(StalledQueue(sentence, (name,), queue=name))
+    _check_jobs_in_leaf_queues([found[name] for name in sums if name in found])
     _limit_root(root, session.total_resource)
     _limit_children(root, session)
     for account in found.values():
-        show(session, account)
+        export_gauges(session, account)
     return found
 
 
-def _parent(account: Account) -> str:
+def _parent_name(account: CapacityAccount) -> str:
     return account.queue.parent or ROOT
 
 
-def _refuse_orphans(accounts: Mapping[str, Account]) -> None:
+def _check_parents_exist(accounts: Mapping[str, CapacityAccount]) -> None:
     orphans = {
         name: f"the parent {parent} of queue {name} does not exist; create it, or give {name} another parent"
         for name, account in accounts.items()
-        if name != ROOT and (parent := _parent(account)) not in accounts
+        if name != ROOT and (parent := _parent_name(account)) not in accounts
     }
     if orphans:
-        raise BrokenTree(orphans)
+        raise QueueTreeError(orphans)
 
 
-def _refuse_jobs_of_parents(used: Iterable[Account]) -> None:
+def _check_jobs_in_leaf_queues(used: Iterable[CapacityAccount]) -> None:
     problems = {
         account.name: f"queue {account.name} has jobs and is the parent of {child}; "
         f"move the jobs to a queue without children, or give {child} another parent"
@@ -220,10 +220,10 @@ def _refuse_jobs_of_parents(used: Iterable[Account]) -> None:
         if account.children and (child := account.children[0].name)
     }
     if problems:
-        raise BrokenTree(problems)
+        raise QueueTreeError(problems)
 
 
-def _descended(root: Account) -> list[Account]:
+def _sum_descendants(root: CapacityAccount) -> list[CapacityAccount]:
     """All queues below the root, each after its parent, and their sums added up."""
     found = [root]
     for account in found:
@@ -240,34 +240,34 @@ def _descended(root: Account) -> list[Account]:
     return found
 
 
-def _limit_root(root: Account, total: Amounts) -> None:
+def _limit_root(root: CapacityAccount, total: Amounts) -> None:
     """The root has no limit unless it says so: jobs larger than the cluster of the moment may wait in its queues."""
     if root.capability.is_empty():
         root.capability = Amounts.unlimited()
         for name in total.scalars or {}:
-            root.capability.set_scalar(name, _MOST_OF_A_SCALAR)
+            root.capability.set_scalar(name, _MAX_SCALAR)
     root.limit = root.capability
 
 
-def _limit_children(parent: Account, session: Session) -> None:
+def _limit_children(parent: CapacityAccount, session: Session) -> None:
     for child in parent.children:
-        child.deserve(larger(child.deserved, child.guarantee))
-        _inherit(child.capability, parent.capability)
+        child.set_deserved(max_amounts(child.deserved, child.guarantee))
+        _inherit_capability(child.capability, parent.capability)
     promised, deserved = Amounts(), Amounts()
     for child in parent.children:
         promised.add(child.guarantee)
         deserved.add(child.deserved)
     if parent.name == ROOT:
         parent.guarantee = promised
-        parent.deserve(deserved)
-    _complain(parent, promised, deserved, session)
-    unpromised = exceeded(parent.limit, promised)
+        parent.set_deserved(deserved)
+    _report_overcommitted_parent(parent, promised, deserved, session)
+    unpromised = excess_amounts(parent.limit, promised)
     for child in parent.children:
-        child.limit = unpromised.clone().add(child.guarantee).min_dimension(child.capability, Missing.INFINITY)
+        child.limit = unpromised.clone().add(child.guarantee).min_dimension(child.capability, DimensionDefault.INFINITY)
         _limit_children(child, session)
 
 
-def _inherit(capability: Amounts, of_parent: Amounts) -> None:
+def _inherit_capability(capability: Amounts, of_parent: Amounts) -> None:
     """What the child's capability does not name is what the parent's says."""
     if capability.milli_cpu <= 0:
         capability.milli_cpu = of_parent.milli_cpu
@@ -277,13 +277,17 @@ def _inherit(capability: Amounts, of_parent: Amounts) -> None:
         capability.scalars = {**of_parent.scalars, **(capability.scalars or {})}
 
 
-def _complain(parent: Account, promised: Amounts, deserved: Amounts, session: Session) -> None:
+def _report_overcommitted_parent(
+    parent: CapacityAccount, promised: Amounts, deserved: Amounts, session: Session
+) -> None:
     """Parents that have less than their children are told; it changes nothing."""
     for child in parent.children:
-        names = child.capability.names_above(parent.capability, Missing.INFINITY)
+        names = child.capability.names_above(parent.capability, DimensionDefault.INFINITY)
         if names:
-            session.complain("capacity", f"queue {child.name} may have more than its parent {parent.name} of {names}")
+            session.log_plugin_message(
+                "capacity", f"queue {child.name} may have more than its parent {parent.name} of {names}"
+            )
     if parent.deserved.less_partly(deserved):
-        session.complain("capacity", f"the children of queue {parent.name} deserve more than itself")
+        session.log_plugin_message("capacity", f"the children of queue {parent.name} deserve more than itself")
     if parent.guarantee.less_partly(promised):
-        session.complain("capacity", f"the children of queue {parent.name} are promised more than itself")
+        session.log_plugin_message("capacity", f"the children of queue {parent.name} are promised more than itself")

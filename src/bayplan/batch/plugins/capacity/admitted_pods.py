@@ -13,7 +13,7 @@ from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.tasks import Task
 
 
-class QueueReserves:
+class AdmittedPods:
     """By queue: what the tasks ask for that were admitted to it."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
@@ -23,22 +23,22 @@ class QueueReserves:
         for job in jobs:
             for task in job.pending.values():
                 if not task.gated:
-                    self.keep(job.queue, task)
+                    self.add(job.queue, task)
 
-    def keep(self, queue: str, task: Task) -> None:
+    def add(self, queue: str, task: Task) -> None:
         """The queue has room for a task; kept for those alone that are held until it has."""
-        if not task.awaits_queue or task.uid in self._homes:
+        if not task.awaits_queue_admission or task.uid in self._homes:
             return
         self._homes[task.uid] = queue
         self._sums.setdefault(queue, Amounts()).add(task.resreq)
 
-    def give_back(self, task: Task) -> None:
+    def remove(self, task: Task) -> None:
         """A task has a node, which counts by itself."""
         queue = self._homes.pop(task.uid, None)
         if queue is not None:
             self._sums[queue].sub_unchecked(task.resreq)
 
-    def on_top_of(self, held: Amounts, queue: str, task: Task) -> Amounts:
+    def added_to(self, held: Amounts, queue: str, task: Task) -> Amounts:
         """What counts as taken before the task is: what is held, and what is kept for others."""
         kept = self._sums.get(queue)
         if kept is None:

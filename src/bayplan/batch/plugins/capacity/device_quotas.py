@@ -11,9 +11,9 @@ from bayplan.batch.devices.claimed_devices import (
     COUNT_PREFIX,
     ByClaim,
     ByClass,
-    Devices,
-    merge,
-    merged,
+    DeviceClassAmount,
+    add_claims,
+    sum_claims,
 )
 from bayplan.codec.quantity import parse_quantity
 from bayplan.objects.meta import ResourceList
@@ -35,7 +35,7 @@ class DeviceQuota:
     @classmethod
     def of(cls, spec: QueueSpec) -> DeviceQuota | None:
         """None for a queue that says nothing of device classes."""
-        named = [_read(each) for each in (spec.capability, spec.deserved, spec.guarantee.resource)]
+        named = [_read_quota(each) for each in (spec.capability, spec.deserved, spec.guarantee.resource)]
         return cls(named[0]) if any(named) else None
 
     def clone(self) -> DeviceQuota:
@@ -47,7 +47,7 @@ class DeviceQuota:
 
     def has_room(self, claims: ByClaim, *, consumable: bool) -> bool:
         """Whether a task with these claims may come; claims that are in use here already cost nothing."""
-        asked = merged(devices for claim, devices in claims.items() if not self._users.get(claim))
+        asked = sum_claims(devices for claim, devices in claims.items() if not self._users.get(claim))
         return self._within(asked, consumable=consumable, inqueue={})
 
     def would_admit(self, minimum: ByClass, *, consumable: bool) -> bool:
@@ -60,8 +60,8 @@ class DeviceQuota:
             if most is None:
                 continue
             future = devices.clone()
-            future.add(self.allocated.get(name) or Devices())
-            future.add(inqueue.get(name) or Devices())
+            future.add(self.allocated.get(name) or DeviceClassAmount())
+            future.add(inqueue.get(name) or DeviceClassAmount())
             if most.count > 0 and future.count > most.count:
                 return False
             if consumable and any(
@@ -72,16 +72,16 @@ class DeviceQuota:
         return True
 
     def admit(self, minimum: ByClass) -> None:
-        merge(self.inqueue, minimum)
+        add_claims(self.inqueue, minimum)
 
-    def hold(self, claims: ByClaim) -> None:
+    def allocate(self, claims: ByClaim) -> None:
         for claim, devices in claims.items():
             users = self._users.get(claim, 0)
             if users == 0:
-                merge(self.allocated, devices)
+                add_claims(self.allocated, devices)
             self._users[claim] = users + 1
 
-    def free(self, claims: ByClaim) -> None:
+    def deallocate(self, claims: ByClaim) -> None:
         for claim, devices in claims.items():
             users = self._users.pop(claim, 0)
             if users > 1:
@@ -92,12 +92,12 @@ class DeviceQuota:
                     self.allocated[name].sub(amount)
 
 
-def _read(resources: ResourceList) -> ByClass:
+def _read_quota(resources: ResourceList) -> ByClass:
     found: ByClass = {}
     for name, text in resources.items():
         dimension, separator, device_class = name.partition(CAPACITY_SEPARATOR)
         if dimension and separator and device_class:
-            found.setdefault(device_class, Devices()).capacity[dimension] = parse_quantity(text)
+            found.setdefault(device_class, DeviceClassAmount()).capacity[dimension] = parse_quantity(text)
         elif not (dimension and separator) and name.startswith(COUNT_PREFIX) and len(name) > len(COUNT_PREFIX):
-            found.setdefault(name.removeprefix(COUNT_PREFIX), Devices()).count = parse_quantity(text).value()
+            found.setdefault(name.removeprefix(COUNT_PREFIX), DeviceClassAmount()).count = parse_quantity(text).value()
     return found

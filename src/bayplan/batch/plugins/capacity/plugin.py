@@ -12,35 +12,35 @@ from typing import ClassVar, Self
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.devices.claimed_devices import DeviceAsks
+from bayplan.batch.devices.claimed_devices import ClaimedDeviceRequests
 from bayplan.batch.handle import BatchHandle
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.statuses import HOLDING
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins.capacity.accounts import (
-    Account,
-    BrokenTree,
+    CapacityAccount,
+    QueueTreeError,
     common_depth,
     flat_accounts,
     tree_accounts,
 )
-from bayplan.batch.plugins.capacity.admitted_pods import QueueReserves
+from bayplan.batch.plugins.capacity.admitted_pods import AdmittedPods
 from bayplan.batch.plugins.capacity.device_quotas import EXCEEDED, DeviceQuota
-from bayplan.batch.plugins.capacity.victims import VictimChoice
+from bayplan.batch.plugins.capacity.victims import ReclaimVictims
 from bayplan.batch.queue_accounts.queue_limits import (
-    asked_by,
-    fits_below,
-    gauge,
-    names_lacking,
-    tell_insufficient,
+    insufficient_resources,
+    is_within_limit,
+    record_quota_event,
+    set_queue_gauges,
+    total_request,
 )
-from bayplan.batch.queue_accounts.queue_usage import sums_by_queue
+from bayplan.batch.queue_accounts.queue_usage import usage_by_queue
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.simulation import Simulation
-from bayplan.batch.session.victim_hints import Foresight
+from bayplan.batch.session.victim_hints import VictimHints
 from bayplan.framework.api.status import Status, error
 from bayplan.objects.resource import ResourceClaim
 
@@ -49,7 +49,7 @@ DEVICES_ENABLED = "capacity.DynamicResourceAllocationEnable"
 CONSUMABLE_ENABLED = "capacity.DRAConsumableCapacityEnable"
 
 
-class Capacity:
+class CapacityPlugin:
     """Keeps queues to what they say they may have and deserve."""
 
     name = "capacity"
@@ -75,12 +75,12 @@ class Capacity:
         self._level = self._reclaim_level()
         self._in_tree = session.hierarchy_enabled(self.name)
         self._ready = True
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, CapacityAccount] = {}
         self._open_accounts()
         self._open_devices()
-        self._reserves = QueueReserves(session.jobs.values()) if self._handle.queues_admit else None
+        self._reserves = AdmittedPods(session.jobs.values()) if self._handle.queue_admission else None
         name = self.name
-        session.add_reclaimable_fn(name, self._reclaimable, Foresight(spares=self._spares))
+        session.add_reclaimable_fn(name, self._reclaimable, VictimHints(never_evicts=self._never_reclaims))
         session.add_unified_evictable_fn(name, self._unified_evictable)
         session.add_preemptive_fn(name, self._preemptive)
         session.add_allocatable_fn(name, self._allocatable)
@@ -93,7 +93,7 @@ class Capacity:
     def on_session_close(self, session: Session) -> None:
         """Watchers see what queues hold after the session, and who has more than it deserves."""
         for name, account in self._accounts.items():
-            gauge(session, name, "allocated", account.allocated)
+            set_queue_gauges(session, name, "allocated", account.allocated)
             session.set_queue_gauge(name, "share", account.share)
             session.set_queue_gauge(name, "overused", float(account.share > 1))
 
@@ -105,7 +105,7 @@ class Capacity:
 
     def _open_accounts(self) -> None:
         session = self._session
-        sums = sums_by_queue(self._handle, session)
+        sums = usage_by_queue(self._handle, session)
         if not self._in_tree:
             self._level = 0
             self._accounts = flat_accounts(session, sums)
@@ -113,10 +113,10 @@ class Capacity:
             return
         try:
             self._accounts = tree_accounts(session, sums)
-        except BrokenTree as fault:
+        except QueueTreeError as fault:
             self._ready = False
             for each in fault.standstills:
-                session.stand_still(each)
+                session.stall_queues(each)
             return
         session.add_queue_order_fn(self.name, self._tree_order)
         session.add_victim_queue_order_fn(self.name, self._victim_order)
@@ -125,40 +125,40 @@ class Capacity:
 
     def _open_devices(self) -> None:
         """Count the devices of running tasks, if any queue has a limit for them."""
-        self._asks: DeviceAsks | None = None
+        self._asks: ClaimedDeviceRequests | None = None
         if not self._devices_enabled or all(account.devices is None for account in self._accounts.values()):
             return
         claims = self._session.catalog.table(ResourceClaim)
-        self._asks = DeviceAsks(claims, consumable=self._consumable)
+        self._asks = ClaimedDeviceRequests(claims, consumable=self._consumable)
         for job in self._session.jobs.values():
             account = self._accounts.get(job.queue)
             if account is not None:
                 for task in job.with_status(*HOLDING):
                     self._hold_devices(account, task)
 
-    def _hold_devices(self, account: Account, task: Task) -> None:
-        if self._asks is not None and (claims := self._asks.of(task)):
+    def _hold_devices(self, account: CapacityAccount, task: Task) -> None:
+        if self._asks is not None and (claims := self._asks.of_task(task)):
             for each in account.path:
                 if each.devices is not None:
-                    each.devices.hold(claims)
+                    each.devices.allocate(claims)
 
-    def _free_devices(self, account: Account, task: Task) -> None:
-        if self._asks is not None and (claims := self._asks.of(task)):
+    def _free_devices(self, account: CapacityAccount, task: Task) -> None:
+        if self._asks is not None and (claims := self._asks.of_task(task)):
             for each in account.path:
                 if each.devices is not None:
-                    each.devices.free(claims)
+                    each.devices.deallocate(claims)
 
     def _devices_fit(self, quota: DeviceQuota | None, task: Task) -> bool:
         if quota is None or self._asks is None:
             return True
-        return quota.has_room(self._asks.of(task), consumable=self._consumable)
+        return quota.has_room(self._asks.of_task(task), consumable=self._consumable)
 
     # orders -----------------------------------------------------------------------------------------------------
 
     def _order(self, left: Queue, right: Queue) -> int:
         if left.priority != right.priority:
             return right.priority - left.priority
-        return _compare(self._accounts.get(left.name), self._accounts.get(right.name))
+        return _compare_accounts(self._accounts.get(left.name), self._accounts.get(right.name))
 
     def _tree_order(self, left: Queue, right: Queue) -> int:
         if left.priority != right.priority:
@@ -167,9 +167,9 @@ class Capacity:
         if mine is None or theirs is None:
             return 0
         if mine.children or theirs.children:
-            return bool(mine.children) - bool(theirs.children) or _compare(mine, theirs)
+            return bool(mine.children) - bool(theirs.children) or _compare_accounts(mine, theirs)
         depth = common_depth(mine, theirs) + 1
-        return _compare(
+        return _compare_accounts(
             mine.ancestors[depth] if depth < len(mine.ancestors) else mine,
             theirs.ancestors[depth] if depth < len(theirs.ancestors) else theirs,
         )
@@ -187,9 +187,9 @@ class Capacity:
     def _reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
         if not self._ready:
             return []
-        return VictimChoice(self._session, self._accounts, self._level).reclaimed(reclaimer, candidates)
+        return ReclaimVictims(self._session, self._accounts, self._level).victims_for_task(reclaimer, candidates)
 
-    def _spares(self, evictor: Job, task: Task) -> bool:
+    def _never_reclaims(self, evictor: Job, task: Task) -> bool:
         """Whether the task's queue will not lose it however much less it holds; it may hold more where it is one of
         those above the evictor's."""
         account, mine = self._accounts.get(self._session.jobs[task.job].queue), self._accounts.get(evictor.queue)
@@ -197,26 +197,26 @@ class Capacity:
             return True
         if account in mine.path:
             return False
-        return VictimChoice(self._session, self._accounts, self._level).is_settled(task, account)
+        return ReclaimVictims(self._session, self._accounts, self._level).is_protected(task, account)
 
     def _unified_evictable(self, context: EvictionContext, candidates: Sequence[Task]) -> Sequence[Task]:
         if context.kind is EvictionKind.GANG_PREEMPT:
             return candidates
         if not self._ready:
             return []
-        return VictimChoice(self._session, self._accounts, self._level).evictable(candidates)
+        return ReclaimVictims(self._session, self._accounts, self._level).victims_for_gang(candidates)
 
     def _preemptive(self, queue: Queue, tasks: Sequence[Task]) -> bool:
         """Whether the queue, or an ancestor that stands for it, would stay within what it deserves of anything."""
         account = self._accounts.get(queue.name)
         if account is None or not queue.is_open:
             return False
-        asked = asked_by(tasks)
-        if not fits_below(account.limit, account.allocated, asked):
+        asked = total_request(tasks)
+        if not is_within_limit(account.limit, account.allocated, asked):
             return False
-        standing = [account, *(account.above(level) for level in range(1, self._level + 1))]
+        standing = [account, *(account.ancestor_at(level) for level in range(1, self._level + 1))]
         return any(
-            each.allocated.clone().add(asked).names_within_used(each.deserved, asked)
+            each.allocated.clone().add(asked).used_names_within(each.deserved, asked)
             for each in standing
             if each is not None and (each is account or each.ancestors)
         )
@@ -228,33 +228,33 @@ class Capacity:
         if account is None or account.children or not queue.is_open:
             return False
         fits = all(
-            self._devices_fit(each.devices, task) and fits_below(each.limit, each.allocated, task.resreq)
+            self._devices_fit(each.devices, task) and is_within_limit(each.limit, each.allocated, task.resreq)
             for each in account.path
         )
         if not fits or self._reserves is None:
             return fits
         # Above the queue nothing is kept, as in Volcano.
-        taken = self._reserves.on_top_of(account.allocated, account.name, task)
-        if not fits_below(account.limit, taken, task.resreq):
+        taken = self._reserves.added_to(account.allocated, account.name, task)
+        if not is_within_limit(account.limit, taken, task.resreq):
             return False
-        self._reserves.keep(account.name, task)
+        self._reserves.add(account.name, task)
         return True
 
     def _enqueueable(self, job: Job) -> Vote:
         account = self._accounts.get(job.queue)
         if account is None or account.children or not account.queue.is_open:
             return Vote.REJECT
-        devices = self._asks.minimum(job) if self._asks is not None else {}
+        devices = self._asks.of_job_minimum(job) if self._asks is not None else {}
         if job.min_resources_given is None and not (account.devices is not None and devices):
             return Vote.PERMIT
         wanted = job.min_resources()
         for each in account.path:
-            names = names_lacking(each.limit, wanted, each.allocated, each.inqueue, each.elastic)
+            names = insufficient_resources(each.limit, wanted, each.allocated, each.inqueue, each.elastic)
             if not names and each.devices is not None and devices:
                 fits = each.devices.would_admit(devices, consumable=self._consumable)
                 names = [] if fits else [EXCEEDED]
             if names:
-                tell_insufficient(self._session, job, names)
+                record_quota_event(self._session, job, names)
                 return Vote.REJECT
         kept = job.deduct_gated(wanted)
         for each in account.path:
@@ -265,58 +265,58 @@ class Capacity:
 
     # what happens -----------------------------------------------------------------------------------------------
 
-    def _account_of(self, task: Task) -> Account | None:
+    def _account_of(self, task: Task) -> CapacityAccount | None:
         job = self._session.jobs.get(task.job)
         return None if job is None else self._accounts.get(job.queue)
 
     def _allocate(self, task: Task) -> None:
         account = self._account_of(task)
         if account is not None:
-            account.hold(task.resreq)
+            account.allocate(task.resreq)
             self._hold_devices(account, task)
             if self._reserves is not None:
-                self._reserves.give_back(task)
+                self._reserves.remove(task)
 
     def _deallocate(self, task: Task) -> None:
         account = self._account_of(task)
         if account is not None:
-            account.free(task.resreq)
+            account.deallocate(task.resreq)
             self._free_devices(account, task)
             if self._reserves is not None:
-                self._reserves.keep(account.name, task)
+                self._reserves.add(account.name, task)
 
     # what if ----------------------------------------------------------------------------------------------------
 
-    def _simulated(self, simulation: Simulation, account: Account) -> _Trial:
+    def _simulated(self, simulation: Simulation, account: CapacityAccount) -> _SimulatedQueue:
         """What the queue would hold, for this simulation to change."""
-        trials: dict[str, _Trial] = simulation.state.setdefault(self.name, {})
+        trials: dict[str, _SimulatedQueue] = simulation.state.setdefault(self.name, {})
         trial = trials.get(account.name)
         if trial is None:
-            trial = trials[account.name] = _Trial(account)
+            trial = trials[account.name] = _SimulatedQueue(account)
         return trial
 
     def _simulate_add(self, simulation: Simulation, task: Task) -> Status | None:
         account = self._account_of(task)
         if account is None:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
-        claims = self._asks.of(task) if self._asks is not None else {}
+        claims = self._asks.of_task(task) if self._asks is not None else {}
         for each in account.path:
             trial = self._simulated(simulation, each)
             trial.allocated.add(task.resreq)
             if trial.devices is not None:
-                trial.devices.hold(claims)
+                trial.devices.allocate(claims)
         return None
 
     def _simulate_remove(self, simulation: Simulation, task: Task) -> Status | None:
         account = self._account_of(task)
         if account is None:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
-        claims = self._asks.of(task) if self._asks is not None else {}
+        claims = self._asks.of_task(task) if self._asks is not None else {}
         for each in account.path:
             trial = self._simulated(simulation, each)
             trial.allocated.sub_unchecked(task.resreq)
             if trial.devices is not None:
-                trial.devices.free(claims)
+                trial.devices.deallocate(claims)
         return None
 
     def _simulate_allocatable(self, simulation: Simulation, queue: Queue) -> bool:
@@ -326,22 +326,24 @@ class Capacity:
         task = simulation.task
         for each in account.path:
             trial = self._simulated(simulation, each)
-            if not self._devices_fit(trial.devices, task) or not fits_below(each.limit, trial.allocated, task.resreq):
+            if not self._devices_fit(trial.devices, task) or not is_within_limit(
+                each.limit, trial.allocated, task.resreq
+            ):
                 return False
         return True
 
 
-class _Trial:
+class _SimulatedQueue:
     """A copy of what an account holds."""
 
     __slots__ = ("allocated", "devices")
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: CapacityAccount) -> None:
         self.allocated = account.allocated.clone()
         self.devices = None if account.devices is None else account.devices.clone()
 
 
-def _compare(left: Account | None, right: Account | None) -> int:
+def _compare_accounts(left: CapacityAccount | None, right: CapacityAccount | None) -> int:
     """The smaller share first; of equal ones, a queue that deserves something."""
     if left is None or right is None:
         return 0

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bayplan.batch.model.amounts import Amounts, shared_names
+from bayplan.batch.model.amounts import Amounts, common_names
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.plugins.capacity.accounts import ROOT, Account
+from bayplan.batch.plugins.capacity.accounts import ROOT, CapacityAccount
 from bayplan.batch.session.session import Session
 
 
-class VictimChoice:
+class ReclaimVictims:
     """One choice of victims; what their queues hold shrinks with each that is chosen."""
 
-    def __init__(self, session: Session, accounts: Mapping[str, Account], level: int) -> None:
+    def __init__(self, session: Session, accounts: Mapping[str, CapacityAccount], level: int) -> None:
         self._session = session
         self._accounts = accounts
         self._level = level  # how many steps up ancestors are looked at
         self._left: dict[str, Amounts] = {}
 
-    def reclaimed(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
+    def victims_for_task(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
         """Victims for one task, the least important first."""
         mine = self._account_of(reclaimer)
         if mine is None:
@@ -33,83 +33,83 @@ class VictimChoice:
         while order:
             task = order.pop()
             account = self._account_of(task)
-            if account is None or not shared_names(task.resreq, reclaimer.init_resreq, with_pods=False):
+            if account is None or not common_names(task.resreq, reclaimer.init_resreq, with_pods=False):
                 continue
-            if self._goes(task, account, mine, reclaimer):
+            if self._is_victim(task, account, mine, reclaimer):
                 victims.append(task)
         return victims
 
-    def evictable(self, candidates: Sequence[Task]) -> list[Task]:
+    def victims_for_gang(self, candidates: Sequence[Task]) -> list[Task]:
         """Victims for a whole gang, in the order given; neither ancestors nor what the gang asks for matter."""
         victims = []
         for task in candidates:
             account = self._account_of(task)
             if account is None or not self._above_guarantee(task, account):
                 continue
-            if not deserves(account, task) or self._exceeds(account, task):
-                self._take(task, account)
+            if not has_deserved(account, task) or self._exceeds(account, task):
+                self._deduct(task, account)
                 victims.append(task)
         return victims
 
-    def is_settled(self, task: Task, account: Account) -> bool:
+    def is_protected(self, task: Task, account: CapacityAccount) -> bool:
         """Whether the task stays, also if its queue held less."""
         if not self._above_guarantee(task, account):
             return True
-        return deserves(account, task) and not self._exceeds(account, task)
+        return has_deserved(account, task) and not self._exceeds(account, task)
 
-    def _account_of(self, task: Task) -> Account | None:
+    def _account_of(self, task: Task) -> CapacityAccount | None:
         job = self._session.jobs.get(task.job)
         return None if job is None else self._accounts.get(job.queue)
 
-    def _goes(self, task: Task, account: Account, mine: Account, reclaimer: Task) -> bool:
+    def _is_victim(self, task: Task, account: CapacityAccount, mine: CapacityAccount, reclaimer: Task) -> bool:
         if not self._above_guarantee(task, account):
             return False
-        if not deserves(account, task):
+        if not has_deserved(account, task):
             # Neither queue deserves any of it and both hang below one ancestor: none has a better title than the other.
-            if self._related(account, mine) and not deserves(mine, reclaimer):
+            if self._related(account, mine) and not has_deserved(mine, reclaimer):
                 return False
         elif not self._exceeds(account, task):
             return False
         looked_at = []
         for ancestor in self._ancestors_apart(account, mine):
             looked_at.append(ancestor)
-            if deserves(ancestor, task) and not self._exceeds(ancestor, task):
+            if has_deserved(ancestor, task) and not self._exceeds(ancestor, task):
                 return False
-        self._take(task, account, *looked_at)
+        self._deduct(task, account, *looked_at)
         return True
 
-    def _held(self, account: Account) -> Amounts:
+    def _held(self, account: CapacityAccount) -> Amounts:
         return self._left.get(account.name, account.allocated)
 
-    def _take(self, task: Task, *accounts: Account) -> None:
+    def _deduct(self, task: Task, *accounts: CapacityAccount) -> None:
         for account in accounts:
             self._left[account.name] = self._held(account).clone().sub(task.resreq)
 
-    def _above_guarantee(self, task: Task, account: Account) -> bool:
+    def _above_guarantee(self, task: Task, account: CapacityAccount) -> bool:
         return account.guarantee.less_equal(self._held(account).clone().sub(task.resreq))
 
-    def _exceeds(self, account: Account, task: Task) -> bool:
-        return bool(self._held(account).names_greater_relevant(account.deserved, task.resreq))
+    def _exceeds(self, account: CapacityAccount, task: Task) -> bool:
+        return bool(self._held(account).relevant_names_greater(account.deserved, task.resreq))
 
-    def _related(self, left: Account, right: Account) -> bool:
-        ours = {id(account) for account in self._near(left)}
-        return any(id(account) in ours for account in self._near(right))
+    def _related(self, left: CapacityAccount, right: CapacityAccount) -> bool:
+        ours = {id(account) for account in self._ancestors_within_level(left)}
+        return any(id(account) in ours for account in self._ancestors_within_level(right))
 
-    def _near(self, account: Account) -> Iterator[Account]:
+    def _ancestors_within_level(self, account: CapacityAccount) -> Iterator[CapacityAccount]:
         """Ancestors within the level, the root left out."""
         for level in range(1, self._level + 1):
-            ancestor = account.above(level)
+            ancestor = account.ancestor_at(level)
             if ancestor is not None and ancestor.name != ROOT:
                 yield ancestor
 
-    def _ancestors_apart(self, account: Account, mine: Account) -> Iterator[Account]:
+    def _ancestors_apart(self, account: CapacityAccount, mine: CapacityAccount) -> Iterator[CapacityAccount]:
         """The victim's ancestors within the level that are not, as many steps up, the reclaimer's."""
         for level in range(1, self._level + 1):
-            ancestor = account.above(level)
-            if ancestor is not None and ancestor.name != ROOT and ancestor is not mine.above(level):
+            ancestor = account.ancestor_at(level)
+            if ancestor is not None and ancestor.name != ROOT and ancestor is not mine.ancestor_at(level):
                 yield ancestor
 
 
-def deserves(account: Account, task: Task) -> bool:
+def has_deserved(account: CapacityAccount, task: Task) -> bool:
     """Whether the queue deserves any of what the task asks for."""
-    return bool(shared_names(task.resreq, account.deserved))
+    return bool(common_names(task.resreq, account.deserved))

@@ -17,75 +17,75 @@ from contextlib import suppress
 
 from bayplan.batch.model.amounts import Amounts
 
-Demanding = frozenset[str]
+DemandingResources = frozenset[str]
 ShareOf = Callable[[Amounts], float]
 
 
-class Leaf:
+class HierarchyJob:
     """A job in the tree."""
 
-    __slots__ = ("_verdicts", "above", "allocated", "request", "saturated", "share")
+    __slots__ = ("_saturated_by_demand", "allocated", "parent", "request", "saturated", "share")
 
-    def __init__(self, above: Branch, request: Amounts) -> None:
-        self.above = above
+    def __init__(self, above: HierarchyNode, request: Amounts) -> None:
+        self.parent = above
         self.request = request
         self.allocated = Amounts()
         self.share = 0.0
         self.saturated = False
-        self._verdicts: dict[Demanding, bool] = {}
+        self._saturated_by_demand: dict[DemandingResources, bool] = {}
 
     def set(self, allocated: Amounts, share: float) -> None:
         self.allocated, self.share = allocated, share
-        self._verdicts.clear()
-        self.above.mark()
+        self._saturated_by_demand.clear()
+        self.parent.mark_stale()
 
-    def judge(self, demanding: Demanding) -> None:
-        verdict = self._verdicts.get(demanding)
+    def update_saturation(self, demanding: DemandingResources) -> None:
+        verdict = self._saturated_by_demand.get(demanding)
         if verdict is None:
-            verdict = self._verdicts[demanding] = is_saturated(self.allocated, self.request, demanding)
+            verdict = self._saturated_by_demand[demanding] = is_saturated(self.allocated, self.request, demanding)
         self.saturated = verdict
 
 
-class Branch:
+class HierarchyNode:
     """An inner node."""
 
-    __slots__ = ("above", "allocated", "branches", "leaves", "saturated", "share", "stale", "weight")
+    __slots__ = ("allocated", "branches", "leaves", "parent", "saturated", "share", "stale", "weight")
 
-    def __init__(self, above: Branch | None, weight: float) -> None:
-        self.above = above
+    def __init__(self, above: HierarchyNode | None, weight: float) -> None:
+        self.parent = above
         self.weight = weight
-        self.branches: dict[str, Branch] = {}
-        self.leaves: dict[str, Leaf] = {}
+        self.branches: dict[str, HierarchyNode] = {}
+        self.leaves: dict[str, HierarchyJob] = {}
         self.allocated = Amounts()
         self.share = 0.0
         self.saturated = False
         self.stale = True
 
-    def mark(self) -> None:
+    def mark_stale(self) -> None:
         """Something below has changed."""
-        node: Branch | None = self
+        node: HierarchyNode | None = self
         while node is not None and not node.stale:
             node.stale = True
-            node = node.above
+            node = node.parent
 
-    def mark_all(self) -> None:
+    def mark_all_stale(self) -> None:
         self.stale = True
         for branch in self.branches.values():
-            branch.mark_all()
+            branch.mark_all_stale()
 
-    def update(self, demanding: Demanding, share_of: ShareOf) -> None:
+    def update(self, demanding: DemandingResources, share_of: ShareOf) -> None:
         """Work out what is stale here and below."""
         if not self.stale:
             return
         for branch in self.branches.values():
             branch.update(demanding, share_of)
         for leaf in self.leaves.values():
-            leaf.judge(demanding)
+            leaf.update_saturation(demanding)
         self._add_up(share_of)
         self.stale = False
 
     def _add_up(self, share_of: ShareOf) -> None:
-        children: list[Leaf | Branch] = [*self.branches.values(), *self.leaves.values()]
+        children: list[HierarchyJob | HierarchyNode] = [*self.branches.values(), *self.leaves.values()]
         holding = [child for child in children if child.share != 0]
         poorest = min([1.0, *(share_of(child.allocated) for child in holding if not child.saturated)])
         total = Amounts()
@@ -106,9 +106,9 @@ class ShareTree:
         self._total = total
         self._share_of = share_of
         self._allocated = Amounts()
-        self._demanding: Demanding = frozenset()
-        self._root = Branch(None, 1.0)
-        self._leaves: dict[str, Leaf] = {}
+        self._demanding: DemandingResources = frozenset()
+        self._root = HierarchyNode(None, 1.0)
+        self._leaves: dict[str, HierarchyJob] = {}
 
     def add_job(self, uid: str, hierarchy: str, weights: str, request: Amounts) -> str:
         """Hang a job below its queue's path; a sentence where the weights do not go with the path, or are none."""
@@ -121,11 +121,11 @@ class ShareTree:
                     fault = f'hierarchy weights "{weights}" are fewer than the parts of "{hierarchy}"; 1 is used'
                 elif not _is_weight(given[depth]):
                     fault = f'"{given[depth]}" in hierarchy weights "{weights}" is not a number above 0; 1 is used'
-                weight = _weight(given[depth]) if depth < len(given) else 1.0
-                below = node.branches[component] = Branch(node, weight)
+                weight = _parse_weight(given[depth]) if depth < len(given) else 1.0
+                below = node.branches[component] = HierarchyNode(node, weight)
             node = below
-        self._leaves[uid] = node.leaves[uid] = Leaf(node, request)
-        node.mark()
+        self._leaves[uid] = node.leaves[uid] = HierarchyJob(node, request)
+        node.mark_stale()
         return fault
 
     def set_job(self, uid: str, allocated: Amounts, share: float) -> None:
@@ -158,7 +158,7 @@ class ShareTree:
         demanding = frozenset(name for name in total.names() if allocated.get(name) < total.get(name))
         if demanding != self._demanding:
             self._demanding = demanding
-            self._root.mark_all()
+            self._root.mark_all_stale()
         self._root.update(demanding, self._share_of)
 
     def shares(self) -> Mapping[str, float]:
@@ -166,7 +166,7 @@ class ShareTree:
         self._update()
         found: dict[str, float] = {}
 
-        def walk(path: str, node: Branch) -> None:
+        def walk(path: str, node: HierarchyNode) -> None:
             found[path] = node.share
             for name, below in node.branches.items():
                 walk(f"{path}/{name}", below)
@@ -175,7 +175,7 @@ class ShareTree:
         return found
 
 
-def is_saturated(allocated: Amounts, request: Amounts, demanding: Demanding) -> bool:
+def is_saturated(allocated: Amounts, request: Amounts, demanding: DemandingResources) -> bool:
     """Whether a job has all it wants of something, or wants something that the cluster has no more of."""
     for name in allocated.names():
         wanted = request.get(name)
@@ -184,7 +184,7 @@ def is_saturated(allocated: Amounts, request: Amounts, demanding: Demanding) -> 
     return False
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """0 for what is no number."""
     number = 0.0
     if "_" not in text and text == text.strip():
@@ -194,9 +194,9 @@ def _number(text: str) -> float:
 
 
 def _is_weight(text: str) -> bool:
-    return _number(text) > 0
+    return _parse_number(text) > 0
 
 
-def _weight(text: str) -> float:
+def _parse_weight(text: str) -> float:
     """At least 1, also for what is no number."""
-    return max(1.0, _number(text))
+    return max(1.0, _parse_number(text))

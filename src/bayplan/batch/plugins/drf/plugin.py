@@ -18,15 +18,15 @@ from bayplan.batch.model.statuses import IS_HOLDING
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins.drf.hierarchy import ShareTree
 from bayplan.batch.session.session import Session
-from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 from bayplan.objects.resources import CPU, MEMORY
 
-CLOSE = 0.000001
+SHARE_DELTA = 0.000001
 """Shares that differ by no more are equal to a preemptor."""
-_JOBS_A_TURN = 64
+_JOBS_PER_STEP = 64
 
 
-class Holding:
+class JobShare:
     """What a job holds, rooms that it was promised included."""
 
     __slots__ = ("allocated", "share")
@@ -36,7 +36,7 @@ class Holding:
         self.share = share
 
 
-class DominantShares:
+class DrfPlugin:
     """Serves the job with the smallest dominant share first."""
 
     name = "drf"
@@ -50,9 +50,11 @@ class DominantShares:
         self._session = session
         total = session.total_resource
         self._names = [(name, total.get(name)) for name in total.names()]
-        self._holdings: dict[str, Holding] = {}
+        self._holdings: dict[str, JobShare] = {}
         self._tree: ShareTree | None = None
-        session.add_preemptable_fn(self.name, self._preemptable, Foresight(Ground.SHRINKING, self._has_less))
+        session.add_preemptable_fn(
+            self.name, self._preemptable, VictimHints(VictimDependence.SHRINKING, self._has_less)
+        )
         session.add_job_order_fn(self.name, self._order)
         session.add_event_handler(self.name, allocate=self._allocate, deallocate=self._deallocate)
         if session.hierarchy_enabled(self.name):
@@ -63,9 +65,9 @@ class DominantShares:
     def on_session_close(self, session: Session) -> Iterator[None]:
         """What each job holds, for whoever shows it; some jobs a turn."""
         for number, job in enumerate(session.jobs.values()):
-            if not number % _JOBS_A_TURN:
+            if not number % _JOBS_PER_STEP:
                 yield
-            session.job_shares[job.uid] = self._holding(job).share
+            session.job_shares[job.uid] = self._job_share(job).share
 
     def _grown(self, total: Amounts) -> ShareTree:
         tree = ShareTree(total, self.share_of)
@@ -74,7 +76,7 @@ class DominantShares:
             fault = tree.add_job(job.uid, queue.hierarchy, queue.hierarchy_weights, job.total_request)
             if fault and (sentence := f"{self.name}: queue {queue.name}: {fault}") not in self._session.faults:
                 self._session.faults.append(sentence)
-            holding = self._holding(job)
+            holding = self._job_share(job)
             tree.set_job(job.uid, holding.allocated.clone(), holding.share)
         return tree
 
@@ -95,21 +97,21 @@ class DominantShares:
                 largest = part
         return largest
 
-    def _holding(self, job: Job) -> Holding:
+    def _job_share(self, job: Job) -> JobShare:
         """What the job holds; before its first event in this session that is what it came with."""
         holding = self._holdings.get(job.uid)
         if holding is None:
-            holding = self._holdings[job.uid] = Holding(job.allocated.clone(), self.share_of(job.allocated))
+            holding = self._holdings[job.uid] = JobShare(job.allocated.clone(), self.share_of(job.allocated))
         return holding
 
     def _order(self, left: Job, right: Job) -> int:
-        mine, theirs = self._holding(left).share, self._holding(right).share
+        mine, theirs = self._job_share(left).share, self._job_share(right).share
         return (mine > theirs) - (mine < theirs)
 
     def _has_less(self, evictor: Job, task: Task) -> bool:
         """Whether the task's job has clearly less already; the difference only grows while the other takes from it."""
         job = self._session.jobs.get(task.job)
-        return job is None or self._holding(job).share + 2 * CLOSE < self._holding(evictor).share
+        return job is None or self._job_share(job).share + 2 * SHARE_DELTA < self._job_share(evictor).share
 
     def _preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
         """Tasks of jobs that would still have no less than the preemptor's job."""
@@ -117,7 +119,7 @@ class DominantShares:
         job = jobs.get(preemptor.job)
         if job is None:
             return []
-        mine = self.share_of(self._holding(job).allocated.clone().add(preemptor.resreq))
+        mine = self.share_of(self._job_share(job).allocated.clone().add(preemptor.resreq))
         left: dict[str, Amounts] = {}
         victims = []
         for task in candidates:
@@ -125,9 +127,9 @@ class DominantShares:
             if victim is None:
                 continue
             if task.job not in left:
-                left[task.job] = self._holding(victim).allocated.clone()
+                left[task.job] = self._job_share(victim).allocated.clone()
             theirs = self.share_of(left[task.job].sub(task.resreq))
-            if mine < theirs or abs(mine - theirs) <= CLOSE:
+            if mine < theirs or abs(mine - theirs) <= SHARE_DELTA:
                 victims.append(task)
         return victims
 
@@ -140,9 +142,9 @@ class DominantShares:
         if job.uid in self._holdings:
             self._change(job, self._holdings[job.uid].allocated.add(task.resreq))
         elif IS_HOLDING[task.status]:  # the job has counted it already
-            self._holding(job)
+            self._job_share(job)
         else:
-            self._change(job, self._holding(job).allocated.add(task.resreq))
+            self._change(job, self._job_share(job).allocated.add(task.resreq))
 
     def _deallocate(self, task: Task) -> None:
         job = self._session.jobs.get(task.job)
@@ -151,7 +153,7 @@ class DominantShares:
         if job.uid in self._holdings:
             self._change(job, self._holdings[job.uid].allocated.sub_unchecked(task.resreq))
         else:  # it held the task until this moment, and does not count it any more
-            self._holding(job)
+            self._job_share(job)
 
     def _change(self, job: Job, allocated: Amounts) -> None:
         holding = self._holdings[job.uid]
@@ -174,7 +176,7 @@ class DominantShares:
             return []
         mine = session.queues[job.queue].hierarchy
         known: dict[tuple[object, ...], bool] = {}
-        self._try(tree, job, self._holding(job).allocated.clone().add(reclaimer.resreq))
+        self._try(tree, job, self._job_share(job).allocated.clone().add(reclaimer.resreq))
         victims = []
         for task in candidates:
             victim = session.jobs.get(task.job)
@@ -182,12 +184,12 @@ class DominantShares:
                 continue
             key = (task.job, task.demand_key)
             if key not in known:
-                self._try(tree, victim, self._holding(victim).allocated.clone().sub(task.resreq))
+                self._try(tree, victim, self._job_share(victim).allocated.clone().sub(task.resreq))
                 known[key] = tree.compare(mine, session.queues[victim.queue].hierarchy) < 0
-                self._try(tree, victim, self._holding(victim).allocated.clone())
+                self._try(tree, victim, self._job_share(victim).allocated.clone())
             if known[key]:
                 victims.append(task)
-        self._try(tree, job, self._holding(job).allocated.clone())
+        self._try(tree, job, self._job_share(job).allocated.clone())
         return victims
 
     def _try(self, tree: ShareTree, job: Job, allocated: Amounts) -> None:

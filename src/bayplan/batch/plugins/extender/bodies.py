@@ -64,7 +64,7 @@ class EventAnswer(msgspec.Struct, frozen=True):
     errormessage: str = ""
 
 
-def folded(answer: Any) -> Any:
+def lowercase_keys(answer: Any) -> Any:
     """An answer with the keys of its outermost object in small letters; a null says nothing."""
     if answer is None:
         return {}

@@ -18,8 +18,8 @@ import msgspec
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.config.volcano_quirk_fixes import Mend
-from bayplan.batch.handle import BadAnswer, BatchHandle, Post
+from bayplan.batch.config.volcano_quirk_fixes import QuirkFix
+from bayplan.batch.handle import BatchHandle, HttpPost, HttpStatusError
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.nodes import Node, Nodes
 from bayplan.batch.model.queues import Queue
@@ -53,11 +53,11 @@ _POINTS = (
 T = TypeVar("T")
 
 
-class ExtenderFault(BayplanError):
+class BatchExtenderError(BayplanError):
     """The service did not answer, or not in a way that can be used."""
 
 
-class Extender:
+class ExtenderPlugin:
     """Hands questions of a session to an HTTP service."""
 
     name = "extender"
@@ -79,7 +79,7 @@ class Extender:
         *(Argument(f"extender.{point}Verb", str, "") for point in _POINTS),
     )
 
-    def __init__(self, arguments: Arguments, post: Post) -> None:
+    def __init__(self, arguments: Arguments, post: HttpPost) -> None:
         self._post = post
         self._arguments = arguments
         self._prefix = arguments.get_str("extender.urlPrefix").rstrip("/")
@@ -88,17 +88,17 @@ class Extender:
         self._managed = frozenset(arguments.get("extender.managedResources", list[str]) or ())
 
     @classmethod
-    def factory(cls, arguments: Arguments, handle: BatchHandle) -> Extender:
-        return cls(arguments, handle.post_now)
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> ExtenderPlugin:
+        return cls(arguments, handle.http_post)
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._mended = Mend.EXTENDER_FAILURES in session.mends
+        self._mended = QuirkFix.EXTENDER_FAILURES in session.quirk_fixes
         if not self._opened():
             return
-        if self._verb("predicate") and self._anybody_concerned():
+        if self._verb("predicate") and self._any_managed():
             session.add_predicate_fn(self.name, self._predicate)
-        if self._verb("prioritize") and self._anybody_concerned():
+        if self._verb("prioritize") and self._any_managed():
             session.add_batch_node_order_fn(self.name, self._prioritize)
         if self._verb("preemptable"):
             session.add_preemptable_fn(self.name, self._evictable("preemptable"))
@@ -121,8 +121,8 @@ class Extender:
         if self._verb("onSessionClose"):
             try:
                 self._send("onSessionClose", {})
-            except ExtenderFault as fault:
-                session.report(self.name, str(fault))
+            except BatchExtenderError as fault:
+                session.report_misconfiguration(self.name, str(fault))
 
     # whether it is asked ----------------------------------------------------------------------------------------
 
@@ -135,15 +135,15 @@ class Extender:
             return True
         try:
             self._send("onSessionOpen", bodies.session_body(self._session))
-        except ExtenderFault as fault:
-            self._session.report(self.name, str(fault))
+        except BatchExtenderError as fault:
+            self._session.report_misconfiguration(self.name, str(fault))
             return self._ignorable
         return True
 
-    def _anybody_concerned(self) -> bool:
-        return any(self._concerns(task) for job in self._session.jobs.values() for task in job.pending.values())
+    def _any_managed(self) -> bool:
+        return any(self._is_managed(task) for job in self._session.jobs.values() for task in job.pending.values())
 
-    def _concerns(self, task: Task) -> bool:
+    def _is_managed(self, task: Task) -> bool:
         """Whether the task asks for a resource that the service manages, if it manages particular ones."""
         if not self._managed:
             return True
@@ -156,12 +156,12 @@ class Extender:
     # nodes ------------------------------------------------------------------------------------------------------
 
     def _predicate(self, task: Task, node: Node) -> Status | None:
-        if not self._concerns(task):
+        if not self._is_managed(task):
             return None
         body = {"task": bodies.task_body(task), "node": bodies.node_body(node)}
         try:
-            answer = self._ask("predicate", body, bodies.PredicateAnswer)
-        except ExtenderFault as fault:
+            answer = self._call("predicate", body, bodies.PredicateAnswer)
+        except BatchExtenderError as fault:
             return self._unless_ignorable(fault)
         if not answer.status:
             return None
@@ -169,12 +169,12 @@ class Extender:
         return Status(Code.ERROR if code is Code.SUCCESS else code, (answer.status,))
 
     def _prioritize(self, task: Task, nodes: Nodes) -> Mapping[str, float] | Status:
-        if not self._concerns(task):
+        if not self._is_managed(task):
             return {}
         body = {"task": bodies.task_body(task), "nodes": [bodies.node_body(node) for node in nodes]}
         try:
-            answer = self._ask("prioritize", body, bodies.PrioritizeAnswer)
-        except ExtenderFault as fault:
+            answer = self._call("prioritize", body, bodies.PrioritizeAnswer)
+        except BatchExtenderError as fault:
             return self._unless_ignorable(fault) or {}
         if answer.errormessage or answer.nodescore is None:
             return error(answer.errormessage)
@@ -185,12 +185,12 @@ class Extender:
 
     def _evictable(self, point: str) -> Callable[[Task, Sequence[Task]], list[Task] | None]:
         def answer(evictor: Task, evictees: Sequence[Task]) -> list[Task] | None:
-            if not self._concerns(evictor):
+            if not self._is_managed(evictor):
                 return None
             told = {"evictor": bodies.task_body(evictor), "evictees": [bodies.task_body(task) for task in evictees]}
             try:
-                found = self._ask(point, told, bodies.EvictableAnswer)
-            except ExtenderFault as fault:
+                found = self._call(point, told, bodies.EvictableAnswer)
+            except BatchExtenderError as fault:
                 ignored = self._unless_ignorable(fault) is None
                 return None if ignored and self._mended else []
             by_uid = {task.uid: task for task in evictees}
@@ -202,65 +202,65 @@ class Extender:
 
     def _job_enqueueable(self, job: Job) -> Vote:
         try:
-            status = self._ask("jobEnqueueable", {"job": bodies.job_body(job)}, bodies.VoteAnswer).status
-        except ExtenderFault as fault:
+            status = self._call("jobEnqueueable", {"job": bodies.job_body(job)}, bodies.VoteAnswer).status
+        except BatchExtenderError as fault:
             return Vote.PERMIT if self._unless_ignorable(fault) is None else Vote.REJECT
         return Vote((status > 0) - (status < 0))
 
     def _overused(self, queue: Queue) -> bool:
         try:
-            return self._ask("queueOverused", {"queue": bodies.queue_body(queue)}, bodies.OverusedAnswer).overused
-        except ExtenderFault as fault:
+            return self._call("queueOverused", {"queue": bodies.queue_body(queue)}, bodies.OverusedAnswer).overused
+        except BatchExtenderError as fault:
             return self._unless_ignorable(fault) is not None
 
     def _job_ready(self, job: Job) -> bool:
         try:
-            return self._ask("jobReady", {"job": bodies.job_body(job)}, bodies.ReadyAnswer).status
-        except ExtenderFault as fault:
+            return self._call("jobReady", {"job": bodies.job_body(job)}, bodies.ReadyAnswer).status
+        except BatchExtenderError as fault:
             return (self._unless_ignorable(fault) is None) is self._mended
 
     # events -----------------------------------------------------------------------------------------------------
 
     def _allocated(self, task: Task) -> Status | None:
-        return self._tell("allocateFunc", task)
+        return self._send_event("allocateFunc", task)
 
     def _deallocated(self, task: Task) -> None:
-        objection = self._tell("deallocateFunc", task)
+        objection = self._send_event("deallocateFunc", task)
         if objection is not None:
-            self._session.complain(self.name, objection.message)
+            self._session.log_plugin_message(self.name, objection.message)
 
-    def _tell(self, point: str, task: Task) -> Status | None:
-        if not self._concerns(task):
+    def _send_event(self, point: str, task: Task) -> Status | None:
+        if not self._is_managed(task):
             return None
         try:
-            answer = self._ask(point, {"task": bodies.task_body(task)}, bodies.EventAnswer)
-        except ExtenderFault as fault:
+            answer = self._call(point, {"task": bodies.task_body(task)}, bodies.EventAnswer)
+        except BatchExtenderError as fault:
             return self._unless_ignorable(fault)
         return error(answer.errormessage) if answer.errormessage else None
 
     # requests ---------------------------------------------------------------------------------------------------
 
-    def _unless_ignorable(self, fault: ExtenderFault) -> Status | None:
-        self._session.report(self.name, str(fault))
+    def _unless_ignorable(self, fault: BatchExtenderError) -> Status | None:
+        self._session.report_misconfiguration(self.name, str(fault))
         return None if self._ignorable else error(str(fault))
 
-    def _ask(self, point: str, body: bodies.Body, kind: type[T]) -> T:
+    def _call(self, point: str, body: bodies.Body, kind: type[T]) -> T:
         reply = self._send(point, body)
         if len(reply) > MAX_ANSWER_BYTES:
-            raise ExtenderFault(f"{self._url(point)} answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
+            raise BatchExtenderError(f"{self._url(point)} answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
         try:
-            return msgspec.convert(bodies.folded(msgspec.json.decode(reply)), kind)
+            return msgspec.convert(bodies.lowercase_keys(msgspec.json.decode(reply)), kind)
         except msgspec.MsgspecError as fault:
-            raise ExtenderFault(f"{self._url(point)} answered with something else: {fault}") from None
+            raise BatchExtenderError(f"{self._url(point)} answered with something else: {fault}") from None
 
     def _send(self, point: str, body: bodies.Body) -> bytes:
         url = self._url(point)
         try:
-            return self._post(url, msgspec.json.encode(body), self._timeout_s).good(url)
-        except BadAnswer as fault:
-            raise ExtenderFault(str(fault)) from fault
+            return self._post(url, msgspec.json.encode(body), self._timeout_s).body_or_error(url)
+        except HttpStatusError as fault:
+            raise BatchExtenderError(str(fault)) from fault
         except Exception as fault:  # whatever the transport raises: no answer is an answer here
-            raise ExtenderFault(f"{url} gave no answer: {fault}") from fault
+            raise BatchExtenderError(f"{url} gave no answer: {fault}") from fault
 
     def _url(self, point: str) -> str:
         return f"{self._prefix}/{self._verb(point)}"

@@ -12,35 +12,35 @@ from typing import ClassVar, Self
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.handle import BatchHandle
-from bayplan.batch.model.amounts import Amounts, exceeded
+from bayplan.batch.model.amounts import Amounts, excess_amounts
 from bayplan.batch.model.jobs import Job
 from bayplan.batch.model.queues import Queue
 from bayplan.batch.model.tasks import Task
-from bayplan.batch.plugins.proportion.water_filling import Claim, divide
+from bayplan.batch.plugins.proportion.water_filling import QueueShareRequest, divide_by_weight
 from bayplan.batch.queue_accounts.queue_limits import (
-    asked_by,
-    fits_below,
-    gauge,
-    guaranteed,
-    limit_of,
-    names_lacking,
-    tell_insufficient,
+    insufficient_resources,
+    is_within_limit,
+    real_capability,
+    record_quota_event,
+    set_queue_gauges,
+    total_guarantee,
+    total_request,
 )
-from bayplan.batch.queue_accounts.queue_usage import Sums, sums_by_queue
+from bayplan.batch.queue_accounts.queue_usage import QueueUsage, usage_by_queue
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.simulation import Simulation
-from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 from bayplan.framework.api.status import Status, error
 
 
-class Account:
+class ProportionAccount:
     """What a queue may have and has."""
 
-    __slots__ = ("_share", "_whole", "allocated", "claim", "deserved", "elastic", "inqueue")
+    __slots__ = ("_share", "_whole", "allocated", "deserved", "elastic", "inqueue", "share_request")
 
-    def __init__(self, claim: Claim, sums: Sums) -> None:
-        self.claim = claim
+    def __init__(self, claim: QueueShareRequest, sums: QueueUsage) -> None:
+        self.share_request = claim
         self.allocated = sums.allocated.clone()
         self.inqueue = sums.inqueue.clone()
         self.elastic = sums.elastic
@@ -58,16 +58,16 @@ class Account:
             self._share = max([0.0, *(self.allocated.get(name) / whole for name, whole in self._whole)])
         return self._share
 
-    def hold(self, amounts: Amounts) -> None:
+    def allocate(self, amounts: Amounts) -> None:
         self.allocated.add(amounts)
         self._share = None
 
-    def free(self, amounts: Amounts) -> None:
+    def deallocate(self, amounts: Amounts) -> None:
         self.allocated.sub_unchecked(amounts)
         self._share = None
 
 
-class Proportion:
+class ProportionPlugin:
     """Divides the cluster among queues by weight."""
 
     name = "proportion"
@@ -83,16 +83,18 @@ class Proportion:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        sums = sums_by_queue(self._handle, session)
-        self._accounts = _accounts(session, sums)
+        sums = usage_by_queue(self._handle, session)
+        self._accounts = _make_accounts(session, sums)
         self._divide()
-        self._show(sums)
+        self._export_gauges(sums)
         name = self.name
         session.add_queue_order_fn(name, self._order)
-        session.add_reclaimable_fn(name, self._reclaimable, Foresight(Ground.SHRINKING, self._is_within_deserved))
+        session.add_reclaimable_fn(
+            name, self._reclaimable, VictimHints(VictimDependence.SHRINKING, self._is_within_deserved)
+        )
         session.add_overused_fn(name, self._overused)
         session.add_allocatable_fn(name, lambda queue, task: self._allocatable(queue, task.resreq))
-        session.add_preemptive_fn(name, lambda queue, tasks: self._allocatable(queue, asked_by(tasks)))
+        session.add_preemptive_fn(name, lambda queue, tasks: self._allocatable(queue, total_request(tasks)))
         session.add_job_enqueueable_fn(name, self._enqueueable)
         session.add_simulate_add_task_fn(name, self._simulate_add)
         session.add_simulate_remove_task_fn(name, self._simulate_remove)
@@ -102,28 +104,30 @@ class Proportion:
     def on_session_close(self, session: Session) -> None:
         """Watchers see what queues hold after the session."""
         for queue, account in self._accounts.items():
-            gauge(session, queue, "allocated", account.allocated)
+            set_queue_gauges(session, queue, "allocated", account.allocated)
             session.set_queue_gauge(queue, "share", account.share)
 
     def _divide(self) -> None:
         accounts = self._accounts.values()
         for account, deserved in zip(
-            accounts, divide(self._session.total_resource, [each.claim for each in accounts]), strict=True
+            accounts,
+            divide_by_weight(self._session.total_resource, [each.share_request for each in accounts]),
+            strict=True,
         ):
             account.set_deserved(deserved)
 
-    def _show(self, sums: Mapping[str, Sums]) -> None:
-        session, weighed = self._session, any(account.claim.weight for account in self._accounts.values())
+    def _export_gauges(self, sums: Mapping[str, QueueUsage]) -> None:
+        session, weighed = self._session, any(account.share_request.weight for account in self._accounts.values())
         for queue in session.queues:
-            held = sums.get(queue) or Sums()
-            gauge(session, queue, "allocated", held.allocated)
-            gauge(session, queue, "request", held.request)
+            held = sums.get(queue) or QueueUsage()
+            set_queue_gauges(session, queue, "allocated", held.allocated)
+            set_queue_gauges(session, queue, "request", held.request)
             account = self._accounts.get(queue)
             if account is None:
                 continue
-            session.set_queue_gauge(queue, "weight", account.claim.weight)
+            session.set_queue_gauge(queue, "weight", account.share_request.weight)
             if weighed:
-                gauge(session, queue, "deserved", account.deserved)
+                set_queue_gauges(session, queue, "deserved", account.deserved)
                 session.set_queue_gauge(queue, "share", account.share)
 
     # orders and limits ------------------------------------------------------------------------------------------
@@ -146,7 +150,7 @@ class Proportion:
 
     def _allocatable(self, queue: Queue, asked: Amounts) -> bool:
         account = self._accounts.get(queue.name)
-        return account is not None and queue.is_open and fits_below(account.deserved, account.allocated, asked)
+        return account is not None and queue.is_open and is_within_limit(account.deserved, account.allocated, asked)
 
     def _reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
         """Tasks of queues that have more than they deserve of anything, as long as they do."""
@@ -175,28 +179,30 @@ class Proportion:
         if job.min_resources_given is None:
             return Vote.PERMIT
         wanted = job.min_resources()
-        names = names_lacking(account.claim.limit, wanted, account.allocated, account.inqueue, account.elastic)
+        names = insufficient_resources(
+            account.share_request.limit, wanted, account.allocated, account.inqueue, account.elastic
+        )
         if not names:
             account.inqueue.add(job.deduct_gated(wanted))
             return Vote.PERMIT
-        tell_insufficient(self._session, job, names)
+        record_quota_event(self._session, job, names)
         return Vote.REJECT
 
     # what happens -----------------------------------------------------------------------------------------------
 
-    def _account_of(self, task: Task) -> Account | None:
+    def _account_of(self, task: Task) -> ProportionAccount | None:
         job = self._session.jobs.get(task.job)
         return None if job is None else self._accounts.get(job.queue)
 
     def _allocate(self, task: Task) -> None:
         account = self._account_of(task)
         if account is not None:
-            account.hold(task.resreq)
+            account.allocate(task.resreq)
 
     def _deallocate(self, task: Task) -> None:
         account = self._account_of(task)
         if account is not None:
-            account.free(task.resreq)
+            account.deallocate(task.resreq)
 
     # what if ----------------------------------------------------------------------------------------------------
 
@@ -223,14 +229,14 @@ class Proportion:
         account = self._accounts.get(queue.name)
         if account is None:
             return False
-        return fits_below(account.deserved, self._simulated(simulation, queue.name), simulation.task.resreq)
+        return is_within_limit(account.deserved, self._simulated(simulation, queue.name), simulation.task.resreq)
 
 
-def _accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Account]:
-    unpromised = exceeded(session.total_resource, guaranteed(session.queues.values()))
+def _make_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str, ProportionAccount]:
+    unpromised = excess_amounts(session.total_resource, total_guarantee(session.queues.values()))
     accounts = {}
     for name, held in sums.items():
         queue = session.queues[name]
-        claim = Claim(queue.weight, held.request, limit_of(queue, unpromised), queue.guarantee)
-        accounts[name] = Account(claim, held)
+        claim = QueueShareRequest(queue.weight, held.request, real_capability(queue, unpromised), queue.guarantee)
+        accounts[name] = ProportionAccount(claim, held)
     return accounts

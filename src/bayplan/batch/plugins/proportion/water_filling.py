@@ -21,7 +21,7 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class QueueShareRequest:
     """What one queue brings to the division."""
 
     weight: int
@@ -30,11 +30,11 @@ class Claim:
     guarantee: Amounts
 
 
-def divide(total: Amounts, claims: Sequence[Claim]) -> list[Amounts]:
+def divide_by_weight(total: Amounts, claims: Sequence[QueueShareRequest]) -> list[Amounts]:
     """What each queue deserves of the total, in the order given; nothing at all where weights are missing."""
     names = _names(total, claims)
-    division = _Division(names, total, claims)
-    while division.round():
+    division = _WaterFilling(names, total, claims)
+    while division.run_round():
         pass
     return [
         _amounts(names, row, {*(total.scalars or ()), *(claim.guarantee.scalars or ())})
@@ -42,10 +42,10 @@ def divide(total: Amounts, claims: Sequence[Claim]) -> list[Amounts]:
     ]
 
 
-class _Division:
+class _WaterFilling:
     """Rows are queues, columns are resources: cpu, memory, then scalars."""
 
-    def __init__(self, names: list[str], total: Amounts, claims: Sequence[Claim]) -> None:
+    def __init__(self, names: list[str], total: Amounts, claims: Sequence[QueueShareRequest]) -> None:
         self.request = _matrix(names, [claim.request for claim in claims])
         self.limit = _matrix(names, [claim.limit for claim in claims], missing=np.inf)
         self.guarantee = _matrix(names, [claim.guarantee for claim in claims])
@@ -60,7 +60,7 @@ class _Division:
         self.unnamed_yet = np.array([bool(total.scalars or claim.guarantee.scalars) for claim in claims])
         self.worth = np.array([name != PODS for name in names])
 
-    def round(self) -> bool:
+    def run_round(self) -> bool:
         """Divide what remains; False when that was the last time."""
         weights = np.where(self.wanting, self.weights, 0)
         whole = int(weights.sum())
@@ -73,7 +73,7 @@ class _Division:
         self.unnamed_yet[:] = False
         self.wanting &= ~(met | same)
         self.deserved = after
-        return self._settle(after - before)
+        return self._subtract_given(after - before)
 
     def _next(self, ratios: Vector) -> Matrix:
         after = self.deserved + self.remaining * ratios[:, None]
@@ -81,7 +81,7 @@ class _Division:
         after = np.maximum(after, self.guarantee)
         return np.where(self.wanting[:, None], after, self.deserved)
 
-    def _settle(self, change: Matrix) -> bool:
+    def _subtract_given(self, change: Matrix) -> bool:
         """Take what was given from what remains; False when nothing remains, or nothing of it was taken."""
         left = self.remaining + np.maximum(-change, 0.0).sum(axis=0)
         taken = np.maximum(change, 0.0).sum(axis=0)
@@ -94,7 +94,7 @@ class _Division:
         return not (np.array_equal(self.remaining, before) and np.array_equal(self.named, named_before))
 
 
-def _names(total: Amounts, claims: Sequence[Claim]) -> list[str]:
+def _names(total: Amounts, claims: Sequence[QueueShareRequest]) -> list[str]:
     scalars = set(total.scalars or ())
     for claim in claims:
         scalars.update(claim.request.scalars or (), claim.guarantee.scalars or ())

@@ -59,7 +59,7 @@ def _percentages(key: str, given: Mapping[Any, Any]) -> dict[str, float]:
     return {name: float(given[name]) for name in RESOURCES if name in given}
 
 
-class _Load:
+class _NodeLoad:
     """How busy one node is, in percent."""
 
     def __init__(self, node: Node, period: str) -> None:
@@ -88,10 +88,10 @@ class _Load:
         found = percent * float(whole) * 0.01
         return int(found) if math.isfinite(found) else -(2**63)
 
-    def relieve(self, task: Task) -> None:
+    def subtract_task(self, task: Task) -> None:
         """Count a task as gone: its request, as a share of the node's capacity."""
         capacity = self.node.node.status.capacity
-        for name, asked in _asked(task).items():
+        for name, asked in _request_of(task).items():
             part = (Quantity.of_milli(asked) if name == CPU else Quantity.of(asked)).as_float() * 100
             whole = parse_quantity(capacity[name]).as_float() if name in capacity else 0.0
             self.percent[name] -= part / whole if whole else (math.inf if part else math.nan)
@@ -102,7 +102,7 @@ def _units(name: str, resources: ResourceList) -> int:
     return quantity.milli_value() if name == CPU else quantity.value()
 
 
-def _asked(task: Task) -> dict[str, int]:
+def _request_of(task: Task) -> dict[str, int]:
     return {CPU: int(task.resreq.milli_cpu), MEMORY: int(task.resreq.memory)}
 
 
@@ -118,7 +118,7 @@ class LowNodeUtilization:
 
     def victims(self, running: Sequence[Task]) -> list[Task]:
         """Tasks of busy nodes; nobody where there is no busy node, no idle one, or nothing but idle ones."""
-        loads = [_Load(node, self._period) for node in self._session.nodes]
+        loads = [_NodeLoad(node, self._period) for node in self._session.nodes]
         low = [load for load in loads if load.is_low(self._low)]
         high = [load for load in loads if not load.is_low(self._low) and load.is_high(self._target)]
         if not low or not high or len(low) == len(loads):
@@ -131,22 +131,22 @@ class LowNodeUtilization:
         by_name: dict[str, Task] = {}  # upstream finds a pod's task by its name alone
         for task in running:
             by_name.setdefault(task.name, task)
-        return [task for load in high for task in self._leaving(load, left, by_name)]
+        return [task for load in high for task in self._tasks_to_evict(load, left, by_name)]
 
-    def _leaving(self, load: _Load, left: dict[str, int], by_name: Mapping[str, Task]) -> list[Task]:
+    def _tasks_to_evict(self, load: _NodeLoad, left: dict[str, int], by_name: Mapping[str, Task]) -> list[Task]:
         found: list[Task] = []
-        for pod in sorted((task.pod for task in load.node.tasks.values()), key=_importance):
+        for pod in sorted((task.pod for task in load.node.tasks.values()), key=_eviction_order):
             if not load.is_at(self._target) or 0 in left.values():  # below zero goes on
                 break
             task = by_name.get(pod.metadata.name)
             if task is not None:
-                for name, asked in _asked(task).items():
+                for name, asked in _request_of(task).items():
                     left[name] -= asked
-                load.relieve(task)
+                load.subtract_task(task)
                 found.append(task)
         return found
 
 
-def _importance(pod: Pod) -> tuple[bool, int, int]:
+def _eviction_order(pod: Pod) -> tuple[bool, int, int]:
     priority = pod.spec.priority
     return priority is not None, priority or 0, qos_of(pod)

@@ -23,7 +23,7 @@ DEFAULT_PERIOD = "5m"
 
 
 @dataclass(slots=True)
-class Rounds:
+class ReschedulingState:
     """When tasks were moved last, and which averages were read for it; outlives sessions."""
 
     last: datetime
@@ -38,7 +38,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
+class LowNodeUtilizationParams:
     """What `lowNodeUtilization` can be told."""
 
     thresholds: dict[str, int] = field(default_factory=dict)
@@ -46,14 +46,14 @@ class Params:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class StrategyEntry:
     """An item of `strategies`."""
 
     name: str = ""
-    params: Params = field(default_factory=Params)
+    params: LowNodeUtilizationParams = field(default_factory=LowNodeUtilizationParams)
 
 
-class Rescheduling:
+class ReschedulingPlugin:
     """Proposes victims of its strategies to the action `shuffle`; the first interval begins with the process."""
 
     name = "rescheduling"
@@ -61,18 +61,18 @@ class Rescheduling:
     takes: ClassVar[tuple[Argument, ...]] = (
         Argument("interval", timedelta, "5m"),
         Argument("metricsPeriod", str, DEFAULT_PERIOD),
-        Argument("strategies", list[Listed]),
+        Argument("strategies", list[StrategyEntry]),
     )
 
-    def __init__(self, arguments: Arguments, rounds: Rounds) -> None:
+    def __init__(self, arguments: Arguments, rounds: ReschedulingState) -> None:
         self._rounds = rounds
         self._interval = _interval(arguments)
         rounds.period = _text(arguments, "metricsPeriod", rounds.period) or DEFAULT_PERIOD
         self._strategies = dict(_strategies(arguments))
 
     @classmethod
-    def factory(cls, arguments: Arguments, handle: BatchHandle) -> Rescheduling:
-        return cls(arguments, handle.remembered(cls.name, lambda: Rounds(handle.clock.now())))
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> ReschedulingPlugin:
+        return cls(arguments, handle.keep(cls.name, lambda: ReschedulingState(handle.clock.now())))
 
     def on_session_open(self, session: Session) -> None:
         if not self._rounds.is_due(session.clock.now(), self._interval):

@@ -37,15 +37,15 @@ def role_of(task: Task) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleTopology:
+class TaskTopologySpec:
     """What annotations say of roles: those of one group want to be together, or apart; a group of one means itself."""
 
-    together: tuple[tuple[str, ...], ...] = ()
-    apart: tuple[tuple[str, ...], ...] = ()
+    affinity: tuple[tuple[str, ...], ...] = ()
+    anti_affinity: tuple[tuple[str, ...], ...] = ()
     order: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job: Job) -> RoleTopology | None:
+    def of(cls, job: Job) -> TaskTopologySpec | None:
         """None for a job that says nothing."""
         notes = job.pod_group.metadata.annotations
         if not notes.keys() & {AFFINITY, ANTI_AFFINITY, TASK_ORDER}:
@@ -82,7 +82,7 @@ class Bucket:
         self.on_node: Counter[str] = Counter()
         self._asked: npt.NDArray[np.float64] | None = None  # a line for each who waited when it was made
         self._lines: dict[str, int] = {}  # of it, by task
-        self._still = np.zeros(0, dtype=np.bool_)  # lines of those who wait still
+        self._waiting_mask = np.zeros(0, dtype=np.bool_)  # lines of those who wait still
 
     def add(self, task: Task) -> None:
         if task.node_name:
@@ -95,7 +95,7 @@ class Bucket:
         """The task got a node in this session. Upstream takes nothing back when it loses it again."""
         self._count(task)
         if self.waiting.pop(task.uid, None) is not None and self._asked is not None:
-            self._still[self._lines[task.uid]] = False
+            self._waiting_mask[self._lines[task.uid]] = False
         self.request.sub_unchecked(task.resreq)
 
     def _count(self, task: Task) -> None:
@@ -106,15 +106,15 @@ class Bucket:
     def resources(self) -> tuple[str, ...]:
         return (CPU, MEMORY, *(self.request.scalars or {}))
 
-    def remains(self, task: Task) -> npt.NDArray[np.float64]:
+    def remaining_requests(self, task: Task) -> npt.NDArray[np.float64]:
         """What waits, with all who do, and less one of the others after each other; a column a resource."""
         resources = self.resources
         if self._asked is None:
             self._lines = {uid: line for line, uid in enumerate(self.waiting)}
             asked = [[each.resreq.get(name) for name in resources] for each in self.waiting.values()]
             self._asked = np.array(asked, dtype=np.float64).reshape(-1, len(resources))
-            self._still = np.ones(len(asked), dtype=np.bool_)
-        others = self._still.copy()
+            self._waiting_mask = np.ones(len(asked), dtype=np.bool_)
+        others = self._waiting_mask.copy()
         if task.uid in self._lines:
             others[self._lines[task.uid]] = False
         everybody = np.array([[self.request.get(name) for name in resources]])
@@ -125,18 +125,20 @@ class Bucket:
 class JobBuckets:
     """The buckets of one job."""
 
-    def __init__(self, topology: RoleTopology, tasks: Iterable[Task], rows: Mapping[str, int]) -> None:
+    def __init__(self, topology: TaskTopologySpec, tasks: Iterable[Task], rows: Mapping[str, int]) -> None:
         """`rows`: of the session's nodes, by name."""
         self.buckets: list[Bucket] = []
         self.largest = 0  # tasks that a bucket has had at most
         self.version = 0  # changes with every task that is placed
         self.priority: dict[str, int] = {}
         self.order = {role: len(topology.order) - place for place, role in enumerate(topology.order)}
-        self._together = self._pairs(topology.together, INTER_PRIORITY, SELF_PRIORITY)
-        self._apart = self._pairs(topology.apart, INTER_ANTI_PRIORITY, SELF_ANTI_PRIORITY)
+        self._together = self._pairs(topology.affinity, INTER_PRIORITY, SELF_PRIORITY)
+        self._apart = self._pairs(topology.anti_affinity, INTER_ANTI_PRIORITY, SELF_ANTI_PRIORITY)
         self._bucket_of: dict[str, Bucket] = {}
         self._rows = rows
-        self._foes: dict[str, npt.NDArray[np.int64]] = {}  # by role: tasks of this session on each row to be apart from
+        self._anti_affinity_by_role: dict[
+            str, npt.NDArray[np.int64]
+        ] = {}  # by role: tasks of this session on each row to be apart from
         self._build([task for task in tasks if role_of(task) and role_of(task) in self.priority])
 
     def _pairs(self, groups: Sequence[tuple[str, ...]], among: int, alone: int) -> set[tuple[str, str]]:
@@ -209,23 +211,23 @@ class JobBuckets:
         row = self._rows.get(task.node_name)
         for role, other in self._apart if row is not None else ():
             if other == role_of(task):
-                self._foes_of(role)[row] += 1
+                self._anti_affinity_counts(role)[row] += 1
         bucket = self.bucket_of(task)
         if bucket is not None:
             bucket.bind(task)
 
-    def friends(self, task: Task, bucket: Bucket) -> npt.NDArray[np.int64]:
+    def affinity_counts(self, task: Task, bucket: Bucket) -> npt.NDArray[np.int64]:
         """By row: tasks of the bucket there, less those of this session that the task wants to be apart from."""
-        found = -self._foes_of(role_of(task))
+        found = -self._anti_affinity_counts(role_of(task))
         for node, count in bucket.on_node.items():
             if node in self._rows:
                 found[self._rows[node]] += count
         return found
 
-    def _foes_of(self, role: str) -> npt.NDArray[np.int64]:
-        if role not in self._foes:
-            self._foes[role] = np.zeros(len(self._rows), dtype=np.int64)
-        return self._foes[role]
+    def _anti_affinity_counts(self, role: str) -> npt.NDArray[np.int64]:
+        if role not in self._anti_affinity_by_role:
+            self._anti_affinity_by_role[role] = np.zeros(len(self._rows), dtype=np.int64)
+        return self._anti_affinity_by_role[role]
 
 
 def _weight(amounts: Amounts) -> float:

@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.config.arguments import Arguments
-from bayplan.batch.evaluation.node_columns import offered
+from bayplan.batch.evaluation.node_columns import rows_with_resource
 from bayplan.batch.model.amounts import TOLERANCE
 from bayplan.batch.model.nodes import FloatVector, Nodes
 from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins.task_topology.buckets import (
     Bucket,
     JobBuckets,
-    RoleTopology,
     TaskTopologyError,
+    TaskTopologySpec,
     role_of,
 )
 from bayplan.batch.session.session import Session
@@ -34,7 +34,7 @@ from bayplan.snapshot import BoolVector
 IntVector = npt.NDArray[np.int64]
 
 
-class TaskTopology:
+class TaskTopologyPlugin:
     """Keeps roles of a job together, or apart, as its annotations ask for."""
 
     name = "task-topology"
@@ -50,7 +50,7 @@ class TaskTopology:
             if not job.pending:
                 continue
             try:
-                topology = RoleTopology.of(job)
+                topology = TaskTopologySpec.of(job)
             except TaskTopologyError as fault:
                 session.faults.append(f"{self.name}: job {job.uid}: {fault}; its roles are treated alike")
                 continue
@@ -73,8 +73,8 @@ class TaskTopology:
         if left.job != right.job:
             return 0
         if one is not other:
-            return _compared((-len(one.waiting), one.index), (-len(other.waiting), other.index))
-        return _compared(of_right.importance(right), of_left.importance(left))
+            return _compare((-len(one.waiting), one.index), (-len(other.waiting), other.index))
+        return _compare(of_right.importance(right), of_left.importance(left))
 
     def _allocated(self, task: Task) -> None:
         buckets = self._jobs.get(task.job)
@@ -97,28 +97,32 @@ class TaskTopology:
         bucket = buckets.bucket_of(task) if buckets is not None else None
         if buckets is None or bucket is None:
             return np.zeros(len(nodes))
-        tasks = buckets.friends(task, bucket)[nodes.rows] + len(bucket.waiting) - left_out(task, bucket, nodes)
+        tasks = (
+            buckets.affinity_counts(task, bucket)[nodes.rows]
+            + len(bucket.waiting)
+            - count_excluded_tasks(task, bucket, nodes)
+        )
         scores = (tasks * self._weight).astype(np.float64) * float(MAX_SCORE) / float(buckets.largest)
         return np.where(self._too_small(task, nodes), 0.0, scores)
 
     def _too_small(self, task: Task, nodes: Nodes) -> BoolVector:
         """Rows that lack something for the task even when everybody who goes is gone, or that lack anything at all."""
         asked = task.resreq
-        found = (_room(nodes, CPU) < asked.milli_cpu) | (_room(nodes, MEMORY) < asked.memory)
-        for resource in nodes.room.dimensions.names[2:]:
-            room = _room(nodes, resource)
+        found = (_idle_columns(nodes, CPU) < asked.milli_cpu) | (_idle_columns(nodes, MEMORY) < asked.memory)
+        for resource in nodes.accounts.dimensions.names[2:]:
+            room = _idle_columns(nodes, resource)
             found |= room < asked.get(resource)
             if resource in (asked.scalars or {}) and not asked.get(resource):
-                found |= (room == 0) & ~offered(nodes, resource)[nodes.rows]
+                found |= (room == 0) & ~rows_with_resource(nodes, resource)[nodes.rows]
         return found
 
 
-def left_out(task: Task, bucket: Bucket, nodes: Nodes) -> IntVector:
+def count_excluded_tasks(task: Task, bucket: Bucket, nodes: Nodes) -> IntVector:
     """How many of the others that wait must stay away from each row so that the rest of the bucket fits there."""
-    remains = bucket.remains(task)
+    remains = bucket.remaining_requests(task)
     found = np.zeros(len(nodes), dtype=np.int64)
     for resource, steps in zip(bucket.resources, remains.T, strict=True):
-        room = _room(nodes, resource)
+        room = _idle_columns(nodes, resource)
         short = np.flatnonzero(steps[0] - room >= TOLERANCE)
         if len(short):
             enough = np.searchsorted(-steps, -(room[short] + TOLERANCE), side="right")
@@ -126,10 +130,10 @@ def left_out(task: Task, bucket: Bucket, nodes: Nodes) -> IntVector:
     return np.minimum(found, len(remains) - 1)
 
 
-def _room(nodes: Nodes, resource: str) -> FloatVector:
+def _idle_columns(nodes: Nodes, resource: str) -> FloatVector:
     """What is idle, and what will be once everybody who goes is gone."""
     return nodes.idle(resource) + nodes.releasing(resource)
 
 
-def _compared(left: tuple[int, int], right: tuple[int, int]) -> int:
+def _compare(left: tuple[int, int], right: tuple[int, int]) -> int:
     return (left > right) - (left < right)

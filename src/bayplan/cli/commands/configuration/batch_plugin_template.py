@@ -127,7 +127,7 @@ def test_large_gangs_go_first() -> None:
     assert cluster.job_order() == ["large", "small"]
 '''
 
-_FORMS = {
+_TEMPLATES = {
     "node": (_ONE_NODE, _IMPORTS_OF_ONE, "Asked about one node at a time.", ""),
     "table": (
         _ALL_NODES,
@@ -138,14 +138,14 @@ _FORMS = {
 }
 
 
-def batch_plugin_and_test(form: str, *, name: str, module: str) -> tuple[str, str]:
+def render_batch_plugin(form: str, *, name: str, module: str) -> tuple[str, str]:
     """The texts of both files."""
-    body, imports, asked, cost = _FORMS[form]
-    words = {"name": name, "module": module, "slug": slug_of(module), "order": _ORDER}
+    body, imports, asked, cost = _TEMPLATES[form]
+    words = {"name": name, "module": module, "slug": plugin_slug(module), "order": _ORDER}
     words |= {"imports": imports, "asked": asked, "cost": cost}
     return Template(_HEAD + body).substitute(words), Template(_TEST).substitute(words)
 
 
-def slug_of(module: str) -> str:
+def plugin_slug(module: str) -> str:
     """What tiers will call the plugin, in the way of Volcano's own."""
     return module.replace("_", "-")

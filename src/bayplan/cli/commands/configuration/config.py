@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from bayplan.cache import Cache
-from bayplan.cli.engine_setup import chosen_plugins, running_engine
+from bayplan.cli.engine_setup import load_plugins, open_engine
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_table, print_value
 from bayplan.config.load import dump
@@ -41,8 +41,8 @@ def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: 
       bayplan config check scheduler.yaml --plugins-dir plugins
       helm template . | bayplan config check -
     """
-    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-    with running_engine(file, registry, Cache(), seed=0) as engine:
+    registry = load_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    with open_engine(file, registry, Cache(), seed=0) as engine:
         names = list(engine.scheduler_names)
     click.echo(f"{file} is valid: {len(names)} profile(s) for {', '.join(names)}")
 
@@ -62,8 +62,8 @@ def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust
       bayplan config show
       bayplan config show scheduler.yaml -o yaml
     """
-    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-    with running_engine(file, registry, Cache(), seed=0) as engine:
+    registry = load_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    with open_engine(file, registry, Cache(), seed=0) as engine:
         if output != "table":
             print_value({"configuration": dump(engine.configuration), "effective": _effective(engine)}, output)
             return
@@ -74,9 +74,9 @@ def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust
 def _effective(engine: PodEngine) -> dict[str, Any]:
     return {
         name: {
-            "plugins": engine.framework(name).profile.described(),
-            "nodesLookedAt": str(engine.looks_at(name)),
-            "because": engine.looks_at(name).because,
+            "plugins": engine.framework(name).profile.describe(),
+            "nodesLookedAt": str(engine.sample_size(name)),
+            "because": engine.sample_size(name).reason,
         }
         for name in engine.scheduler_names
     }
@@ -86,13 +86,13 @@ def _print_profile(engine: PodEngine, name: str) -> None:
     table = Table(title=f"profile {name}", title_justify="left", show_header=True, header_style="bold")
     table.add_column("point", no_wrap=True)
     table.add_column("plugins in running order (score plugins with their weight)")
-    described = engine.framework(name).profile.described()
+    described = engine.framework(name).profile.describe()
     for point in ATTEMPT_ORDER:
         if point.key in described:
             table.add_row(point.key, "  ".join(described[point.key]))
     print_table(table)
-    share = engine.looks_at(name)
-    click.echo(f"nodes looked at: {share}{f', because {share.because}' if share.because else ''}")
+    share = engine.sample_size(name)
+    click.echo(f"nodes looked at: {share}{f', because {share.reason}' if share.reason else ''}")
     if share.percentage == 0:
         click.echo("percentageOfNodesToScore: 100 in the profile looks at all")
     click.echo()

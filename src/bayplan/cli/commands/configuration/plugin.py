@@ -17,25 +17,25 @@ from rich.table import Table
 
 from bayplan.app.batch import build_batch_engine
 from bayplan.app.configuration import configured, known_actions, known_batch_plugins, known_plugins
-from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption, load_default
-from bayplan.batch.registry import PluginSet
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption, load_default_conf
+from bayplan.batch.registry import BatchPluginSet
 from bayplan.cache import Cache
-from bayplan.cli.commands.configuration.batch_plugin_template import batch_plugin_and_test, slug_of
-from bayplan.cli.commands.configuration.plugin_template import FORMS, plugin_and_test
-from bayplan.cli.engine_setup import chosen_plugins
+from bayplan.cli.commands.configuration.batch_plugin_template import plugin_slug, render_batch_plugin
+from bayplan.cli.commands.configuration.plugin_template import TEMPLATE_NAMES, render_plugin
+from bayplan.cli.engine_setup import load_plugins
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_value
 from bayplan.errors import UsageError
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
-from bayplan.framework.runtime.plugin_discovery import is_left_alone
-from bayplan.framework.runtime.registry import Entry, Registry
+from bayplan.framework.runtime.plugin_discovery import is_ignored_file
+from bayplan.framework.runtime.registry import RegisteredPlugin, Registry
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*\Z")
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-LONGEST_NAME = 34
+MAX_NAME_LENGTH = 34
 SHIPPED = "shipped"
-_OURSELVES = "bayplan"
-_OURS = ("bayplan.plugins.", "bayplan.batch.")
+_OWN_DISTRIBUTION = "bayplan"
+_OWN_MODULE_PREFIXES = ("bayplan.plugins.", "bayplan.batch.")
 
 
 @click.group("plugin")
@@ -56,8 +56,8 @@ def command() -> None:
 @click.option("--batch", is_flag=True, help="A plugin of the batch engine, for gangs and queues.")
 @click.option(
     "--form",
-    type=click.Choice(FORMS),
-    default=FORMS[0],
+    type=click.Choice(TEMPLATE_NAMES),
+    default=TEMPLATE_NAMES[0],
     show_default=True,
     help="Whether it is asked about one node at a time (simple) or about the whole table of nodes (quick).",
 )
@@ -80,13 +80,13 @@ def new(name: str, batch: bool, form: str, folder: Path) -> None:
       bayplan plugin new RackAware --form table --dir plugins
       bayplan plugin new --batch rack-aware --dir plugins
     """
-    class_name, module = names_of(name)
-    called = slug_of(module) if batch else class_name
+    class_name, module = class_and_module_names(name)
+    called = plugin_slug(module) if batch else class_name
     if called in (known_batch_plugins() if batch else known_plugins()):
         raise UsageError(f'there is a plugin "{called}" already; choose another name')
     plugin, test = folder / f"{module}.py", folder / f"test_{module}.py"
-    texts = (batch_plugin_and_test if batch else plugin_and_test)(form, name=class_name, module=module)
-    if class_name in _imported(texts, module):
+    texts = (render_batch_plugin if batch else render_plugin)(form, name=class_name, module=module)
+    if class_name in _imported_names(texts, module):
         raise UsageError(f"a class {class_name} would hide the {class_name} that it needs; choose another name")
     _write(folder, dict(zip((plugin, test), texts, strict=True)))
     place = "a tier of a volcano-scheduler.conf" if batch else "a configuration"
@@ -96,24 +96,24 @@ def new(name: str, batch: bool, form: str, folder: Path) -> None:
     click.echo(f'run it:   {verb} "{called}" in {place} and add --plugins-dir {folder} to a command')
 
 
-def names_of(name: str) -> tuple[str, str]:
+def class_and_module_names(name: str) -> tuple[str, str]:
     """The class and the module of a plugin, from whatever way its name was written."""
     if not _NAME.match(name):
         raise UsageError(f"{name!r} is no name for a plugin; use letters and digits, as in RackAware")
-    if len(name) > LONGEST_NAME:
-        raise UsageError(f"{name!r} is too long to be read in a table; use at most {LONGEST_NAME} letters")
+    if len(name) > MAX_NAME_LENGTH:
+        raise UsageError(f"{name!r} is too long to be read in a table; use at most {MAX_NAME_LENGTH} letters")
     class_name = "".join(part[0].upper() + part[1:] for part in re.split("[-_]", name))
     module = _WORD_STARTS.sub("_", class_name).lower()
-    if is_left_alone(f"{module}.py") or module == "test":
+    if is_ignored_file(f"{module}.py") or module == "test":
         raise UsageError(f"a file {module}.py would be taken for tests and never for a plugin; choose another name")
     if keyword.iskeyword(class_name) or keyword.iskeyword(module) or module in sys.stdlib_module_names:
         raise UsageError(f"a file {module}.py would hide something of Python's own; choose another name")
-    if module == _OURSELVES or module in packages_distributions():
+    if module == _OWN_DISTRIBUTION or module in packages_distributions():
         raise UsageError(f"a file {module}.py would hide the package {module}, which is installed; choose another name")
     return class_name, module
 
 
-def _imported(texts: Iterable[str], module: str) -> set[str]:
+def _imported_names(texts: Iterable[str], module: str) -> set[str]:
     """What files have from others than the module itself."""
     steps = [step for text in texts for step in ast.walk(ast.parse(text))]
     named = [step for step in steps if isinstance(step, ast.ImportFrom) and step.module != module]
@@ -154,15 +154,15 @@ def list_plugins(batch: bool, output: str, plugin_folders: tuple[Path, ...], tru
     if batch:
         rows = _batch_rows(plugin_folders, trust_writable=trust_writable_plugins)
     else:
-        registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-        rows = [_described(entry, registry) for entry in registry]
+        registry = load_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+        rows = [_plugin_row(entry, registry) for entry in registry]
     if output == "table":
         _print(rows)
     else:
         print_value(rows, output)
 
 
-def _described(entry: Entry, registry: Registry) -> dict[str, Any]:
+def _plugin_row(entry: RegisteredPlugin, registry: Registry) -> dict[str, Any]:
     (profile,) = configured(None, registry).profiles
     return {
         "name": entry.name,
@@ -175,7 +175,7 @@ def _described(entry: Entry, registry: Registry) -> dict[str, Any]:
 def _batch_rows(folders: tuple[Path, ...], *, trust_writable: bool) -> list[dict[str, Any]]:
     plugins = known_batch_plugins(folders, trust_writable=trust_writable)
     actions = known_actions(folders, trust_writable=trust_writable)
-    by_default = load_default()
+    by_default = load_default_conf()
     named, points = {option.name for option in by_default.plugins}, _batch_points(plugins)
     return [
         *(_batch_row(name, "plugin", points[name], name in named, plugins.get(name) or object) for name in plugins),
@@ -197,9 +197,9 @@ def _batch_row(name: str, kind: str, points: list[str], by_default: bool, home: 
     }
 
 
-def _batch_points(plugins: PluginSet) -> dict[str, list[str]]:
+def _batch_points(plugins: BatchPluginSet) -> dict[str, list[str]]:
     """Where each plugin registers in a session on an empty cluster; whoever breaks there is named."""
-    tier = tuple(PluginOption(name).defaulted() for name in plugins)
+    tier = tuple(PluginOption(name).with_default_flags() for name in plugins)
     engine = build_batch_engine(BatchConfiguration(tiers=(tier,)), Cache(), plugins=plugins)
     with engine.session() as session:
         for fault in session.faults:
@@ -209,13 +209,13 @@ def _batch_points(plugins: PluginSet) -> dict[str, list[str]]:
 
 def _origin(plugin: type[Any]) -> str:
     module = plugin.__module__
-    if module.startswith(_OURS):
+    if module.startswith(_OWN_MODULE_PREFIXES):
         return SHIPPED
     file = getattr(sys.modules.get(module), "__file__", None)
-    return module if file is None else _short(Path(file))
+    return module if file is None else _display_path(Path(file))
 
 
-def _short(path: Path) -> str:
+def _display_path(path: Path) -> str:
     """The path as a person here would write it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 

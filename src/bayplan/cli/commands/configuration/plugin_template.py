@@ -130,7 +130,7 @@ def test_a_node_gets_the_same_answer_whichever_way_it_is_asked_about() -> None:
     check_forms_agree($name, pods=PODS, clusters=CLUSTERS)
 '''
 
-_TEST_OF_SHARING = """
+_SHARING_TEST = """
 
 def test_pods_that_share_answers_get_their_own() -> None:
     check_sharing_agrees($name, pods=PODS, clusters=CLUSTERS)
@@ -152,15 +152,15 @@ from bayplan.testing import (
     pods,
 )"""
 
-_FORMS = {
+_TEMPLATES = {
     "node": (_ONE_NODE, _TEST, _IMPORTS),
-    "table": (_ALL_NODES, _TEST + _TEST_OF_SHARING, _MORE_IMPORTS),
+    "table": (_ALL_NODES, _TEST + _SHARING_TEST, _MORE_IMPORTS),
 }
-FORMS = tuple(_FORMS)
+TEMPLATE_NAMES = tuple(_TEMPLATES)
 
 
-def plugin_and_test(form: str, *, name: str, module: str) -> tuple[str, str]:
+def render_plugin(form: str, *, name: str, module: str) -> tuple[str, str]:
     """The texts of both files."""
-    plugin, test, imports = _FORMS[form]
+    plugin, test, imports = _TEMPLATES[form]
     words = {"name": name, "module": module, "slug": module.replace("_", "-"), "imports": imports}
     return Template(plugin).substitute(words), Template(test).substitute(words)

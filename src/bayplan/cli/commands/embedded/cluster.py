@@ -18,20 +18,20 @@ from urllib.parse import urlsplit
 
 import click
 
-from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder, ClusterFolderError, Running
-from bayplan.cli.flags.kubelet_options import habits_of, pod_habit_options, taken_out
+from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder, ClusterFolderError, RunningCluster
+from bayplan.cli.flags.kubelet_options import kubelet_options, parse_kubelet_options, pop_kubelet_options
 from bayplan.cli.flags.page_options import page_option
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.terminal import progress
 from bayplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from bayplan.apiserver.auth.credentials import Credentials
+    from bayplan.apiserver.auth.credentials import ClusterCredentials
     from bayplan.apiserver.embedded import EmbeddedCluster
     from bayplan.apiserver.storage.sqlite_backend import DataSync
     from bayplan.app.batch import BatchSettings
-    from bayplan.app.cluster import SchedulerSetup, WholeCluster
-    from bayplan.config.bayplan_settings import OwnSettings
+    from bayplan.app.cluster import InProcessCluster, SchedulerSetup
+    from bayplan.config.bayplan_settings import BayplanSettings
     from bayplan.controllers.kubelet.node_pools import NodePool
 
 START_S = 300.0
@@ -41,7 +41,9 @@ START_NODE_S = 0.02
 READY_PIPE = "BAYPLAN_READY_PIPE"
 """The variable that tells a cluster that is started detached where its starter waits for a word."""
 
-named = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster, where there are several.")
+name_option = click.option(
+    "--name", default=DEFAULT_NAME, show_default=True, help="Which cluster, where there are several."
+)
 
 
 @click.group("cluster")
@@ -61,7 +63,7 @@ def command() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Up:
+class _UpOptions:
     """What `cluster up` was told."""
 
     name: str
@@ -82,7 +84,7 @@ class _Up:
     plugin_folders: tuple[Path, ...]
     trust_writable_plugins: bool
     page_address: str
-    habits: dict[str, str]
+    kubelet_options: dict[str, str]
     """How pods live that say nothing themselves, as flags with what they were given."""
 
     def arguments(self) -> list[str]:
@@ -95,7 +97,7 @@ class _Up:
             given += [flag, str(path.absolute())] if path is not None else []
         for spec in self.nodes:
             given += ["--nodes", spec]
-        for flag, text in self.habits.items():
+        for flag, text in self.kubelet_options.items():
             given += [flag, text]
         for folder in self.plugin_folders:
             given += ["--plugins-dir", str(folder.absolute())]
@@ -120,7 +122,7 @@ class _Up:
         return sum(pool.count for pool in self.pools())
 
     @property
-    def api_alone(self) -> bool:
+    def is_api_only(self) -> bool:
         return not (self.scheduler or self.controllers or self.node_count)
 
     def manifests(self) -> list[dict[str, Any]]:
@@ -134,46 +136,48 @@ class _Up:
         if not self.scheduler:
             return None
         from bayplan.app.cluster import SchedulerSetup
-        from bayplan.cli.engine_setup import chosen_plugins, explained, file_text
+        from bayplan.cli.engine_setup import explain_config_errors, load_plugins, read_text
 
-        text = file_text(self.config) if self.config is not None else None
-        registry = chosen_plugins(self.plugin_folders, trust_writable=self.trust_writable_plugins)
-        own = self.own()
-        with explained(self.config, registry):
-            return SchedulerSetup.of(
+        text = read_text(self.config) if self.config is not None else None
+        registry = load_plugins(self.plugin_folders, trust_writable=self.trust_writable_plugins)
+        own = self.bayplan_settings()
+        with explain_config_errors(self.config, registry):
+            return SchedulerSetup.from_text(
                 text,
                 self.plugin_folders,
                 trust_writable=self.trust_writable_plugins,
-                batch=self.sessions(own),
+                batch=self.batch_settings(own),
                 own=own,
                 place=str(self.settings),
             )
 
-    def own(self) -> OwnSettings:
-        from bayplan.cli.engine_setup import file_text
-        from bayplan.config.bayplan_settings import OwnSettings, load_settings
+    def bayplan_settings(self) -> BayplanSettings:
+        from bayplan.cli.engine_setup import read_text
+        from bayplan.config.bayplan_settings import BayplanSettings, load_settings
 
-        return OwnSettings() if self.settings is None else load_settings(file_text(self.settings), str(self.settings))
+        return (
+            BayplanSettings() if self.settings is None else load_settings(read_text(self.settings), str(self.settings))
+        )
 
-    def sessions(self, own: OwnSettings) -> BatchSettings | None:
+    def batch_settings(self, own: BayplanSettings) -> BatchSettings | None:
         """How the second engine runs; None where it does not."""
         if not self.batch and self.scheduler_conf is None:
             return None
         from bayplan.app.batch import BatchSettings
-        from bayplan.cli.engine_setup import file_text
+        from bayplan.cli.engine_setup import read_text
 
         if self.scheduler_conf is not None:
-            file_text(self.scheduler_conf)  # one that cannot be read is told before anything is started
+            read_text(self.scheduler_conf)  # one that cannot be read is told before anything is started
         return BatchSettings(
             conf=self.scheduler_conf,
             plugin_folders=self.plugin_folders,
             trust_writable=self.trust_writable_plugins,
-            own=own,
+            bayplan_settings=own,
         )
 
 
 @command.command("up")
-@named
+@name_option
 @click.option("--detach", "-d", is_flag=True, help="Run in the background; without it the command runs until Ctrl-C.")
 @click.option(
     "--nodes",
@@ -184,7 +188,7 @@ class _Up:
     help="How many, or a pool: gpu=20:cpu=96,memory=1Ti,nvidia.com/gpu=8. May be given several times; 0: none.",
 )
 @click.option("--zones", type=click.IntRange(0, 1000), default=0, help="Spread the nodes over so many zones.")
-@pod_habit_options
+@kubelet_options
 @click.option("--scheduler/--no-scheduler", default=True, help="Whether pods are placed.  [default: scheduler]")
 @click.option(
     "--controllers/--no-controllers", default=True, help="Whether Deployments make pods.  [default: controllers]"
@@ -238,24 +242,24 @@ def up(detach: bool, **told: Any) -> None:
       bayplan cluster up --batch --nodes gpu=20:cpu=96,nvidia.com/gpu=8
       bayplan cluster up --nodes 0 --no-scheduler --no-controllers --data ./cluster.db --port 6443
     """
-    settings = _Up(habits=taken_out(told), **told)
+    settings = _UpOptions(kubelet_options=pop_kubelet_options(told), **told)
     if settings.data is None and settings.data_sync != "full":
         raise UsageError("--data-sync is about the file of --data; name one")
     settings.manifests()  # what is wrong with them is told before anything is started
-    if settings.habits:
-        habits_of(settings.habits)
+    if settings.kubelet_options:
+        parse_kubelet_options(settings.kubelet_options)
     folder = ClusterFolder.named(settings.name, os.environ)
     if detach:
         _start_detached(folder, settings)
         return
-    from bayplan.app.event_loop import fastest_loop
+    from bayplan.app.event_loop import new_event_loop
 
-    with folder.held(), asyncio.Runner(loop_factory=fastest_loop) as runner:
+    with folder.lock(), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(folder, settings))
 
 
 @command.command("down")
-@named
+@name_option
 def down(name: str) -> None:
     """End a cluster. Objects that are kept in a file stay there.
 
@@ -263,12 +267,12 @@ def down(name: str) -> None:
     Examples:
       bayplan cluster down
     """
-    ended = ClusterFolder.named(name, os.environ).end()
+    ended = ClusterFolder.named(name, os.environ).stop()
     click.echo(f'the cluster "{name}" is down' if ended else f'the cluster "{name}" was not up')
 
 
 @command.command("status")
-@named
+@name_option
 def status(name: str) -> None:
     """Say whether a cluster is up, where, and what it holds; exit code 1 if it is not up.
 
@@ -277,7 +281,7 @@ def status(name: str) -> None:
       bayplan cluster status
     """
     folder = ClusterFolder.named(name, os.environ)
-    running = folder.must_run()
+    running = folder.require_running()
     click.echo(f'the cluster "{name}" is up at {running.url} (process {running.pid})')
     click.echo(f"objects are kept in {running.data or 'memory'}")
     if running.page:
@@ -286,7 +290,7 @@ def status(name: str) -> None:
 
 
 @command.command("reset")
-@named
+@name_option
 def reset(name: str) -> None:
     """Begin anew: every object is deleted, those of the file too. Address and credentials stay.
 
@@ -298,8 +302,8 @@ def reset(name: str) -> None:
     click.echo(f'the cluster "{name}" is as new, at {running.url}')
 
 
-def _start_detached(folder: ClusterFolder, settings: _Up) -> None:
-    with folder.held():  # refuses when it is up already
+def _start_detached(folder: ClusterFolder, settings: _UpOptions) -> None:
+    with folder.lock():  # refuses when it is up already
         pass
     hears, tells = os.pipe()
     with folder.log.open("wb") as log:
@@ -328,61 +332,63 @@ def _start_detached(folder: ClusterFolder, settings: _Up) -> None:
         said = folder.log.read_text(errors="replace").strip().removeprefix("error: ")
         silence = "it said nothing" if heard else f"not within {limit_s:g} s"
         raise ClusterFolderError(f"the cluster did not come up: {said or silence}")
-    _tell_next(folder, running, settings, detached=True)
+    _print_next_steps(folder, running, settings, detached=True)
 
 
-async def _serve(folder: ClusterFolder, settings: _Up) -> None:
+async def _serve(folder: ClusterFolder, settings: _UpOptions) -> None:
     from bayplan.apiserver.embedded import credentials_for
-    from bayplan.apiserver.storage.sqlite_backend import remove
+    from bayplan.apiserver.storage.sqlite_backend import delete_files
 
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     credentials = credentials_for(folder.path, settings.host)
-    stop, anew = _signals()
+    stop, anew = _install_signal_events()
     starts, port, data, page = 0, settings.port, settings.data, settings.page_address
     while not stop.is_set():
         anew.clear()
         async with contextlib.AsyncExitStack() as stack:
             cluster = _cluster(settings, credentials, port, page)
-            if not await _entered(stack, cluster, stop):
+            if not await _start_unless_stopped(stack, cluster, stop):
                 return
             port, starts = cluster.port, starts + 1
             shown = getattr(cluster, "page_url", "")
             page = urlsplit(shown).netloc or page  # the same after a reset: pages that are open find it again
             cluster.write_kubeconfig(folder.kubeconfig, folder.name)
-            if not await _ready(cluster, settings, stop):
+            if not await _ready_unless_stopped(cluster, settings, stop):
                 return
             kept = str(data.absolute()) if data else ""
-            running = Running(os.getpid(), cluster.url, kept, starts, shown)
-            folder.tell(running)
-            _tell_starter()
-            _collect_seldom()
+            running = RunningCluster(os.getpid(), cluster.url, kept, starts, shown)
+            folder.write_record(running)
+            _notify_starter()
+            _reduce_gc_frequency()
             if starts == 1:
-                _tell_next(folder, running, settings, detached=False)
-            await _until(cluster, stop, anew)
+                _print_next_steps(folder, running, settings, detached=False)
+            await _wait_for_event(cluster, stop, anew)
         if anew.is_set() and data is not None:
-            remove(data)
+            delete_files(data)
 
 
-def _tell_starter() -> None:
+def _notify_starter() -> None:
     """Let whoever started this process detached know that the cluster is up."""
     if told := os.environ.pop(READY_PIPE, ""):
         with contextlib.suppress(BrokenPipeError), open(int(told), "wb") as pipe:  # he may have left
             pipe.write(b"+")
 
 
-def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> EmbeddedCluster | WholeCluster:
+def _cluster(
+    settings: _UpOptions, credentials: ClusterCredentials, port: int, page: str
+) -> EmbeddedCluster | InProcessCluster:
     from bayplan.apiserver.auth.credentials import read_tokens
     from bayplan.apiserver.embedded import EmbeddedCluster
 
     users = read_tokens(settings.token_file) if settings.token_file is not None else {}
     host, data, sync, authority = settings.host, settings.data, settings.data_sync, settings.client_ca
-    if settings.api_alone:  # starts in half the time: nothing that decides has to be loaded
+    if settings.is_api_only:  # starts in half the time: nothing that decides has to be loaded
         return EmbeddedCluster(
             credentials, host=host, port=port, data=data, data_sync=sync, users=users, client_authority=authority
         )
-    from bayplan.app.cluster import ClusterPlan, WholeCluster
+    from bayplan.app.cluster import ClusterOptions, InProcessCluster
 
-    plan = ClusterPlan(
+    plan = ClusterOptions(
         credentials=credentials,
         host=host,
         port=port,
@@ -391,17 +397,17 @@ def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> E
         users=users,
         client_authority=authority,
         nodes=settings.manifests(),
-        habits=habits_of(settings.habits),
+        pod_lifecycle=parse_kubelet_options(settings.kubelet_options),
         scheduler=settings.setup(),
         controllers=settings.controllers,
         page_address=page,
-        alone=True,
+        owns_process=True,
     )
-    return WholeCluster(plan)
+    return InProcessCluster(plan)
 
 
-async def _entered(
-    stack: contextlib.AsyncExitStack, cluster: EmbeddedCluster | WholeCluster, stop: asyncio.Event
+async def _start_unless_stopped(
+    stack: contextlib.AsyncExitStack, cluster: EmbeddedCluster | InProcessCluster, stop: asyncio.Event
 ) -> bool:
     """Whether it has started, before somebody said stop: what a part of it waits for may never come."""
     entering = asyncio.ensure_future(stack.enter_async_context(cluster))
@@ -417,7 +423,9 @@ async def _entered(
     return is_up
 
 
-async def _ready(cluster: EmbeddedCluster | WholeCluster, settings: _Up, stop: asyncio.Event) -> bool:
+async def _ready_unless_stopped(
+    cluster: EmbeddedCluster | InProcessCluster, settings: _UpOptions, stop: asyncio.Event
+) -> bool:
     """Whether all of it is there, before somebody said stop."""
     from bayplan.apiserver.embedded import EmbeddedCluster
 
@@ -434,24 +442,24 @@ async def _ready(cluster: EmbeddedCluster | WholeCluster, settings: _Up, stop: a
     return False
 
 
-async def _until(cluster: EmbeddedCluster | WholeCluster, *ends: asyncio.Event) -> None:
+async def _wait_for_event(cluster: EmbeddedCluster | InProcessCluster, *ends: asyncio.Event) -> None:
     """Wait for one of the events; a part of the cluster that breaks raises."""
     from bayplan.apiserver.embedded import EmbeddedCluster
 
-    waiting = asyncio.ensure_future(_first_of(*ends))
+    waiting = asyncio.ensure_future(_wait_for_first(*ends))
     if isinstance(cluster, EmbeddedCluster):
         await waiting
     else:
-        await cluster.unbroken(waiting)
+        await cluster.wait_unless_failed(waiting)
 
 
-def _collect_seldom() -> None:
+def _reduce_gc_frequency() -> None:
     """A request makes thousands of dictionaries and hardly a cycle: looking for cycles at every 700th is a waste."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
-def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+def _install_signal_events() -> tuple[asyncio.Event, asyncio.Event]:
     stop, anew = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -460,7 +468,7 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
     return stop, anew
 
 
-async def _first_of(*events: asyncio.Event) -> None:
+async def _wait_for_first(*events: asyncio.Event) -> None:
     waiting = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -469,7 +477,7 @@ async def _first_of(*events: asyncio.Event) -> None:
             task.cancel()
 
 
-def _tell_next(folder: ClusterFolder, running: Running, settings: _Up, *, detached: bool) -> None:
+def _print_next_steps(folder: ClusterFolder, running: RunningCluster, settings: _UpOptions, *, detached: bool) -> None:
     option = "" if folder.name == DEFAULT_NAME else f" --name {folder.name}"
     kept = f"objects are kept in {running.data}" if running.data else "objects are kept in memory"
     nodes = f" with {settings.node_count} node(s)" if settings.node_count else ""

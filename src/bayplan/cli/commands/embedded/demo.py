@@ -27,7 +27,7 @@ def command(keep: bool) -> None:
     click.echo("starting a cluster: 50 nodes in 3 zones, an API server, controllers and a scheduler, in one process")
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.ERROR)  # retries are no part of the story
     # Loaded before the loop begins: Ctrl-C ends that at once, and there is nothing yet to put away.
-    from bayplan.cli.demo.scenario import demo
+    from bayplan.cli.demo.scenario import run_demo
     from bayplan.cli.signals import run_until_stopped
 
-    run_until_stopped(demo(keep=keep))
+    run_until_stopped(run_demo(keep=keep))

@@ -8,12 +8,12 @@ import os
 import click
 
 from bayplan.cli.cluster_folder import ClusterFolder
-from bayplan.cli.commands.embedded.cluster import named
+from bayplan.cli.commands.embedded.cluster import name_option
 from bayplan.cli.output.printers import print_value
 
 
 @click.command("kubeconfig")
-@named
+@name_option
 @click.option("--path", is_flag=True, help="Print where the file is, not what it says.")
 def command(name: str, path: bool) -> None:
     """Print the kubeconfig of the cluster that `bayplan cluster up` started.
@@ -24,7 +24,7 @@ def command(name: str, path: bool) -> None:
       bayplan kubeconfig > ~/.kube/config
     """
     folder = ClusterFolder.named(name, os.environ)
-    folder.must_run()
+    folder.require_running()
     if path:
         click.echo(str(folder.kubeconfig))
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.connection import Connection, asked
+from bayplan.cli.connection import ClusterConnection, run_with_client
 from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.output.terminal import progress
 from bayplan.client import Applier, Client
@@ -16,10 +16,10 @@ from bayplan.errors import ApiError, ObjectError, UsageError
 from bayplan.objects.manifests import RawObject, raw_objects
 
 _STDIN = Path("/dev/stdin")
-_OF_NO_OBJECT = (0, 401, 429, 503, 504)
+_REQUEST_LEVEL_CODES = (0, 401, 429, 503, 504)
 """Nobody answers, knows us or has time: the next object would fare no better."""
 
-filenames = click.option(
+filename_option = click.option(
     "-f",
     "--filename",
     "files",
@@ -31,7 +31,7 @@ filenames = click.option(
 
 
 @click.command("apply")
-@filenames
+@filename_option
 @namespace_option
 @click.option("--force-conflicts", is_flag=True, help="Take fields from whoever owns them.")
 @click.option("--field-manager", default="bayplan", show_default=True, help="In whose name fields are owned.")
@@ -43,7 +43,7 @@ def command(
     force_conflicts: bool,
     field_manager: str,
     dry_run: bool,
-    connection: Connection,
+    connection: ClusterConnection,
 ) -> None:
     """Make a cluster have what manifests say: what is missing is created, what differs is changed.
 
@@ -70,7 +70,7 @@ def command(
         )
         await _apply(applier, objects, dry_run=dry_run)
 
-    asked(connection, work)
+    run_with_client(connection, work)
 
 
 async def _apply(applier: Applier, objects: Sequence[RawObject], *, dry_run: bool) -> None:
@@ -81,9 +81,9 @@ async def _apply(applier: Applier, objects: Sequence[RawObject], *, dry_run: boo
             try:
                 applied = await applier.apply(raw.tree, raw.place)
             except ApiError as fault:
-                if fault.code in _OF_NO_OBJECT:
+                if fault.code in _REQUEST_LEVEL_CODES:
                     raise
-                told = f"{raw.place}: {raw.kind} {raw.name}: {' '.join(fault.details.split())}{_advice(fault)}"
+                told = f"{raw.place}: {raw.kind} {raw.name}: {' '.join(fault.details.split())}{_remedy(fault)}"
             except ObjectError as fault:
                 told = str(fault)
             else:
@@ -95,7 +95,7 @@ async def _apply(applier: Applier, objects: Sequence[RawObject], *, dry_run: boo
         raise ApiError(f"{refused} of {len(objects)} object(s) were refused; correct them and apply again")
 
 
-def _advice(fault: ApiError) -> str:
+def _remedy(fault: ApiError) -> str:
     """What to do, where the server's sentence does not say it."""
     if "failed to create typed patch object" in fault.details:
         return "; write the field as its kind has it: a number or true that is meant as a text needs quotes"

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.connection import asked_of
-from bayplan.cli.flags.connection_options import chosen_server, server_options
+from bayplan.cli.connection import run_with_target
+from bayplan.cli.flags.connection_options import resolve_server, server_options
 from bayplan.cli.output.printers import yaml_text
-from bayplan.client import Client, Target
-from bayplan.controllers.volcano.crds import create_definitions, installed_definitions
+from bayplan.client import Client, ConnectionConfig
+from bayplan.controllers.volcano.crds import create_crds, installed_crds
 from bayplan.errors import KubeconfigError, Unreachable, UsageError
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.objects.volcano.definitions import (
     Definition,
-    missing_definitions,
-    unchanged_definitions,
+    definitions_to_install,
+    installed_definitions,
     volcano_definitions,
 )
 
@@ -51,25 +51,25 @@ def command(
       bayplan crds --install --only bindrequests
       bayplan crds --all > crds.yaml
     """
-    wanted = _chosen(only)
+    wanted = _select_definitions(only)
     if everything and not install:
         _print(wanted)
         return
     try:
-        asking = partial(installed_definitions, wanted=wanted)
-        installed = asked_of(chosen_server(kubeconfig, context, master), asking)
+        asking = partial(installed_crds, wanted=wanted)
+        installed = run_with_target(resolve_server(kubeconfig, context, master), asking)
     except (KubeconfigError, Unreachable) as fault:
         if install or kubeconfig is not None or master or context:
             raise
         click.echo(f"no cluster was asked what it has, so these are all: {fault}", err=True)
         installed = []
-    lacking = list(missing_definitions(installed, wanted))
+    lacking = list(definitions_to_install(installed, wanted))
     if install:
-        _install(chosen_server(kubeconfig, context, master), lacking)
+        _install(resolve_server(kubeconfig, context, master), lacking)
     elif lacking:
         _print(lacking)
     else:
-        _print_what_stands(list(unchanged_definitions(installed, wanted)))
+        _print_unchanged(list(installed_definitions(installed, wanted)))
 
 
 def all_definitions() -> list[Definition]:
@@ -77,7 +77,7 @@ def all_definitions() -> list[Definition]:
     return [*volcano_definitions(), bind_request_definition()]
 
 
-def _chosen(only: tuple[str, ...]) -> list[Definition]:
+def _select_definitions(only: tuple[str, ...]) -> list[Definition]:
     """The kinds that are named, each by its plural, with its group or without; all where none is."""
     known = all_definitions()
     names = {name: each for each in known for name in (each["spec"]["names"]["plural"], each["metadata"]["name"])}
@@ -93,7 +93,7 @@ def _print(definitions: list[Definition]) -> None:
     click.echo("---\n".join(yaml_text(each) for each in definitions), nl=False)
 
 
-def _print_what_stands(unchanged: list[Definition]) -> None:
+def _print_unchanged(unchanged: list[Definition]) -> None:
     """For a cluster that has all of them. kubectl takes it for a fault when it is given nothing to apply, not even an
     empty list; so it gets what it will find unchanged."""
     if unchanged:
@@ -107,14 +107,14 @@ def _print_what_stands(unchanged: list[Definition]) -> None:
         )
 
 
-def _install(target: Target, lacking: list[Definition]) -> None:
+def _install(target: ConnectionConfig, lacking: list[Definition]) -> None:
     async def create(client: Client) -> None:
-        created = await create_definitions(client, lacking)
+        created = await create_crds(client, lacking)
         for name in created:
             click.echo(f"{name} created")
         for name in (each["metadata"]["name"] for each in lacking if each["metadata"]["name"] not in created):
             click.echo(f"{name} is there in another version, and is left as it is; whoever installed it can upgrade it")
 
-    asked_of(target, create)
+    run_with_target(target, create)
     if not lacking:
         click.echo("the cluster has all of them")

@@ -12,44 +12,44 @@ import click
 import msgspec
 
 from bayplan.cli.commands.objects.apply import read_objects
-from bayplan.cli.commands.objects.get import pairs
-from bayplan.cli.connection import Connection, asked
+from bayplan.cli.commands.objects.get import parse_targets
+from bayplan.cli.connection import ClusterConnection, run_with_client
 from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.flags.shell_completion import complete_kinds
 from bayplan.cli.output.terminal import progress
-from bayplan.client import Applier, Client, NamedKind, Wanted, read_catalogue, watch_objects
+from bayplan.client import Applier, Client, KindMapping, TableQuery, discover_rest_mapper, watch_objects
 from bayplan.errors import Conflict, Gone, NotFound, TimedOut, UsageError
 
 _CASCADES = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Doomed:
+class _DeletionTarget:
     """One object that is to go."""
 
-    kind: NamedKind
+    kind: KindMapping
     namespace: str
     name: str
     uid: str = ""
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+class _DeletedMeta(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
 
 
-class _Known(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
+class _DeletedObject(msgspec.Struct, frozen=True):
+    metadata: _DeletedMeta = _DeletedMeta()
 
 
-class _List(msgspec.Struct, frozen=True):
-    items: tuple[_Known, ...] = ()
+class _DeletedList(msgspec.Struct, frozen=True):
+    items: tuple[_DeletedObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _How:
+class _DeleteOptions:
     grace_s: int | None
     propagation: str
     wait: bool
@@ -83,7 +83,7 @@ def command(
     cascade: str,
     wait: bool,
     ignore_missing: bool,
-    connection: Connection,
+    connection: ClusterConnection,
 ) -> None:
     """Delete objects of a cluster: by name, by labels, or what manifests name.
 
@@ -98,58 +98,60 @@ def command(
     if bool(what) == bool(files):
         raise UsageError("name what to delete, or files with -f, and not both; such as bayplan delete pod web-0")
     objects = read_objects(files) if files else []
-    how = _How(grace_s=grace_s, propagation=_CASCADES[cascade], wait=wait, ignore_missing=ignore_missing)
+    how = _DeleteOptions(grace_s=grace_s, propagation=_CASCADES[cascade], wait=wait, ignore_missing=ignore_missing)
 
     async def work(client: Client) -> None:
         if objects:
             applier = Applier(client, namespace=namespace, everything_there=bool(namespace))
             # Backwards: a namespace or a definition stands above what is in it.
-            found = [_Doomed(*await applier.located(raw.tree, raw.place)) for raw in reversed(objects)]
+            found = [_DeletionTarget(*await applier.locate(raw.tree, raw.place)) for raw in reversed(objects)]
         else:
-            found = await _meant(client, what, namespace or client.target.namespace, labels, every=every)
+            found = await _find_targets(client, what, namespace or client.target.namespace, labels, every=every)
         await _delete(client, found, how)
 
-    asked(connection, work)
+    run_with_client(connection, work)
 
 
-async def _meant(client: Client, what: Sequence[str], namespace: str, labels: str, *, every: bool) -> list[_Doomed]:
-    catalogue = await read_catalogue(client.transport)
-    found: list[_Doomed] = []
-    for word, name in pairs(what):
-        for kind in catalogue.meant(word):
+async def _find_targets(
+    client: Client, what: Sequence[str], namespace: str, labels: str, *, every: bool
+) -> list[_DeletionTarget]:
+    catalogue = await discover_rest_mapper(client.transport)
+    found: list[_DeletionTarget] = []
+    for word, name in parse_targets(what):
+        for kind in catalogue.matching_kinds(word):
             own = namespace if kind.resource.namespaced else ""
             if name and (labels or every):
                 raise UsageError("a name says all; leave out -l and --all")
             if name:
-                found.append(_Doomed(kind, own, name))
+                found.append(_DeletionTarget(kind, own, name))
                 continue
             if not labels and not every:
                 raise UsageError(f"which {word}? name them, or say -l LABELS or --all")
-            listing = Wanted(resource=kind.resource, namespace=own, label_selector=labels).path()
+            listing = TableQuery(resource=kind.resource, namespace=own, label_selector=labels).path()
             answer = await client.transport.request("GET", listing)
-            items = msgspec.json.decode(answer.body, type=_List).items
+            items = msgspec.json.decode(answer.body, type=_DeletedList).items
             found.extend(
-                _Doomed(kind, each.metadata.namespace, each.metadata.name, each.metadata.uid) for each in items
+                _DeletionTarget(kind, each.metadata.namespace, each.metadata.name, each.metadata.uid) for each in items
             )
     if not found:
         click.echo("there is nothing to delete", err=True)
     return found
 
 
-async def _delete(client: Client, doomed: Sequence[_Doomed], how: _How) -> None:
-    going: list[tuple[_Doomed, str]] = []
+async def _delete(client: Client, doomed: Sequence[_DeletionTarget], how: _DeleteOptions) -> None:
+    going: list[tuple[_DeletionTarget, str]] = []
     with progress(f"deleting {len(doomed)} object(s)"):
         for each in doomed:
             uid = await _delete_one(client, each, how)
             if uid is not None:
-                click.echo(f"{each.kind.called(each.name)} deleted")
+                click.echo(f"{each.kind.matches_name(each.name)} deleted")
                 going.append((each, uid))
         if how.wait:
             for each, uid in going:
-                await _gone(client, each, uid)
+                await _wait_until_deleted(client, each, uid)
 
 
-async def _delete_one(client: Client, doomed: _Doomed, how: _How) -> str | None:
+async def _delete_one(client: Client, doomed: _DeletionTarget, how: _DeleteOptions) -> str | None:
     """Delete it; its uid, or None when it was not there."""
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": how.propagation}
     if how.grace_s is not None:
@@ -157,7 +159,7 @@ async def _delete_one(client: Client, doomed: _Doomed, how: _How) -> str | None:
     path = doomed.kind.resource.path(doomed.namespace, doomed.name)
     try:
         known = await client.transport.request("GET", path)
-        uid = doomed.uid or msgspec.json.decode(known.body, type=_Known).metadata.uid
+        uid = doomed.uid or msgspec.json.decode(known.body, type=_DeletedObject).metadata.uid
         options["preconditions"] = {"uid": uid}
         await client.transport.request("DELETE", path, msgspec.json.encode(options))
     except NotFound:
@@ -171,16 +173,16 @@ async def _delete_one(client: Client, doomed: _Doomed, how: _How) -> str | None:
     return uid
 
 
-async def _gone(client: Client, doomed: _Doomed, uid: str) -> None:
+async def _wait_until_deleted(client: Client, doomed: _DeletionTarget, uid: str) -> None:
     """Wait until the object is gone, or another one has taken its name."""
     path = doomed.kind.resource.path(doomed.namespace, doomed.name)
-    wanted = Wanted(resource=doomed.kind.resource, namespace=doomed.namespace, name=doomed.name)
+    wanted = TableQuery(resource=doomed.kind.resource, namespace=doomed.namespace, name=doomed.name)
     while True:
         try:
             answer = await client.transport.request("GET", path)
         except NotFound:
             return
-        known = msgspec.json.decode(answer.body, type=_Known)
+        known = msgspec.json.decode(answer.body, type=_DeletedObject)
         if known.metadata.uid != uid:
             return
         try:

@@ -11,37 +11,46 @@ from typing import Any
 import click
 import msgspec
 
-from bayplan.cli.connection import Connection, asked
+from bayplan.cli.connection import ClusterConnection, run_with_client
 from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.flags.shell_completion import complete_kinds
 from bayplan.cli.output.printers import print_value
-from bayplan.cli.output.terminal import Grid, cell_text, progress
-from bayplan.client import Client, NamedKind, Table, Wanted, read_catalogue, read_table, watch_objects, watch_table
+from bayplan.cli.output.terminal import TablePrinter, cell_text, progress
+from bayplan.client import (
+    Client,
+    KindMapping,
+    Table,
+    TableQuery,
+    discover_rest_mapper,
+    read_table,
+    watch_objects,
+    watch_table,
+)
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, Gone, Invalid, Unreachable, UsageError
 
-_AGAIN_S = 1.0
-_MOST_UNANSWERED = 5
+_RETRY_S = 1.0
+_MAX_FAILED_WATCHES = 5
 """So many times in a row nobody is there at all: then the server has ended, and is not just busy."""
-_MOST_AWAY_S = 30.0
+_MAX_OUTAGE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class GetRequest:
     """What the options ask for."""
 
     namespace: str = ""
-    everywhere: bool = False
+    all_namespaces: bool = False
     labels: str = ""
     fields: str = ""
     output: str = ""
     watch: bool = False
-    headed: bool = True
+    has_header: bool = True
     managed_fields: bool = False
 
-    def wanted(self, kind: NamedKind, name: str, default_namespace: str) -> Wanted:
-        namespace = "" if self.everywhere else self.namespace or default_namespace
-        return Wanted(
+    def to_query(self, kind: KindMapping, name: str, default_namespace: str) -> TableQuery:
+        namespace = "" if self.all_namespaces else self.namespace or default_namespace
+        return TableQuery(
             resource=kind.resource,
             namespace=namespace if kind.resource.namespaced else "",
             name=name,
@@ -77,7 +86,7 @@ def command(
     watch: bool,
     no_headers: bool,
     show_managed_fields: bool,
-    connection: Connection,
+    connection: ClusterConnection,
 ) -> None:
     """Show what there is in a cluster: your own, or the one of `bayplan cluster up`.
 
@@ -93,21 +102,21 @@ def command(
       bayplan get pods --watch
       bayplan get pods --field-selector status.phase=Pending --context staging
     """
-    request = Request(
+    request = GetRequest(
         namespace=namespace,
-        everywhere=everywhere,
+        all_namespaces=everywhere,
         labels=labels,
         fields=fields,
         output=output or "",
         watch=watch,
-        headed=not no_headers,
+        has_header=not no_headers,
         managed_fields=show_managed_fields,
     )
-    asked(connection, lambda client: _get(client, what, request))
+    run_with_client(connection, lambda client: _get(client, what, request))
 
 
 @contextmanager
-def _selected(request: Request) -> Iterator[None]:
+def _explain_selector_errors(request: GetRequest) -> Iterator[None]:
     """A selection that the server cannot make, as a sentence with what it can."""
     try:
         yield
@@ -123,16 +132,18 @@ def _selected(request: Request) -> Iterator[None]:
         raise ApiError(f"{fault.details}; {advice}", code=fault.code, reason=fault.reason) from None
 
 
-async def _get(client: Client, what: Sequence[str], request: Request) -> None:
+async def _get(client: Client, what: Sequence[str], request: GetRequest) -> None:
     with progress(f"asking {client.target.server}"):
-        catalogue = await read_catalogue(client.transport)
-    chosen = [(kind, name) for word, name in pairs(what) for kind in (catalogue.meant(word) if word else ())]
-    if any(name for _, name in chosen) and request.everywhere:
+        catalogue = await discover_rest_mapper(client.transport)
+    chosen = [
+        (kind, name) for word, name in parse_targets(what) for kind in (catalogue.matching_kinds(word) if word else ())
+    ]
+    if any(name for _, name in chosen) and request.all_namespaces:
         raise UsageError("an object of one name is in one namespace; leave out -A, or the name")
-    wanted = [(kind, request.wanted(kind, name, client.target.namespace)) for kind, name in chosen]
+    wanted = [(kind, request.to_query(kind, name, client.target.namespace)) for kind, name in chosen]
     if request.watch and len(wanted) != 1:
         raise UsageError("--watch shows one kind, or one object; name one")
-    with _selected(request):
+    with _explain_selector_errors(request):
         if request.watch:
             await _watch(client, *wanted[0], request)
         elif request.output in ("json", "yaml"):
@@ -141,7 +152,7 @@ async def _get(client: Client, what: Sequence[str], request: Request) -> None:
             await _print_tables(client, wanted, request)
 
 
-def pairs(what: Sequence[str]) -> Iterator[tuple[str, str]]:
+def parse_targets(what: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Kinds, each with a name or none: `pods`, `pods,nodes`, `pod a b`, `pod/a node/b`."""
     if any("/" in word for word in what):
         for word in what:
@@ -158,12 +169,12 @@ def pairs(what: Sequence[str]) -> Iterator[tuple[str, str]]:
 # tables
 
 
-async def _print_tables(client: Client, wanted: Sequence[tuple[NamedKind, Wanted]], request: Request) -> None:
+async def _print_tables(client: Client, wanted: Sequence[tuple[KindMapping, TableQuery]], request: GetRequest) -> None:
     with progress(f"asking {client.target.server}"):
         tables = await asyncio.gather(*(read_table(client.transport, each) for _, each in wanted))
-    shown = _joined([(kind, table) for (kind, _), table in zip(wanted, tables, strict=True) if table.rows])
+    shown = _merge_tables([(kind, table) for (kind, _), table in zip(wanted, tables, strict=True) if table.rows])
     if not shown:
-        where = "" if request.everywhere else f" in the namespace {request.namespace or client.target.namespace}"
+        where = "" if request.all_namespaces else f" in the namespace {request.namespace or client.target.namespace}"
         namespaced = any(kind.resource.namespaced for kind, _ in wanted)
         click.echo(f"there are none{where if namespaced else ''}", err=True)
         return
@@ -174,9 +185,9 @@ async def _print_tables(client: Client, wanted: Sequence[tuple[NamedKind, Wanted
         _Printer(kind, request, prefixed=several).show(table)
 
 
-def _joined(tables: Sequence[tuple[NamedKind, Table]]) -> list[tuple[NamedKind, Table]]:
+def _merge_tables(tables: Sequence[tuple[KindMapping, Table]]) -> list[tuple[KindMapping, Table]]:
     """Objects that were asked for one by one, as one table a kind."""
-    found: dict[object, tuple[NamedKind, Table]] = {}
+    found: dict[object, tuple[KindMapping, Table]] = {}
     for kind, table in tables:
         known = found.get(kind.resource)
         rows = (*known[1].rows, *table.rows) if known else table.rows
@@ -187,49 +198,51 @@ def _joined(tables: Sequence[tuple[NamedKind, Table]]) -> list[tuple[NamedKind, 
 class _Printer:
     """Rows of one kind, in columns that stay where they are."""
 
-    def __init__(self, kind: NamedKind, request: Request, *, prefixed: bool = False) -> None:
+    def __init__(self, kind: KindMapping, request: GetRequest, *, prefixed: bool = False) -> None:
         self._kind = kind
         self._request = request
         self._prefixed = prefixed
         self._shown: list[int] = []
-        self._grid: Grid | None = None
+        self._grid: TablePrinter | None = None
 
     def show(self, table: Table) -> None:
         if self._request.output == "name":
             for row in table.rows:
-                click.echo(self._kind.called(row.object.metadata.name))
+                click.echo(self._kind.matches_name(row.object.metadata.name))
             return
         if self._grid is None:
-            self._grid = self._begun(table)
+            self._grid = self._start_table(table)
         self._grid.show([self._cells(row) for row in table.rows])
 
-    def _begun(self, table: Table) -> Grid:
+    def _start_table(self, table: Table) -> TablePrinter:
         wide = self._request.output == "wide"
         self._shown = [number for number, column in enumerate(table.columns) if wide or column.priority == 0]
         titles = [table.columns[number].name for number in self._shown]
-        return Grid(["namespace", *titles] if self._namespaced else titles, headed=self._request.headed)
+        return TablePrinter(
+            ["namespace", *titles] if self._shows_namespace else titles, headed=self._request.has_header
+        )
 
     @property
-    def _namespaced(self) -> bool:
-        return self._request.everywhere and self._kind.resource.namespaced
+    def _shows_namespace(self) -> bool:
+        return self._request.all_namespaces and self._kind.resource.namespaced
 
     def _cells(self, row: Any) -> list[str]:
         cells = [cell_text(row.cells[number]) for number in self._shown if number < len(row.cells)]
         if self._prefixed and cells:
-            cells[0] = self._kind.called(cells[0])
-        return [row.object.metadata.namespace, *cells] if self._namespaced else cells
+            cells[0] = self._kind.matches_name(cells[0])
+        return [row.object.metadata.namespace, *cells] if self._shows_namespace else cells
 
 
 # objects
 
 
-async def _print_objects(client: Client, wanted: Sequence[tuple[NamedKind, Wanted]], request: Request) -> None:
+async def _print_objects(client: Client, wanted: Sequence[tuple[KindMapping, TableQuery]], request: GetRequest) -> None:
     items: list[dict[str, Any]] = []
     with progress(f"asking {client.target.server}"):
         for kind, each in wanted:
             answer = await client.transport.request("GET", each.path())
             items.extend(_items(msgspec.json.decode(answer.body), kind))
-    shown = [_tidied(item, request) for item in items]
+    shown = [_printable_object(item, request) for item in items]
     if len(wanted) == 1 and wanted[0][1].name:
         print_value(shown[0], request.output)
     else:
@@ -237,7 +250,7 @@ async def _print_objects(client: Client, wanted: Sequence[tuple[NamedKind, Wante
         print_value(whole, request.output)
 
 
-def _items(tree: dict[str, Any], kind: NamedKind) -> list[dict[str, Any]]:
+def _items(tree: dict[str, Any], kind: KindMapping) -> list[dict[str, Any]]:
     """The objects of an answer; those of a list do not say what they are."""
     if "items" not in tree or not str(tree.get("kind", "")).endswith("List"):
         return [tree]
@@ -245,7 +258,7 @@ def _items(tree: dict[str, Any], kind: NamedKind) -> list[dict[str, Any]]:
     return [{**head, **item} for item in tree["items"] or ()]
 
 
-def _tidied(tree: dict[str, Any], request: Request) -> dict[str, Any]:
+def _printable_object(tree: dict[str, Any], request: GetRequest) -> dict[str, Any]:
     if not request.managed_fields:
         tree.get("metadata", {}).pop("managedFields", None)
     return tree
@@ -254,11 +267,11 @@ def _tidied(tree: dict[str, Any], request: Request) -> dict[str, Any]:
 # watching
 
 
-async def _watch(client: Client, kind: NamedKind, wanted: Wanted, request: Request) -> None:
+async def _watch(client: Client, kind: KindMapping, wanted: TableQuery, request: GetRequest) -> None:
     """Show what is there and what changes, over the ends of single watches too; who stays away is not waited for."""
     printer = _Printer(kind, request)
     version = ""
-    away = _Away(client.clock)
+    away = _WatchOutage(client.clock)
     while True:
         if not version:
             table = await read_table(client.transport, wanted)
@@ -272,19 +285,19 @@ async def _watch(client: Client, kind: NamedKind, wanted: Wanted, request: Reque
             async with aclosing(_follow(client, kind, wanted, request, printer, version)) as versions:
                 async for shown in versions:
                     version = shown
-            away.back()
+            away.record_success()
         except Gone:
             version = ""  # too much has happened since: what is there is shown anew
         except ApiError as fault:
             if 400 <= fault.code < 500:
                 raise
-            if client.clock.monotonic_s() - began_s > _AGAIN_S:
-                away.back()  # the watch stood for a while before it was cut
-            away.met(fault)
-            await client.clock.sleep(_AGAIN_S)
+            if client.clock.monotonic_s() - began_s > _RETRY_S:
+                away.record_success()  # the watch stood for a while before it was cut
+            away.record_failure(fault)
+            await client.clock.sleep(_RETRY_S)
 
 
-class _Away:
+class _WatchOutage:
     """How long has nobody answered? Told once a time, and no longer waited for when it lasts."""
 
     def __init__(self, clock: LoopClock) -> None:
@@ -292,22 +305,22 @@ class _Away:
         self._since_s: float | None = None
         self._unanswered = 0
 
-    def met(self, fault: ApiError) -> None:
+    def record_failure(self, fault: ApiError) -> None:
         """Say that the watch was cut, or raise what keeps it so."""
         now_s = self._clock.monotonic_s()
         if self._since_s is None:
             self._since_s = now_s
             click.echo(f"the watch was cut ({fault}); going on", err=True)
         self._unanswered += isinstance(fault, Unreachable) and not fault.sent
-        if self._unanswered >= _MOST_UNANSWERED or now_s - self._since_s >= _MOST_AWAY_S:
+        if self._unanswered >= _MAX_FAILED_WATCHES or now_s - self._since_s >= _MAX_OUTAGE_S:
             raise fault
 
-    def back(self) -> None:
+    def record_success(self) -> None:
         self._since_s, self._unanswered = None, 0
 
 
 async def _follow(
-    client: Client, kind: NamedKind, wanted: Wanted, request: Request, printer: _Printer, since: str
+    client: Client, kind: KindMapping, wanted: TableQuery, request: GetRequest, printer: _Printer, since: str
 ) -> AsyncGenerator[str, None]:
     """Print one watch to its end; after each event yield the version up to which everything is printed."""
     if request.output in ("json", "yaml"):
@@ -315,7 +328,7 @@ async def _follow(
             async for happened, text in objects:
                 tree = msgspec.json.decode(text)
                 if happened != "BOOKMARK":
-                    print_value(_tidied(_items(tree, kind)[0], request), request.output)
+                    print_value(_printable_object(_items(tree, kind)[0], request), request.output)
                 if version := tree.get("metadata", {}).get("resourceVersion"):
                     yield version
         return

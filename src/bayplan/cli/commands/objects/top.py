@@ -14,8 +14,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from bayplan.cli.cluster_monitor import ClusterView, NodeUse
-from bayplan.cli.connection import Connection, asked
+from bayplan.cli.cluster_monitor import ClusterMonitor, NodeRequests
+from bayplan.cli.connection import ClusterConnection, run_with_client
 from bayplan.cli.flags.connection_options import connection_options
 from bayplan.cli.output import terminal
 from bayplan.cli.output.printers import print_value
@@ -23,9 +23,9 @@ from bayplan.cli.output.terminal import progress
 from bayplan.client import Client
 from bayplan.objects.resources import CPU, MEMORY, PODS, is_extended_resource_name
 
-_BAR = 12
-_WIDE = 100
-_UNBOUNDED = 100_000
+_BAR_WIDTH = 12
+_WIDE_WIDTH = 100
+_UNLIMITED_WIDTH = 100_000
 _GIB = 1 << 30
 SORTS = ("cpu", "memory", "pods", "name")
 
@@ -36,7 +36,7 @@ SORTS = ("cpu", "memory", "pods", "name")
 @click.option("--once", is_flag=True, help="Print it once and end; without a terminal that is what it does.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: all of it, once.")
 @connection_options
-def command(interval: float, sort: str, once: bool, output: str, connection: Connection) -> None:
+def command(interval: float, sort: str, once: bool, output: str, connection: ClusterConnection) -> None:
     """Watch a cluster: nodes with what is used and free, pods that wait, decisions a second. Ctrl-C ends it.
 
     What is used is what pods ask for, as a scheduler counts it. A decision is a pod that got a node, or one that was
@@ -50,27 +50,27 @@ def command(interval: float, sort: str, once: bool, output: str, connection: Con
       bayplan top -o json
     """
     with suppress(click.Abort):  # that is how it ends
-        asked(connection, lambda client: _top(client, interval, sort, once=once, as_json=output == "json"))
+        run_with_client(connection, lambda client: _top(client, interval, sort, once=once, as_json=output == "json"))
 
 
 async def _top(client: Client, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
-    view = ClusterView(client)
-    console = terminal.output()
+    view = ClusterMonitor(client)
+    console = terminal.stdout_console()
     with progress(f"reading {client.target.server}"):
-        await _reached(client)
+        await _check_reachable(client)
     following = asyncio.create_task(view.run())
     try:
         with progress(f"reading {client.target.server}"):
-            await _synced(view, following)
+            await _wait_synced(view, following)
         if as_json:
-            print_value(told(view, sort), "json")
+            print_value(as_data(view, sort), "json")
             return
         if once or not console.is_terminal:
-            console.print(picture(view, sort, console, rows=None), crop=False)
+            console.print(render_screen(view, sort, console, rows=None), crop=False)
             return
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while not following.done():
-                live.update(picture(view, sort, console, rows=console.height - 5), refresh=True)
+                live.update(render_screen(view, sort, console, rows=console.height - 5), refresh=True)
                 await client.clock.sleep(interval)
         following.result()
     finally:
@@ -78,13 +78,13 @@ async def _top(client: Client, interval: float, sort: str, *, once: bool, as_jso
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def _reached(client: Client) -> None:
+async def _check_reachable(client: Client) -> None:
     """Who cannot be asked at all is found out by asking once: watches never give up, and say so each time."""
     await client.transport.request("GET", "/api/v1/nodes?limit=1")
     await client.transport.request("GET", "/api/v1/pods?limit=1")
 
 
-async def _synced(view: ClusterView, following: asyncio.Task[None]) -> None:
+async def _wait_synced(view: ClusterMonitor, following: asyncio.Task[None]) -> None:
     """Wait for the first picture."""
     ready = asyncio.create_task(view.ready())
     await asyncio.wait((ready, following), return_when=asyncio.FIRST_COMPLETED)
@@ -92,12 +92,12 @@ async def _synced(view: ClusterView, following: asyncio.Task[None]) -> None:
         following.result()
 
 
-def picture(view: ClusterView, sort: str, console: Console, *, rows: int | None) -> RenderableType:
+def render_screen(view: ClusterMonitor, sort: str, console: Console, *, rows: int | None) -> RenderableType:
     """All of it, as wide as the terminal lets it be; at most so many nodes."""
-    nodes = ordered((each for each in view.nodes.values() if each.known), sort)
+    nodes = sort_nodes((each for each in view.nodes.values() if each.has_object), sort)
     shown = nodes if rows is None else nodes[: max(rows, 1)]
-    devices = devices_of(nodes)
-    table, fit = _fitting(shown, devices, console)
+    devices = device_resources(nodes)
+    table, fit = _fit_table(shown, devices, console)
     parts: list[RenderableType] = [_headline(nodes), _waiting(view), Text(), table]
     if fit < len(devices):
         parts.append(Text(f"no room for {', '.join(devices[fit:])}; -o json has all", style="dim"))
@@ -106,24 +106,24 @@ def picture(view: ClusterView, sort: str, console: Console, *, rows: int | None)
     return Group(*parts)
 
 
-def told(view: ClusterView, sort: str) -> dict[str, Any]:
+def as_data(view: ClusterMonitor, sort: str) -> dict[str, Any]:
     """The same for programs: CPUs in cores, memory in bytes, everything else in its own units."""
-    waiting = view.waiting()
-    nodes = ordered((each for each in view.nodes.values() if each.known), sort)
+    waiting = view.pending_counts()
+    nodes = sort_nodes((each for each in view.nodes.values() if each.has_object), sort)
     return {
-        "nodes": [_told_node(node) for node in nodes],
+        "nodes": [_node_data(node) for node in nodes],
         "waiting": {"active": waiting.active, "unschedulable": waiting.unschedulable, "gated": waiting.gated},
-        "decisionsPerSecond": view.decisions_a_second(),
+        "decisionsPerSecond": view.decisions_per_second(),
     }
 
 
-def _told_node(node: NodeUse) -> dict[str, Any]:
+def _node_data(node: NodeRequests) -> dict[str, Any]:
     amounts = {
         name: {
-            "used": node.pods if name == PODS else _units(name, node.used.get(name, 0)),
+            "used": node.pods if name == PODS else _units(name, node.requested.get(name, 0)),
             "total": _units(name, total),
         }
-        for name, total in node.offered.items()
+        for name, total in node.allocatable.items()
     }
     well = {"ready": node.ready, "unschedulable": node.unschedulable}
     return {"name": node.name, "zone": node.zone, **well, "resources": amounts}
@@ -133,45 +133,45 @@ def _units(resource: str, amount: int) -> float:
     return amount / 1000 if resource == CPU else amount
 
 
-def devices_of(nodes: Iterable[NodeUse]) -> list[str]:
+def device_resources(nodes: Iterable[NodeRequests]) -> list[str]:
     """Resources that somebody else than Kubernetes has named, such as nvidia.com/gpu."""
-    return sorted({name for node in nodes for name in node.offered if is_extended_resource_name(name)})
+    return sorted({name for node in nodes for name in node.allocatable if is_extended_resource_name(name)})
 
 
-def state_of(node: NodeUse) -> str:
+def node_status(node: NodeRequests) -> str:
     """What keeps pods from it, in kubectl's words; nothing where nothing does."""
     marks = ("" if node.ready else "NotReady", "SchedulingDisabled" if node.unschedulable else "")
     return ",".join(filter(None, marks))
 
 
-def ordered(nodes: Iterable[NodeUse], sort: str) -> list[NodeUse]:
+def sort_nodes(nodes: Iterable[NodeRequests], sort: str) -> list[NodeRequests]:
     """The fullest first; equal ones by name."""
     keys = {"cpu": lambda node: node.share(CPU), "memory": lambda node: node.share(MEMORY), "pods": lambda n: n.pods}
     found = sorted(nodes, key=lambda node: node.name)
     return found if sort == "name" else sorted(found, key=keys[sort], reverse=True)
 
 
-def _headline(nodes: Sequence[NodeUse]) -> Text:
+def _headline(nodes: Sequence[NodeRequests]) -> Text:
     ready, pods = sum(node.ready for node in nodes), sum(node.pods for node in nodes)
     cpu, memory = (f"{_share(nodes, each):.0%}" for each in (CPU, MEMORY))
     return Text(f"nodes {ready}/{len(nodes)} ready   pods {pods:,}   cpu {cpu}   memory {memory}", style="bold")
 
 
-def _share(nodes: Sequence[NodeUse], resource: str) -> float:
-    offered = sum(node.offered.get(resource, 0) for node in nodes)
-    return sum(node.used.get(resource, 0) for node in nodes) / offered if offered else 0.0
+def _share(nodes: Sequence[NodeRequests], resource: str) -> float:
+    offered = sum(node.allocatable.get(resource, 0) for node in nodes)
+    return sum(node.requested.get(resource, 0) for node in nodes) / offered if offered else 0.0
 
 
-def _waiting(view: ClusterView) -> Text:
-    waiting = view.waiting()
+def _waiting(view: ClusterMonitor) -> Text:
+    waiting = view.pending_counts()
     return Text.assemble(
         f"waiting: {waiting.active:,} to be tried, ",
         (f"{waiting.unschedulable:,} unschedulable", "yellow" if waiting.unschedulable else ""),
-        f", {waiting.gated:,} gated   decisions: {view.decisions_a_second():,.0f}/s",
+        f", {waiting.gated:,} gated   decisions: {view.decisions_per_second():,.0f}/s",
     )
 
 
-def _fitting(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console) -> tuple[Table, int]:
+def _fit_table(nodes: Sequence[NodeRequests], devices: Sequence[str], console: Console) -> tuple[Table, int]:
     """The table with gauges where there is room, as many devices as there is room for, and how many these are."""
     narrow = not _fits(_table(nodes, (), console, narrow=False), console)
     for count in range(len(devices), -1, -1):
@@ -182,15 +182,15 @@ def _fitting(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console)
 
 
 def _fits(table: Table, console: Console) -> bool:
-    endless = Console(width=_UNBOUNDED)
+    endless = Console(width=_UNLIMITED_WIDTH)
     return Measurement.get(endless, endless.options, table).maximum <= console.width
 
 
-def _table(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console, *, narrow: bool) -> Table:
-    wide = console.width >= _WIDE
+def _table(nodes: Sequence[NodeRequests], devices: Sequence[str], console: Console, *, narrow: bool) -> Table:
+    wide = console.width >= _WIDE_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("NODE", no_wrap=True)
-    marked = any(map(state_of, nodes))
+    marked = any(map(node_status, nodes))
     if marked:
         table.add_column("STATUS", no_wrap=True)
     if wide:
@@ -206,15 +206,15 @@ def _table(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console, *
         style = "red" if not node.ready else "dim" if node.unschedulable else ""
         cells: list[RenderableType] = [Text(node.name, style=style)]
         if marked:
-            cells.append(Text(state_of(node) or "Ready", style=style))
+            cells.append(Text(node_status(node) or "Ready", style=style))
         if wide:
             cells.append(node.zone)
-        cells.append(f"{node.pods}/{node.offered.get(PODS, 0)}")
+        cells.append(f"{node.pods}/{node.allocatable.get(PODS, 0)}")
         for resource in (CPU, MEMORY):
             cells.append(f"{node.share(resource):.0%}")
             if not narrow:
-                cells += [gauge(node.share(resource)), _free(node, resource)]
-        cells += [_used_of(node, name) for name in devices]
+                cells += [usage_bar(node.share(resource)), _free_cell(node, resource)]
+        cells += [_usage_cell(node, name) for name in devices]
         table.add_row(*cells)
     return table
 
@@ -226,17 +226,17 @@ def _title(device: str, devices: Sequence[str]) -> str:
     return (own if alone else device).upper()
 
 
-def _used_of(node: NodeUse, resource: str) -> str:
+def _usage_cell(node: NodeRequests, resource: str) -> str:
     """Used and all of it; a node that offers none has none."""
-    return f"{node.used.get(resource, 0)}/{node.offered[resource]}" if resource in node.offered else "-"
+    return f"{node.requested.get(resource, 0)}/{node.allocatable[resource]}" if resource in node.allocatable else "-"
 
 
-def gauge(share: float, width: int = _BAR) -> Text:
+def usage_bar(share: float, width: int = _BAR_WIDTH) -> Text:
     filled = min(width, round(share * width))
     style = "red" if share > 0.95 else "yellow" if share > 0.8 else "cyan"
     return Text.assemble(("█" * filled, style), ("░" * (width - filled), "dim"))
 
 
-def _free(node: NodeUse, resource: str) -> str:
-    left = max(node.offered.get(resource, 0) - node.used.get(resource, 0), 0)
+def _free_cell(node: NodeRequests, resource: str) -> str:
+    left = max(node.allocatable.get(resource, 0) - node.requested.get(resource, 0), 0)
     return f"{left / 1000:.1f}" if resource == CPU else f"{left / _GIB:.1f}Gi"

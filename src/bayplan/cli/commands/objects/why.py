@@ -12,31 +12,31 @@ import msgspec
 
 from bayplan.app.configuration import filled_cache
 from bayplan.cli.cluster_folder import ClusterFolder
-from bayplan.cli.connection import Connection, connected, mended
-from bayplan.cli.engine_setup import chosen_plugins, running_engine
+from bayplan.cli.connection import ClusterConnection, explain_api_errors, open_client
+from bayplan.cli.engine_setup import load_plugins, open_engine
 from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.flags.shell_completion import complete_pods
 from bayplan.cli.output.printers import print_value
 from bayplan.cli.output.why_printer import print_answer
 from bayplan.cli.signals import run_until_stopped
-from bayplan.client import FORWARDED_TOKEN, Target, path_to_leader
+from bayplan.client import FORWARDED_TOKEN, ConnectionConfig, leader_proxy_path
 from bayplan.clock import SystemClock
 from bayplan.errors import ApiError, UsageError
 from bayplan.explain.pod_explainer import PodExplainer
-from bayplan.framework.runtime.cooperative import finished
+from bayplan.framework.runtime.cooperative import run_to_end
 from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.manifests import load_manifests
-from bayplan.sim.offline.pod_placement import place_all
+from bayplan.sim.offline.pod_placement import place_pods
 from bayplan.telemetry.answers import Answer
 
-_LEASE = "kube-system/kube-scheduler"
+_DEFAULT_LEASE = "kube-system/kube-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SchedulerAddress:
     """How the scheduler is reached."""
 
     url: str
@@ -60,7 +60,7 @@ class Way:
 @click.option("--config", type=click.Path(path_type=Path), help="With -f: a KubeSchedulerConfiguration.")
 @click.option("--url", default="", help="The scheduler's own address, such as https://10.0.0.7:10259.")
 @click.option(
-    "--lease", default=_LEASE, show_default=True, help="The lease that the scheduler holds, as namespace/name."
+    "--lease", default=_DEFAULT_LEASE, show_default=True, help="The lease that the scheduler holds, as namespace/name."
 )
 @click.option(
     "--certificate-authority",
@@ -85,7 +85,7 @@ def command(
     output: str,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
-    connection: Connection,
+    connection: ClusterConnection,
 ) -> None:
     """Say why POD is on its node, or why it is on none and what would have to change.
 
@@ -103,13 +103,15 @@ def command(
       bayplan why -f examples/cluster web-0 --config scheduler.yaml --plugins-dir plugins
     """
     if files:
-        registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-        answer = _in_files(files, config, registry, f"{namespace or 'default'}/{pod}", now=now)
+        registry = load_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+        answer = _explain_in_files(files, config, registry, f"{namespace or 'default'}/{pod}", now=now)
     elif config is not None or plugin_folders:
         given = "--config" if config is not None else "--plugins-dir"
         raise UsageError(f"{given} is for a cluster in files; a scheduler that runs has its own")
     else:
-        answer = _of_leader(connection, Way(url, lease, str(authority or ""), not insecure), namespace, pod, now=now)
+        answer = _ask_leader(
+            connection, SchedulerAddress(url, lease, str(authority or ""), not insecure), namespace, pod, now=now
+        )
     if output == "text":
         print_answer(answer)
     else:
@@ -119,25 +121,28 @@ def command(
 # a scheduler that runs
 
 
-def _of_leader(connection: Connection, way: Way, namespace: str, pod: str, *, now: bool) -> Answer:
+def _ask_leader(connection: ClusterConnection, way: SchedulerAddress, namespace: str, pod: str, *, now: bool) -> Answer:
     target = connection.target(os.environ)
     path = f"/why/{quote(namespace or target.namespace, safe='')}/{quote(pod, safe='')}{'?now=true' if now else ''}"
     if not way.url and (here := ClusterFolder.serving(target.server, os.environ)) is not None and here.page:
-        target, way = Target(server=here.page), Way(urljoin(here.page, "/"), way.lease, "", verify=True)
-    with mended(target):
-        return run_until_stopped(ask(target, way, path))
+        target, way = (
+            ConnectionConfig(server=here.page),
+            SchedulerAddress(urljoin(here.page, "/"), way.lease, "", verify=True),
+        )
+    with explain_api_errors(target):
+        return run_until_stopped(fetch_answer(target, way, path))
 
 
-async def ask(target: Target, way: Way, path: str) -> Answer:
+async def fetch_answer(target: ConnectionConfig, way: SchedulerAddress, path: str) -> Answer:
     """Ask the scheduler itself where its address is known, else the API server's proxy."""
     if way.url:
         direct = replace(
             target, server=way.url.rstrip("/"), ca_file=way.authority, ca_data=b"", verify=way.verify, server_name=""
         )
-        async with connected(direct) as scheduler:
+        async with open_client(direct) as scheduler:
             reply = await scheduler.transport.request("GET", path)
-            return _read(reply.body)
-    async with connected(target) as client:
+            return _decode_answer(reply.body)
+    async with open_client(target) as client:
         token = await client.transport.own_token()
         if not token:
             raise UsageError(
@@ -146,13 +151,13 @@ async def ask(target: Target, way: Way, path: str) -> Answer:
             )
         namespace, _, name = way.lease.partition("/")
         if not name:
-            raise UsageError(f'--lease "{way.lease}" is no namespace/name, such as {_LEASE}')
-        leader = await path_to_leader(client, namespace, name)
+            raise UsageError(f'--lease "{way.lease}" is no namespace/name, such as {_DEFAULT_LEASE}')
+        leader = await leader_proxy_path(client, namespace, name)
         reply = await client.transport.request("GET", f"{leader}{path}", headers={FORWARDED_TOKEN: token})
-        return _read(reply.body)
+        return _decode_answer(reply.body)
 
 
-def _read(body: bytes) -> Answer:
+def _decode_answer(body: bytes) -> Answer:
     try:
         return msgspec.json.decode(body, type=Answer)
     except msgspec.DecodeError as fault:
@@ -164,19 +169,21 @@ def _read(body: bytes) -> Answer:
 # a cluster in files
 
 
-def _in_files(files: tuple[Path, ...], config: Path | None, registry: Registry, key: str, *, now: bool) -> Answer:
+def _explain_in_files(
+    files: tuple[Path, ...], config: Path | None, registry: Registry, key: str, *, now: bool
+) -> Answer:
     loaded = load_manifests(files)
-    objects = list(admitted(loaded.objects, loaded.places))
+    objects = list(with_all_defaults(loaded.objects, loaded.places))
     pods = [each for each in objects if isinstance(each, Pod)]
     wanted = next((pod for pod in pods if pod.key == key), None)
     if wanted is None:
         raise UsageError(f"there is no pod {key} in these files; -n names another namespace")
     if wanted.spec.node_name:
         raise UsageError(f"the files say that {wanted.key} is on {wanted.spec.node_name}; nobody decided that here")
-    with running_engine(config, registry, filled_cache(objects), seed=0) as engine:
+    with open_engine(config, registry, filled_cache(objects), seed=0) as engine:
         explainer = PodExplainer(engine, SystemClock())
-        outcomes = place_all(engine, [pod for pod in pods if not pod.spec.node_name])
+        outcomes = place_pods(engine, [pod for pod in pods if not pod.spec.node_name])
         node = next((each.node for each in outcomes if each.pod.uid == wanted.uid), None)
         if node is not None:
-            return explainer.placed(wanted.bound_to(node))
-        return finished(explainer.pending(wanted, now=now))
+            return explainer.explain_placed(wanted.bound_to(node))
+        return run_to_end(explainer.explain_pending(wanted, now=now))

@@ -13,47 +13,47 @@ from urllib.parse import urlsplit
 import click
 
 from bayplan import __version__
-from bayplan.admission.gpu_sharing import SCHEDULER as SHARING
-from bayplan.admission.queue_validation import MAX_DEPTH, QueueRules
+from bayplan.admission.gpu_sharing import DEFAULT_SCHEDULER as SHARING
+from bayplan.admission.queue_validation import MAX_DEPTH, QueueValidationRules
 from bayplan.admission.webhooks import (
-    DOORS,
-    USUAL_DOORS,
+    DEFAULT_WEBHOOKS,
+    WEBHOOKS,
     AdmissionSettings,
-    Door,
-    doors_for,
+    AdmissionWebhook,
+    webhooks_for,
 )
 from bayplan.app.webhook_manager import (
-    SERVICE,
-    AdmissionOptions,
-    admission_process,
-    manifests,
-    own_certificate,
-    register,
-    resource_groups,
-    tell_authority,
+    DEFAULT_SERVICE_NAME,
+    WebhookManagerOptions,
+    ensure_certificate,
+    parse_resource_groups,
+    register_webhooks,
+    update_ca_bundles,
+    webhook_manager_process,
+    webhook_manifests,
 )
-from bayplan.cli.connection import connected
-from bayplan.cli.engine_setup import file_text
-from bayplan.cli.flags.connection_options import chosen_server, server_options
-from bayplan.cli.flags.go_command import CHART_WORDS, GoGroup
-from bayplan.cli.flags.vc_manager_flags import ADMISSION_FLAGS, start_volcano_logs, warn_of_idle_flags
+from bayplan.cli.connection import open_client
+from bayplan.cli.engine_setup import read_text
+from bayplan.cli.flags.connection_options import resolve_server, server_options
+from bayplan.cli.flags.go_command import IGNORED_CHART_WORDS, GoGroup
+from bayplan.cli.flags.vc_manager_flags import WEBHOOK_MANAGER_FLAGS, start_volcano_logs, warn_about_ignored_flags
 from bayplan.cli.output.printers import yaml_text
-from bayplan.client import Target
-from bayplan.config.volcano_feature_gates import queues_admit
+from bayplan.client import ConnectionConfig
+from bayplan.config.volcano_feature_gates import is_queue_admission_enabled
 from bayplan.errors import UsageError
 from bayplan.server.http.serving_tls import TlsOptions
 
-_ALL = ",".join(door.path for door in DOORS)
+_ALL_WEBHOOK_PATHS = ",".join(door.path for door in WEBHOOKS)
 
 
-def _doors(text: str) -> tuple[Door, ...]:
+def _parse_webhook_paths(text: str) -> tuple[AdmissionWebhook, ...]:
     try:
-        return doors_for(each.strip() for each in text.split(",") if each.strip())
+        return webhooks_for(each.strip() for each in text.split(",") if each.strip())
     except KeyError as fault:
-        raise UsageError(f"--enabled-admission: there is no {fault.args[0]}; there are {_ALL}") from None
+        raise UsageError(f"--enabled-admission: there is no {fault.args[0]}; there are {_ALL_WEBHOOK_PATHS}") from None
 
 
-_sharing = click.option(
+_gpu_scheduler_option = click.option(
     "--gpu-scheduler-name",
     multiple=True,
     default=(SHARING,),
@@ -65,8 +65,8 @@ _sharing = click.option(
 @click.group(
     "admission",
     cls=GoGroup,
-    flags=ADMISSION_FLAGS,
-    ignored=CHART_WORDS,
+    flags=WEBHOOK_MANAGER_FLAGS,
+    ignored=IGNORED_CHART_WORDS,
     others="Options",
     invoke_without_command=True,
 )
@@ -75,9 +75,9 @@ _sharing = click.option(
 @click.option("--tls-cert-file", default="", help="Default: a certificate of our own, in --cert-dir.")
 @click.option("--tls-private-key-file", default="", help="The key of --tls-cert-file.")
 @click.option("--cert-dir", type=click.Path(path_type=Path), default=Path("bayplan-admission"), show_default=True)
-@click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
+@click.option("--enabled-admission", default=",".join(DEFAULT_WEBHOOKS), show_default=True, help="Which webhooks.")
 @click.option("--scheduler-name", multiple=True, default=("volcano",), show_default=True, help="Whose pods are judged.")
-@_sharing
+@_gpu_scheduler_option
 @click.option("--admission-conf", type=click.Path(path_type=Path), help="A file with resourceGroups.")
 @click.option("--max-queue-depth", type=int, default=MAX_DEPTH, show_default=True, help="How deep queues may stand.")
 @click.option("--webhook-url", default="", help="Tell the API server to ask us here, such as https://10.0.0.5:8443.")
@@ -138,46 +138,46 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    way = _Way.told(webhook_url, webhook_service, webhook_service_port)
+    way = _WebhookAddress.from_flags(webhook_url, webhook_service, webhook_service_port)
     assert isinstance(ctx.command, GoGroup)
     flags = ctx.command.values(given)
     start_volcano_logs(ctx, flags)
-    warn_of_idle_flags(ctx, given)
+    warn_about_ignored_flags(ctx, given)
     certificate, key = tls_cert_file, tls_private_key_file
     if not certificate:
         host = (urlsplit(way.url).hostname if way.url else listen_address) or "localhost"
         in_front = (
-            way.service or webhook_service_name or SERVICE,
+            way.service or webhook_service_name or DEFAULT_SERVICE_NAME,
             way.namespace or webhook_namespace or "volcano-system",
         )
         names = [host, f"{'.'.join(in_front)}.svc", "localhost", "127.0.0.1"]
-        certificate, key = (str(each) for each in own_certificate(cert_dir, names))
+        certificate, key = (str(each) for each in ensure_certificate(cert_dir, names))
     settings = AdmissionSettings(
         schedulers=scheduler_name,
-        queue_rules=QueueRules(
+        queue_rules=QueueValidationRules(
             max_depth=max_queue_depth,
             check_allocated_pods=flags["enable-queue-allocated-pods-check"],
             protect_root=flags["enable-root-queue-protection"],
         ),
-        resource_groups=resource_groups(file_text(admission_conf)) if admission_conf is not None else (),
-        gates=queues_admit(flags["feature-gates"]),
+        resource_groups=parse_resource_groups(read_text(admission_conf)) if admission_conf is not None else (),
+        allocation_gates=is_queue_admission_enabled(flags["feature-gates"]),
         sharing_schedulers=gpu_scheduler_name,
     )
-    options = AdmissionOptions(
+    options = WebhookManagerOptions(
         address=listen_address,
         port=port,
         tls=TlsOptions(cert_file=certificate, key_file=key),
-        paths=[door.path for door in _doors(enabled_admission)],
+        paths=[door.path for door in _parse_webhook_paths(enabled_admission)],
         settings=settings,
         health_address=flags["healthz-address"] if flags["enable-healthz"] else "",
         qps=qps,
         burst=burst,
     )
-    target = chosen_server(kubeconfig, context, master)
+    target = resolve_server(kubeconfig, context, master)
     asyncio.run(_serve(target, options, way, ca_cert_file or Path(certificate), theirs=ca_cert_file is not None))
 
 
-class _Way(NamedTuple):
+class _WebhookAddress(NamedTuple):
     """How the API server is to reach us, where it is told."""
 
     url: str
@@ -186,13 +186,13 @@ class _Way(NamedTuple):
     port: int
 
     @classmethod
-    def told(cls, url: str, service: str, port: int) -> _Way:
+    def from_flags(cls, url: str, service: str, port: int) -> _WebhookAddress:
         """By the flags."""
         if url and service:
             raise UsageError("name either --webhook-url or --webhook-service")
-        return cls(_url(url, "--webhook-url"), *_service(service, "--webhook-service"), port)
+        return cls(_parse_webhook_url(url, "--webhook-url"), *_parse_service(service, "--webhook-service"), port)
 
-    def to(self, port: int) -> str:
+    def display_url(self, port: int) -> str:
         """For people, and the URL that counts: the port on which we listen is only known now."""
         if self.service:
             return f"service {self.namespace}/{self.service}"
@@ -200,7 +200,7 @@ class _Way(NamedTuple):
         return self.url if parts.port is not None else parts._replace(netloc=f"{parts.netloc}:{port}").geturl()
 
 
-def _url(text: str, flag: str) -> str:
+def _parse_webhook_url(text: str, flag: str) -> str:
     """Where an API server can ask us, as it wants it written; nothing of nothing."""
     try:
         parts = urlsplit(text)
@@ -212,7 +212,7 @@ def _url(text: str, flag: str) -> str:
     return text.rstrip("/")
 
 
-def _service(text: str, flag: str) -> tuple[str, str]:
+def _parse_service(text: str, flag: str) -> tuple[str, str]:
     """Namespace and name of a service; nothing of nothing."""
     namespace, slash, name = text.partition("/")
     if text and not (slash and namespace and name):
@@ -220,18 +220,20 @@ def _service(text: str, flag: str) -> tuple[str, str]:
     return namespace, name
 
 
-async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority: Path, *, theirs: bool) -> None:
+async def _serve(
+    target: ConnectionConfig, options: WebhookManagerOptions, way: _WebhookAddress, authority: Path, *, theirs: bool
+) -> None:
     """`theirs`: registrations that we do not make are told the authority."""
     stop, starting, is_serving = asyncio.Event(), asyncio.current_task(), False
     assert starting is not None
     _on_signals(starting.cancel)  # the queues may never arrive
     try:
-        async with admission_process(target, options) as server:
+        async with webhook_manager_process(target, options) as server:
             is_serving = True
             _on_signals(stop.set)
             click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
             if way.url or way.service or theirs:
-                await _or_stopped(_write_registrations(target, options, way, authority, server.port), stop)
+                await _run_or_stop(_write_registrations(target, options, way, authority, server.port), stop)
             await stop.wait()
     except asyncio.CancelledError:
         if is_serving:
@@ -245,28 +247,28 @@ def _on_signals(act: Callable[[], object]) -> None:
 
 
 async def _write_registrations(
-    target: Target, options: AdmissionOptions, way: _Way, authority: Path, port: int
+    target: ConnectionConfig, options: WebhookManagerOptions, way: _WebhookAddress, authority: Path, port: int
 ) -> None:
     """Make the registrations if `way` says how the API server reaches us; else write the authority into those of the
     chart."""
-    async with connected(target) as client:
+    async with open_client(target) as client:
         if not (way.url or way.service):
-            await tell_authority(client, options.doors(), file_text(authority).encode())
+            await update_ca_bundles(client, options.webhooks(), read_text(authority).encode())
             return
-        bodies = manifests(
-            options.doors(),
-            url="" if way.service else way.to(port),
+        bodies = webhook_manifests(
+            options.webhooks(),
+            url="" if way.service else way.display_url(port),
             service=way.service,
             namespace=way.namespace,
             port=way.port,
-            authority=file_text(authority).encode(),
+            authority=read_text(authority).encode(),
             sharing=options.settings.sharing_schedulers,
         )
-        await register(client, bodies)
-    click.echo(f"the API server asks {way.to(port)} from now on")
+        await register_webhooks(client, bodies)
+    click.echo(f"the API server asks {way.display_url(port)} from now on")
 
 
-async def _or_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+async def _run_or_stop(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
     """Do something unless we are told to stop first."""
     doing, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -282,8 +284,8 @@ async def _or_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> N
 @click.option("--service", default="", metavar="NAMESPACE/NAME", help="The service in front of the webhooks.")
 @click.option("--service-port", type=int, default=443, show_default=True, help="Its port.")
 @click.option("--ca-file", type=click.Path(path_type=Path), help="Who signed the webhooks' certificate.")
-@click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
-@_sharing
+@click.option("--enabled-admission", default=",".join(DEFAULT_WEBHOOKS), show_default=True, help="Which webhooks.")
+@_gpu_scheduler_option
 def manifests_command(
     url: str,
     service: str,
@@ -301,11 +303,11 @@ def manifests_command(
     """
     if bool(url) == bool(service):
         raise UsageError("name either --url https://HOST:PORT or --service NAMESPACE/NAME")
-    url = _url(url, "--url")
-    namespace, name = _service(service, "--service")
-    authority = file_text(ca_file).encode() if ca_file is not None else b""
-    bodies = manifests(
-        _doors(enabled_admission),
+    url = _parse_webhook_url(url, "--url")
+    namespace, name = _parse_service(service, "--service")
+    authority = read_text(ca_file).encode() if ca_file is not None else b""
+    bodies = webhook_manifests(
+        _parse_webhook_paths(enabled_admission),
         url=url,
         service=name,
         namespace=namespace,

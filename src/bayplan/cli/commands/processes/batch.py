@@ -11,30 +11,30 @@ import click
 from rich.table import Table
 
 from bayplan.app.configuration import batch_configured, known_actions, known_batch_plugins
-from bayplan.batch.config.argument_specs import misgiven, takes_of
+from bayplan.batch.config.argument_specs import argument_problems, argument_specs_of
 from bayplan.batch.config.scheduler_conf import (
     DEFAULTED_FLAGS,
     BatchConfiguration,
     PluginOption,
-    as_file,
-    load_default,
-    plain,
-    remedy_for,
+    load_default_conf,
+    suggest_remedy,
+    to_conf_text,
+    to_json_value,
 )
-from bayplan.batch.node_usage.metrics_sources import mistakes_in
-from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.batch.node_usage.metrics_sources import metrics_problems
+from bayplan.batch.registry import ActionSet, BatchPluginSet
 from bayplan.cli.commands.processes.batch_run import command as run
-from bayplan.cli.engine_setup import file_text
+from bayplan.cli.engine_setup import read_text
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_table, print_value
 from bayplan.codec.go_text import go_value
 from bayplan.errors import ConfigError
 
-_READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
+_ARGUMENTS_READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
 """Actions that read some of their arguments from the section of another one."""
 
 
-class _RunsByFlags(click.Group):
+class _DefaultToRunGroup(click.Group):
     """Flags right behind the name are those of `run`: people start vc-scheduler so."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -43,7 +43,7 @@ class _RunsByFlags(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group("batch", cls=_RunsByFlags)
+@click.group("batch", cls=_DefaultToRunGroup)
 def command() -> None:
     """The batch engine: gangs, queues and fair share, configured like Volcano's scheduler.
 
@@ -97,10 +97,10 @@ def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writ
     """
     plugins = known_batch_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     actions = known_actions(plugin_folders, trust_writable=trust_writable_plugins)
-    found = _loaded(file, actions)
+    found = _load_file(file, actions)
     counted = f"{len(found.plugins)} plugin(s) in {len(found.tiers)} tier(s)"
     click.echo(f"{file} is valid: actions {', '.join(found.actions)}; {counted}")
-    notes = [*_notes(found, plugins), *(_mistakes(found, plugins, actions) if strict else ())]
+    notes = [*_compatibility_warnings(found, plugins), *(_argument_warnings(found, plugins, actions) if strict else ())]
     for note in notes:
         click.echo(f"note: {note}")
     if strict and notes:
@@ -123,25 +123,25 @@ def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust
       bayplan batch config show volcano-scheduler.conf -o yaml
     """
     actions = known_actions(plugin_folders, trust_writable=trust_writable_plugins)
-    found = load_default() if file is None else _loaded(file, actions)
+    found = load_default_conf() if file is None else _load_file(file, actions)
     if output == "yaml":
-        print_value(as_file(found), output)
+        print_value(to_conf_text(found), output)
     elif output == "json":
-        print_value(plain(as_file(found)), output)
+        print_value(to_json_value(to_conf_text(found)), output)
     else:
         _print(found)
 
 
-def _loaded(file: Path, actions: ActionSet) -> BatchConfiguration:
+def _load_file(file: Path, actions: ActionSet) -> BatchConfiguration:
     try:
-        return batch_configured(file_text(file), actions)
+        return batch_configured(read_text(file), actions)
     except ConfigError as fault:
-        raise ConfigError(f"{file}: {fault}; {remedy_for(fault, tuple(actions))}", stage=fault.stage) from None
+        raise ConfigError(f"{file}: {fault}; {suggest_remedy(fault, tuple(actions))}", stage=fault.stage) from None
 
 
-def _notes(found: BatchConfiguration, plugins: PluginSet) -> list[str]:
+def _compatibility_warnings(found: BatchConfiguration, plugins: BatchPluginSet) -> list[str]:
     unknown = dict.fromkeys(each.name for each in found.plugins if each.name not in plugins)
-    read = {*found.actions, *(_READ_FROM.get(action, "") for action in found.actions)}
+    read = {*found.actions, *(_ARGUMENTS_READ_FROM.get(action, "") for action in found.actions)}
     idle = dict.fromkeys(each.name for each in found.configurations if each.name not in read)
     return [
         *found.notes,
@@ -150,18 +150,18 @@ def _notes(found: BatchConfiguration, plugins: PluginSet) -> list[str]:
     ]
 
 
-def _mistakes(found: BatchConfiguration, plugins: PluginSet, actions: ActionSet) -> Iterator[str]:
+def _argument_warnings(found: BatchConfiguration, plugins: BatchPluginSet, actions: ActionSet) -> Iterator[str]:
     """Arguments that are not read, or not as they are given. Who declares nothing may read anything."""
     for option in found.plugins:
-        yield from _misgiven(option.name, plugins.get(option.name), option.arguments)
+        yield from _invalid_argument_warnings(option.name, plugins.get(option.name), option.arguments)
     for each in found.configurations:
-        yield from _misgiven(each.name, actions.get(each.name), each.arguments)
-    yield from mistakes_in(found.metrics or {})
+        yield from _invalid_argument_warnings(each.name, actions.get(each.name), each.arguments)
+    yield from metrics_problems(found.metrics or {})
 
 
-def _misgiven(name: str, owner: object, given: Mapping[str, Any]) -> Iterator[str]:
-    takes = takes_of(owner)
-    return iter(()) if takes is None else misgiven(name, takes, given)
+def _invalid_argument_warnings(name: str, owner: object, given: Mapping[str, Any]) -> Iterator[str]:
+    takes = argument_specs_of(owner)
+    return iter(()) if takes is None else argument_problems(name, takes, given)
 
 
 def _print(found: BatchConfiguration) -> None:
@@ -187,4 +187,4 @@ def _changed_flags(plugin: PluginOption) -> str:
 
 
 def _arguments(arguments: Any) -> str:
-    return "  ".join(f"{key}: {json.dumps(plain(value))}" for key, value in arguments.items())
+    return "  ".join(f"{key}: {json.dumps(to_json_value(value))}" for key, value in arguments.items())

@@ -16,34 +16,34 @@ from msgspec.structs import replace
 
 from bayplan import __version__
 from bayplan.app import freeze_memory
-from bayplan.app.batch import NO_PORT, BatchSettings, batch_lease, batch_process
-from bayplan.app.combined import BothEngines
-from bayplan.app.insecure_serving import OpenPages
+from bayplan.app.batch import NO_SECURE_PORT, BatchSettings, batch_lease, batch_process
+from bayplan.app.combined import CombinedEngines
+from bayplan.app.insecure_serving import InsecureServingOptions
 from bayplan.app.process_lifecycle import SchedulerProcess
-from bayplan.batch.diagnostics.cache_dumper import tree_of
-from bayplan.batch.live.multi_scheduler import Division
+from bayplan.batch.diagnostics.cache_dumper import dump_dict
+from bayplan.batch.live.multi_scheduler import MultiScheduler
 from bayplan.batch.live.options import BatchOptions
-from bayplan.batch.live.run_loop import LiveBatch
+from bayplan.batch.live.run_loop import BatchRunLoop
 from bayplan.cache import Cache
 from bayplan.cli.commands.processes.process_runner import run_process
-from bayplan.cli.engine_setup import file_text
-from bayplan.cli.flags.go_command import CHART_WORDS, FlagError, GoCommand
-from bayplan.cli.flags.page_options import page_option, with_page
+from bayplan.cli.engine_setup import read_text
+from bayplan.cli.flags.go_command import IGNORED_CHART_WORDS, FlagError, GoCommand
+from bayplan.cli.flags.page_options import page_option, with_page_address
 from bayplan.cli.flags.plugin_options import plugin_options
-from bayplan.cli.flags.vc_scheduler_flags import BATCH_ELECTION, BATCH_FLAGS
-from bayplan.client import find_target
+from bayplan.cli.flags.vc_scheduler_flags import VC_ELECTION_FIELDS, VC_SCHEDULER_FLAGS
+from bayplan.client import load_connection_config
 from bayplan.clock import SystemClock
-from bayplan.config.bayplan_settings import OwnSettings, load_settings
+from bayplan.config.bayplan_settings import BayplanSettings, load_settings
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.config.validation import check_election
-from bayplan.config.volcano_feature_gates import gates_without_effect, queues_admit
+from bayplan.config.volcano_feature_gates import ignored_gate_messages, is_queue_admission_enabled
 from bayplan.errors import ConfigError
 from bayplan.telemetry.logs import LogOptions, start_logs
 
 log = logging.getLogger(__name__)
 
 
-@click.command("run", cls=GoCommand, flags=BATCH_FLAGS, ignored=CHART_WORDS)
+@click.command("run", cls=GoCommand, flags=VC_SCHEDULER_FLAGS, ignored=IGNORED_CHART_WORDS)
 @click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
 @click.option(
     "--secure-port",
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
     help="Answer `bayplan why` and show the page here, over TLS, to whoever may get the pods. The certificate is that "
     "of --tls-cert-file and --tls-private-key-file, else our own.",
 )
-@click.option("--bind-address", default=NO_PORT.bind_address, show_default=True, help="Where --secure-port is.")
+@click.option("--bind-address", default=NO_SECURE_PORT.bind_address, show_default=True, help="Where --secure-port is.")
 @page_option()
 @plugin_options
 @click.version_option(__version__, prog_name="bayplan")
@@ -87,18 +87,18 @@ def command(
     clock = SystemClock()
     logs = start_logs(LogOptions(verbosity=flags["v"], vmodule=flags["vmodule"]), clock)
     context.call_on_close(logs.close)
-    for sentence in gates_without_effect(flags["feature-gates"]):
+    for sentence in ignored_gate_messages(flags["feature-gates"]):
         log.warning("%s", sentence)
-    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
-    own = with_page(own, page_address)
-    division = Division.told_by(os.environ)
+    own = BayplanSettings() if settings is None else load_settings(read_text(settings), str(settings))
+    own = with_page_address(own, page_address)
+    division = MultiScheduler.from_environment(os.environ)
     engine = batch_settings(flags, plugin_folders, trust_writable=trust_writable_plugins, own=own, division=division)
     kubeconfig = flags["kubeconfig"]
-    target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
+    target = load_connection_config(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
     process = batch_process(
         engine,
         target,
-        openly=open_pages(flags),
+        openly=insecure_serving_options(flags),
         qps=flags["kube-api-qps"],
         burst=flags["kube-api-burst"],
         own=own,
@@ -111,7 +111,7 @@ def command(
         clock=clock,
     )
     freeze_memory()
-    sys.exit(asyncio.run(run_process(process, dumps_of(flags))))
+    sys.exit(asyncio.run(run_process(process, dump_handler(flags))))
 
 
 def batch_settings(
@@ -119,8 +119,8 @@ def batch_settings(
     folders: tuple[Path, ...],
     *,
     trust_writable: bool,
-    own: OwnSettings,
-    division: Division | None = None,
+    own: BayplanSettings,
+    division: MultiScheduler | None = None,
 ) -> BatchSettings:
     """What the flags say; what is wrong with it is told before anybody is waited for."""
     options = BatchOptions(
@@ -133,14 +133,14 @@ def batch_settings(
         minimum_feasible_nodes=flags["minimum-feasible-nodes"],
         sharding_mode=flags["scheduler-sharding-mode"],
         sharding_name=flags["scheduler-sharding-name"],
-        queues_admit=queues_admit(flags["feature-gates"]),
-        division=division,
-        writes_at_once=own.writes_at_once,
+        queue_admission=is_queue_admission_enabled(flags["feature-gates"]),
+        multi_scheduler=division,
+        max_concurrent_writes=own.writes_at_once,
         slice_s=own.slice_milliseconds / 1e3,
     )
-    for fault in options.faults():
+    for fault in options.validation_errors():
         raise FlagError(fault)
-    lease = replace(batch_lease(options), **{field: flags[name] for name, field in BATCH_ELECTION.items()})
+    lease = replace(batch_lease(options), **{field: flags[name] for name, field in VC_ELECTION_FIELDS.items()})
     if flags["lock-object-namespace"]:
         lease = replace(lease, resource_namespace=flags["lock-object-namespace"])
     if flags["leader-elect-resource-name"]:
@@ -150,15 +150,20 @@ def batch_settings(
     if conf is None and flags["disable-default-scheduler-config"]:
         raise FlagError("--disable-default-scheduler-config needs a file; name one with --scheduler-conf")
     found = BatchSettings(
-        options=options, conf=conf, plugin_folders=folders, trust_writable=trust_writable, lease=lease, own=own
+        options=options,
+        conf=conf,
+        plugin_folders=folders,
+        trust_writable=trust_writable,
+        lease=lease,
+        bayplan_settings=own,
     )
-    _try_out(found, strict=flags["disable-default-scheduler-config"])
+    _validate_engine(found, strict=flags["disable-default-scheduler-config"])
     return found
 
 
-def open_pages(flags: Mapping[str, Any]) -> OpenPages:
+def insecure_serving_options(flags: Mapping[str, Any]) -> InsecureServingOptions:
     """What everybody may read of the process."""
-    return OpenPages(
+    return InsecureServingOptions(
         health=flags["enable-healthz"],
         health_address=flags["healthz-address"],
         metrics=flags["enable-metrics"],
@@ -167,16 +172,16 @@ def open_pages(flags: Mapping[str, Any]) -> OpenPages:
     )
 
 
-def dumps_of(flags: Mapping[str, Any]) -> Callable[[SchedulerProcess], None] | None:
+def dump_handler(flags: Mapping[str, Any]) -> Callable[[SchedulerProcess], None] | None:
     """What SIGUSR1 does, if it is to do anything."""
     folder = Path(flags["cache-dump-dir"])
     return (lambda running: _write_dump(running, folder)) if flags["cache-dumper"] else None
 
 
-def _try_out(settings: BatchSettings, *, strict: bool) -> None:
+def _validate_engine(settings: BatchSettings, *, strict: bool) -> None:
     """Build the engine once: plugins that cannot be loaded, and a file that must be good and is not, end it here."""
     clock = SystemClock()
-    engine = settings.engine(Cache(), clock)
+    engine = settings.build_engine(Cache(), clock)
     try:
         fault = engine.file_fault
         if fault and strict:
@@ -186,11 +191,11 @@ def _try_out(settings: BatchSettings, *, strict: bool) -> None:
 
 
 def _write_dump(running: SchedulerProcess, folder: Path) -> None:
-    live = running.live.batch if isinstance(running.live, BothEngines) else running.live
-    assert isinstance(live, LiveBatch)
+    live = running.engine_loop.batch if isinstance(running.engine_loop, CombinedEngines) else running.engine_loop
+    assert isinstance(live, BatchRunLoop)
     path = folder / f"snapshot-{int(live.clock.now().timestamp())}.json"
     try:
-        path.write_text(json.dumps(tree_of(live.engine), indent=1, sort_keys=True), encoding="utf-8")
+        path.write_text(json.dumps(dump_dict(live.engine), indent=1, sort_keys=True), encoding="utf-8")
     except OSError as fault:
         log.error("cannot write %s: %s", path, fault)
         return

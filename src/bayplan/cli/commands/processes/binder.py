@@ -18,15 +18,15 @@ from bayplan.app.binder import (
     BinderSettings,
     binder_lease,
     binder_process,
-    binder_served,
     known_binder_plugins,
+    serve_binder_health,
 )
-from bayplan.binder.plugin_registry import extends
-from bayplan.cli.engine_setup import file_text
+from bayplan.binder.plugin_registry import stages_of
+from bayplan.cli.engine_setup import read_text
 from bayplan.cli.flags.go_command import Flag, GoCommand
 from bayplan.cli.flags.plugin_options import plugin_options
-from bayplan.cli.signals import until_stopped
-from bayplan.client import Election, Target, find_target
+from bayplan.cli.signals import wait_until_stopped
+from bayplan.client import ConnectionConfig, LeaderElector, load_connection_config
 from bayplan.clock import SystemClock
 from bayplan.codec.go_flags import (
     go_bool,
@@ -34,7 +34,7 @@ from bayplan.codec.go_flags import (
     go_int32,
     go_level,
 )
-from bayplan.config.bayplan_settings import OwnSettings, load_settings
+from bayplan.config.bayplan_settings import BayplanSettings, load_settings
 from bayplan.config.validation import check_rate
 from bayplan.errors import ConfigError, UsageError
 from bayplan.telemetry.logs import LogOptions, start_logs
@@ -42,9 +42,16 @@ from bayplan.telemetry.logs import LogOptions, start_logs
 _OPTIONS = "Options"
 _FLAGS = (
     Flag("leader-elect", go_bool, True, "Work only holding a lease.", _OPTIONS),
-    Flag("kube-api-qps", go_float32, 2000.0, "Requests a second; 0 or less: no limit.", _OPTIONS, shown="2000"),
+    Flag(
+        "kube-api-qps",
+        go_float32,
+        2000.0,
+        "Requests a second; 0 or less: no limit.",
+        _OPTIONS,
+        displayed_default="2000",
+    ),
     Flag("kube-api-burst", go_int32, 4000, "Requests at once.", _OPTIONS),
-    Flag("v", go_level, None, "How much is logged.", _OPTIONS, short="v", shown="warnings"),
+    Flag("v", go_level, None, "How much is logged.", _OPTIONS, short="v", displayed_default="warnings"),
 )
 """What is written as the schedulers' flags of these names are."""
 
@@ -106,27 +113,27 @@ def command(
         check_rate(flags["kube-api-qps"], flags["kube-api-burst"])
     except ConfigError as fault:
         raise UsageError(str(fault)) from None
-    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    own = BayplanSettings() if settings is None else load_settings(read_text(settings), str(settings))
     plugins = known_binder_plugins(plugin_folders, trust_writable=trust_writable_plugins)
-    wanted = BinderSettings.of(
+    wanted = BinderSettings.from_settings(
         own,
         str(settings),
         plugins,
-        takes_all=takes_all,
+        handles_all_requests=takes_all,
         lease=binder_lease(leader_elect=flags["leader-elect"] and not no_leader_elect, namespace=namespace),
         qps=flags["kube-api-qps"],
         burst=flags["kube-api-burst"],
     )
     if listing:
-        for name, choice in plugins.chosen(wanted.choices):
-            click.echo(f"{name:<18} {choice.priority:>4}  {', '.join(extends(plugins.classes[name]))}")
+        for name, choice in plugins.choices(wanted.plugin_changes):
+            click.echo(f"{name:<18} {choice.priority:>4}  {', '.join(stages_of(plugins.classes[name]))}")
         return
-    _start_logs(invocation, flags["v"])
-    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+    _configure_logs(invocation, flags["v"])
+    target = load_connection_config(kubeconfig, env=os.environ, context=context, server=master)
     asyncio.run(_run(wanted, target, own, listen_address))
 
 
-def _start_logs(invocation: click.Context, verbosity: int | None) -> None:
+def _configure_logs(invocation: click.Context, verbosity: int | None) -> None:
     """Warnings, or with -v whatever is logged at that level, in klog's lines."""
     if verbosity is None:
         logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
@@ -134,34 +141,40 @@ def _start_logs(invocation: click.Context, verbosity: int | None) -> None:
     invocation.call_on_close(start_logs(LogOptions(verbosity=verbosity), SystemClock()).close)
 
 
-async def _run(settings: BinderSettings, target: Target, own: OwnSettings, address: str) -> None:
+async def _run(settings: BinderSettings, target: ConnectionConfig, own: BayplanSettings, address: str) -> None:
     begun: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
-    await until_stopped(_work(settings, target, own, address, begun), beside=_tell_ready(begun, target))
+    await wait_until_stopped(
+        _run_until_stopped(settings, target, own, address, begun), beside=_print_ready(begun, target)
+    )
     click.echo("stopped")
 
 
-async def _work(
-    settings: BinderSettings, target: Target, own: OwnSettings, address: str, begun: asyncio.Future[BinderProcess]
+async def _run_until_stopped(
+    settings: BinderSettings,
+    target: ConnectionConfig,
+    own: BayplanSettings,
+    address: str,
+    begun: asyncio.Future[BinderProcess],
 ) -> None:
     clock = SystemClock()
     monitor = BinderMonitor(clock)
     async with (
-        binder_served(monitor, address, clock),
+        serve_binder_health(monitor, address, clock),
         binder_process(settings, target, monitor=monitor, watchdog_s=own.watchdog_seconds, clock=clock) as process,
     ):
-        if isinstance(process.election, Election):
-            process.election.on_new_leader = partial(_tell_leader, process, process.election)
+        if isinstance(process.election, LeaderElector):
+            process.election.on_new_leader = partial(_print_leader, process, process.election)
         begun.set_result(process)
         await process.run()
 
 
-def _tell_leader(process: BinderProcess, election: Election, leader: str) -> None:
+def _print_leader(process: BinderProcess, election: LeaderElector, leader: str) -> None:
     """Who waits says for whom: somebody may have started a second one without knowing of the first."""
     if leader and leader != election.identity and not process.ready.is_set():
         click.echo(f"the binder waits for the lease {election.lock}, which {leader} holds")
 
 
-async def _tell_ready(begun: asyncio.Future[BinderProcess], target: Target) -> None:
+async def _print_ready(begun: asyncio.Future[BinderProcess], target: ConnectionConfig) -> None:
     process = await begun
     await process.ready.wait()
     click.echo(f"the binder is at work on {target.server}")

@@ -17,24 +17,24 @@ from bayplan.app.controllers import (
     ControllersProcess,
     controllers_process,
 )
-from bayplan.cli.flags.go_command import CHART_WORDS, GoCommand
-from bayplan.cli.flags.kube_controller_manager_flags import KUBE_CONTROLLER_FLAGS, in_full
-from bayplan.cli.flags.vc_manager_flags import CONTROLLER_FLAGS, start_volcano_logs, warn_of_idle_flags
-from bayplan.cli.signals import until_stopped
-from bayplan.client import Client, Target, find_target
+from bayplan.cli.flags.go_command import IGNORED_CHART_WORDS, GoCommand
+from bayplan.cli.flags.kube_controller_manager_flags import KUBE_CONTROLLER_FLAGS, expand_controller_names
+from bayplan.cli.flags.vc_manager_flags import CONTROLLER_MANAGER_FLAGS, start_volcano_logs, warn_about_ignored_flags
+from bayplan.cli.signals import wait_until_stopped
+from bayplan.client import Client, ConnectionConfig, load_connection_config
 from bayplan.clock import SystemClock
-from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
+from bayplan.controllers import CONTROLLER_NAMES, make_default_class, select_controllers
 from bayplan.errors import UsageError
 
-_METRICS = ":8081"
+_DEFAULT_METRICS_ADDRESS = ":8081"
 """Where vc-controller-manager serves its metrics unless it is told otherwise."""
 
 
 @click.command(
     "controllers",
     cls=GoCommand,
-    flags=(*CONTROLLER_FLAGS, *KUBE_CONTROLLER_FLAGS),
-    ignored=CHART_WORDS,
+    flags=(*CONTROLLER_MANAGER_FLAGS, *KUBE_CONTROLLER_FLAGS),
+    ignored=IGNORED_CHART_WORDS,
     others="Options",
     suggests=True,
 )
@@ -118,11 +118,11 @@ def command(
     assert isinstance(ctx.command, GoCommand)
     flags = ctx.command.values(given)
     start_volcano_logs(ctx, flags)
-    warn_of_idle_flags(ctx, given)
-    only = chosen(in_full(patterns.split(",")))
+    warn_about_ignored_flags(ctx, given)
+    only = select_controllers(expand_controller_names(patterns.split(",")))
     if not all(schedulers):
         raise UsageError("--scheduler-name must not be empty; leave it out for volcano")
-    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+    target = load_connection_config(kubeconfig, env=os.environ, context=context, server=master)
 
     async def run() -> None:
         if default_storage_class:
@@ -134,16 +134,16 @@ def command(
             "leader_elect": flags["leader-elect"],
             "lease_name": lease_name,
             "lease_namespace": flags["lock-object-namespace"] or lease_namespace,
-            "listen_address": listen_address or (_METRICS if flags["enable-metrics"] else ""),
+            "listen_address": listen_address or (_DEFAULT_METRICS_ADDRESS if flags["enable-metrics"] else ""),
             "health_address": flags["healthz-address"] if flags["enable-healthz"] else "",
         }
         async with controllers_process(target, only=only, qps=qps, burst=burst, **options) as process:
-            await until_stopped(process.run(), beside=_tell_ready(process, target))
+            await wait_until_stopped(process.run(), beside=_print_ready(process, target))
         click.echo("stopped")
 
     asyncio.run(run())
 
 
-async def _tell_ready(process: ControllersProcess, target: Target) -> None:
+async def _print_ready(process: ControllersProcess, target: ConnectionConfig) -> None:
     await process.synced()
     click.echo(f"{len(process.controllers.names)} controller(s) are running on {target.server}")

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from bayplan.app.controllers import fake_kubelet
-from bayplan.cli.flags.kubelet_options import habits_of, pod_habit_options, taken_out
-from bayplan.cli.signals import until_stopped
-from bayplan.client import Target, find_target
+from bayplan.cli.flags.kubelet_options import kubelet_options, parse_kubelet_options, pop_kubelet_options
+from bayplan.cli.signals import wait_until_stopped
+from bayplan.client import ConnectionConfig, load_connection_config
 from bayplan.controllers import FakeKubelet, NodeTemplate
 
 
@@ -25,7 +25,7 @@ from bayplan.controllers import FakeKubelet, NodeTemplate
     help="A Node manifest: capacity, labels, taints, images. Texts in it may say {index}, {index%3} or {index/40}.",
 )
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first node.")
-@pod_habit_options
+@kubelet_options
 @click.option("--remove-nodes", is_flag=True, help="Delete the nodes at the end.")
 @click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
@@ -75,14 +75,14 @@ def command(
         capacity: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
     """
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    habits = habits_of(taken_out(told))
+    habits = parse_kubelet_options(pop_kubelet_options(told))
     template = NodeTemplate.read(node_template) if node_template is not None else NodeTemplate()
-    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+    target = load_connection_config(kubeconfig, env=os.environ, context=context, server=master)
 
     async def run() -> None:
         kubelet = fake_kubelet(target, count=count, template=template, first=first, habits=habits, qps=qps, burst=burst)
         async with kubelet as running:
-            await until_stopped(running.run(), beside=_tell_ready(running, target))
+            await wait_until_stopped(running.run(), beside=_print_ready(running, target))
             if remove_nodes:
                 await running.nodes.remove()
         click.echo("stopped")
@@ -90,7 +90,7 @@ def command(
     asyncio.run(run())
 
 
-async def _tell_ready(kubelet: FakeKubelet, target: Target) -> None:
+async def _print_ready(kubelet: FakeKubelet, target: ConnectionConfig) -> None:
     names = list(kubelet.nodes.names)
     await kubelet.ready()
     spread = f": {names[0]} to {names[-1]}" if names else ""

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from bayplan.app.process_lifecycle import STOPPED, SchedulerProcess
+from bayplan.app.process_lifecycle import STOPPED_EXIT_CODE, SchedulerProcess
 
 log = logging.getLogger(__name__)
 
@@ -26,24 +26,24 @@ async def run_process(
     """An exit code; a process that is stopped before it has begun ends as one that had. `dump_file`: for SIGUSR1."""
     starting = asyncio.current_task()
     assert starting is not None
-    _on_signals(starting.cancel)
-    dumps = _Dumps(dump_file)
+    _add_stop_handlers(starting.cancel)
+    dumps = _StateDumper(dump_file)
     begun = False
-    with _dumping_on_signals(dumps):
+    with _dump_signal_handlers(dumps):
         try:
             async with process as running:
                 begun = True
-                _on_signals(running.stop)
+                _add_stop_handlers(running.stop)
                 dumps.process = running
                 return await running.run()
         except asyncio.CancelledError:
             if begun:
                 raise
-            return STOPPED
+            return STOPPED_EXIT_CODE
 
 
 @dataclass(slots=True)
-class _Dumps:
+class _StateDumper:
     """Writes what a process knows, when a signal asks for it."""
 
     to_file: Callable[[SchedulerProcess], None] | None
@@ -62,7 +62,7 @@ class _Dumps:
 
 
 @contextmanager
-def _dumping_on_signals(dumps: _Dumps) -> Iterator[None]:
+def _dump_signal_handlers(dumps: _StateDumper) -> Iterator[None]:
     """Handlers as long as the block lasts. Those of the loop would leave the default action, which kills, behind them
     when the loop is closed; these leave the ones that were there before."""
     loop = asyncio.get_running_loop()
@@ -78,6 +78,6 @@ def _dumping_on_signals(dumps: _Dumps) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _on_signals(stop: Callable[[], object]) -> None:
+def _add_stop_handlers(stop: Callable[[], object]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)

@@ -15,41 +15,41 @@ from msgspec.structs import replace as replace_struct
 
 from bayplan.app import freeze_memory
 from bayplan.app.binder import BinderSettings, binder_lease, known_binder_plugins
-from bayplan.app.combined import both_process
+from bayplan.app.combined import combined_process
 from bayplan.batch.live.options import LOCK_NAMESPACE
-from bayplan.cli.commands.processes.batch_run import batch_settings, dumps_of, open_pages
+from bayplan.cli.commands.processes.batch_run import batch_settings, dump_handler, insecure_serving_options
 from bayplan.cli.commands.processes.process_runner import run_process
-from bayplan.cli.commands.processes.scheduler_setup import Start, started
+from bayplan.cli.commands.processes.scheduler_setup import ProcessSetup, scheduler_command
 from bayplan.cli.flags.go_command import Flag, FlagError, GoCommand
-from bayplan.cli.flags.kube_scheduler_flags import FLAGS
-from bayplan.cli.flags.vc_scheduler_flags import BATCH_FLAGS
+from bayplan.cli.flags.kube_scheduler_flags import KUBE_SCHEDULER_FLAGS
+from bayplan.cli.flags.vc_scheduler_flags import VC_SCHEDULER_FLAGS
 from bayplan.config.model import LeaderElection
-from bayplan.config.volcano_feature_gates import VOLCANO_GATES, gates_without_effect
+from bayplan.config.volcano_feature_gates import VOLCANO_GATES, ignored_gate_messages
 
 log = logging.getLogger(__name__)
 
-_LOCK = "lock-object-namespace"
-_SHARED = {flag.name for flag in FLAGS}
-_OF_BATCH = tuple(flag for flag in BATCH_FLAGS if flag.name not in _SHARED)
-_UNSAID = {flag.name: flag.default for flag in BATCH_FLAGS}
+_LOCK_NAMESPACE_FLAG = "lock-object-namespace"
+_SHARED_FLAG_NAMES = {flag.name for flag in KUBE_SCHEDULER_FLAGS}
+_VC_ONLY_FLAGS = tuple(flag for flag in VC_SCHEDULER_FLAGS if flag.name not in _SHARED_FLAG_NAMES)
+_VC_DEFAULTS = {flag.name: flag.default for flag in VC_SCHEDULER_FLAGS}
 
 
-def _here(flag: Flag) -> Flag:
+def _as_run_flag(flag: Flag) -> Flag:
     """A flag of vc-scheduler as it is told here. The lease that all others of the election are about is not its own."""
-    if flag.name != _LOCK:
+    if flag.name != _LOCK_NAMESPACE_FLAG:
         return flag
     note = "Where Volcano's lease is; --leader-elect-resource-namespace is of kube-scheduler's."
-    return replace(flag, help=note, shown=LOCK_NAMESPACE)
+    return replace(flag, help=note, displayed_default=LOCK_NAMESPACE)
 
 
-RUN_FLAGS = (*FLAGS, *map(_here, _OF_BATCH))
+RUN_FLAGS = (*KUBE_SCHEDULER_FLAGS, *map(_as_run_flag, _VC_ONLY_FLAGS))
 """kube-scheduler's flags, and those of vc-scheduler. One that both have means what it does to kube-scheduler."""
 
 
 @click.command("run", cls=GoCommand, flags=RUN_FLAGS)
 @click.option("--binder", "with_binder", is_flag=True, help="Carry out BindRequests as well, as `bayplan binder` does.")
-@partial(started, other_gates=VOLCANO_GATES)
-def command(start: Start, *, with_binder: bool) -> None:
+@partial(scheduler_command, other_gates=VOLCANO_GATES)
+def command(start: ProcessSetup, *, with_binder: bool) -> None:
     """Schedule all pods of a cluster: single ones, gangs and queues, by two engines on one cache.
 
     Flags are kube-scheduler's (`bayplan scheduler`) and vc-scheduler's (`bayplan batch run`); one that both have means
@@ -64,40 +64,44 @@ def command(start: Start, *, with_binder: bool) -> None:
       bayplan run --scheduler-conf volcano-scheduler.conf --lock-object-namespace volcano --enable-pprof
       bayplan run --binder --settings settings.yaml
     """
-    gates = tuple(start.options.serving.features.given.items())
-    for sentence in gates_without_effect(each for each in gates if each[0] in VOLCANO_GATES):
+    gates = tuple(start.options.serving.features.set_gates.items())
+    for sentence in ignored_gate_messages(each for each in gates if each[0] in VOLCANO_GATES):
         log.warning("%s", sentence)
-    own = {flag.name: start.flags[flag.name] for flag in _OF_BATCH}
-    batch_flags = {**_UNSAID, "feature-gates": gates, **own}
+    own = {flag.name: start.flags[flag.name] for flag in _VC_ONLY_FLAGS}
+    batch_flags = {**_VC_DEFAULTS, "feature-gates": gates, **own}
     batch = batch_settings(
         batch_flags, start.plugin_folders, trust_writable=start.trust_writable, own=start.options.settings
     )
     election = start.configuration.leader_election
     named = {"resource_name": batch.lease.resource_name, "resource_namespace": batch.lease.resource_namespace}
     batch = replace(batch, lease=replace_struct(election, **named))  # the same timings, Volcano's own lease
-    _tell_of_leases(start.flags, batch.lease)
+    _warn_about_lease_namespace(start.flags, batch.lease)
     served = {profile.scheduler_name for profile in start.configuration.profiles}
     if twice := sorted(served.intersection(batch.options.scheduler_name)):
         raise FlagError(f"both engines would serve {', '.join(twice)}; give one of them another name")
-    process = both_process(
+    process = combined_process(
         start.configuration,
         start.registry,
         batch,
         start.target,
-        plugins=start.reloaded,
+        plugins=start.reload_source,
         options=start.options,
         set_verbosity=start.logs.set_verbosity,
-        binder=_binder(start) if with_binder else None,
-        openly=open_pages(start.flags),
+        binder=_binder_settings(start) if with_binder else None,
+        openly=insecure_serving_options(start.flags),
     )
     freeze_memory()
-    sys.exit(asyncio.run(run_process(process, dumps_of(start.flags))))
+    sys.exit(asyncio.run(run_process(process, dump_handler(start.flags))))
 
 
-def _tell_of_leases(flags: Mapping[str, Any], lease: LeaderElection) -> None:
+def _warn_about_lease_namespace(flags: Mapping[str, Any], lease: LeaderElection) -> None:
     """Volcano's chart says where its lease is by a flag that means kube-scheduler's here: an old one would go on."""
     given = flags["leader-elect-resource-namespace"]
-    if lease.leader_elect and given not in (None, LeaderElection().resource_namespace) and not flags[_LOCK]:
+    if (
+        lease.leader_elect
+        and given not in (None, LeaderElection().resource_namespace)
+        and not flags[_LOCK_NAMESPACE_FLAG]
+    ):
         log.warning(
             "--leader-elect-resource-namespace says where kube-scheduler's lease is; Volcano's is %s in %s, "
             "unless --lock-object-namespace says otherwise",
@@ -106,9 +110,9 @@ def _tell_of_leases(flags: Mapping[str, Any], lease: LeaderElection) -> None:
         )
 
 
-def _binder(start: Start) -> BinderSettings:
+def _binder_settings(start: ProcessSetup) -> BinderSettings:
     """How the binder runs beside the engines: a lease of its own where they have one."""
-    return BinderSettings.of(
+    return BinderSettings.from_settings(
         start.options.settings,
         "--settings",
         known_binder_plugins(start.plugin_folders, trust_writable=start.trust_writable),

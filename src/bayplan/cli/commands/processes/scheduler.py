@@ -9,16 +9,16 @@ import click
 
 from bayplan.app import freeze_memory
 from bayplan.app.scheduler import scheduler_process
-from bayplan.app.wakeup_batching import Pace, paced_loop
+from bayplan.app.wakeup_batching import WakeupDelay, batching_loop_factory
 from bayplan.cli.commands.processes.process_runner import run_process
-from bayplan.cli.commands.processes.scheduler_setup import Start, started
+from bayplan.cli.commands.processes.scheduler_setup import ProcessSetup, scheduler_command
 from bayplan.cli.flags.go_command import GoCommand
-from bayplan.cli.flags.kube_scheduler_flags import FLAGS
+from bayplan.cli.flags.kube_scheduler_flags import KUBE_SCHEDULER_FLAGS
 
 
-@click.command("scheduler", cls=GoCommand, flags=FLAGS)
-@started
-def command(start: Start) -> None:
+@click.command("scheduler", cls=GoCommand, flags=KUBE_SCHEDULER_FLAGS)
+@scheduler_command
+def command(start: ProcessSetup) -> None:
     """Schedule the pods of a cluster, in kube-scheduler's place.
 
     Configuration files and flags are kube-scheduler's own. Runs until it is told to stop (SIGTERM, SIGINT): then it
@@ -31,16 +31,16 @@ def command(start: Start) -> None:
       bayplan scheduler --kubeconfig ~/.kube/config --leader-elect=false
       bayplan scheduler --config scheduler.yaml --plugins-dir plugins -v 2
     """
-    pace = Pace()
+    pace = WakeupDelay()
     process = scheduler_process(
         start.configuration,
         start.registry,
         start.target,
-        plugins=start.reloaded,
+        plugins=start.reload_source,
         options=start.options,
         set_verbosity=start.logs.set_verbosity,
         pace=pace,
     )
     freeze_memory()
-    with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
+    with asyncio.Runner(loop_factory=batching_loop_factory(pace)) as runner:
         sys.exit(runner.run(run_process(process)))

@@ -19,17 +19,17 @@ from bayplan import __version__
 from bayplan.app.configuration import configured, plugin_source
 from bayplan.app.scheduler import build_engine
 from bayplan.cache import Cache
-from bayplan.cli.engine_setup import explained, file_text
+from bayplan.cli.engine_setup import explain_config_errors, read_text
 from bayplan.cli.flags.go_command import FlagError, GoCommand
-from bayplan.cli.flags.kube_scheduler_flags import CONNECTION, DEBUGGING, ELECTION
-from bayplan.cli.flags.page_options import page_option, with_page
+from bayplan.cli.flags.kube_scheduler_flags import CONNECTION_FIELDS, DEBUGGING_FIELDS, ELECTION_FIELDS
+from bayplan.cli.flags.page_options import page_option, with_page_address
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import yaml_text
-from bayplan.client import Target, find_target
+from bayplan.client import ConnectionConfig, load_connection_config
 from bayplan.clock import SystemClock
-from bayplan.config.bayplan_settings import OwnSettings, load_settings
-from bayplan.config.effective_configuration import as_built
-from bayplan.config.feature_gates import features_of
+from bayplan.config.bayplan_settings import BayplanSettings, load_settings
+from bayplan.config.effective_configuration import built_configuration
+from bayplan.config.feature_gates import parse_feature_gates
 from bayplan.config.load import dump
 from bayplan.config.model import Configuration
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ProcessSetup:
     """Everything that a process was told."""
 
     flags: dict[str, Any]
@@ -50,18 +50,18 @@ class Start:
     options: ProcessOptions
     configuration: Configuration
     registry: Registry
-    target: Target
+    target: ConnectionConfig
     plugins: PluginSource
     plugin_folders: tuple[Path, ...]
     trust_writable: bool
 
     @property
-    def reloaded(self) -> PluginSource | None:
+    def reload_source(self) -> PluginSource | None:
         """Where plugins are loaded from again when they change; None where they cannot."""
         return self.plugins if self.plugin_folders else None
 
 
-def started(command: Callable[..., None], other_gates: Container[str] = ()) -> Callable[..., None]:
+def scheduler_command(command: Callable[..., None], other_gates: Container[str] = ()) -> Callable[..., None]:
     """A command that gets all of it as one value, and the options that are its own alone by their names.
 
     `other_gates`: feature gates that kube-scheduler does not know and the command does.
@@ -92,9 +92,9 @@ def started(command: Callable[..., None], other_gates: Container[str] = ()) -> C
         logs = start_logging(flags)
         context.call_on_close(logs.close)
         options = process_options(flags, context.command.texts(given), settings, page_address, other_gates)
-        start = _start(flags, logs, options, plugin_folders, trust_writable=trust_writable_plugins)
+        start = _load_setup(flags, logs, options, plugin_folders, trust_writable=trust_writable_plugins)
         if flags["write-config-to"]:
-            _write(start.configuration, Path(flags["write-config-to"]))
+            _write_configuration(start.configuration, Path(flags["write-config-to"]))
         else:
             command(start, **{name: value for name, value in given.items() if name.replace("_", "-") not in flags})
 
@@ -102,25 +102,25 @@ def started(command: Callable[..., None], other_gates: Container[str] = ()) -> C
     return begin
 
 
-def _start(
+def _load_setup(
     flags: dict[str, Any],
     logs: LogControl,
     options: ProcessOptions,
     folders: tuple[Path, ...],
     *,
     trust_writable: bool,
-) -> Start:
+) -> ProcessSetup:
     path = Path(flags["config"]) if flags["config"] else None
-    text = file_text(path) if path is not None else None
+    text = read_text(path) if path is not None else None
     features = options.serving.features
     plugins = plugin_source(text, folders, trust_writable=trust_writable, features=features)
     registry = plugins.registry()
-    with explained(path, registry):
-        configuration = with_flags(configured(text, registry, features), flags, alone=path is None)
+    with explain_config_errors(path, registry):
+        configuration = apply_flags(configured(text, registry, features), flags, alone=path is None)
         build_engine(configuration, registry, Cache()).close()  # what is wrong is told before anybody is waited for
     kubeconfig = configuration.client_connection.kubeconfig
-    target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
-    return Start(flags, logs, options, configuration, registry, target, plugins, folders, trust_writable)
+    target = load_connection_config(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
+    return ProcessSetup(flags, logs, options, configuration, registry, target, plugins, folders, trust_writable)
 
 
 def process_options(
@@ -130,41 +130,47 @@ def process_options(
     page_address: str = "",
     other_gates: Container[str] = (),
 ) -> ProcessOptions:
-    features = features_of(flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"])
-    for gate in features.without_effect():
-        log.warning("feature gate %s cannot be turned here; it stays %s", gate, "off" if features.given[gate] else "on")
+    features = parse_feature_gates(
+        flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"]
+    )
+    for gate in features.ineffective_gates():
+        log.warning(
+            "feature gate %s cannot be turned here; it stays %s", gate, "off" if features.set_gates[gate] else "on"
+        )
     for gate, near in features.unknown():
         if gate in other_gates:
             continue
         hint = f"; the nearest that is known is {near}" if near else ""
         log.warning("feature gate %s is not known here and turns nothing%s", gate, hint)
-    serving = ServingFlags.of(flags, features=features, told=texts)
-    if faults := serving.faults():
+    serving = ServingFlags.from_flags(flags, features=features, told=texts)
+    if faults := serving.validate():
         raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")
-    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    own = BayplanSettings() if settings is None else load_settings(read_text(settings), str(settings))
     parked = flags["pod-max-in-unschedulable-pods-duration"]
-    return ProcessOptions(settings=with_page(own, page_address), serving=serving, max_parked=parked)
+    return ProcessOptions(
+        settings=with_page_address(own, page_address), serving=serving, max_in_unschedulable_pods=parked
+    )
 
 
-def with_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:
+def apply_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:
     """Flags about the election always count; the others count where there is no file."""
-    election = replace(configuration.leader_election, **_given(flags, ELECTION))
+    election = replace(configuration.leader_election, **_set_flags(flags, ELECTION_FIELDS))
     check_election(election)
     connection = configuration.client_connection
     if alone:
-        connection = replace(connection, **_given(flags, CONNECTION))
-        configuration = replace(configuration, **_given(flags, DEBUGGING))
+        connection = replace(connection, **_set_flags(flags, CONNECTION_FIELDS))
+        configuration = replace(configuration, **_set_flags(flags, DEBUGGING_FIELDS))
     check_rate(connection.qps, connection.burst)
     return replace(configuration, leader_election=election, client_connection=connection)
 
 
-def _given(flags: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _set_flags(flags: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {field: flags[name] for name, field in names.items() if flags[name] is not None}
 
 
-def _write(configuration: Configuration, path: Path) -> None:
+def _write_configuration(configuration: Configuration, path: Path) -> None:
     try:
-        path.write_text(yaml_text(dump(as_built(configuration)), sort_keys=True), encoding="utf-8")
+        path.write_text(yaml_text(dump(built_configuration(configuration)), sort_keys=True), encoding="utf-8")
     except OSError as fault:
         raise FlagError(f"--write-config-to {path} cannot be written: {fault.strerror}; name another file") from None
     log.info("the configuration is written to %s", path)

@@ -14,14 +14,14 @@ from bayplan.app.configuration import batch_configured, configured, known_action
 from bayplan.app.scheduler import build_engine
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.cache import Cache
-from bayplan.cli.connection import Connection, asked
-from bayplan.cli.engine_setup import batch_explained, explained, file_text
+from bayplan.cli.connection import ClusterConnection, run_with_client
+from bayplan.cli.engine_setup import explain_batch_config_errors, explain_config_errors, read_text
 from bayplan.clock import ManualClock, SystemClock
 from bayplan.errors import UsageError
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
-from bayplan.sim.offline.offline_cluster import Setup
+from bayplan.sim.offline.offline_cluster import EngineSetup
 from bayplan.sim.recordings.cluster_reader import read_cluster
 from bayplan.sim.recordings.recording_file import (
     OBSERVED,
@@ -52,7 +52,7 @@ def source_option(command: F) -> F:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ClusterSource:
     """A cluster that was read."""
 
     objects: tuple[KubeObject, ...]
@@ -63,13 +63,13 @@ class Source:
     recording: Recording | None = None
 
 
-def read_source(files: tuple[Path, ...], connection: Connection) -> Source:
+def read_source(files: tuple[Path, ...], connection: ClusterConnection) -> ClusterSource:
     """The cluster of the files, or the live one where none is named."""
     if not files:
-        seen = asked(connection, read_cluster)
+        seen = run_with_client(connection, read_cluster)
         for note in seen.notes:
             click.echo(f"note: {note}", err=True)
-        return Source(tuple(seen.objects), SystemClock().now(), seen.bound_at, is_observed=True)
+        return ClusterSource(tuple(seen.objects), SystemClock().now(), seen.bound_at, is_observed=True)
     recordings = [path for path in files if is_recording(path)]
     if recordings:
         if len(files) > 1:
@@ -77,21 +77,21 @@ def read_source(files: tuple[Path, ...], connection: Connection) -> Source:
         recording = read_recording(recordings[0])
         is_observed = recording.header.decisions == OBSERVED
         at = recording.header.until or recording.header.at
-        return Source(recording.objects_at_end(), at, is_observed=is_observed, recording=recording)
+        return ClusterSource(recording.objects_at_end(), at, is_observed=is_observed, recording=recording)
     loaded = load_manifests(files)
     for note in loaded.skipped:
         click.echo(f"not looked at: {note}", err=True)
-    objects = tuple(admitted(loaded.objects, loaded.places))
-    return Source(objects, _newest(objects))
+    objects = tuple(with_all_defaults(loaded.objects, loaded.places))
+    return ClusterSource(objects, _newest_timestamp(objects))
 
 
-def _newest(objects: tuple[KubeObject, ...]) -> datetime:
+def _newest_timestamp(objects: tuple[KubeObject, ...]) -> datetime:
     """When the cluster of files is: files of one content are to be decided about alike, whatever the time is."""
     told = [item.metadata.creation_timestamp for item in objects if item.metadata.creation_timestamp is not None]
     return max(told, default=ManualClock().now())
 
 
-def chosen_setup(
+def resolve_setup(
     config: Path | None,
     scheduler_conf: Path | None,
     plugin_folders: tuple[Path, ...],
@@ -99,12 +99,16 @@ def chosen_setup(
     trust_writable: bool,
     batch_schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,),
     recorded: Recording | None = None,
-) -> Setup:
+) -> EngineSetup:
     """How the schedulers are set up: as the options say, else as it is recorded."""
-    found = Setup.of(recorded.header) if recorded is not None else Setup(batch_schedulers=batch_schedulers)
-    setup = Setup(
-        configuration=file_text(config) if config is not None else found.configuration,
-        batch_configuration=file_text(scheduler_conf) if scheduler_conf is not None else found.batch_configuration,
+    found = (
+        EngineSetup.from_header(recorded.header)
+        if recorded is not None
+        else EngineSetup(batch_schedulers=batch_schedulers)
+    )
+    setup = EngineSetup(
+        configuration=read_text(config) if config is not None else found.configuration,
+        batch_configuration=read_text(scheduler_conf) if scheduler_conf is not None else found.batch_configuration,
         batch_schedulers=found.batch_schedulers,
         default_queue=found.default_queue,
         plugin_folders=plugin_folders,
@@ -114,11 +118,11 @@ def chosen_setup(
     return setup
 
 
-def check_setup(setup: Setup, config: Path | str | None, scheduler_conf: Path | str | None) -> None:
+def check_setup(setup: EngineSetup, config: Path | str | None, scheduler_conf: Path | str | None) -> None:
     """Whatever is wrong with a configuration is told with its file, before anything is decided."""
     registry = setup.registry()
-    with explained(config, registry):
+    with explain_config_errors(config, registry):
         build_engine(configured(setup.configuration, registry), registry, Cache(), seed=0).close()
     actions = known_actions(setup.plugin_folders, trust_writable=setup.trust_writable)
-    with batch_explained(scheduler_conf or "the volcano-scheduler.conf of the recording", actions):
+    with explain_batch_config_errors(scheduler_conf or "the volcano-scheduler.conf of the recording", actions):
         batch_configured(setup.batch_configuration, actions)

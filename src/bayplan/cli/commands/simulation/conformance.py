@@ -19,30 +19,30 @@ from rich.table import Table
 from bayplan.cli.output.printers import print_table
 from bayplan.errors import UsageError
 from bayplan.plugins import default_plugins
-from bayplan.testing.conformance import Disagreement, Line, answer, disagreements, read_lines
+from bayplan.testing.conformance import Disagreement, ScenarioLine, compare_answers, read_lines, run_scenario
 
-_SHOWN_PER_LINE = 5
+_MAX_DIFFERENCES_PER_LINE = 5
 
 
 @dataclass(slots=True)
-class _Tally:
+class _ConformanceTally:
     """How many lines of each family were compared, agreed, failed, or had nothing to compare with."""
 
     compared: Counter[str] = field(default_factory=Counter)
     agreed: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
-    differing: list[tuple[Line, list[Disagreement]]] = field(default_factory=list)
-    failed: list[tuple[Line, str]] = field(default_factory=list)
+    differing: list[tuple[ScenarioLine, list[Disagreement]]] = field(default_factory=list)
+    failed: list[tuple[ScenarioLine, str]] = field(default_factory=list)
     """Lines that could not be answered and have nothing to compare with; the others differ."""
 
-    def add(self, line: Line, got: dict[str, Any]) -> list[Disagreement]:
+    def add(self, line: ScenarioLine, got: dict[str, Any]) -> list[Disagreement]:
         self.answered[line.family] += 1
         if line.expected is None:
             if "failure" in got:
                 self.failed.append((line, got["failure"]))
             return []
         self.compared[line.family] += 1
-        found = disagreements(line.expected, got, partial=line.exact is False)
+        found = compare_answers(line.expected, got, partial=line.exact is False)
         if found:
             self.differing.append((line, found))
         else:
@@ -84,16 +84,16 @@ def command(file: Path, family: str | None, answers: Path | None, output: str) -
     sys.exit(1 if tally.differing or tally.failed else 0)
 
 
-def _run(lines: list[Line], answers: Path | None, *, quiet: bool) -> _Tally:
+def _run(lines: list[ScenarioLine], answers: Path | None, *, quiet: bool) -> _ConformanceTally:
     registry = default_plugins()
-    tally = _Tally()
+    tally = _ConformanceTally()
     progress = Console(stderr=True)
-    shown: Iterable[Line] = lines
+    shown: Iterable[ScenarioLine] = lines
     if progress.is_terminal:
         shown = track(lines, "asking", console=progress, transient=True)
-    with _answers_file(answers) as sink:
+    with _AnswersFile(answers) as sink:
         for line in shown:
-            got = answer(line, registry)
+            got = run_scenario(line, registry)
             if sink is not None:
                 sink.write(json.dumps(got) + "\n")
             found = tally.add(line, got)
@@ -104,7 +104,7 @@ def _run(lines: list[Line], answers: Path | None, *, quiet: bool) -> _Tally:
     return tally
 
 
-class _answers_file:  # noqa: N801  (used like a function)
+class _AnswersFile:
     """The file for answers as a context; nothing where none was asked for."""
 
     def __init__(self, path: Path | None) -> None:
@@ -124,22 +124,22 @@ class _answers_file:  # noqa: N801  (used like a function)
             self._stream.close()
 
 
-def _print_disagreements(line: Line, found: list[Disagreement]) -> None:
+def _print_disagreements(line: ScenarioLine, found: list[Disagreement]) -> None:
     click.echo(f"{line.name} (line {line.number}):")
-    for each in found[:_SHOWN_PER_LINE]:
+    for each in found[:_MAX_DIFFERENCES_PER_LINE]:
         click.echo(f"  {each.where}")
         click.echo(f"    expected  {json.dumps(each.expected)}")
         click.echo(f"    got       {json.dumps(each.got)}")
-    if len(found) > _SHOWN_PER_LINE:
-        click.echo(f"  … and {len(found) - _SHOWN_PER_LINE} more")
+    if len(found) > _MAX_DIFFERENCES_PER_LINE:
+        click.echo(f"  … and {len(found) - _MAX_DIFFERENCES_PER_LINE} more")
 
 
-def _rows(tally: _Tally) -> Iterator[tuple[str, int, int, int]]:
+def _rows(tally: _ConformanceTally) -> Iterator[tuple[str, int, int, int]]:
     for name in tally.answered:
         yield name, tally.answered[name], tally.compared[name], tally.agreed[name]
 
 
-def _print_table(tally: _Tally) -> None:
+def _print_table(tally: _ConformanceTally) -> None:
     failed = Counter(line.family for line, _ in tally.failed)
     table = Table("family", "scenarios", "compared", "agree", box=None, pad_edge=False)
     if failed:
@@ -153,7 +153,7 @@ def _print_table(tally: _Tally) -> None:
     print_table(table)
 
 
-def _as_json(tally: _Tally) -> dict[str, Any]:
+def _as_json(tally: _ConformanceTally) -> dict[str, Any]:
     return {
         "agree": tally.agreed.total(),
         "compared": tally.compared.total(),

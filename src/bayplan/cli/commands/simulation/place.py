@@ -10,18 +10,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from bayplan.app.configuration import filled_cache
-from bayplan.cli.engine_setup import chosen_plugins, running_engine
+from bayplan.cli.engine_setup import load_plugins, open_engine
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_table, print_value
 from bayplan.errors import UsageError
 from bayplan.objects.core import Pod
-from bayplan.objects.defaults import admitted
+from bayplan.objects.defaults import with_all_defaults
 from bayplan.objects.manifests import load_manifests
 from bayplan.scheduler.engine import PodEngine
-from bayplan.sim.offline.pod_placement import Outcome, place_all
+from bayplan.sim.offline.pod_placement import PlacementOutcome, place_pods
 
-_BAR = 20
-_TEXT = 30
+_BAR_WIDTH = 20
+_MIN_TEXT_WIDTH = 30
 
 
 @click.command("place")
@@ -58,16 +58,16 @@ def command(
       bayplan place -f examples/cluster
       bayplan place -f nodes.yaml -f pods.yaml --config scheduler.yaml -o json
     """
-    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    registry = load_plugins(plugin_folders, trust_writable=trust_writable_plugins)
     loaded = load_manifests(files)
-    objects = list(admitted(loaded.objects, loaded.places))
+    objects = list(with_all_defaults(loaded.objects, loaded.places))
     for note in loaded.skipped:
         click.echo(f"not looked at: {note}", err=True)
     waiting = [pod for pod in objects if isinstance(pod, Pod) and not pod.spec.node_name]
     if not waiting:
         raise UsageError("there is no pending pod in these files; a pod without spec.nodeName is one")
-    with running_engine(config, registry, filled_cache(objects), seed=seed) as engine:
-        outcomes = place_all(engine, waiting)
+    with open_engine(config, registry, filled_cache(objects), seed=seed) as engine:
+        outcomes = place_pods(engine, waiting)
         if output in ("json", "yaml"):
             print_value(_as_data(outcomes), output)
             return
@@ -77,12 +77,12 @@ def command(
         _print_nodes(engine)
 
 
-def _print_pods(outcomes: list[Outcome]) -> None:
+def _print_pods(outcomes: list[PlacementOutcome]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("POD", no_wrap=True)
     table.add_column("PRIORITY", justify="right", no_wrap=True)
     table.add_column("NODE", no_wrap=True)
-    table.add_column("WHY", overflow="fold", min_width=_TEXT)
+    table.add_column("WHY", overflow="fold", min_width=_MIN_TEXT_WIDTH)
     for outcome in outcomes:
         node = f"[green]{escape(outcome.node)}[/green]" if outcome.node else "[yellow]pending[/yellow]"
         table.add_row(escape(outcome.pod.key), str(outcome.pod.priority), node, escape(outcome.why))
@@ -91,13 +91,13 @@ def _print_pods(outcomes: list[Outcome]) -> None:
     click.echo(f"\n{placed} of {len(outcomes)} pods placed\n")
 
 
-def _print_scores(outcomes: list[Outcome]) -> None:
+def _print_scores(outcomes: list[PlacementOutcome]) -> None:
     """What each plugin gave to the best nodes; one that gave nothing is left out."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("POD", no_wrap=True)
     table.add_column("NODE", no_wrap=True)
     table.add_column("TOTAL", justify="right", no_wrap=True)
-    table.add_column("SCORES (best five)", overflow="fold", min_width=_TEXT)
+    table.add_column("SCORES (best five)", overflow="fold", min_width=_MIN_TEXT_WIDTH)
     for outcome in outcomes:
         for place, scored in enumerate(outcome.record.best if outcome.record else ()):
             shares = " ".join(f"{plugin}={score}" for plugin, score in scored.by_plugin if score)
@@ -116,19 +116,19 @@ def _print_nodes(engine: PodEngine) -> None:
         table.add_row(
             escape(node.name),
             f"{len(node.pods)}/{node.allocatable('pods')}",
-            *_gauge(node.requested("cpu"), node.allocatable("cpu")),
-            *_gauge(node.requested("memory"), node.allocatable("memory")),
+            *_usage_bar(node.requested("cpu"), node.allocatable("cpu")),
+            *_usage_bar(node.requested("memory"), node.allocatable("memory")),
         )
     print_table(table)
 
 
-def _gauge(used: int, total: int) -> tuple[str, str]:
+def _usage_bar(used: int, total: int) -> tuple[str, str]:
     share = used / total if total else 0.0
-    filled = min(_BAR, round(share * _BAR))
-    return f"[cyan]{'█' * filled}[/cyan][dim]{'░' * (_BAR - filled)}[/dim]", f"{share:.0%}"
+    filled = min(_BAR_WIDTH, round(share * _BAR_WIDTH))
+    return f"[cyan]{'█' * filled}[/cyan][dim]{'░' * (_BAR_WIDTH - filled)}[/dim]", f"{share:.0%}"
 
 
-def _as_data(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+def _as_data(outcomes: list[PlacementOutcome]) -> list[dict[str, Any]]:
     return [
         {
             "pod": outcome.pod.key,

@@ -14,29 +14,29 @@ from msgspec.structs import replace as replace_struct
 
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.cli.commands.simulation.cluster_source import (
-    Source,
-    chosen_setup,
+    ClusterSource,
     configuration_options,
     read_source,
+    resolve_setup,
     source_option,
 )
-from bayplan.cli.connection import Connection, connected, mended
+from bayplan.cli.connection import ClusterConnection, explain_api_errors, open_client
 from bayplan.cli.flags.connection_options import connection_options
 from bayplan.cli.flags.plugin_options import plugin_options
-from bayplan.cli.signals import until_stopped
+from bayplan.cli.signals import wait_until_stopped
 from bayplan.codec.go_duration import DurationError, parse_duration
 from bayplan.errors import UsageError
 from bayplan.objects.kinds import kind_of
-from bayplan.sim.offline.offline_cluster import Setup, StillCluster, waiting_in
+from bayplan.sim.offline.offline_cluster import EngineSetup, OfflineCluster, pending_pods
 from bayplan.sim.recordings.anonymiser import Anonymiser
-from bayplan.sim.recordings.observed_decisions import observed
-from bayplan.sim.recordings.recorder import Following
+from bayplan.sim.recordings.observed_decisions import read_observed_decisions
+from bayplan.sim.recordings.recorder import ClusterRecorder
 from bayplan.sim.recordings.recording_file import (
     OBSERVED,
     VERSION,
-    Header,
     Recording,
-    check_place,
+    RecordingHeader,
+    check_writable,
     write_recording,
 )
 
@@ -71,7 +71,7 @@ def command(
     scheduler_conf: Path | None,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
-    connection: Connection,
+    connection: ClusterConnection,
 ) -> None:
     """Write a cluster and its decisions to FILE, packed where the name ends in .gz.
 
@@ -92,9 +92,9 @@ def command(
     follow |= for_s is not None
     if follow and files:
         raise UsageError("--follow and --for watch a live cluster; leave out --from")
-    check_place(file)
+    check_writable(file)
     source = None if follow else read_source(files, connection)
-    setup = chosen_setup(
+    setup = resolve_setup(
         config,
         scheduler_conf,
         plugin_folders,
@@ -103,12 +103,12 @@ def command(
         recorded=None if source is None else source.recording,
     )
     if source is None:
-        recording = followed(connection, setup, for_s)
-        recording = without_names(recording) if is_anonymous else recording
+        recording = record_live(connection, setup, for_s)
+        recording = anonymise_recording(recording) if is_anonymous else recording
     else:
-        recording = recorded(source, setup, seed, is_anonymous=is_anonymous)
+        recording = record_snapshot(source, setup, seed, is_anonymous=is_anonymous)
     write_recording(file, recording)
-    click.echo(f"{file}: {_told(recording)}")
+    click.echo(f"{file}: {_summary(recording)}")
 
 
 def _seconds(text: str | None) -> float | None:
@@ -124,67 +124,67 @@ def _seconds(text: str | None) -> float | None:
     return seconds
 
 
-def followed(connection: Connection, setup: Setup, for_s: float | None) -> Recording:
+def record_live(connection: ClusterConnection, setup: EngineSetup, for_s: float | None) -> Recording:
     """What happens in a live cluster, until it is over or somebody says stop."""
     target, names = connection.target(), setup.scheduler_names()
 
-    def tell(following: Following) -> None:
+    def tell(following: ClusterRecorder) -> None:
         for note in following.notes:
             click.echo(f"note: {note}", err=True)
         ends = f"for {for_s:g} seconds, or until Ctrl-C" if for_s is not None else "until Ctrl-C"
         click.echo(f"recording {target.server} {ends}", err=True)
 
-    async def run() -> tuple[Following, datetime]:
-        async with connected(target) as client:
-            following = Following(
+    async def run() -> tuple[ClusterRecorder, datetime]:
+        async with open_client(target) as client:
+            following = ClusterRecorder(
                 client,
                 is_batch=lambda pod: pod.scheduler_name in setup.batch_schedulers,
                 serves=lambda pod: pod.scheduler_name in names,
             )
-            await until_stopped(following.run(for_s, lambda: tell(following)), beside=asyncio.sleep(0))
+            await wait_until_stopped(following.run(for_s, lambda: tell(following)), beside=asyncio.sleep(0))
             return following, client.clock.now()
 
-    with mended(target):
+    with explain_api_errors(target):
         following, until = asyncio.run(run())
-    if following.began is None:
+    if following.started_at is None:
         raise click.Abort
-    verdicts, changes = following.told()
-    header = _header(setup, following.began, decisions=OBSERVED, until=until)
+    verdicts, changes = following.result()
+    header = _header(setup, following.started_at, decisions=OBSERVED, until=until)
     return Recording(header, following.objects, tuple(verdicts), tuple(changes))
 
 
-def without_names(recording: Recording) -> Recording:
+def anonymise_recording(recording: Recording) -> Recording:
     """The same with a number for every name; what was observed stays what it was."""
     names = Anonymiser([*recording.objects, *(change.item for change in recording.changes)])
     return Recording(
         replace_struct(recording.header, anonymous=True),
-        tuple(map(names.item, recording.objects)),
-        tuple(map(names.verdict, recording.verdicts)),
-        tuple(replace(change, item=names.item(change.item)) for change in recording.changes),
+        tuple(map(names.rename_object, recording.objects)),
+        tuple(map(names.rename_decision, recording.decisions)),
+        tuple(replace(change, item=names.rename_object(change.item)) for change in recording.changes),
     )
 
 
-def recorded(source: Source, setup: Setup, seed: int, *, is_anonymous: bool = False) -> Recording:
+def record_snapshot(source: ClusterSource, setup: EngineSetup, seed: int, *, is_anonymous: bool = False) -> Recording:
     """The recording of a cluster of one moment, or of one that was recorded before."""
     if source.is_observed:
-        recording = _observed(source, setup, seed)
-        return without_names(recording) if is_anonymous else recording
+        recording = _record_observed_decisions(source, setup, seed)
+        return anonymise_recording(recording) if is_anonymous else recording
     objects = source.objects
     if is_anonymous:
-        objects = tuple(map(Anonymiser(objects).item, objects))
-    with StillCluster(objects, setup, now=source.at, seed=seed) as still:
-        verdicts = still.come_to_rest(waiting_in(objects, still)).verdicts
+        objects = tuple(map(Anonymiser(objects).rename_object, objects))
+    with OfflineCluster(objects, setup, now=source.at, seed=seed) as still:
+        verdicts = still.run_until_stable(pending_pods(objects, still)).verdicts
     header = _header(setup, source.at, seed=seed, anonymous=is_anonymous)
     return Recording(header, objects, tuple(verdicts))
 
 
-def _observed(source: Source, setup: Setup, seed: int) -> Recording:
+def _record_observed_decisions(source: ClusterSource, setup: EngineSetup, seed: int) -> Recording:
     known = source.recording
     if known is not None:
         header = _header(setup, known.header.at, decisions=OBSERVED, seed=seed, until=known.header.until)
         return replace(known, header=header)
     names = setup.scheduler_names()
-    verdicts = observed(
+    verdicts = read_observed_decisions(
         source.objects,
         source.bound_at,
         is_batch=lambda pod: pod.scheduler_name in setup.batch_schedulers,
@@ -193,8 +193,8 @@ def _observed(source: Source, setup: Setup, seed: int) -> Recording:
     return Recording(_header(setup, source.at, decisions=OBSERVED, seed=seed), source.objects, tuple(verdicts))
 
 
-def _header(setup: Setup, at: datetime, **fields: Any) -> Header:
-    return Header(
+def _header(setup: EngineSetup, at: datetime, **fields: Any) -> RecordingHeader:
+    return RecordingHeader(
         recording=VERSION,
         at=at,
         configuration=setup.configuration,
@@ -205,9 +205,9 @@ def _header(setup: Setup, at: datetime, **fields: Any) -> Header:
     )
 
 
-def _told(recording: Recording) -> str:
+def _summary(recording: Recording) -> str:
     counts = Counter(kind_of(type(item)).plural for item in recording.objects)
     kinds = ", ".join(f"{counts[plural]} {plural}" for plural in ("nodes", "pods"))
     others = sum(counts.values()) - counts["nodes"] - counts["pods"]
     changes = f", {len(recording.changes)} changes" if recording.header.until is not None else ""
-    return f"{kinds}, {others} other objects, {len(recording.verdicts)} decisions{changes}"
+    return f"{kinds}, {others} other objects, {len(recording.decisions)} decisions{changes}"

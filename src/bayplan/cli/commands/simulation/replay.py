@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.commands.simulation.cluster_source import chosen_setup, configuration_options
+from bayplan.cli.commands.simulation.cluster_source import configuration_options, resolve_setup
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_value
-from bayplan.sim.offline.decision_replay import Replay, replay
+from bayplan.sim.offline.decision_replay import ReplayResult, replay_recording
 from bayplan.sim.recordings.recording_file import read_recording
 
 
@@ -42,10 +42,10 @@ def command(
       bayplan replay cluster.jsonl.gz -o json
     """
     recording = read_recording(file)
-    setup = chosen_setup(
+    setup = resolve_setup(
         config, scheduler_conf, plugin_folders, trust_writable=trust_writable_plugins, recorded=recording
     )
-    found = replay(recording, setup, seed=seed)
+    found = replay_recording(recording, setup, seed=seed)
     if output == "text":
         _print(found)
     else:
@@ -53,12 +53,12 @@ def command(
     sys.exit(1 if found.differences else 0)
 
 
-def _print(found: Replay) -> None:
+def _print(found: ReplayResult) -> None:
     first = found.first
     if first is None:
         click.echo(f"{len(found.decisions)} decisions, all the same")
         return
     click.echo(f"{len(found.decisions)} decisions, {len(found.differences)} different; the first:")
-    click.echo(first.sentence())
+    click.echo(first.describe())
     for line in first.because:
         click.echo(f"  {line}")

@@ -13,18 +13,18 @@ from bayplan.cli.commands.simulation.simulate_csv import simulate_csv
 from bayplan.cli.output.printers import print_table, print_value, yaml_text
 from bayplan.cli.output.progress_bar import progress_bar
 from bayplan.errors import UsageError
-from bayplan.sim.sweeps.openb_experiment import LOADS, Run, Summary
-from bayplan.sim.sweeps.process_pool import cores, in_order
+from bayplan.sim.sweeps.openb_experiment import LOADS, OpenbRun, RunSummary
+from bayplan.sim.sweeps.process_pool import available_cores, run_jobs_in_order
 from bayplan.sim.sweeps.published_results import (
-    Published,
+    PublishedResult,
     differences,
-    on_published_nodes,
-    published,
+    published_result,
+    uses_published_nodes,
 )
 from bayplan.sim.sweeps.sweep import (
-    Job,
-    carry_out,
-    nodes_to_fill,
+    SweepJob,
+    load_nodes,
+    run_job,
     workload_name,
 )
 from bayplan.sim.traces.trace_files import TraceNode, gpu_capacity, read_openb_pods
@@ -88,9 +88,9 @@ def command(
       bayplan simulate --trace csv --pods jobs.csv --nodes nodes.csv --column arrival=submit_time --samples load.csv
     """
     if trace != "openb":
-        _refuse_given("seeds", "processes", "show_config", because="of use with --trace openb alone; leave out")
+        _reject_options("seeds", "processes", "show_config", because="of use with --trace openb alone; leave out")
         if trace == "recording":
-            _refuse_given("columns", because="of use with --trace csv alone; a recording has no columns")
+            _reject_options("columns", because="of use with --trace csv alone; a recording has no columns")
         simulate_csv(
             trace,
             pods,
@@ -105,17 +105,17 @@ def command(
             output=output,
         )
         return
-    _refuse_given(
+    _reject_options(
         "engine", "config", "columns", "every", "samples", because="of use with --trace csv or recording; leave out"
     )
     chosen = policy or "fgd"
     if show_config:
         click.echo(yaml_text(policy_manifest(chosen, read_openb_pods(pods))), nl=False)
         return
-    _simulate_openb(pods, nodes, chosen, range(first_seed, first_seed + seeds), processes or cores(), output)
+    _simulate_openb(pods, nodes, chosen, range(first_seed, first_seed + seeds), processes or available_cores(), output)
 
 
-def _refuse_given(*parameters: str, because: str) -> None:
+def _reject_options(*parameters: str, because: str) -> None:
     """An option that would be heard by nobody is refused."""
     context = click.get_current_context()
     flags = {each.name: each.opts[0] for each in context.command.params}
@@ -125,20 +125,20 @@ def _refuse_given(*parameters: str, because: str) -> None:
 
 
 def _simulate_openb(pods: Path, nodes: Path | None, policy: str, seeds: range, processes: int, output: str) -> None:
-    cluster = nodes_to_fill(nodes)
+    cluster = load_nodes(nodes)
     read_openb_pods(pods)  # what is wrong with it is told once, and not by every process
-    jobs = [Job(pods, nodes, policy, seed) for seed in seeds]
+    jobs = [SweepJob(pods, nodes, policy, seed) for seed in seeds]
     with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as told:
-        runs = in_order(carry_out, jobs, processes, told)
-    summary = Summary.of(runs)
-    known = published(summary.workload, summary.policy) if on_published_nodes(cluster) else None
+        runs = run_jobs_in_order(run_job, jobs, processes, told)
+    summary = RunSummary.of(runs)
+    known = published_result(summary.workload, summary.policy) if uses_published_nodes(cluster) else None
     if output == "table":
         _print(summary, runs, cluster, known)
     else:
         print_value(_as_data(summary, runs, cluster, known), output)
 
 
-def _print(summary: Summary, runs: list[Run], nodes: list[TraceNode], known: Published | None) -> None:
+def _print(summary: RunSummary, runs: list[OpenbRun], nodes: list[TraceNode], known: PublishedResult | None) -> None:
     gpus = gpu_capacity(nodes) // 1000
     click.echo(f"{summary.policy} on {summary.workload} (openb): {len(nodes)} nodes, {gpus} GPUs, {len(runs)} runs\n")
     apart = differences(summary)
@@ -151,13 +151,15 @@ def _print(summary: Summary, runs: list[Run], nodes: list[TraceNode], known: Pub
             cells += [f"{known.mean[load]:.2f}%", f"{apart[load]:+.2f}"]
         table.add_row(*cells)
     print_table(table)
-    if not known and published(summary.workload, summary.policy):
+    if not known and published_result(summary.workload, summary.policy):
         click.echo("\nwhat was published about this workload is about other nodes")
     elif not known:
         click.echo("\nnothing was published about this workload")
 
 
-def _as_data(summary: Summary, runs: list[Run], nodes: list[TraceNode], known: Published | None) -> dict[str, Any]:
+def _as_data(
+    summary: RunSummary, runs: list[OpenbRun], nodes: list[TraceNode], known: PublishedResult | None
+) -> dict[str, Any]:
     data: dict[str, Any] = {
         "trace": "openb",
         "workload": summary.workload,

@@ -15,14 +15,14 @@ from rich.table import Table
 
 from bayplan.app.batch import build_batch_engine
 from bayplan.app.configuration import batch_configured, configured, known_actions, known_plugins
-from bayplan.cli.engine_setup import batch_explained, explained, file_text
+from bayplan.cli.engine_setup import explain_batch_config_errors, explain_config_errors, read_text
 from bayplan.cli.output.printers import print_table, print_value, yaml_text
 from bayplan.clock import ManualClock
 from bayplan.config.model import Configuration
 from bayplan.errors import UsageError
 from bayplan.framework.runtime.registry import Registry
 from bayplan.scheduler.engine import PodEngine
-from bayplan.sim.traces.recorded_trace import read_recorded
+from bayplan.sim.traces.recorded_trace import read_recorded_trace
 from bayplan.sim.traces.trace_files import (
     CSV_FIELDS,
     TraceNode,
@@ -31,15 +31,15 @@ from bayplan.sim.traces.trace_files import (
     read_csv_pods,
     read_nodes,
 )
-from bayplan.sim.virtual_time.batch_engine_simulation import BatchWorld
-from bayplan.sim.virtual_time.metrics import Sample, Totals
-from bayplan.sim.virtual_time.pod_engine_simulation import World
+from bayplan.sim.virtual_time.batch_engine_simulation import BatchEngineSimulation
+from bayplan.sim.virtual_time.metrics import Sample, SimulationTotals
+from bayplan.sim.virtual_time.pod_engine_simulation import PodEngineSimulation
 from bayplan.sim.virtual_time.policies import default_manifest, policy_configuration
-from bayplan.sim.virtual_time.trace_objects import cluster_of
-from bayplan.sim.virtual_time.trace_replay import MakeWorld, Replay
+from bayplan.sim.virtual_time.trace_objects import build_node_cache
+from bayplan.sim.virtual_time.trace_replay import SimulationFactory, TraceReplay
 from bayplan.telemetry.decisions import DecisionRing
 
-_TITLES = tuple(field.name for field in fields(Sample))
+_SAMPLE_COLUMNS = tuple(field.name for field in fields(Sample))
 
 
 def column_names(given: Sequence[str]) -> dict[str, str]:
@@ -70,7 +70,7 @@ def simulate_csv(
     """Replay, and print what came of it; samples go into a file while time passes."""
     names = column_names(columns)
     if trace == "recording":
-        recorded, listed = read_recorded(pods)
+        recorded, listed = read_recorded_trace(pods)
         cluster = recorded if nodes is None else read_nodes(nodes)
     else:
         cluster, listed = read_nodes(nodes), None
@@ -82,12 +82,12 @@ def simulate_csv(
         raise UsageError("--policy says who places pods, and so do --config and --engine batch; give one of them")
     with ExitStack() as stack:
         if engine == "batch":
-            make = stack.enter_context(_batch_world(cluster, config, seed))
+            make = stack.enter_context(_batch_engine_factory(cluster, config, seed))
         else:
             found = _configuration(arriving, policy, config, gpus=gpu_capacity(cluster) > 0)
-            make = stack.enter_context(_pod_world(cluster, *found, config, seed))
-        sink = stack.enter_context(_writing(samples))
-        totals = Replay(cluster, make).run(arriving(), every_s=every_s, sink=sink)
+            make = stack.enter_context(_pod_engine_factory(cluster, *found, config, seed))
+        sink = stack.enter_context(_sample_writer(samples))
+        totals = TraceReplay(cluster, make).run(arriving(), every_s=every_s, sink=sink)
     if output == "table":
         _print(pods, len(cluster), totals)
     else:
@@ -97,34 +97,34 @@ def simulate_csv(
 
 
 @contextmanager
-def _pod_world(
+def _pod_engine_factory(
     nodes: Sequence[TraceNode], configuration: Configuration, registry: Registry, config: Path | None, seed: int
-) -> Iterator[MakeWorld]:
+) -> Iterator[SimulationFactory]:
     clock = ManualClock()
-    with explained(config, registry):
+    with explain_config_errors(config, registry):
         engine = PodEngine(
             configuration,
             registry,
-            cluster_of(nodes),
+            build_node_cache(nodes),
             clock=clock,
             chance=random.Random(seed),
             records=DecisionRing(0),  # nobody asks why a pod of a trace went where it went
         )
     try:
-        yield lambda placed, evicted: World(engine, clock, placed=placed, evicted=evicted)
+        yield lambda placed, evicted: PodEngineSimulation(engine, clock, placed=placed, evicted=evicted)
     finally:
         engine.close()
 
 
 @contextmanager
-def _batch_world(nodes: Sequence[TraceNode], config: Path | None, seed: int) -> Iterator[MakeWorld]:
+def _batch_engine_factory(nodes: Sequence[TraceNode], config: Path | None, seed: int) -> Iterator[SimulationFactory]:
     clock = ManualClock()
     actions = known_actions()
-    with batch_explained(config or "the volcano-scheduler.conf", actions):
-        configuration = batch_configured(None if config is None else file_text(config), actions)
-    engine = build_batch_engine(configuration, cluster_of(nodes), clock=clock, chance=random.Random(seed))
+    with explain_batch_config_errors(config or "the volcano-scheduler.conf", actions):
+        configuration = batch_configured(None if config is None else read_text(config), actions)
+    engine = build_batch_engine(configuration, build_node_cache(nodes), clock=clock, chance=random.Random(seed))
     try:
-        yield lambda placed, evicted: BatchWorld(engine, clock, placed=placed, evicted=evicted)
+        yield lambda placed, evicted: BatchEngineSimulation(engine, clock, placed=placed, evicted=evicted)
     finally:
         engine.close()
 
@@ -135,13 +135,13 @@ def _configuration(
     if policy is not None:
         return policy_configuration(policy, arriving())
     registry = known_plugins()
-    text = file_text(config) if config is not None else yaml_text(default_manifest()) if gpus else None
-    with explained(config, registry):
+    text = read_text(config) if config is not None else yaml_text(default_manifest()) if gpus else None
+    with explain_config_errors(config, registry):
         return configured(text, registry), registry
 
 
 @contextmanager
-def _writing(path: Path | None) -> Iterator[Callable[[Sample], None]]:
+def _sample_writer(path: Path | None) -> Iterator[Callable[[Sample], None]]:
     if path is None:
         yield lambda _: None
         return
@@ -151,7 +151,7 @@ def _writing(path: Path | None) -> Iterator[Callable[[Sample], None]]:
         raise UsageError(f"{path} cannot be written: {fault.strerror}") from None
     with file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_TITLES)
+        writer.writerow(_SAMPLE_COLUMNS)
         yield lambda sample: writer.writerow(_rounded(value) for value in asdict(sample).values())
 
 
@@ -159,7 +159,7 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _print(pods: Path, nodes: int, totals: Totals) -> None:
+def _print(pods: Path, nodes: int, totals: SimulationTotals) -> None:
     click.echo(f"{pods.name} on {nodes} nodes: {totals.seconds / 3600:.2f} hours\n")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)

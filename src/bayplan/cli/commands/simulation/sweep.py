@@ -10,24 +10,24 @@ import click
 
 from bayplan.cli.output.progress_bar import progress_bar
 from bayplan.errors import UsageError
-from bayplan.sim.sweeps.openb_experiment import Run
-from bayplan.sim.sweeps.optional_imports import optional
+from bayplan.sim.sweeps.openb_experiment import OpenbRun
+from bayplan.sim.sweeps.optional_imports import import_optional
 from bayplan.sim.sweeps.parquet import write_parquet
-from bayplan.sim.sweeps.process_pool import cores, results
-from bayplan.sim.sweeps.published_results import on_published_nodes
-from bayplan.sim.sweeps.ray_runner import spread_on_ray
-from bayplan.sim.sweeps.report import report
+from bayplan.sim.sweeps.process_pool import available_cores, run_jobs
+from bayplan.sim.sweeps.published_results import uses_published_nodes
+from bayplan.sim.sweeps.ray_runner import run_jobs_on_ray
+from bayplan.sim.sweeps.report import render_report
 from bayplan.sim.sweeps.sweep import (
-    Job,
-    Journal,
-    carry_out,
-    jobs_of,
-    nodes_to_fill,
-    sweep,
+    SweepJob,
+    SweepJournal,
+    build_jobs,
+    load_nodes,
+    run_job,
+    run_sweep,
     write_csv,
 )
 from bayplan.sim.traces.trace_files import read_openb_pods
-from bayplan.sim.virtual_time.policies import POLICIES, parsed_policy
+from bayplan.sim.virtual_time.policies import POLICIES, parse_policy
 
 
 @click.command("sweep")
@@ -81,26 +81,30 @@ def command(
         if path.is_dir():
             raise UsageError(f"{path} cannot be written: it is a folder; name a file in it")
     if out.suffix == ".parquet":  # what is missing is told now, and not after an hour of runs
-        optional("pyarrow", wanted_for="Parquet", extra="sweep")
+        import_optional("pyarrow", wanted_for="Parquet", extra="sweep")
     if page is not None:
-        optional("matplotlib", wanted_for="a report", extra="sweep")
+        import_optional("matplotlib", wanted_for="a report", extra="sweep")
     chosen = policies or tuple(POLICIES)
     for policy in chosen:
-        parsed_policy(policy)
-    compared = on_published_nodes(nodes_to_fill(nodes))
+        parse_policy(policy)
+    compared = uses_published_nodes(load_nodes(nodes))
     for path in pods:
         read_openb_pods(path)
-    jobs = jobs_of(pods, nodes, chosen, range(first_seed, first_seed + seeds))
-    spread = partial(spread_on_ray, address=address) if address else partial(_here, processes=processes or cores())
-    journal = Journal(out.with_name(f"{out.name}.partial"))
+    jobs = build_jobs(pods, nodes, chosen, range(first_seed, first_seed + seeds))
+    spread = (
+        partial(run_jobs_on_ray, address=address)
+        if address
+        else partial(_run_locally, processes=processes or available_cores())
+    )
+    journal = SweepJournal(out.with_name(f"{out.name}.partial"))
     with progress_bar(f"{len(pods)} workloads, {len(chosen)} policies", len(jobs)) as told:
-        found = sweep(jobs, journal, spread, told=told)
+        found = run_sweep(jobs, journal, spread, told=told)
     (write_csv if out.suffix == ".csv" else write_parquet)(out, found)
     if page is not None:
-        page.write_text(report([each.run for each in found], compared=compared), encoding="utf-8")
+        page.write_text(render_report([each.run for each in found], compared=compared), encoding="utf-8")
     journal.remove()
     click.echo(f"{len(found)} runs in {out}" + (f", a report in {page}" if page is not None else ""))
 
 
-def _here(jobs: Sequence[Job], processes: int) -> Iterable[tuple[int, Run]]:
-    return results(carry_out, jobs, processes)
+def _run_locally(jobs: Sequence[SweepJob], processes: int) -> Iterable[tuple[int, OpenbRun]]:
+    return run_jobs(run_job, jobs, processes)

@@ -11,26 +11,26 @@ from rich.table import Table
 
 from bayplan.cli.commands.simulation.cluster_source import (
     check_setup,
-    chosen_setup,
     configuration_options,
     read_source,
+    resolve_setup,
     source_option,
 )
-from bayplan.cli.connection import Connection
+from bayplan.cli.connection import ClusterConnection
 from bayplan.cli.flags.connection_options import connection_options
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_table, print_value
 from bayplan.sim.offline.whatif import (
-    Bill,
-    Fate,
-    WhatIf,
-    changed_setup,
-    what_if,
+    ClusterCost,
+    PodOutcomeChange,
+    WhatIfResult,
+    apply_to_setup,
+    run_whatif,
 )
-from bayplan.sim.offline.whatif_file import read_change
+from bayplan.sim.offline.whatif_file import read_whatif_file
 
-_SHOWN = 20
-_TEXT = 30
+_MAX_ROWS = 20
+_MIN_TEXT_WIDTH = 30
 
 
 @click.command("whatif")
@@ -52,7 +52,7 @@ def command(
     scheduler_conf: Path | None,
     plugin_folders: tuple[Path, ...],
     trust_writable_plugins: bool,
-    connection: Connection,
+    connection: ClusterConnection,
 ) -> None:
     """Show what would land, move, wait and cost if a cluster were different, as the file of -f says.
 
@@ -76,70 +76,70 @@ def command(
       priorities: {classes: {urgent: 5000}}
       prices: {perHour: {m7.large: 0.10}}
     """
-    wish = read_change(change)
+    wish = read_whatif_file(change)
     source = read_source(files, connection)
-    setup = chosen_setup(
+    setup = resolve_setup(
         config, scheduler_conf, plugin_folders, trust_writable=trust_writable_plugins, recorded=source.recording
     )
-    check_setup(changed_setup(setup, wish), f"{change}: configuration", f"{change}: batchConfiguration")
-    answer = what_if(source.objects, wish, setup, now=source.at, seed=seed)
+    check_setup(apply_to_setup(setup, wish), f"{change}: configuration", f"{change}: batchConfiguration")
+    answer = run_whatif(source.objects, wish, setup, now=source.at, seed=seed)
     if output != "table":
         print_value(answer.as_data(), output)
         return
-    _print_fates("land", answer.lands, _landing)
-    _print_fates("move", answer.moves, lambda fate: f"{fate.now} -> {fate.then}")
-    _print_fates("wait", answer.waits, _waiting)
+    _print_pod_changes("land", answer.lands, _describe_placement)
+    _print_pod_changes("move", answer.moves, lambda fate: f"{fate.now} -> {fate.then}")
+    _print_pod_changes("wait", answer.waits, _describe_pending)
     if answer.gone:
         click.echo(f"{_pods(len(answer.gone))} would go with their node\n")
-    _print_bills(answer)
+    _print_costs(answer)
 
 
 def _pods(count: int) -> str:
     return f"{count} pod{'' if count == 1 else 's'}"
 
 
-def _landing(fate: Fate) -> str:
+def _describe_placement(fate: PodOutcomeChange) -> str:
     if not fate.without:
         return fate.then
     return fate.then if fate.without == fate.then else f"{fate.then} ({fate.without} without the change)"
 
 
-def _waiting(fate: Fate) -> str:
+def _describe_pending(fate: PodOutcomeChange) -> str:
     return f"was on {fate.now}" if fate.now else ""
 
 
-def _print_fates(title: str, fates: Sequence[Fate], where: Callable[[Fate], str]) -> None:
+def _print_pod_changes(title: str, fates: Sequence[PodOutcomeChange], where: Callable[[PodOutcomeChange], str]) -> None:
     click.echo(f"{_pods(len(fates))} would {title}")
     if fates:
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column("POD", no_wrap=True)
         table.add_column("WHERE", no_wrap=True)
-        table.add_column("WHY", overflow="fold", min_width=_TEXT)
-        for fate in fates[:_SHOWN]:
+        table.add_column("WHY", overflow="fold", min_width=_MIN_TEXT_WIDTH)
+        for fate in fates[:_MAX_ROWS]:
             table.add_row(escape(f"  {fate.pod}"), escape(where(fate)), escape(fate.why))
         print_table(table)
-    if len(fates) > _SHOWN:
-        click.echo(f"  and {len(fates) - _SHOWN} more; -o json lists all")
+    if len(fates) > _MAX_ROWS:
+        click.echo(f"  and {len(fates) - _MAX_ROWS} more; -o json lists all")
     click.echo()
 
 
-def _print_bills(answer: WhatIf) -> None:
+def _print_costs(answer: WhatIfResult) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("COST", "NOW", "THEN"):
         table.add_column(title, no_wrap=True, justify="left" if title == "COST" else "right")
     table.add_row("nodes", str(answer.now.nodes), str(answer.then.nodes))
     for name in sorted(answer.now.requested.keys() | answer.then.requested.keys()):
-        table.add_row(escape(f"{name} requested"), *(f"{bill.requested.get(name, 0):.0%}" for bill in _bills(answer)))
+        table.add_row(escape(f"{name} requested"), *(f"{bill.requested.get(name, 0):.0%}" for bill in _costs(answer)))
     if answer.then.per_hour is not None:
-        table.add_row("price an hour", *map(_price, _bills(answer)))
+        table.add_row("price an hour", *map(_price, _costs(answer)))
     table.add_row("pods that restart", "", str(answer.restarts))
     print_table(table)
 
 
-def _bills(answer: WhatIf) -> tuple[Bill, Bill]:
+def _costs(answer: WhatIfResult) -> tuple[ClusterCost, ClusterCost]:
     return answer.now, answer.then
 
 
-def _price(bill: Bill) -> str:
+def _price(bill: ClusterCost) -> str:
     unknown = f" and {bill.unpriced} unknown" if bill.unpriced else ""
     return f"{bill.per_hour or 0:.2f}{unknown}"

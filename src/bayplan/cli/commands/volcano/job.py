@@ -10,16 +10,16 @@ import msgspec
 
 from bayplan.admission.volcano_defaults import min_available, replicas
 from bayplan.cli.commands.volcano.vcctl import (
+    ServerArguments,
     Tree,
-    Where,
-    ask,
-    listed,
-    name_of,
+    list_trees,
     output_option,
     print_columns,
+    print_objects,
+    require_name,
+    run_with_server,
     send_command,
-    show,
-    verb_options,
+    vcctl_options,
 )
 from bayplan.cli.output.printers import print_value
 from bayplan.client import CORE_EVENTS, Client
@@ -34,9 +34,11 @@ _HEADER = (
     *("Pending", "Running", "Succeeded", "Failed", "Unknown", "RetryCount"),
 )
 _COUNTS = ("pending", "running", "succeeded", "failed", "unknown", "retryCount")
-_AMOUNTS = "cpu=1000m,memory=100Mi"
-_namespace = click.option("-n", "--namespace", default="default", show_default=True, help="The namespace of the job.")
-_named = click.option("-N", "--name", help="The name of the job.")
+_DEFAULT_AMOUNTS = "cpu=1000m,memory=100Mi"
+_namespace_option = click.option(
+    "-n", "--namespace", default="default", show_default=True, help="The namespace of the job."
+)
+_name_option = click.option("-N", "--name", help="The name of the job.")
 
 
 @click.group("job")
@@ -52,15 +54,21 @@ def command() -> None:
 
 
 @command.command("list")
-@_namespace
+@_namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 @click.option("-q", "--queue", default="", help="Only those of this queue.")
 @click.option("-S", "--scheduler", default="", help="Only those of this scheduler.")
 @click.option("--selector", default="", help="Only those whose name contains this.")
 @output_option
-@verb_options
+@vcctl_options
 def list_(
-    namespace: str, all_namespaces: bool, queue: str, scheduler: str, selector: str, output: str | None, where: Where
+    namespace: str,
+    all_namespaces: bool,
+    queue: str,
+    scheduler: str,
+    selector: str,
+    output: str | None,
+    where: ServerArguments,
 ) -> None:
     """List jobs.
 
@@ -70,7 +78,7 @@ def list_(
       bayplan job list -A -q ml -o json
     """
     space = "" if all_namespaces else namespace
-    found: list[Tree] = ask(where, lambda client: listed(client, VC_JOBS, space))
+    found: list[Tree] = run_with_server(where, lambda client: list_trees(client, VC_JOBS, space))
     jobs = [
         job
         for job in found
@@ -79,7 +87,9 @@ def list_(
         and selector in job["metadata"]["name"]
     ]
     header = ("Namespace", *_HEADER) if all_namespaces else _HEADER
-    show(jobs, output, header, lambda job: [*([job["metadata"]["namespace"]] if all_namespaces else []), *_row(job)])
+    print_objects(
+        jobs, output, header, lambda job: [*([job["metadata"]["namespace"]] if all_namespaces else []), *_row(job)]
+    )
 
 
 def _row(job: Tree) -> list[Any]:
@@ -95,11 +105,11 @@ def _row(job: Tree) -> list[Any]:
 
 @command.command("view")
 @click.argument("job", required=False)
-@_named
-@_namespace
+@_name_option
+@_namespace_option
 @output_option
-@verb_options
-def view(job: str | None, name: str | None, namespace: str, output: str | None, where: Where) -> None:
+@vcctl_options
+def view(job: str | None, name: str | None, namespace: str, output: str | None, where: ServerArguments) -> None:
     """Show a job: what it asks for, where it stands, and what was said of it.
 
     \b
@@ -107,7 +117,7 @@ def view(job: str | None, name: str | None, namespace: str, output: str | None, 
       bayplan job view hello
       bayplan job view -N hello -n ml -o yaml
     """
-    chosen = name_of(job, name, "job")
+    chosen = require_name(job, name, "job")
 
     async def read(client: Client) -> tuple[Tree, list[Tree]]:
         found = await client.get_raw(VC_JOBS, namespace, chosen)
@@ -116,7 +126,7 @@ def view(job: str | None, name: str | None, namespace: str, output: str | None, 
         mine = [each for each in events if each["involvedObject"].get("uid") == found["metadata"]["uid"]]
         return found, mine
 
-    found, events = ask(where, read)
+    found, events = run_with_server(where, read)
     if output is not None:
         print_value(found, output)
     else:
@@ -157,16 +167,16 @@ def _print_job(job: Tree, events: list[Tree]) -> None:
 
 
 @command.command("run")
-@_named
+@_name_option
 @click.option("-n", "--namespace", help="The namespace of the job.  [default: the file's, or default]")
 @click.option("-i", "--image", default="busybox", show_default=True, help="The image of its containers.")
 @click.option("-m", "--min", "least", type=int, default=1, show_default=True, help="How many pods must run together.")
 @click.option("-r", "--replicas", "count", type=int, default=1, show_default=True, help="How many pods.")
-@click.option("-R", "--requests", default=_AMOUNTS, show_default=True, help="What a pod asks for.")
-@click.option("-L", "--limits", default=_AMOUNTS, show_default=True, help="What a pod may take.")
+@click.option("-R", "--requests", default=_DEFAULT_AMOUNTS, show_default=True, help="What a pod asks for.")
+@click.option("-L", "--limits", default=_DEFAULT_AMOUNTS, show_default=True, help="What a pod may take.")
 @click.option("-S", "--scheduler", default="volcano", show_default=True, help="Who places it.")
 @click.option("-f", "--filename", type=click.Path(path_type=Path), help="A file with a Job, instead of all these.")
-@verb_options
+@vcctl_options
 def run(
     name: str | None,
     namespace: str | None,
@@ -177,7 +187,7 @@ def run(
     limits: str,
     scheduler: str,
     filename: Path | None,
-    where: Where,
+    where: ServerArguments,
 ) -> None:
     """Make a job of like pods, or the job of a file.
 
@@ -187,20 +197,26 @@ def run(
       bayplan job run -f job.yaml -n ml
     """
     if filename is not None:
-        body = _from_file(filename)
+        body = _read_job(filename)
         named = (body.get("metadata") or {}).get("namespace")
         if namespace and named and namespace != named:
             raise UsageError(f"{filename} names the namespace {named}; leave out --namespace {namespace}")
         namespace = namespace or named
     else:
-        body = launched(
-            name_of(None, name, "job"), image, least, count, _amounts(requests), _amounts(limits), scheduler
+        body = build_job(
+            require_name(None, name, "job"),
+            image,
+            least,
+            count,
+            _parse_amounts(requests),
+            _parse_amounts(limits),
+            scheduler,
         )
-    made = ask(where, lambda client: client.create(VC_JOBS, body, namespace=namespace or "default"))
+    made = run_with_server(where, lambda client: client.create(VC_JOBS, body, namespace=namespace or "default"))
     click.echo(f"run job {msgspec.json.decode(made)['metadata']['name']} successfully")
 
 
-def _from_file(path: Path) -> Tree:
+def _read_job(path: Path) -> Tree:
     try:
         found = [each.value for each in read_manifests(path)]
     except OSError as fault:
@@ -213,7 +229,7 @@ def _from_file(path: Path) -> Tree:
     return jobs[0]
 
 
-def launched(name: str, image: str, least: int, count: int, requests: Tree, limits: Tree, scheduler: str) -> Tree:
+def build_job(name: str, image: str, least: int, count: int, requests: Tree, limits: Tree, scheduler: str) -> Tree:
     """The job of a command line."""
     container: Tree = {"image": image, "name": name, "imagePullPolicy": "IfNotPresent"}
     container["resources"] = {"requests": requests, "limits": limits}
@@ -227,7 +243,7 @@ def launched(name: str, image: str, least: int, count: int, requests: Tree, limi
     return {"apiVersion": VC_JOBS.api_version, "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
 
-def _amounts(text: str) -> Tree:
+def _parse_amounts(text: str) -> Tree:
     """`cpu=1,memory=100Mi` as an object has it."""
     found: Tree = {}
     for part in text.split(",") if text else ():
@@ -244,10 +260,10 @@ def _amounts(text: str) -> Tree:
 
 @command.command("suspend")
 @click.argument("job", required=False)
-@_named
-@_namespace
-@verb_options
-def suspend(job: str | None, name: str | None, namespace: str, where: Where) -> None:
+@_name_option
+@_namespace_option
+@vcctl_options
+def suspend(job: str | None, name: str | None, namespace: str, where: ServerArguments) -> None:
     """Stop a job and take its running pods away, so that it can be resumed.
 
     \b
@@ -255,15 +271,15 @@ def suspend(job: str | None, name: str | None, namespace: str, where: Where) -> 
       bayplan job suspend hello
       bayplan job suspend -N hello -n ml
     """
-    _order(where, ABORT_JOB, name_of(job, name, "job"), namespace)
+    _send_job_command(where, ABORT_JOB, require_name(job, name, "job"), namespace)
 
 
 @command.command("resume")
 @click.argument("job", required=False)
-@_named
-@_namespace
-@verb_options
-def resume(job: str | None, name: str | None, namespace: str, where: Where) -> None:
+@_name_option
+@_namespace_option
+@vcctl_options
+def resume(job: str | None, name: str | None, namespace: str, where: ServerArguments) -> None:
     """Start a suspended job again.
 
     \b
@@ -271,25 +287,25 @@ def resume(job: str | None, name: str | None, namespace: str, where: Where) -> N
       bayplan job resume hello
       bayplan job resume -N hello -n ml
     """
-    _order(where, RESUME_JOB, name_of(job, name, "job"), namespace)
+    _send_job_command(where, RESUME_JOB, require_name(job, name, "job"), namespace)
 
 
-def _order(where: Where, action: str, name: str, namespace: str) -> None:
+def _send_job_command(where: ServerArguments, action: str, name: str, namespace: str) -> None:
     async def send(client: Client) -> None:
         found = await client.get_raw(VC_JOBS, namespace, name)
         await send_command(client, VC_JOBS, found, action, namespace)
 
-    ask(where, send)
+    run_with_server(where, send)
     word = "suspend" if action == ABORT_JOB else "resume"
     click.echo(f"{word} job {name} successfully")
 
 
 @command.command("delete")
 @click.argument("job", required=False)
-@_named
-@_namespace
-@verb_options
-def delete(job: str | None, name: str | None, namespace: str, where: Where) -> None:
+@_name_option
+@_namespace_option
+@vcctl_options
+def delete(job: str | None, name: str | None, namespace: str, where: ServerArguments) -> None:
     """Delete a job, with its pods.
 
     \b
@@ -297,6 +313,8 @@ def delete(job: str | None, name: str | None, namespace: str, where: Where) -> N
       bayplan job delete hello
       bayplan job delete -N hello -n ml
     """
-    chosen = name_of(job, name, "job")
-    ask(where, lambda client: client.delete(VC_JOBS, name=chosen, namespace=namespace, propagation="Background"))
+    chosen = require_name(job, name, "job")
+    run_with_server(
+        where, lambda client: client.delete(VC_JOBS, name=chosen, namespace=namespace, propagation="Background")
+    )
     click.echo(f"delete job {chosen} successfully")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from bayplan.cli.commands.volcano.vcctl import (
+    ServerArguments,
     Tree,
-    Where,
-    ask,
-    listed,
-    name_of,
+    list_trees,
     output_option,
     print_columns,
-    show,
-    verb_options,
+    print_objects,
+    require_name,
+    run_with_server,
+    vcctl_options,
 )
 from bayplan.cli.output.printers import print_value
 from bayplan.client import Client
@@ -22,7 +22,9 @@ from bayplan.controllers.volcano.resources import POD_GROUPS
 from bayplan.objects.volcano.constants import GROUP_NAME
 
 _HEADER = ("Name", "Phase", "MinMember", "Running", "Succeeded", "Failed", "Queue", "Created")
-_namespace = click.option("-n", "--namespace", default="default", show_default=True, help="The namespace of the group.")
+_namespace_option = click.option(
+    "-n", "--namespace", default="default", show_default=True, help="The namespace of the group."
+)
 
 
 @click.group("podgroup")
@@ -37,12 +39,12 @@ def command() -> None:
 
 
 @command.command("list")
-@_namespace
+@_namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 @click.option("-q", "--queue", default="", help="Only those of this queue.")
 @output_option
-@verb_options
-def list_(namespace: str, all_namespaces: bool, queue: str, output: str | None, where: Where) -> None:
+@vcctl_options
+def list_(namespace: str, all_namespaces: bool, queue: str, output: str | None, where: ServerArguments) -> None:
     """List pod groups.
 
     \b
@@ -51,10 +53,10 @@ def list_(namespace: str, all_namespaces: bool, queue: str, output: str | None, 
       bayplan podgroup list -A -q ml -o json
     """
     space = "" if all_namespaces else namespace
-    found: list[Tree] = ask(where, lambda client: listed(client, POD_GROUPS, space))
+    found: list[Tree] = run_with_server(where, lambda client: list_trees(client, POD_GROUPS, space))
     groups = [group for group in found if not queue or _queue(group) == queue]
     header = ("Namespace", *_HEADER) if all_namespaces else _HEADER
-    show(
+    print_objects(
         groups,
         output,
         header,
@@ -83,10 +85,10 @@ def _row(group: Tree) -> list[object]:
 @command.command("view")
 @click.argument("group", required=False)
 @click.option("-N", "--name", help="The name of the group.")
-@_namespace
+@_namespace_option
 @output_option
-@verb_options
-def view(group: str | None, name: str | None, namespace: str, output: str | None, where: Where) -> None:
+@vcctl_options
+def view(group: str | None, name: str | None, namespace: str, output: str | None, where: ServerArguments) -> None:
     """Show a pod group: what it waits for, in the scheduler's own words, and its pods.
 
     \b
@@ -94,15 +96,15 @@ def view(group: str | None, name: str | None, namespace: str, output: str | None
       bayplan podgroup view train-0d6f
       bayplan podgroup view -N train-0d6f -n ml -o yaml
     """
-    chosen = name_of(group, name, "pod group")
+    chosen = require_name(group, name, "pod group")
 
     async def read(client: Client) -> tuple[Tree, list[Tree]]:
         found = await client.get_raw(POD_GROUPS, namespace, chosen)
-        pods = await listed(client, PODS, namespace)
+        pods = await list_trees(client, PODS, namespace)
         mine = [pod for pod in pods if (pod["metadata"].get("annotations") or {}).get(GROUP_NAME) == chosen]
         return found, mine
 
-    found, pods = ask(where, read)
+    found, pods = run_with_server(where, read)
     if output is not None:
         print_value(found, output)
         return
@@ -120,15 +122,15 @@ def view(group: str | None, name: str | None, namespace: str, output: str | None
 @command.command("delete")
 @click.argument("group", required=False)
 @click.option("-N", "--name", help="The name of the group.")
-@_namespace
-@verb_options
-def delete(group: str | None, name: str | None, namespace: str, where: Where) -> None:
+@_namespace_option
+@vcctl_options
+def delete(group: str | None, name: str | None, namespace: str, where: ServerArguments) -> None:
     """Delete a pod group. Its pods stay.
 
     \b
     Examples:
       bayplan podgroup delete train-0d6f
     """
-    chosen = name_of(group, name, "pod group")
-    ask(where, lambda client: client.delete(POD_GROUPS, name=chosen, namespace=namespace))
+    chosen = require_name(group, name, "pod group")
+    run_with_server(where, lambda client: client.delete(POD_GROUPS, name=chosen, namespace=namespace))
     click.echo(f"delete podgroup {chosen} successfully")

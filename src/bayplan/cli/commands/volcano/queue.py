@@ -8,17 +8,17 @@ from collections import Counter
 import click
 
 from bayplan.cli.commands.volcano.vcctl import (
-    COUNTED,
+    QUEUE_COUNT_PHASES,
+    ServerArguments,
     Tree,
-    Where,
-    ask,
-    counts_by_queue,
-    listed,
-    name_of,
+    count_pod_groups_by_queue,
+    list_trees,
     output_option,
+    print_objects,
+    require_name,
+    run_with_server,
     send_command,
-    show,
-    verb_options,
+    vcctl_options,
 )
 from bayplan.cli.output.printers import print_value
 from bayplan.client import MERGE_PATCH, Client
@@ -31,9 +31,9 @@ from bayplan.objects.volcano.constants import (
     OPEN_QUEUE,
 )
 
-_HEADER = ("Name", "Weight", "State", "Parent", *COUNTED)
-_named = click.option("-n", "--name", help="The name of the queue.")
-_COMMANDS_IN = "default"
+_HEADER = ("Name", "Weight", "State", "Parent", *QUEUE_COUNT_PHASES)
+_name_option = click.option("-n", "--name", help="The name of the queue.")
+_COMMAND_NAMESPACE = "default"
 """Where commands for queues are put: queues have no namespace, commands have one."""
 
 
@@ -51,8 +51,8 @@ def command() -> None:
 
 @command.command("list")
 @output_option
-@verb_options
-def list_(where: Where, output: str | None) -> None:
+@vcctl_options
+def list_(where: ServerArguments, output: str | None) -> None:
     """List all queues, with how many groups of each are in which phase.
 
     \b
@@ -62,26 +62,26 @@ def list_(where: Where, output: str | None) -> None:
     """
 
     async def read(client: Client) -> tuple[list[Tree], list[Tree]]:
-        queues, groups = await asyncio.gather(listed(client, QUEUES), listed(client, POD_GROUPS))
+        queues, groups = await asyncio.gather(list_trees(client, QUEUES), list_trees(client, POD_GROUPS))
         return queues, groups
 
-    queues, groups = ask(where, read)
-    counts = counts_by_queue(groups)
-    show(queues, output, _HEADER, lambda queue: _row(queue, counts.get(queue["metadata"]["name"], Counter())))
+    queues, groups = run_with_server(where, read)
+    counts = count_pod_groups_by_queue(groups)
+    print_objects(queues, output, _HEADER, lambda queue: _row(queue, counts.get(queue["metadata"]["name"], Counter())))
 
 
 def _row(queue: Tree, counts: Counter[str]) -> list[object]:
     spec, status = queue.get("spec") or {}, queue.get("status") or {}
     said = (spec.get("weight", 0), status.get("state", ""), spec.get("parent", ""))
-    return [queue["metadata"]["name"], *said, *(counts[phase] for phase in COUNTED)]
+    return [queue["metadata"]["name"], *said, *(counts[phase] for phase in QUEUE_COUNT_PHASES)]
 
 
 @command.command("get")
 @click.argument("queue", required=False)
-@_named
+@_name_option
 @output_option
-@verb_options
-def get(queue: str | None, name: str | None, where: Where, output: str | None) -> None:
+@vcctl_options
+def get(queue: str | None, name: str | None, where: ServerArguments, output: str | None) -> None:
     """Show one queue.
 
     \b
@@ -89,26 +89,28 @@ def get(queue: str | None, name: str | None, where: Where, output: str | None) -
       bayplan queue get default
       bayplan queue get -n default -o json
     """
-    chosen = name_of(queue, name, "queue")
+    chosen = require_name(queue, name, "queue")
 
     async def read(client: Client) -> tuple[Tree, list[Tree]]:
-        return await client.get_raw(QUEUES, "", chosen), await listed(client, POD_GROUPS)
+        return await client.get_raw(QUEUES, "", chosen), await list_trees(client, POD_GROUPS)
 
-    found, groups = ask(where, read)
+    found, groups = run_with_server(where, read)
     if output is not None:
         print_value(found, output)
     else:
-        show([found], None, _HEADER, lambda each: _row(each, counts_by_queue(groups).get(chosen, Counter())))
+        print_objects(
+            [found], None, _HEADER, lambda each: _row(each, count_pod_groups_by_queue(groups).get(chosen, Counter()))
+        )
 
 
 @command.command("create")
 @click.argument("queue", required=False)
-@_named
+@_name_option
 @click.option("-w", "--weight", type=click.IntRange(1, 65535), default=1, show_default=True, help="Its share.")
 @click.option("-S", "--state", type=click.Choice([OPEN, CLOSED]), default=OPEN, show_default=True)
 @click.option("--parent", default="", help="The queue that it stands below; root by default.")
-@verb_options
-def create(queue: str | None, name: str | None, weight: int, state: str, parent: str, where: Where) -> None:
+@vcctl_options
+def create(queue: str | None, name: str | None, weight: int, state: str, parent: str, where: ServerArguments) -> None:
     """Make a queue.
 
     \b
@@ -116,7 +118,7 @@ def create(queue: str | None, name: str | None, weight: int, state: str, parent:
       bayplan queue create ml --weight 4
       bayplan queue create -n ml-team --parent ml
     """
-    chosen = name_of(queue, name, "queue")
+    chosen = require_name(queue, name, "queue")
     spec = {"weight": weight, "reclaimable": True, **({"parent": parent} if parent else {})}
 
     async def make(client: Client) -> None:
@@ -126,17 +128,17 @@ def create(queue: str | None, name: str | None, weight: int, state: str, parent:
             patch = {"status": {"state": state}}
             await client.patch(QUEUES, patch, name=chosen, subresource="status", kind=MERGE_PATCH)
 
-    ask(where, make)
+    run_with_server(where, make)
     click.echo(f"create queue {chosen} successfully")
 
 
 @command.command("operate")
 @click.argument("queue", required=False)
-@_named
+@_name_option
 @click.option("-a", "--action", required=True, type=click.Choice(["open", "close", "update"]), help="What to do.")
 @click.option("-w", "--weight", type=click.IntRange(0, 65535), default=0, help="With update: its new share.")
-@verb_options
-def operate(queue: str | None, name: str | None, action: str, weight: int, where: Where) -> None:
+@vcctl_options
+def operate(queue: str | None, name: str | None, action: str, weight: int, where: ServerArguments) -> None:
     """Open or close a queue, or give it another weight.
 
     \b
@@ -144,7 +146,7 @@ def operate(queue: str | None, name: str | None, action: str, weight: int, where
       bayplan queue operate ml --action close
       bayplan queue operate -n ml -a update -w 8
     """
-    chosen = name_of(queue, name, "queue")
+    chosen = require_name(queue, name, "queue")
     if action == "update" and not weight:
         raise UsageError(f"when update queue {chosen}, weight must be specified, the value must be greater than 0")
 
@@ -154,17 +156,17 @@ def operate(queue: str | None, name: str | None, action: str, weight: int, where
             return
         found = await client.get_raw(QUEUES, "", chosen)
         order = OPEN_QUEUE if action == "open" else CLOSE_QUEUE
-        await send_command(client, QUEUES, found, order, _COMMANDS_IN)
+        await send_command(client, QUEUES, found, order, _COMMAND_NAMESPACE)
 
-    ask(where, act)
+    run_with_server(where, act)
     click.echo(f"{action} queue {chosen} successfully")
 
 
 @command.command("delete")
 @click.argument("queue", required=False)
-@_named
-@verb_options
-def delete(queue: str | None, name: str | None, where: Where) -> None:
+@_name_option
+@vcctl_options
+def delete(queue: str | None, name: str | None, where: ServerArguments) -> None:
     """Delete a queue. Its jobs stay, and wait for a queue of this name.
 
     \b
@@ -172,6 +174,6 @@ def delete(queue: str | None, name: str | None, where: Where) -> None:
       bayplan queue delete ml
       bayplan queue delete -n ml
     """
-    chosen = name_of(queue, name, "queue")
-    ask(where, lambda client: client.delete(QUEUES, name=chosen))
+    chosen = require_name(queue, name, "queue")
+    run_with_server(where, lambda client: client.delete(QUEUES, name=chosen))
     click.echo(f"delete queue {chosen} successfully")

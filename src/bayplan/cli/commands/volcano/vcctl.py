@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from bayplan.cli.connection import asked_of
-from bayplan.cli.flags.connection_options import chosen_server, server_options
+from bayplan.cli.connection import run_with_target
+from bayplan.cli.flags.connection_options import resolve_server, server_options
 from bayplan.cli.output.printers import print_value
-from bayplan.client import Client, Resource
+from bayplan.client import Client, GroupVersionResource
 from bayplan.controllers.volcano.resources import COMMANDS
 from bayplan.errors import UsageError
 
@@ -21,12 +21,12 @@ Tree = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-COUNTED = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
+QUEUE_COUNT_PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
 """The phases of pod groups, as vcctl shows them for a queue."""
 
 
-def verb_options(command: F) -> F:
-    """Which API server, as one `where` that `ask` takes."""
+def vcctl_options(command: F) -> F:
+    """Which API server, as one `where` that `run_with_server` takes."""
 
     def joined(*args: Any, kubeconfig: Path | None, context: str, master: str, **given: Any) -> Any:
         return command(*args, where=(kubeconfig, context, master), **given)
@@ -36,19 +36,19 @@ def verb_options(command: F) -> F:
     return server_options(joined)  # type: ignore[return-value]
 
 
-Where = tuple[Path | None, str, str]
+ServerArguments = tuple[Path | None, str, str]
 
 
-def ask(where: Where, question: Callable[[Client], Any]) -> Any:
+def run_with_server(where: ServerArguments, question: Callable[[Client], Any]) -> Any:
     """What the API server answers."""
-    return asked_of(chosen_server(*where), question)
+    return run_with_target(resolve_server(*where), question)
 
 
 def output_option(command: F) -> F:
     return click.option("-o", "--output", type=click.Choice(["json", "yaml"]), help="The objects themselves.")(command)
 
 
-def name_of(argument: str | None, option: str | None, what: str) -> str:
+def require_name(argument: str | None, option: str | None, what: str) -> str:
     """The name, given as vcctl wants it or simply as a word."""
     name = argument or option
     if not name:
@@ -56,7 +56,7 @@ def name_of(argument: str | None, option: str | None, what: str) -> str:
     return name
 
 
-async def listed(client: Client, resource: Resource, namespace: str = "") -> list[Tree]:
+async def list_trees(client: Client, resource: GroupVersionResource, namespace: str = "") -> list[Tree]:
     """Everything of a kind, as trees."""
     answer = await client.transport.request("GET", resource.path(namespace))
     items: list[Tree] = msgspec.json.decode(answer.body).get("items") or []
@@ -64,7 +64,7 @@ async def listed(client: Client, resource: Resource, namespace: str = "") -> lis
     return [{"apiVersion": resource.api_version, "kind": resource.kind.name, **item} for item in items]
 
 
-async def send_command(client: Client, resource: Resource, item: Tree, action: str, namespace: str) -> None:
+async def send_command(client: Client, resource: GroupVersionResource, item: Tree, action: str, namespace: str) -> None:
     """Ask the controllers to do something to an object."""
     assert resource.kind is not None
     meta = item["metadata"]
@@ -81,7 +81,7 @@ async def send_command(client: Client, resource: Resource, item: Tree, action: s
     await client.create(COMMANDS, body, namespace=namespace)
 
 
-def show(
+def print_objects(
     items: Sequence[Tree], output: str | None, header: Sequence[str], row: Callable[[Tree], Sequence[Any]]
 ) -> None:
     """Objects as a table, or as they are."""
@@ -102,7 +102,7 @@ def print_columns(rows: Sequence[Sequence[Any]]) -> None:
         click.echo(line.rstrip())
 
 
-def counts_by_queue(groups: Iterable[Tree]) -> dict[str, Counter[str]]:
+def count_pod_groups_by_queue(groups: Iterable[Tree]) -> dict[str, Counter[str]]:
     """How many groups of each queue are in which phase."""
     found: dict[str, Counter[str]] = {}
     for group in groups:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.plugins.capacity.plugin import Capacity
+from bayplan.batch.plugins.capacity.plugin import CapacityPlugin
 from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.simulation import Simulation
@@ -15,15 +15,15 @@ from bayplan.objects.meta import ResourceList
 from bayplan.objects.volcano.types import Guarantee, Queue, QueueStatus
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
-    events,
     make_group,
     make_member,
     make_queue,
-    named,
-    opened,
+    open_session,
+    pod_group_messages,
+    task_names,
     tasks_of,
 )
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 GPU = "nvidia.com/gpu"
 NODE = make_node("n", allocatable={"cpu": "12", "memory": "12Gi", "pods": "100", GPU: "4"})
@@ -65,7 +65,7 @@ def ordered(session: Session, *names: str) -> list[str]:
 )
 def test_order_of_queues(left: dict[str, Any], right: dict[str, Any], expected: list[str]) -> None:
     queues = [make_queue("a", **left), make_queue("b", **right)]
-    with opened(Capacity, **world(*queues, running={"a": 2, "b": 2})) as session:
+    with open_session(CapacityPlugin, **world(*queues, running={"a": 2, "b": 2})) as session:
         assert ordered(session, "a", "b") == expected
 
 
@@ -83,14 +83,14 @@ def test_order_of_queues(left: dict[str, Any], right: dict[str, Any], expected: 
 )
 def test_limits(spec: dict[str, Any], others: dict[str, Any], fits: bool) -> None:
     queues = [make_queue("a", **spec), make_queue("b", **others)]
-    with opened(Capacity, **world(*queues, running={"a": 2}, waiting=("a",))) as session:
+    with open_session(CapacityPlugin, **world(*queues, running={"a": 2}, waiting=("a",))) as session:
         (task,) = tasks_of(session, "a-w")
         assert session.allocatable(session.queues["a"], task) is fits
 
 
 def test_limits_follow_what_is_placed() -> None:
-    with opened(
-        Capacity, **world(make_queue("a", capability={"cpu": "3"}), running={"a": 2}, waiting=("a",))
+    with open_session(
+        CapacityPlugin, **world(make_queue("a", capability={"cpu": "3"}), running={"a": 2}, waiting=("a",))
     ) as session:
         queue, (task, victim) = session.queues["a"], tasks_of(session, "a-w", "a-0")
         statement = session.statement()
@@ -113,14 +113,14 @@ def test_limits_follow_what_is_placed() -> None:
 )
 def test_taking_from_others(deserved: ResourceList, running: int, may: bool) -> None:
     queues = [make_queue("a", deserved=deserved)]
-    with opened(Capacity, **world(*queues, running={"a": running}, waiting=("a",))) as session:
+    with open_session(CapacityPlugin, **world(*queues, running={"a": running}, waiting=("a",))) as session:
         assert session.preemptive(session.queues["a"], tasks_of(session, "a-w")) is may
 
 
 def test_a_closed_queue_takes_nothing() -> None:
     base = make_queue("a", deserved={"cpu": "9"})
     closed = Queue(metadata=base.metadata, spec=base.spec, status=QueueStatus(state="Closing"))
-    with opened(Capacity, **world(closed, waiting=("a",))) as session:
+    with open_session(CapacityPlugin, **world(closed, waiting=("a",))) as session:
         queue, tasks = session.queues["a"], tasks_of(session, "a-w")
         assert not session.allocatable(queue, tasks[0])
         assert not session.preemptive(queue, tasks)
@@ -138,7 +138,7 @@ def test_a_closed_queue_takes_nothing() -> None:
 )
 def test_victims(spec: dict[str, Any], victims: int) -> None:
     queues = [make_queue("a", deserved={"cpu": "6"}), make_queue("b", **spec)]
-    with opened(Capacity, **world(*queues, running={"b": 4}, waiting=("a",))) as session:
+    with open_session(CapacityPlugin, **world(*queues, running={"b": 4}, waiting=("a",))) as session:
         reclaimer, *running = tasks_of(session, "a-w", "b-0", "b-1", "b-2", "b-3")
         assert len(session.reclaimable(reclaimer, running)) == victims
         context = EvictionContext(EvictionKind.GANG_RECLAIM, session.jobs["default/job-a"])
@@ -155,9 +155,9 @@ def test_tasks_that_hold_nothing_the_reclaimer_needs_stay() -> None:
     ]
     groups = [make_group("job-a", queue="a"), make_group("job-b", queue="b")]
     objects = [make_queue("a"), make_queue("b"), *groups]
-    with opened(Capacity, nodes=[NODE], pods=pods, objects=objects) as session:
+    with open_session(CapacityPlugin, nodes=[NODE], pods=pods, objects=objects) as session:
         reclaimer, *running = tasks_of(session, "a-w", "b-0", "b-1")
-        assert named(session.reclaimable(reclaimer, running)) == ["b-1"]
+        assert task_names(session.reclaimable(reclaimer, running)) == ["b-1"]
 
 
 def test_letting_jobs_in() -> None:
@@ -168,16 +168,18 @@ def test_letting_jobs_in() -> None:
         make_group("free", min_resources=None),
     ]
     pods = [make_member("p", "runs", node="n", requests={"cpu": "2"})]
-    with opened(Capacity, nodes=[NODE], pods=pods, objects=[make_queue(capability={"cpu": "6"}), *groups]) as session:
+    with open_session(
+        CapacityPlugin, nodes=[NODE], pods=pods, objects=[make_queue(capability={"cpu": "6"}), *groups]
+    ) as session:
         assert session.job_enqueueable(session.jobs["default/new"])  # one core of the running job can be taken back
         assert not session.job_enqueueable(session.jobs["default/next"])
         assert session.job_enqueueable(session.jobs["default/free"])
-        assert events(session) == ["next: queue resource quota insufficient: insufficient cpu"]
+        assert pod_group_messages(session) == ["next: queue resource quota insufficient: insufficient cpu"]
 
 
 def test_trying_out_who_could_go() -> None:
     queue = make_queue("a", capability={"cpu": "2"})
-    with opened(Capacity, **world(queue, running={"a": 2}, waiting=("a",))) as session:
+    with open_session(CapacityPlugin, **world(queue, running={"a": 2}, waiting=("a",))) as session:
         (mine, victim), node = tasks_of(session, "a-w", "a-0"), session.node("n")
         assert node is not None
         simulation = Simulation(mine, node)
@@ -193,7 +195,7 @@ def test_gauges_of_queues_with_and_without_jobs() -> None:
         make_queue("a", deserved={"cpu": "20"}, capability={"cpu": "8"}, guarantee=promised(memory="2Gi")),
         make_queue("b", deserved={"cpu": "20"}, capability={"memory": "1Gi"}),
     ]
-    with opened(Capacity, **world(*queues, running={"a": 2})) as session:
+    with open_session(CapacityPlugin, **world(*queues, running={"a": 2})) as session:
         a, b = session.queue_gauges["a"], session.queue_gauges["b"]
     assert a["deserved_milli_cpu"] == 8000  # no more than it may have
     assert a["deserved_memory_bytes"] == 2 * 2**30  # no less than it is promised
@@ -207,7 +209,7 @@ def test_gauges_of_queues_with_and_without_jobs() -> None:
 
 def test_gauges_after_the_session() -> None:
     queues = [make_queue("a", deserved={"cpu": "2"}), make_queue("b", deserved={"cpu": "2"})]
-    with opened(Capacity, **world(*queues, running={"a": 2, "b": 1}, waiting=("a",))) as session:
+    with open_session(CapacityPlugin, **world(*queues, running={"a": 2, "b": 1}, waiting=("a",))) as session:
         assert session.statement().allocate(tasks_of(session, "a-w")[0], "n")
         session.plugins["capacity"].on_session_close(session)
         a, b = session.queue_gauges["a"], session.queue_gauges["b"]
@@ -240,7 +242,7 @@ FAMILY = (
 @contextmanager
 def in_tree(*queues: Queue, level: int = 0, **rest: Any) -> Iterator[Session]:
     made = world(*queues, **rest)
-    with engine_of(conf=TREE.format(level=level), **made).session() as session:
+    with build_engine(conf=TREE.format(level=level), **made).session() as session:
         yield session
 
 
@@ -277,7 +279,7 @@ def test_letting_jobs_in_counts_for_all_above() -> None:
         make_group("two", queue="e2", min_resources={"cpu": "3"}),
         make_group("inner", queue="w1", min_resources={"cpu": "3"}),
     ]
-    with engine_of(conf=TREE.format(level=0), **made).session() as session:
+    with build_engine(conf=TREE.format(level=0), **made).session() as session:
         answers = {name: session.job_enqueueable(session.jobs[f"default/{name}"]) for name in ("one", "two", "inner")}
     assert answers == {"one": True, "two": False, "inner": True}
 
@@ -371,7 +373,7 @@ BROKEN = [
 @pytest.mark.parametrize(("queues", "used", "fault"), BROKEN)
 def test_a_broken_tree_stops_everybody_and_is_told(queues: list[Queue], used: str, fault: str) -> None:
     groups = [make_group("job", queue=used, min_resources={"cpu": "1"})]
-    engine = engine_of(conf=TREE.format(level=0), nodes=[NODE], pods=[make_member("p")], objects=[*queues, *groups])
+    engine = build_engine(conf=TREE.format(level=0), nodes=[NODE], pods=[make_member("p")], objects=[*queues, *groups])
     with engine.session() as session:
         assert session.faults == [f"capacity: {fault}; no queue gets anything until that is mended"]
         (task,) = tasks_of(session, "p")
@@ -386,7 +388,7 @@ def test_a_cycle_of_queues_is_told_and_leaves_the_others_alone() -> None:
     ring = [make_queue("x", parent="y"), make_queue("y", parent="x")]
     pods: list[Pod] = [make_member("p"), make_member("lost", "ring")]
     groups = [make_group("job", queue="w1", phase="Inqueue"), make_group("ring", queue="x", min_resources={"cpu": "1"})]
-    engine = engine_of(conf=TREE.format(level=0), nodes=[NODE], pods=pods, objects=[*FAMILY, *ring, *groups])
+    engine = build_engine(conf=TREE.format(level=0), nodes=[NODE], pods=pods, objects=[*FAMILY, *ring, *groups])
     with engine.session() as session:
         told = sorted(fault for fault in session.faults if "own ancestor" in fault)
         assert [sentence.split()[2] for sentence in told] == ["x", "y"]
@@ -404,5 +406,5 @@ def test_a_negative_level_is_told() -> None:
 def test_what_jobs_of_the_root_hold_is_written_twice() -> None:
     """Upstream adds to the parent of every queue, and takes the root for its own."""
     made = world(make_queue("root"), running={"root": 2})
-    outcome = engine_of(conf=TREE.format(level=0), **made).run_session()
+    outcome = build_engine(conf=TREE.format(level=0), **made).run_session()
     assert str(outcome.queues["root"]["cpu"]) == "4"

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from bayplan.batch.devices.claimed_devices import Devices
+from bayplan.batch.devices.claimed_devices import DeviceClassAmount
 from bayplan.batch.plugins.capacity.device_quotas import DeviceQuota
-from bayplan.batch.plugins.capacity.plugin import Capacity
+from bayplan.batch.plugins.capacity.plugin import CapacityPlugin
 from bayplan.batch.session.simulation import Simulation
 from bayplan.codec.quantity import Quantity
 from bayplan.objects.core import Pod, PodResourceClaim, PodResourceClaimStatus
@@ -24,11 +24,11 @@ from bayplan.objects.resource import (
 from bayplan.objects.volcano.types import QueueSpec
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
-    events,
     make_group,
     make_member,
     make_queue,
-    opened,
+    open_session,
+    pod_group_messages,
     tasks_of,
 )
 
@@ -72,7 +72,7 @@ def test_reading_a_quota() -> None:
         QueueSpec(capability={f"deviceclass/{CLASS}": "3", f"memory.deviceclass/{CLASS}": "8Gi", "cpu": "1"})
     )
     assert quota is not None
-    assert quota.capability == {CLASS: Devices(3, {"memory": Quantity.parse("8Gi")})}
+    assert quota.capability == {CLASS: DeviceClassAmount(3, {"memory": Quantity.parse("8Gi")})}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_one_task(requests: list[DeviceRequest], arguments: dict[str, Any], fits
     queue = make_queue(capability={"cpu": "9", f"deviceclass/{CLASS}": "2", f"memory.deviceclass/{CLASS}": "8Gi"})
     pods = [with_claim(make_member("runs", node="n"), "held"), with_claim(make_member("waits"), "wanted")]
     objects = [queue, make_group(phase="Inqueue"), claim("held", exactly(1)), claim("wanted", *requests)]
-    with opened(Capacity, arguments=arguments, nodes=[NODE], pods=pods, objects=objects) as session:
+    with open_session(CapacityPlugin, arguments=arguments, nodes=[NODE], pods=pods, objects=objects) as session:
         (task,) = tasks_of(session, "waits")
         assert session.allocatable(session.queues["q"], task) is fits
 
@@ -124,19 +124,19 @@ def _shared(limit: str) -> dict[str, Any]:
 
 
 def test_a_shared_claim_counts_once() -> None:
-    with opened(Capacity, **_shared("2")) as session:
+    with open_session(CapacityPlugin, **_shared("2")) as session:
         queue, (too, other) = session.queues["q"], tasks_of(session, "too", "other")
         assert session.allocatable(queue, too)
         statement = session.statement()
         statement.allocate(too, "n")
         statement.evict(tasks_of(session, "runs")[0], "test")
         assert not session.allocatable(queue, other), "it is still in use"
-        statement.un_pipeline(too)
+        statement.unpipeline(too)
         assert session.allocatable(queue, other)
 
 
 def test_devices_of_victims_that_would_go() -> None:
-    with opened(Capacity, **_shared("2")) as session:
+    with open_session(CapacityPlugin, **_shared("2")) as session:
         (runs, other), node = tasks_of(session, "runs", "other"), session.node("n")
         assert node is not None
         simulation = Simulation(other, node)
@@ -162,15 +162,15 @@ def test_letting_jobs_in(spec: dict[str, Any], let_in: bool, min_resources: dict
     pods = [with_claim(make_member(f"p-{n}"), f"c{n}") for n in range(3)]
     claims = [claim(f"c{n}", exactly(1)) for n in range(3)]
     groups = [make_group(min_resources=min_resources, **spec), make_group("next", min_resources={"cpu": "1"})]
-    with opened(Capacity, nodes=[NODE], pods=pods, objects=[queue, *claims, *groups]) as session:
+    with open_session(CapacityPlugin, nodes=[NODE], pods=pods, objects=[queue, *claims, *groups]) as session:
         assert session.job_enqueueable(session.jobs["default/job"]) is let_in
         words = "queue resource quota insufficient: insufficient dra-resource-exceeded"
-        assert events(session) == ([] if let_in else [f"job: {words}"])
+        assert pod_group_messages(session) == ([] if let_in else [f"job: {words}"])
         assert session.job_enqueueable(session.jobs["default/next"]), "asks for no devices"
 
 
 def test_a_claim_that_is_not_there_asks_for_nothing_yet() -> None:
     queue = make_queue(capability={"cpu": "9", f"deviceclass/{CLASS}": "1"})
     pods = [with_claim(make_member("p"), "", template=True), with_claim(make_member("p2"), "gone")]
-    with opened(Capacity, nodes=[NODE], pods=pods, objects=[queue, make_group(phase="Inqueue")]) as session:
+    with open_session(CapacityPlugin, nodes=[NODE], pods=pods, objects=[queue, make_group(phase="Inqueue")]) as session:
         assert all(session.allocatable(session.queues["q"], task) for task in tasks_of(session, "p", "p2"))

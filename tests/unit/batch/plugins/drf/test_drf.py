@@ -5,7 +5,7 @@ import pytest
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.queues import HIERARCHY, HIERARCHY_WEIGHTS
 from bayplan.batch.plugins.drf.hierarchy import ShareTree, is_saturated
-from bayplan.batch.plugins.drf.plugin import DominantShares
+from bayplan.batch.plugins.drf.plugin import DrfPlugin
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.volcano.types import Queue, QueueSpec, QueueStatus
 from bayplan.testing.builders import make_node
@@ -13,11 +13,11 @@ from support.builders.batch import (
     make_group,
     make_member,
     make_queue,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
-from support.builders.batch_engines import engine_of
+from support.builders.batch_engines import build_engine
 
 NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "100"})
 GROUPS = [make_group("a", phase="Running"), make_group("b", phase="Running")]
@@ -28,7 +28,7 @@ def test_the_job_with_the_smaller_dominant_share_comes_first() -> None:
         make_member("a-0", "a", node="n", requests={"cpu": "1", "memory": "3Gi"}),
         make_member("b-0", "b", node="n", requests={"cpu": "2", "memory": "1Gi"}),
     ]
-    with opened(DominantShares, nodes=[NODE], pods=pods, objects=GROUPS) as session:
+    with open_session(DrfPlugin, nodes=[NODE], pods=pods, objects=GROUPS) as session:
         a, b = session.jobs["default/a"], session.jobs["default/b"]
         assert (session.compare_jobs(a, b), session.compare_jobs(b, a), session.compare_jobs(a, a)) == (1, -1, 0)
 
@@ -37,7 +37,7 @@ def test_the_job_with_the_smaller_dominant_share_comes_first() -> None:
 @pytest.mark.parametrize("how", ["allocate", "pipeline"])
 def test_shares_follow_what_is_placed_and_taken_back(how: str, asked_before: bool) -> None:
     pods = [make_member("a-0", "a", node="n"), make_member("a-1", "a"), make_member("b-0", "b", node="n")]
-    with opened(DominantShares, nodes=[NODE], pods=pods, objects=GROUPS) as session:
+    with open_session(DrfPlugin, nodes=[NODE], pods=pods, objects=GROUPS) as session:
         a, b = session.jobs["default/a"], session.jobs["default/b"]
         if asked_before:
             assert session.compare_jobs(a, b) == 0
@@ -52,7 +52,7 @@ def test_shares_follow_what_is_placed_and_taken_back(how: str, asked_before: boo
 @pytest.mark.parametrize("asked_before", [True, False])
 def test_shares_follow_evictions(asked_before: bool) -> None:
     pods = [make_member("a-0", "a", node="n"), make_member("b-0", "b", node="n")]
-    with opened(DominantShares, nodes=[NODE], pods=pods, objects=GROUPS) as session:
+    with open_session(DrfPlugin, nodes=[NODE], pods=pods, objects=GROUPS) as session:
         a, b = session.jobs["default/a"], session.jobs["default/b"]
         if asked_before:
             assert session.compare_jobs(a, b) == 0
@@ -73,9 +73,9 @@ def test_shares_follow_evictions(asked_before: bool) -> None:
 )
 def test_only_jobs_that_would_have_no_less_lose_tasks(theirs: int, victims: list[str]) -> None:
     pods = [make_member(f"b-{number}", "b", node="n") for number in range(theirs)] + [make_member("a-0", "a")]
-    with opened(DominantShares, nodes=[NODE], pods=pods, objects=GROUPS) as session:
+    with open_session(DrfPlugin, nodes=[NODE], pods=pods, objects=GROUPS) as session:
         preemptor, *running = tasks_of(session, "a-0", *(f"b-{number}" for number in range(theirs)))
-        assert named(session.preemptable(preemptor, running)) == victims
+        assert task_names(session.preemptable(preemptor, running)) == victims
 
 
 # queues in a tree of weights
@@ -109,7 +109,7 @@ def test_queues_by_weighted_share(weights: tuple[str, str], first: str) -> None:
     pods = [make_member(f"a-{number}", "a", node="n") for number in range(4)]
     pods += [make_member(f"b-{number}", "b", node="n") for number in range(3)]
     pods += [make_member("a-w", "a"), make_member("b-w", "b")]
-    with engine_of(conf=CONF, nodes=[NODE], pods=pods, objects=[*queues, *groups]).session() as session:
+    with build_engine(conf=CONF, nodes=[NODE], pods=pods, objects=[*queues, *groups]).session() as session:
         q, r = session.queues["q"], session.queues["r"]
         assert session.queue_order(q, r) is (first == "q")
         assert session.queue_order(r, q) is (first == "r")
@@ -120,10 +120,10 @@ def test_reclaiming_between_queues_of_a_tree() -> None:
     groups = [make_group("a", phase="Inqueue"), make_group("b", phase="Inqueue", queue="r")]
     pods = [make_member("a-0", "a", node="n"), make_member("a-1", "a"), make_member("a-2", "a")]
     pods += [make_member(f"b-{number}", "b", node="n") for number in range(4)] + [make_member("b-9", "b")]
-    with engine_of(conf=CONF, nodes=[NODE], pods=pods, objects=[*queues, *groups]).session() as session:
+    with build_engine(conf=CONF, nodes=[NODE], pods=pods, objects=[*queues, *groups]).session() as session:
         reclaimer, *theirs = tasks_of(session, "a-1", "b-0", "b-1")
         q, r = session.queues["q"], session.queues["r"]
-        assert named(session.reclaimable(reclaimer, theirs)) == ["b-0", "b-1"]  # each by itself: 2 against 3
+        assert task_names(session.reclaimable(reclaimer, theirs)) == ["b-0", "b-1"]  # each by itself: 2 against 3
         assert session.queue_order(q, r), "trying changes nothing"
         statement = session.statement()
         for task in theirs:
@@ -133,7 +133,7 @@ def test_reclaiming_between_queues_of_a_tree() -> None:
 
 def test_weights_that_are_missing_are_told() -> None:
     objects = [in_tree("q", "root/a/b", "1/2"), make_group("a", phase="Inqueue")]
-    with engine_of(conf=CONF, nodes=[NODE], objects=objects).session() as session:
+    with build_engine(conf=CONF, nodes=[NODE], objects=objects).session() as session:
         assert session.faults == [
             'drf: queue q: hierarchy weights "1/2" are fewer than the parts of "root/a/b"; 1 is used'
         ]
@@ -142,7 +142,7 @@ def test_weights_that_are_missing_are_told() -> None:
 @pytest.mark.parametrize("weight", ["foo", "NaN", "0", "-2", "1_0", ""])
 def test_weights_that_are_none_are_told(weight: str) -> None:
     objects = [in_tree("q", "root/a", f"1/{weight}"), make_group("a", phase="Inqueue")]
-    with engine_of(conf=CONF, nodes=[NODE], objects=objects).session() as session:
+    with build_engine(conf=CONF, nodes=[NODE], objects=objects).session() as session:
         assert session.faults == [
             f'drf: queue q: "{weight}" in hierarchy weights "1/{weight}" is not a number above 0; 1 is used'
         ]
@@ -158,7 +158,7 @@ def test_a_weight_that_is_no_number_counts_as_one() -> None:
 
 def test_a_queue_outside_the_tree_has_no_opinion_against_it() -> None:
     objects = [in_tree("r", "root/a", "1/1"), make_queue("s"), make_group("a", queue="r", phase="Inqueue")]
-    with engine_of(conf=CONF, nodes=[NODE], objects=objects).session() as session:
+    with build_engine(conf=CONF, nodes=[NODE], objects=objects).session() as session:
         r, s = session.queues["r"], session.queues["s"]
         assert session.queue_order(r, s) is not session.queue_order(s, r)  # by name
 

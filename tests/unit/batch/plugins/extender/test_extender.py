@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from bayplan.batch.handle import Reply
-from bayplan.batch.plugins.extender.plugin import MAX_ANSWER_BYTES, Extender
+from bayplan.batch.handle import HttpReply
+from bayplan.batch.plugins.extender.plugin import MAX_ANSWER_BYTES, ExtenderPlugin
 from bayplan.batch.session.combine_rules import Vote
 from bayplan.batch.session.session import Session
 from bayplan.framework.api.status import Code
@@ -20,10 +20,10 @@ from support.builders.batch import (
     make_engine,
     make_group,
     make_member,
-    named,
+    task_names,
     tasks_of,
 )
-from support.builders.batch_scores import objections, scores
+from support.builders.batch_scores import predicate_rejections, scores
 
 NODES = [make_node("n1"), make_node("n2", labels={"volcano.sh/revocable-zone": "z"})]
 POINTS = (
@@ -46,14 +46,14 @@ class Service:
         self.answers = answers
         self.asked: list[tuple[str, dict[str, Any], float]] = []
 
-    def post(self, url: str, body: bytes, timeout_s: float) -> Reply:
+    def post(self, url: str, body: bytes, timeout_s: float) -> HttpReply:
         self.asked.append((url, msgspec.json.decode(body), timeout_s))
         answer = self.answers.get(url.rpartition("/")[2])
         if isinstance(answer, Exception):
             raise answer
-        if isinstance(answer, Reply):
+        if isinstance(answer, HttpReply):
             return answer
-        return Reply(200, answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
+        return HttpReply(200, answer if isinstance(answer, bytes) else msgspec.json.encode(answer))
 
     def body(self, verb: str) -> dict[str, Any]:
         return next(body for url, body, _ in self.asked if url.endswith(f"/{verb}"))
@@ -69,8 +69,8 @@ def opened_with(
     quota = ResourceQuota(
         metadata=ObjectMeta(name="rq", namespace="default"), status=ResourceQuotaStatus(hard={"cpu": "1"})
     )
-    engine = make_engine(Extender, arguments=told, nodes=NODES, pods=pods, objects=[make_group(), quota])
-    engine.handle.post_now = service.post
+    engine = make_engine(ExtenderPlugin, arguments=told, nodes=NODES, pods=pods, objects=[make_group(), quota])
+    engine.handle.http_post = service.post
     with engine.session() as session:
         yield session
 
@@ -90,9 +90,9 @@ def opened_with(
 def test_predicate(answer: Any, expected: tuple[Code, str] | None) -> None:
     service = Service(predicate=answer)
     with opened_with(service, "predicate") as session:
-        assert objections(session, "p") == (dict.fromkeys(("n1", "n2"), expected) if expected else {})
+        assert predicate_rejections(session, "p") == (dict.fromkeys(("n1", "n2"), expected) if expected else {})
         (task,) = tasks_of(session, "p")
-        all_allowed = bool(session.prospect(task).allowed(task).all())
+        all_allowed = bool(session.evaluate_class(task).rows_to_allocate(task).all())
         assert all_allowed is (expected is None or expected[0] is Code.PENDING)
         url, body, timeout_s = service.asked[0]
         assert (url, timeout_s) == ("http://x/ext/predicate", 1.0)
@@ -104,8 +104,8 @@ def test_predicate(answer: Any, expected: tuple[Code, str] | None) -> None:
 
 BROKEN = [
     pytest.param(OSError("connection refused"), "connection refused", id="no-answer"),
-    pytest.param(Reply(503, b"{}"), "/ext/predicate answered with HTTP status 503 where 200", id="it-cannot-now"),
-    pytest.param(Reply(404, b""), "HTTP status 404", id="no-such-verb"),
+    pytest.param(HttpReply(503, b"{}"), "/ext/predicate answered with HTTP status 503 where 200", id="it-cannot-now"),
+    pytest.param(HttpReply(404, b""), "HTTP status 404", id="no-such-verb"),
     pytest.param(b"<html>", "something else", id="no-json"),
     pytest.param({"status": []}, "something else", id="nonsense"),
     pytest.param(b" " * (MAX_ANSWER_BYTES + 1), "more than 10 MiB", id="too-much"),
@@ -116,7 +116,7 @@ BROKEN = [
 @pytest.mark.parametrize("ignorable", [True, False])
 def test_a_broken_service_says_no_or_is_ignored(answer: Any, told: str, ignorable: bool) -> None:
     with opened_with(Service(predicate=answer), "predicate", ignorable=ignorable) as session:
-        found = objections(session, "p")
+        found = predicate_rejections(session, "p")
         assert (not found) is ignorable
         assert all(code is Code.ERROR and told in text for code, text in found.values())
 
@@ -161,8 +161,8 @@ def test_victims(point: str, answer: Any, victims: set[str] | None) -> None:
     with opened_with(service, point, pods=pods, ignorable=True) as session:
         evictor, *evictees = tasks_of(session, "p", "v1", "v2")
         found = session.plugins["extender"]._evictable(point)(evictor, evictees)
-        assert (None if found is None else set(named(found))) == victims
-        assert named(getattr(session, point)(evictor, evictees)) == named(found or ())
+        assert (None if found is None else set(task_names(found))) == victims
+        assert task_names(getattr(session, point)(evictor, evictees)) == task_names(found or ())
         assert [task["Name"] for task in service.body(point)["evictees"]] == ["v1", "v2"]
 
 
@@ -235,7 +235,7 @@ def test_events(answer: Any, ignorable: bool, placed: bool) -> None:
 def test_opening_and_closing(answer: Any, ignorable: bool, asked: bool) -> None:
     service = Service(onSessionOpen=answer, onSessionClose=OSError("gone"), predicate={"status": "no"})
     with opened_with(service, "onSessionOpen", "onSessionClose", "predicate", ignorable=ignorable) as session:
-        assert bool(objections(session, "p")) is asked
+        assert bool(predicate_rejections(session, "p")) is asked
         session.plugins["extender"].on_session_close(session)
     told = service.body("onSessionOpen")
     assert (set(told["Jobs"]), set(told["Nodes"]), set(told["Queues"])) == ({"default/job"}, {"n1", "n2"}, {"q"})
@@ -247,7 +247,7 @@ def test_opening_and_closing(answer: Any, ignorable: bool, asked: bool) -> None:
 def test_without_verbs_nobody_is_asked() -> None:
     service = Service()
     with opened_with(service) as session:
-        assert not objections(session, "p")
+        assert not predicate_rejections(session, "p")
         assert session.job_ready(session.jobs["default/job"])
     assert not service.asked
 
@@ -259,8 +259,8 @@ def test_only_tasks_with_managed_resources_concern_it() -> None:
     pods = (make_member("p"), make_member("g", requests={GPU: 1}))
     service = Service(predicate={"status": "no"}, preemptable={"status": 1}, allocateFunc={"errorMessage": "no"})
     with opened_with(service, *POINTS, pods=pods, managedResources=[GPU]) as session:
-        assert set(objections(session, "g")) == {"n1", "n2"}
-        assert not objections(session, "p")
+        assert set(predicate_rejections(session, "g")) == {"n1", "n2"}
+        assert not predicate_rejections(session, "p")
         (task,) = tasks_of(session, "p")
         assert session.plugins["extender"]._evictable("preemptable")(task, []) is None
         with session.statement() as trial:
@@ -269,7 +269,7 @@ def test_only_tasks_with_managed_resources_concern_it() -> None:
 
 def test_a_predicate_that_concerns_nobody_is_not_registered() -> None:
     with opened_with(Service(), *POINTS, managedResources=[GPU]) as session:
-        assert not session.prospect(*tasks_of(session, "p")).tests
+        assert not session.evaluate_class(*tasks_of(session, "p")).predicates
 
 
 @pytest.mark.parametrize(
@@ -284,6 +284,6 @@ def test_a_predicate_that_concerns_nobody_is_not_registered() -> None:
 def test_timeout(text: Any, expected: float) -> None:
     service = Service(predicate={})
     with opened_with(service, "predicate", httpTimeout=text) as session:
-        objections(session, "p")
+        predicate_rejections(session, "p")
         assert bool(session.faults) is (text in ("soon", 5))
     assert service.asked[0][2] == expected

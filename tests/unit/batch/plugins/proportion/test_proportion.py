@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from bayplan.batch.model.amounts import Amounts
-from bayplan.batch.plugins.proportion.plugin import Proportion
-from bayplan.batch.plugins.proportion.water_filling import Claim, divide
+from bayplan.batch.plugins.proportion.plugin import ProportionPlugin
+from bayplan.batch.plugins.proportion.water_filling import QueueShareRequest, divide_by_weight
 from bayplan.batch.session.session import Session
 from bayplan.batch.session.simulation import Simulation
 from bayplan.objects.meta import ResourceList
 from bayplan.objects.volcano.types import Guarantee, Queue, QueueStatus
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
-    events,
     make_group,
     make_member,
     make_queue,
-    named,
-    opened,
+    open_session,
+    pod_group_messages,
+    task_names,
     tasks_of,
 )
 
@@ -27,8 +27,10 @@ NODE = make_node("n", allocatable={"cpu": "12", "memory": "12Gi", "pods": "100"}
 MUCH = Amounts.of({"cpu": "1000", "memory": "1000Gi", GPU: "1000", "pods": "1000"})
 
 
-def claim(weight: int, request: ResourceList, limit: ResourceList | None = None, **guarantee: str) -> Claim:
-    return Claim(weight, Amounts.of(request), MUCH if limit is None else Amounts.of(limit), Amounts.of(guarantee))
+def claim(weight: int, request: ResourceList, limit: ResourceList | None = None, **guarantee: str) -> QueueShareRequest:
+    return QueueShareRequest(
+        weight, Amounts.of(request), MUCH if limit is None else Amounts.of(limit), Amounts.of(guarantee)
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,13 +46,13 @@ def claim(weight: int, request: ResourceList, limit: ResourceList | None = None,
         pytest.param([], [], id="nobody"),
     ],
 )
-def test_dividing(claims: list[Claim], deserved: list[float]) -> None:
-    found = divide(Amounts.of({"cpu": "12", "memory": "12Gi", "pods": "100"}), claims)
+def test_dividing(claims: list[QueueShareRequest], deserved: list[float]) -> None:
+    found = divide_by_weight(Amounts.of({"cpu": "12", "memory": "12Gi", "pods": "100"}), claims)
     assert [each.milli_cpu for each in found] == pytest.approx(deserved)
 
 
 def test_scalars_are_divided_too() -> None:
-    first, second = divide(
+    first, second = divide_by_weight(
         Amounts.of({"cpu": "12", GPU: "4"}), [claim(1, {"cpu": "1", GPU: "8"}), claim(3, {"cpu": "1", GPU: "8"})]
     )
     assert (first.get(GPU), second.get(GPU)) == (1000, 3000)
@@ -67,12 +69,12 @@ def two_queues(first: int = 0, second: int = 0, *, waiting: int = 12, **spec: An
 
 
 def test_the_queue_with_the_smaller_share_comes_first() -> None:
-    with opened(Proportion, **two_queues(2, 1)) as session:
+    with open_session(ProportionPlugin, **two_queues(2, 1)) as session:
         assert [queue.name for queue in _ordered(session, "q", "r")] == ["r", "q"]
 
 
 def test_priority_goes_before_share() -> None:
-    with opened(Proportion, **two_queues(1, 2, priority=1)) as session:
+    with open_session(ProportionPlugin, **two_queues(1, 2, priority=1)) as session:
         assert [queue.name for queue in _ordered(session, "q", "r")] == ["r", "q"]
 
 
@@ -82,7 +84,7 @@ def _ordered(session: Session, left: str, right: str) -> list[Any]:
 
 
 def test_a_queue_gets_no_more_than_it_deserves() -> None:
-    with opened(Proportion, **two_queues(5)) as session:
+    with open_session(ProportionPlugin, **two_queues(5)) as session:
         queue, (sixth, seventh) = session.queues["q"], tasks_of(session, "q-w-0", "q-w-1")
         assert session.allocatable(queue, sixth)
         statement = session.statement()
@@ -99,7 +101,7 @@ def test_only_what_is_used_up_in_everything_is_overused() -> None:
     tight = make_node("n", allocatable={"cpu": "2", "memory": "0", "pods": "2"})
     groups = [make_group("mine", phase="Inqueue"), make_group("theirs", phase="Inqueue", queue="r")]
     pods = [make_member("q-0", "mine", node="n"), make_member("q-1", "mine"), make_member("r-0", "theirs")]
-    with opened(Proportion, nodes=[tight], pods=pods, objects=[make_queue("r"), *groups]) as session:
+    with open_session(ProportionPlugin, nodes=[tight], pods=pods, objects=[make_queue("r"), *groups]) as session:
         assert session.overused(session.queues["q"])
         assert not session.overused(session.queues["r"])
 
@@ -107,7 +109,7 @@ def test_only_what_is_used_up_in_everything_is_overused() -> None:
 def test_a_closed_queue_takes_nothing() -> None:
     closed = Queue(metadata=make_queue().metadata, spec=make_queue().spec, status=QueueStatus(state="Closed"))
     objects = [closed, make_group(phase="Inqueue")]
-    with opened(Proportion, nodes=[NODE], pods=[make_member("p")], objects=objects) as session:
+    with open_session(ProportionPlugin, nodes=[NODE], pods=[make_member("p")], objects=objects) as session:
         queue, (task,) = session.queues["q"], tasks_of(session, "p")
         assert not session.allocatable(queue, task)
         assert not session.preemptive(queue, [task])
@@ -115,9 +117,9 @@ def test_a_closed_queue_takes_nothing() -> None:
 
 
 def test_victims_are_of_queues_above_what_they_deserve_until_they_are_not() -> None:
-    with opened(Proportion, **two_queues(1, 8)) as session:
+    with open_session(ProportionPlugin, **two_queues(1, 8)) as session:
         reclaimer, *running = tasks_of(session, "q-w-0", *(f"r-{number}" for number in range(8)))
-        assert named(session.reclaimable(reclaimer, running)) == ["r-0", "r-1"]
+        assert task_names(session.reclaimable(reclaimer, running)) == ["r-0", "r-1"]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +139,11 @@ def test_letting_jobs_in(wanted: ResourceList | None, let_in: bool) -> None:
     ]
     pods = [make_member("p", "runs", node="n", requests={"cpu": "2"})]
     queue = make_queue(capability={"cpu": "8"})
-    with opened(Proportion, nodes=[NODE], pods=pods, objects=[queue, *groups]) as session:
+    with open_session(ProportionPlugin, nodes=[NODE], pods=pods, objects=[queue, *groups]) as session:
         assert session.job_enqueueable(session.jobs["default/new"]) is let_in
-        assert events(session) == ([] if let_in else ["new: queue resource quota insufficient: insufficient cpu"])
+        assert pod_group_messages(session) == (
+            [] if let_in else ["new: queue resource quota insufficient: insufficient cpu"]
+        )
         if wanted and let_in:
             assert not session.job_enqueueable(session.jobs["default/next"])
 
@@ -147,12 +151,12 @@ def test_letting_jobs_in(wanted: ResourceList | None, let_in: bool) -> None:
 def test_what_is_promised_to_others_is_no_room() -> None:
     promised = make_queue("r", guarantee=Guarantee(resource={"cpu": "10"}))
     objects = [promised, make_group(min_resources={"cpu": "3"})]
-    with opened(Proportion, nodes=[NODE], objects=objects) as session:
+    with open_session(ProportionPlugin, nodes=[NODE], objects=objects) as session:
         assert not session.job_enqueueable(session.jobs["default/job"])
 
 
 def test_trying_out_who_could_go() -> None:
-    with opened(Proportion, **two_queues(6)) as session:
+    with open_session(ProportionPlugin, **two_queues(6)) as session:
         (mine, victim), node = tasks_of(session, "q-w-0", "q-0"), session.node("n")
         assert node is not None
         simulation = Simulation(mine, node)
@@ -165,7 +169,7 @@ def test_trying_out_who_could_go() -> None:
 
 
 def test_gauges() -> None:
-    with opened(Proportion, **two_queues(3)) as session:
+    with open_session(ProportionPlugin, **two_queues(3)) as session:
         gauges = session.queue_gauges["q"]
         assert gauges["deserved_milli_cpu"] == 6000
         assert gauges["allocated_milli_cpu"] == 3000
@@ -175,7 +179,7 @@ def test_gauges() -> None:
 
 
 def test_queues_without_jobs_show_that_they_hold_nothing() -> None:
-    with opened(Proportion, nodes=[NODE]) as session:
+    with open_session(ProportionPlugin, nodes=[NODE]) as session:
         assert session.queue_gauges == {
             "q": {
                 "allocated_milli_cpu": 0,
@@ -188,7 +192,7 @@ def test_queues_without_jobs_show_that_they_hold_nothing() -> None:
 
 
 def test_gauges_after_the_session() -> None:
-    with opened(Proportion, **two_queues(3)) as session:
+    with open_session(ProportionPlugin, **two_queues(3)) as session:
         assert session.statement().allocate(tasks_of(session, "q-w-0")[0], "n")
         session.plugins["proportion"].on_session_close(session)
         gauges = session.queue_gauges["q"]

@@ -11,7 +11,7 @@ from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.model.nodes import NodeUsage
 from bayplan.batch.plugins.rescheduling.low_node_utilization import Thresholds
-from bayplan.batch.plugins.rescheduling.plugin import Rescheduling, Rounds
+from bayplan.batch.plugins.rescheduling.plugin import ReschedulingPlugin, ReschedulingState
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Node, Pod
 from bayplan.testing.builders import make_node
@@ -20,7 +20,7 @@ from support.builders.batch import (
     make_engine,
     make_group,
     make_member,
-    named,
+    task_names,
 )
 
 PERIOD = "10m"
@@ -49,15 +49,15 @@ def engine(
 ) -> BatchEngine:
     room = {"cpu": 10, "memory": "100Gi"}
     nodes = [make_node(name, **room) for name in usage] if nodes is None else nodes
-    found = make_engine(Rescheduling, arguments=arguments, nodes=nodes, pods=pods, objects=[make_group()])
+    found = make_engine(ReschedulingPlugin, arguments=arguments, nodes=nodes, pods=pods, objects=[make_group()])
     found.set_usage({name: NodeUsage(0.0, {PERIOD: cpu}, {PERIOD: memory}) for name, cpu in usage.items()})
-    found.handle.memory[Rescheduling.name] = Rounds(NOW - timedelta(days=1))
+    found.handle.memory[ReschedulingPlugin.name] = ReschedulingState(NOW - timedelta(days=1))
     return found
 
 
 def victims(session: Session) -> list[str]:
     running = [task for job in session.jobs.values() for task in job.tasks.values() if task.node_name]
-    return named(session.victim_tasks(running))
+    return task_names(session.victim_tasks(running))
 
 
 def moved(pods: list[Pod], usage: Mapping[str, float], **world: Any) -> list[str]:
@@ -184,13 +184,13 @@ def test_an_interval_passes_between_two_rounds() -> None:
 
 def test_the_first_interval_begins_with_the_process() -> None:
     world = engine(FOUR, {"busy": 90.0, "idle": 10.0})
-    del world.handle.memory[Rescheduling.name]
+    del world.handle.memory[ReschedulingPlugin.name]
     with world.session() as session:
         assert not victims(session)
 
 
 def test_the_period_is_remembered() -> None:
-    rounds = Rounds(NOW)
-    Rescheduling(Arguments({"metricsPeriod": "10m"}), rounds)
-    Rescheduling(Arguments({}), rounds)
+    rounds = ReschedulingState(NOW)
+    ReschedulingPlugin(Arguments({"metricsPeriod": "10m"}), rounds)
+    ReschedulingPlugin(Arguments({}), rounds)
     assert rounds.period == "10m"

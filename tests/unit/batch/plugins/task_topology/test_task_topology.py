@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from bayplan.batch.plugins.task_topology.buckets import AFFINITY, ANTI_AFFINITY, TASK_ORDER
-from bayplan.batch.plugins.task_topology.plugin import TaskTopology
+from bayplan.batch.plugins.task_topology.plugin import TaskTopologyPlugin
 from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_group,
     make_member,
-    named,
-    opened,
+    open_session,
+    task_names,
     tasks_of,
 )
 from support.builders.batch_scores import scores
@@ -36,8 +36,8 @@ def world(pods: list[Pod], **annotations: str) -> dict[str, Any]:
 
 def buckets(session: Session) -> list[list[str]]:
     """Tasks that still wait, by bucket."""
-    plugin: TaskTopology = session.plugins["task-topology"]
-    return [named(bucket.waiting.values()) for bucket in plugin._jobs["default/job"].buckets]
+    plugin: TaskTopologyPlugin = session.plugins["task-topology"]
+    return [task_names(bucket.waiting.values()) for bucket in plugin._jobs["default/job"].buckets]
 
 
 PS_AND_WORKERS = [member("ps-0"), member("ps-1"), member("worker-0"), member("worker-1")]
@@ -79,7 +79,7 @@ PS_AND_WORKERS = [member("ps-0"), member("ps-1"), member("worker-0"), member("wo
     ],
 )
 def test_buckets(pods: list[Pod], annotations: dict[str, str], expected: list[list[str]]) -> None:
-    with opened(TaskTopology, **world(pods, **annotations)) as session:
+    with open_session(TaskTopologyPlugin, **world(pods, **annotations)) as session:
         assert buckets(session) == expected
 
 
@@ -92,7 +92,7 @@ def test_buckets(pods: list[Pod], annotations: dict[str, str], expected: list[li
     ],
 )
 def test_bad_annotations_leave_the_job_alone(annotations: dict[str, str], told: str) -> None:
-    with opened(TaskTopology, **world(PS_AND_WORKERS, **annotations)) as session:
+    with open_session(TaskTopologyPlugin, **world(PS_AND_WORKERS, **annotations)) as session:
         assert not session.plugins["task-topology"]._jobs
         assert [fault for fault in session.faults if told in fault and "default/job" in fault]
 
@@ -105,18 +105,18 @@ def test_bad_annotations_leave_the_job_alone(annotations: dict[str, str], told: 
     ],
 )
 def test_jobs_that_are_not_concerned(pods: list[Pod], annotations: dict[str, str]) -> None:
-    with opened(TaskTopology, **world(pods, **annotations)) as session:
+    with open_session(TaskTopologyPlugin, **world(pods, **annotations)) as session:
         assert not session.plugins["task-topology"]._jobs
 
 
 def ordered(session: Session, *names: str) -> list[str]:
-    return named(sorted(tasks_of(session, *names), key=cmp_to_key(session.compare_tasks)))
+    return task_names(sorted(tasks_of(session, *names), key=cmp_to_key(session.compare_tasks)))
 
 
 def test_the_fullest_bucket_goes_first() -> None:
     pods = [member("ps-0"), member("ps-1"), member("worker-0"), member("worker-1"), member("worker-2"), member("x-0")]
     notes = {"near": "ps,worker", "away": "ps"}
-    with opened(TaskTopology, **world(pods, **notes)) as session:
+    with open_session(TaskTopologyPlugin, **world(pods, **notes)) as session:
         assert buckets(session) == [["ps-0", "worker-0", "worker-2"], ["ps-1", "worker-1"]]
         found = ordered(session, "x-0", "worker-1", "worker-2", "ps-1", "worker-0", "ps-0")
         assert found == ["ps-0", "worker-2", "worker-0", "ps-1", "worker-1", "x-0"]
@@ -125,7 +125,7 @@ def test_the_fullest_bucket_goes_first() -> None:
 def test_jobs_do_not_compare_tasks_with_each_other_unless_one_has_no_bucket() -> None:
     groups = [make_group(name, annotations={AFFINITY: "ps"}) for name in ("a", "b")]
     pods = [member("ps-0", group="a"), member("ps-1", group="a"), member("ps-2", group="b"), member("x-0", group="b")]
-    with opened(TaskTopology, nodes=NODES, pods=pods, objects=groups) as session:
+    with open_session(TaskTopologyPlugin, nodes=NODES, pods=pods, objects=groups) as session:
         first, other, stray = tasks_of(session, "ps-0", "ps-2", "x-0")
         assert session.compare_tasks(first, other) == 0
         assert session.compare_tasks(first, stray) < 0
@@ -141,7 +141,7 @@ def place(session: Session, name: str, node: str) -> None:
 
 def test_companions_draw_each_other() -> None:
     pods = [member("ps-0"), member("worker-0"), member("worker-1")]
-    with opened(TaskTopology, **world(pods, near="ps,worker")) as session:
+    with open_session(TaskTopologyPlugin, **world(pods, near="ps,worker")) as session:
         assert scores(session, "ps-0") == pytest.approx({"n1": 100.0, "n2": 100.0})
         place(session, "ps-0", "n2")
         assert scores(session, "worker-0") == pytest.approx({"n1": 200 / 3, "n2": 100.0})
@@ -149,24 +149,24 @@ def test_companions_draw_each_other() -> None:
 
 def test_tasks_that_were_placed_in_this_session_drive_others_away() -> None:
     pods = [member("ps-0"), member("ps-1")]
-    with opened(TaskTopology, arguments={"task-topology.weight": 2}, **world(pods, away="ps")) as session:
+    with open_session(TaskTopologyPlugin, arguments={"task-topology.weight": 2}, **world(pods, away="ps")) as session:
         place(session, "ps-0", "n2")
         assert scores(session, "ps-1") == {"n1": 200.0, "n2": 0.0}
 
 
 def test_companions_that_do_not_fit_do_not_count() -> None:
     pods = [*(member(f"ps-{number}") for number in range(5)), make_member("old", "", node="n1", requests={"cpu": "2"})]
-    with opened(TaskTopology, **world(pods, near="ps")) as session:
+    with open_session(TaskTopologyPlugin, **world(pods, near="ps")) as session:
         assert scores(session, "ps-0") == {"n1": 40.0, "n2": 80.0}
 
 
 def test_a_node_that_is_too_small_for_the_task_itself_is_worth_nothing() -> None:
     pods = [member("ps-0", cpu="3"), member("ps-1"), make_member("old", "", node="n1", requests={"cpu": "2"})]
-    with opened(TaskTopology, **world(pods, near="ps")) as session:
+    with open_session(TaskTopologyPlugin, **world(pods, near="ps")) as session:
         assert scores(session, "ps-0") == {"n1": 0.0, "n2": 100.0}
 
 
 def test_a_resource_that_is_asked_for_in_vain_counts_even_if_it_is_none() -> None:
     pod = make_member("ps-0", requests={"cpu": "1", "a.b/c": 0}, annotations={"volcano.sh/task-spec": "ps"})
-    with opened(TaskTopology, **world([pod], near="ps")) as session:
+    with open_session(TaskTopologyPlugin, **world([pod], near="ps")) as session:
         assert scores(session, "ps-0") == {"n1": 0.0, "n2": 0.0}

@@ -15,8 +15,8 @@ import pytest
 from bayplan.app import known_batch_plugins
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.cli import main
-from bayplan.cli.commands.configuration.plugin import LONGEST_NAME
-from bayplan.framework.runtime.plugin_discovery import Kind, found_in, with_plugins_from
+from bayplan.cli.commands.configuration.plugin import MAX_NAME_LENGTH
+from bayplan.framework.runtime.plugin_discovery import PluginKind, plugins_in_folder, with_plugins_from
 from bayplan.framework.runtime.registry import Registry
 from docs.fences import ROOT
 
@@ -45,8 +45,8 @@ def test_new_plugins_pass_every_check(tmp_path: Path) -> None:
     for form, name, batch in (("node", "N", "B"), ("table", "AbCdEfGhIj" * 3 + "AbCd", "AbCdEfGhIj" * 3 + "AbCe")):
         assert run("plugin", "new", name, "--form", form, "--dir", str(tmp_path)) == 0
         assert run("plugin", "new", "--batch", batch, "--form", form, "--dir", str(tmp_path)) == 0
-    assert sorted(len(entry.name) for entry in with_plugins_from(Registry(), tmp_path)) == [1, LONGEST_NAME]
-    assert len(found_in(tmp_path, Kind.BATCH_PLUGIN)) == 2
+    assert sorted(len(entry.name) for entry in with_plugins_from(Registry(), tmp_path)) == [1, MAX_NAME_LENGTH]
+    assert len(plugins_in_folder(tmp_path, PluginKind.BATCH_PLUGIN)) == 2
     tool(tmp_path, "pytest", "-q", "-p", "no:cacheprovider")
     tool(tmp_path, "mypy", "--strict", "--cache-dir", os.devnull, ".")
     tool(tmp_path, "ruff", "check", "--isolated", "--no-cache", "--line-length", "120", "--select", ",".join(CHECKS))

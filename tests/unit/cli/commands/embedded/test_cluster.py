@@ -18,10 +18,10 @@ import pytest
 
 from bayplan.cli.cluster_folder import ClusterFolder, ClusterFolderError
 from bayplan.cli.commands.embedded import cluster
-from bayplan.cli.flags.kubelet_options import habits_of
-from bayplan.controllers.kubelet.pod_stages import FOREVER, PodHabits
+from bayplan.cli.flags.kubelet_options import parse_kubelet_options
+from bayplan.controllers.kubelet.pod_stages import FOREVER, PodBehavior
 from bayplan.errors import UsageError
-from support.harness.in_process_commands import Run
+from support.harness.in_process_commands import CommandRunner
 
 
 def bayplan(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -61,7 +61,8 @@ def test_from_up_to_down(tmp_path: Path) -> None:
 def test_an_api_server_alone_starts_without_what_nodes_and_controllers_need(tmp_path: Path) -> None:
     """It is what makes it ready in a second: the imports of the rest take longer than its own."""
     asked = (
-        "import sys; from bayplan.cli.commands.embedded import cluster; cluster._start_detached = lambda folder, settings: None; "
+        "import sys; from bayplan.cli.commands.embedded import cluster; cluster._start_detached = "
+        "lambda folder, settings: None; "
         "alone = ['up', '--detach', '--nodes', '0', '--no-scheduler', '--no-controllers']; "
         "cluster.command(alone, standalone_mode=False); "
         "print(*sys.modules)"
@@ -82,7 +83,7 @@ def test_how_pods_live_is_told_to_the_cluster_in_the_background(
     flags = ["--runs-for", "forever", "--failure-rate", "20%"]
     cluster.command(["up", "--detach", *flags], standalone_mode=False)
     (settings,) = told
-    assert habits_of(settings.habits) == PodHabits(runs_for_s=FOREVER, failure_rate=0.2)
+    assert parse_kubelet_options(settings.kubelet_options) == PodBehavior(runs_for_s=FOREVER, failure_rate=0.2)
     given = settings.arguments()
     at = given.index("--runs-for")
     assert given[at : at + 4] == flags
@@ -144,7 +145,7 @@ def test_names_that_are_no_folders(name: str) -> None:
 
 def test_a_folder_is_held_by_one_alone(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
-    with folder.held(), pytest.raises(ClusterFolderError, match="is up already"), folder.held():
+    with folder.lock(), pytest.raises(ClusterFolderError, match="is up already"), folder.lock():
         pass
     assert folder.running() is None
 
@@ -155,7 +156,7 @@ def test_a_folder_is_held_by_one_alone(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_a_state_folder_that_is_none_is_one_sentence(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+    run: CommandRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
 ) -> None:
     state = tmp_path / "state"
     state.write_text("notes")
@@ -169,7 +170,9 @@ def test_a_state_folder_that_is_none_is_one_sentence(
     assert ended.err.count("\n") == 1
 
 
-def test_a_state_folder_that_cannot_be_made_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_folder_that_cannot_be_made_is_one_sentence(
+    run: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/proc")
     ended = run("cluster", "up", "--nodes", "1")
     assert (ended.code, ended.out) == (1, "")
@@ -202,7 +205,7 @@ def test_a_cluster_that_still_waits_for_something_can_be_stopped() -> None:
     async def stopped() -> tuple[bool, bool]:
         waiting, stop = _Waiting(), asyncio.Event()
         async with asyncio.timeout(10), contextlib.AsyncExitStack() as stack:
-            entering = asyncio.ensure_future(cluster._entered(stack, cast(Any, waiting), stop))
+            entering = asyncio.ensure_future(cluster._start_unless_stopped(stack, cast(Any, waiting), stop))
             await waiting.waits.wait()
             assert not entering.done()
             stop.set()

@@ -13,9 +13,9 @@ import yaml
 
 from bayplan.cli import main
 from bayplan.cli.commands.objects.crds import all_definitions
-from bayplan.objects.volcano.definitions import unchanged_definitions
-from support.harness.embedded_cluster import served
-from support.harness.in_process_commands import NOWHERE, Run
+from bayplan.objects.volcano.definitions import installed_definitions
+from support.harness.embedded_cluster import run_embedded_cluster
+from support.harness.in_process_commands import UNREACHABLE_KUBECONFIG, CommandRunner
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -47,9 +47,9 @@ def test_all_of_them_where_no_cluster_is_known(
     ],
 )
 def test_a_named_cluster_that_does_not_answer_is_an_error(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
+    run: CommandRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    (tmp_path / "config").write_text(NOWHERE, encoding="utf-8")
+    (tmp_path / "config").write_text(UNREACHABLE_KUBECONFIG, encoding="utf-8")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     ended = run("crds", *(str(tmp_path / "config") if each == "FILE" else each for each in arguments))
     assert (ended.code, ended.out) == (1, "")
@@ -58,9 +58,9 @@ def test_a_named_cluster_that_does_not_answer_is_an_error(
 
 
 def test_all_of_them_where_the_usual_cluster_does_not_answer(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: CommandRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "config").write_text(NOWHERE, encoding="utf-8")
+    (tmp_path / "config").write_text(UNREACHABLE_KUBECONFIG, encoding="utf-8")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     ended = run("crds")
     assert ended.code == 0
@@ -79,15 +79,15 @@ def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixt
     theirs = {**queue, "spec": {**queue["spec"], "versions": [version]}}
 
     async def run() -> tuple[list[str], list[str], dict[str, Any], list[str]]:
-        async with served(tmp_path) as cluster:
-            await cluster.make(DEFINITIONS, theirs)
+        async with run_embedded_cluster(tmp_path) as cluster:
+            await cluster.create(DEFINITIONS, theirs)
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
             chosen = ("--kubeconfig", str(tmp_path / "config"))
             before, _ = await asyncio.to_thread(printed, capsys, *chosen)
             await asyncio.to_thread(main, ["crds", "--install", *chosen])
             created = capsys.readouterr().out.splitlines()
             after, said = await asyncio.to_thread(printed, capsys, *chosen)
-            kept = (await cluster.ask("GET", f"{DEFINITIONS}/{queue['metadata']['name']}")).json
+            kept = (await cluster.request("GET", f"{DEFINITIONS}/{queue['metadata']['name']}")).json
             names = [each["metadata"]["name"] for each in before]
             return names, created, kept, [*(each["metadata"]["name"] for each in after), said]
 
@@ -105,8 +105,8 @@ def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFi
     theirs = {**queue, "spec": {**queue["spec"], "versions": [{**queue["spec"]["versions"][0], "name": "v1alpha1"}]}}
 
     async def run() -> list[str]:
-        async with served(tmp_path) as cluster:
-            await cluster.make(DEFINITIONS, theirs)
+        async with run_embedded_cluster(tmp_path) as cluster:
+            await cluster.create(DEFINITIONS, theirs)
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
             await asyncio.to_thread(main, ["crds", "--install", "--kubeconfig", str(tmp_path / "config")])
             return capsys.readouterr().out.splitlines()
@@ -129,17 +129,17 @@ def test_somebody_elses_is_not_printed_for_being_alike(change: Callable[[dict[st
     theirs = copy.deepcopy(ours)
     theirs["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
     theirs["spec"]["conversion"] = {"strategy": "None"}
-    assert list(unchanged_definitions([theirs], all_definitions())) == [ours]
+    assert list(installed_definitions([theirs], all_definitions())) == [ours]
     change(theirs)
-    assert list(unchanged_definitions([theirs], all_definitions())) == []
+    assert list(installed_definitions([theirs], all_definitions())) == []
 
 
 def test_definitions_of_others_alone_leave_nothing_to_print(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     async def run() -> tuple[list[dict[str, Any]], str]:
-        async with served(tmp_path) as cluster:
+        async with run_embedded_cluster(tmp_path) as cluster:
             for each in all_definitions():
                 metadata = {**each["metadata"], "labels": {"app": "volcano"}}
-                await cluster.make(DEFINITIONS, {**each, "metadata": metadata})
+                await cluster.create(DEFINITIONS, {**each, "metadata": metadata})
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
             return await asyncio.to_thread(printed, capsys, "--kubeconfig", str(tmp_path / "config"))
 
@@ -151,11 +151,11 @@ def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     async def run() -> list[str]:
-        async with served(tmp_path) as cluster:
+        async with run_embedded_cluster(tmp_path) as cluster:
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
             chosen = ("--only", "bindrequests", "--kubeconfig", str(tmp_path / "config"))
             await asyncio.to_thread(main, ["crds", "--install", *chosen])
-            there = (await cluster.ask("GET", DEFINITIONS)).json["items"]
+            there = (await cluster.request("GET", DEFINITIONS)).json["items"]
             return [each["metadata"]["name"] for each in there]
 
     assert asyncio.run(run()) == ["bindrequests.scheduling.run.ai"]

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from bayplan.cli.commands.objects.delete import _Doomed, _gone
-from bayplan.cli.commands.objects.get import Request, _watch
-from bayplan.client import NamedKind, Wanted, resource_of
+from bayplan.cli.commands.objects.delete import _DeletionTarget, _wait_until_deleted
+from bayplan.cli.commands.objects.get import GetRequest, _watch
+from bayplan.client import KindMapping, TableQuery, resource_of
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of
-from support.fakes.http_server import Feed, Reply, WireServer, deleted, node, status
-from support.harness.async_tests import on_loop, until
+from support.fakes.http_server import FakeHttpServer, Reply, WatchStream, deleted, node, status
+from support.harness.async_tests import async_test, wait_until
 
 NOTICED_S = 30.0
 NODES = resource_of(kind_of(Node))
-KIND = NamedKind(resource=NODES, kind="Node")
+KIND = KindMapping(resource=NODES, kind="Node")
 COLUMNS = [{"name": "Name", "type": "string", "priority": 0}]
 
 
@@ -30,19 +30,19 @@ def table(version: int, *names: str) -> dict[str, Any]:
     return {"kind": "Table", "metadata": meta, "columnDefinitions": COLUMNS, "rows": rows}
 
 
-@on_loop
+@async_test
 async def test_get_watch_goes_on_behind_a_dead_watch_from_what_it_has_shown(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
-    dead, alive = Feed(), Feed({"type": "ADDED", "object": table(12, "c")})
+    dead, alive = WatchStream(), WatchStream({"type": "ADDED", "object": table(12, "c")})
     dead.send({"type": "ADDED", "object": table(11, "b")})
     script = [Reply(200, table(10, "a")), dead, alive]
-    async with WireServer(script=script) as server, server.client(clock) as client:
-        request = Request(output="name", watch=True)
-        watching = asyncio.ensure_future(_watch(client, KIND, Wanted(resource=NODES), request))
+    async with FakeHttpServer(script=script) as server, server.client(clock) as client:
+        request = GetRequest(output="name", watch=True)
+        watching = asyncio.ensure_future(_watch(client, KIND, TableQuery(resource=NODES), request))
         shown: list[str] = []
-        await until(lambda: shown.extend(capsys.readouterr().out.split()) or "node/b" in shown)
+        await wait_until(lambda: shown.extend(capsys.readouterr().out.split()) or "node/b" in shown)
         began = clock.monotonic_s()
-        await until(
+        await wait_until(
             lambda: shown.extend(capsys.readouterr().out.split()) or "node/c" in shown, tick=lambda: clock.advance(0.5)
         )
         assert clock.monotonic_s() - began <= NOTICED_S
@@ -52,25 +52,25 @@ async def test_get_watch_goes_on_behind_a_dead_watch_from_what_it_has_shown(caps
         watching.cancel()
 
 
-@on_loop
+@async_test
 async def test_delete_looks_again_behind_a_dead_watch() -> None:
     clock = ManualClock()
     there = Reply(200, node("a", 10, uid="one"))
-    script = [there, Feed(), there, Feed(deleted(node("a", 11, uid="one")))]
-    async with WireServer(script=script) as server, server.client(clock) as client:
-        waiting = asyncio.ensure_future(_gone(client, _Doomed(KIND, "", "a"), "one"))
-        await until(waiting.done, tick=lambda: clock.advance(0.5))
+    script = [there, WatchStream(), there, WatchStream(deleted(node("a", 11, uid="one")))]
+    async with FakeHttpServer(script=script) as server, server.client(clock) as client:
+        waiting = asyncio.ensure_future(_wait_until_deleted(client, _DeletionTarget(KIND, "", "a"), "one"))
+        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
         waiting.result()
         assert clock.monotonic_s() <= NOTICED_S
         assert not server.script
 
 
-@on_loop
+@async_test
 async def test_delete_sees_that_the_object_went_while_the_watch_was_dead() -> None:
     clock = ManualClock()
-    script = [Reply(200, node("a", 10, uid="one")), Feed(), status(404, "NotFound")]
-    async with WireServer(script=script) as server, server.client(clock) as client:
-        waiting = asyncio.ensure_future(_gone(client, _Doomed(KIND, "", "a"), "one"))
-        await until(waiting.done, tick=lambda: clock.advance(0.5))
+    script = [Reply(200, node("a", 10, uid="one")), WatchStream(), status(404, "NotFound")]
+    async with FakeHttpServer(script=script) as server, server.client(clock) as client:
+        waiting = asyncio.ensure_future(_wait_until_deleted(client, _DeletionTarget(KIND, "", "a"), "one"))
+        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
         waiting.result()
         assert clock.monotonic_s() <= NOTICED_S

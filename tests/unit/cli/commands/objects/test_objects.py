@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from bayplan import Cluster
-from bayplan.cli.cluster_folder import ClusterFolder, Running
-from bayplan.cli.commands.objects.get import _Away, pairs
-from bayplan.cli.connection import Connection
+from bayplan.cli.cluster_folder import ClusterFolder, RunningCluster
+from bayplan.cli.commands.objects.get import _WatchOutage, parse_targets
+from bayplan.cli.connection import ClusterConnection
 from bayplan.clock import ManualClock
 from bayplan.errors import KubeconfigError, ServerError, UsageError
-from support.harness.cluster_command_line import CommandLine, Ended, live_cluster
+from support.harness.cluster_command_line import CommandOutput, InProcessCommandLine, live_cluster
 
 WEB = """
 apiVersion: apps/v1
@@ -67,8 +67,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def bayplan(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:  # noqa: ARG001
-    return CommandLine(capsys)
+def bayplan(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> InProcessCommandLine:  # noqa: ARG001
+    return InProcessCommandLine(capsys)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def manifest(tmp_path: Path) -> Callable[[str], Path]:
     return written
 
 
-def sentence(ended: Ended, code: int = 1) -> str:
+def sentence(ended: CommandOutput, code: int = 1) -> str:
     assert (ended.code, ended.out) == (code, "")
     assert ended.err.count("\n") == 1, ended.err
     assert ended.err.startswith("error: ")
@@ -91,7 +91,7 @@ def sentence(ended: Ended, code: int = 1) -> str:
 # get
 
 
-def test_columns_are_the_server_s(bayplan: CommandLine) -> None:
+def test_columns_are_the_server_s(bayplan: InProcessCommandLine) -> None:
     head, *rows = bayplan.lines("get", "nodes")
     assert head.split() == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
     assert [row.split()[:2] for row in rows] == [[f"node-{number}", "Ready"] for number in range(3)]
@@ -99,7 +99,7 @@ def test_columns_are_the_server_s(bayplan: CommandLine) -> None:
     assert bayplan.lines("get", "nodes", "--no-headers")[0].startswith("node-0 ")
 
 
-def test_names_and_several_kinds(bayplan: CommandLine) -> None:
+def test_names_and_several_kinds(bayplan: InProcessCommandLine) -> None:
     assert bayplan.lines("get", "node/node-1", "ns/default", "-o", "name") == ["node/node-1", "namespace/default"]
     several = bayplan.lines("get", "ns,nodes")
     assert any(line.startswith("namespace/default ") for line in several)
@@ -110,7 +110,7 @@ def test_names_and_several_kinds(bayplan: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_whole_objects(bayplan: CommandLine, form: str, read: Callable[[str], dict[str, object]]) -> None:
+def test_whole_objects(bayplan: InProcessCommandLine, form: str, read: Callable[[str], dict[str, object]]) -> None:
     one = read(bayplan("get", "node", "node-2", "-o", form).out)
     assert (one["kind"], one["metadata"]["name"]) == ("Node", "node-2")  # type: ignore[index]
     assert "managedFields" not in one["metadata"]  # type: ignore[operator]
@@ -119,11 +119,11 @@ def test_whole_objects(bayplan: CommandLine, form: str, read: Callable[[str], di
     assert {each["kind"] for each in many["items"]} == {"Node"}  # type: ignore[attr-defined]
 
 
-def test_an_empty_list_says_so_and_is_no_error(bayplan: CommandLine) -> None:
+def test_an_empty_list_says_so_and_is_no_error(bayplan: InProcessCommandLine) -> None:
     assert bayplan("get", "ingresses") == (0, "", "there are none in the namespace default\n")
 
 
-def test_selectors(bayplan: CommandLine) -> None:
+def test_selectors(bayplan: InProcessCommandLine) -> None:
     chosen = bayplan.lines("get", "nodes", "-l", "topology.kubernetes.io/zone=zone-1", "-o", "name")
     assert chosen == ["node/node-1"]
     assert bayplan.lines("get", "ns", "--field-selector", "metadata.name=default", "-o", "name") == [
@@ -167,18 +167,18 @@ def test_a_watch_ends_when_the_server_has(tmp_path: Path) -> None:
 
 def test_a_server_that_fails_for_long_ends_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
-    away = _Away(clock)
+    away = _WatchOutage(clock)
     fault = ServerError("GET /api/v1/pods: 500 refused: etcd is away", code=500)
     for _ in range(2):
         for _ in range(29):
-            away.met(fault)
+            away.record_failure(fault)
             clock.advance(1.0)
-        away.back()
+        away.record_success()
     for _ in range(30):
-        away.met(fault)
+        away.record_failure(fault)
         clock.advance(1.0)
     with pytest.raises(ServerError):
-        away.met(fault)
+        away.record_failure(fault)
     assert capsys.readouterr().err.count("the watch was cut") == 3
 
 
@@ -192,19 +192,19 @@ def test_a_server_that_fails_for_long_ends_a_watch(capsys: pytest.CaptureFixture
     ],
 )
 def test_ways_to_name_objects(what: list[str], meant: list[tuple[str, str]]) -> None:
-    assert list(pairs(what)) == meant
+    assert list(parse_targets(what)) == meant
 
 
 @pytest.mark.parametrize("what", [["pod/a", "b"], ["pod/"], ["/a"]], ids=" ".join)
 def test_ways_that_are_none(what: list[str]) -> None:
     with pytest.raises(UsageError, match="KIND/NAME"):
-        list(pairs(what))
+        list(parse_targets(what))
 
 
 # apply and delete
 
 
-def test_from_apply_to_delete(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_from_apply_to_delete(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     path = manifest(WEB)
     assert bayplan.lines("apply", "-f", path) == ["deployment.apps/web created"]
     assert bayplan.lines("apply", "-f", manifest(WEB.replace("2", "3"))) == ["deployment.apps/web configured"]
@@ -213,13 +213,15 @@ def test_from_apply_to_delete(bayplan: CommandLine, manifest: Callable[[str], Pa
     assert "not found" in sentence(bayplan("get", "deploy", "web"))
 
 
-def test_a_dry_run_keeps_nothing(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_a_dry_run_keeps_nothing(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     path = manifest(tree("ConfigMap", "dry"))
     assert bayplan.lines("apply", "-f", path, "--dry-run") == ["configmap/dry created (server dry run)"]
     assert "not found" in sentence(bayplan("get", "cm", "dry"))
 
 
-def test_a_definition_and_its_object_in_one_file(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_a_definition_and_its_object_in_one_file(
+    bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
+) -> None:
     path = manifest(f"{DEFINITION}---\n{SHIP}\n")
     assert bayplan.lines("apply", "-f", path) == [
         "customresourcedefinition.apiextensions.k8s.io/ships.example.com created",
@@ -230,7 +232,9 @@ def test_a_definition_and_its_object_in_one_file(bayplan: CommandLine, manifest:
     assert len(bayplan.lines("delete", "-f", path)) == 2
 
 
-def test_one_that_is_refused_does_not_keep_others(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_one_that_is_refused_does_not_keep_others(
+    bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
+) -> None:
     bad, good = tree("Pod", "bad", spec={"containers": []}), tree("ConfigMap", "good")
     ended = bayplan("apply", "-f", manifest(f"{bad}\n{good}\n"))
     assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
@@ -240,7 +244,7 @@ def test_one_that_is_refused_does_not_keep_others(bayplan: CommandLine, manifest
 
 
 def test_a_field_of_another_type_is_told_with_its_place_and_what_to_do(
-    bayplan: CommandLine, manifest: Callable[[str], Path]
+    bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
 ) -> None:
     container = {"name": "main", "image": "nginx", "env": [{"name": "PORT", "value": 8080}]}
     bad, good = tree("Pod", "bad", spec={"containers": [container]}), tree("ConfigMap", "good")
@@ -254,7 +258,9 @@ def test_a_field_of_another_type_is_told_with_its_place_and_what_to_do(
     assert bayplan.lines("delete", "cm", "good") == ["configmap/good deleted"]
 
 
-def test_a_kind_that_nobody_serves_does_not_keep_others(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_a_kind_that_nobody_serves_does_not_keep_others(
+    bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
+) -> None:
     unknown = WEB.replace("apps/v1", "example.com/v1")
     ended = bayplan("apply", "-f", manifest(f"{unknown}---\n{tree('ConfigMap', 'good')}\n"))
     assert (ended.code, ended.out) == (1, "configmap/good created\n"), ended.err
@@ -263,7 +269,7 @@ def test_a_kind_that_nobody_serves_does_not_keep_others(bayplan: CommandLine, ma
 
 
 def test_a_namespace_that_is_not_the_one_of_the_command_is_refused(
-    bayplan: CommandLine, manifest: Callable[[str], Path]
+    bayplan: InProcessCommandLine, manifest: Callable[[str], Path]
 ) -> None:
     elsewhere = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "away", "namespace": "kube-public"}}
     path = manifest(f"{json.dumps(elsewhere)}\n{tree('ConfigMap', 'here')}\n")
@@ -278,14 +284,14 @@ def test_a_namespace_that_is_not_the_one_of_the_command_is_refused(
     assert bayplan.lines("delete", "cm", "here") == ["configmap/here deleted"]
 
 
-def test_a_namespace_as_it_is_is_unchanged(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_a_namespace_as_it_is_is_unchanged(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     path = manifest("apiVersion: v1\nkind: Namespace\nmetadata: {name: team}\n")
     assert bayplan.lines("apply", "-f", path) == ["namespace/team created"]
     assert bayplan.lines("apply", "-f", path) == ["namespace/team unchanged"]
     assert bayplan.lines("delete", "ns", "team", "--no-wait") == ["namespace/team deleted"]
 
 
-def test_fields_of_others_are_not_taken(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_fields_of_others_are_not_taken(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     bayplan.lines("apply", "-f", manifest(tree("ConfigMap", "shared", data={"a": "1"})), "--field-manager", "somebody")
     path = manifest(tree("ConfigMap", "shared", data={"a": "2"}))
     refused = bayplan("apply", "-f", path)
@@ -296,7 +302,7 @@ def test_fields_of_others_are_not_taken(bayplan: CommandLine, manifest: Callable
     assert forced == ["configmap/shared configured"]
 
 
-def test_delete_by_labels_and_all(bayplan: CommandLine, manifest: Callable[[str], Path]) -> None:
+def test_delete_by_labels_and_all(bayplan: InProcessCommandLine, manifest: Callable[[str], Path]) -> None:
     objects = [tree("Secret", f"s{number}", labels={"n": str(number)}) for number in range(3)]
     bayplan.lines("apply", "-f", manifest("\n".join(objects)))
     assert bayplan.lines("delete", "secrets", "-l", "n=1") == ["secret/s1 deleted"]
@@ -308,7 +314,7 @@ def test_delete_by_labels_and_all(bayplan: CommandLine, manifest: Callable[[str]
 # top
 
 
-def test_top_without_a_terminal_is_one_picture(bayplan: CommandLine) -> None:
+def test_top_without_a_terminal_is_one_picture(bayplan: InProcessCommandLine) -> None:
     lines = bayplan.lines("top")
     assert lines[0].startswith("nodes 3/3 ready")
     assert "unschedulable" in lines[1]
@@ -347,11 +353,13 @@ def test_top_without_a_terminal_is_one_picture(bayplan: CommandLine) -> None:
         pytest.param(["cluster", "up", "--nodes", "a=1:cpu=much"], 2, "is no amount of cpu", id="no-amount"),
     ],
 )
-def test_one_sentence_and_what_to_do(bayplan: CommandLine, arguments: list[str], code: int, words: str) -> None:
+def test_one_sentence_and_what_to_do(
+    bayplan: InProcessCommandLine, arguments: list[str], code: int, words: str
+) -> None:
     assert words in sentence(bayplan(*arguments), code)
 
 
-def test_no_permission(cluster: Cluster, bayplan: CommandLine, tmp_path: Path) -> None:
+def test_no_permission(cluster: Cluster, bayplan: InProcessCommandLine, tmp_path: Path) -> None:
     config = json.loads(cluster.kubeconfig.read_text())
     config["users"][0]["user"] |= {"as": "somebody"}
     path = tmp_path / "config"
@@ -364,7 +372,7 @@ def test_no_permission(cluster: Cluster, bayplan: CommandLine, tmp_path: Path) -
     assert "does not know us" in sentence(bayplan("get", "pods", "--kubeconfig", path))
 
 
-def test_nobody_there(cluster: Cluster, bayplan: CommandLine, tmp_path: Path, unused_port: int) -> None:
+def test_nobody_there(cluster: Cluster, bayplan: InProcessCommandLine, tmp_path: Path, unused_port: int) -> None:
     config = json.loads(cluster.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{unused_port}"
     path = tmp_path / "config"
@@ -398,29 +406,29 @@ def test_a_port_that_is_taken(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_kubectl_s_cluster_comes_first(cluster: Cluster, tmp_path: Path) -> None:
     env = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    assert Connection().target(env).server == cluster.url
-    assert Connection(kubeconfig=cluster.kubeconfig).target({}).server == cluster.url
+    assert ClusterConnection().target(env).server == cluster.url
+    assert ClusterConnection(kubeconfig=cluster.kubeconfig).target({}).server == cluster.url
     home = tmp_path / ".kube"
     home.mkdir()
     (home / "config").write_bytes(cluster.kubeconfig.read_bytes())
-    assert Connection().target({"HOME": str(tmp_path)}).server == cluster.url
+    assert ClusterConnection().target({"HOME": str(tmp_path)}).server == cluster.url
 
 
 def test_without_any_it_is_the_one_that_runs_here(cluster: Cluster, tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with pytest.raises(KubeconfigError, match="none of `bayplan cluster up` is running; start one"):
-        Connection().target(env)
+        ClusterConnection().target(env)
     folder = ClusterFolder.named("bayplan", env)
-    with folder.held():
-        folder.tell(Running(os.getpid(), cluster.url))
+    with folder.lock():
+        folder.write_record(RunningCluster(os.getpid(), cluster.url))
         folder.kubeconfig.write_bytes(cluster.kubeconfig.read_bytes())
-        assert Connection().target(env).server == cluster.url
-        assert Connection(cluster="bayplan").target(env).server == cluster.url
+        assert ClusterConnection().target(env).server == cluster.url
+        assert ClusterConnection(cluster="bayplan").target(env).server == cluster.url
 
 
 def test_two_clusters_cannot_be_meant() -> None:
     with pytest.raises(UsageError, match="leave out --kubeconfig"):
-        Connection(cluster="a", context="b").target({})
+        ClusterConnection(cluster="a", context="b").target({})
 
 
 # completion
@@ -429,7 +437,7 @@ def test_two_clusters_cannot_be_meant() -> None:
 @pytest.mark.parametrize(
     ("shell", "words"), [("bash", "complete -o"), ("zsh", "#compdef bayplan"), ("fish", "complete ")]
 )
-def test_scripts_for_shells(bayplan: CommandLine, shell: str, words: str) -> None:
+def test_scripts_for_shells(bayplan: InProcessCommandLine, shell: str, words: str) -> None:
     script = bayplan("completion", shell).out
     assert words in script
     assert "_BAYPLAN_COMPLETE" in script
@@ -452,7 +460,7 @@ def test_scripts_for_shells(bayplan: CommandLine, shell: str, words: str) -> Non
     ],
 )
 def test_what_could_come_next(
-    cluster: Cluster, bayplan: CommandLine, manifest: Callable[[str], Path], line: str, offered: list[str]
+    cluster: Cluster, bayplan: InProcessCommandLine, manifest: Callable[[str], Path], line: str, offered: list[str]
 ) -> None:
     [context] = [each["name"] for each in yaml.safe_load(cluster.kubeconfig.read_text())["contexts"]]
     line, offered = line.replace("CONTEXT", context), [each.replace("CONTEXT", context) for each in offered]

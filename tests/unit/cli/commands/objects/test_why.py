@@ -13,46 +13,53 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from bayplan.cli.commands.objects.why import Way, ask, command
+from bayplan.cli.commands.objects.why import SchedulerAddress, command, fetch_answer
 from bayplan.cli.output.why_printer import print_answer
-from bayplan.client import Secret, Target, leader_marks
+from bayplan.client import ConnectionConfig, Secret, leader_annotations
 from bayplan.errors import ApiError, Forbidden, UsageError
-from bayplan.objects.pod_relaxations import Change
+from bayplan.objects.pod_relaxations import SuggestedChange
 from bayplan.telemetry.answers import (
     Answer,
     BinderLease,
-    Borrower,
-    Candidate,
-    Choice,
-    Gang,
-    GivenUpOn,
-    Member,
+    BindRequestProgress,
+    BorrowingQueue,
+    ExcludedNode,
+    GangMemberStatus,
+    GangStatus,
+    NodeRejection,
     QueueShare,
-    Refused,
-    Requested,
+    RankedNode,
+    ScoreMargin,
 )
-from support.fakes.http_server import Reply, Request, WireServer, status
-from support.harness.async_tests import on_loop
+from support.fakes.http_server import FakeHttpServer, Reply, Request, status
+from support.harness.async_tests import async_test
 
 EXAMPLES = Path(__file__).parents[5] / "examples" / "cluster"
 PLUGINS = EXAMPLES.parent / "plugins"
 NAMES = [f"n{number}" for number in range(7)]
-MEMBER, GREEDY = Member(pod="shop/b", reason="full"), Borrower(queue="greedy", over={"cpu": "1"})
+MEMBER, GREEDY = GangMemberStatus(pod="shop/b", reason="full"), BorrowingQueue(queue="greedy", over={"cpu": "1"})
 ANSWER = Answer(
     pod="shop/web-0",
     sentence="shop/web-0 stays pending: it is large",
-    tries=2,
+    attempts=2,
     waits_for="its turn",
     closest="n1",
     reasons=(
-        Refused(plugin="NodeResourcesFit", text="Insufficient cpu", nodes=7, names=tuple(f"n{n}" for n in range(7))),
+        NodeRejection(
+            plugin="NodeResourcesFit", text="Insufficient cpu", nodes=7, names=tuple(f"n{n}" for n in range(7))
+        ),
     ),
-    changes=(Change(kind="requests", less={"cpu": 500}, node="n1", text="ask for 500m less CPU"),),
-    gang=Gang(
-        name="shop/g", phase="Inqueue", least=2, ready=1, tasks=3, holding_back=(Member(pod="shop/b", reason="full"),)
+    changes=(SuggestedChange(kind="requests", less={"cpu": 500}, node="n1", text="ask for 500m less CPU"),),
+    gang=GangStatus(
+        name="shop/g",
+        phase="Inqueue",
+        least=2,
+        ready=1,
+        tasks=3,
+        holding_back=(GangMemberStatus(pod="shop/b", reason="full"),),
     ),
     queue=QueueShare(
-        name="q", share=0.5, deserved={"cpu": "4"}, borrowers=(Borrower(queue="greedy", over={"cpu": "1"}),)
+        name="q", share=0.5, deserved={"cpu": "4"}, borrowers=(BorrowingQueue(queue="greedy", over={"cpu": "1"}),)
     ),
 )
 
@@ -101,52 +108,52 @@ def test_plugins_of_ones_own_have_their_say_in_files() -> None:
 
 
 PROXY = "/api/v1/namespaces/kube-system/pods/https:bayplan-7:10259/proxy"
-WAY = Way(url="", lease="kube-system/kube-scheduler", authority="", verify=True)
+WAY = SchedulerAddress(url="", lease="kube-system/kube-scheduler", authority="", verify=True)
 
 
 def api_server(request: Request) -> Reply:
     """The lease, and a proxy that leads to the leader."""
     if request.path.endswith("/leases/kube-scheduler"):
-        marks = leader_marks("me", 10259, {"POD_NAMESPACE": "kube-system", "POD_NAME": "bayplan-7"})
+        marks = leader_annotations("me", 10259, {"POD_NAMESPACE": "kube-system", "POD_NAME": "bayplan-7"})
         return Reply(200, {"metadata": {"annotations": marks}, "spec": {"holderIdentity": "me"}})
     assert request.path == f"{PROXY}/why/shop/web-0"
     return Reply(200, msgspec.json.encode(ANSWER))
 
 
-@on_loop
+@async_test
 async def test_the_leader_is_asked_through_the_api_server_with_the_callers_own_token() -> None:
-    async with WireServer(api_server) as server:
-        assert await ask(server.target(token=Secret("mine")), WAY, "/why/shop/web-0?now=true") == ANSWER
+    async with FakeHttpServer(api_server) as server:
+        assert await fetch_answer(server.target(token=Secret("mine")), WAY, "/why/shop/web-0?now=true") == ANSWER
         last = server.requests[-1]
         assert last.headers["x-bayplan-token"] == "mine"
         assert last.query == "now=true"
 
 
-@on_loop
+@async_test
 async def test_who_has_no_token_is_told_what_to_do() -> None:
-    async with WireServer(api_server) as server:
+    async with FakeHttpServer(api_server) as server:
         with pytest.raises(UsageError, match="use a context with a token, or name the scheduler's address with --url"):
-            await ask(server.target(), WAY, "/why/shop/web-0")
+            await fetch_answer(server.target(), WAY, "/why/shop/web-0")
         with pytest.raises(UsageError, match='--lease "nonsense" is no namespace/name'):
-            await ask(server.target(token=Secret("t")), replace(WAY, lease="nonsense"), "/why/shop/web-0")
+            await fetch_answer(server.target(token=Secret("t")), replace(WAY, lease="nonsense"), "/why/shop/web-0")
 
 
-@on_loop
+@async_test
 async def test_a_scheduler_by_its_address() -> None:
-    async with WireServer(lambda _: Reply(200, msgspec.json.encode(ANSWER))) as scheduler:
-        target = Target(server="http://127.0.0.1:1", token=Secret("mine"))
-        assert await ask(target, replace(WAY, url=scheduler.url), "/why/shop/web-0") == ANSWER
+    async with FakeHttpServer(lambda _: Reply(200, msgspec.json.encode(ANSWER))) as scheduler:
+        target = ConnectionConfig(server="http://127.0.0.1:1", token=Secret("mine"))
+        assert await fetch_answer(target, replace(WAY, url=scheduler.url), "/why/shop/web-0") == ANSWER
         assert scheduler.requests[0].headers["authorization"] == "Bearer mine"
 
 
-@on_loop
+@async_test
 async def test_refusals_and_strangers() -> None:
-    async with WireServer(script=[status(403, "Forbidden"), Reply(200, {"kind": "Status"})]) as scheduler:
+    async with FakeHttpServer(script=[status(403, "Forbidden"), Reply(200, {"kind": "Status"})]) as scheduler:
         way = replace(WAY, url=scheduler.url)
         with pytest.raises(Forbidden):
-            await ask(scheduler.target(), way, "/why/shop/web-0")
+            await fetch_answer(scheduler.target(), way, "/why/shop/web-0")
         with pytest.raises(ApiError, match="is it Bayplan that serves there"):
-            await ask(scheduler.target(), way, "/why/shop/web-0")
+            await fetch_answer(scheduler.target(), way, "/why/shop/web-0")
 
 
 # in a terminal
@@ -181,12 +188,12 @@ def test_everything_that_is_known_is_printed(printed: Callable[[Answer], str]) -
 def test_the_binder_and_where_it_gave_up_are_printed(printed: Callable[[Answer], str]) -> None:
     until = datetime(2026, 11, 18, 9, 0, tzinfo=UTC)
     given_up = (
-        GivenUpOn(node="n2", times=2, error="no quota", until=until),
-        GivenUpOn(node="n3", times=1, error="gone"),
+        ExcludedNode(node="n2", times=2, error="no quota", until=until),
+        ExcludedNode(node="n3", times=1, error="gone"),
     )
-    request = Requested(name="d/p", node="n1", phase="Failed", failed_attempts=1, limit=3, reason="no volume")
+    request = BindRequestProgress(name="d/p", node="n1", phase="Failed", failed_attempts=1, limit=3, reason="no volume")
     lease = BinderLease(lease="l/b", state="free", sentence="nobody holds the lease l/b")
-    answer = Answer(pod="d/p", state="binding", request=request, binder=lease, given_up=given_up)
+    answer = Answer(pod="d/p", state="binding", request=request, binder=lease, excluded_nodes=given_up)
     told = printed(answer)
     for words in (
         "request d/p to n1: Failed, 1 of 3 attempts failed",
@@ -200,10 +207,12 @@ def test_the_binder_and_where_it_gave_up_are_printed(printed: Callable[[Answer],
 
 
 def test_a_tie_and_changes_that_are_needed_together(capsys: pytest.CaptureFixture[str]) -> None:
-    best = (Candidate(node="a", total=3, by_plugin={"P": 3}), Candidate(node="b", total=3, by_plugin={"P": 3}))
-    print_answer(Answer(pod="d/p", state="placed", feasible=2, nodes=2, best=best, choice=Choice(second="b", ahead=0)))
+    best = (RankedNode(node="a", total=3, by_plugin={"P": 3}), RankedNode(node="b", total=3, by_plugin={"P": 3}))
+    print_answer(
+        Answer(pod="d/p", state="placed", feasible=2, nodes=2, best=best, choice=ScoreMargin(second="b", ahead=0))
+    )
     assert "as good as b" in capsys.readouterr().out
-    together = (Change(kind="gate", drop=("g",), node="a", text="remove scheduling gate g"),)
+    together = (SuggestedChange(kind="gate", drop=("g",), node="a", text="remove scheduling gate g"),)
     print_answer(Answer(pod="d/p", closest="a", together=together, no_change="no single change is enough"))
     assert "No single change is enough. For a, together:" in capsys.readouterr().out
     print_answer(Answer(pod="d/p", no_change="there is no node in the cluster"))

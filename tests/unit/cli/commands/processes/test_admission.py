@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.admission.webhooks import GPU_DOORS, doors_for
+from bayplan.admission.webhooks import GPU_WEBHOOKS, webhooks_for
 from bayplan.app.webhook_manager import (
-    AdmissionOptions,
-    admission_process,
-    manifests,
-    own_certificate,
-    register,
-    tell_authority,
+    WebhookManagerOptions,
+    ensure_certificate,
+    register_webhooks,
+    update_ca_bundles,
+    webhook_manager_process,
+    webhook_manifests,
 )
-from bayplan.client import Client, Resource
+from bayplan.client import Client, GroupVersionResource
 from bayplan.errors import ApiError
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.gpu_sharing import CONFIG_MAP_NAME as NAME
-from bayplan.server.http.self_signed import VALID, self_signed
+from bayplan.server.http.self_signed import VALIDITY, self_signed
 from bayplan.server.http.serving_tls import TlsOptions
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
-from support.harness.in_process_commands import Run
-from support.harness.volcano_controllers import install
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
+from support.harness.in_process_commands import CommandRunner
+from support.harness.volcano_controllers import install_volcano_crds
 
 CHART = [
     "--ca-cert-file=/admission.local.config/certificates/ca.crt",
@@ -50,30 +50,30 @@ CHART = [
 
 
 def test_a_certificate_is_kept_as_long_as_it_will_do(tmp_path: Path) -> None:
-    certificate, _ = own_certificate(tmp_path, ["10.0.0.5", "webhooks.ml.svc", "localhost"])
+    certificate, _ = ensure_certificate(tmp_path, ["10.0.0.5", "webhooks.ml.svc", "localhost"])
     first = certificate.read_text()
-    own_certificate(tmp_path, ["localhost", "10.0.0.5"])
+    ensure_certificate(tmp_path, ["localhost", "10.0.0.5"])
     assert certificate.read_text() == first
 
 
 def test_a_certificate_for_another_address_is_made_anew(tmp_path: Path) -> None:
-    certificate, key = own_certificate(tmp_path, ["127.0.0.1"])
+    certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
     before = certificate.read_text(), key.read_text()
-    own_certificate(tmp_path, ["10.0.0.5", "127.0.0.1"])
+    ensure_certificate(tmp_path, ["10.0.0.5", "127.0.0.1"])
     second = certificate.read_text()
     assert second != before[0]
     assert key.read_text() != before[1]
-    own_certificate(tmp_path, ["10.0.0.5"])
+    ensure_certificate(tmp_path, ["10.0.0.5"])
     assert certificate.read_text() == second
 
 
 @pytest.mark.parametrize("text", ["over", "no certificate"])
 def test_a_certificate_that_is_over_or_none_is_made_anew(text: str, tmp_path: Path) -> None:
-    certificate, key = own_certificate(tmp_path, ["127.0.0.1"])
+    certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
     if text == "over":
-        text = self_signed(["127.0.0.1"], datetime.now(UTC) - VALID + timedelta(days=1)).certificate
+        text = self_signed(["127.0.0.1"], datetime.now(UTC) - VALIDITY + timedelta(days=1)).certificate
     certificate.write_text(text)
-    own_certificate(tmp_path, ["127.0.0.1"])
+    ensure_certificate(tmp_path, ["127.0.0.1"])
     assert certificate.read_text() != text
     assert key.stat().st_mode & 0o077 == 0
 
@@ -89,7 +89,7 @@ def test_a_certificate_that_is_over_or_none_is_made_anew(text: str, tmp_path: Pa
         (["manifests", "--url", "webhooks:8443"], "--url: 'webhooks:8443' is no https://HOST:PORT"),
     ],
 )
-def test_an_address_that_is_none_is_told(run: Run, tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_an_address_that_is_none_is_told(run: CommandRunner, tmp_path: Path, arguments: list[str], said: str) -> None:
     told = run("admission", *(() if "manifests" in arguments else ("--cert-dir", tmp_path)), *arguments)
     assert (told.code, said in told.text, "Traceback" in told.text) == (2, True, False)
 
@@ -97,14 +97,14 @@ def test_an_address_that_is_none_is_told(run: Run, tmp_path: Path, arguments: li
 @pytest.mark.parametrize(
     "conf", ["resourceGroups: 5", "- a", "resourceGroups: [a]", "resourceGroups: [{affinity: {nodeAffinity: {}}}]", "{"]
 )
-def test_a_configuration_that_cannot_be_read_is_told(run: Run, tmp_path: Path, conf: str) -> None:
+def test_a_configuration_that_cannot_be_read_is_told(run: CommandRunner, tmp_path: Path, conf: str) -> None:
     path = tmp_path / "admission.yaml"
     path.write_text(conf)
     told = run("admission", "--cert-dir", tmp_path, "--admission-conf", path)
     assert (told.code, "the admission configuration cannot be read" in told.text) == (1, True)
 
 
-def test_the_flags_of_volcanos_chart_are_taken(run: Run, tmp_path: Path) -> None:
+def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner, tmp_path: Path) -> None:
     told = run("admission", "--cert-dir", tmp_path, *CHART, "--kubeconfig", "/nowhere")
     assert (told.code, "/nowhere" in told.text) == (1, True), told.text
     assert "--graceful-shutdown-time has no effect here" in told.text
@@ -118,70 +118,74 @@ def test_the_flags_of_volcanos_chart_are_taken(run: Run, tmp_path: Path) -> None
         pytest.param("--nonsense", "unknown flag: --nonsense", id="flag"),
     ],
 )
-def test_a_flag_that_cannot_be_meant_is_one_sentence(run: Run, flag: str, said: str) -> None:
+def test_a_flag_that_cannot_be_meant_is_one_sentence(run: CommandRunner, flag: str, said: str) -> None:
     told = run("admission", flag)
     assert (told.code, said in told.text, "Traceback" in told.text) == (1, True, False)
 
 
-@on_loop
+@async_test
 async def test_registrations_of_others_are_told_who_signed_our_certificate(tmp_path: Path) -> None:
-    doors = doors_for(["/pods/mutate", "/queues/validate"])
+    doors = webhooks_for(["/pods/mutate", "/queues/validate"])
     name, space = "volcano-admission-service", "volcano-system"
-    made = manifests(doors, url="", service=name, namespace=space, port=443, authority=b"")
+    made = webhook_manifests(doors, url="", service=name, namespace=space, port=443, authority=b"")
     made[0]["webhooks"][0]["timeoutSeconds"] = 7  # somebody has chosen so
-    async with served(tmp_path) as cluster, cluster.client() as client:
-        telling = asyncio.create_task(tell_authority(client, doors, b"a CA"))
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
+        telling = asyncio.create_task(update_ca_bundles(client, doors, b"a CA"))
         await asyncio.sleep(0.1)  # a chart makes them when everything else is there
         assert not telling.done()
-        await register(client, made)
+        await register_webhooks(client, made)
         await telling
-        kind = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False)
+        kind = GroupVersionResource(
+            "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False
+        )
         found = (await client.get_raw(kind, "", f"{name}-pods-mutate"))["webhooks"][0]
         assert (found["clientConfig"]["caBundle"], found["timeoutSeconds"]) == ("YSBDQQ==", 7)
 
 
-@on_loop
+@async_test
 async def test_probes_are_answered_on_an_address_of_their_own(tmp_path: Path) -> None:
-    certificate, key = own_certificate(tmp_path, ["127.0.0.1"])
+    certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = AdmissionOptions(
+    options = WebhookManagerOptions(
         address="127.0.0.1",
         port=0,
         tls=TlsOptions(cert_file=str(certificate), key_file=str(key)),
         health_address=f"127.0.0.1:{port}",
     )
-    async with served(tmp_path) as cluster, cluster.client() as client:
-        await install(client)
-        async with admission_process(client.target, options):
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
+        await install_volcano_crds(client)
+        async with webhook_manager_process(client.target, options):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
             assert (await reader.read()).endswith(b"ok")
             writer.close()
 
 
-@on_loop
+@async_test
 async def test_a_cluster_without_volcano_has_the_webhooks_for_pods_that_share_gpus(tmp_path: Path) -> None:
     """Nobody brings queues there: who waited for them would never listen."""
-    certificate, key = own_certificate(tmp_path, ["127.0.0.1"])
+    certificate, key = ensure_certificate(tmp_path, ["127.0.0.1"])
     tls = TlsOptions(cert_file=str(certificate), key_file=str(key))
-    options = AdmissionOptions(address="127.0.0.1", port=0, tls=tls, paths=[door.path for door in GPU_DOORS])
+    options = WebhookManagerOptions(address="127.0.0.1", port=0, tls=tls, paths=[door.path for door in GPU_WEBHOOKS])
     async with (
         asyncio.timeout(60),
-        served(tmp_path) as cluster,
+        run_embedded_cluster(tmp_path) as cluster,
         cluster.client() as client,
-        admission_process(client.target, options) as server,
+        webhook_manager_process(client.target, options) as server,
     ):
         assert server.port
 
 
-@on_loop
+@async_test
 async def test_an_embedded_cluster_knows_the_webhooks_and_whose_pods_they_are_about(tmp_path: Path) -> None:
-    made = manifests(GPU_DOORS, url="https://127.0.0.1:1", sharing=["bayplan"])
-    async with served(tmp_path) as cluster, cluster.client() as client:
-        await register(client, manifests(GPU_DOORS, url="https://127.0.0.1:2", sharing=["somebody"]))
-        await register(client, made)  # once more: the schedulers are others now
+    made = webhook_manifests(GPU_WEBHOOKS, url="https://127.0.0.1:1", sharing=["bayplan"])
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
+        await register_webhooks(
+            client, webhook_manifests(GPU_WEBHOOKS, url="https://127.0.0.1:2", sharing=["somebody"])
+        )
+        await register_webhooks(client, made)  # once more: the schedulers are others now
         ours, theirs = [await _made(client, each, "0.5") for each in ("bayplan", "somebody")]
         assert (NAME in ours.metadata.annotations, NAME in theirs.metadata.annotations) == (True, False)
         await _made(client, "somebody", "2")
@@ -195,10 +199,10 @@ async def _made(client: Client, scheduler: str, fraction: str) -> Pod:
         "metadata": {"generateName": "p-", "annotations": {"gpu-fraction": fraction}},
         "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "main"}]},
     }
-    return await client.created(Pod, body, namespace="default")
+    return await client.create_typed(Pod, body, namespace="default")
 
 
-def test_the_registrations_are_printed_for_named_schedulers(run: Run) -> None:
+def test_the_registrations_are_printed_for_named_schedulers(run: CommandRunner) -> None:
     doors = ("--enabled-admission", "/gpus/mutate", "--gpu-scheduler-name", "a", "--gpu-scheduler-name", "b")
     told = run("admission", "manifests", "--url", "https://10.0.0.5:8443", *doors)
     assert told.code == 0

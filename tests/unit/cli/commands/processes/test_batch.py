@@ -10,11 +10,11 @@ import pytest
 
 from bayplan.batch.config.scheduler_conf import (
     DEFAULTED_FLAGS,
-    as_file,
-    load,
-    load_default,
+    load_conf,
+    load_default_conf,
+    to_conf_text,
 )
-from support.harness.in_process_commands import Ended, Run, ran
+from support.harness.in_process_commands import CommandResult, CommandRunner, run_command
 
 FULL = """
 actions: "allocate, gangpreempt"
@@ -32,15 +32,15 @@ metrics: {interval: 30, type: prometheus}
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def reading(*arguments: object, text: str = "") -> Ended:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandRunner:
+    def reading(*arguments: object, text: str = "") -> CommandResult:
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
-        return ran(capsys, "batch", "config", *arguments)
+        return run_command(capsys, "batch", "config", *arguments)
 
     return reading
 
 
-def test_a_sound_file(run: Run, tmp_path: Path) -> None:
+def test_a_sound_file(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "conf"
     path.write_text("actions: enqueue,allocate\ntiers: [{plugins: [{name: gang}]}]\n", encoding="utf-8")
     assert run("check", path) == (0, f"{path} is valid: actions enqueue, allocate; 1 plugin(s) in 1 tier(s)\n", "")
@@ -56,7 +56,7 @@ def test_a_sound_file(run: Run, tmp_path: Path) -> None:
         pytest.param("actions: []", "line 1: cannot unmarshal !!seq into string; see docs/", id="type"),
     ],
 )
-def test_what_is_refused(run: Run, text: str, words: str) -> None:
+def test_what_is_refused(run: CommandRunner, text: str, words: str) -> None:
     for verb in ("check", "show"):
         ended = run(verb, "-", text=text)
         assert (ended.code, ended.out) == (1, "")
@@ -65,7 +65,7 @@ def test_what_is_refused(run: Run, text: str, words: str) -> None:
         assert ended.err.count("\n") == 1
 
 
-def test_a_file_that_is_not_there(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(run: CommandRunner, tmp_path: Path) -> None:
     assert run("check", tmp_path / "nowhere") == (
         2,
         "",
@@ -73,7 +73,7 @@ def test_a_file_that_is_not_there(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_passed_over_is_told(run: Run) -> None:
+def test_what_is_passed_over_is_told(run: CommandRunner) -> None:
     text = """
 actions: allocate
 tiers: [{plugins: [{name: mine, enableVictim: no}, {name: mine}]}]
@@ -89,12 +89,12 @@ configurations: [{name: preempt}]
     assert run("check", "-", "--strict", text=text)[::2] == (1, "error: -: 3 thing(s) are passed over, see the notes\n")
 
 
-def test_arguments_that_another_action_reads_are_not_idle(run: Run) -> None:
+def test_arguments_that_another_action_reads_are_not_idle(run: CommandRunner) -> None:
     ended = run("check", "-", text="actions: gangreclaim\nconfigurations: [{name: allocate}]")
     assert "note" not in ended.out
 
 
-def test_the_built_in_configuration_is_shown(run: Run) -> None:
+def test_the_built_in_configuration_is_shown(run: CommandRunner) -> None:
     out = run("show").out
     assert out.startswith("actions: enqueue, allocate, backfill\n")
     assert [name for name in ("priority", "gang", "nodeorder") if f" {name} " in out] == [
@@ -102,11 +102,11 @@ def test_the_built_in_configuration_is_shown(run: Run) -> None:
         "gang",
         "nodeorder",
     ]
-    assert load(run("show", "-o", "yaml").out) == load_default()
-    assert json.loads(run("show", "-o", "json").out) == as_file(load_default())
+    assert load_conf(run("show", "-o", "yaml").out) == load_default_conf()
+    assert json.loads(run("show", "-o", "json").out) == to_conf_text(load_default_conf())
 
 
-def test_a_table_shows_what_differs(run: Run) -> None:
+def test_a_table_shows_what_differs(run: CommandRunner) -> None:
     out = run("show", "-", text=FULL).out
     assert "enablePreemptable: false" in out
     assert "enableHierarchy: true" in out
@@ -117,11 +117,11 @@ def test_a_table_shows_what_differs(run: Run) -> None:
     )
 
 
-def test_the_file_in_full_means_the_same(run: Run) -> None:
-    assert load(run("show", "-", "-o", "yaml", text=FULL).out) == load(FULL)
+def test_the_file_in_full_means_the_same(run: CommandRunner) -> None:
+    assert load_conf(run("show", "-", "-o", "yaml", text=FULL).out) == load_conf(FULL)
 
 
-def test_json_can_be_read_by_everybody(run: Run) -> None:
+def test_json_can_be_read_by_everybody(run: CommandRunner) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
 
@@ -131,7 +131,7 @@ def test_json_can_be_read_by_everybody(run: Run) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["check"], ["show"]], ids=" ".join)
-def test_help_teaches_by_examples(run: Run, arguments: list[str]) -> None:
+def test_help_teaches_by_examples(run: CommandRunner, arguments: list[str]) -> None:
     ended = run(*arguments, "--help")
     assert ended.code == 0
     assert "Examples:\n    bayplan batch config " in ended.out
@@ -150,7 +150,7 @@ class Tidy:
 """
 
 
-def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: Run, tmp_path: Path) -> None:
+def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN, encoding="utf-8")
     path.chmod(0o644)
@@ -164,4 +164,4 @@ def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: Ru
 def test_bytes_that_are_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr("sys.stdin", given)  # as Python has it in the locale C
-    assert ran(capsys, "batch", "config", "check", "-") == (2, "", "error: - is not text\n")
+    assert run_command(capsys, "batch", "config", "check", "-") == (2, "", "error: - is not text\n")

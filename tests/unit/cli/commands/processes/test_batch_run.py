@@ -9,12 +9,12 @@ import pytest
 
 from bayplan.app.batch import BatchSettings
 from bayplan.batch.live.options import BatchOptions
-from bayplan.cli.commands.processes.batch_run import _try_out, batch_settings
-from bayplan.cli.flags.vc_scheduler_flags import BATCH_FLAGS
-from bayplan.config.bayplan_settings import OwnSettings
-from bayplan.config.volcano_feature_gates import go_volcano_gates
+from bayplan.cli.commands.processes.batch_run import _validate_engine, batch_settings
+from bayplan.cli.flags.vc_scheduler_flags import VC_SCHEDULER_FLAGS
+from bayplan.config.bayplan_settings import BayplanSettings
+from bayplan.config.volcano_feature_gates import parse_volcano_gates
 from bayplan.errors import ConfigError
-from support.harness.in_process_commands import Run
+from support.harness.in_process_commands import CommandRunner
 
 GOOD = "actions: allocate\ntiers: [{plugins: [{name: gang}]}]\n"
 CHART = [
@@ -39,23 +39,23 @@ CHART = [
 """What Volcano's chart gives its scheduler."""
 
 
-def test_the_flags_of_volcanos_chart_are_taken(run: Run) -> None:
+def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner) -> None:
     told = run("batch", *CHART, "--kubeconfig", "/nowhere")
     assert (told.code, "/nowhere" in told.text) == (1, True), told.text
     assert "feature gate CSIStorage has no effect here" in told.text
     assert "feature gate SchedulingGatesQueueAdmission" not in told.text
 
 
-def test_a_gate_that_nobody_knows_is_refused(run: Run) -> None:
+def test_a_gate_that_nobody_knows_is_refused(run: CommandRunner) -> None:
     told = run("batch", "--feature-gates=SchedulingGatesQueueAdmission=true,Bogus=true")
     assert (told.code, "unrecognized feature gate: Bogus" in told.text) == (1, True)
 
 
 @pytest.mark.parametrize("text", ["", "SchedulingGatesQueueAdmission=true"])
 def test_the_gate_of_queues_is_off_unless_it_is_turned_on(text: str) -> None:
-    flags = {**{flag.name: flag.default for flag in BATCH_FLAGS}, "feature-gates": go_volcano_gates(text)}
-    options: BatchOptions = batch_settings(flags, (), trust_writable=False, own=OwnSettings()).options
-    assert options.queues_admit is bool(text)
+    flags = {**{flag.name: flag.default for flag in VC_SCHEDULER_FLAGS}, "feature-gates": parse_volcano_gates(text)}
+    options: BatchOptions = batch_settings(flags, (), trust_writable=False, own=BayplanSettings()).options
+    assert options.queue_admission is bool(text)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_gate_of_queues_is_off_unless_it_is_turned_on(text: str) -> None:
     ],
 )
 def test_without_a_default_a_broken_file_ends_the_command(
-    run: Run, tmp_path: Path, text: str, strict: bool, refused: bool
+    run: CommandRunner, tmp_path: Path, text: str, strict: bool, refused: bool
 ) -> None:
     """Otherwise it goes on to connect, and says that of this cluster nothing is known."""
     path = tmp_path / "conf"
@@ -78,7 +78,7 @@ def test_without_a_default_a_broken_file_ends_the_command(
     assert (f"error: {path}: " in ended.err, "/nowhere" in ended.err) == (refused, not refused), ended.text
 
 
-def test_no_default_and_no_file_is_refused(run: Run) -> None:
+def test_no_default_and_no_file_is_refused(run: CommandRunner) -> None:
     ended = run("batch", "--disable-default-scheduler-config", "--kubeconfig", "/nowhere")
     assert (ended.code, "name one with --scheduler-conf" in ended.err, "/nowhere" in ended.err) == (1, True, False)
 
@@ -93,7 +93,7 @@ def test_the_engine_that_is_built_to_try_the_file_is_closed(monkeypatch: pytest.
         def close(self) -> None:
             closed.append(self)
 
-    monkeypatch.setattr(BatchSettings, "engine", lambda *_: Engine())
+    monkeypatch.setattr(BatchSettings, "build_engine", lambda *_: Engine())
     with pytest.raises(ConfigError) if strict else nullcontext():
-        _try_out(BatchSettings(), strict=strict)
+        _validate_engine(BatchSettings(), strict=strict)
     assert len(closed) == 1

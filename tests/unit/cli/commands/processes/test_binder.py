@@ -18,10 +18,10 @@ from bayplan.app.binder import BinderSettings
 from bayplan.cli.commands.embedded import cluster
 from bayplan.cli.commands.processes import binder
 from bayplan.cli.commands.processes import run as both
-from bayplan.client import Target
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.client import ConnectionConfig
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.config.reservation_settings import ReservationSettings
-from support.harness.in_process_commands import Run
+from support.harness.in_process_commands import CommandRunner
 
 
 def test_it_can_be_stopped_while_it_waits_for_its_kind(
@@ -36,7 +36,11 @@ def test_it_can_be_stopped_while_it_waits_for_its_kind(
     monkeypatch.setattr(binder, "binder_process", waiting)
     before = signal.signal(signal.SIGTERM, _nobody_hears)
     try:
-        asyncio.run(asyncio.wait_for(binder._run(BinderSettings(), Target(server="https://x"), OwnSettings(), ""), 10))
+        asyncio.run(
+            asyncio.wait_for(
+                binder._run(BinderSettings(), ConnectionConfig(server="https://x"), BayplanSettings(), ""), 10
+            )
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
     assert capsys.readouterr().out == "stopped\n"
@@ -83,7 +87,7 @@ SETTINGS = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nbinder
     ],
 )
 def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
-    run: Run,
+    run: CommandRunner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     started: tuple[str, ...],
@@ -112,7 +116,7 @@ def test_arguments_that_a_plugin_refuses_are_told_before_a_cluster_is_needed(
     ],
 )
 def test_limits_of_requests_are_refused_in_the_schedulers_words(
-    run: Run, command: str, code: int, given: list[str], words: str
+    run: CommandRunner, command: str, code: int, given: list[str], words: str
 ) -> None:
     told = run(command, *given, "--master=https://127.0.0.1:1")
     assert told.code == code
@@ -133,20 +137,20 @@ def test_limits_of_requests_are_refused_in_the_schedulers_words(
         ),
     ],
 )
-def test_a_wrong_call_ends_as_every_wrong_call(run: Run, given: list[str], words: str) -> None:
+def test_a_wrong_call_ends_as_every_wrong_call(run: CommandRunner, given: list[str], words: str) -> None:
     told = run("binder", *given, "--master=https://127.0.0.1:1")
     assert told.code == 2
     assert words in told.text
 
 
-def test_a_rate_of_nothing_is_no_limit(run: Run) -> None:
+def test_a_rate_of_nothing_is_no_limit(run: CommandRunner) -> None:
     assert run("binder", "--kube-api-qps", "0", "--kube-api-burst", "-5", "--list").code == 0
 
 
 @pytest.mark.parametrize("command", [["scheduler"], ["batch", "run"], ["run"], ["binder"]], ids=" ".join)
 @pytest.mark.parametrize(("text", "code"), [(None, 2), ("kind: Nonsense", 1)], ids=["missing", "wrong"])
 def test_faults_of_settings_end_every_command_alike(
-    run: Run, tmp_path: Path, command: list[str], text: str | None, code: int
+    run: CommandRunner, tmp_path: Path, command: list[str], text: str | None, code: int
 ) -> None:
     settings = tmp_path / "settings.yaml"
     if text is not None:
@@ -154,7 +158,7 @@ def test_faults_of_settings_end_every_command_alike(
     assert run(*command, f"--settings={settings}", "--master=https://127.0.0.1:1").code == code
 
 
-def test_a_plugin_may_start_something_on_the_loop_and_keep_its_handle(run: Run, tmp_path: Path) -> None:
+def test_a_plugin_may_start_something_on_the_loop_and_keep_its_handle(run: CommandRunner, tmp_path: Path) -> None:
     plugins = tmp_path / "plugins"
     plugins.mkdir(mode=0o700)
     (plugins / "picky.py").write_text(PICKY)
@@ -179,8 +183,8 @@ def test_what_the_file_of_settings_says_of_the_binder_is_heard_wherever_there_is
         raise Enough
 
     monkeypatch.setattr(binder, "_run", hear)
-    monkeypatch.setattr(both, "both_process", hear)
-    monkeypatch.setattr(whole_cluster, "ClusterPlan", hear)
+    monkeypatch.setattr(both, "combined_process", hear)
+    monkeypatch.setattr(whole_cluster, "ClusterOptions", hear)
     monkeypatch.setenv("HOME", str(tmp_path))
     for command, *more in (
         (binder.command, "--master=https://127.0.0.1:1"),
@@ -193,7 +197,7 @@ def test_what_the_file_of_settings_says_of_the_binder_is_heard_wherever_there_is
     wanted = ReservationSettings(namespace="gpu-holders", image="own:1")
     for each in (alone, beside, setup.binder):
         assert (each.workers, each.reservations) == (3, wanted)
-    assert setup.own.resource_reservation == wanted
+    assert setup.bayplan_settings.resource_reservation == wanted
 
 
 BY_BINDER = """

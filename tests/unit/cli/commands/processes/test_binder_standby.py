@@ -14,24 +14,26 @@ from bayplan.app.binder import (
     binder_process,
 )
 from bayplan.cli.commands.processes import binder
-from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.bayplan_settings import BayplanSettings
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
-from support.harness.async_tests import on_loop
-from support.harness.embedded_cluster import served
+from support.harness.async_tests import async_test
+from support.harness.embedded_cluster import run_embedded_cluster
 from support.harness.reconciler import DEFINITIONS
 
 
-@on_loop
+@async_test
 async def test_a_second_binder_says_for_whom_it_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = BinderSettings(lease=binder_lease(leader_elect=True, namespace="default"))
-    async with served(tmp_path) as serving, serving.client() as client:
+    async with run_embedded_cluster(tmp_path) as serving, serving.client() as client:
         await client.create(DEFINITIONS, bind_request_definition())
         async with binder_process(settings, serving.target(), identity="the first") as first:
             begun: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
             tasks = [asyncio.ensure_future(first.run())]
             try:
                 await first.ready.wait()
-                second = binder._work(settings, serving.target(), OwnSettings(), address="", begun=begun)
+                second = binder._run_until_stopped(
+                    settings, serving.target(), BayplanSettings(), address="", begun=begun
+                )
                 tasks.append(asyncio.ensure_future(second))
                 async with asyncio.timeout(20):
                     while not (said := capsys.readouterr().out):

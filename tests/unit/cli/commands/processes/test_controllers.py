@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bayplan.cli.flags import kube_controller_manager_flags
-from bayplan.cli.flags.kube_controller_manager_flags import in_full
-from bayplan.controllers import CONTROLLER_NAMES, chosen
-from support.harness.in_process_commands import Run
+from bayplan.cli.flags.kube_controller_manager_flags import expand_controller_names
+from bayplan.controllers import CONTROLLER_NAMES, select_controllers
+from support.harness.in_process_commands import CommandRunner
 
 PAGE = Path(__file__).resolve().parents[5] / "docs" / "controllers.md"
 KUBERNETES = [name for name in CONTROLLER_NAMES if not name.startswith("volcano-")]
@@ -37,7 +37,7 @@ CHART = [
 """What Volcano's chart gives its controller manager, and what else that takes."""
 
 
-def test_the_flags_of_volcanos_chart_are_taken(run: Run) -> None:
+def test_the_flags_of_volcanos_chart_are_taken(run: CommandRunner) -> None:
     told = run("controllers", *CHART, "--kubeconfig", "/nowhere")
     assert (told.code, "/nowhere" in told.text) == (1, True), told.text
     assert "--worker-threads has no effect here" in told.text
@@ -71,7 +71,7 @@ KUBEADM = [
 """The static pod that kubeadm writes, and what people add to it."""
 
 
-def test_the_flags_of_kubeadms_manifest_are_taken(run: Run) -> None:
+def test_the_flags_of_kubeadms_manifest_are_taken(run: CommandRunner) -> None:
     told = run("controllers", *KUBEADM)
     assert (told.code, "/nowhere" in told.text) == (1, True), told.text
     assert "unknown" not in told.text
@@ -96,24 +96,24 @@ def test_the_flags_of_kubeadms_manifest_are_taken(run: Run) -> None:
     ],
 )
 def test_short_names_are_upstreams(given: str, meant: list[str]) -> None:
-    assert chosen(in_full(given.split(","))) == meant
+    assert select_controllers(expand_controller_names(given.split(","))) == meant
 
 
 def test_every_short_name_is_of_a_controller_or_of_none_here() -> None:
-    assert set(kube_controller_manager_flags._OLD_NAMES.values()) <= set(CONTROLLER_NAMES)
-    assert kube_controller_manager_flags._NOT_HERE.isdisjoint(
-        {*CONTROLLER_NAMES, *kube_controller_manager_flags._OLD_NAMES}
+    assert set(kube_controller_manager_flags._LEGACY_NAMES.values()) <= set(CONTROLLER_NAMES)
+    assert kube_controller_manager_flags._UNSUPPORTED_CONTROLLERS.isdisjoint(
+        {*CONTROLLER_NAMES, *kube_controller_manager_flags._LEGACY_NAMES}
     )
 
 
-def test_the_help_teaches(run: Run) -> None:
+def test_the_help_teaches(run: CommandRunner) -> None:
     told = run("controllers", "--help")
     assert told.code == 0
     for taught in ("--leader-elect", "--controllers='*,-job-controller", "--default-storage-class"):
         assert taught in told.text
 
 
-def test_the_names_are_listed_and_documented(run: Run) -> None:
+def test_the_names_are_listed_and_documented(run: CommandRunner) -> None:
     told = run("controllers", "--list")
     assert (told.code, told.text.split()) == (0, list(CONTROLLER_NAMES))
     page = PAGE.read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def test_the_names_are_listed_and_documented(run: Run) -> None:
         pytest.param(["--kube-api-qps", "many"], 2, "--kube-api-qps", id="no number"),
     ],
 )
-def test_a_wrong_call_is_one_sentence(run: Run, arguments: list[str], code: int, said: str) -> None:
+def test_a_wrong_call_is_one_sentence(run: CommandRunner, arguments: list[str], code: int, said: str) -> None:
     told = run("controllers", *arguments)
     assert (told.code, "Traceback" in told.text) == (code, False)
     assert said in told.text

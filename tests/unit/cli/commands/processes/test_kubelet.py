@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bayplan.controllers import NodeTemplate
-from support.harness.in_process_commands import Run
+from support.harness.in_process_commands import CommandRunner
 
 EXAMPLE = Path(__file__).resolve().parents[5] / "examples" / "kubelet" / "node.yaml"
 
 
-def test_the_help_teaches(run: Run) -> None:
+def test_the_help_teaches(run: CommandRunner) -> None:
     told = run("kubelet", "--help")
     assert told.code == 0
     for taught in ("--node-template", "bayplan.dev/runs-for", "{index%3}", "bayplan kubelet --nodes 1000"):
@@ -31,7 +31,7 @@ def test_the_help_teaches(run: Run) -> None:
         pytest.param(["--kubeconfig", "/nowhere"], 1, "/nowhere", id="no such kubeconfig"),
     ],
 )
-def test_a_wrong_call_is_one_sentence(run: Run, arguments: list[str], code: int, said: str) -> None:
+def test_a_wrong_call_is_one_sentence(run: CommandRunner, arguments: list[str], code: int, said: str) -> None:
     told = run("kubelet", *arguments)
     assert (told.code, "Traceback" in told.text) == (code, False)
     assert said in told.text

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from bayplan.app.batch import BatchSettings
-from bayplan.app.insecure_serving import OpenPages
+from bayplan.app.insecure_serving import InsecureServingOptions
 from bayplan.cli.commands.processes import run as cli_run
 from bayplan.cli.commands.processes.batch_run import command as batch_engine
 from bayplan.cli.commands.processes.run import RUN_FLAGS
 from bayplan.cli.commands.processes.run import command as both_engines
-from bayplan.cli.flags.kube_scheduler_flags import FLAGS
-from bayplan.cli.flags.vc_scheduler_flags import BATCH_FLAGS
+from bayplan.cli.flags.kube_scheduler_flags import KUBE_SCHEDULER_FLAGS
+from bayplan.cli.flags.vc_scheduler_flags import VC_SCHEDULER_FLAGS
 from bayplan.config.model import LeaderElection
-from support.harness.in_process_commands import NOWHERE
+from support.harness.in_process_commands import UNREACHABLE_KUBECONFIG
 
 MANIFEST_OF_VC_SCHEDULER = (
     "--logtostderr",
@@ -53,10 +53,10 @@ class Started:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._kubeconfig = folder / "config"
-        self._kubeconfig.write_text(NOWHERE)
+        self._kubeconfig.write_text(UNREACHABLE_KUBECONFIG)
         self.told: dict[str, Any] = {}
         self.dumps: Any = None
-        monkeypatch.setattr(cli_run, "both_process", self._process)
+        monkeypatch.setattr(cli_run, "combined_process", self._process)
         monkeypatch.setattr(cli_run, "run_process", self._run)
 
     def by(self, *arguments: str) -> Started:
@@ -93,7 +93,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
 
 def test_every_flag_of_either_scheduler_is_one_of_both() -> None:
     names = [flag.name for flag in RUN_FLAGS]
-    assert {flag.name for flag in (*FLAGS, *BATCH_FLAGS)} == set(names)
+    assert {flag.name for flag in (*KUBE_SCHEDULER_FLAGS, *VC_SCHEDULER_FLAGS)} == set(names)
     assert len(names) == len(set(names))
 
 
@@ -108,7 +108,7 @@ def test_what_has_no_effect_is_told_so_as_it_is_for_the_batch_engine_alone() -> 
 def test_both_manifests_are_taken_at_once(started: Started) -> None:
     found = started.by(*MANIFEST_OF_VC_SCHEDULER, *MANIFEST_OF_KUBE_SCHEDULER)
     assert found.leases == [("control", "kube-scheduler"), ("gangs", "volcano")]
-    assert found.told["openly"] == OpenPages(health=True, metrics=True, profiling=True)
+    assert found.told["openly"] == InsecureServingOptions(health=True, metrics=True, profiling=True)
     assert found.told["configuration"].client_connection.qps == 2000
     assert found.batch.options.schedule_period.seconds == 2
     assert found.batch.options.ignored_provisioners == ("example.com/host",)
@@ -173,10 +173,12 @@ def test_who_moves_one_lease_alone_hears_where_the_other_is(
 
 
 def test_pages_without_tls_are_where_flags_say_and_nowhere_without_them(started: Started) -> None:
-    assert started.by().told["openly"] == OpenPages()
+    assert started.by().told["openly"] == InsecureServingOptions()
     addresses = ("--healthz-address=127.0.0.1:1", "--listen-address=127.0.0.1:2")
     found = started.by("--enable-healthz", "--enable-pprof", *addresses).told["openly"]
-    assert found == OpenPages(health=True, health_address="127.0.0.1:1", profiling=True, listen_address="127.0.0.1:2")
+    assert found == InsecureServingOptions(
+        health=True, health_address="127.0.0.1:1", profiling=True, listen_address="127.0.0.1:2"
+    )
 
 
 def test_a_signal_dumps_what_sessions_know_unless_that_is_turned_off(started: Started) -> None:

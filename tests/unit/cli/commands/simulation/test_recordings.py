@@ -14,17 +14,17 @@ import yaml
 
 from bayplan.sim.recordings.recording_file import (
     OBSERVED,
-    Change,
-    Header,
+    RecordedChange,
+    RecordedDecision,
     Recording,
-    Verdict,
+    RecordingHeader,
     read_recording,
     write_recording,
 )
 from bayplan.testing import make_node, make_pod
 from docs.fences import ROOT
-from support.builders.packing_profile import PACKING
-from support.harness.in_process_commands import Run
+from support.builders.packing_profile import PACKING_CONFIG
+from support.harness.in_process_commands import CommandRunner
 
 CLUSTER, GANGS = ROOT / "examples" / "cluster", ROOT / "examples" / "batch"
 
@@ -36,17 +36,17 @@ def wish(tmp_path: Path, **fields: Any) -> Path:
 
 
 @pytest.mark.parametrize("example", [CLUSTER, GANGS], ids=["pods", "gangs"])
-def test_a_cluster_in_files_is_recorded_and_replayed(run: Run, tmp_path: Path, example: Path) -> None:
+def test_a_cluster_in_files_is_recorded_and_replayed(run: CommandRunner, tmp_path: Path, example: Path) -> None:
     path = tmp_path / "c.jsonl.gz"
     assert run("record", path, "--from", example).code == 0
     recording = read_recording(path)
-    assert run("replay", path) == (0, f"{len(recording.verdicts)} decisions, all the same\n", "")
-    assert any(verdict.node for verdict in recording.verdicts)
+    assert run("replay", path) == (0, f"{len(recording.decisions)} decisions, all the same\n", "")
+    assert any(verdict.node for verdict in recording.decisions)
 
 
-def test_another_configuration_is_a_difference_with_exit_code_1(run: Run, tmp_path: Path) -> None:
+def test_another_configuration_is_a_difference_with_exit_code_1(run: CommandRunner, tmp_path: Path) -> None:
     path, config = tmp_path / "c.jsonl", tmp_path / "packing.yaml"
-    config.write_text(PACKING)
+    config.write_text(PACKING_CONFIG)
     run("record", path, "--from", CLUSTER)
     ended = run("replay", path, "--config", config)
     assert ended.code == 1
@@ -58,15 +58,15 @@ def test_another_configuration_is_a_difference_with_exit_code_1(run: Run, tmp_pa
     assert len(data["replayed"]) == data["decisions"]
 
 
-def test_the_configuration_of_a_recording_is_replayed_with_it(run: Run, tmp_path: Path) -> None:
+def test_the_configuration_of_a_recording_is_replayed_with_it(run: CommandRunner, tmp_path: Path) -> None:
     path, config = tmp_path / "c.jsonl", tmp_path / "packing.yaml"
-    config.write_text(PACKING)
+    config.write_text(PACKING_CONFIG)
     run("record", path, "--from", CLUSTER, "--config", config)
     assert run("replay", path).code == 0
     assert read_recording(path).header.configuration == config.read_text()
 
 
-def test_an_anonymous_recording_replays_and_names_nobody(run: Run, tmp_path: Path) -> None:
+def test_an_anonymous_recording_replays_and_names_nobody(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "anonymous.jsonl"
     run("record", "--anonymous", path, "--from", CLUSTER)
     text = path.read_text()
@@ -75,22 +75,24 @@ def test_an_anonymous_recording_replays_and_names_nobody(run: Run, tmp_path: Pat
     assert read_recording(path).header.anonymous
 
 
-def test_a_recording_of_a_live_cluster_is_made_anonymous_later(run: Run, tmp_path: Path) -> None:
+def test_a_recording_of_a_live_cluster_is_made_anonymous_later(run: CommandRunner, tmp_path: Path) -> None:
     made, observed, shared = (tmp_path / name for name in ("made.jsonl", "observed.jsonl", "shared.jsonl"))
     run("record", made, "--from", CLUSTER)
     known = read_recording(made)
-    header = Header(recording=1, at=known.header.at, decisions=OBSERVED)
-    write_recording(observed, Recording(header, known.objects, (Verdict(pod="default/crunch-0", node="batch-a"),)))
+    header = RecordingHeader(recording=1, at=known.header.at, decisions=OBSERVED)
+    write_recording(
+        observed, Recording(header, known.objects, (RecordedDecision(pod="default/crunch-0", node="batch-a"),))
+    )
     run("record", "--anonymous", shared, "--from", observed)
     again = read_recording(shared)
     assert again.header.decisions == OBSERVED
-    assert [verdict.pod.startswith("default/pod-") for verdict in again.verdicts] == [True]
+    assert [verdict.pod.startswith("default/pod-") for verdict in again.decisions] == [True]
     first, second = (json.loads(run("replay", path, "-o", "json").out) for path in (observed, shared))
     assert first["decisions"] == second["decisions"] == 1
     assert first["different"] == second["different"]
 
 
-def test_following_is_for_live_clusters_and_takes_a_duration(run: Run, tmp_path: Path) -> None:
+def test_following_is_for_live_clusters_and_takes_a_duration(run: CommandRunner, tmp_path: Path) -> None:
     ended = run("record", tmp_path / "c.jsonl", "--for", "10m", "--from", CLUSTER)
     assert (ended.code, ended.err) == (2, "error: --follow and --for watch a live cluster; leave out --from\n")
     for text in ("soon", "-3s", "0s"):
@@ -99,14 +101,14 @@ def test_following_is_for_live_clusters_and_takes_a_duration(run: Run, tmp_path:
         assert ended.err == f"error: --for takes a duration such as 90s, 10m or 1h30m; got {text!r}\n"
 
 
-def test_a_file_that_cannot_be_written_is_told_before_a_cluster_is_followed(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_told_before_a_cluster_is_followed(run: CommandRunner, tmp_path: Path) -> None:
     nobody = tmp_path / "kubeconfig"
     ended = run("record", tmp_path / "no" / "c.jsonl", "--for", "2h", "--kubeconfig", nobody)
     assert ended.code == 1
     assert "c.jsonl cannot be written: No such file or directory" in ended.err
 
 
-def test_what_is_no_file_is_written_and_not_replaced(run: Run, tmp_path: Path) -> None:
+def test_what_is_no_file_is_written_and_not_replaced(run: CommandRunner, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -118,7 +120,7 @@ def test_what_is_no_file_is_written_and_not_replaced(run: Run, tmp_path: Path) -
         os.close(reader)
 
 
-def test_another_configuration_that_cannot_be_used_is_told_with_the_change(run: Run, tmp_path: Path) -> None:
+def test_another_configuration_that_cannot_be_used_is_told_with_the_change(run: CommandRunner, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("kind: Other\n")
     change = wish(tmp_path, configuration="bad.yaml")
     ended = run("whatif", "-f", change, "--from", CLUSTER)
@@ -127,13 +129,18 @@ def test_another_configuration_that_cannot_be_used_is_told_with_the_change(run: 
     assert ended.err.count("\n") == 1
 
 
-def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: Run, tmp_path: Path) -> None:
+def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: CommandRunner, tmp_path: Path) -> None:
     path, noon = tmp_path / "story.jsonl", datetime(2026, 3, 1, 12, tzinfo=UTC)
-    header = Header(recording=1, at=noon, decisions=OBSERVED, until=noon + timedelta(hours=1))
+    header = RecordingHeader(recording=1, at=noon, decisions=OBSERVED, until=noon + timedelta(hours=1))
     objects = (make_node("old", cpu=4), make_pod("web", cpu=3))
-    changes = (Change(make_node("new", cpu=4), after=1), *(Change(item, gone=True, after=1) for item in objects))
-    late = Change(make_pod("late", cpu=3), after=1)
-    write_recording(path, Recording(header, objects, (Verdict(pod="default/web", node="old"),), (*changes, late)))
+    changes = (
+        RecordedChange(make_node("new", cpu=4), after=1),
+        *(RecordedChange(item, gone=True, after=1) for item in objects),
+    )
+    late = RecordedChange(make_pod("late", cpu=3), after=1)
+    write_recording(
+        path, Recording(header, objects, (RecordedDecision(pod="default/web", node="old"),), (*changes, late))
+    )
     told = json.loads(run("whatif", "-f", wish(tmp_path), "--from", path, "-o", "json").out)
     assert [(each["pod"], each["then"]) for each in told["lands"]] == [("default/late", "new")]
     assert run("replay", path) == (0, "1 decisions, all the same\n", "")
@@ -144,7 +151,7 @@ def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: Run, tmp_p
     assert run("replay", shared) == (0, "1 decisions, all the same\n", "")
 
 
-def test_what_if_is_told_as_a_table_and_as_data(run: Run, tmp_path: Path) -> None:
+def test_what_if_is_told_as_a_table_and_as_data(run: CommandRunner, tmp_path: Path) -> None:
     change = wish(tmp_path, nodes={"remove": ["batch-a"], "add": ["big=2:cpu=32,memory=64Gi"]})
     told = run("whatif", "-f", change, "--from", CLUSTER)
     assert told.code == 0
@@ -156,7 +163,7 @@ def test_what_if_is_told_as_a_table_and_as_data(run: Run, tmp_path: Path) -> Non
     assert yaml.safe_load(run("whatif", "-f", change, "--from", CLUSTER, "-o", "yaml").out) == data
 
 
-def test_many_fates_are_cut_in_a_table(run: Run, tmp_path: Path) -> None:
+def test_many_fates_are_cut_in_a_table(run: CommandRunner, tmp_path: Path) -> None:
     pods = tmp_path / "pods.yaml"
     containers = [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]
     tree = [
@@ -169,7 +176,7 @@ def test_many_fates_are_cut_in_a_table(run: Run, tmp_path: Path) -> None:
     assert "and 5 more; -o json lists all" in told.out
 
 
-def test_two_clusters_at_once_are_refused(run: Run, tmp_path: Path) -> None:
+def test_two_clusters_at_once_are_refused(run: CommandRunner, tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     run("record", path, "--from", CLUSTER)
     ended = run("whatif", "-f", wish(tmp_path), "--from", path, "--from", CLUSTER)
@@ -193,7 +200,7 @@ def test_two_clusters_at_once_are_refused(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_one_sentence(
-    run: Run, tmp_path: Path, arguments: tuple[object, ...], code: int, said: str
+    run: CommandRunner, tmp_path: Path, arguments: tuple[object, ...], code: int, said: str
 ) -> None:
     ended = run(*(str(argument).replace("{}", str(tmp_path)) for argument in arguments))
     assert ended.code == code
@@ -203,7 +210,7 @@ def test_what_is_not_there_is_one_sentence(
 
 
 @pytest.mark.parametrize("option", ["--config", "--scheduler-conf"])
-def test_a_configuration_that_is_refused_is_named(run: Run, tmp_path: Path, option: str) -> None:
+def test_a_configuration_that_is_refused_is_named(run: CommandRunner, tmp_path: Path, option: str) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("kind: Nothing\nactions: fly\ntiers: 3\n")
     ended = run("record", tmp_path / "c.jsonl", "--from", CLUSTER, option, broken)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bayplan.sim.traces.recorded_trace import read_recorded
-from support.fakes.cpu_environments import ELSEWHERE, HERE
-from support.harness.cluster_command_line import CommandLine
+from bayplan.sim.traces.recorded_trace import read_recorded_trace
+from support.fakes.cpu_environments import LOCAL_ENVIRONMENT, OTHER_CPU_ENVIRONMENT
+from support.harness.cluster_command_line import InProcessCommandLine
 
 
 def _pod(n: int) -> str:
@@ -28,8 +28,8 @@ NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},32000,65536,4,{MO
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(capsys)
+def run(capsys: pytest.CaptureFixture[str]) -> InProcessCommandLine:
+    return InProcessCommandLine(capsys)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def files(tmp_path: Path) -> list[str]:
     return ["--pods", str(tmp_path / "pods.csv"), "--nodes", str(tmp_path / "nodes.csv")]
 
 
-def test_a_table_for_people(run: CommandLine, files: list[str]) -> None:
+def test_a_table_for_people(run: InProcessCommandLine, files: list[str]) -> None:
     lines = run.lines("simulate", *files, "--policy", "fgd", "--seeds", 2, "--processes", 1)
     assert lines[0] == "fgd on pods (openb): 50 nodes, 200 GPUs, 2 runs"
     assert lines[2].split() == ["LOAD", "GPU", "ALLOCATION", "DEVIATION"]
@@ -48,7 +48,7 @@ def test_a_table_for_people(run: CommandLine, files: list[str]) -> None:
     assert [line.split()[0] for line in lines[3:-2]] == ["90%", "100%", "130%"]
 
 
-def test_json_for_programs(run: CommandLine, files: list[str]) -> None:
+def test_json_for_programs(run: InProcessCommandLine, files: list[str]) -> None:
     found = json.loads("\n".join(run.lines("simulate", *files, "--seeds", 3, "--processes", 1, "-o", "json")))
     assert found["seeds"] == [0, 1, 2]
     assert (found["nodes"], found["gpus"], found["published"]) == (50, 200, None)
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_machine(files: list[str
         ["--seeds", "2"] if trace == "openb" else ["--trace", "csv", "--pods", timed, "--samples", "-", "--every", 300]
     )
     said = []
-    for number, environment in enumerate((HERE, ELSEWHERE)):
+    for number, environment in enumerate((LOCAL_ENVIRONMENT, OTHER_CPU_ENVIRONMENT)):
         samples = tmp_path / f"samples-{number}.csv"
         more = ["--processes", number + 1] if trace == "openb" else []
         options = [samples if each == "-" else each for each in (*files, *asked, *more, "-o", "json")]
@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_machine(files: list[str
 
 
 def test_the_configuration_of_a_simulation_is_one_for_a_scheduler(
-    run: CommandLine, files: list[str], tmp_path: Path
+    run: InProcessCommandLine, files: list[str], tmp_path: Path
 ) -> None:
     text = "\n".join(run.lines("simulate", *files, "--policy", "fgd", "--show-config"))
     (profile,) = yaml.safe_load(text)["profiles"]
@@ -92,7 +92,7 @@ def test_the_configuration_of_a_simulation_is_one_for_a_scheduler(
     assert any("GpuFragmentation" in line for line in run.lines("config", "show", path))
 
 
-def test_a_table_of_arrivals_is_replayed_in_virtual_time(run: CommandLine, tmp_path: Path) -> None:
+def test_a_table_of_arrivals_is_replayed_in_virtual_time(run: InProcessCommandLine, tmp_path: Path) -> None:
     jobs, nodes, samples = (tmp_path / name for name in ("jobs.csv", "nodes.csv", "samples.csv"))
     jobs.write_text("cores,memory_mib,submitted,duration\n4000,128,0,60\n4000,128,10,60\n")
     nodes.write_text("sn,cpu_milli,memory_mib\na,4000,1024\n")
@@ -109,18 +109,20 @@ def test_a_table_of_arrivals_is_replayed_in_virtual_time(run: CommandLine, tmp_p
     assert run.lines("simulate", *options)[0] == "jobs.csv on 1 nodes: 0.03 hours"
 
 
-def test_a_recorded_cluster_is_filled_anew(run: CommandLine, tmp_path: Path) -> None:
+def test_a_recorded_cluster_is_filled_anew(run: InProcessCommandLine, tmp_path: Path) -> None:
     recorded = tmp_path / "cluster.jsonl"
     run.lines("record", "--from", EXAMPLES / "cluster", recorded)
     found = json.loads("\n".join(run.lines("simulate", "--trace", "recording", "--pods", recorded, "-o", "json")))
-    nodes, pods = read_recorded(recorded)
+    nodes, pods = read_recorded_trace(recorded)
     assert (found["nodes"], found["arrived"]) == (len(nodes), len(pods))
     assert 0 < found["placed"] <= len(pods)
     assert found["placed"] + found["waiting"] == len(pods) + found["preemptions"]
     assert 0 < found["cpu_mean"] <= 1  # all of them came at once, and no time passes afterwards
 
 
-def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: CommandLine, tmp_path: Path) -> None:
+def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(
+    run: InProcessCommandLine, tmp_path: Path
+) -> None:
     jobs, nodes, config = (tmp_path / name for name in ("jobs.csv", "nodes.csv", "config.yaml"))
     jobs.write_text("cpu_milli,memory_mib,num_gpu,gpu_milli,arrival,duration\n" + "1,1,1,700,0,60\n" * 3)
     nodes.write_text("sn,cpu_milli,memory_mib,gpu\na,4000,1024,1\n")
@@ -170,7 +172,7 @@ def test_gpus_of_a_table_are_shared_out_unless_somebody_else_is_told_to(run: Com
         (["sweep", "--pods", "none.csv", "--out", "x.csv", "--policy", "fgd+fgd"], "names fgd twice"),
     ],
 )
-def test_what_cannot_work_is_told_in_one_sentence(run: CommandLine, arguments: list[str], said: str) -> None:
+def test_what_cannot_work_is_told_in_one_sentence(run: InProcessCommandLine, arguments: list[str], said: str) -> None:
     ended = run(*arguments)
     assert ended.code in (1, 2)
     assert ended.err.startswith("error: ")
@@ -180,7 +182,7 @@ def test_what_cannot_work_is_told_in_one_sentence(run: CommandLine, arguments: l
 
 @pytest.mark.parametrize("engine", ["pod", "batch"])
 def test_a_configuration_that_cannot_be_used_is_told_with_its_file(
-    run: CommandLine, files: list[str], tmp_path: Path, engine: str
+    run: InProcessCommandLine, files: list[str], tmp_path: Path, engine: str
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("kind: Other\n")
@@ -194,13 +196,13 @@ def test_a_configuration_that_cannot_be_used_is_told_with_its_file(
 
 
 @pytest.mark.parametrize("verb", ["simulate", "sweep"])
-def test_nodes_without_gpus_are_refused(run: CommandLine, files: list[str], tmp_path: Path, verb: str) -> None:
+def test_nodes_without_gpus_are_refused(run: InProcessCommandLine, files: list[str], tmp_path: Path, verb: str) -> None:
     (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib\na,1000,1000\n")
     more = ["--out", tmp_path / "out.csv"] if verb == "sweep" else []
     assert "no node has a GPU" in run(verb, *files, *more).err
 
 
-def test_on_other_nodes_nothing_is_compared(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+def test_on_other_nodes_nothing_is_compared(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
     """A list of pods that is known by its name was published on the nodes of OpenB alone."""
     pods, page = tmp_path / "openb_pod_list_default.csv", tmp_path / "page.html"
     pods.write_text(PODS)
@@ -213,14 +215,14 @@ def test_on_other_nodes_nothing_is_compared(run: CommandLine, files: list[str], 
     assert "92.86" not in page.read_text()  # which is what was published
 
 
-def test_a_policy_twice_is_refused(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+def test_a_policy_twice_is_refused(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
     ended = run("sweep", *files, "--policy", "fgd", "--policy", "fgd", "--out", tmp_path / "out.csv")
     assert "--policy fgd is there twice" in ended.err
 
 
 @pytest.mark.parametrize(("out", "library"), [("out.parquet", "pyarrow"), ("out.csv", "matplotlib")])
 def test_a_library_that_is_missing_is_told_before_the_first_run(
-    run: CommandLine, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, library: str
+    run: InProcessCommandLine, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     page = ["--report", tmp_path / "page.html"] if library == "matplotlib" else []
@@ -229,7 +231,9 @@ def test_a_library_that_is_missing_is_told_before_the_first_run(
     assert not (tmp_path / f"{out}.partial").exists()
 
 
-def test_a_sweep_that_was_stopped_goes_on_where_it_was(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+def test_a_sweep_that_was_stopped_goes_on_where_it_was(
+    run: InProcessCommandLine, files: list[str], tmp_path: Path
+) -> None:
     whole, again = tmp_path / "whole.csv", tmp_path / "again.csv"
     options = [*files, "--policy", "fgd", "--policy", "fgd:2+bestfit:1", "--seeds", "2", "--processes", "1"]
     assert run.lines("sweep", *options, "--out", whole) == [f"4 runs in {whole}"]
@@ -244,7 +248,7 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(run: CommandLine, files: 
     assert not kept.exists()
 
 
-def test_results_of_other_files_are_not_taken_over(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+def test_results_of_other_files_are_not_taken_over(run: InProcessCommandLine, files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     options = ["sweep", *files, "--policy", "bestfit", "--seeds", "1", "--processes", "1", "--out", out]
     run.lines(*options)
@@ -255,7 +259,9 @@ def test_results_of_other_files_are_not_taken_over(run: CommandLine, files: list
     assert out.read_text() != before
 
 
-def test_two_files_of_one_name_cannot_be_told_apart(run: CommandLine, files: list[str], tmp_path: Path) -> None:
+def test_two_files_of_one_name_cannot_be_told_apart(
+    run: InProcessCommandLine, files: list[str], tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "pods.csv").write_text(PODS)

@@ -12,8 +12,8 @@ import yaml
 
 from bayplan.cli import main
 from bayplan.cli.commands.objects.crds import all_definitions
-from support.harness.embedded_cluster import Served, served
-from support.harness.in_process_commands import Ended, Run
+from support.harness.embedded_cluster import EmbeddedClusterClient, run_embedded_cluster
+from support.harness.in_process_commands import CommandResult, CommandRunner
 
 Tree = dict[str, Any]
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -69,12 +69,12 @@ def of_scheduling(kind: str, name: str, **spec: Any) -> Tree:
 class Commands:
     """Commands against a cluster that has Volcano's kinds, and nothing that acts on them."""
 
-    def __init__(self, cluster: Served, run: Run, kubeconfig: Path) -> None:
+    def __init__(self, cluster: EmbeddedClusterClient, run: CommandRunner, kubeconfig: Path) -> None:
         self.cluster = cluster
         self._run = run
         self._kubeconfig = kubeconfig
 
-    async def run(self, text: str) -> Ended:
+    async def run(self, text: str) -> CommandResult:
         return await asyncio.to_thread(self._run, *text.split(), "--kubeconfig", self._kubeconfig)
 
     async def rows(self, text: str) -> list[list[str]]:
@@ -87,26 +87,26 @@ class Commands:
         return [row[0] for row in (await self.rows(text))[1:]]
 
     async def items(self, path: str) -> list[Tree]:
-        found: list[Tree] = (await self.cluster.ask("GET", path)).json["items"]
+        found: list[Tree] = (await self.cluster.request("GET", path)).json["items"]
         return found
 
 
-def with_volcano(tmp_path: Path, run: Run, steps: Any) -> None:
+def with_volcano(tmp_path: Path, run: CommandRunner, steps: Any) -> None:
     async def work() -> None:
-        async with served(tmp_path) as cluster:
+        async with run_embedded_cluster(tmp_path) as cluster:
             for each in all_definitions():
-                await cluster.make(DEFINITIONS, each)
-            await cluster.make("/api/v1/namespaces", {"metadata": {"name": "ml"}})
+                await cluster.create(DEFINITIONS, each)
+            await cluster.create("/api/v1/namespaces", {"metadata": {"name": "ml"}})
             cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
             await steps(Commands(cluster, run, tmp_path / "config"))
 
     asyncio.run(work())
 
 
-def test_jobs_are_listed(tmp_path: Path, run: Run) -> None:
+def test_jobs_are_listed(tmp_path: Path, run: CommandRunner) -> None:
     async def steps(commands: Commands) -> None:
         assert (await commands.run("job list")).out == "No resources found\n"
-        make = commands.cluster.make
+        make = commands.cluster.create
         for name, queue, scheduler in (("hello", "default", "volcano"), ("train", "gpus", "mine")):
             await make(JOBS.format("default"), job(name, queue, scheduler))
         made = await make(JOBS.format("ml"), job("hello"))
@@ -129,7 +129,7 @@ def test_jobs_are_listed(tmp_path: Path, run: Run) -> None:
         ]
         assert (await commands.rows("job list"))[0] == JOB_COLUMNS
         status = {"state": {"phase": "Running"}, "running": 2, "failed": 1, "retryCount": 4}
-        answer = await commands.cluster.ask(
+        answer = await commands.cluster.request(
             "PUT", f"{JOBS.format('ml')}/hello/status", {**made, "status": status}, Content_Type="application/json"
         )
         assert answer.code == 200, answer.text
@@ -142,7 +142,7 @@ def test_jobs_are_listed(tmp_path: Path, run: Run) -> None:
     with_volcano(tmp_path, run, steps)
 
 
-def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: Run) -> None:
+def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: CommandRunner) -> None:
     async def steps(commands: Commands) -> None:
         ended = await commands.run("job run --name hello --replicas 3 --min 2 -S mine -R cpu=1 -L cpu=2 -i busybox")
         assert ended.out == "run job hello successfully\n"
@@ -183,7 +183,7 @@ def test_a_job_is_run_viewed_suspended_resumed_and_deleted(tmp_path: Path, run: 
         pytest.param("", "must hold one Job", id="empty"),
     ],
 )
-def test_files_that_are_not_run(tmp_path: Path, run: Run, text: str, said: str) -> None:
+def test_files_that_are_not_run(tmp_path: Path, run: CommandRunner, text: str, said: str) -> None:
     named = {**job("a"), "metadata": {"name": "a", "namespace": "default"}}
     path = tmp_path / "job.yaml"
     path.write_text(
@@ -195,7 +195,7 @@ def test_files_that_are_not_run(tmp_path: Path, run: Run, text: str, said: str) 
 
 
 @pytest.mark.parametrize("namespace", ["", "ml"])
-def test_the_job_of_a_file_is_made_in_its_namespace(tmp_path: Path, run: Run, namespace: str) -> None:
+def test_the_job_of_a_file_is_made_in_its_namespace(tmp_path: Path, run: CommandRunner, namespace: str) -> None:
     async def steps(commands: Commands) -> None:
         named = {"namespace": namespace} if namespace else {}
         path = tmp_path / "job.yaml"
@@ -208,15 +208,15 @@ def test_the_job_of_a_file_is_made_in_its_namespace(tmp_path: Path, run: Run, na
 
 
 @pytest.mark.parametrize("amounts", ["cpu", "cpu=1=2", "cpu=many"])
-def test_amounts_that_cannot_be_read_are_refused(run: Run, amounts: str) -> None:
+def test_amounts_that_cannot_be_read_are_refused(run: CommandRunner, amounts: str) -> None:
     ended = run("job", "run", "--name", "a", "-R", amounts, "--master", "http://127.0.0.1:9")
     assert (ended.code, ended.out) == (2, "")
     assert "127.0.0.1" not in ended.err, "no cluster is asked"
 
 
-def test_pod_groups_are_listed_viewed_and_deleted(tmp_path: Path, run: Run) -> None:
+def test_pod_groups_are_listed_viewed_and_deleted(tmp_path: Path, run: CommandRunner) -> None:
     async def steps(commands: Commands) -> None:
-        make = commands.cluster.make
+        make = commands.cluster.create
         for namespace, name, queue in (("default", "a", ""), ("default", "b", "gpus"), ("ml", "c", "gpus")):
             spec = {"minMember": 2, **({"queue": queue} if queue else {})}
             await make(GROUPS.format(namespace), of_scheduling("PodGroup", name, **spec))
@@ -246,14 +246,14 @@ def test_pod_groups_are_listed_viewed_and_deleted(tmp_path: Path, run: Run) -> N
     with_volcano(tmp_path, run, steps)
 
 
-def test_queues_are_made_listed_changed_and_deleted(tmp_path: Path, run: Run) -> None:
+def test_queues_are_made_listed_changed_and_deleted(tmp_path: Path, run: CommandRunner) -> None:
     async def steps(commands: Commands) -> None:
         assert (await commands.run("queue create gpus --weight 4")).out == "create queue gpus successfully\n"
         await commands.run("queue create -n team --parent gpus")
         await commands.run("queue create closed -S Closed")
         for name, phase in (("a", "Running"), ("b", "Running"), ("c", "Pending")):
             group = of_scheduling("PodGroup", name, queue="gpus", minMember=2)
-            await commands.cluster.make(GROUPS.format("ml"), {**group, "status": {"phase": phase}})
+            await commands.cluster.create(GROUPS.format("ml"), {**group, "status": {"phase": phase}})
         by_name = {each["metadata"]["name"]: each for each in await commands.items(QUEUES)}
         assert [by_name["gpus"]["spec"]["weight"], by_name["team"]["spec"]["parent"]] == [4, "gpus"]
         assert by_name["closed"]["status"]["state"] == "Closed"
