@@ -29,7 +29,7 @@ def asked_plainly() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, instead in (
             (TaskClassEvaluations, "_key", lambda _, task: task.uid),
-            (TopologyAllocator, "_best_by_few", lambda *_: None),
+            (TopologyAllocator, "_try_ranked_hypernodes", lambda *_: None),
             (row_orders, "PATIENCE", sys.maxsize),
             (victim_search, "is_foreseeable", lambda _: False),
             (victim_search.ExhaustedRows, "rows", lambda *_: set()),

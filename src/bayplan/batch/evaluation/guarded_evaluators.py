@@ -29,7 +29,7 @@ class GuardedPredicateResults:
         self._blame = blame
         self._none: BoolVector = np.zeros(count, dtype=np.bool_)
         self.rejected = self.unresolvable = self._none
-        self.instance: Any = _call_factory(fn, task, ("refresh", "statuses", "says_no", "grave"), blame)
+        self.instance: Any = _call_factory(fn, task, ("refresh", "statuses", "rejected", "unresolvable"), blame)
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
         made = self.instance

@@ -259,7 +259,7 @@ class PreemptionExecutor:
 
     def _plugin(self, preemptor: Pod, name: str) -> PreemptingPlugin | None:
         plugins = self.engine.framework(preemptor.scheduler_name).profile.at(POST_FILTER)
-        return next((plugin for plugin in plugins if plugin.name == name and hasattr(plugin, "begins")), None)
+        return next((plugin for plugin in plugins if plugin.name == name and hasattr(plugin, "on_preemption_started")), None)
 
     def _now(self) -> str:
         return self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -110,7 +110,7 @@ MAKES = [
 @pytest.mark.parametrize(("make", "words"), MAKES)
 @pytest.mark.parametrize(
     ("add", "point"),
-    [("add_predicate_maker", "predicate"), ("add_batch_node_order_maker", "batch_node_order")],
+    [("add_predicate_factory", "predicate"), ("add_batch_node_order_factory", "batch_node_order")],
 )
 def test_an_object_that_a_plugin_makes(add: str, point: str, make: Any, words: str) -> None:
     done = run(maker(add, make))
@@ -120,7 +120,7 @@ def test_an_object_that_a_plugin_makes(add: str, point: str, make: Any, words: s
 
 
 def test_an_object_that_works_is_heard() -> None:
-    done = run(maker("add_predicate_maker", lambda task: Verdicts()))
+    done = run(maker("add_predicate_factory", lambda task: Verdicts()))
     assert set(done.bound.values()) == {"b"}
     assert not done.faults
 
@@ -128,7 +128,7 @@ def test_an_object_that_works_is_heard() -> None:
 @pytest.mark.parametrize("statuses", [boom, lambda row: "why"])
 def test_an_object_that_rejects_and_cannot_say_why(statuses: Any) -> None:
     both = np.ones(2, dtype=np.bool_)
-    done = run(maker("add_predicate_maker", lambda task: Verdicts(says_no=both, statuses=statuses)))
+    done = run(maker("add_predicate_factory", lambda task: Verdicts(says_no=both, statuses=statuses)))
     assert not done.bound
     assert any('plugin "odd" at predicate' in fault for fault in done.faults)
     assert "plugin odd does not say why" in str(done)
@@ -139,6 +139,6 @@ def test_an_object_that_breaks_later_is_left_out_from_then_on() -> None:
         def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
             return True if touched is None else boom()
 
-    done = run(maker("add_predicate_maker", lambda task: Tiring()))
+    done = run(maker("add_predicate_factory", lambda task: Tiring()))
     assert placed(done) == EVERYBODY
     assert set(done.bound.values()) == {"a", "b"}
