@@ -1,6 +1,6 @@
 """Prefer nodes with fast disks for pods that ask for them, and keep everybody else off the last free ones."""
 
-from bayplan.framework import Cycle, NodeView, Status, unschedulable
+from bayplan.framework import Cycle, NodeInfo, Status, unschedulable
 
 
 class FastDisks:
@@ -8,13 +8,13 @@ class FastDisks:
 
     name = "FastDisks"
 
-    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+    def filter(self, cycle: Cycle, node: NodeInfo) -> Status | None:
         if cycle.pod.labels.get("disk") == "fast" or node.labels.get("disk") != "ssd":
             return None
         if node.free("cpu") <= 2000:
             return unschedulable("node(s) keep their last fast disks for pods that need them")
         return None
 
-    def score(self, cycle: Cycle, node: NodeView) -> int:
+    def score(self, cycle: Cycle, node: NodeInfo) -> int:
         wants_fast = cycle.pod.labels.get("disk") == "fast"
         return 100 if wants_fast == (node.labels.get("disk") == "ssd") else 0

@@ -12,7 +12,7 @@ the window is open lets the waiting ones go; if nobody does, their wait runs out
 from datetime import datetime, timedelta
 from typing import Any
 
-from bayplan.framework import Cycle, Handle, Pod, Status, Wait, pending
+from bayplan.framework import Cycle, Handle, PermitWait, Pod, Status, pending
 
 LABEL = "window"
 MAX_PERMIT_WAIT_S = 10 * 60.0  # on a node; Permit allows 15 minutes at most
@@ -40,10 +40,10 @@ class NightWindow:
             return pending(f"waiting for the window that opens at {self._opens}:00 UTC")
         return None
 
-    def permit(self, cycle: Cycle, node_name: str) -> Wait | None:  # noqa: ARG002
+    def permit(self, cycle: Cycle, node_name: str) -> PermitWait | None:  # noqa: ARG002
         self._let_go()
         wait_s = self._opens_in_s()
-        return Wait(wait_s + GRACE_S) if cycle.pod.labels.get(LABEL) == "night" and wait_s else None
+        return PermitWait(wait_s + GRACE_S) if cycle.pod.labels.get(LABEL) == "night" and wait_s else None
 
     def _let_go(self) -> None:
         if not self._opens_in_s():

@@ -12,16 +12,16 @@ from bayplan.framework import (
     SKIP,
     Cycle,
     IntVector,
-    Key,
     NodeTable,
     Pod,
+    StateKey,
     Status,
     default_normalize,
 )
 
 RACK = "rack"
 APP = "app"
-COUNTS: Key[IntVector] = Key("RackSpread")  # siblings in each rack; the last entry is for nodes without one
+COUNTS: StateKey[IntVector] = StateKey("RackSpread")  # siblings in each rack; the last entry is for nodes without one
 
 
 class RackSpread:

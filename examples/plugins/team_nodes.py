@@ -10,14 +10,14 @@ import numpy as np
 
 from bayplan.framework import (
     MAX_SCORE,
-    Action,
-    Cure,
+    ActionType,
+    ClusterEventWithHint,
     Cycle,
+    EventResource,
     IntVector,
     NodeTable,
     Pod,
     Rejection,
-    Resource,
     row_local,
 )
 
@@ -30,8 +30,8 @@ class TeamNodes:
 
     name = "TeamNodes"
     cured_by = (
-        Cure(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
-        Cure(Resource.UNSCHEDULABLE_POD, Action.UPDATE_POD_LABEL),
+        ClusterEventWithHint(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL),
+        ClusterEventWithHint(EventResource.UNSCHEDULABLE_POD, ActionType.UPDATE_POD_LABEL),
     )
     depends_on = row_local
     looks_at_pods = False
