@@ -220,4 +220,4 @@ def _cluster() -> EmbeddedCluster:
 
 CLUSTER = _cluster()
 CLUSTER.create_initial_objects()
-GATEWAY = CLUSTER.gateway()
+GATEWAY = CLUSTER.handler_chain()

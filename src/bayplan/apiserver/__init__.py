@@ -1,1 +1,1 @@
-"""The embedded cluster: the Kubernetes API over HTTP, on a store of plain JSON trees; kubectl takes it for real."""
+"""Embedded API server: the Kubernetes API over HTTP, on a store of JSON objects. kubectl works with it unchanged."""

@@ -1,7 +1,7 @@
-"""How does the API server say no? Every refusal, as the `Status` body that Kubernetes would send.
+"""Errors of the API server, with the `Status` body that kube-apiserver returns.
 
-Whatever cannot be done raises a `StatusError`; the HTTP layer sends its body with its code. The constructors hold the
-wording, so that no other file spells a message twice. Cost: a few string joins, on the way out only.
+Code that refuses a request raises a `StatusError`; the HTTP layer sends its body and code. The constructors in this
+module hold the messages, so each message is written once. Cost: a few string joins, for refused requests only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bayplan.errors import BayplanError
 
 
 class FieldCause(Protocol):
-    """What is wrong with one field: `rules.field_errors.FieldError` is one."""
+    """One field error; `validation.field_errors.FieldError` implements it."""
 
     @property
     def field(self) -> str:
@@ -25,7 +25,7 @@ class FieldCause(Protocol):
 
     @property
     def reason(self) -> str:
-        """`FieldValueRequired` and its sisters."""
+        """`FieldValueRequired` or another reason of a field error."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class FieldCause(Protocol):
 
 
 class StatusError(BayplanError):
-    """A request that is refused, with everything that its Status says."""
+    """A refused request, with the content of its Status."""
 
     def __init__(self, code: int, reason: str, message: str, details: Tree | None = None) -> None:
         super().__init__(message)
@@ -44,13 +44,13 @@ class StatusError(BayplanError):
         self.message = message
         self.details = details
         self.continue_token = ""
-        """Only a list whose continuation is too old has one."""
+        """Only set by a list whose continue token is too old."""
         self.headers: dict[str, str] = {}
         self.warnings: list[str] = []
-        """What there was to be said before it was refused."""
+        """Warnings collected before the refusal."""
 
     def body(self) -> Tree:
-        """The Status object; `details` is left out where Kubernetes leaves it out."""
+        """The Status object; `details` is omitted where Kubernetes omits it."""
         metadata = {"continue": self.continue_token} if self.continue_token else {}
         status: Tree = {"kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure"}
         status["message"] = self.message
@@ -70,7 +70,7 @@ def _details(resource: ServedResource, name: str, **more: Any) -> Tree:
 
 
 def not_committed(message: str) -> StatusError:
-    """As kube-apiserver passes on an error of etcd, such as `mvcc: database space exceeded`: without a reason."""
+    """An error of the storage backend: without a reason, as kube-apiserver returns errors of etcd."""
     return StatusError(500, "", message)
 
 
@@ -83,7 +83,7 @@ def unauthorized() -> StatusError:
 
 
 def not_found(resource: ServedResource, name: str) -> StatusError:
-    """Of what nothing can be called the reference says so, and does not look."""
+    """404, or 400 for a name that no object can have: kube-apiserver refuses it before the lookup."""
     if "/" not in name and (problems := path_segment(name)):
         return bad_request(f"Name parameter invalid: {quote(name)}: {';'.join(problems)}")
     return StatusError(404, "NotFound", f'{resource.qualified} "{name}" not found', _details(resource, name))
@@ -98,20 +98,20 @@ def already_exists(resource: ServedResource, name: str) -> StatusError:
 
 
 def conflict(resource: ServedResource, name: str, why: str, *, called: str = "") -> StatusError:
-    """`called` is for messages that name the resource in another way: `pods/binding`, or the Kind."""
+    """`called` replaces the resource name in the message, for example `pods/binding` or the kind."""
     details = {**_details(resource, name), "kind": called or resource.plural}
     message = f'Operation cannot be fulfilled on {called or resource.qualified} "{name}": {why}'
     return StatusError(409, "Conflict", message, details)
 
 
 def version_conflict(resource: ServedResource, name: str) -> StatusError:
-    """The resourceVersion that was sent is not the newest one."""
+    """The resourceVersion in the request is not the newest one."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, why)
 
 
 def uid_conflict(resource: ServedResource, namespace: str, name: str, *, asked: str, found: str) -> StatusError:
-    """Another object of this name is meant."""
+    """The object with this name has another uid than the request."""
     place = f"{namespace}/{name}" if namespace else name
     key = f"/registry/{f'{resource.group}/' if resource.custom else ''}{resource.plural}/{place}"
     failed = f"Precondition failed: UID in precondition: {asked}, UID in object meta: {found}"
@@ -124,7 +124,7 @@ def apply_conflict(message: str, causes: list[Tree]) -> StatusError:
 
 
 def forbidden(resource: ServedResource, name: str, why: str, causes: Sequence[Tree] = ()) -> StatusError:
-    """Refused by an admission rule or by RBAC."""
+    """Refused by an admission plugin or by RBAC."""
     subject = f'{resource.qualified} "{name}"' if name else resource.qualified
     more = {"causes": list(causes)} if causes else {}
     return StatusError(403, "Forbidden", f"{subject} is forbidden: {why}", _details(resource, name, **more))
@@ -135,7 +135,7 @@ def forbidden_url(user: str, verb: str, path: str) -> StatusError:
 
 
 def namespace_terminating(resource: ServedResource, name: str, namespace: str) -> StatusError:
-    """Nothing new in a namespace that is being deleted."""
+    """Refused: no objects can be created in a namespace that is being deleted."""
     cause = {
         "reason": "NamespaceTerminating",
         "message": f"namespace {namespace} is being terminated",
@@ -146,15 +146,15 @@ def namespace_terminating(resource: ServedResource, name: str, namespace: str) -
 
 
 def invalid(kind: str, group: str, name: str, faults: Sequence[FieldCause]) -> StatusError:
-    """Validation failed. All of the faults are told, each text once."""
+    """Validation failed. The message lists all field errors, each text once."""
     texts = list(dict.fromkeys(f"{fault.field}: {fault.message}" for fault in faults))
-    told = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    message = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     causes = [{"reason": each.reason, "message": each.message, "field": each.field} for each in faults]
     details: Tree = {"name": name} if name else {}
     details |= {"group": group} if group else {}
     called = f"{kind}.{group}" if group else kind
     details |= {"kind": kind} if kind else {}
-    return StatusError(422, "Invalid", f'{called} "{name}" is invalid: {told}', {**details, "causes": causes})
+    return StatusError(422, "Invalid", f'{called} "{name}" is invalid: {message}', {**details, "causes": causes})
 
 
 def method_not_allowed() -> StatusError:
@@ -168,7 +168,7 @@ def not_acceptable() -> StatusError:
 
 
 def unsupported_patch_type(resource: ServedResource) -> StatusError:
-    """A patch of a media type that is none of those that there are."""
+    """The media type of the patch is not supported."""
     if resource.custom:
         kinds = ("json-patch+json", "merge-patch+json", "apply-patch+yaml")
         return unsupported_media_type(", ".join(f"application/{each}" for each in kinds))
@@ -207,11 +207,11 @@ def too_many_requests(message: str, details: Tree | None = None) -> StatusError:
 
 
 def invalid_json_patch() -> StatusError:
-    """A JSON patch whose operations cannot be done."""
+    """An operation of a JSON patch cannot be applied."""
     message = "the server rejected our request due to an error in our request"
     return StatusError(422, "Invalid", message, {})
 
 
 def internal_error(message: str) -> StatusError:
-    """A 500: something of ours, or one of the cases where Kubernetes answers so."""
+    """500: an error of Bayplan, or one of the cases in which Kubernetes returns 500."""
     return StatusError(500, "InternalError", message)

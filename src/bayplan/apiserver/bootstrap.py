@@ -1,8 +1,8 @@
-"""What is in a cluster before anybody has created anything?
+"""Objects that exist in a new cluster.
 
-Namespaces, the service `kubernetes`, the two priority classes, the roles that authorization rests on, and in every
-namespace a service account and the cluster's certificate. What is there already is left alone.
-Cost: some 160 writes, 30 ms.
+Namespaces, the service `kubernetes`, two priority classes, the default RBAC roles, and in every namespace a service
+account and the CA certificate. Existing objects are not changed. `EmbeddedCluster` calls this at its start. Cost: some
+160 writes, 30 ms.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MANAGER = "kube-apiserver"
 
 @dataclass(slots=True)
 class BootstrapObjects:
-    """Writes what a cluster starts with."""
+    """Creates the bootstrap objects."""
 
     store: Store
     writer: ObjectWriter
@@ -51,20 +51,20 @@ class BootstrapObjects:
         for kind, tree in _bootstrap_roles():
             self._create_if_missing(kind, _RBAC, tree, tree["metadata"].pop("namespace", ""))
         self._create_if_missing("Service", "", _kubernetes_service(self.port), "default")
-        self._create_if_missing("ConfigMap", "", self._publish_authorities(), "kube-system")
+        self._create_if_missing("ConfigMap", "", self._authentication_config(), "kube-system")
 
     def create_missing(self, namespace: str) -> None:
-        """What every namespace has."""
+        """Create the default objects of a namespace."""
         self._create_if_missing("ServiceAccount", "", {"metadata": {"name": "default"}}, namespace)
-        note = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints"
+        description = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints"
         root = {
-            "metadata": {"name": "kube-root-ca.crt", "annotations": {"kubernetes.io/description": note}},
+            "metadata": {"name": "kube-root-ca.crt", "annotations": {"kubernetes.io/description": description}},
             "data": {"ca.crt": self.authority},
         }
         self._create_if_missing("ConfigMap", "", root, namespace)
 
-    def _publish_authorities(self) -> Tree:
-        """Where schedulers and other servers look up whom they may believe."""
+    def _authentication_config(self) -> Tree:
+        """The ConfigMap from which schedulers and other servers read the trusted client CA."""
         data = {
             "requestheader-allowed-names": "[]",
             "requestheader-client-ca-file": "",
@@ -109,7 +109,7 @@ def _kubernetes_service(port: int) -> Tree:
 
 
 def _bootstrap_roles() -> Iterator[tuple[str, Tree]]:
-    """What `scripts/roles/make_roles.py` has found in a cluster of the release that is followed."""
+    """The roles that `scripts/roles/make_roles.py` read from a cluster of the supported Kubernetes release."""
     packed = resources.files("bayplan.apiserver").joinpath("first_roles.json.gz").read_bytes()
     for tree in msgspec.json.decode(gzip.decompress(packed), type=list[Tree]):
         kind = tree.pop("kind")

@@ -1,12 +1,13 @@
-"""What happens by itself after a deletion? The work that a cluster's own controllers do on every kind.
+"""Cleanup after deletions, for every kind. The controllers of a cluster do this work otherwise.
 
-Dependents of what is gone are deleted, or orphaned, or waited for (`ownerReferences`); a namespace that is deleted is
-emptied, after a pause, and then removed; claims and volumes lose the finalizers that protect them once nobody uses
-them; a new namespace gets its service account and the cluster's certificate; roles that are put together of others
-follow them.
-Changes are noted down when they are committed and worked off in turns of the loop, so that no request waits for them.
-Decisions rest on the uncommitted state. After a commit that failed everything is looked at again.
-Cost: two dictionary writes a change; an index of uids.
+`EmbeddedCluster` starts it unless the controllers run. It garbage-collects dependents (`ownerReferences`: background,
+foreground, orphan). It empties a deleted namespace after a pause and then removes it. It removes the protection
+finalizers of claims and volumes that are no longer in use. It creates the service account and the CA certificate of a
+new namespace, and it aggregates ClusterRoles.
+
+Committed changes enter a work queue, which is processed in callbacks of the event loop, so no request waits for it.
+Decisions read the uncommitted objects. After a failed commit every object is indexed and checked again. Cost: two
+dictionary writes for each change, and an index of uids.
 """
 
 from __future__ import annotations
@@ -53,199 +54,205 @@ CLUSTER_ROLES: GroupResource = ("rbac.authorization.k8s.io", "clusterroles")
 CLAIMS: GroupResource = ("", "persistentvolumeclaims")
 VOLUMES: GroupResource = ("", "persistentvolumes")
 _PROTECTS = {CLAIMS: "kubernetes.io/pvc-protection", VOLUMES: "kubernetes.io/pv-protection"}
-_FURNITURE = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
-_AT_ONCE = 50
+_DEFAULT_OBJECTS = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
+_BATCH_SIZE = 50
 PAUSE_S = 2.0
-"""How long a namespace that is deleted keeps what is in it. Who deletes a manifest deletes the namespace in it first,
-and then, one by one, what he put there: that must not be gone before he comes to it. Upstream waits five seconds."""
-_GATHERER = "clusterrole-aggregation-controller"
+"""Seconds for which a deleted namespace keeps its content. `kubectl delete -f` deletes the namespace of a manifest
+first and then the objects in it one by one; these must still exist then. Upstream waits five seconds."""
+_AGGREGATION_MANAGER = "clusterrole-aggregation-controller"
 _CLEANUP_USER = RequestUser("system:bayplan:housekeeping", (MASTERS_GROUP,))
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """One object, wherever it is now."""
+    """Identifies one object."""
 
-    place: GroupResource
+    group_resource: GroupResource
     namespace: str
     name: str
 
 
 class Cleanup:
-    """Looks after what was deleted."""
+    """Work queue and index of owners of the cleanup."""
 
     def __init__(
         self,
         store: Store,
         writer: ObjectWriter,
         resources: ResourceRegistry,
-        furnish: Callable[[str], None] | None = None,
+        create_missing: Callable[[str], None] | None = None,
         *,
         pause_s: float = PAUSE_S,
     ) -> None:
         self._store = store
         self._writer = writer
         self._resources = resources
-        self._furnish = furnish
+        self._create_missing = create_missing
         self._pause_s = pause_s
-        self._pauses: dict[str, bool] = {}  # of namespaces, by uid: whether they are over
-        self._living: dict[str, ObjectKey] = {}
+        self._pause_over: dict[str, bool] = {}  # by uid of the namespace; True when the pause is over
+        self._keys_by_uid: dict[str, ObjectKey] = {}
         self._dependents: dict[str, dict[ObjectKey, None]] = defaultdict(dict)
-        self._leaving: dict[ObjectKey, None] = {}
+        self._protected: dict[ObjectKey, None] = {}
         self._queue: deque[ObjectKey] = deque()
         self._queued: set[ObjectKey] = set()
         self._scheduled = False
         self._stopped = False
-        for place in store.all_committed():
-            self._note_all(place)
-        store.add_commit_listener(self._changed)
-        store.on_recovery(self._start_again)
+        for objects in store.all_committed():
+            self._index_all(objects)
+        store.add_commit_listener(self._on_change)
+        store.on_recovery(self._recover)
 
     def stop(self) -> None:
-        """Write nothing any more."""
+        """Stop all writes."""
         self._stopped = True
 
-    def _start_again(self) -> None:
-        """Look at everything again: what was written before the failed commit is rolled back."""
-        for place in self._store.all_committed():
-            self._note_all(place)
-        self._gather_roles(self._store.committed(CLUSTER_ROLES))
+    def _recover(self) -> None:
+        """Index and check all objects again: the writes since the failed commit are rolled back."""
+        for objects in self._store.all_committed():
+            self._index_all(objects)
+        self._enqueue_aggregated_roles(self._store.committed(CLUSTER_ROLES))
         self.wake()
 
-    def _note_all(self, place: CommittedObjects) -> None:
-        for entry in place.entries():
-            self._note(_where(place, entry), entry)
+    def _index_all(self, objects: CommittedObjects) -> None:
+        for entry in objects.entries():
+            self._index(_object_key(objects, entry), entry)
 
-    # Hearing of changes.
+    # Events
 
-    def _changed(self, place: CommittedObjects, change: WatchCacheEvent) -> None:
-        where = _where(place, change.entry)
-        if place.name == CLUSTER_ROLES:
-            self._gather_roles(place)
+    def _on_change(self, objects: CommittedObjects, change: WatchCacheEvent) -> None:
+        key = _object_key(objects, change.entry)
+        if objects.name == CLUSTER_ROLES:
+            self._enqueue_aggregated_roles(objects)
         if change.type == "DELETED":
-            self._forget(where, change)
+            self._forget(key, change)
         else:
-            self._note(where, change.entry, change.before)
+            self._index(key, change.entry, change.before)
 
-    def _note(self, where: ObjectKey, entry: StoredObject, before: StoredObject | None = None) -> None:
-        self._living[entry.uid] = where
+    def _index(self, key: ObjectKey, entry: StoredObject, before: StoredObject | None = None) -> None:
+        self._keys_by_uid[entry.uid] = key
         for owner in entry.owners:
-            self._dependents[owner][where] = None
-        if entry.deleting and (where.place in _PROTECTS or where.place == CRD_RESOURCE):
-            self._leaving[where] = None
+            self._dependents[owner][key] = None
+        if entry.deleting and (key.group_resource in _PROTECTS or key.group_resource == CRD_RESOURCE):
+            self._protected[key] = None
         owners_before = before.owners if before is not None else ()
-        fresh_namespace = before is None and where.place == NAMESPACES
+        fresh_namespace = before is None and key.group_resource == NAMESPACES
         if entry.deleting or fresh_namespace or entry.owners != owners_before:
-            self._enqueue(where)
+            self._enqueue(key)
 
-    def _forget(self, where: ObjectKey, change: WatchCacheEvent) -> None:
+    def _forget(self, key: ObjectKey, change: WatchCacheEvent) -> None:
         entry = change.before or change.entry
-        self._pauses.pop(entry.uid, None)
-        if self._living.get(entry.uid) == where:
-            del self._living[entry.uid]
+        self._pause_over.pop(entry.uid, None)
+        if self._keys_by_uid.get(entry.uid) == key:
+            del self._keys_by_uid[entry.uid]
         for dependent in self._dependents.pop(entry.uid, ()):
             self._enqueue(dependent)
         for owner in entry.owners:
             if (siblings := self._dependents.get(owner)) is not None:
-                siblings.pop(where, None)
-                if (parent := self._living.get(owner)) is not None:
-                    self._enqueue(parent)  # it may have waited for this one
-        if where.namespace:
-            self._enqueue(ObjectKey(NAMESPACES, "", where.namespace))
-        self._leaving.pop(where, None)
-        for each in self._leaving:
+                siblings.pop(key, None)
+                if (parent := self._keys_by_uid.get(owner)) is not None:
+                    self._enqueue(parent)  # it may wait for this dependent
+        if key.namespace:
+            self._enqueue(ObjectKey(NAMESPACES, "", key.namespace))
+        self._protected.pop(key, None)
+        for each in self._protected:
             self._enqueue(each)
 
-    def _enqueue(self, where: ObjectKey) -> None:
-        if where in self._queued:
+    def _enqueue(self, key: ObjectKey) -> None:
+        if key in self._queued:
             return
-        self._queued.add(where)
-        self._queue.append(where)
+        self._queued.add(key)
+        self._queue.append(key)
         self.wake()
 
-    # Working.
+    # Work queue
 
     def wake(self) -> None:
-        """See to it that the work is done, once there is a loop."""
+        """Schedule the processing of the work queue, if an event loop runs."""
         if self._queue and not self._scheduled:
             try:
-                asyncio.get_running_loop().call_soon(self._turn)
+                asyncio.get_running_loop().call_soon(self._process_batch)
             except RuntimeError:
-                return  # nothing runs yet; whoever starts the loop wakes us
+                return  # no event loop yet; `EmbeddedCluster` calls `wake` after its start
             self._scheduled = True
 
-    def _turn(self) -> None:
+    def _process_batch(self) -> None:
         self._scheduled = False
         if self._stopped:
             return
-        for _ in range(min(_AT_ONCE, len(self._queue))):
-            where = self._queue.popleft()
-            self._queued.discard(where)
+        for _ in range(min(_BATCH_SIZE, len(self._queue))):
+            key = self._queue.popleft()
+            self._queued.discard(key)
             try:
-                self._look_after(where)
+                self._reconcile(key)
             except StatusError as refusal:
-                LOG.warning("%s %s/%s is left as it is: %s", where.place[1], where.namespace, where.name, refusal)
+                LOG.warning(
+                    "%s %s/%s: cleanup failed, the object is not changed: %s",
+                    key.group_resource[1],
+                    key.namespace,
+                    key.name,
+                    refusal,
+                )
         self.wake()
 
-    def _look_after(self, where: ObjectKey) -> None:
-        resource = self._resource(where.place)
-        entry = self._store.uncommitted(where.place).get(where.namespace, where.name)
+    def _reconcile(self, key: ObjectKey) -> None:
+        resource = self._resource(key.group_resource)
+        entry = self._store.uncommitted(key.group_resource).get(key.namespace, key.name)
         if resource is None or entry is None:
             return
-        if where.place == NAMESPACES:
-            self._look_after_namespace(resource, entry)
-        elif where.place == CLUSTER_ROLES and not entry.deleting:
-            self._gather_rules(resource, entry)
+        if key.group_resource == NAMESPACES:
+            self._reconcile_namespace(resource, entry)
+        elif key.group_resource == CLUSTER_ROLES and not entry.deleting:
+            self._aggregate_rules(resource, entry)
         if entry.deleting:
-            self._finish(resource, entry)
+            self._process_finalizers(resource, entry)
         elif entry.owners:
             self._check_owners(resource, entry)
 
-    # Owners and dependents.
+    # Owners and dependents
 
     def _check_owners(self, resource: ServedResource, entry: StoredObject) -> None:
         tree = version_conversion.to_tree(resource, entry)
         owners: list[Tree] = tree["metadata"].get("ownerReferences") or []
-        living = [each for each in owners if self._lives(entry, each)]
-        if any(not self._waits(each["uid"]) for each in living):
+        living = [each for each in owners if self._owner_exists(entry, each)]
+        if any(not self._awaits_dependents(each["uid"]) for each in living):
             if len(living) < len(owners):
-                self._revise(resource, entry, lambda live: _with_owners(live, living))
+                self._update(resource, entry, lambda live: _set_owner_references(live, living))
             return
         self._delete(resource, entry, "Foreground" if living else "Background")
 
-    def _lives(self, entry: StoredObject, owner: Tree) -> bool:
-        where = self._living.get(owner.get("uid", ""))
-        return where is not None and where.namespace in ("", entry.namespace)
+    def _owner_exists(self, entry: StoredObject, owner: Tree) -> bool:
+        key = self._keys_by_uid.get(owner.get("uid", ""))
+        return key is not None and key.namespace in ("", entry.namespace)
 
-    def _waits(self, uid: str) -> bool:
-        """Whether the object is to go after its dependents."""
-        where = self._living[uid]
-        entry = self._store.uncommitted(where.place).get(where.namespace, where.name)
+    def _awaits_dependents(self, uid: str) -> bool:
+        """Whether the object is deleted in the foreground, that is, after its dependents."""
+        key = self._keys_by_uid[uid]
+        entry = self._store.uncommitted(key.group_resource).get(key.namespace, key.name)
         return entry is not None and entry.deleting and FOREGROUND in _finalizers(entry)
 
-    def _finish(self, resource: ServedResource, entry: StoredObject) -> None:
-        """Do what the finalizers that are ours to do ask for, and take them away."""
+    def _process_finalizers(self, resource: ServedResource, entry: StoredObject) -> None:
+        """Do the work of the finalizers that this class handles, then remove these finalizers."""
         finalizers = _finalizers(entry)
-        done = set()
+        finished = set()
         if ORPHAN in finalizers:
-            for place, dependent in self._of_owner(entry):
+            for kind, dependent in self._dependents_of(entry):
                 rest = [each for each in _owners(dependent) if each.get("uid") != entry.uid]
-                self._revise(place, dependent, lambda live, rest=rest: _with_owners(live, rest))  # type: ignore[misc]
-            done.add(ORPHAN)
-        if FOREGROUND in finalizers and not self._holds_back(entry):
-            done.add(FOREGROUND)
+                self._update(kind, dependent, lambda live, rest=rest: _set_owner_references(live, rest))  # type: ignore[misc]
+            finished.add(ORPHAN)
+        if FOREGROUND in finalizers and not self._delete_dependents(entry):
+            finished.add(FOREGROUND)
         protection = _PROTECTS.get(resource.storage, "")
         if protection in finalizers and not self._in_use(resource, entry):
-            done.add(protection)
-        if CRD_CLEANUP_FINALIZER in finalizers and self._emptied(entry):
-            done.add(CRD_CLEANUP_FINALIZER)
-        if done:
-            self._revise(resource, entry, lambda live: _without_finalizers(live, done))
+            finished.add(protection)
+        if CRD_CLEANUP_FINALIZER in finalizers and self._delete_custom_objects(entry):
+            finished.add(CRD_CLEANUP_FINALIZER)
+        if finished:
+            self._update(resource, entry, lambda live: _remove_finalizers(live, finished))
 
-    def _holds_back(self, entry: StoredObject) -> bool:
-        """Delete the dependents; whether one of them keeps its owner from going."""
+    def _delete_dependents(self, entry: StoredObject) -> bool:
+        """Delete the dependents. Returns whether one of them blocks the deletion of its owner."""
         blocks = False
-        for resource, dependent in list(self._of_owner(entry)):
+        for resource, dependent in list(self._dependents_of(entry)):
             reference = next(each for each in _owners(dependent) if each.get("uid") == entry.uid)
             blocks |= bool(reference.get("blockOwnerDeletion"))
             if not dependent.deleting:
@@ -254,45 +261,45 @@ class Cleanup:
             return False
         return any(
             each.get("blockOwnerDeletion")
-            for _, dependent in self._of_owner(entry)
+            for _, dependent in self._dependents_of(entry)
             for each in _owners(dependent)
             if each.get("uid") == entry.uid
         )
 
-    def _of_owner(self, entry: StoredObject) -> Iterator[tuple[ServedResource, StoredObject]]:
-        for where in list(self._dependents.get(entry.uid, ())):
-            resource = self._resource(where.place)
-            found = self._store.uncommitted(where.place).get(where.namespace, where.name)
+    def _dependents_of(self, entry: StoredObject) -> Iterator[tuple[ServedResource, StoredObject]]:
+        for key in list(self._dependents.get(entry.uid, ())):
+            resource = self._resource(key.group_resource)
+            found = self._store.uncommitted(key.group_resource).get(key.namespace, key.name)
             if resource is not None and found is not None and entry.uid in found.owners:
                 yield resource, found
 
-    def _emptied(self, definition: StoredObject) -> bool:
-        """Delete the objects of a kind that is about to go; whether none is left."""
+    def _delete_custom_objects(self, definition: StoredObject) -> bool:
+        """Delete the objects of a kind whose definition is being deleted. Returns whether none is left."""
         for resource in crd_resources(definition.tree()):
-            place = self._store.uncommitted(resource.storage)
-            for each in list(place.entries()):
+            objects = self._store.uncommitted(resource.storage)
+            for each in list(objects.entries()):
                 if not each.deleting:
                     self._delete(resource, each, "Background")
-            return next(place.entries(), None) is None
+            return next(objects.entries(), None) is None
         return True
 
-    # Roles that are put together of others.
+    # ClusterRole aggregation
 
-    def _gather_roles(self, place: CommittedObjects) -> None:
-        """Any of them may be put together of the one that has changed."""
-        for entry in place.entries():
+    def _enqueue_aggregated_roles(self, objects: CommittedObjects) -> None:
+        """Enqueue every aggregated ClusterRole: it may include the rules of the changed one."""
+        for entry in objects.entries():
             if b'"aggregationRule"' in entry.raw:
-                self._enqueue(_where(place, entry))
+                self._enqueue(_object_key(objects, entry))
 
-    def _gather_rules(self, resource: ServedResource, entry: StoredObject) -> None:
+    def _aggregate_rules(self, resource: ServedResource, entry: StoredObject) -> None:
         role = entry.tree()
         if role.get("aggregationRule") is None:
             return
         rules = aggregated_rules(role, [each.tree() for each in self._store.uncommitted(CLUSTER_ROLES).entries()])
         if rules != (role.get("rules") or []):
-            self._revise(resource, entry, lambda live: {**live, "rules": rules}, manager=_GATHERER)
+            self._update(resource, entry, lambda live: {**live, "rules": rules}, manager=_AGGREGATION_MANAGER)
 
-    # Claims and volumes.
+    # Claims and volumes
 
     def _in_use(self, resource: ServedResource, entry: StoredObject) -> bool:
         if resource.storage == VOLUMES:
@@ -305,62 +312,62 @@ class Cleanup:
             if pod.fields.get("spec.nodeName")
         )
 
-    # Namespaces.
+    # Namespaces
 
-    def _look_after_namespace(self, resource: ServedResource, entry: StoredObject) -> None:
+    def _reconcile_namespace(self, resource: ServedResource, entry: StoredObject) -> None:
         if not entry.deleting:
-            if self._furnish is not None:
-                self._furnish(entry.name)
+            if self._create_missing is not None:
+                self._create_missing(entry.name)
             return
-        if not self._pauses.get(entry.uid) and self._holds_anything(entry.name):
-            self._pause(entry)
+        if not self._pause_over.get(entry.uid) and self._has_content(entry.name):
+            self._start_pause(entry)
             return
         left = False
-        for kind, place in self._namespaced():
-            for each in list(place.entries(entry.name)):
+        for kind, objects in self._namespaced():
+            for each in list(objects.entries(entry.name)):
                 if not each.deleting:
                     self._delete(kind, each, "Background")
-            left = left or next(place.entries(entry.name), None) is not None
+            left = left or next(objects.entries(entry.name), None) is not None
         if not left:
-            self._revise(resource, entry, _without_namespace_finalizers, subresource="finalize")
+            self._update(resource, entry, _remove_namespace_finalizers, subresource="finalize")
 
     def _namespaced(self) -> Iterator[tuple[ServedResource, ResourceObjects]]:
-        for place in self._store.all_committed():
-            kind = self._resource(place.name)
+        for objects in self._store.all_committed():
+            kind = self._resource(objects.name)
             if kind is not None and kind.namespaced:
-                yield kind, self._store.uncommitted(place.name)
+                yield kind, self._store.uncommitted(objects.name)
 
-    def _holds_anything(self, namespace: str) -> bool:
-        """Whether there is more in it than every namespace starts with."""
+    def _has_content(self, namespace: str) -> bool:
+        """Whether the namespace has objects beyond events and its default objects."""
         return any(
-            (place.name[1], entry.name) not in _FURNITURE
-            for _, place in self._namespaced()
-            if place.name != EVENTS
-            for entry in place.entries(namespace)
+            (objects.name[1], entry.name) not in _DEFAULT_OBJECTS
+            for _, objects in self._namespaced()
+            if objects.name != EVENTS
+            for entry in objects.entries(namespace)
         )
 
-    def _pause(self, namespace: StoredObject) -> None:
-        if namespace.uid in self._pauses:
+    def _start_pause(self, namespace: StoredObject) -> None:
+        if namespace.uid in self._pause_over:
             return
-        self._pauses[namespace.uid] = False
+        self._pause_over[namespace.uid] = False
 
-        def over() -> None:
-            if namespace.uid in self._pauses:
-                self._pauses[namespace.uid] = True
+        def end_pause() -> None:
+            if namespace.uid in self._pause_over:
+                self._pause_over[namespace.uid] = True
                 self._enqueue(ObjectKey(NAMESPACES, "", namespace.name))
 
-        asyncio.get_running_loop().call_later(self._pause_s, over)
+        asyncio.get_running_loop().call_later(self._pause_s, end_pause)
 
-    # Writing.
+    # Writes
 
-    def _resource(self, place: GroupResource) -> ServedResource | None:
-        return self._resources.first_stored_in(place)
+    def _resource(self, group_resource: GroupResource) -> ServedResource | None:
+        return self._resources.first_stored_in(group_resource)
 
     def _delete(self, resource: ServedResource, entry: StoredObject, policy: str) -> None:
         write = WriteRequest(resource, entry.namespace, _CLEANUP_USER, WriteOptions(), _CLEANUP_USER.name)
         self._writer.delete(write, entry.name, DeleteOptions(policy=policy, uid=entry.uid))
 
-    def _revise(
+    def _update(
         self,
         resource: ServedResource,
         entry: StoredObject,
@@ -374,8 +381,8 @@ class Cleanup:
             self._writer.update(write, entry.name, revision)
 
 
-def _where(place: CommittedObjects, entry: StoredObject) -> ObjectKey:
-    return ObjectKey(place.name, entry.namespace, entry.name)
+def _object_key(objects: CommittedObjects, entry: StoredObject) -> ObjectKey:
+    return ObjectKey(objects.name, entry.namespace, entry.name)
 
 
 def _finalizers(entry: StoredObject) -> list[str]:
@@ -388,22 +395,22 @@ def _owners(entry: StoredObject) -> list[Tree]:
     return found
 
 
-def _with_owners(tree: Tree, owners: list[Tree]) -> Tree:
+def _set_owner_references(tree: Tree, owners: list[Tree]) -> Tree:
     tree["metadata"]["ownerReferences"] = owners
     if not owners:
         del tree["metadata"]["ownerReferences"]
     return tree
 
 
-def _without_finalizers(tree: Tree, done: set[str]) -> Tree:
-    left = [each for each in tree["metadata"].get("finalizers") or () if each not in done]
+def _remove_finalizers(tree: Tree, finished: set[str]) -> Tree:
+    left = [each for each in tree["metadata"].get("finalizers") or () if each not in finished]
     tree["metadata"]["finalizers"] = left
     if not left:
         del tree["metadata"]["finalizers"]
     return tree
 
 
-def _without_namespace_finalizers(tree: Tree) -> Tree:
+def _remove_namespace_finalizers(tree: Tree) -> Tree:
     left = [each for each in tree["spec"].get("finalizers") or () if each != "kubernetes"]
     tree["spec"] = {**tree["spec"], "finalizers": left} if left else {}
     return tree

@@ -1,7 +1,7 @@
-"""In which form does the client want its answer? The Accept header, read as Kubernetes reads it.
+"""Content negotiation: the Accept header, parsed as kube-apiserver parses it.
 
-JSON is always there, YAML on request, and objects can be shown whole, as their metadata alone, or as rows of a Table.
-A client that would rather have protobuf takes JSON too, or it is refused. Cost: cached for each spelling.
+JSON is the default, YAML is supported. Objects are returned whole, as their metadata, or as rows of a Table. A client
+that prefers protobuf gets JSON if it accepts that too, otherwise 406. Cost: cached for each value of the header.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _META_KINDS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 
 @dataclass(frozen=True, slots=True)
 class MediaTypeOptions:
-    """The form of an answer: `shape` is empty for whole objects."""
+    """The media type and shape of a response. `shape` is empty for whole objects."""
 
     yaml: bool = False
     shape: str = ""
     shape_version: str = "v1"
     aggregated: bool = False
-    """Discovery in one piece."""
+    """Whether discovery is aggregated into one document."""
 
 
 @lru_cache(maxsize=512)
 def negotiate_media_type(accept: str) -> MediaTypeOptions:
-    """The first form of the client's list that there is."""
+    """The first supported form of the Accept header, by its weights."""
     if not accept:
         return MediaTypeOptions()
     for clause in sorted(map(_parse_clause, accept.split(",")), key=lambda each: -each[2]):

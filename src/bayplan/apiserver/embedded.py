@@ -1,9 +1,10 @@
-"""How do the parts become a cluster? The composition root of this room, and the one name that others need of it.
+"""Composition root of the embedded API server.
 
     async with EmbeddedCluster(credentials) as cluster:
         print(cluster.url)
 
-Cost: some 100 ms to start, most of it imports; about 60 MB of memory before the first object.
+`app/cluster.py` and tests create it. Cost: some 100 ms to start, most of it imports; about 60 MB of memory before the
+first object.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _VERSIONS_PER_SECOND = 100_000
 
 
 class ListenError(BayplanError):
-    """The address of the cluster cannot be listened on."""
+    """The server cannot listen on its address."""
 
 
 def credentials_for(folder: Path, host: str, clock: Clock | None = None) -> ClusterCredentials:
-    """Who a cluster is: found in the folder, or made there at its first start."""
+    """The credentials in the folder. The first start of a cluster creates them."""
     names = {"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default.svc", host} - {"0.0.0.0", "::"}
     return load_or_create(folder, names, (clock or SystemClock()).now())
 
@@ -68,50 +69,64 @@ class EmbeddedCluster:
         client_authority: Path | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
-        housekeeping: bool = True,
+        cleanup: bool = True,
     ) -> None:
-        """`data`: the file that keeps the objects; None keeps them in memory.
+        """`data`: the SQLite file of the objects; None keeps them in memory.
 
-        `data_sync`: what a committed write survives. `full`: a power loss; one sync to the disk a group of writes.
-        `normal`: the end of the process, also by SIGKILL, and not a power loss.
-        `housekeeping`: whether it cleans up after deletions itself; not where controllers do so from outside.
+        `data_sync`: what a committed write survives. `full`: a power loss; each group of writes costs one sync to the
+        disk. `normal`: the end of the process, also by SIGKILL, but not a power loss. `cleanup`: whether the server
+        itself cleans up after deletions. Pass False if the controllers run.
         """
         self.credentials = credentials
         self._host, self._port = host, port
         self._client_authority = client_authority
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self._journal = SqliteBackend(data, data_sync) if data is not None else None
+        self._backend = SqliteBackend(data, data_sync) if data is not None else None
         self.resources = ResourceRegistry()
-        kept = self._journal.version if self._journal else 0
-        self.store = Store(self._journal, version=max(kept, _initial_resource_version(self._clock)))
+        stored_version = self._backend.version if self._backend else 0
+        self.store = Store(self._backend, version=max(stored_version, _initial_resource_version(self._clock)))
         self._definitions: CustomResourceRegistry | None = None
         self._restore()
         self._lookup = StoreLookup(self.store.uncommitted)
         self._tokens = ServiceAccountTokens(credentials.token, self._clock.now, self._service_account_uid)
         self._roles = RbacAuthorizer(self.store)
-        self.people = RequestAuthenticator({credentials.token: admin_user(), **(users or {})}, self._tokens)
+        self.authenticator = RequestAuthenticator({credentials.token: admin_user(), **(users or {})}, self._tokens)
         self.writer = ObjectWriter(self.store, WritePipeline(self._lookup, self._clock), self._clock, self._chance)
-        self._furniture = BootstrapObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
+        self._bootstrap = BootstrapObjects(self.store, self.writer, self.resources, credentials.authority.read_text())
         if client_authority is not None and client_authority.exists():
-            self._furniture.client_authority = client_authority.read_text()
-        self._housekeeping: Cleanup | None = None
-        if housekeeping:
-            self._housekeeping = Cleanup(self.store, self.writer, self.resources, self._furniture.create_missing)
+            self._bootstrap.client_authority = client_authority.read_text()
+        self._cleanup: Cleanup | None = None
+        if cleanup:
+            self._cleanup = Cleanup(self.store, self.writer, self.resources, self._bootstrap.create_missing)
         self._http: HttpServer | None = None
 
-    def gateway(self) -> HandlerChain:
-        """Everything but the sockets: what answers a request."""
-        states = StatusTemplates(self.store, self._lookup, self._clock)
+    def handler_chain(self) -> HandlerChain:
+        """Everything behind the socket: authentication, authorization and the handlers."""
+        status_templates = StatusTemplates(self.store, self._lookup, self._clock)
         committed = StoreLookup(self.store.committed)
-        parts = SubresourceHandlers(
-            self.writer, self._lookup, committed, self.people, self._roles, self._tokens, self._clock, states
+        subresource_handlers = SubresourceHandlers(
+            self.writer,
+            self._lookup,
+            committed,
+            self.authenticator,
+            self._roles,
+            self._tokens,
+            self._clock,
+            status_templates,
         )
-        moulds = CreateTemplates(self.store, self._lookup, self._clock, self._chance)
-        endpoints = ResourceHandlers(self.store, self.writer, self._clock, self._chance, parts, moulds, states)
+        create_templates = CreateTemplates(self.store, self._lookup, self._clock, self._chance)
+        resource_handlers = ResourceHandlers(
+            self.store, self.writer, self._clock, self._chance, subresource_handlers, create_templates, status_templates
+        )
         discovery = Discovery(self.resources, f"{self._host}:{self._port}")
         return HandlerChain(
-            self.people, self._roles, self.resources, discovery, OpenApiDocuments(self.resources), endpoints
+            self.authenticator,
+            self._roles,
+            self.resources,
+            discovery,
+            OpenApiDocuments(self.resources),
+            resource_handlers,
         )
 
     async def __aenter__(self) -> EmbeddedCluster:
@@ -123,17 +138,17 @@ class EmbeddedCluster:
         return self
 
     async def _start(self) -> None:
-        self._http = HttpServer(self.gateway(), lambda: self.store.version)
+        self._http = HttpServer(self.handler_chain(), lambda: self.store.version)
         tls = self.credentials.server_tls(self._client_authority)
         try:
             self._port = await self._http.start(self._host, self._port, tls)
-        except OSError as fault:
-            where = f"{self._host}:{self._port}"
-            why = (fault.strerror or str(fault)).rpartition(": ")[2]  # behind asyncio's own words
-            raise ListenError(f"nobody can listen on {where}: {why}; name another address or port") from None
+        except OSError as error:
+            address = f"{self._host}:{self._port}"
+            reason = (error.strerror or str(error)).rpartition(": ")[2]  # without the text that asyncio puts in front
+            raise ListenError(f"cannot listen on {address}: {reason}; use another address or port") from None
         self.create_initial_objects()
-        if self._housekeeping is not None:
-            self._housekeeping.wake()
+        if self._cleanup is not None:
+            self._cleanup.wake()
         await self.store.wait_committed()
 
     async def __aexit__(
@@ -144,16 +159,16 @@ class EmbeddedCluster:
     async def _end(self) -> None:
         if self._http is not None:
             await self._http.close()
-        if self._housekeeping is not None:
-            self._housekeeping.stop()
+        if self._cleanup is not None:
+            self._cleanup.stop()
         await self.store.close()
-        if self._journal is not None:
-            await asyncio.to_thread(self._journal.close)
+        if self._backend is not None:
+            await asyncio.to_thread(self._backend.close)
 
     def create_initial_objects(self) -> None:
-        """Put in what every cluster starts with, where it is missing."""
-        self._furniture.port = self._port
-        self._furniture.all()
+        """Create the bootstrap objects that are missing."""
+        self._bootstrap.port = self._port
+        self._bootstrap.all()
 
     @property
     def port(self) -> int:
@@ -168,15 +183,14 @@ class EmbeddedCluster:
         return f"https://{host}:{self._port}"
 
     def _service_account_uid(self, namespace: str, name: str) -> str | None:
-        """The uid of a service account."""
         entry = self.store.committed(("", "serviceaccounts")).get(namespace, name)
         return entry.uid if entry is not None else None
 
     def _restore(self) -> None:
         for resource in self.resources:
             self.store.committed(resource.storage).extract = field_extractor(resource)
-        rows = list(self._journal.objects()) if self._journal is not None else []
-        # Definitions first: they say what objects of the kinds that they bring can be selected by.
+        rows = list(self._backend.objects()) if self._backend is not None else []
+        # Definitions first: they name the fields by which custom resources are selected.
         for group, plural, version, raw in sorted(rows, key=lambda row: (row[0], row[1]) != CRD_RESOURCE):
             if (group, plural) != CRD_RESOURCE and self._definitions is None:
                 self._definitions = CustomResourceRegistry(self.store, self.resources)
@@ -185,9 +199,10 @@ class EmbeddedCluster:
 
 
 def _initial_resource_version(clock: Clock) -> int:
-    """Beyond every version that a cluster at this address may have told of before: none writes so fast as this counts.
+    """A resource version above all versions that an earlier cluster at this address can have returned.
 
-    Who still watches from such a version, after a reset or a new start, hears that it is gone and lists anew; a count
-    from one would leave him with objects that are no more.
+    It grows by 100,000 a second, faster than any cluster writes. A client that still watches from such an older
+    version, after a reset or a restart, gets 410 Gone and lists again. With a count from one the client would keep
+    deleted objects.
     """
     return int(clock.now().timestamp() * _VERSIONS_PER_SECOND)

@@ -1,7 +1,7 @@
-"""What does this request ask for? Its path, method and parameters as one value.
+"""A request as one value: its path, method and parameters.
 
-The HTTP layer makes one of each request; authorization, routing and the handlers read it. Paths are Kubernetes':
-`/api/v1/...` and `/apis/GROUP/VERSION/...`, then `namespaces/NS/` if there is one, plural, name and sub-resource.
+The HTTP layer creates one for each request; authorization, routing and the handlers read it. The paths are those of
+Kubernetes: `/api/v1/...` and `/apis/GROUP/VERSION/...`, then `namespaces/NS/` if present, plural, name, sub-resource.
 Cost: one split of the path.
 """
 
@@ -25,7 +25,7 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 
 @dataclass(frozen=True, slots=True)
 class RequestUser:
-    """Who asks."""
+    """The authenticated user of a request."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class RequestUser:
         return MASTERS_GROUP in self.groups
 
     def info(self) -> Tree:
-        """As reviews show it."""
+        """The user as a UserInfo of the reviews."""
         shown: Tree = {"username": self.name}
         if self.uid:
             shown["uid"] = self.uid
@@ -60,7 +60,7 @@ class ResourcePath(msgspec.Struct, frozen=True):
 
 
 def parse_query(text: str) -> dict[str, str]:
-    """The parameters; of several of one name the first counts, as in Go."""
+    """The query parameters. Of several with the same name the first is used, as in Go."""
     found: dict[str, str] = {}
     if not text:
         return found
@@ -70,7 +70,7 @@ def parse_query(text: str) -> dict[str, str]:
 
 
 def parse_resource_path(path: str) -> ResourcePath | None:
-    """What a path means that is about objects; None for all other paths."""
+    """Parses the path of an object or a collection. Returns None for other paths."""
     parts = path.strip("/").split("/")
     if "%" in path:
         parts = [unquote(part) for part in parts]
@@ -94,7 +94,7 @@ def parse_resource_path(path: str) -> ResourcePath | None:
 
 
 def request_verb(method: str, path: ResourcePath, query: Mapping[str, str]) -> str:
-    """The verb of a request, as authorization and discovery call it."""
+    """The verb of a request, as in authorization and discovery."""
     if method not in _VERBS:
         raise api_errors.method_not_allowed()
     if path.name or path.subresource:
@@ -106,7 +106,7 @@ def request_verb(method: str, path: ResourcePath, query: Mapping[str, str]) -> s
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a write is to be done."""
+    """The options of a write: field manager, dry run, field validation, force."""
 
     manager: str = ""
     dry_run: bool = False
@@ -115,18 +115,18 @@ class WriteOptions:
 
     @classmethod
     def of(cls, kind: str, query: Mapping[str, str]) -> WriteOptions:
-        """Read them; `kind` is the name under which faults are told: CreateOptions and its sisters."""
+        """Parses the options. `kind` is the kind in field errors, such as CreateOptions."""
         if not query:
             return _DEFAULT_OPTIONS
-        faults = FieldErrorList()
+        errors = FieldErrorList()
         if (dry := query.get("dryRun", "")) not in ("", "All"):
-            faults.unsupported("dryRun", [dry], ("All",))
+            errors.unsupported("dryRun", [dry], ("All",))
         if (validation := query.get("fieldValidation", "")) not in ("", "Ignore", "Strict", "Warn"):
-            faults.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn"))
+            errors.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn"))
         if len(manager := query.get("fieldManager", "")) > 128:
-            faults.too_long("fieldManager", 128)
-        if faults:
-            raise api_errors.invalid(kind, "meta.k8s.io", "", faults)
+            errors.too_long("fieldManager", 128)
+        if errors:
+            raise api_errors.invalid(kind, "meta.k8s.io", "", errors)
         force = parse_bool(query["force"]) if query.get("force") else None
         return cls(manager, dry == "All", validation or "Warn", force)
 
@@ -135,7 +135,7 @@ _DEFAULT_OPTIONS = WriteOptions()
 
 
 class WriteRequest(msgspec.Struct, frozen=True):
-    """One write: of what, by whom, how."""
+    """One write: its resource, namespace, user and options."""
 
     resource: ServedResource
     namespace: str
@@ -144,15 +144,15 @@ class WriteRequest(msgspec.Struct, frozen=True):
     manager: str = ""
     subresource: str = ""
     request_version: ServedResource | None = None
-    """The version of the kind that it was written in, where that is not the one that is kept."""
+    """The version of the kind in the body, if it is not the storage version."""
     fields_tracked: bool = False
-    """Whether the new state says already who manages which field."""
+    """Whether the new state already has its managed fields."""
     warnings: list[str] = msgspec.field(default_factory=list)
-    """What the client is to be told besides."""
+    """Texts of `Warning` headers of the response."""
 
 
 class ResourceRequest(msgspec.Struct, frozen=True):
-    """One request about objects, understood."""
+    """A parsed request for objects of one kind."""
 
     verb: str
     resource: ServedResource
@@ -171,5 +171,5 @@ class ResourceRequest(msgspec.Struct, frozen=True):
 
     @property
     def manager(self) -> str:
-        """Whose fields a write makes them: the parameter, else the name of the program."""
+        """The field manager of a write: the parameter, otherwise the program name in the User-Agent."""
         return self.query.get("fieldManager") or self.headers.get("User-Agent", "").partition("/")[0] or "unknown"

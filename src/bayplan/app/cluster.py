@@ -1,8 +1,8 @@
-"""How do the API server, controllers, nodes and scheduler become one cluster in one process?
+"""Composition of API server, controllers, nodes and scheduler to one cluster in one process.
 
-The composition root of `bayplan cluster up`, of the demo and of `bayplan.Cluster`. Everything inside talks to the API
-server as any client does, by a way without sockets; everybody else comes over HTTPS. What one part does to another is
-what it does on a real cluster: an object in the API.
+The composition root of `bayplan cluster up`, of the demo and of `bayplan.Cluster`. Components inside talk to the API
+server as any client does, but without sockets; other clients use HTTPS. As in a real cluster, components affect each
+other only through API objects.
 Cost: under a second to start with some nodes, and about a millisecond for each node.
 """
 
@@ -71,18 +71,18 @@ _UNLIMITED_QPS = -1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSetup:
-    """What the scheduler of a cluster runs with."""
+    """The configuration of a cluster's scheduler."""
 
     configuration: Configuration
     registry: Registry
     plugins: PluginSource | None = None
-    """Where plugins come from, if they are to be loaded again when they change."""
+    """The source of plugins, if they are reloaded when their files change."""
     batch: BatchSettings | None = None
-    """How gangs and queues are scheduled, by the second engine of the same process; None: by nobody."""
+    """Settings of the batch engine in the same process, for gangs and queues; None: there is no batch engine."""
     bayplan_settings: BayplanSettings = field(default_factory=BayplanSettings)
-    """What the file of `--settings` says."""
+    """The content of the file of `--settings`."""
     binder: BinderSettings | None = None
-    """How BindRequests are carried out; None: there are none, for engines bind their pods themselves."""
+    """Settings of the binder; None: there are no BindRequests, because engines bind their pods themselves."""
 
     @classmethod
     def from_text(
@@ -96,26 +96,24 @@ class SchedulerSetup:
         own: BayplanSettings | None = None,
         place: str = "--settings",
     ) -> SchedulerSetup:
-        """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins. `place`: what
-        the settings are called in complaints."""
+        """From the text of a KubeSchedulerConfiguration, plugin folders and plugin classes. `place`: the name of the
+        settings in error messages."""
         own = own or BayplanSettings()
         source = plugin_source(config, folders, trust_writable=trust_writable)
         registry = source.registry().with_plugins(*plugins)
         configuration = configured(config, registry)
-        asks_for_bindings = uses_bind_requests(configuration) or (
-            batch is not None and batch.bayplan_settings.bind_requests
-        )
+        needs_binder = uses_bind_requests(configuration) or (batch is not None and batch.bayplan_settings.bind_requests)
         return cls(
             configuration=configuration,
             registry=registry,
             plugins=source if folders and not plugins else None,
             batch=batch,
             bayplan_settings=own,
-            binder=_binder_settings(own, place, folders, trust_writable=trust_writable) if asks_for_bindings else None,
+            binder=_binder_settings(own, place, folders, trust_writable=trust_writable) if needs_binder else None,
         )
 
     def without_leader_election(self) -> Configuration:
-        """As it is where nobody else leads and nobody else is to be spared."""
+        """The configuration for a cluster with one scheduler: no leader election and no rate limit."""
         configuration = self.configuration
         return replace(
             configuration,
@@ -124,7 +122,7 @@ class SchedulerSetup:
         )
 
     def batch_without_leader_election(self) -> BatchSettings | None:
-        """The same of the second engine."""
+        """The same for the batch engine."""
         batch = self.batch
         return None if batch is None else replace_value(batch, lease=replace(batch.lease, leader_elect=False))
 
@@ -132,7 +130,7 @@ class SchedulerSetup:
 def _binder_settings(
     own: BayplanSettings, place: str, folders: Sequence[Path], *, trust_writable: bool
 ) -> BinderSettings:
-    """One that nobody else works beside."""
+    """Settings of a binder without leader election and without rate limit."""
     return BinderSettings.from_settings(
         own,
         place,
@@ -144,31 +142,32 @@ def _binder_settings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What a cluster consists of."""
+    """The components of a cluster."""
 
     credentials: ClusterCredentials
     host: str = "127.0.0.1"
     port: int = 0
     data: Path | None = None
-    """The file that keeps the objects; None: they are kept in memory."""
+    """The file that stores the objects; None: memory."""
     data_sync: DataSync = "full"
-    """What a committed write survives: see `EmbeddedCluster`."""
+    """Durability of a committed write: see `EmbeddedCluster`."""
     users: Mapping[str, RequestUser] = field(default_factory=dict)
     client_authority: Path | None = None
     nodes: Sequence[dict[str, Any]] = ()
-    """The manifests of its nodes, as `nodes_of` makes them of pools."""
+    """Node manifests, as `nodes_of` builds them from pools."""
     pod_lifecycle: PodBehavior = field(default_factory=PodBehavior)
     scheduler: SchedulerSetup | None = None
-    """None: nobody places pods."""
+    """None: the cluster has no scheduler."""
     controllers: bool = True
     page_address: str = ""
-    """Where on loopback the page is shown; nothing: nowhere. Who shows it is the scheduler."""
+    """The loopback address of the page, which the scheduler serves; empty: no page."""
     owns_process: bool = False
-    """Whether the process is the cluster's own: memory that lasts is then put out of the collector's sight."""
+    """Whether the process belongs to the cluster alone. Long-lived objects are then excluded from garbage
+    collection."""
 
 
 class InProcessCluster:
-    """A cluster in this process: an API server, and what makes objects in it live."""
+    """A cluster in this process: an API server, and the components that work on its objects."""
 
     def __init__(
         self, plan: ClusterOptions, *, clock: LoopClock | None = None, chance: random.Random | None = None
@@ -178,9 +177,9 @@ class InProcessCluster:
         self._chance = chance or random.Random()
         self._stack = AsyncExitStack()
         self._running: list[asyncio.Task[Any]] = []
-        self._broken: asyncio.Future[None] | None = None
+        self._failed: asyncio.Future[None] | None = None
         self._server: EmbeddedCluster | None = None
-        self._inside: ConnectionConfig | None = None
+        self._connection: ConnectionConfig | None = None
         self.kubelet: FakeKubelet | None = None
         self.controllers: ControllerManager | None = None
         self.scheduler: SchedulerProcess | None = None
@@ -209,23 +208,23 @@ class InProcessCluster:
 
     @property
     def page_url(self) -> str:
-        """Where people on this machine can look at it, if anywhere."""
+        """The URL of the page on this machine; empty without one."""
         return self.scheduler.page_url if self.scheduler is not None else ""
 
     @property
     def target(self) -> ConnectionConfig:
-        """How others reach it: over HTTPS, as its administrator."""
+        """The connection over HTTPS as administrator, for other processes."""
         credentials = self.plan.credentials
         return ConnectionConfig(server=self.url, ca_file=str(credentials.authority), token=Secret(credentials.token))
 
     @property
     def in_process_target(self) -> ConnectionConfig:
-        """How a client in this process reaches it, as its administrator."""
-        assert self._inside is not None, "the cluster was not started"
-        return self._inside
+        """The connection within this process, as administrator."""
+        assert self._connection is not None, "the cluster is not started"
+        return self._connection
 
     def client(self, user_agent: str = f"bayplan/{__version__}", **options: Any) -> Client:
-        """A client in this process, without limits. Close it."""
+        """A client in this process, without rate limits. The caller closes it."""
         options = {"qps": _UNLIMITED_QPS, **options}
         return Client(self.in_process_target, clock=self._clock, chance=self._chance, user_agent=user_agent, **options)
 
@@ -233,7 +232,7 @@ class InProcessCluster:
         self._require_server.write_kubeconfig(path, name)
 
     async def ready(self) -> None:
-        """Return when every node is Ready, and controllers and scheduler know all that there is."""
+        """Return when every node is Ready, and controllers and scheduler have synced."""
         waiting: list[Coroutine[Any, Any, None]] = []
         if self.kubelet is not None:
             waiting.append(self.kubelet.ready())
@@ -246,11 +245,11 @@ class InProcessCluster:
         await self.wait_unless_failed(asyncio.gather(*waiting))
 
     async def wait_unless_failed(self, work: asyncio.Future[Any]) -> None:
-        """Await something, unless a part of the cluster breaks first."""
-        assert self._broken is not None
+        """Await `work`. If a component of the cluster fails first, raise its exception."""
+        assert self._failed is not None
         try:
-            await asyncio.wait((work, self._broken), return_when=asyncio.FIRST_COMPLETED)
-            for each in (self._broken, work):
+            await asyncio.wait((work, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            for each in (self._failed, work):
                 if each.done():
                     each.result()
         finally:
@@ -258,16 +257,16 @@ class InProcessCluster:
                 work.cancel()
                 await asyncio.wait([work])
 
-    # Starting and ending.
+    # Start and stop.
 
     @property
     def _require_server(self) -> EmbeddedCluster:
-        assert self._server is not None, "the cluster was not started"
+        assert self._server is not None, "the cluster is not started"
         return self._server
 
     async def _start(self) -> None:
         plan = self.plan
-        self._broken = asyncio.get_running_loop().create_future()
+        self._failed = asyncio.get_running_loop().create_future()
         self._server = await self._stack.enter_async_context(
             EmbeddedCluster(
                 plan.credentials,
@@ -281,16 +280,18 @@ class InProcessCluster:
             )
         )
         server = self._server
-        door = InProcessServer(server.gateway(), lambda: server.store.version)
-        self._stack.callback(door.close)
-        self._inside = ConnectionConfig(server="http://inside", token=Secret(plan.credentials.token), in_process=door)
+        in_process_server = InProcessServer(server.handler_chain(), lambda: server.store.version)
+        self._stack.callback(in_process_server.close)
+        self._connection = ConnectionConfig(
+            server="http://inside", token=Secret(plan.credentials.token), in_process=in_process_server
+        )
         if plan.scheduler is not None:
             await self._create_definitions(plan.scheduler)
             await self._prepare_gpu_sharing(plan.scheduler)
-            self.scheduler = await self._scheduler(plan.scheduler, self._inside)
+            self.scheduler = await self._scheduler(plan.scheduler, self._connection)
             self._run("scheduler", self.scheduler.run())
         if plan.scheduler is not None and plan.scheduler.binder is not None:
-            binder = binder_process(plan.scheduler.binder, self._inside, clock=self._clock, chance=self._chance)
+            binder = binder_process(plan.scheduler.binder, self._connection, clock=self._clock, chance=self._chance)
             self.binder = await self._stack.enter_async_context(binder)
             self._run("binder", self.binder.run())
         if plan.controllers:
@@ -307,31 +308,31 @@ class InProcessCluster:
             self._run("nodes", self.kubelet.run())
 
     async def _create_definitions(self, setup: SchedulerSetup) -> None:
-        """Of the kinds that the scheduler would wait for: nobody can bring them before there is a kubeconfig."""
+        """Create the CRDs that the scheduler waits for: no other client can, before there is a kubeconfig."""
         async with self.client() as client:
-            lacking = await missing_crds(client) if setup.batch is not None else []
-            await create_crds(client, lacking)
+            missing = await missing_crds(client) if setup.batch is not None else []
+            await create_crds(client, missing)
             if setup.binder is not None:
                 await create_crds(client, [bind_request_definition()])
 
     async def _prepare_gpu_sharing(self, setup: SchedulerSetup) -> None:
-        """What pods that share GPUs need of a cluster: somebody at the door, and a home for those that hold devices."""
+        """Create what GPU sharing needs: webhooks, and the namespace and service account of reservation pods."""
         schedulers = gpu_sharing_schedulers(setup.configuration)
         if setup.binder is None or not schedulers:
             return
-        home, account = setup.binder.reservations.namespace, setup.binder.reservations.service_account_name
+        namespace, account = setup.binder.reservations.namespace, setup.binder.reservations.service_account_name
         async with self.client() as client:
-            with contextlib.suppress(AlreadyExists):  # kept in a file
-                await client.create(NAMESPACES, {"metadata": {"name": home}})
+            with contextlib.suppress(AlreadyExists):  # from an earlier run with a data file
+                await client.create(NAMESPACES, {"metadata": {"name": namespace}})
             with contextlib.suppress(AlreadyExists):
-                await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": account}}, namespace=home)
-            # Our API server knows them by name: nobody has to listen there.
+                await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": account}}, namespace=namespace)
+            # The embedded API server calls these webhooks in process: no address has to be served.
             await register_webhooks(
-                client, webhook_manifests(GPU_WEBHOOKS, service="bayplan", namespace=home, sharing=schedulers)
+                client, webhook_manifests(GPU_WEBHOOKS, service="bayplan", namespace=namespace, sharing=schedulers)
             )
 
     async def _scheduler(self, setup: SchedulerSetup, target: ConnectionConfig) -> SchedulerProcess:
-        # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.
+        # No metrics port: nothing scrapes it. No watchdog: code that blocks a notebook or a test must not end it.
         own = replace(setup.bayplan_settings, watchdog_seconds=0, page_address=self.plan.page_address)
         options = ProcessOptions(settings=own, serving=ServingFlags(secure_port=0))
         parts: dict[str, Any] = {"clock": self._clock, "chance": self._chance, "options": options}
@@ -350,13 +351,13 @@ class InProcessCluster:
         self._running.append(task)
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
-        """A part is over. Unless it was told to end, the cluster is no longer one."""
+        """Record that a component ended. Without a cancellation this is a failure of the cluster."""
         if task.cancelled():
             return
-        fault = task.exception() or RuntimeError(f"the {task.get_name()} of the cluster came to an end")
-        log.error("the %s of the cluster broke: %s", task.get_name(), fault, exc_info=task.exception())
-        if self._broken is not None and not self._broken.done():
-            self._broken.set_exception(fault)
+        fault = task.exception() or RuntimeError(f"the {task.get_name()} of the cluster ended unexpectedly")
+        log.error("the %s of the cluster failed: %s", task.get_name(), fault, exc_info=task.exception())
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(fault)
 
     async def _end(self) -> None:
         for task in reversed(self._running):
@@ -364,5 +365,5 @@ class InProcessCluster:
         await asyncio.gather(*self._running, return_exceptions=True)
         self._running.clear()
         await self._stack.aclose()
-        if self._broken is not None and self._broken.done():
-            self._broken.exception()  # whoever waited has heard of it
+        if self._failed is not None and self._failed.done():
+            self._failed.exception()  # already raised to the waiting caller

@@ -95,7 +95,7 @@ class HeldCluster(EmbeddedClusterClient):
 
     def __init__(self, cluster: EmbeddedClusterClient) -> None:
         super().__init__(cluster.cluster, cluster.session)
-        self._door = InProcessServer(cluster.cluster.gateway(), lambda: 0)
+        self._door = InProcessServer(cluster.cluster.handler_chain(), lambda: 0)
 
     async def begin(self, method: str, path: str, body: Tree, media: str = JSON) -> asyncio.Task[ServerResponse]:
         """Ask; when this returns, the server has decided and waits for the commit, if it waits at all."""
@@ -112,13 +112,13 @@ class HeldCluster(EmbeddedClusterClient):
 
 @asynccontextmanager
 async def run_held_cluster(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, sync: DataSync = "full", housekeeping: bool = False
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, sync: DataSync = "full", cleanup: bool = False
 ) -> AsyncIterator[tuple[HeldCluster, ManualCommitJournal]]:
     """A cluster whose commits the test holds, lets through or fails."""
     made = use_held_journal(monkeypatch)
     monkeypatch.setattr(store_module, "RETRY_S", 0.0)
     data = folder / "objects.db"
-    async with run_embedded_cluster(folder, data=data, data_sync=sync, housekeeping=housekeeping) as cluster:
+    async with run_embedded_cluster(folder, data=data, data_sync=sync, cleanup=cleanup) as cluster:
         try:
             yield HeldCluster(cluster), made[0]
         finally:

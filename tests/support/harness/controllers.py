@@ -125,14 +125,14 @@ async def run_controllers(
     only: Collection[str] | None = None,
     scheduling: bool = True,
     habits: PodBehavior | None = None,
-    housekeeping: bool = True,
+    cleanup: bool = True,
     clock: LoopClock | None = None,
     within_s: float = DEADLINE_S,
 ) -> AsyncIterator[ControllersHarness]:
-    """Everything in this process; `only`: these controllers. `housekeeping`: by the API server itself. `clock`: what
+    """Everything in this process; `only`: these controllers. `cleanup`: by the API server itself. `clock`: what
     controllers and nodes go by. `within_s`: how long one thing may take to happen."""
     async with (
-        run_embedded_cluster(folder, housekeeping=housekeeping) as cluster,
+        run_embedded_cluster(folder, cleanup=cleanup) as cluster,
         cluster.client() as client,
         contextlib.AsyncExitStack() as stack,
     ):

@@ -78,9 +78,9 @@ class TemplateTwin:
 
     def __init__(self, credentials: ClusterCredentials, *, naive: bool = False) -> None:
         self.clock, chance = AdjustableClock(), random.Random(1)
-        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance, housekeeping=False)
+        self.cluster = EmbeddedCluster(credentials, clock=self.clock, chance=chance, cleanup=False)
         self.cluster.create_initial_objects()
-        gateway, store, lookup = self.cluster.gateway(), self.cluster.store, self.cluster._lookup
+        gateway, store, lookup = self.cluster.handler_chain(), self.cluster.store, self.cluster._lookup
         self.moulds = (NoCreateTemplates if naive else CountingCreateTemplates)(store, lookup, self.clock, chance)
         self.states = (NoStatusTemplates if naive else CountingStatusTemplates)(store, lookup, self.clock)
         gateway.resource_handlers.create_templates = self.moulds

@@ -146,7 +146,7 @@ async def virtual_cluster(
         server = await stack.enter_async_context(
             EmbeddedCluster(credentials_for(folder, "127.0.0.1"), clock=clock, chance=chance)
         )
-        recorded = _RecordingHandler(server.gateway())
+        recorded = _RecordingHandler(server.handler_chain())
         door = InProcessServer(recorded, lambda: server.store.version)  # type: ignore[arg-type]
         stack.callback(door.close)
         target = ConnectionConfig(server="http://inside", token=Secret(server.credentials.token), in_process=door)

@@ -52,11 +52,11 @@ async def test_pods_are_placed_run_and_are_refused(tmp_path: Path) -> None:
         assert running.spec.node_name == "gpu-0"
         assert "the only node that fits" in cluster.why("big")
         assert (await cluster.wait_unschedulable("giant")).startswith("0/2 nodes are available: 2 Insufficient cpu.")
-        assert cluster.why("nobody") == "nothing was decided about it"
+        assert cluster.why("nobody") == "the scheduler has not decided about it"
         assert [each.name for each in await cluster.pods()] == ["big", "giant", "of-a-file", "small"]
         with pytest.raises(WaitTimedOut, match=r"default/giant did not have a node within 0\.01 s"):
             await cluster.wait_placed("giant", timeout_s=0.01)
-        with pytest.raises(WaitTimedOut, match=r"default/small did not get a refusal within 0\.01 s"):
+        with pytest.raises(WaitTimedOut, match=r"default/small did not become unschedulable within 0\.01 s"):
             await cluster.wait_unschedulable("small", timeout_s=0.01)
 
 
@@ -174,6 +174,6 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Cluster(nodes=0) as first:
         port = int(first.url.rpartition(":")[2])
-        with pytest.raises(Exception, match=f"nobody can listen on 127.0.0.1:{port}"), Cluster(nodes=0, port=port):
+        with pytest.raises(Exception, match=f"cannot listen on 127.0.0.1:{port}"), Cluster(nodes=0, port=port):
             pass
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
-"""What is there to ask for? The documents from which clients learn the kinds: plain and aggregated.
+"""Discovery documents: the served kinds, unaggregated and aggregated.
 
-kubectl asks once and keeps the answer with its ETag, which changes as soon as a CustomResourceDefinition comes or goes.
-Cost: documents are made once for each state of the kinds, then they are bytes.
+`HandlerChain` serves them. kubectl caches a document with its ETag, which changes with every CustomResourceDefinition.
+Cost: each document is encoded once for each state of the kinds, then served as bytes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 
 
 class Discovery:
-    """The documents for the kinds as they are now."""
+    """The discovery documents of the kinds that are served now."""
 
     def __init__(self, resources: ResourceRegistry, address: str) -> None:
         self._resources = resources
         self._address = address
         self._version = -1
-        self._made: dict[str, tuple[bytes, str]] = {}
+        self._documents: dict[str, tuple[bytes, str]] = {}
 
     def aggregated(self, root: str) -> tuple[bytes, str]:
-        """The document of `/api` or `/apis` in one piece, and its ETag."""
+        """The aggregated document of `/api` or `/apis`, and its ETag."""
         return self._document(f"aggregated {root}", lambda: self._aggregated(core=root == "/api"))
 
     def plain(self, path: str) -> bytes | None:
-        """The plain document of `/api`, `/apis`, a group, or a version of one; None for other paths."""
+        """The unaggregated document of `/api`, `/apis`, a group or a version; None for other paths."""
         parts = path.strip("/").split("/")
         groups = self._resources.groups()
         match parts:
@@ -51,7 +51,7 @@ class Discovery:
         return None
 
     def paths(self) -> list[str]:
-        """Everything that can be asked for, as the root lists it."""
+        """All paths that the root document lists."""
         groups = self._resources.groups()
         found = {"/api", "/apis", "/healthz", "/livez", "/readyz", "/openapi/v2", "/openapi/v3", "/version"}
         for group, versions in groups.items():
@@ -62,17 +62,17 @@ class Discovery:
     def _document(self, name: str, make: Callable[[], Tree]) -> tuple[bytes, str]:
         if self._version != self._resources.version:
             self._version = self._resources.version
-            self._made.clear()
-        if name not in self._made:
+            self._documents.clear()
+        if name not in self._documents:
             text = encode(make()) + b"\n"
-            self._made[name] = (text, hashlib.sha256(text).hexdigest().upper())
-        return self._made[name]
+            self._documents[name] = (text, hashlib.sha256(text).hexdigest().upper())
+        return self._documents[name]
 
-    # Plain.
+    # Unaggregated
 
     def _core_versions(self) -> Tree:
-        here = [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}]
-        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": here}
+        addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}]
+        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
 
     def _group_list(self) -> Tree:
         groups = [self._group(name) for name in self._resources.groups() if name]
@@ -83,16 +83,16 @@ class Discovery:
         return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
     def _resource_list(self, group: str, version: str) -> Tree:
-        listed: list[Tree] = []
+        resources: list[Tree] = []
         for resource in sorted(self._resources.of_group(group, version), key=lambda each: each.plural):
-            listed.append(_plain(resource))
-            listed += [_plain_subresource(resource, each) for each in resource.subresources]
-        if not group:  # the oldest group has an older form
-            return {"kind": "APIResourceList", "groupVersion": version, "resources": listed}
+            resources.append(_plain(resource))
+            resources += [_plain_subresource(resource, each) for each in resource.subresources]
+        if not group:  # the core group has no apiVersion here
+            return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
         name = f"{group}/{version}"
-        return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": listed}
+        return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": resources}
 
-    # Aggregated.
+    # Aggregated
 
     def _aggregated(self, *, core: bool) -> Tree:
         items = [
@@ -116,12 +116,12 @@ class Discovery:
 
 
 def _names(resource: ServedResource) -> Tree:
-    named: Tree = {}
+    names: Tree = {}
     if resource.short_names:
-        named["shortNames"] = list(resource.short_names)
+        names["shortNames"] = list(resource.short_names)
     if resource.categories:
-        named["categories"] = list(resource.categories)
-    return named
+        names["categories"] = list(resource.categories)
+    return names
 
 
 def _plain(resource: ServedResource) -> Tree:
@@ -136,19 +136,19 @@ def _plain(resource: ServedResource) -> Tree:
 
 
 def _plain_subresource(resource: ServedResource, sub: Subresource) -> Tree:
-    elsewhere = {"group": sub.group, "version": sub.version} if sub.group else {}
+    group_version = {"group": sub.group, "version": sub.version} if sub.group else {}
     return {
         "name": f"{resource.plural}/{sub.name}",
         "singularName": "",
         "namespaced": resource.namespaced,
-        **elsewhere,
+        **group_version,
         "kind": sub.kind,
         "verbs": list(sub.verbs),
     }
 
 
 def _aggregated(resource: ServedResource) -> Tree:
-    shown: Tree = {
+    document: Tree = {
         "resource": resource.plural,
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": "Namespaced" if resource.namespaced else "Cluster",
@@ -157,8 +157,8 @@ def _aggregated(resource: ServedResource) -> Tree:
         **_names(resource),
     }
     if resource.subresources:
-        shown["subresources"] = [_aggregated_subresource(resource, each) for each in resource.subresources]
-    return shown
+        document["subresources"] = [_aggregated_subresource(resource, each) for each in resource.subresources]
+    return document
 
 
 def _aggregated_subresource(resource: ServedResource, sub: Subresource) -> Tree:

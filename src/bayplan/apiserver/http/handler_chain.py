@@ -1,7 +1,7 @@
-"""Who may have which answer? Every request passes here: recognised, allowed or refused, handed to whoever answers it.
+"""Handler chain: authenticates and authorizes each request, then passes it to its handler.
 
-Paths that are about objects go to `resource_handlers`; discovery, OpenAPI, health and the version are answered here.
-Cost: two dictionary lookups and a path split, before the answer itself.
+`HttpServer` and `InProcessServer` call it. Requests for objects go to `resource_handlers`; discovery, OpenAPI, health
+and version are served here. Cost: two dictionary lookups and a path split, without the handler.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from bayplan.apiserver.requests import (
 from bayplan.apiserver.resources.kinds import ResourceRegistry, ServedResource, Tree
 
 KUBERNETES_VERSION = "v1.36.4"
-"""The release of Kubernetes whose answers these are."""
+"""The Kubernetes release whose responses this server reproduces."""
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _SINGLE_CHECKS = tuple(f"{path}/" for path in _HEALTH)
 _CHECKS = ("ping", "etcd")
-"""What is looked at: that it answers, and its store, which has the name that monitoring knows from kube-apiserver."""
+"""Health checks. `etcd` is the store; monitoring knows this name from kube-apiserver."""
 
 
 @dataclass(slots=True)
 class HandlerChain:
-    """The door of one cluster."""
+    """The handler chain of one cluster."""
 
     authenticator: RequestAuthenticator
     authorizer: RbacAuthorizer
@@ -59,11 +59,11 @@ class HandlerChain:
     async def __call__(self, raw: RawRequest) -> ApiResponse | WatchResponse:
         path = raw.path.rstrip("/") or "/"
         user = self._authenticate(raw)
-        if (open_to_all := self._public_response(raw.method, path, raw.query)) is not None:
-            return open_to_all
-        about = parse_resource_path(path)
-        if about is not None and (about.plural or about.name):
-            return await self._handle_resource(raw, user, about)
+        if (response := self._public_response(raw.method, path, raw.query)) is not None:
+            return response
+        resource_path = parse_resource_path(path)
+        if resource_path is not None and (resource_path.plural or resource_path.name):
+            return await self._handle_resource(raw, user, resource_path)
         return self._handle_non_resource(raw, user, path)
 
     def _authenticate(self, raw: RawRequest) -> RequestUser:
@@ -73,18 +73,18 @@ class HandlerChain:
         if "Impersonate-User" not in raw.headers and "Impersonate-Group" not in raw.headers:
             return user
         headers = {key.lower(): value for key, value in raw.headers.items()}
-        acting = parse_impersonation(headers, raw.headers.getall("Impersonate-Group", []))
-        if acting is None:
+        impersonation = parse_impersonation(headers, raw.headers.getall("Impersonate-Group", []))
+        if impersonation is None:
             return user
-        for kind, name in acting.permissions:
-            asked = AuthorizationAttributes("impersonate", resource=kind, name=name)
-            if not self.authorizer.allows(user, asked):
-                subject = f'{kind} "{name}" is forbidden: {asked.denial_message(user)}'
+        for kind, name in impersonation.permissions:
+            attributes = AuthorizationAttributes("impersonate", resource=kind, name=name)
+            if not self.authorizer.allows(user, attributes):
+                subject = f'{kind} "{name}" is forbidden: {attributes.denial_message(user)}'
                 raise api_errors.StatusError(403, "Forbidden", subject, {"name": name, "kind": kind})
-        return acting.user
+        return impersonation.user
 
     def _public_response(self, method: str, path: str, query: str) -> ApiResponse | None:
-        """What everybody may know."""
+        """Responses that need no authorization: health and version."""
         if path in _HEALTH:
             return _health_response(path[1:], parse_qs(query, keep_blank_values=True), self._failures())
         if path == "/version" and method == "GET":
@@ -92,11 +92,11 @@ class HandlerChain:
         return None
 
     def _failures(self) -> dict[str, str]:
-        """The health checks that fail, with the reason."""
+        """The failed health checks, each with its reason."""
         failure = self.resource_handlers.store.failure
         return {} if failure is None else {"etcd": str(failure)}
 
-    # Objects.
+    # Objects
 
     async def _handle_resource(
         self, raw: RawRequest, user: RequestUser, path: ResourcePath
@@ -110,70 +110,70 @@ class HandlerChain:
         if resource.custom and resource.namespaced and not path.namespace and verb not in ("list", "watch"):
             return not_found_response()
         _check_served(resource, path, verb)
-        ask = ResourceRequest(verb, resource, path, query, user, raw.headers)
+        request = ResourceRequest(verb, resource, path, query, user, raw.headers)
         if not resource.deprecated:
-            return await self.resource_handlers.handle(ask, raw.body)
-        return await self._with_deprecation_warning(ask, raw)
+            return await self.resource_handlers.handle(request, raw.body)
+        return await self._handle_deprecated(request, raw)
 
-    async def _with_deprecation_warning(self, ask: ResourceRequest, raw: RawRequest) -> ApiResponse | WatchResponse:
-        """The answer, or the refusal, and a word about a version that is to go."""
-        farewell = ask.resource.deprecated
+    async def _handle_deprecated(self, request: ResourceRequest, raw: RawRequest) -> ApiResponse | WatchResponse:
+        """Adds the deprecation warning of the version to the response or to the refusal."""
+        warning = request.resource.deprecated
         try:
-            reply = await self.resource_handlers.handle(ask, raw.body)
+            response = await self.resource_handlers.handle(request, raw.body)
         except api_errors.StatusError as refusal:
-            refusal.warnings = [farewell, *refusal.warnings]
+            refusal.warnings = [warning, *refusal.warnings]
             raise
-        reply.warnings = [farewell, *reply.warnings]
-        return reply
+        response.warnings = [warning, *response.warnings]
+        return response
 
     def _authorize(self, user: RequestUser, verb: str, path: ResourcePath, resource: ServedResource | None) -> None:
         if user.is_master:
             return
-        # A namespace is in itself, so that who may do something there may do it to the namespace too.
+        # A namespace belongs to itself: a right in the namespace also covers the namespace object.
         namespace = path.name if path.plural == "namespaces" and not path.group else path.namespace
-        asked = AuthorizationAttributes(verb, path.group, path.plural, path.subresource, namespace, path.name)
-        if not self.authorizer.allows(user, asked):
+        attributes = AuthorizationAttributes(verb, path.group, path.plural, path.subresource, namespace, path.name)
+        if not self.authorizer.allows(user, attributes):
             subject = resource or ServedResource(path.group, path.version, "", path.plural, "")
             name = path.name if verb != "create" or path.subresource else ""
-            raise api_errors.forbidden(subject, name, asked.denial_message(user))
+            raise api_errors.forbidden(subject, name, attributes.denial_message(user))
 
-    # Everything else.
+    # Other paths
 
     def _handle_non_resource(self, raw: RawRequest, user: RequestUser, path: str) -> ApiResponse:
         if not self.authorizer.allows(user, AuthorizationAttributes(raw.method.lower(), path=path)):
             raise api_errors.forbidden_url(user.name, raw.method.lower(), path)
         if path.startswith("/openapi/"):
-            asked_hash = parse_query(raw.query).get("hash", "")
-            return self.openapi.respond(path, asked_hash, raw.headers.get("Accept", ""))
+            requested_hash = parse_query(raw.query).get("hash", "")
+            return self.openapi.respond(path, requested_hash, raw.headers.get("Accept", ""))
         if (document := self.discovery.plain(path)) is not None:
-            form = negotiate_media_type(raw.headers.get("Accept", ""))
-            if path in ("/api", "/apis") and form.aggregated:
+            media_type = negotiate_media_type(raw.headers.get("Accept", ""))
+            if path in ("/api", "/apis") and media_type.aggregated:
                 return _with_etag(*self.discovery.aggregated(path), raw.headers)
-            reply = ApiResponse(document)
-            reply.headers["Vary"] = "Accept"
-            return reply
+            response = ApiResponse(document)
+            response.headers["Vary"] = "Accept"
+            return response
         if path == "/":
             return pretty_json_response({"paths": self.discovery.paths()})
         if path.startswith(_SINGLE_CHECKS):
             return _single_check_response(path.split("/", 2)[2], self._failures())
-        about = parse_resource_path(f"{path}/any")  # a version that its group does not have
-        return not_found_response() if about is None else self._unknown_resource(about.group)
+        resource_path = parse_resource_path(f"{path}/any")  # a version that the group does not have
+        return not_found_response() if resource_path is None else self._unknown_resource(resource_path.group)
 
     def _unknown_resource(self, group: str) -> ApiResponse:
-        """Groups of Kubernetes' own say so in words of their own, all others in Go's."""
+        """404: a Status for groups of Kubernetes, Go's plain text for all other groups."""
         if self.resources.is_built_in(group):
             raise api_errors.unknown_resource()
         return not_found_response()
 
 
 def _check_served(resource: ServedResource, path: ResourcePath, verb: str) -> None:
-    """Refuse what the kind does not have."""
+    """Refuse verbs, scopes and sub-resources that the kind does not have."""
     if path.namespace and not resource.namespaced:
         raise api_errors.unknown_resource()
     if resource.namespaced and not path.namespace:
         if path.name:
             raise api_errors.unknown_resource()
-        if verb not in ("list", "watch"):  # nobody writes, or clears, all namespaces at once
+        if verb not in ("list", "watch"):  # no write covers all namespaces
             raise api_errors.method_not_allowed()
     if not path.subresource:
         needs_name = {"create": False, "update": True, "patch": True}.get(verb, bool(path.name))
@@ -188,19 +188,19 @@ def _check_served(resource: ServedResource, path: ResourcePath, verb: str) -> No
 
 
 def _health_response(name: str, query: Mapping[str, list[str]], failures: Collection[str]) -> ApiResponse:
-    """The answer of /healthz, /livez and /readyz. It is public, so it leaves out why a check fails."""
-    left_out = set(query.get("exclude", ()))
-    lines = [_health_line(check, left_out, failures) for check in _CHECKS]
-    if unknown := sorted(left_out.difference(_CHECKS)):
+    """The response of /healthz, /livez and /readyz. It is public, so it omits why a check fails."""
+    excluded = set(query.get("exclude", ()))
+    lines = [_health_line(check, excluded, failures) for check in _CHECKS]
+    if unknown := sorted(excluded.difference(_CHECKS)):
         names = ",".join(f'"{each}"' for each in unknown)
         lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
-    if not left_out.issuperset(failures):
+    if not excluded.issuperset(failures):
         return text_response("\n".join([*lines, f"{name} check failed", ""]), 500)
     return text_response("\n".join([*lines, f"{name} check passed", ""]) if "verbose" in query else "ok")
 
 
-def _health_line(check: str, left_out: Collection[str], failures: Collection[str]) -> str:
-    if check in left_out:
+def _health_line(check: str, excluded: Collection[str], failures: Collection[str]) -> str:
+    if check in excluded:
         return f"[+]{check} excluded: ok"
     return f"[-]{check} failed: reason withheld" if check in failures else f"[+]{check} ok"
 
@@ -232,8 +232,8 @@ def version_info() -> Tree:
 
 def _with_etag(body: bytes, etag: str, headers: Mapping[str, str]) -> ApiResponse:
     quoted = f'"{etag}"'
-    reply = ApiResponse(body, content_type=AGGREGATED)
-    reply.headers |= {"Etag": quoted, "Vary": "Accept"}
+    response = ApiResponse(body, content_type=AGGREGATED)
+    response.headers |= {"Etag": quoted, "Vary": "Accept"}
     if headers.get("If-None-Match") == quoted:
-        reply.body, reply.code = b"", 304
-    return reply
+        response.body, response.code = b"", 304
+    return response

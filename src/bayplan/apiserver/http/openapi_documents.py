@@ -1,7 +1,7 @@
-"""Which OpenAPI document is asked for, and does the client have it already?
+"""OpenAPI documents, cached by their hash.
 
-kubectl keeps documents by their hash, which is in the path that the index gives, so a document is made when it is first
-asked for and then kept as bytes until its kinds change. Cost: some 10 ms for the largest, once.
+kubectl caches documents by the hash in the path that the index returns. A document is built at its first request and
+kept as bytes until its kinds change. Cost: some 10 ms for the largest document, once.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from bayplan.apiserver.schema.openapi import (
 from bayplan.apiserver.storage.stored_objects import encode
 
 _V2_JSON = {"swagger": "2.0", "info": {"title": "Kubernetes", "version": "1.36"}, "paths": {}}
-"""As little as the protobuf form says: what is in the kinds, the third version tells."""
+"""As little as the protobuf form contains; the schemas are in version 3."""
 _V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class OpenApiDocuments:
-    """The documents for the kinds as they are now."""
+    """The OpenAPI documents of the kinds that are served now."""
 
     def __init__(self, resources: ResourceRegistry) -> None:
         self._resources = resources
-        self._made: dict[str, bytes] = {}
+        self._documents: dict[str, bytes] = {}
 
-    def respond(self, path: str, asked_hash: str, accept: str = "") -> ApiResponse:
+    def respond(self, path: str, requested_hash: str, accept: str = "") -> ApiResponse:
         if path == "/openapi/v2":
             return ApiResponse(V2, content_type=_V2_TYPE) if "proto" in accept else json_response(_V2_JSON)
         groups = self._groups()
@@ -40,16 +40,16 @@ class OpenApiDocuments:
         if name not in groups:
             return not_found_response()
         current = etag(groups[name])
-        if asked_hash and asked_hash != current:
-            moved = ApiResponse(b"", 301)
-            moved.headers["Location"] = f"{path}?hash={current}"
-            return moved
-        reply = ApiResponse(self._document(current, groups[name]))
-        reply.headers["Etag"] = f'"{current}"'
-        if asked_hash:
-            reply.headers["Cache-Control"] = "public, immutable"
-            reply.headers["Expires"] = "Thu, 31 Dec 2099 23:59:59 GMT"
-        return reply
+        if requested_hash and requested_hash != current:
+            redirect = ApiResponse(b"", 301)
+            redirect.headers["Location"] = f"{path}?hash={current}"
+            return redirect
+        response = ApiResponse(self._document(current, groups[name]))
+        response.headers["Etag"] = f'"{current}"'
+        if requested_hash:
+            response.headers["Cache-Control"] = "public, immutable"
+            response.headers["Expires"] = "Thu, 31 Dec 2099 23:59:59 GMT"
+        return response
 
     def _groups(self) -> dict[str, Sequence[ServedResource]]:
         return {
@@ -59,8 +59,8 @@ class OpenApiDocuments:
         }
 
     def _document(self, key: str, resources: Sequence[ServedResource]) -> bytes:
-        if key not in self._made:
-            if len(self._made) > 200:
-                self._made.clear()
-            self._made[key] = encode(document(resources)) + b"\n"
-        return self._made[key]
+        if key not in self._documents:
+            if len(self._documents) > 200:
+                self._documents.clear()
+            self._documents[key] = encode(document(resources)) + b"\n"
+        return self._documents[key]

@@ -1,7 +1,7 @@
-"""In which shape are objects shown: whole, their metadata alone, or as rows of a Table?
+"""Output shape of objects: whole, metadata only, or rows of a Table.
 
-Asked for every get, list and watch. Whole objects are the stored texts; the other shapes read each object.
-Cost: none for whole objects; one decoding an object otherwise, and its cells for a Table.
+Used by every get, list and watch. Whole objects are the stored texts; the other shapes decode each object. Cost: none
+for whole objects; otherwise one decode for each object, and its cells for a Table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _META = "meta.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class OutputShape:
-    """What a client wants to see of objects of one kind. `include`: which part of an object goes with its row."""
+    """The requested shape of objects of one kind. `include`: the part of the object in its Table row."""
 
     resource: ServedResource
     form: MediaTypeOptions
@@ -33,7 +33,7 @@ class OutputShape:
     include: str = ""
 
     def render_object(self, text: bytes) -> bytes:
-        """A single object, given as the text of the whole."""
+        """Renders a single object from its JSON text."""
         match self.form.shape:
             case "PartialObjectMetadata":
                 return encode(self._metadata(msgspec.json.decode(text)))
@@ -41,12 +41,12 @@ class OutputShape:
                 raise self._shape_mismatch("not a list", self.resource.kind)
             case "Table":
                 tree = msgspec.json.decode(text)
-                if tree.get("kind") == self.resource.kind:  # a Status is no row
+                if tree.get("kind") == self.resource.kind:  # a Status is not rendered as a row
                     return encode(self._table([tree], {"resourceVersion": _version(tree)}))
         return text
 
     def render_list(self, entries: Sequence[StoredObject], metadata: Tree) -> bytes | None:
-        """A list; None where whole objects are wanted."""
+        """Renders a list. Returns None for whole objects."""
         match self.form.shape:
             case "PartialObjectMetadataList":
                 kind = {"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{self.form.shape_version}"}
@@ -61,7 +61,7 @@ class OutputShape:
         return None
 
     def watch_format(self) -> tuple[WatchFormat, object]:
-        """How a watch shows objects, and a key under which its texts can be shared."""
+        """The format of a watch, and a key under which watches share encoded texts."""
         match self.form.shape:
             case "PartialObjectMetadata":
                 return _MetadataFormat(self), (self.resource.storage, self.form.shape_version)
@@ -70,7 +70,7 @@ class OutputShape:
         return ObjectFormat(self.resource), self.resource
 
     def _shape_mismatch(self, found: str, kind: str) -> api_errors.StatusError:
-        """The metadata of one were asked for where there are many, or the other way round."""
+        """The request asks for the metadata of one object and gets a list, or the other way round."""
         group = self.resource.group.partition(".")[0] or "core"
         what = (
             "unstructured.Unstructured" + "List" * kind.endswith("List") if self.resource.custom else f"{group}.{kind}"
@@ -82,13 +82,13 @@ class OutputShape:
         version = f"{_META}/{self.form.shape_version}"
         return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": tree["metadata"]}
 
-    def _table(self, trees: Iterable[Tree], metadata: Tree, *, headed: bool = True) -> Tree:
+    def _table(self, trees: Iterable[Tree], metadata: Tree, *, with_columns: bool = True) -> Tree:
         now = self.now()
         return {
             "kind": "Table",
             "apiVersion": f"{_META}/{self.form.shape_version}",
             "metadata": metadata,
-            "columnDefinitions": columns(self.resource) if headed else None,
+            "columnDefinitions": columns(self.resource) if with_columns else None,
             "rows": [self._row(tree, now) for tree in trees],
         }
 
@@ -109,40 +109,40 @@ class OutputShape:
 
 
 class _MetadataFormat:
-    """A watch of metadata alone."""
+    """Format of a watch of metadata."""
 
     shared = True
 
-    def __init__(self, shown: OutputShape) -> None:
-        self._shown = shown
+    def __init__(self, shape: OutputShape) -> None:
+        self._shape = shape
 
     def text(self, entry: StoredObject) -> bytes:
-        return encode(self._shown._metadata(entry.tree()))
+        return encode(self._shape._metadata(entry.tree()))
 
     def bookmark(self, version: int, annotations: Tree) -> Tree:
-        return self._shown._metadata(ObjectFormat(self._shown.resource).bookmark(version, annotations))
+        return self._shape._metadata(ObjectFormat(self._shape.resource).bookmark(version, annotations))
 
 
 class _TableFormat:
-    """A watch of rows: each event is a Table of one, and only the first says what the columns are."""
+    """Format of a watch of rows: each event is a Table with one row; only the first has column definitions."""
 
     shared = False
 
-    def __init__(self, shown: OutputShape) -> None:
-        self._shown = shown
-        self._headed = True
+    def __init__(self, shape: OutputShape) -> None:
+        self._shape = shape
+        self._with_columns = True
 
     def text(self, entry: StoredObject) -> bytes:
-        tree = version_conversion.to_tree(self._shown.resource, entry)
-        table = self._shown._table([tree], {"resourceVersion": str(entry.version)}, headed=self._headed)
-        self._headed = False
+        tree = version_conversion.to_tree(self._shape.resource, entry)
+        table = self._shape._table([tree], {"resourceVersion": str(entry.version)}, with_columns=self._with_columns)
+        self._with_columns = False
         return encode(table)
 
     def bookmark(self, version: int, annotations: Tree) -> Tree:
-        whole = ObjectFormat(self._shown.resource).bookmark(version, annotations)
-        table = self._shown._table([], {"resourceVersion": str(version)}, headed=self._headed)
-        self._headed = False
-        table["rows"] = [{"cells": [], "object": self._shown._metadata(whole)}]
+        whole = ObjectFormat(self._shape.resource).bookmark(version, annotations)
+        table = self._shape._table([], {"resourceVersion": str(version)}, with_columns=self._with_columns)
+        self._with_columns = False
+        table["rows"] = [{"cells": [], "object": self._shape._metadata(whole)}]
         return table
 
 

@@ -1,8 +1,8 @@
-"""Which answer has a request about objects? One method a verb; the work is done by readers, watches and writers.
+"""Handlers of requests for objects: one method for each verb.
 
-Reads answer from committed objects and never wait for the journal. A write is answered after its commit.
-Cost: that of the work; a body is read before anything is decided, and nothing is awaited between reading the store and
-writing it.
+`HandlerChain` calls them; readers, watches and writers do the work. Reads use committed objects and never wait for a
+commit. A write is answered after its commit. Cost: that of the work. A body is read before any decision; nothing is
+awaited between reading the store and writing it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WATCH_TIMEOUT_RANGE_S = (1800.0, 3600.0)
 
 @dataclass(slots=True)
 class ResourceHandlers:
-    """The verbs of one cluster."""
+    """The handlers of one cluster."""
 
     store: Store
     writer: ObjectWriter
@@ -69,34 +69,34 @@ class ResourceHandlers:
     create_templates: CreateTemplates
     status_templates: StatusTemplates
 
-    async def handle(self, ask: ResourceRequest, body: BodyReader) -> ApiResponse | WatchResponse:
-        special = has_own_handler(ask)
-        match ask.verb:
+    async def handle(self, request: ResourceRequest, body: BodyReader) -> ApiResponse | WatchResponse:
+        own_handler = has_own_handler(request)
+        match request.verb:
             case "get":
-                return self.subresource_handlers.handle(ask, b"") if special else self._get(ask)
-            case "list" if not special:
-                return self._list(ask)
-            case "watch" if not special:
-                return self._watch(ask)
+                return self.subresource_handlers.handle(request, b"") if own_handler else self._get(request)
+            case "list" if not own_handler:
+                return self._list(request)
+            case "watch" if not own_handler:
+                return self._watch(request)
         content = await body()
         try:
-            return self._write(ask, content)
-        finally:  # a refusal too may rest on writes that are not committed
+            return self._write(request, content)
+        finally:  # a refusal, too, may depend on uncommitted writes
             await self._wait_committed()
 
-    def _write(self, ask: ResourceRequest, content: bytes) -> ApiResponse:
-        if has_own_handler(ask):
-            return self.subresource_handlers.handle(ask, content)
-        match ask.verb:
+    def _write(self, request: ResourceRequest, content: bytes) -> ApiResponse:
+        if has_own_handler(request):
+            return self.subresource_handlers.handle(request, content)
+        match request.verb:
             case "create":
-                return self._create(ask, content)
+                return self._create(request, content)
             case "update":
-                return self._update(ask, content)
+                return self._update(request, content)
             case "patch":
-                return self._patch(ask, content)
+                return self._patch(request, content)
             case "delete":
-                return self._delete(ask, content)
-        return self._delete_all(ask, content)
+                return self._delete(request, content)
+        return self._delete_all(request, content)
 
     async def _wait_committed(self) -> None:
         try:
@@ -104,168 +104,179 @@ class ResourceHandlers:
         except CommitError as failure:
             raise api_errors.not_committed(str(failure)) from None
 
-    # Reading.
+    # Reads
 
-    def _reader(self, ask: ResourceRequest) -> ResourceReader:
-        return ResourceReader(ask.resource, self.store.committed(ask.resource.storage))
+    def _reader(self, request: ResourceRequest) -> ResourceReader:
+        return ResourceReader(request.resource, self.store.committed(request.resource.storage))
 
-    def _get(self, ask: ResourceRequest) -> ApiResponse:
+    def _get(self, request: ResourceRequest) -> ApiResponse:
         check_not_future_version(
-            requested_version(ask.query), self.store.version
-        )  # there is one state, the last committed
-        entry = self._reader(ask).get(ask.namespace, ask.name)
-        return self._object_response(ask, version_conversion.to_json(ask.resource, entry))
+            requested_version(request.query), self.store.version
+        )  # only the last committed state exists
+        entry = self._reader(request).get(request.namespace, request.name)
+        return self._object_response(request, version_conversion.to_json(request.resource, entry))
 
-    def _list(self, ask: ResourceRequest) -> ApiResponse:
-        reader = self._reader(ask)
-        entries, metadata = reader.page(ask.namespace, ListOptions.of(ask.query), self.store.version)
-        return ApiResponse(self._list_body(ask, reader, entries, metadata))
+    def _list(self, request: ResourceRequest) -> ApiResponse:
+        reader = self._reader(request)
+        entries, metadata = reader.page(request.namespace, ListOptions.of(request.query), self.store.version)
+        return ApiResponse(self._list_body(request, reader, entries, metadata))
 
     def _list_body(
-        self, ask: ResourceRequest, reader: ResourceReader, entries: list[StoredObject], metadata: Tree
+        self, request: ResourceRequest, reader: ResourceReader, entries: list[StoredObject], metadata: Tree
     ) -> bytes:
-        shaped = self._output_shape(ask).render_list(entries, metadata)
+        shaped = self._output_shape(request).render_list(entries, metadata)
         return reader.list_json(entries, metadata) if shaped is None else shaped + b"\n"
 
-    def _watch(self, ask: ResourceRequest) -> WatchResponse:
-        options = ListOptions.of(ask.query)
-        reader = self._reader(ask)
-        form, key = self._output_shape(ask).watch_format()
-        watch = Watch(self.store.committed(ask.resource.storage), form, reader.select(ask.namespace, options), key)
+    def _watch(self, request: ResourceRequest) -> WatchResponse:
+        options = ListOptions.of(request.query)
+        reader = self._reader(request)
+        watch_format, key = self._output_shape(request).watch_format()
+        watch = Watch(
+            self.store.committed(request.resource.storage), watch_format, reader.select(request.namespace, options), key
+        )
         current = self.store.version
         initial = options.initial_events if options.initial_events is not None else not options.version
         watch.start(options.version or 0, current=current, initial=initial)
         if options.initial_events and options.bookmarks:
             watch.queue_initial_events_end(current)
-        timeout = float(options.timeout_s) if options.timeout_s else self.chance.uniform(*_WATCH_TIMEOUT_RANGE_S)
-        return WatchResponse(watch, timeout, options.bookmarks)
+        timeout_s = float(options.timeout_s) if options.timeout_s else self.chance.uniform(*_WATCH_TIMEOUT_RANGE_S)
+        return WatchResponse(watch, timeout_s, options.bookmarks)
 
-    # Writing.
+    # Writes
 
-    def _write_request(self, ask: ResourceRequest, kind: str) -> WriteRequest:
-        options = WriteOptions.of(kind, ask.query)
-        return WriteRequest(ask.resource, ask.namespace, ask.user, options, ask.manager, ask.path.subresource)
+    def _write_request(self, request: ResourceRequest, kind: str) -> WriteRequest:
+        options = WriteOptions.of(kind, request.query)
+        return WriteRequest(
+            request.resource, request.namespace, request.user, options, request.manager, request.path.subresource
+        )
 
-    def _create(self, ask: ResourceRequest, content: bytes) -> ApiResponse:
-        sought = self.create_templates.parse(ask, content)
-        if sought is not None and (cast := self.create_templates.create(ask, sought)) is not None:
-            return self._write_response(ask, cast, [])
-        write = self._write_request(ask, "CreateOptions")
-        read = self._read(ask, content, write)
-        written = self.writer.create(write, read.object)
-        if sought is not None and not write.warnings:
-            self.create_templates.learn(ask, sought, written)
-        return self._write_response(ask, written, write.warnings)
+    def _create(self, request: ResourceRequest, content: bytes) -> ApiResponse:
+        template_input = self.create_templates.parse(request, content)
+        if (
+            template_input is not None
+            and (written := self.create_templates.create(request, template_input)) is not None
+        ):
+            return self._write_response(request, written, [])
+        write = self._write_request(request, "CreateOptions")
+        decoded = self._read(request, content, write)
+        written = self.writer.create(write, decoded.object)
+        if template_input is not None and not write.warnings:
+            self.create_templates.learn(request, template_input, written)
+        return self._write_response(request, written, write.warnings)
 
-    def _update(self, ask: ResourceRequest, content: bytes) -> ApiResponse:
-        write = self._write_request(ask, "UpdateOptions")
-        read = self._read(ask, content, write)
-        written = self.writer.replace(write, ask.name, read.object)
-        return self._write_response(ask, written, write.warnings)
+    def _update(self, request: ResourceRequest, content: bytes) -> ApiResponse:
+        write = self._write_request(request, "UpdateOptions")
+        decoded = self._read(request, content, write)
+        written = self.writer.replace(write, request.name, decoded.object)
+        return self._write_response(request, written, write.warnings)
 
-    def _read(self, ask: ResourceRequest, content: bytes, write: WriteRequest) -> DecodedObject:
-        sub = ask.resource.subresource(ask.path.subresource) if ask.path.subresource else None
+    def _read(self, request: ResourceRequest, content: bytes, write: WriteRequest) -> DecodedObject:
+        sub = request.resource.subresource(request.path.subresource) if request.path.subresource else None
         validation = write.options.validation
-        read = decode_body(ask.resource, content, ask.headers.get("Content-Type", ""), validation, sub)
-        write.warnings.extend(read.warnings)
-        return read
+        decoded = decode_body(request.resource, content, request.headers.get("Content-Type", ""), validation, sub)
+        write.warnings.extend(decoded.warnings)
+        return decoded
 
-    def _patch(self, ask: ResourceRequest, content: bytes) -> ApiResponse:
-        sought = self.status_templates.parse_status_patch(ask, content)
-        if sought is not None and (cast := self.status_templates.apply(ask, sought)) is not None:
-            return self._write_response(ask, cast, [])
-        write = self._write_request(ask, "PatchOptions")
-        media = media_type(ask.headers.get("Content-Type", ""))
+    def _patch(self, request: ResourceRequest, content: bytes) -> ApiResponse:
+        template_input = self.status_templates.parse_status_patch(request, content)
+        if template_input is not None and (written := self.status_templates.apply(request, template_input)) is not None:
+            return self._write_response(request, written, [])
+        write = self._write_request(request, "PatchOptions")
+        media = media_type(request.headers.get("Content-Type", ""))
         if media not in _PATCHES:
-            raise api_errors.unsupported_patch_type(ask.resource)
+            raise api_errors.unsupported_patch_type(request.resource)
         if media == APPLY:
-            return self._apply(ask, write, content)
+            return self._apply(request, write, content)
         if write.options.force is not None:
-            faults = FieldErrorList()
-            faults.forbidden("force", "may not be specified for non-apply patch")
-            raise invalid_options("PatchOptions", faults)
+            errors = FieldErrorList()
+            errors.forbidden("force", "may not be specified for non-apply patch")
+            raise invalid_options("PatchOptions", errors)
 
-        def revision(live: Tree) -> Tree:
-            read = decode_patch(ask.resource, live, content, media, write.options.validation)
-            write.warnings.extend(read.warnings)
-            return read.object
+        def patch(live: Tree) -> Tree:
+            decoded = decode_patch(request.resource, live, content, media, write.options.validation)
+            write.warnings.extend(decoded.warnings)
+            return decoded.object
 
-        written = self.writer.update(write, ask.name, revision)
-        if sought is not None and not write.warnings:
-            self.status_templates.learn(sought, written)
-        return self._write_response(ask, written, write.warnings)
+        written = self.writer.update(write, request.name, patch)
+        if template_input is not None and not write.warnings:
+            self.status_templates.learn(template_input, written)
+        return self._write_response(request, written, write.warnings)
 
-    def _apply(self, ask: ResourceRequest, write: WriteRequest, content: bytes) -> ApiResponse:
-        """Server-side apply: what is not there is created."""
+    def _apply(self, request: ResourceRequest, write: WriteRequest, content: bytes) -> ApiResponse:
+        """Server-side apply. Creates the object if it does not exist."""
         options = write.options
         if not options.manager:
-            faults = FieldErrorList()
-            faults.required("fieldManager", "is required for apply patch")
-            raise invalid_options("PatchOptions", faults)
-        read = decode_apply_body(ask.resource, content, options.validation)
-        write.warnings.extend(read.warnings)
-        applied = read.object
+            errors = FieldErrorList()
+            errors.required("fieldManager", "is required for apply patch")
+            raise invalid_options("PatchOptions", errors)
+        decoded = decode_apply_body(request.resource, content, options.validation)
+        write.warnings.extend(decoded.warnings)
+        applied = decoded.object
         write = replace(write, fields_tracked=True)
-        known = self.store.uncommitted(ask.resource.storage).get(ask.namespace, ask.name)
-        if known is not None:
-            written = self.writer.update(write, ask.name, lambda live: self._apply_tree(ask, write, live, applied))
+        current = self.store.uncommitted(request.resource.storage).get(request.namespace, request.name)
+        if current is not None:
+            written = self.writer.update(
+                write, request.name, lambda live: self._apply_tree(request, write, live, applied)
+            )
         else:
-            tree = self._apply_tree(ask, write, None, applied)
-            tree["metadata"].pop("resourceVersion", None)  # of an object that was there once
-            if given := tree["metadata"].get("uid"):
-                why = f"uid mismatch: the provided object specified uid {given}, and no existing object was found"
-                raise api_errors.conflict(ask.resource, ask.name, why)
-            if ask.resource.custom:
-                tree["metadata"].setdefault("name", ask.name)
-            set_name(tree, ask.name)
+            tree = self._apply_tree(request, write, None, applied)
+            tree["metadata"].pop("resourceVersion", None)  # of an earlier object with this name
+            if uid := tree["metadata"].get("uid"):
+                message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise api_errors.conflict(request.resource, request.name, message)
+            if request.resource.custom:
+                tree["metadata"].setdefault("name", request.name)
+            set_name(tree, request.name)
             written = self.writer.create(write, tree)
-        return self._write_response(ask, written, write.warnings)
+        return self._write_response(request, written, write.warnings)
 
-    def _apply_tree(self, ask: ResourceRequest, write: WriteRequest, live: Tree | None, applied: Tree) -> Tree:
+    def _apply_tree(self, request: ResourceRequest, write: WriteRequest, live: Tree | None, applied: Tree) -> Tree:
         tree = apply(
             live,
             applied,
             manager=write.options.manager,
             force=bool(write.options.force),
-            api_version=ask.resource.api_version,
-            type=managed_type(ask.resource),
+            api_version=request.resource.api_version,
+            type=managed_type(request.resource),
             now=timestamp(self.clock.now()),
             subresource=write.subresource,
-            convert=converter(ask.resource),
+            convert=converter(request.resource),
         )
-        return decode_tree(ask.resource, tree)
+        return decode_tree(request.resource, tree)
 
-    def _delete(self, ask: ResourceRequest, content: bytes) -> ApiResponse:
-        options = DeleteOptions.of_request(content, ask.query)
-        write = WriteRequest(ask.resource, ask.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager)
-        written = self.writer.delete(write, ask.name, options)
-        if written.removed and not returns_deleted_object(ask.resource):
-            return ApiResponse(encode(deleted_status(ask.resource, written.tree)) + b"\n")
-        return self._object_response(ask, written.text)
+    def _delete(self, request: ResourceRequest, content: bytes) -> ApiResponse:
+        options = DeleteOptions.of_request(content, request.query)
+        write = WriteRequest(
+            request.resource, request.namespace, request.user, WriteOptions(dry_run=options.dry_run), request.manager
+        )
+        written = self.writer.delete(write, request.name, options)
+        if written.removed and not returns_deleted_object(request.resource):
+            return ApiResponse(encode(deleted_status(request.resource, written.tree)) + b"\n")
+        return self._object_response(request, written.text)
 
-    def _delete_all(self, ask: ResourceRequest, content: bytes) -> ApiResponse:
-        options = DeleteOptions.of_request(content, ask.query)
-        reader = ResourceReader(ask.resource, self.store.uncommitted(ask.resource.storage))
-        entries, metadata = reader.page(ask.namespace, ListOptions.of(ask.query), self.store.newest_version)
+    def _delete_all(self, request: ResourceRequest, content: bytes) -> ApiResponse:
+        options = DeleteOptions.of_request(content, request.query)
+        reader = ResourceReader(request.resource, self.store.uncommitted(request.resource.storage))
+        entries, metadata = reader.page(request.namespace, ListOptions.of(request.query), self.store.newest_version)
         for entry in entries:
             write = WriteRequest(
-                ask.resource, entry.namespace, ask.user, WriteOptions(dry_run=options.dry_run), ask.manager
+                request.resource, entry.namespace, request.user, WriteOptions(dry_run=options.dry_run), request.manager
             )
             self.writer.delete(write, entry.name, options)
-        return ApiResponse(self._list_body(ask, reader, entries, metadata))
+        return ApiResponse(self._list_body(request, reader, entries, metadata))
 
-    # Answering.
+    # Responses
 
-    def _write_response(self, ask: ResourceRequest, written: WriteResult, warnings: list[str]) -> ApiResponse:
-        reply = self._object_response(ask, written.text)
-        reply.code = 201 if written.created else 200
-        reply.warnings = warnings
-        return reply
+    def _write_response(self, request: ResourceRequest, written: WriteResult, warnings: list[str]) -> ApiResponse:
+        response = self._object_response(request, written.text)
+        response.code = 201 if written.created else 200
+        response.warnings = warnings
+        return response
 
-    def _object_response(self, ask: ResourceRequest, text: bytes) -> ApiResponse:
-        whole = not negotiate_media_type(ask.headers.get("Accept", "")).shape
-        return ApiResponse((text if whole else self._output_shape(ask).render_object(text)) + b"\n")
+    def _object_response(self, request: ResourceRequest, text: bytes) -> ApiResponse:
+        is_whole = not negotiate_media_type(request.headers.get("Accept", "")).shape
+        return ApiResponse((text if is_whole else self._output_shape(request).render_object(text)) + b"\n")
 
-    def _output_shape(self, ask: ResourceRequest) -> OutputShape:
-        form = negotiate_media_type(ask.headers.get("Accept", ""))
-        return OutputShape(ask.resource, form, self.clock.now, ask.query.get("includeObject", ""))
+    def _output_shape(self, request: ResourceRequest) -> OutputShape:
+        shape = negotiate_media_type(request.headers.get("Accept", ""))
+        return OutputShape(request.resource, shape, self.clock.now, request.query.get("includeObject", ""))

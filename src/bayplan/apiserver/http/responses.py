@@ -1,6 +1,6 @@
-"""What goes back to the client? A finished answer, or a stream of lines; the HTTP layer sends either.
+"""Responses of the handlers: a complete one, or a watch stream. The HTTP layer sends both.
 
-Handlers make these and know nothing of sockets. Cost: none beside the bytes they hold.
+Handlers create them and do not use sockets. Cost: none beyond the bytes they hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_CACHE_HEADERS = {"Cache-Control": "no-cache, private"}
 
 
 class ApiResponse(msgspec.Struct):
-    """A finished answer."""
+    """A complete response."""
 
     body: bytes
     code: int = 200
@@ -33,7 +33,7 @@ class ApiResponse(msgspec.Struct):
 
 @dataclass(slots=True)
 class WatchResponse:
-    """A watch: lines until its time is over."""
+    """A watch: lines until its timeout."""
 
     watch: Watch
     timeout_s: float
@@ -50,34 +50,34 @@ def text_response(text: str, code: int = 200) -> ApiResponse:
 
 
 def not_found_response() -> ApiResponse:
-    """Go's own answer to a path that nobody serves."""
+    """Go's plain-text response for a path that is not served."""
     return text_response("404 page not found\n", 404)
 
 
 def error_response(refusal: StatusError) -> ApiResponse:
-    reply = json_response(refusal.body(), refusal.code)
-    reply.headers |= refusal.headers
-    reply.warnings = refusal.warnings
-    return reply
+    response = json_response(refusal.body(), refusal.code)
+    response.headers |= refusal.headers
+    response.warnings = refusal.warnings
+    return response
 
 
 def pretty_json_response(tree: Tree) -> ApiResponse:
-    """An answer that is always laid out for people."""
+    """A response that is always indented JSON."""
     return ApiResponse(msgspec.json.format(encode(tree), indent=2))
 
 
-def format_response(reply: ApiResponse, headers: Mapping[str, str], query: str) -> ApiResponse:
-    """The same answer as YAML, or laid out for people, where that was asked for."""
-    if reply.content_type != JSON or not reply.body:
-        return reply
+def format_response(response: ApiResponse, headers: Mapping[str, str], query: str) -> ApiResponse:
+    """Converts the response to YAML or indented JSON, if the request asks for it."""
+    if response.content_type != JSON or not response.body:
+        return response
     if "yaml" in headers.get("Accept", "") and _wants_yaml(headers["Accept"]):
-        reply.body = _yaml(msgspec.json.decode(reply.body))
-        reply.content_type = YAML
+        response.body = _yaml(msgspec.json.decode(response.body))
+        response.content_type = YAML
     elif headers.get("User-Agent", "").startswith(_PRETTY_USER_AGENTS) or "pretty=" in query:
         given = parse_qs(query).get("pretty", ["true"])[0]
         if given.lower() in ("1", "t", "true"):
-            reply.body = msgspec.json.format(reply.body, indent=2)
-    return reply
+            response.body = msgspec.json.format(response.body, indent=2)
+    return response
 
 
 _PRETTY_USER_AGENTS = ("curl", "Wget", "Mozilla/5.0")
@@ -86,7 +86,7 @@ _PRETTY_USER_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 def _wants_yaml(accept: str) -> bool:
     try:
         return negotiate_media_type(accept).yaml
-    except StatusError:  # which is what is told, and in JSON
+    except StatusError:  # the Accept header is refused, and the refusal is JSON
         return False
 
 
@@ -94,12 +94,12 @@ def _yaml(tree: Tree) -> bytes:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Quotes as Go's does: whatever another reader could take for something else than a text."""
+        """Quotes scalars as Go's encoder does: every text that another YAML parser would read as another type."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        others = Dumper.yaml_implicit_resolvers.get(value[:1], ())
-        mistaken = _AMBIGUOUS_SCALAR.fullmatch(value) or any(pattern.version_match(value) for _, pattern in others)
-        style = "|" if "\n" in value else '"' if mistaken else None
+        resolvers = Dumper.yaml_implicit_resolvers.get(value[:1], ())
+        ambiguous = _AMBIGUOUS_SCALAR.fullmatch(value) or any(pattern.match(value) for _, pattern in resolvers)
+        style = "|" if "\n" in value else '"' if ambiguous else None
         return dumper.represent_scalar(_TEXT_TAG, value, style=style)
 
     Dumper.add_representer(str, text)
@@ -108,11 +108,11 @@ def _yaml(tree: Tree) -> bytes:
 
 _TEXT_TAG = "tag:yaml.org,2002:str"
 _AMBIGUOUS_SCALAR = re.compile(r"[yYnN]|[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
-"""Texts that PyYAML knows for texts, and others do not."""
+"""Texts that PyYAML reads as strings and other YAML parsers do not."""
 
 
 def warning_header(text: str) -> str:
-    """One `Warning` header: a quoted text on one line."""
-    shown = "".join(each if each.isprintable() else " " for each in text)
-    quoted = shown.replace("\\", "\\\\").replace('"', '\\"')
+    """The value of a `Warning` header: a quoted text on one line."""
+    printable = "".join(each if each.isprintable() else " " for each in text)
+    quoted = printable.replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{quoted}"'

@@ -1,8 +1,9 @@
-"""How do requests come in and answers go out? HTTP/1.1 over TLS by aiohttp; all that is about objects lies behind it.
+"""HTTPS server: HTTP/1.1 over TLS by aiohttp.
 
-A request becomes a `RawRequest`, the gateway's answer becomes bytes on the connection. Whatever goes wrong becomes a
-Status; the server stays up. Bodies have a bound and a time, connections that say nothing are closed, and a watch ends
-with its connection. Cost: about 100 µs a request on one core, TLS included."""
+A request becomes a `RawRequest`; the response of the handler becomes bytes on the connection. Every exception becomes a
+Status, and the server keeps running. Bodies have a maximum size and a timeout. Connections without a request are
+closed, and a watch ends with its connection. Cost: about 100 µs a request on one core, TLS included.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +39,14 @@ BOOKMARK_S = 60.0
 FINAL_BOOKMARK_S = 2.0
 """Seconds before its end at which a watch gets a bookmark, as from kube-apiserver: the next watch starts from it."""
 WATCH_BATCH_DELAY_S = 0.002
-"""A watch that was just told something hears of what follows after this time, in one piece: a send costs as much as
-making a line does ten times over, and of thousands of changes a second nobody wants each for itself."""
+"""After a send, a watch collects further changes for this time and sends them as one write. A send costs ten times as
+much as encoding a line."""
 WATCH_BATCH_BYTES = 16 << 10
-"""So many bytes are worth a send at once."""
+"""A send of at least this many bytes is not followed by the delay."""
 
 
 class RawRequest(msgspec.Struct, frozen=True):
-    """A request as it came."""
+    """A request before parsing."""
 
     method: str
     path: str
@@ -62,8 +63,8 @@ VersionSource = Callable[[], int]
 class HttpServer:
     """Listens on one address until it is closed."""
 
-    def __init__(self, gateway: RequestHandler, version: VersionSource) -> None:
-        self._gateway = gateway
+    def __init__(self, handler: RequestHandler, version: VersionSource) -> None:
+        self._handler = handler
         self._version = version
         self._server = web.Server(
             self._handle,
@@ -75,10 +76,10 @@ class HttpServer:
             tcp_keepalive=True,
         )
         self._listening: asyncio.Server | None = None
-        self._silent: set[web.RequestHandler] = set()
+        self._without_request: set[web.RequestHandler] = set()
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Open the door; the port that it has."""
+        """Start listening. Returns the port."""
         loop = asyncio.get_running_loop()
         timeout = HANDSHAKE_S if tls is not None else None
         self._listening = await loop.create_server(
@@ -87,15 +88,15 @@ class HttpServer:
         return int(self._listening.sockets[0].getsockname()[1])
 
     def _accept(self) -> asyncio.BaseProtocol:
-        """A connection; one that never says anything is closed, later ones have the time-out of idle ones."""
+        """Accepts a connection and closes it if no first request arrives; the keep-alive timeout covers later ones."""
         connection = self._server()
-        self._silent.add(connection)
+        self._without_request.add(connection)
         asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._close_if_silent, connection)
         return connection
 
     def _close_if_silent(self, connection: web.RequestHandler) -> None:
-        if connection in self._silent:
-            self._silent.discard(connection)
+        if connection in self._without_request:
+            self._without_request.discard(connection)
             connection.force_close()
 
     async def close(self) -> None:
@@ -104,8 +105,8 @@ class HttpServer:
         await self._server.shutdown(timeout=1.0)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._silent.discard(request.protocol)
-        answer = await handle_request(self._gateway, self._raw_request(request))
+        self._without_request.discard(request.protocol)
+        answer = await handle_request(self._handler, self._raw_request(request))
         if isinstance(answer, WatchResponse):
             return await self._stream(request, answer)
         return await self._response(request, answer)
@@ -130,7 +131,7 @@ class HttpServer:
             headers.add("Warning", warning_header(text))
         response = web.Response(body=reply.body, status=reply.code, headers=headers)
         if request.body_exists and not request.content.is_eof():
-            response.force_close()  # the rest of a body that nobody wanted would be read as the next request
+            response.force_close()  # the rest of an unread body would be parsed as the next request
         return response
 
     async def _stream(self, request: web.BaseRequest, stream: WatchResponse) -> web.StreamResponse:
@@ -150,22 +151,22 @@ class HttpServer:
         return response
 
 
-async def handle_request(gateway: RequestHandler, raw: RawRequest) -> ApiResponse | WatchResponse:
-    """What the gateway says; whatever goes wrong becomes a Status."""
+async def handle_request(handler: RequestHandler, raw: RawRequest) -> ApiResponse | WatchResponse:
+    """Runs the handler and turns every exception into a Status."""
     try:
-        answer = await gateway(raw)
-    except api_errors.StatusError as refusal:
-        answer = error_response(refusal)
+        answer = await handler(raw)
+    except api_errors.StatusError as status_error:
+        answer = error_response(status_error)
     except (asyncio.CancelledError, ConnectionError):
         raise
-    except Exception as fault:
+    except Exception as error:
         LOG.exception("%s %s failed", raw.method, raw.path)
-        answer = error_response(api_errors.internal_error(f"Internal error occurred: {fault}"))
+        answer = error_response(api_errors.internal_error(f"Internal error occurred: {error}"))
     return answer if isinstance(answer, WatchResponse) else format_response(answer, raw.headers, raw.query)
 
 
 async def send_watch(stream: WatchResponse, write: Callable[[bytes], Awaitable[None]], version: VersionSource) -> None:
-    """Send what a watch has, until its time is over or it was cut."""
+    """Send the lines of a watch until its timeout or its overflow."""
     loop = asyncio.get_running_loop()
     end = loop.time() + stream.timeout_s
     while (left := end - loop.time()) > 0:
@@ -183,13 +184,13 @@ async def send_watch(stream: WatchResponse, write: Callable[[bytes], Awaitable[N
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:
-    """The whole body, within its bounds."""
+    """Reads the whole body, within its size and time limits."""
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise api_errors.request_too_large(MAX_BODY_BYTES)
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
-    if content.is_eof() and content.exception() is None:  # it came with its head, as small ones do
+    if content.is_eof() and content.exception() is None:  # the body arrived with the headers, as small bodies do
         whole = content.read_nowait()
         if len(whole) > MAX_BODY_BYTES:
             raise api_errors.request_too_large(MAX_BODY_BYTES)
@@ -207,6 +208,6 @@ async def _read_body(request: web.BaseRequest) -> bytes:
         raise api_errors.StatusError(
             408, "Timeout", "Timeout: the body of the request did not arrive in time"
         ) from None
-    except (HttpProcessingError, web.RequestPayloadError) as fault:
-        raise api_errors.bad_request(f"the body of the request cannot be read: {fault}") from None
+    except (HttpProcessingError, web.RequestPayloadError) as error:
+        raise api_errors.bad_request(f"the body of the request cannot be read: {error}") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,10 +1,9 @@
-"""What does a watch send, and when?
+"""Watch: a buffer between the store and one connection.
 
-A watch is a buffer between the store, which offers each change as it happens, and the connection, which takes what has
-gathered whenever it can send. Whether a change concerns the watch is decided when it is offered; its line is made once
-and shared by all watches of one form. What was there at the start is put into words as it is sent. Whoever reads too
-slowly for too long is cut off, as Kubernetes does: the memory of the server is not theirs.
-Cost: a match and a list append a watch and change; sending joins what has gathered into one write.
+The store offers each change as it happens; the connection sends what the buffer holds. A change is matched with the
+selectors when it is offered. Its line is encoded once and shared by all watches of the same format. The initial objects
+are encoded when they are sent. A watch whose client reads too slowly is ended, as kube-apiserver does, so its buffer
+stays bounded. Cost: a match and a list append for each watch and change; a send joins the buffered lines.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _Type = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 class WatchFormat(Protocol):
-    """How a watch shows objects: as they are, or as rows of a Table."""
+    """How a watch shows objects: whole, as metadata, or as rows of a Table."""
 
     @property
     def shared(self) -> bool:
-        """Whether the text depends on nothing but the object, so that others can send it too."""
+        """Whether the text depends on the object alone, so that all watches can share it."""
         ...
 
     def text(self, entry: StoredObject) -> bytes: ...
@@ -41,7 +40,7 @@ class WatchFormat(Protocol):
 
 
 class ObjectFormat:
-    """Objects as they are, in one version."""
+    """Whole objects, in one version."""
 
     shared = True
 
@@ -59,16 +58,16 @@ class ObjectFormat:
 
 
 class Watch:
-    """One watch: what it wants to hear of, and the lines that wait to be sent."""
+    """One watch: its selectors, and the lines that wait to be sent."""
 
     def __init__(
-        self, place: CommittedObjects, form: WatchFormat, wanted: SelectionPredicate, form_key: object
+        self, objects: CommittedObjects, watch_format: WatchFormat, predicate: SelectionPredicate, format_key: object
     ) -> None:
-        self._place = place
-        self._form = form
-        self._wanted = wanted
-        self._form_key = form_key
-        self._wants_all = wanted.matches_all and not wanted.namespace
+        self._objects = objects
+        self._format = watch_format
+        self._predicate = predicate
+        self._format_key = format_key
+        self._matches_all = predicate.matches_all and not predicate.namespace
         self._lines: list[bytes] = []
         self._bytes = 0
         self._initial: list[StoredObject] = []
@@ -76,44 +75,44 @@ class Watch:
         self._since = 0
         self._waiting: asyncio.Future[None] | None = None
         self.overflowed = False
-        """It fell too far behind; what it sends would have a hole."""
+        """Whether the watch was ended because its buffer was full or it cannot start."""
 
     def start(self, version: int, *, current: int, initial: bool) -> None:
-        """Begin at a version: with all that there is (`initial`), or with what came after it."""
+        """Start at a version: with all current objects (`initial`), or with the changes after that version."""
         self._since = current if initial else version
         if initial:
-            entries = self._place.entries(self._wanted.namespace)
-            self._initial = [entry for entry in entries if self._wanted.matches(entry)]
+            entries = self._objects.entries(self._predicate.namespace)
+            self._initial = [entry for entry in entries if self._predicate.matches(entry)]
             self._initial.reverse()
-        elif version < self._place.watch_cache.compacted_version:
-            oldest = self._place.watch_cache.compacted_version + 1
+        elif version < self._objects.watch_cache.compacted_version:
+            oldest = self._objects.watch_cache.compacted_version + 1
             self._end_with_error(api_errors.expired(f"too old resource version: {version} ({oldest})"))
             return
         else:
-            for change in self._place.watch_cache.events_after(version):
+            for change in self._objects.watch_cache.events_after(version):
                 self.on_change(change)
-        self._place.watch_cache.add_listener(self.on_change)
+        self._objects.watch_cache.add_listener(self.on_change)
 
     def stop(self) -> None:
-        self._place.watch_cache.remove_listener(self.on_change)
+        self._objects.watch_cache.remove_listener(self.on_change)
 
     def on_change(self, change: WatchCacheEvent) -> None:
-        """Take a change if it concerns this watch."""
+        """Buffer a change if it matches this watch."""
         if change.version <= self._since:
             return
-        if self._wants_all:
+        if self._matches_all:
             self._queue_event(change.type, change)
             return
-        wanted = self._wanted
-        now = change.type != "DELETED" and wanted.matches(change.entry)
-        before = change.before is not None and wanted.matches(change.before)
+        predicate = self._predicate
+        now = change.type != "DELETED" and predicate.matches(change.entry)
+        before = change.before is not None and predicate.matches(change.before)
         if now:
             self._queue_event("MODIFIED" if before else "ADDED", change)
         elif before:
             self._queue_event("DELETED", change)
 
     async def next_lines(self, timeout_s: float | None) -> bytes | None:
-        """What has gathered, waiting for it if need be; None when the time is over or the watch was cut."""
+        """The buffered lines, after a wait if there are none. None after the timeout or when the watch was ended."""
         if self._initial or self._initial_end:
             return self._next_initial()
         if not self._lines and not self.overflowed:
@@ -124,7 +123,7 @@ class Watch:
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
     async def _wait_for_line(self, timeout_s: float | None) -> None:
-        """Wait until there is a line, the watch is cut, or the time is over."""
+        """Wait until there is a line, the watch is ended, or the timeout is over."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting = loop.create_future()
         timer = None if timeout_s is None else loop.call_later(timeout_s, _finish_wait, waiting)
@@ -137,32 +136,32 @@ class Watch:
 
     def _next_initial(self) -> bytes:
         chunk, self._initial = self._initial[: -_INITIAL_BATCH - 1 : -1], self._initial[:-_INITIAL_BATCH]
-        lines = [_line("ADDED", self._form.text(entry)) for entry in chunk]
+        lines = [_line("ADDED", self._format.text(entry)) for entry in chunk]
         if not self._initial:
             lines.append(self._initial_end)
             self._initial_end = b""
         return b"".join(lines)
 
     def bookmark(self, version: int) -> None:
-        """Tell how far it has come."""
-        self._add(_line("BOOKMARK", encode(self._form.bookmark(version, {}))))
+        """Add a bookmark."""
+        self._add(_line("BOOKMARK", encode(self._format.bookmark(version, {}))))
 
     def queue_initial_events_end(self, version: int) -> None:
-        """Tell, behind all that was there at the start, that this was all."""
-        self._initial_end = _line("BOOKMARK", encode(self._form.bookmark(version, {INITIAL_EVENTS_END: "true"})))
+        """Add the bookmark that marks the end of the initial objects."""
+        self._initial_end = _line("BOOKMARK", encode(self._format.bookmark(version, {INITIAL_EVENTS_END: "true"})))
 
     def _queue_event(self, kind: _Type, change: WatchCacheEvent) -> None:
-        if not self._form.shared:
-            self._add(self._make(kind, change))
+        if not self._format.shared:
+            self._add(self._encode(kind, change))
             return
-        self._add(change.encoded_line((kind, self._form_key), lambda: self._make(kind, change)))
+        self._add(change.encoded_line((kind, self._format_key), lambda: self._encode(kind, change)))
 
-    def _make(self, kind: _Type, change: WatchCacheEvent) -> bytes:
+    def _encode(self, kind: _Type, change: WatchCacheEvent) -> bytes:
         entry = change.entry
-        if kind == "DELETED" and change.type != "DELETED":  # it went out of sight: its old content, the new version
+        if kind == "DELETED" and change.type != "DELETED":  # no longer matches: old content, new version
             assert change.before is not None
             entry = make_stored_object(change.before.tree(), change.version)
-        return _line(kind, self._form.text(entry))
+        return _line(kind, self._format.text(entry))
 
     def _add(self, line: bytes) -> None:
         self._lines.append(line)
@@ -174,8 +173,8 @@ class Watch:
         if self._waiting is not None:
             _finish_wait(self._waiting)
 
-    def _end_with_error(self, refusal: api_errors.StatusError) -> None:
-        self._add(_line("ERROR", encode(refusal.body())))
+    def _end_with_error(self, status_error: api_errors.StatusError) -> None:
+        self._add(_line("ERROR", encode(status_error.body())))
         self.overflowed = True
 
 

@@ -377,8 +377,8 @@ def test_what_a_start_can_spare_is_not_loaded() -> None:
     """The language of rules is loaded for the first definition; nothing that schedules is loaded at all."""
     asked = "import sys, bayplan.apiserver.embedded; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
-    rooms = {".".join(each.split(".")[:2]) for each in loaded if each.startswith("bayplan.")}
-    assert rooms == {"bayplan.apiserver", "bayplan.clock", "bayplan.errors", "bayplan.objects"}
+    packages = {".".join(each.split(".")[:2]) for each in loaded if each.startswith("bayplan.")}
+    assert packages == {f"bayplan.{each}" for each in ("admission", "apiserver", "clock", "codec", "errors", "objects")}
     assert "numpy" not in loaded
 
 

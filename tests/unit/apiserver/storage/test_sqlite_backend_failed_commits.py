@@ -216,7 +216,7 @@ async def test_the_store_tries_an_empty_commit_while_it_fails(tmp_path: Path, mo
 async def test_clean_up_that_was_rolled_back_is_done_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with run_held_cluster(tmp_path, monkeypatch, housekeeping=True) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch, cleanup=True) as (cluster, journal):
         parent = await cluster.create(CONFIG_MAPS, config_map("parent"))
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "parent", "uid": parent["metadata"]["uid"]}
         await cluster.create(CONFIG_MAPS, config_map("child", ownerReferences=[owner]))
@@ -235,7 +235,7 @@ async def test_clean_up_that_was_rolled_back_is_done_after_recovery(
 async def test_roles_that_were_rolled_back_are_put_together_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with run_held_cluster(tmp_path, monkeypatch, housekeeping=True) as (cluster, journal):
+    async with run_held_cluster(tmp_path, monkeypatch, cleanup=True) as (cluster, journal):
         roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
         labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
         rule = {"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]}
@@ -261,8 +261,8 @@ async def test_a_cluster_ends_after_the_commits_under_way(tmp_path: Path, monkey
         writing = await cluster.begin("POST", CONFIG_MAPS, config_map("last"))
         await made[0].asked()
         closing = asyncio.create_task(stack.aclose())
-        housekeeping = cluster.cluster._housekeeping
-        await wait_until(lambda: housekeeping is not None and housekeeping._stopped)
+        cleanup = cluster.cluster._cleanup
+        await wait_until(lambda: cleanup is not None and cleanup._stopped)
         assert not closing.done()
         made[0].work_again()
         await closing

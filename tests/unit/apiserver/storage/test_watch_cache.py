@@ -54,7 +54,7 @@ def test_a_line_is_made_once_for_all_who_listen() -> None:
         return b"line"
 
     for _ in range(3):
-        ring.add_listener(lambda each, got=[]: got.append(each.line("form", make)))  # type: ignore[misc]
+        ring.add_listener(lambda each, got=[]: got.append(each.encoded_line("form", make)))  # type: ignore[misc]
     ring.append(change(1))
     assert len(made) == 1
 

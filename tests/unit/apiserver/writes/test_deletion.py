@@ -169,13 +169,13 @@ async def test_an_owner_waits_for_its_dependents_in_the_foreground() -> None:
 @async_test
 async def test_nothing_is_cleaned_up_after_the_end() -> None:
     world = family()
-    housekeeping = Cleanup(world.store, world.writer, world.resources)
+    cleanup = Cleanup(world.store, world.writer, world.resources)
     world.delete("ConfigMap", "parent", policy="Background")
-    housekeeping.stop()
+    cleanup.stop()
     for _ in range(10):
         await asyncio.sleep(0)
     assert len(world.place("ConfigMap")) == 2
-    housekeeping.wake()
+    cleanup.wake()
     await asyncio.sleep(0)
     assert len(world.place("ConfigMap")) == 2
 

@@ -45,7 +45,7 @@ async def a_set(world: ControllersHarness, name: str) -> Tree:
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
 @async_test
 async def test_pods_of_a_set_that_is_deleted(tmp_path: Path, policy: str) -> None:
-    async with run_controllers(tmp_path, only=GARBAGE, housekeeping=False) as world:
+    async with run_controllers(tmp_path, only=GARBAGE, cleanup=False) as world:
         await a_set(world, "web")
         await world.delete(REPLICA_SETS, "web", propagation=policy)
         await world.gone(REPLICA_SETS, "web")
@@ -65,7 +65,7 @@ async def test_pods_of_a_set_that_is_deleted(tmp_path: Path, policy: str) -> Non
 
 @async_test
 async def test_whole_trees_go_and_what_has_another_owner_stays(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, cleanup=False, scheduling=False) as world:
         root = await world.make(CONFIG_MAPS, config_map("root"))
         other = await world.make(CONFIG_MAPS, config_map("other"))
         child = await world.make(CONFIG_MAPS, config_map("child", owned_by(root)))
@@ -82,7 +82,7 @@ async def test_whole_trees_go_and_what_has_another_owner_stays(tmp_path: Path) -
 
 @async_test
 async def test_an_owner_waits_for_those_who_say_so(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, cleanup=False, scheduling=False) as world:
         root = await world.make(CONFIG_MAPS, config_map("root"))
         held = {"finalizers": ["example.com/held"]}
         await world.make(CONFIG_MAPS, config_map("child", owned_by(root, block=True), **held))
@@ -95,7 +95,7 @@ async def test_an_owner_waits_for_those_who_say_so(tmp_path: Path) -> None:
 
 @async_test
 async def test_kinds_that_come_later_are_cleaned_up_too(tmp_path: Path) -> None:
-    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(tmp_path, nodes=0, only=GARBAGE, cleanup=False, scheduling=False) as world:
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
         versions = [{"name": "v1", "served": True, "storage": True, "schema": schema}]
         names = {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"}
@@ -122,7 +122,7 @@ async def test_kinds_that_come_later_are_cleaned_up_too(tmp_path: Path) -> None:
 @async_test
 async def test_a_namespace_is_emptied_pods_first_and_goes(tmp_path: Path) -> None:
     only = ("namespace-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller")
-    async with run_controllers(tmp_path, nodes=1, only=only, housekeeping=False) as world:
+    async with run_controllers(tmp_path, nodes=1, only=only, cleanup=False) as world:
         await world.make(NAMESPACES, {"metadata": {"name": "team"}})
 
         async def furnished() -> bool:
@@ -159,7 +159,7 @@ async def test_a_namespace_is_emptied_pods_first_and_goes(tmp_path: Path) -> Non
 @async_test
 async def test_what_every_namespace_has_comes_back(tmp_path: Path) -> None:
     only = ("serviceaccount-controller", "root-ca-certificate-publisher-controller")
-    async with run_controllers(tmp_path, nodes=0, only=only, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(tmp_path, nodes=0, only=only, cleanup=False, scheduling=False) as world:
         before = await world.until(lambda: world.get(SERVICE_ACCOUNTS, "default"))
         await world.delete(SERVICE_ACCOUNTS, "default")
         uid = before["metadata"]["uid"]

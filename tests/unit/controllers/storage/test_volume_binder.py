@@ -38,7 +38,7 @@ VOLUME_CONTROLLERS = (
     "persistentvolume-protection-controller",
     "persistentvolumeclaim-protection-controller",
 )
-volumes_controlled = partial(run_controllers, only=VOLUME_CONTROLLERS, housekeeping=False, within_s=60.0)
+volumes_controlled = partial(run_controllers, only=VOLUME_CONTROLLERS, cleanup=False, within_s=60.0)
 """These controllers alone, which answer at once: a minute is long for them on a busy machine too."""
 
 

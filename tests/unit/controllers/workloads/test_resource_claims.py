@@ -46,7 +46,7 @@ def pod(name: str, **entry: str) -> Tree:
 async def claims_only(folder: Path) -> AsyncIterator[ControllersHarness]:
     """Nobody schedules, and no node is there: pods are what a test says they are."""
     only = ("resourceclaim-controller", "garbage-collector-controller")
-    async with run_controllers(folder, nodes=0, only=only, housekeeping=False, scheduling=False) as world:
+    async with run_controllers(folder, nodes=0, only=only, cleanup=False, scheduling=False) as world:
         yield world
 
 

@@ -397,7 +397,7 @@ def test_a_port_that_is_taken(cluster: Cluster, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bayplan", "cluster", "up", "--port", port, "--no-scheduler", "--no-controllers"]
     ended = subprocess.run([*command, "--nodes", "0"], env=env, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"error: nobody can listen on 127.0.0.1:{port}: ")
+    assert ended.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: ")
     assert ended.stderr.count("\n") == 1
 
 
