@@ -82,7 +82,7 @@ def test_what_is_wrong_with_objects_is_said_on_them(corner: BatchSchedulerHarnes
         )
         for name in (looped, other):
             wait_until(
-                lambda name=name: any("are below themselves" in each for each in events_at_large(corner, name)),  # type: ignore[misc]
+                lambda name=name: any("cycle of parents" in each for each in events_at_large(corner, name)),  # type: ignore[misc]
                 f"{name} is told that it is below itself",
             )
         corner.group("unknown", 1)
@@ -150,7 +150,7 @@ def test_hypernodes_that_cannot_be_used_are_told_so_and_so_are_groups_that_wait_
         )
         top = corner.hyper_node("top", 2, [odd], kind="HyperNode")
         corner.api.patch("HyperNode", top, {"spec": {"members": [child(top)]}})
-        cycle = f"hypernodes form a cycle: {top} > {top}; take one of them out"
+        cycle = f"hypernodes form a cycle: {top} > {top}; remove one of them"
         wait_until(lambda: any(cycle in each for each in events_at_large(corner, top)), "the one below itself is told")
         wait_until(lambda: any(cycle in each for each in corner.event_notes("close")), "the group is told why it waits")
         assert not any(corner.nodes_of(close))

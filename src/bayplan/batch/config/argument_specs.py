@@ -1,8 +1,8 @@
-"""Which arguments does a plugin or an action read, and what does a file give it beside them?
+"""Declared arguments of plugins and actions, and the check of configured arguments against them.
 
-Plugins and actions declare theirs as a class attribute, `takes`; one that has none is not judged. Asked by whoever
-checks a file before anything runs: sessions read arguments through `Arguments`, which tells what it cannot use but
-cannot know what nobody asks for. Cost: a comparison with every declared name for each name that is not one.
+Plugins and actions declare arguments in the class attribute `takes`; without it they are not checked. Called by
+configuration checks before anything runs. Sessions read arguments through `Arguments`, which warns about unusable
+values but does not detect unknown names. Cost: for each unknown name, a comparison with every declared name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _SIMILARITY_CUTOFF = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: its name, its type and what counts where it is missing.
+    """One argument: its name, its type and its default.
 
-    A name may end in a placeholder, as in `binpack.resources.<resource>`; with `listed_in` it is read only for what the
-    argument of that name lists. `kind` is a plain type, `timedelta` for a text such as 5m, or what `Arguments.get`
-    takes; a map with `fields` has these and no others.
+    A name can end in a placeholder, as in `binpack.resources.<resource>`; with `listed_in` it is read only for names
+    that the other argument lists. `kind` is a plain type, `timedelta` for a text such as 5m, or a type for
+    `Arguments.get`. A map with `fields` has exactly these keys.
     """
 
     name: str
@@ -35,52 +35,54 @@ class Argument:
     fields: tuple[Argument, ...] = ()
     listed_in: str = ""
     no_effect_reason: str = ""
-    """Why it has no effect, if it has none: a name of Volcano's that is no mistake of who writes it."""
+    """Why the argument has no effect: set for names that Volcano accepts and Bayplan ignores."""
 
     @property
     def prefix(self) -> str:
-        """What stands before the placeholder; nothing where there is none."""
+        """The part before the placeholder; "" without one."""
         return self.name.partition("<")[0] if self.name.endswith(">") else ""
 
     def matches(self, key: str) -> bool:
         return key.startswith(self.prefix) and key != self.prefix if self.prefix else key == self.name
 
     def suggestion_for(self, key: str) -> str:
-        """The name that a misspelt key may stand for."""
+        """The name to suggest for a misspelt key."""
         return self.prefix + key.rpartition(".")[2] if self.prefix else self.name
 
 
 def argument_specs_of(owner: object) -> tuple[Argument, ...] | None:
-    """What a plugin or an action declares; None where it declares nothing."""
+    """The declared arguments of a plugin or an action; None without a declaration."""
     found: tuple[Argument, ...] | None = getattr(owner, "takes", None)
     return found
 
 
-def argument_problems(owner: str, takes: Sequence[Argument], given: Mapping[str, Any]) -> Iterator[str]:
-    """What a file gives that is not read, or not as it is: a sentence each."""
-    for key, value in given.items():
+def argument_problems(owner: str, takes: Sequence[Argument], configured: Mapping[str, Any]) -> Iterator[str]:
+    """Configured arguments that are not read, or not as written: one message each."""
+    for key, value in configured.items():
         found = next((each for each in takes if each.matches(key)), None)
         if found is None:
             yield (
-                f"{owner}: {key!r} is no argument and is "
+                f"{owner}: {key!r} is not an argument and is "
                 f"ignored{did_you_mean(key, [each.suggestion_for(key) for each in takes])}"
             )
         elif found.no_effect_reason:
             yield f"{owner}: {key} has no effect: {found.no_effect_reason}"
-        elif found.listed_in and (rest := key.removeprefix(found.prefix)) not in _listed_names(given, found.listed_in):
+        elif found.listed_in and (rest := key.removeprefix(found.prefix)) not in _listed_names(
+            configured, found.listed_in
+        ):
             yield f"{owner}: {key} is not read, because {found.listed_in} does not list {rest}"
         else:
             yield from _value_problems(owner, found, key, value)
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """The end of a sentence about an unknown word: what it may be meant for, if anything."""
+    """The end of a message about an unknown word: a suggestion, or ""."""
     close = get_close_matches(word, known, n=1, cutoff=_SIMILARITY_CUTOFF)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _listed_names(given: Mapping[str, Any], name: str) -> list[str]:
-    names = given.get(name)
+def _listed_names(configured: Mapping[str, Any], name: str) -> list[str]:
+    names = configured.get(name)
     return [each.strip() for each in names.split(",")] if isinstance(names, str) else []
 
 
@@ -92,7 +94,7 @@ def _value_problems(owner: str, argument: Argument, key: str, value: Any) -> Ite
     _read_argument(arguments, argument, key)
     yield from arguments.warnings
     for where, field, known in _unknown_keys(argument.kind, value, key):
-        yield f"{owner}: {where}: {field!r} is no key here and is ignored{did_you_mean(field, known)}"
+        yield f"{owner}: {where}: {field!r} is an unknown key and is ignored{did_you_mean(field, known)}"
 
 
 def _read_argument(arguments: Arguments, argument: Argument, key: str) -> None:
@@ -119,7 +121,7 @@ def _read_duration(arguments: Arguments, key: str, text: str) -> None:
 
 
 def _unknown_keys(kind: Any, value: Any, where: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Keys inside a value that no field of its type reads: where, which, and those that there are."""
+    """Keys inside a value that its type does not have: path, key and the known keys."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is dict and isinstance(value, Mapping):
         for key, each in value.items():
@@ -140,5 +142,5 @@ def _unknown_keys(kind: Any, value: Any, where: str) -> Iterator[tuple[str, str,
 
 
 def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(part.capitalize() for part in others)
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

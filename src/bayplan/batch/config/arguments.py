@@ -1,8 +1,8 @@
-"""What did the configuration give a plugin or an action, in the type that it needs?
+"""The arguments of a plugin or an action, converted to Python types.
 
-Asked by plugins when a session opens and by actions when they run. A value that does not fit is never an error: the
-default is kept, and a sentence in `warnings` names the owner, the key and the value. The conversions are Volcano's own,
-and narrow ones: `1.0` and `"1"` are no integers, `"yes"` is no truth, but `"t"` and `"1"` are.
+Read by plugins when a session opens and by actions when they run. An unusable value is never an error: the default is
+used, and `warnings` gets a message with the owner, the key and the value. The conversions are Volcano's own and strict:
+`1.0` and `"1"` are not integers, `"yes"` is not a boolean, but `"t"` and `"1"` are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Arguments:
         self._values = {} if values is None else values
         self.owner = owner
         self.warnings: list[str] = []
-        """What could not be used so far, each once."""
+        """Values that could not be used so far, each once."""
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -49,7 +49,7 @@ class Arguments:
         return f"Arguments({dict(self._values)!r}, owner={self.owner!r})"
 
     def get_int(self, key: str, default: int = 0) -> int:
-        """An integer; floats, texts and truths are none."""
+        """An integer; floats, strings and booleans are rejected."""
         value = self._values.get(key)
         return value if _is_int(value) else self._keep_default(key, "int", default)
 
@@ -61,7 +61,7 @@ class Arguments:
         return self._keep_default(key, "float64", default)
 
     def get_bool(self, key: str, default: bool = False) -> bool:
-        """A truth, or a text such as "true", "T" or "0"."""
+        """A boolean, or a string such as "true", "T" or "0"."""
         value = self._values.get(key)
         if isinstance(value, bool):
             return value
@@ -74,11 +74,11 @@ class Arguments:
         return value if isinstance(value, str) else self._keep_default(key, "string", default)
 
     def get(self, key: str, kind: type[T]) -> T | None:
-        """The value as `kind`: a plain type, a list, a dictionary or a dataclass of such; None if it is missing.
+        """The value as `kind`: a plain type, a list, a dictionary or a dataclass of these; None if it is missing.
 
-        Keys of a dataclass are matched without regard to case (`resourceWeight` fills `resource_weight`), unknown ones
-        are passed over, missing ones keep the field's default. A null is the type's empty value, floats are cut to
-        integers, and nothing is read out of a text. What does not fit counts as missing.
+        Dataclass keys are case-insensitive (`resourceWeight` fills `resource_weight`), unknown keys are ignored,
+        missing ones keep the field's default. A null becomes the type's zero value, floats are truncated to integers,
+        strings are not parsed. A value of another type counts as missing.
         """
         if key not in self._values:
             return None
@@ -98,19 +98,19 @@ class Arguments:
             )
         return default
 
-    def warn(self, sentence: str) -> None:
-        """Report a value that cannot be used, say because it is out of range."""
-        told = f"{self.owner}: {sentence}" if self.owner else sentence
-        if told not in self.warnings:
-            self.warnings.append(told)
+    def warn(self, message: str) -> None:
+        """Record a warning, for example for a value out of range."""
+        warning = f"{self.owner}: {message}" if self.owner else message
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
 
 class _TypeMismatch(Exception):
-    """A value does not have the type that is wanted."""
+    """A value does not have the required type."""
 
 
 def _is_int(value: Any) -> TypeGuard[int]:
-    """Whether Go holds the value as an int: a truth is none, and what needs 64 bits without a sign is another type."""
+    """Whether Go stores the value as int: booleans are excluded, and values above int64 have another type."""
     return isinstance(value, int) and not isinstance(value, bool) and value <= _INT64_MAX
 
 
@@ -145,7 +145,7 @@ def _convert_plain(value: Any, kind: Any, where: str) -> Any:
 
 
 def _truncate_int64(number: int | float) -> int:
-    """A number as 64 bits; what does not fit is what Go makes of it on amd64."""
+    """A number as int64; a number beyond 64 bits becomes what Go makes of it on amd64."""
     if isinstance(number, int):
         return number if number <= _INT64_MAX else number - 2**64
     return int(number) if abs(number) < 2.0**63 else -(2**63)

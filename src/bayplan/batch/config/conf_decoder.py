@@ -1,13 +1,13 @@
-"""What do the fields of a volcano-scheduler.conf hold, read as go-yaml reads it into Volcano's structs?
+"""Decoder of volcano-scheduler.conf with the rules of go-yaml and Volcano's structs.
 
-Asked by `conf` once a load. A document is walked together with a shape; type faults are collected, all of them, with
-the words and lines of go-yaml v2. What go-yaml passes over in silence (keys it does not know, keys given twice) is
-noted, so that a person can be told. The reader's habits that decide what a file means are all here:
+Called by `scheduler_conf` once per load. It walks a document together with a shape and collects all type errors, with
+the text and line numbers of go-yaml v2. Unknown and duplicate keys, which go-yaml ignores, become notes for the user.
+The rules of go-yaml that decide the meaning of a file:
 
-* a text field takes any scalar as it is written; a flag takes the truths of YAML 1.1 and nothing else;
+* a text field takes any scalar as written; a flag takes the booleans of YAML 1.1 and nothing else;
 * `~` and `null` unset a flag, but `Null` and `NULL` turn it off; a null element of a list is an empty struct;
-* a struct or a list that is given twice, or merged by `<<`, is set field by field, and its last value counts; the
-  maps of `arguments` and `metrics` are added to.
+* a struct or a list that is given twice, or merged by `<<`, is set field by field, and its last value counts; the maps
+  of `arguments` and `metrics` are merged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from bayplan.codec.yaml_scalars import resolve_scalar
 from bayplan.errors import ObjectError
 
 _SEQ, _MAP = "!!seq", "!!map"
-_LONGEST_VALUE, _SHOWN_VALUE = 10, 7  # bytes of a wrong value that a complaint shows
+_LONGEST_VALUE, _SHOWN_VALUE = 10, 7  # length in bytes of a wrong value in error messages
 
 
 @dataclass(frozen=True, slots=True)
 class ConfShape:
-    """What a place of the document must hold; `go_type` is what complaints call it."""
+    """The expected type at a position of the document; `go_type` is its name in error messages."""
 
     go_type: str
     zero: Any = None
@@ -53,7 +53,7 @@ class ConfMapShape(ConfShape):
 
 @dataclass(frozen=True, slots=True)
 class ConfStructShape(ConfShape):
-    """Decoded as a dictionary of the fields that are given."""
+    """Decoded as a dictionary of the fields that are set."""
 
     fields: Mapping[str, ConfShape] = field(kw_only=True)
 
@@ -65,7 +65,7 @@ ANY = ConfShape("interface {}")
 
 @dataclass(slots=True)
 class DecodedConf:
-    """The fields of a document, and what a person may want to know about it."""
+    """The fields of a document, its errors, and notes for the user."""
 
     value: dict[str, Any]
     faults: list[str]
@@ -73,7 +73,7 @@ class DecodedConf:
 
 
 def decode_conf(text: str, shape: ConfStructShape) -> DecodedConf:
-    """Read the first document of the text; raises `ObjectError` where it is no YAML."""
+    """Read the first document of the text; raises `ObjectError` if it is not YAML."""
     decoder = _Decoder()
     root = next(read_nodes(text), None)
     value = decoder.document(root, shape) if root is not None else None
@@ -81,7 +81,7 @@ def decode_conf(text: str, shape: ConfStructShape) -> DecodedConf:
 
 
 _DecodedValue = tuple[bool, Any]
-"""Whether the value fits, and the value."""
+"""Whether the value has the right type, and the value."""
 
 
 class _Decoder:
@@ -95,7 +95,7 @@ class _Decoder:
         return self._value(root, shape, None, 0)[1]
 
     def _value(self, node: YamlNode, shape: ConfShape, current: Any, depth: int) -> _DecodedValue:
-        """The value of a node for a place that holds `current` until now."""
+        """The value of a node; `current` is the value decoded so far for the same position."""
         self._aliases.count()
         if depth > MAX_DEPTH:
             raise depth_error(f"yaml: line {node.line}: ")
@@ -116,7 +116,7 @@ class _Decoder:
             return True, value if tag == "!!binary" else node.content
         if shape is ANY:
             return True, value
-        if shape is FLAG and _is_null(node):  # the word in quotes: go-yaml looks at it before it sees the quotes
+        if shape is FLAG and _is_null(node):  # a quoted word, because go-yaml checks it before the quotes
             return self._fault(node, tag, "*bool")
         if shape is FLAG and isinstance(value, bool):
             return True, value
@@ -204,19 +204,19 @@ class _Decoder:
         if key not in shape.fields:
             close = difflib.get_close_matches(key, shape.fields, n=1, cutoff=0.8)
             remedy = f"; did you mean {close[0]}?" if close else ""
-            self.notes.append(f"line {node.line}: {key!r} is no key here and is ignored{remedy}")
+            self.notes.append(f"line {node.line}: {key!r} is an unknown key and is ignored{remedy}")
         elif twice:
             self.notes.append(f"line {node.line}: {key} is given twice; the last one counts")
 
 
 def _is_null(node: YamlNode) -> bool:
-    """What go-yaml takes for null before it follows a pointer."""
+    """Whether go-yaml treats the node as null before it follows a pointer."""
     if node.tag:
         return node.tag == "!!null"
     return node.content in ("null", "~") or (not node.content and node.plain)
 
 
 def _shortened(value: str) -> str:
-    """A wrong value as complaints show it; lengths are in bytes."""
+    """A wrong value as error messages show it; lengths are in bytes."""
     data = value.encode()
     return value if len(data) <= _LONGEST_VALUE else data[:_SHOWN_VALUE].decode("utf-8", "replace") + "..."

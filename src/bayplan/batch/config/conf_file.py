@@ -1,8 +1,8 @@
-"""What does the file say now? The configuration that follows a volcano-scheduler.conf while the engine runs.
+"""A configuration that follows a volcano-scheduler.conf while the engine runs.
 
-Asked when a session opens: a stat a session, and a load where the file is another one than last time. A ConfigMap's
-file is a link into a folder that is replaced, so another inode counts as another file. A file that cannot be read or is
-refused leaves the last good configuration in force (the built-in one to begin with), and says why until it is mended.
+Checked when a session opens: one stat per session, and a load when the file changed. A ConfigMap's file is a link into
+a folder that is replaced, so a new inode counts as a change. If the file is unreadable or invalid, the last valid
+configuration (initially the built-in one) stays in force, and the error is reported until the file is corrected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class ConfFile:
-    """A configuration that is read again whenever its file has changed."""
+    """A configuration that is read again whenever its file changes."""
 
     def __init__(self, path: Path, *, actions: Collection[str] = BUILT_IN_ACTIONS) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class ConfFile:
         self.check()
 
     def set_actions(self, actions: Collection[str]) -> None:
-        """Other actions can be named from now on; what the file says is read again for that."""
+        """Change the known actions; the next check reads the file again."""
         self._loader.set_actions(actions)
         self._loaded_version = None
 
@@ -36,26 +36,26 @@ class ConfFile:
 
     @property
     def fault(self) -> str:
-        """Why what the file says now is not in force; nothing where it is."""
+        """Why the current file content is not in force; "" if it is."""
         return self._loader.error or ""
 
     def check(self) -> BatchConfiguration:
-        """What is in force, now that the file has been looked at."""
-        seen = self._version()
-        if seen is None or seen != self._loaded_version:
-            self._loaded_version = seen
-            before, told = self.current, self.fault
+        """Check the file and return the configuration in force."""
+        version = self._version()
+        if version is None or version != self._loaded_version:
+            self._loaded_version = version
+            before, reported = self.current, self.fault
             self._loader.apply_file(self.path)
-            if self.fault and self.fault != told:
+            if self.fault and self.fault != reported:
                 log.error("%s", self.fault)
-            elif not self.fault and (told or self.current != before):
+            elif not self.fault and (reported or self.current != before):
                 log.info("%s is in force", self.path)
         return self.current
 
     def _version(self) -> object:
-        """Which version of the file this is; None where there is none to be seen."""
+        """The version of the file; None if it cannot be read."""
         try:
-            seen = self.path.stat()
+            stat = self.path.stat()
         except OSError:
             return None
-        return seen.st_mtime_ns, seen.st_size, seen.st_ino, seen.st_dev
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev

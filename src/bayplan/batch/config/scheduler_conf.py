@@ -1,9 +1,10 @@
-"""Which actions run in a session, which plugins in which tiers, and with what arguments?
+"""Actions, plugin tiers and arguments of a volcano-scheduler.conf.
 
-Reads a volcano-scheduler.conf as Volcano's scheduler does: unknown keys are passed over (and noted), type faults refuse
-the whole document, flags that the file does not give are on, except `enableHierarchy` and `EnabledClusterOrder`. Asked
-when the engine starts and each time the file changes; `SchedulerConfLoader` keeps the last good configuration
-meanwhile. Cost: about a millisecond a load."""
+Reads the file as Volcano's scheduler does: unknown keys are ignored (with a note), type errors reject the whole
+document, and missing flags are on, except `enableHierarchy` and `EnabledClusterOrder`. Called when the engine starts
+and each time the file changes; `SchedulerConfLoader` keeps the last valid configuration. Cost: about a millisecond per
+load.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ tiers:
   - name: proportion
   - name: nodeorder
 """
-"""What runs until a file has been loaded."""
+"""The configuration in force until a file is loaded."""
 
 BUILT_IN_ACTIONS = (
     "enqueue",
@@ -81,10 +82,10 @@ DEFAULTED_FLAGS = (
     "enabledSubJobOrder",
     "enabledHyperNodeGradient",
 )
-"""The flags that are on unless the file turns them off, in the file's own spelling, `enabled` here and there."""
+"""The flags that are on by default, in the file's own spelling, which mixes `enable` and `enabled`."""
 
 FLAGS = (*DEFAULTED_FLAGS, ENABLE_HIERARCHY, ENABLED_CLUSTER_ORDER)
-"""Every flag of a plugin. The last two are off unless the file turns them on."""
+"""Every flag of a plugin. The last two are off by default."""
 
 DOCS_PAGE = "docs/batch-configuration.md"
 _NO_ACTION = "failed to find Action"
@@ -109,18 +110,18 @@ _DOCUMENT = ConfStructShape(
 
 @dataclass(frozen=True, slots=True)
 class PluginOption:
-    """A plugin as a tier lists it. A flag that is absent is unset, which a session takes for off."""
+    """A plugin entry of a tier. A missing flag is unset, which a session treats as off."""
 
     name: str
     flags: Mapping[str, bool] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def enabled(self, key: str) -> bool:
-        """Whether the flag of this spelling is on; unset is off."""
+        """Whether the flag is on; unset is off."""
         return self.flags.get(key, False)
 
     def with_default_flags(self) -> PluginOption:
-        """With every flag that a file may leave out turned on."""
+        """A copy with every missing default flag turned on."""
         return replace(self, flags=dict.fromkeys(DEFAULTED_FLAGS, True) | dict(self.flags))
 
 
@@ -137,14 +138,14 @@ class ActionConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class BatchConfiguration:
-    """What a volcano-scheduler.conf says, with the defaults filled in."""
+    """The content of a volcano-scheduler.conf, with defaults filled in."""
 
     actions: tuple[str, ...] = ()
     tiers: tuple[Tier, ...] = ()
     configurations: tuple[ActionConfiguration, ...] = ()
     metrics: Mapping[str, str] | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What was passed over in silence upstream: keys that are not known, or given twice."""
+    """Keys that Volcano ignores silently: unknown and duplicate keys."""
 
     @property
     def plugins(self) -> tuple[PluginOption, ...]:
@@ -158,7 +159,7 @@ class BatchConfiguration:
 
 
 def load_conf(text: str, actions: Collection[str] = BUILT_IN_ACTIONS) -> BatchConfiguration:
-    """Read a volcano-scheduler.conf; raises `ConfigError`. `actions` are the names that may be asked for."""
+    """Read a volcano-scheduler.conf; raises `ConfigError`. `actions` are the known action names."""
     try:
         document = decode_conf(text, _DOCUMENT)
     except ObjectError as fault:
@@ -178,12 +179,12 @@ def load_conf(text: str, actions: Collection[str] = BUILT_IN_ACTIONS) -> BatchCo
 
 
 def load_default_conf() -> BatchConfiguration:
-    """What runs where no file was given."""
+    """The configuration used without a file."""
     return load_conf(DEFAULT_CONF)
 
 
 def to_conf_text(configuration: BatchConfiguration) -> dict[str, Any]:
-    """The configuration as the file that says it in full: every flag that is set, no default left to be guessed."""
+    """The configuration as a complete file: every flag is explicit."""
     found: dict[str, Any] = {
         "actions": ", ".join(configuration.actions),
         "tiers": [{"plugins": [_plugin_to_dict(plugin) for plugin in tier]} for tier in configuration.tiers],
@@ -198,7 +199,7 @@ def to_conf_text(configuration: BatchConfiguration) -> dict[str, Any]:
 
 
 def conf_to_dict(configuration: BatchConfiguration) -> dict[str, Any]:
-    """The configuration as plain data that JSON can carry: tiers as lists of plugins, infinities as texts."""
+    """The configuration as data that JSON can represent: tiers as lists of plugins, infinities as strings."""
     found = to_json_value(to_conf_text(configuration))
     return {
         "actions": list(configuration.actions),
@@ -209,7 +210,7 @@ def conf_to_dict(configuration: BatchConfiguration) -> dict[str, Any]:
 
 
 def to_json_value(value: Any) -> Any:
-    """A value of the file in JSON's words: it has none for infinities, nor for keys that are no texts."""
+    """A value as JSON can represent it, without infinities and with string keys only."""
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else go_value(key): to_json_value(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -251,21 +252,21 @@ def _actions(text: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def suggest_remedy(fault: ConfigError, actions: Collection[str]) -> str:
-    """What to do about a file that was refused: Volcano's words say what happened and no more."""
+    """Advice for a rejected file, appended to Volcano's error text."""
     if not str(fault).startswith(_NO_ACTION):
         return f"see {DOCS_PAGE}"
     known = f"known actions: {', '.join(actions)}"
     if str(fault).strip() == _NO_ACTION:
-        return f"`actions` is missing or empty, or one of its commas has no name beside it; {known}"
+        return f"`actions` is missing or empty, or contains an empty name; {known}"
     return known
 
 
-_PREVIOUS_KEPT = "the configuration that was in force stays so"
-_DEFAULT_KEPT = "until that is mended the built-in configuration is in force"
+_PREVIOUS_KEPT = "the previous configuration stays in force"
+_DEFAULT_KEPT = "the built-in configuration is in force until the file is corrected"
 
 
 class SchedulerConfLoader:
-    """The configuration that is in force: the last one that was good, the built-in one to begin with."""
+    """The configuration in force: the last valid one, initially the built-in one."""
 
     def __init__(
         self, *, actions: Collection[str] = BUILT_IN_ACTIONS, initial: BatchConfiguration | None = None
@@ -274,32 +275,32 @@ class SchedulerConfLoader:
         self.current = load_default_conf() if initial is None else initial
         self._in_force = _DEFAULT_KEPT if initial is None else _PREVIOUS_KEPT
         self.error: str | None = None
-        """Why the text that was offered last is not in force; None if it is."""
+        """Why the last text is not in force; None if it is."""
 
     def set_actions(self, actions: Collection[str]) -> None:
-        """What the next text may name."""
+        """Set the action names that the next text can use."""
         self._actions = actions
 
     def apply_text(self, text: str) -> bool:
-        """Put a text in force if it is good. If not, everything stays as it is, and `error` says why."""
-        return self._offer(text, "")
+        """Apply a text if it is valid. If not, nothing changes, and `error` contains the reason."""
+        return self._load(text, "")
 
     def apply_file(self, path: Path) -> bool:
-        """`apply_text` the content of a file."""
+        """`apply_text` with the content of a file."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as fault:
-            return self._refuse(f"{path} cannot be read: {fault}")
-        return self._offer(text, f"{path}: ")
+            return self._reject(f"{path} cannot be read: {fault}")
+        return self._load(text, f"{path}: ")
 
-    def _offer(self, text: str, origin: str) -> bool:
+    def _load(self, text: str, origin: str) -> bool:
         try:
             self.current = load_conf(text.rstrip(), self._actions)
         except ConfigError as fault:
-            return self._refuse(f"{origin}{fault}; {suggest_remedy(fault, self._actions)}")
+            return self._reject(f"{origin}{fault}; {suggest_remedy(fault, self._actions)}")
         self.error, self._in_force = None, _PREVIOUS_KEPT
         return True
 
-    def _refuse(self, why: str) -> bool:
-        self.error = f"{why}; {self._in_force}"
+    def _reject(self, reason: str) -> bool:
+        self.error = f"{reason}; {self._in_force}"
         return False

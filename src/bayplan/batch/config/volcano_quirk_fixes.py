@@ -1,7 +1,7 @@
-"""Which of Volcano's quirks are mended here? None, unless somebody asks for it by name.
+"""Optional fixes for quirks of Volcano.
 
-Sessions do what Volcano's do, quirks included, because people's clusters depend on them. Where another answer is better
-for most, it can be switched on when an engine is built; docs/differences.md has the list. Asked when a session opens.
+By default sessions reproduce Volcano's quirks, because existing clusters depend on them. A fix can be enabled by name
+when an engine is built; docs/differences.md has the list. Checked when a session opens.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from bayplan.errors import UsageError
 
 
 class QuirkFix(Enum):
-    """A quirk that can be switched off; the value is its name."""
+    """A quirk that can be fixed; the value is its name."""
 
     TDM_MIDNIGHT = "tdm-midnight"
-    """Hours of `tdm` that go over midnight are open after midnight, too."""
+    """Time ranges of `tdm` that cross midnight are also active after midnight."""
     PDB_UNLABELLED = "pdb-unlabelled"
-    """`pdb` lets pods without labels go, which no budget covers."""
+    """`pdb` ignores pods without labels, because no budget covers them."""
     EXTENDER_FAILURES = "extender-failures"
-    """An extender that fails and is `ignorable` has no say about victims and readiness; one that is not says no."""
+    """An `ignorable` extender that fails is ignored for victims and readiness; any other failing extender rejects."""
     VICTIMS_VETO = "victims-veto"
-    """A tier whose plugins agree on nobody has the last word: nobody is a victim, and no later tier is asked."""
+    """A tier whose plugins agree on no victim decides: there are no victims, and later tiers are ignored."""
 
 
 def parse_quirk_fixes(names: Iterable[str | QuirkFix]) -> frozenset[QuirkFix]:
-    """The switches of these names; raises `UsageError` for a name that is none."""
+    """The fixes with these names; raises `UsageError` for an unknown name."""
     return frozenset(each if isinstance(each, QuirkFix) else _parse_quirk_fix(each) for each in names)
 
 
@@ -37,4 +37,4 @@ def _parse_quirk_fix(name: str) -> QuirkFix:
         return QuirkFix(name)
     close = get_close_matches(name, known, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
-    raise UsageError(f"there is no mend {name!r}; known ones are {', '.join(known)}{meant}")
+    raise UsageError(f"unknown quirk fix {name!r}; known names: {', '.join(known)}{meant}")

@@ -1,8 +1,8 @@
-"""GPU cards that pods share, by node: what both ways of sharing have in common.
+"""Base class of GPU pools that pods share, by node.
 
-`deviceshare` makes one pool a session. The cards of a node are read when the node is first looked at and then follow
-the session; what was found out about a node for one kind of request is kept until something happens there. Cost: some
-microseconds a node and kind of request, once, and again for a node that changed.
+`deviceshare` creates one pool per session. The cards of a node are read at first use and then follow the session. Fit
+results are cached per node and request until the node changes. Cost: some microseconds per node and distinct request,
+once, and again after a change of the node.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ R = TypeVar("R", bound=Hashable)
 
 
 class CardFit(NamedTuple):
-    """Whether a node's cards will do ("" if so, else why not), and how good they are."""
+    """Result of a fit check: the rejection reason ("" if it fits) and the score."""
 
     reason: str
     score: float = 0.0
 
 
 class CardPool(ABC, Generic[C, R]):
-    """The cards of all nodes. C is what a node has, R what a pod asks for."""
+    """The cards of all nodes. C is the type of a node's cards, R that of a pod's request."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -43,43 +43,44 @@ class CardPool(ABC, Generic[C, R]):
         self._fits: dict[int, dict[R, CardFit]] = {}  # by row, until the row changes
         self._requests: dict[str, R | None] = {}  # by uid
 
-    # what a way of sharing says ---------------------------------------------------------------------------------
+    # Implemented by subclasses
 
     @abstractmethod
     def read_request(self, task: Task) -> R | None:
-        """What the pod asks for; None where it does not concern this pool."""
+        """The request of the pod; None if this pool ignores it."""
 
     @abstractmethod
     def read_cards(self, node: Node) -> C | None:
-        """The cards of a node with nobody on them; None where it has none, so that nothing is checked there."""
+        """The cards of a node without pods; None if it has none, which disables the check there."""
 
     @abstractmethod
     def copy_cards(self, cards: C) -> C: ...
 
     @abstractmethod
     def add_pod(self, cards: C, task: Task) -> None:
-        """Count a pod where it says that it is."""
+        """Count a pod on the cards that its annotation lists."""
 
     @abstractmethod
     def remove_pod(self, cards: C, task: Task) -> None: ...
 
     @abstractmethod
     def check_fit(self, cards: C, request: R, *, weighed: bool = True) -> CardFit:
-        """Whether the cards will do. Nothing is changed."""
+        """Check whether the cards suffice. Changes nothing."""
 
     def last_score(self, cards: C) -> float:  # noqa: ARG002
-        """What the last kind of request that fitted made of the cards."""
+        """The score of the last request that fitted these cards."""
         return 0.0
 
     @abstractmethod
     def assign_cards(self, cards: C, task: Task, request: R) -> dict[str, str] | None:
-        """Give the pod cards: what to write onto it, nothing if it has them already. None where there are none."""
+        """Assign cards. Returns annotations for the pod, an empty dict if it has cards already, None if the cards do
+        not suffice."""
 
     @abstractmethod
     def unassign_cards(self, cards: C, task: Task) -> Iterable[str] | None:
-        """Undo what was chosen; which annotations go. None: they cannot, and nothing is undone."""
+        """Undo an assignment and return the annotations to remove. None: nothing is removed or undone."""
 
-    # asking -----------------------------------------------------------------------------------------------------
+    # Queries
 
     def request(self, task: Task) -> R | None:
         if task.uid not in self._requests:
@@ -89,15 +90,15 @@ class CardPool(ABC, Generic[C, R]):
     def cards(self, row: int) -> C | None:
         if row not in self._cards:
             node = self._session.nodes.at_row(row)
-            made = self._cards[row] = self.read_cards(node)
-            if made is not None:
+            cards = self._cards[row] = self.read_cards(node)
+            if cards is not None:
                 for task in node.tasks.values():
                     if task.counted_status not in _STATUSES_WITHOUT_CARDS:
-                        self.add_pod(made, task)
+                        self.add_pod(cards, task)
         return self._cards[row]
 
     def fit_on_row(self, request: R, row: int) -> CardFit:
-        """Whether the cards of a row will do, as they are at the moment."""
+        """Whether the cards of a row suffice in their current state."""
         known = self._fits.setdefault(row, {})
         found = known.get(request)
         if found is None:
@@ -106,7 +107,7 @@ class CardPool(ABC, Generic[C, R]):
         return found
 
     def scores(self, task: Task, nodes: Nodes) -> FloatVector:
-        """How good the cards of each node are, as was found when they were asked about; 0 where they are not."""
+        """The card scores of the nodes from their last fit check; 0 without one."""
         request = self.request(task)
         if request is None:
             return np.zeros(len(nodes))
@@ -137,31 +138,31 @@ class CardPool(ABC, Generic[C, R]):
         request, cards = self.request(task), self.cards(node.row)
         if request is None or cards is None:
             return None
-        notes = self.assign_cards(cards, task, request)
+        annotations = self.assign_cards(cards, task, request)
         self._mark_changed(node)
-        if notes is None:
+        if annotations is None:
             return error(f"the node {node.name} can't place the pod {task.name} in ns {task.namespace}")
-        if notes:
-            self._session.annotations.setdefault(task.key, {}).update(notes)
+        if annotations:
+            self._session.annotations.setdefault(task.key, {}).update(annotations)
         return None
 
     def release(self, task: Task, node: Node) -> bool:
         cards = self.cards(node.row)
         if self.request(task) is None or cards is None:
             return True
-        gone = self.unassign_cards(cards, task)
-        if gone is None:
+        removed_keys = self.unassign_cards(cards, task)
+        if removed_keys is None:
             return False
-        notes = self._session.annotations.get(task.key, {})
-        for key in gone:
-            notes.pop(key, None)
-        if not notes:
+        annotations = self._session.annotations.get(task.key, {})
+        for key in removed_keys:
+            annotations.pop(key, None)
+        if not annotations:
             self._session.annotations.pop(task.key, None)
         self._mark_changed(node)
         return True
 
     def simulate(self, trial: Simulation) -> Status | None:
-        """Whether the cards would do once those who are gone in the trial are gone."""
+        """Whether the cards suffice without the pods that the trial removes."""
         request, cards = self.request(trial.task), self.cards(trial.node.row)
         if request is None or cards is None:
             return None
@@ -169,8 +170,8 @@ class CardPool(ABC, Generic[C, R]):
         for uid, task in trial.node.tasks.items():
             if uid not in trial.tasks and task.counted_status not in _STATUSES_WITHOUT_CARDS:
                 self.remove_pod(cards, task)
-        refused = self.check_fit(cards, request, weighed=False).reason
-        return unschedulable(refused) if refused else None
+        reason = self.check_fit(cards, request, weighed=False).reason
+        return unschedulable(reason) if reason else None
 
     def queue_amounts(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002
         return {}
@@ -181,13 +182,13 @@ class CardPool(ABC, Generic[C, R]):
 
 
 class CardPredicateResults(Generic[C, R]):
-    """What a pool says of every row, for one kind of request."""
+    """Fit results of a pool for every row, for one distinct request."""
 
     def __init__(self, pool: CardPool[C, R], count: int) -> None:
         self._pool = pool
         self._request: R | None = None
         self.rejected: BoolVector = np.zeros(count, dtype=np.bool_)
-        self.unresolvable: BoolVector = np.zeros(count, dtype=np.bool_)  # never: who is evicted leaves cards
+        self.unresolvable: BoolVector = np.zeros(count, dtype=np.bool_)  # always false: evicted pods release cards
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
         self._request = self._pool.request(task)

@@ -1,7 +1,7 @@
-"""Which devices do tasks ask for through resource claims?
+"""Devices that tasks request through resource claims, counted by device class.
 
-Asked by `capacity`, which limits them by queue, and when a session closes, for what queues are told to hold. Devices
-are counted by their class. Cost: nothing for a pod without claims.
+Called by `capacity`, which limits them per queue, and when a session closes, for the usage in queue statuses. Cost:
+zero for a pod without claims.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bayplan.objects.core import Pod, PodResourceClaim
 from bayplan.objects.resource import DeviceRequest, ResourceClaim
 
 COUNT_PREFIX = "deviceclass/"
-"""With the name of a class: how many devices of it, where amounts of a queue are listed."""
+"""Prefix of a device class name in the amounts of a queue: number of devices of that class."""
 
 ALL_DEVICES = "All"
 
 
 @dataclass(slots=True)
 class DeviceClassAmount:
-    """Some devices of one class."""
+    """Devices of one class: their number and capacity."""
 
     count: int = 0
     capacity: dict[str, Quantity] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class DeviceClassAmount:
                 self.capacity[name] = self.capacity.get(name, Quantity()).add(quantity)
 
     def sub(self, other: DeviceClassAmount) -> None:
-        """Take away, never below nothing."""
+        """Subtract, never below zero."""
         self.count = max(self.count - other.count, 0)
         for name, quantity in other.capacity.items():
             if name in self.capacity:
@@ -51,7 +51,7 @@ ByClaim = Mapping[str, ByClass]
 
 
 class ClaimedDeviceRequests:
-    """What tasks and jobs ask for through resource claims."""
+    """Device requests of tasks and jobs through resource claims."""
 
     def __init__(self, claims: Mapping[str, ResourceClaim], *, consumable: bool) -> None:
         self._claims = claims
@@ -60,11 +60,11 @@ class ClaimedDeviceRequests:
 
     @property
     def has_claims(self) -> bool:
-        """Whether the cluster has any; where not, nobody asks for anything."""
+        """Whether the cluster has any resource claim."""
         return bool(self._claims)
 
     def of_task(self, task: Task) -> ByClaim:
-        """By claim; nothing as long as one of the pod's claims is not there."""
+        """By claim; empty while one of the pod's claims is missing."""
         if not task.pod.spec.resource_claims:
             return {}
         found = self._known.get(task.uid)
@@ -73,15 +73,15 @@ class ClaimedDeviceRequests:
         return found
 
     def of_job_minimum(self, job: Job) -> ByClass:
-        """What the smallest number of tasks that lets the job start asks for; shared claims count for each of them."""
-        asking = [task for task in job.tasks.values() if self.of_task(task)]
+        """The request of the minimum number of tasks that starts the job. A shared claim counts for each task."""
+        claiming = [task for task in job.tasks.values() if self.of_task(task)]
         total: ByClass = {}
         if not job.task_min_available:
-            first = sorted(asking, key=lambda task: (task.namespace, task.name, task.uid))
+            first = sorted(claiming, key=lambda task: (task.namespace, task.name, task.uid))
             for task in first[: max(job.min_available, 0)]:
                 add_claims(total, sum_claims(self.of_task(task).values()))
             return total
-        by_role = {task.role: task for task in reversed(asking)}
+        by_role = {task.role: task for task in reversed(claiming)}
         for role, task in by_role.items():
             times = job.task_min_available.get(role, 0)
             if times > 0:
@@ -95,15 +95,16 @@ class ClaimedDeviceRequests:
             claim = self._claims.get(f"{pod.namespace}/{name}") if name else None
             if claim is None:
                 return {}
-            asked: ByClass = {}
+            requested: ByClass = {}
             for request in claim.spec.devices.requests:
-                add_claims(asked, self._requested(request))
-            if asked:
-                found[f"{pod.namespace}/{name}"] = asked
+                add_claims(requested, self._requested_devices(request))
+            if requested:
+                found[f"{pod.namespace}/{name}"] = requested
         return found
 
-    def _requested(self, request: DeviceRequest) -> ByClass:
-        """Requests with alternatives, or for all devices of a node, cannot be told before they are granted."""
+    def _requested_devices(self, request: DeviceRequest) -> ByClass:
+        """The devices of one request. Requests with alternatives, or for all devices, are unknown before allocation and
+        count as none."""
         exactly = request.exactly
         if exactly is None or request.first_available or exactly.allocation_mode == ALL_DEVICES:
             return {}

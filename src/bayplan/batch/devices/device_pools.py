@@ -1,7 +1,7 @@
-"""Devices of a node that several pods share, as a plugin keeps them during a session.
+"""Interface of plugins to devices of a node that several pods share.
 
-A plugin that knows such devices appends a pool to `session.device_pools` when the session opens. The session tells it
-who is counted on a node; the predicates plugin lets it choose devices for a task that gets a node.
+A plugin with such devices appends a pool to `session.device_pools` when the session opens. The session reports the
+tasks that are counted on each node. The predicates plugin calls it to choose devices for a task that gets a node.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ class DevicePool(Protocol):
     """One kind of shared device on all nodes."""
 
     def add_task(self, task: Task, node: Node) -> None:
-        """The task counts on the node from now on. Tasks that are being deleted, or only promised room, do not."""
+        """Count the task on the node. Not called for releasing and pipelined tasks."""
         ...
 
     def remove_task(self, task: Task, node: Node) -> None:
-        """It no longer does."""
+        """Stop counting the task on the node."""
         ...
 
     def allocate(self, task: Task, node: Node) -> Status | None:
-        """Choose devices for a task that is given the node; a Status where there are none. Pods without a request
-        are passed over."""
+        """Choose devices for a task that gets the node; a Status when there are none. Pods without a request are
+        ignored."""
         ...
 
     def release(self, task: Task, node: Node) -> bool:
-        """Give back what was chosen. False: the pod cannot be rid of it, and stays in the view of its node."""
+        """Release the chosen devices. False: the pod keeps them and stays in the view of its node."""
         ...
 
     def simulate(self, trial: Simulation) -> Status | None:
-        """Whether the node's devices would do for the task, once those who are gone in the trial are gone."""
+        """Whether the node's devices suffice for the task, without the tasks that the trial removes."""
         ...
 
     def queue_amounts(self, task: Task) -> Mapping[str, float]:
-        """What the task's devices count as in its queue's status, in place of its requests of these names."""
+        """The amounts of the task's devices in its queue's status, replacing its requests of the same names."""
         ...

@@ -1,10 +1,10 @@
-"""Which CPUs of a node would a container get, and do they sit close enough together?
+"""NUMA assignment: the CPUs that a container gets on a node, and the NUMA nodes they belong to.
 
-Asked by the plugin `numa-aware` for every node with a Numatopology. This is what the kubelet's CPU manager and topology
-manager do, as Volcano foresees it, peculiarities included: sockets and cores are taken whole only where their number
-is also the number of a free CPU, and single CPUs are picked by an order that contradicts itself.
+Called by the plugin `numa-aware` for every node with a Numatopology. Predicts the kubelet's CPU manager and topology
+manager as Volcano does, including two peculiarities. Sockets and cores are taken whole only if their number is also the
+number of a free CPU. Single CPUs are chosen with an inconsistent sort order.
 
-CPUs and NUMA nodes are integers used as bit sets. Cost: some tens of microseconds a question, and each is asked once.
+CPUs and NUMA nodes are integers used as bit sets. Cost: some tens of microseconds per query; results are cached.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ _RESERVABLE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
 class NumaHint(NamedTuple):
-    """NUMA nodes to take CPUs from; None: any. `preferred`: nothing narrower could do."""
+    """NUMA nodes to take CPUs from; None: any. `preferred`: no smaller set of NUMA nodes suffices."""
 
     affinity: int | None
     preferred: bool
 
 
 class ContainerCpuRequest(NamedTuple):
-    """What one container asks for: whole CPUs of its own, 0 if it shares them with others."""
+    """The request of one container: number of exclusive CPUs; 0 if it uses shared CPUs."""
 
     container: str
     cpus: int
 
 
 class NumaTopology:
-    """Where the CPUs of a node sit. Nodes of one make share one of these, and with it everything worked out."""
+    """CPU layout of a node. Nodes with equal layouts share one object and its cached results."""
 
     def __init__(self, spec: NumatopologySpec) -> None:
-        places = {_atoi(cpu): place for cpu, place in spec.cpu_detail.items()}
+        cpu_infos = {_atoi(cpu): cpu_info for cpu, cpu_info in spec.cpu_detail.items()}
         self.manager = spec.policies.get(CPU_MANAGER_POLICY, "")
         self.policy = spec.policies.get(TOPOLOGY_MANAGER_POLICY, "")
-        self.cpus = bit_set(places)
-        self._numa_of = {cpu: place.numa for cpu, place in places.items()}
-        self._socket_of = {cpu: place.socket for cpu, place in places.items()}
-        self._core_of = {cpu: place.core for cpu, place in places.items()}
+        self.cpus = bit_set(cpu_infos)
+        self._numa_of = {cpu: cpu_info.numa for cpu, cpu_info in cpu_infos.items()}
+        self._socket_of = {cpu: cpu_info.socket for cpu, cpu_info in cpu_infos.items()}
+        self._core_of = {cpu: cpu_info.core for cpu, cpu_info in cpu_infos.items()}
         self._numa_nodes = _group_by_value(self._numa_of)
         self._sockets = _group_by_value(self._socket_of)
         self._cores = _group_by_value(self._core_of)
-        cores = {(place.socket, place.core) for place in places.values()}  # core ids repeat from socket to socket
-        self._per_socket = len(places) // len(self._sockets) if places else 0
-        self._per_core = len(places) // len(cores) if places else 0
+        cores = {(cpu_info.socket, cpu_info.core) for cpu_info in cpu_infos.values()}  # core ids repeat in each socket
+        self._per_socket = len(cpu_infos) // len(self._sockets) if cpu_infos else 0
+        self._per_core = len(cpu_infos) // len(cores) if cpu_infos else 0
         self._reserved_count = _reserved_cpu_count(spec.res_reserved)
-        self._answers: dict[tuple[int | None, tuple[ContainerCpuRequest, ...]], int | str] = {}
+        self._assignments: dict[tuple[int | None, tuple[ContainerCpuRequest, ...]], int | str] = {}
 
     @cached_property
     def reserved(self) -> int:
-        """CPUs that nobody gets."""
+        """CPUs that no container gets."""
         return self.take_cpus(self.cpus, self._reserved_count) or 0
 
     @cached_property
@@ -76,19 +76,19 @@ class NumaTopology:
         return bit_set(self._numa_nodes)
 
     def numa_nodes_of(self, cpus: int) -> int:
-        """How many NUMA nodes these CPUs are spread over; one that nobody has described is on the first."""
+        """The number of NUMA nodes of these CPUs. An undescribed CPU counts as on the first."""
         return len({self._numa_of.get(cpu, 0) for cpu in bits(cpus)})
 
-    # a pod ------------------------------------------------------------------------------------------------------
+    # Assignment to a pod
 
     def assign(self, free: int | None, containers: tuple[ContainerCpuRequest, ...]) -> int | str:
-        """The CPUs that the containers get of the free ones, or the name of the container that cannot be placed."""
+        """The CPUs assigned from the free ones, or the name of the container that cannot be placed."""
         key = (free, containers)
-        found = self._answers.get(key)
+        found = self._assignments.get(key)
         if found is None:
-            if len(self._answers) >= _MAX_CACHED_ASSIGNMENTS:
-                self._answers.clear()
-            found = self._answers[key] = self._assign_containers(free, containers)
+            if len(self._assignments) >= _MAX_CACHED_ASSIGNMENTS:
+                self._assignments.clear()
+            found = self._assignments[key] = self._assign_containers(free, containers)
         return found
 
     def _assign_containers(self, free: int | None, containers: tuple[ContainerCpuRequest, ...]) -> int | str:
@@ -97,13 +97,13 @@ class NumaTopology:
             hint = self._best_hint(free, container.cpus)
             if self.policy in (RESTRICTED, SINGLE_NUMA_NODE) and not hint.preferred:
                 return container.container
-            given = self._take_by_hint(free or 0, container.cpus, hint)
-            total |= given
-            free = (free or 0) & ~given
+            assigned = self._take_by_hint(free or 0, container.cpus, hint)
+            total |= assigned
+            free = (free or 0) & ~assigned
         return total
 
     def _best_hint(self, free: int | None, count: int) -> NumaHint:
-        """The best way to get so many CPUs under the node's policy."""
+        """The best hint for this number of CPUs under the node's policy."""
         if self.policy not in (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE):
             return NumaHint(None, preferred=True)
         everywhere = NumaHint(self.all_numa_nodes, preferred=False)
@@ -115,29 +115,29 @@ class NumaTopology:
         return min((*hints, everywhere), key=_narrowest)
 
     def _hints(self, free: int, count: int) -> Iterator[NumaHint]:
-        """All sets of NUMA nodes with enough free CPUs; preferred where no smaller set could ever do."""
-        here = {node: (cpus & free).bit_count() for node, cpus in self._numa_nodes.items()}
-        if 0 in here:
-            here[0] += (free & ~self.cpus).bit_count()
+        """All sets of NUMA nodes with enough free CPUs. Preferred: no smaller set has enough CPUs in total."""
+        free_by_node = {node: (cpus & free).bit_count() for node, cpus in self._numa_nodes.items()}
+        if 0 in free_by_node:
+            free_by_node[0] += (free & ~self.cpus).bit_count()
         smallest = len(self._numa_nodes)
         enough = []
         for size in range(1, len(self._numa_nodes) + 1):
             for nodes in combinations(sorted(self._numa_nodes), size):
                 if size < smallest and sum(self._numa_nodes[node].bit_count() for node in nodes) >= count:
                     smallest = size
-                if sum(here[node] for node in nodes) >= count:
+                if sum(free_by_node[node] for node in nodes) >= count:
                     enough.append(nodes)
         return (NumaHint(bit_set(nodes), preferred=len(nodes) == smallest) for nodes in enough)
 
     def _take_by_hint(self, free: int, count: int, hint: NumaHint) -> int:
-        """CPUs of the hinted NUMA nodes, the rest from anywhere; nothing where there are not enough."""
+        """CPUs of the hinted NUMA nodes, then CPUs of any. Returns 0 when there are not enough."""
         free &= ~self.reserved
-        given = 0
+        assigned = 0
         if hint.affinity is not None:
             near = free & self._cpus_on(hint.affinity)
-            given = self.take_cpus(near, min(count, near.bit_count())) or 0
-        rest = self.take_cpus(free & ~given, count - given.bit_count())
-        return 0 if rest is None else given | rest
+            assigned = self.take_cpus(near, min(count, near.bit_count())) or 0
+        rest = self.take_cpus(free & ~assigned, count - assigned.bit_count())
+        return 0 if rest is None else assigned | rest
 
     def _cpus_on(self, numa_nodes: int) -> int:
         found = 0
@@ -145,10 +145,11 @@ class NumaTopology:
             found |= self._numa_nodes.get(node, 0)
         return found
 
-    # taking -----------------------------------------------------------------------------------------------------
+    # Choice of CPUs
 
     def take_cpus(self, free: int, count: int) -> int | None:
-        """So many of the free CPUs: whole sockets, then whole cores, then single ones. None: there are not enough."""
+        """This many of the free CPUs: whole sockets, then whole cores, then single CPUs. None when there are not
+        enough."""
         free &= self.cpus
         taken = 0
         if count < 1:
@@ -173,11 +174,11 @@ class NumaTopology:
         return taken
 
     def _free_sockets(self, free: int) -> list[int]:
-        """Sockets with free CPUs whose number happens to be that of a free CPU."""
+        """Sockets with free CPUs whose number is also the number of a free CPU."""
         return [socket for socket, cpus in sorted(self._sockets.items()) if cpus & free and _contains(free, socket)]
 
     def _free_cores(self, free: int) -> list[int]:
-        """The same of cores, those of sockets with fewer of them first."""
+        """Cores with the same condition; cores of sockets with fewer such cores come first."""
         cores = {
             socket: sorted({self._core_of[cpu] for cpu in bits(cpus & free) if _contains(free, self._core_of[cpu])})
             for socket, cpus in sorted(self._sockets.items())
@@ -188,7 +189,7 @@ class NumaTopology:
         return [core for socket in sockets for core in cores[socket]]
 
     def _free_cpus(self, free: int, taken: int) -> list[int]:
-        """Single CPUs: where more is taken nearby and less is free come first, or so it is meant."""
+        """Single CPUs. The intended order: more CPUs taken and fewer free nearby come first."""
         cores = sorted({self._core_of[cpu] for cpu in bits(free)})
         ranks = {core: self._rank(core, free, taken) for core in cores}
         go_sort(cores, lambda a, b: any(left < right for left, right in zip(ranks[a], ranks[b], strict=True)))
@@ -197,10 +198,10 @@ class NumaTopology:
     def _rank(self, core: int, free: int, taken: int) -> tuple[int, ...]:
         cpus = self._cores[core]
         socket = self._socket_of[next(bits(cpus))]
-        beside = self._sockets[socket]
+        socket_cpus = self._sockets[socket]
         return (
-            -(beside & taken).bit_count(),
-            (beside & free).bit_count(),
+            -(socket_cpus & taken).bit_count(),
+            (socket_cpus & free).bit_count(),
             (cpus & free).bit_count(),
             socket,
             core,
@@ -224,7 +225,7 @@ def bits(numbers: int) -> Iterator[int]:
 
 
 def parse_cpus(text: str) -> int:
-    """A list such as `0-3,8` as a bit set; empty where it is none, as upstream takes it."""
+    """A list such as `0-3,8` as a bit set; empty if it is invalid, as in Volcano."""
     found = 0
     for part in text.split(",") if text else ():
         first, dash, last = part.partition("-")
@@ -244,15 +245,15 @@ def _contains(cpus: int, number: int) -> bool:
     return number >= 0 and bool(cpus >> number & 1)
 
 
-def _group_by_value(places: Mapping[int, int]) -> dict[int, int]:
+def _group_by_value(group_by_cpu: Mapping[int, int]) -> dict[int, int]:
     found: dict[int, int] = {}
-    for cpu, place in places.items():
-        found[place] = found.get(place, 0) | bit_set([cpu])
+    for cpu, group in group_by_cpu.items():
+        found[group] = found.get(group, 0) | bit_set([cpu])
     return found
 
 
 def _reserved_cpu_count(reserved: Mapping[str, str]) -> int:
-    """How many CPUs the node keeps for itself, rounded up; none where anything else about it cannot be understood."""
+    """Number of CPUs that the node reserves, rounded up; 0 if any reserved amount is invalid."""
     try:
         amounts = {name: parse_quantity(text) for name, text in reserved.items()}
     except QuantityError:

@@ -1,8 +1,7 @@
-"""GPUs shared by memory, or given out by number: `volcano.sh/gpu-memory` and `volcano.sh/gpu-number`.
+"""GPUs shared by memory or assigned by number: `volcano.sh/gpu-memory` and `volcano.sh/gpu-number`.
 
-A node says how many cards it has and how much memory all of them have together; a pod that has been given a card says
-which in `volcano.sh/gpu-index`. By memory a pod gets the first card with enough of it, by number cards that nobody
-uses.
+A node reports its number of cards and their total memory. A pod's annotation `volcano.sh/gpu-index` lists its cards. By
+memory a pod gets the first card with enough memory, by number it gets unused cards.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _UNSIGNED = 1 << 64
 
 
 class GpuRequest(NamedTuple):
-    """What a pod asks for: memory of one card, and so many cards of its own."""
+    """Request of a pod: memory of one card, and a number of exclusive cards."""
 
     memory: int
     number: int
@@ -39,16 +38,16 @@ class NodeGpus:
 
     node: str
     memory: int  # of each card
-    users: dict[int, dict[str, int]]  # by card: the memory that each pod has of it
+    users: dict[int, dict[str, int]]  # by card: the memory that each pod uses
 
     def with_memory(self, memory: int) -> list[int]:
-        """Cards that have so much left. A card of which more is used than there is counts as endless: the amount
-        upstream is unsigned."""
+        """Cards with this much free memory. An overcommitted card counts as unlimited, because Volcano's amount is
+        unsigned."""
         left = {card: (self.memory - sum(users.values())) % _UNSIGNED for card, users in self.users.items()}
         return [card for card in sorted(left) if left[card] >= memory]
 
     def unused(self, number: int) -> list[int]:
-        """So many cards that nobody uses; none where there are fewer."""
+        """This many unused cards; empty when there are fewer."""
         found = [card for card in sorted(self.users) if not self.users[card]]
         return found[:number] if len(found) >= number else []
 
@@ -60,12 +59,12 @@ class SharedGpuPool(CardPool[NodeGpus, GpuRequest]):
         super().__init__(session)
         self._by_memory = by_memory
         self._by_number = by_number
-        self._bare: set[str] = set()  # pods (by uid) whose own annotations have been taken off
+        self._stripped: set[str] = set()  # pods (by uid) whose own annotations were removed
 
     def read_request(self, task: Task) -> GpuRequest | None:
-        asked = _read_request(task.pod)
-        concerned = (self._by_memory and asked.memory > 0) or (self._by_number and asked.number > 0)
-        return asked if concerned else None
+        request = _read_request(task.pod)
+        concerned = (self._by_memory and request.memory > 0) or (self._by_number and request.number > 0)
+        return request if concerned else None
 
     def read_cards(self, node: Node) -> NodeGpus | None:
         capacity = node.node.status.capacity
@@ -74,9 +73,9 @@ class SharedGpuPool(CardPool[NodeGpus, GpuRequest]):
         number = parse_quantity(capacity[GPU_NUMBER]).value()
         if number == 0:
             return None
-        ill = _parse_numbers(node.node.metadata.annotations.get(UNHEALTHY, ""))
+        unhealthy = _parse_numbers(node.node.metadata.annotations.get(UNHEALTHY, ""))
         memory = int(parse_quantity(capacity[GPU_MEMORY]).value() / number)
-        return NodeGpus(node.name, memory, {card: {} for card in range(number) if card not in ill})
+        return NodeGpus(node.name, memory, {card: {} for card in range(number) if card not in unhealthy})
 
     def copy_cards(self, cards: NodeGpus) -> NodeGpus:
         return NodeGpus(cards.node, cards.memory, {card: dict(users) for card, users in cards.users.items()})
@@ -84,9 +83,9 @@ class SharedGpuPool(CardPool[NodeGpus, GpuRequest]):
     def add_pod(self, cards: NodeGpus, task: Task) -> None:
         for card in _assigned_cards(task.pod):
             if card in cards.users:
-                asked = _read_request(task.pod)
-                if asked.memory > 0 or asked.number > 0:
-                    cards.users[card][task.uid] = asked.memory
+                request = _read_request(task.pod)
+                if request.memory > 0 or request.number > 0:
+                    cards.users[card][task.uid] = request.memory
 
     def remove_pod(self, cards: NodeGpus, task: Task) -> None:
         for card in _assigned_cards(task.pod):
@@ -103,31 +102,32 @@ class SharedGpuPool(CardPool[NodeGpus, GpuRequest]):
         chosen: list[int] = []
         if request.memory > 0:
             chosen = cards.with_memory(request.memory)[:1]
-            if not self._give(cards, chosen, task, request):
+            if not self._add_to_cards(cards, chosen, task, request):
                 return None
         if request.number > 0:
             chosen = cards.unused(request.number)
-            if not self._give(cards, chosen, task, request):
+            if not self._add_to_cards(cards, chosen, task, request):
                 return None
         nanoseconds = int(self._session.clock.now().timestamp() * 1_000_000) * 1000
         return {GPU_INDEX: ",".join(map(str, chosen)), PREDICATE_TIME: str(nanoseconds)}
 
     @staticmethod
-    def _give(cards: NodeGpus, chosen: list[int], task: Task, request: GpuRequest) -> bool:
+    def _add_to_cards(cards: NodeGpus, chosen: list[int], task: Task, request: GpuRequest) -> bool:
         for card in chosen:
             cards.users[card][task.uid] = request.memory
         return bool(chosen)
 
     def unassign_cards(self, cards: NodeGpus, task: Task) -> Iterable[str] | None:
-        """Only a card that the pod named when the session opened becomes free.
+        """Release the cards. Only a card that the pod named when the session opened becomes free.
 
-        Upstream forgets the one that it chose itself, so a gang that did not start keeps its cards from others until
-        the session is over. And it cannot take annotations off a pod that has none, or has none any more."""
-        said = {} if task.uid in self._bare else task.pod.metadata.annotations
-        said = {**said, **self._session.annotations.get(task.key, {})}
-        if GPU_INDEX not in said or PREDICATE_TIME not in said:
+        Volcano forgets the card that it chose itself, so a gang that did not start keeps its cards until the session
+        ends. It also cannot remove annotations from a pod that has none (any more).
+        """
+        annotations = {} if task.uid in self._stripped else task.pod.metadata.annotations
+        annotations = {**annotations, **self._session.annotations.get(task.key, {})}
+        if GPU_INDEX not in annotations or PREDICATE_TIME not in annotations:
             return None
-        self._bare.add(task.uid)
+        self._stripped.add(task.uid)
         self.remove_pod(cards, task)
         return GPU_INDEX, PREDICATE_TIME
 
@@ -137,7 +137,7 @@ def _read_request(pod: Pod) -> GpuRequest:
 
 
 def _max_limit(pod: Pod, resource: str) -> int:
-    """The limits of all containers, or of one init container if that is more."""
+    """The sum over containers, or the maximum init container limit if that is more."""
     running = sum(_limit(container, resource) for container in pod.spec.containers)
     return max(running, *(_limit(container, resource) for container in pod.spec.init_containers), 0)
 
@@ -148,7 +148,7 @@ def _limit(container: Container, resource: str) -> int:
 
 
 def _assigned_cards(pod: Pod) -> list[int]:
-    """The cards that a pod says it has; none if it says nonsense."""
+    """The cards listed in the pod's annotation; empty if it is invalid."""
     text = pod.metadata.annotations.get(GPU_INDEX)
     if text is None:
         return []

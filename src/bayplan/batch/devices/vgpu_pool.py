@@ -1,7 +1,7 @@
-"""Parts of GPUs for the pods of a session, and the annotations by which HAMi's device plugin hands them out.
+"""Shares of GPUs for the pods of a session, and the annotations that HAMi's device plugin reads.
 
-A pod under a rule of exclusive use never shares a card with another pod under the same rule. What was given to a pod
-that is being bound is remembered until the API server shows it, so that no session gives it away again.
+Pods that match an exclusive rule never share a card with another pod that matches it. Assignments of pods that are
+being bound are remembered until the API server shows them, so that no session assigns the cards again.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ REFUSED = "hami-vgpuDeviceSharing error"
 _WRITTEN_ANNOTATIONS = (ASSIGNED_NODE, IDS, IDS_TO_ALLOCATE, ASSIGNED_TIME, BIND_TIME, BIND_PHASE)
 
 ExclusiveRule = Mapping[str, str]
-"""Labels; a pod that has all of them falls under the rule."""
+"""Labels; a pod with all of them matches the rule."""
 
 Annotations = Mapping[str, str]
 
 
 class ExclusiveCards:
-    """Which cards of one node the pods under each rule use."""
+    """Cards of one node by exclusive rule: which cards the matching pods use."""
 
     def __init__(self, rules: Sequence[ExclusiveRule], cards: list[GpuCard]) -> None:
         self._rules = rules
@@ -56,8 +56,9 @@ class ExclusiveCards:
         self._rules_of: dict[str, tuple[int, ...]] = {}  # by pod
         self._uids: dict[str, str] = {}  # of counted pods
 
-    def read(self, tasks: Iterable[Task], notes: Mapping[str, str]) -> None:
-        """Who is on the node when the session opens; one that goes keeps its cards, by what it says it has."""
+    def read(self, tasks: Iterable[Task], ids_by_uid: Mapping[str, str]) -> None:
+        """Read the pods on the node when the session opens. A terminating pod keeps the cards that its annotation
+        lists."""
         for task in tasks:
             self._uids[task.key] = task.uid
             rules = matching_rules(task.pod, self._rules)
@@ -65,20 +66,20 @@ class ExclusiveCards:
                 continue
             self._rules_of[task.key] = rules
             if not self._reserve(task.uid, rules):
-                named = {each.uuid for each in parse_assigned_vgpus(notes.get(task.uid, ""))}
-                self._enter(rules, (position for position, card in enumerate(self._cards) if card.uuid in named))
+                assigned = {each.uuid for each in parse_assigned_vgpus(ids_by_uid.get(task.uid, ""))}
+                self._add_cards(rules, (position for position, card in enumerate(self._cards) if card.uuid in assigned))
 
     def cards_closed_to(self, rules: Iterable[int]) -> set[int]:
-        """The cards that a pod under these rules may not use."""
+        """The cards that a pod with these rules must not use."""
         return {position for rule in rules for position in self._by_rule.get(rule, ())}
 
     def add_pod(self, task: Task) -> None:
-        """The pod is counted on the node."""
+        """Count the pod on the node."""
         self._uids[task.key] = task.uid
         self.reserve_for_pod(task)
 
     def reserve_for_pod(self, task: Task) -> None:
-        """The pod was given cards."""
+        """Mark the cards assigned to the pod as used by its rules."""
         rules = matching_rules(task.pod, self._rules)
         if rules:
             self._rules_of[task.key] = rules
@@ -89,27 +90,29 @@ class ExclusiveCards:
         self._uids.pop(task.key, None)
 
     def release_pod(self, task: Task) -> None:
-        """The pod's rules let go of cards that no other pod under any rule uses."""
+        """Release the pod's rules from cards that no other pod with a rule uses."""
         known = {self._uids.get(key) for key in self._rules_of if key != task.key}
         for rule in self._rules_of.pop(task.key, ()):
-            held = self._by_rule.pop(rule, set())
-            kept = {position for position in held if any(uid in known for uid in self._others(position, task))}
-            if kept:
-                self._by_rule[rule] = kept
+            positions = self._by_rule.pop(rule, set())
+            remaining = {
+                position for position in positions if any(uid in known for uid in self._other_pods(position, task))
+            }
+            if remaining:
+                self._by_rule[rule] = remaining
 
     def copy(self, cards: list[GpuCard]) -> ExclusiveCards:
-        twin = ExclusiveCards(self._rules, cards)
-        twin._by_rule = {rule: set(held) for rule, held in self._by_rule.items()}
-        twin._rules_of, twin._uids = dict(self._rules_of), dict(self._uids)
-        return twin
+        copied = ExclusiveCards(self._rules, cards)
+        copied._by_rule = {rule: set(positions) for rule, positions in self._by_rule.items()}
+        copied._rules_of, copied._uids = dict(self._rules_of), dict(self._uids)
+        return copied
 
-    def _others(self, position: int, task: Task) -> Iterable[str]:
+    def _other_pods(self, position: int, task: Task) -> Iterable[str]:
         return (uid for uid in self._cards[position].pods if uid != task.uid)
 
     def _reserve(self, uid: str, rules: Iterable[int]) -> bool:
-        return self._enter(rules, [position for position, card in enumerate(self._cards) if uid in card.pods])
+        return self._add_cards(rules, [position for position, card in enumerate(self._cards) if uid in card.pods])
 
-    def _enter(self, rules: Iterable[int], positions: Iterable[int]) -> bool:
+    def _add_cards(self, rules: Iterable[int], positions: Iterable[int]) -> bool:
         found = set(positions)
         for rule in rules if found else ():
             self._by_rule.setdefault(rule, set()).update(found)
@@ -123,42 +126,42 @@ class NodeVgpus:
     name: str
     cards: list[GpuCard]
     exclusive: ExclusiveCards | None = None
-    score: float = 0.0  # what the last kind of pod that fitted made of it; one that does not fit finds it here
+    score: float = 0.0  # score of the last request that fitted; a request that does not fit gets it, too
 
     def card_of(self, uuid: str) -> GpuCard | None:
-        """The card that a part of a card belongs to."""
+        """The card that a card share belongs to."""
         return next((card for card in self.cards if card.uuid in uuid), None)
 
 
 @dataclass(slots=True)
 class PendingVgpuAssignments:
-    """What was given to pods that are being bound, by uid, until the API server shows it."""
+    """Assignments of pods that are being bound, by uid, until the API server shows them."""
 
-    notes: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)  # uid -> (job, annotations)
+    assignments: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)  # uid -> (job, annotations)
 
     def annotations_of(self, task: Task) -> Annotations:
-        """What the pod says, or will say, about its cards."""
-        said = task.pod.metadata.annotations
-        if IDS not in said and task.uid in self.notes and task.status is not TaskStatus.PENDING:
-            return {**said, **self.notes[task.uid][1]}
-        return said
+        """The pod's annotations, including assignments that are not yet visible."""
+        annotations = task.pod.metadata.annotations
+        if IDS not in annotations and task.uid in self.assignments and task.status is not TaskStatus.PENDING:
+            return {**annotations, **self.assignments[task.uid][1]}
+        return annotations
 
     def end_session(self, session: Session) -> None:
-        """A session is over: remember what it gave to those that are being bound, forget what has been seen."""
+        """At the end of a session: save the assignments of pods that are being bound, drop those already visible."""
         for job in session.jobs.values() if session.annotations else ():
             for bound in job.with_status(TaskStatus.BINDING):
-                notes = session.annotations.get(bound.key, {})
-                if IDS in notes:
-                    self.notes[bound.uid] = (job.uid, dict(notes))
-        for uid, (name, _) in list(self.notes.items()):
+                annotations = session.annotations.get(bound.key, {})
+                if IDS in annotations:
+                    self.assignments[bound.uid] = (job.uid, dict(annotations))
+        for uid, (name, _) in list(self.assignments.items()):
             known = session.jobs.get(name)
             task = None if known is None else known.tasks.get(uid)
             if task is None or task.status is not TaskStatus.BINDING or IDS in task.pod.metadata.annotations:
-                del self.notes[uid]
+                del self.assignments[uid]
 
 
 class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
-    """Parts of GPUs on all nodes."""
+    """Shares of GPUs on all nodes."""
 
     def __init__(
         self, session: Session, policy: str, rules: Sequence[ExclusiveRule], assignments: PendingVgpuAssignments
@@ -167,9 +170,9 @@ class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
         self._policy = policy
         self._rules = rules
         self._assignments = assignments
-        self._own: dict[str, Annotations] = {}  # by uid: what pods say after this session has changed it
+        self._own: dict[str, Annotations] = {}  # by uid: annotations of pods changed by this session
         if rules:
-            for row in range(len(session.nodes)):  # who goes later in the session still counts when it opens
+            for row in range(len(session.nodes)):  # pods evicted later in the session still count at open
                 self.cards(row)
 
     def read_request(self, task: Task) -> VgpuRequest | None:
@@ -191,11 +194,11 @@ class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
         return found
 
     def copy_cards(self, cards: NodeVgpus) -> NodeVgpus:
-        twins = [card.copy() for card in cards.cards]
-        exclusive = None if cards.exclusive is None else cards.exclusive.copy(twins)
-        return NodeVgpus(cards.name, twins, exclusive, cards.score)
+        copied_cards = [card.copy() for card in cards.cards]
+        exclusive = None if cards.exclusive is None else cards.exclusive.copy(copied_cards)
+        return NodeVgpus(cards.name, copied_cards, exclusive, cards.score)
 
-    # who is where -----------------------------------------------------------------------------------------------
+    # Pods on nodes
 
     def add_pod(self, cards: NodeVgpus, task: Task) -> None:
         group = pod_group_of(task.pod)
@@ -214,7 +217,7 @@ class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
         if cards.exclusive is not None:
             cards.exclusive.remove_pod(task)
 
-    # trying, choosing, giving back ------------------------------------------------------------------------------
+    # Fit check, assignment and release
 
     def check_fit(self, cards: NodeVgpus, request: VgpuRequest, *, weighed: bool = True) -> CardFit:
         closed = () if cards.exclusive is None else cards.exclusive.cards_closed_to(request.rules)
@@ -229,8 +232,8 @@ class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
         return cards.score
 
     def assign_cards(self, cards: NodeVgpus, task: Task, request: VgpuRequest) -> dict[str, str] | None:
-        said = self._said(task)
-        if said.get(ASSIGNED_NODE) == cards.name and said.get(IDS):
+        annotations = self._annotations_of(task)
+        if annotations.get(ASSIGNED_NODE) == cards.name and annotations.get(IDS):
             return {}
         closed = () if cards.exclusive is None else cards.exclusive.cards_closed_to(request.rules)
         chosen = choose_cards(cards.cards, request, self._policy, closed)
@@ -240,11 +243,11 @@ class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
             _add_pod_to_cards(cards, task, each)
         if cards.exclusive is not None:
             cards.exclusive.reserve_for_pod(task)
-        notes = self._notes(cards.name, format_assigned_vgpus(chosen.containers))
-        self._own[task.uid] = {**said, **notes}
-        return notes
+        new_annotations = self._assignment_annotations(cards.name, format_assigned_vgpus(chosen.containers))
+        self._own[task.uid] = {**annotations, **new_annotations}
+        return new_annotations
 
-    def _notes(self, node: str, ids: str) -> dict[str, str]:
+    def _assignment_annotations(self, node: str, ids: str) -> dict[str, str]:
         now = str(int(self._session.clock.now().timestamp()))
         return {
             ASSIGNED_NODE: node,
@@ -256,27 +259,27 @@ class VgpuPool(CardPool[NodeVgpus, VgpuRequest]):
         }
 
     def unassign_cards(self, cards: NodeVgpus, task: Task) -> Iterable[str]:
-        said = self._said(task)
-        _remove_pod_from_cards(cards, task.uid, said)
+        annotations = self._annotations_of(task)
+        _remove_pod_from_cards(cards, task.uid, annotations)
         if cards.exclusive is not None:
             cards.exclusive.release_pod(task)
-        if said.get(BIND_PHASE) == SUCCESS:
+        if annotations.get(BIND_PHASE) == SUCCESS:
             return ()
-        self._own[task.uid] = {key: value for key, value in said.items() if key not in _WRITTEN_ANNOTATIONS}
+        self._own[task.uid] = {key: value for key, value in annotations.items() if key not in _WRITTEN_ANNOTATIONS}
         return _WRITTEN_ANNOTATIONS
 
-    def _said(self, task: Task) -> Annotations:
+    def _annotations_of(self, task: Task) -> Annotations:
         found = self._own.get(task.uid)
         return self._assignments.annotations_of(task) if found is None else found
 
     def queue_amounts(self, task: Task) -> Mapping[str, float]:
-        """Memory and cores as the pod says it has them, in thousandths."""
-        said = task.pod.metadata.annotations.get(IDS, "")
+        """Memory and cores from the pod's annotation, in thousandths."""
+        ids = task.pod.metadata.annotations.get(IDS, "")
         row = self._session.snapshot.nodes.index.get(task.node_name)
-        cards = None if not said or row is None or self.request(task) is None else self.cards(row)
+        cards = None if not ids or row is None or self.request(task) is None else self.cards(row)
         if cards is None:
             return {}
-        parts = [each for each in parse_assigned_vgpus(said) for card in cards.cards if card.uuid in each.uuid]
+        parts = [each for each in parse_assigned_vgpus(ids) for card in cards.cards if card.uuid in each.uuid]
         if not parts:
             return {}
         return {
@@ -293,16 +296,16 @@ def _add_pod_to_cards(cards: NodeVgpus, task: Task, part: ContainerVgpu) -> None
             usage.cores += part.cores
 
 
-def _remove_pod_from_cards(cards: NodeVgpus, uid: str, said: Annotations) -> None:
-    """Take a pod off its cards. It is on a card once, however many of its containers have a part of it."""
-    for each in parse_assigned_vgpus(said.get(IDS, "")):
+def _remove_pod_from_cards(cards: NodeVgpus, uid: str, annotations: Annotations) -> None:
+    """Remove a pod from its cards. A card counts a pod once, even if several containers use it."""
+    for each in parse_assigned_vgpus(annotations.get(IDS, "")):
         card = cards.card_of(each.uuid)
         if card is not None and card.pods.pop(uid, None) is not None:
             card.sub(each.memory, each.cores)
 
 
 def matching_rules(pod: Pod, rules: Sequence[ExclusiveRule]) -> tuple[int, ...]:
-    """The rules that a pod falls under."""
+    """The exclusive rules that a pod matches."""
     labels = pod.metadata.labels
     return tuple(
         number for number, rule in enumerate(rules) if all(labels.get(key) == value for key, value in rule.items())

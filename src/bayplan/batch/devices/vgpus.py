@@ -1,7 +1,7 @@
-"""GPUs shared by memory and cores: what a node registers, what a pod asks for, which cards it gets.
+"""GPUs shared by memory and cores: node registration, pod requests and the choice of cards.
 
-The formats are those of HAMi's device plugin. A node registers its cards as `uuid,split,memory,type,health,mode:` each;
-a pod that has cards names them as `uuid,NVIDIA,memory,cores:` each, containers apart by `;`.
+The formats are those of HAMi's device plugin. A node registers each card as `uuid,split,memory,type,health,mode:`. A
+pod lists its cards as `uuid,NVIDIA,memory,cores:` each, with containers separated by `;`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIELDS = 6
 
 
 class ContainerVgpu(NamedTuple):
-    """A part of a card that a container has."""
+    """The share of a card that a container holds."""
 
     uuid: str
     memory: int
@@ -43,27 +43,27 @@ class ContainerVgpu(NamedTuple):
 
 
 class ContainerVgpuRequest(NamedTuple):
-    """What one container asks for."""
+    """The request of one container."""
 
     number: int
-    memory: int  # of each card; 0: the whole card
-    cores: int  # percent of each card
+    memory: int  # per card; 0: the whole card
+    cores: int  # percent per card
 
 
 class VgpuRequest(NamedTuple):
-    """What a pod asks for."""
+    """The request of a pod."""
 
     containers: tuple[ContainerVgpuRequest, ...]
     use: str | None
     no_use: str | None
     mode: str | None
-    spread_group: str  # the group that must not share a card with itself; "" for none
-    rules: tuple[int, ...] = ()  # which rules of exclusive use it falls under
+    spread_group: str  # the group whose pods must not share a card; "" for none
+    rules: tuple[int, ...] = ()  # the exclusive rules that the pod matches
 
 
 @dataclass(slots=True)
 class PodGpuUsage:
-    """What one pod has of a card."""
+    """The share of a card that one pod uses."""
 
     memory: int
     cores: int
@@ -75,7 +75,7 @@ class GpuCard:
     """One physical card."""
 
     uuid: str
-    max_pods: int  # how many may share it
+    max_pods: int  # maximum number of pods that share it
     memory: int
     type: str
     users: int = 0
@@ -97,11 +97,11 @@ class GpuCard:
         return replace(self, pods={uid: replace(usage) for uid, usage in self.pods.items()})
 
 
-# what nodes and pods say
+# Annotations of nodes and pods
 
 
 def read_registered_cards(node: Node) -> list[GpuCard]:
-    """The cards that a node has registered; none unless it also offers number, memory and cores."""
+    """The cards that a node registered; empty unless it also offers number, memory and cores."""
     text = node.metadata.annotations.get(REGISTER, "")
     offered = node.status.allocatable
     for resource in (VGPU_NUMBER, VGPU_CORES, VGPU_MEMORY):
@@ -112,7 +112,7 @@ def read_registered_cards(node: Node) -> list[GpuCard]:
 
 @lru_cache(maxsize=8192)
 def parse_card_annotation(text: str) -> tuple[tuple[str, int, int, str], ...]:
-    """What the annotation says of each card; nothing where it cannot be read."""
+    """The fields of each card in the annotation; empty if it is invalid."""
     if ":" not in text:
         return ()
     listed = [part.split(",") for part in text.split(":") if "," in part]
@@ -125,7 +125,7 @@ def parse_card_annotation(text: str) -> tuple[tuple[str, int, int, str], ...]:
 
 @lru_cache(maxsize=65536)
 def parse_assigned_vgpus(text: str) -> tuple[ContainerVgpu, ...]:
-    """The parts of cards that a pod says it has, of all its containers."""
+    """The card shares that a pod's annotation lists, of all its containers."""
     found = []
     for part in text.replace(";", ":").split(":"):
         fields = part.split(",")
@@ -135,25 +135,31 @@ def parse_assigned_vgpus(text: str) -> tuple[ContainerVgpu, ...]:
 
 
 def format_assigned_vgpus(containers: Iterable[Iterable[ContainerVgpu]]) -> str:
-    """The same as a pod's annotation says it."""
+    """The annotation value for these card shares."""
     return ";".join(
         "".join(f"{each.uuid},{VENDOR},{each.memory},{each.cores}:" for each in parts) for parts in containers
     )
 
 
 def vgpu_request(pod: Pod, rules: tuple[int, ...]) -> VgpuRequest | None:
-    """What a pod asks for; None where it asks for no part of a card."""
-    wishes = tuple(wish for container in pod.spec.containers if (wish := _container_request(container)) is not None)
-    if not wishes:
+    """The request of a pod; None without a vGPU request."""
+    containers = tuple(
+        container_request
+        for container in pod.spec.containers
+        if (container_request := _container_request(container)) is not None
+    )
+    if not containers:
         return None
-    notes = pod.metadata.annotations
-    apart = pod_group_of(pod) if notes.get(GROUP_POLICY) == SPREAD else ""
-    return VgpuRequest(wishes, notes.get(USE_TYPE), notes.get(NO_USE_TYPE), notes.get(MODE), apart, rules)
+    annotations = pod.metadata.annotations
+    spread_group = pod_group_of(pod) if annotations.get(GROUP_POLICY) == SPREAD else ""
+    return VgpuRequest(
+        containers, annotations.get(USE_TYPE), annotations.get(NO_USE_TYPE), annotations.get(MODE), spread_group, rules
+    )
 
 
 def pod_group_of(pod: Pod) -> str:
-    notes = pod.metadata.annotations
-    name = notes.get(GROUP_NAME) or notes.get(_VOLCANO_GROUP_NAME) or ""
+    annotations = pod.metadata.annotations
+    name = annotations.get(GROUP_NAME) or annotations.get(_VOLCANO_GROUP_NAME) or ""
     return f"{pod.metadata.namespace}/{name}" if name else ""
 
 
@@ -176,12 +182,12 @@ def _int32(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-# which cards
+# Choice of cards
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCardAssignment:
-    """Cards for a pod: the parts of each container, how good that is, and what it takes off the cards."""
+    """Cards chosen for a pod: the shares of each container, the score, and what was added to the cards."""
 
     containers: list[list[ContainerVgpu]]
     score: float
@@ -195,26 +201,27 @@ class GpuCardAssignment:
 def choose_cards(
     cards: list[GpuCard], request: VgpuRequest, policy: str, closed: Collection[int] = ()
 ) -> GpuCardAssignment | None:
-    """Take cards for every container in turn; None, and nothing is taken, where one of them does not get enough.
+    """Assign cards to every container in turn. Returns None, and changes nothing, if a container does not get enough.
 
-    `closed` are the positions of cards that this pod may not use at all."""
+    `closed` lists the positions of cards that this pod must not use.
+    """
     if request.mode is not None and request.mode != HAMI_CORE:
         return None
     chosen = GpuCardAssignment([], 0.0, [])
     score = 0.0
-    for wish in request.containers:
+    for container_request in request.containers:
         parts: list[ContainerVgpu] = []
-        wanted = wish.number if wish.number <= len(cards) else math.inf
+        wanted = container_request.number if container_request.number <= len(cards) else math.inf
         for position in _ordered_cards(cards, policy) if wanted < math.inf else ():
             card = cards[position]
-            memory = wish.memory or int(float(card.memory) * _PERCENT / 100.0)
-            if position in closed or not _has_room(card, wish, memory, request):
+            memory = container_request.memory or int(float(card.memory) * _PERCENT / 100.0)
+            if position in closed or not _has_room(card, container_request, memory, request):
                 continue
-            card.add(memory, wish.cores)
-            chosen.taken.append((card, memory, wish.cores))
+            card.add(memory, container_request.cores)
+            chosen.taken.append((card, memory, container_request.cores))
             if wanted > 0:
                 wanted -= 1
-                parts.append(ContainerVgpu(card.uuid, memory, wish.cores))
+                parts.append(ContainerVgpu(card.uuid, memory, container_request.cores))
                 score += _score(card, policy)
             if wanted == 0:
                 break
@@ -234,14 +241,16 @@ def _ordered_cards(cards: list[GpuCard], policy: str) -> list[int]:
     return list(reversed(positions))
 
 
-def _has_room(card: GpuCard, wish: ContainerVgpuRequest, memory: int, request: VgpuRequest) -> bool:
+def _has_room(card: GpuCard, container_request: ContainerVgpuRequest, memory: int, request: VgpuRequest) -> bool:
     if card.max_pods <= card.users or card.memory - card.used_memory < memory:
         return False
     if request.spread_group and _has_group(card, request.spread_group):
         return False
-    if card.used_cores + wish.cores > _ALL_CORES or (wish.cores == _ALL_CORES and card.users > 0):
+    if card.used_cores + container_request.cores > _ALL_CORES or (
+        container_request.cores == _ALL_CORES and card.users > 0
+    ):
         return False
-    if card.used_cores == _ALL_CORES and wish.cores == 0:
+    if card.used_cores == _ALL_CORES and container_request.cores == 0:
         return False
     return _type_allowed(card.type, request)
 
@@ -261,7 +270,7 @@ def _type_allowed(kind: str, request: VgpuRequest) -> bool:
 
 
 def _score(card: GpuCard, policy: str) -> float:
-    """How good it is to use a card, the pod being on it. So by spreading, which looks for unused ones, it is 0."""
+    """Score of a card with the pod on it. With the spread policy it is 0, because the card then has a user."""
     if policy == BINPACK:
         return 100.0 * (card.used_memory / card.memory) if card.memory else math.nan
     return 100.0 if policy == SPREAD and card.users == 0 else 0.0

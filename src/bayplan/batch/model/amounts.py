@@ -1,24 +1,25 @@
-"""Is this much of everything enough for that much, and what is left over?
+"""Resource amounts with the arithmetic and the comparisons of Volcano's `Resource`.
 
-Everybody in a session asks: nodes about what is idle, queues about what they deserve, plugins about shares. The answers
-are those of Volcano's `Resource` to the last bit, and that has three peculiarities which decide placements:
+Called by nodes about idle amounts, by queues about deserved amounts, by plugins about shares. The results equal
+Volcano's to the last bit. Three peculiarities of Volcano decide placements:
 
 * Amounts are floats: thousandths of a CPU, bytes of memory, thousandths of any other resource ("scalar"), but whole
   units of `pods`. Two amounts that differ by less than `TOLERANCE` are equal, in the comparisons that say so.
-* Having no scalars at all (None) differs from having an empty dictionary of them: subtracting from None ignores
-  the scalars of the other side.
-* A scalar that one side does not name counts as nothing or as without limit; comparisons take that as `missing`.
+* No scalars at all (None) differs from an empty dictionary: subtraction from None ignores the scalars of the other
+  side.
+* A scalar that one side does not name counts as zero or as unlimited. Comparisons take this choice as `missing`.
 
-Comparisons that name dimensions return the names, cpu and memory first, the others sorted. Upstream's words for them:
+Comparisons that name dimensions return the names: cpu and memory first, the rest sorted. Volcano's names for them:
 
 | here | Volcano |
 |---|---|
 | `names_above` | LessEqualWithResourcesName, GreaterPartly |
 | `requested_names_above` | LessEqualWithDimensionAndResourcesName |
-| `requested_names_greater`, `relevant_names_greater` | GreaterPartlyWithDimension, GreaterPartlyWithRelevantDimensions |
-| `requested_names_within`, `used_names_within` | LessEqualPartlyWithDimension, LessEqualPartlyWithDimensionZeroFiltered |
+| `requested_names_greater`, `relevant_names_greater` | GreaterPartlyWithDimension, GreaterPartlyWithRelevantDimensions
+| `requested_names_within`, `used_names_within` | LessEqualPartlyWithDimension, LessEqualPartlyWithDimensionZeroFiltered
 
-Cost: a microsecond or less each, plus a dictionary step a scalar. Whole-node comparisons belong on columns, not here.
+Cost: at most a microsecond per operation, plus one dictionary step per scalar. Comparisons over all nodes use the
+columns of `NodeAccounts`.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ TOLERANCE = 0.1
 UNLIMITED = sys.float_info.max
 MAX_TASKS = 2**63 - 1
 _MAX_INT64 = float(2**63 - 1)
-_UNNAMED_INFINITY = -1.0  # what Volcano puts in place of a scalar without limit; differences of it keep it
+_UNNAMED_INFINITY = -1.0  # Volcano's value for an unlimited scalar; `diff` keeps it
 _COUNT_QUOTA_PREFIX = "count/"
 
 
 class DimensionDefault(Enum):
-    """What a scalar counts as on a side that does not name it."""
+    """The value of a scalar on a side that does not name it."""
 
     ZERO = 0
     INFINITY = -1
 
 
 class InsufficientAmounts(BayplanError):
-    """More was to be taken away than is there: the ledger and the tasks disagree."""
+    """A subtraction exceeds the amount: the cluster state and the tasks disagree."""
 
     def __init__(self, amounts: Amounts, taken: Amounts) -> None:
         super().__init__(f"resource is not sufficient to do operation: <{amounts}> sub <{taken}>")
@@ -58,7 +59,7 @@ class InsufficientAmounts(BayplanError):
 
 
 class Amounts:
-    """An amount of each resource. Mutable: `add` and its sisters change it in place and return it."""
+    """An amount of each resource. Mutable: `add` and the other arithmetic methods change it in place and return it."""
 
     __slots__ = ("max_task_num", "memory", "milli_cpu", "scalars")
 
@@ -73,20 +74,21 @@ class Amounts:
         self.memory = memory
         self.scalars = scalars
         self.max_task_num = max_task_num
-        """How many tasks a node takes. Set from `pods`; no arithmetic touches it."""
+        """Maximum number of tasks on a node. Set from `pods`; arithmetic ignores it."""
 
-    # Where amounts come from and go to
+    # Constructors and conversions
 
     @staticmethod
     def unlimited() -> Amounts:
-        """All the cpu and memory there is. It names no scalar, so `DimensionDefault` decides about those."""
+        """Unlimited cpu and memory. It names no scalar, so `DimensionDefault` decides about scalars."""
         return Amounts(UNLIMITED, UNLIMITED, None, MAX_TASKS)
 
     @staticmethod
     def of(resources: ResourceList) -> Amounts:
-        """What a resource list says; names that nobody keeps an account of are left out.
+        """The amounts of a resource list, without the resources that Volcano does not count.
 
-        Volcano leaves out names that drivers of shared devices want ignored, too: those of GPUs name none."""
+        Volcano also leaves out names that drivers of shared devices want ignored. The GPU drivers name none.
+        """
         amounts = Amounts()
         for name, text in resources.items():
             quantity = parse_quantity(text)
@@ -106,7 +108,7 @@ class Amounts:
         return Amounts(self.milli_cpu, self.memory, None if scalars is None else scalars.copy(), self.max_task_num)
 
     def quantities(self) -> dict[str, Quantity]:
-        """The amounts as a status of an object holds them; fractions are cut off."""
+        """The amounts as an object's status holds them; fractions are truncated."""
         found = {
             CPU: Quantity.of_milli(_as_int64(self.milli_cpu)),
             MEMORY: Quantity.of(_as_int64(self.memory), QuantityFormat.BINARY_SI),
@@ -123,14 +125,14 @@ class Amounts:
         return self.scalars.get(name, 0.0) if self.scalars else 0.0
 
     def names(self) -> list[str]:
-        """The dimensions of which there is any."""
+        """The dimensions with an amount above zero."""
         found = [CPU] if self.milli_cpu >= TOLERANCE else []
         if self.memory >= TOLERANCE:
             found.append(MEMORY)
         return found + sorted(name for name, amount in (self.scalars or {}).items() if amount >= TOLERANCE)
 
     def is_empty(self) -> bool:
-        """Whether there is nothing of anything but `pods`, of which every task has one."""
+        """Whether all amounts are zero. `pods` is ignored, since every task has one."""
         if not (self.milli_cpu < TOLERANCE and self.memory < TOLERANCE):
             return False
         return not any(amount >= TOLERANCE for name, amount in (self.scalars or {}).items() if name != PODS)
@@ -139,7 +141,7 @@ class Amounts:
         return self.get(name) < TOLERANCE
 
     def has_dimension(self, name: str) -> bool:
-        """Whether there is some cpu or memory, or the scalar is named here, be it with nothing."""
+        """Whether cpu or memory is above zero, or the scalar is named here, even with amount zero."""
         return not self.is_zero(name) if name in (CPU, MEMORY) else name in (self.scalars or {})
 
     # Arithmetic, in place
@@ -165,13 +167,13 @@ class Amounts:
         return self
 
     def sub(self, other: Amounts) -> Amounts:
-        """Take away what must be there; raises `InsufficientAmounts`."""
+        """Subtract an amount that must be there; raises `InsufficientAmounts`."""
         if not other.less_equal(self):
             raise InsufficientAmounts(self, other)
         return self.sub_unchecked(other)
 
     def sub_unchecked(self, other: Amounts) -> Amounts:
-        """Take away and go below zero where that is not enough. Without scalars of its own it ignores the other's."""
+        """Subtract; the result can be negative. An amount without scalars ignores the scalars of the other."""
         self.milli_cpu -= other.milli_cpu
         self.memory -= other.memory
         mine = self.scalars
@@ -201,7 +203,8 @@ class Amounts:
         return self
 
     def min_dimension(self, other: Amounts, missing: DimensionDefault) -> Amounts:
-        """Lower each dimension to the other's where that is less; a scalar it does not name falls to `missing`."""
+        """Lower each dimension to the other's where that is less. A scalar that `other` does not name becomes
+        `missing`."""
         self.milli_cpu = min(self.milli_cpu, other.milli_cpu)
         self.memory = min(self.memory, other.memory)
         mine, theirs = self.scalars, other.scalars or {}
@@ -214,7 +217,7 @@ class Amounts:
         return self
 
     def diff(self, other: Amounts, missing: DimensionDefault) -> tuple[Amounts, Amounts]:
-        """By how much this is more, and by how much less. A scalar of unlimited difference is -1."""
+        """The positive and the negative differences by dimension. An unlimited difference of a scalar is -1."""
         more, less = Amounts(scalars={}), Amounts(scalars={})
         more.milli_cpu, less.milli_cpu = _differences(self.milli_cpu, other.milli_cpu)
         more.memory, less.memory = _differences(self.memory, other.memory)
@@ -243,7 +246,8 @@ class Amounts:
         return all(amount < theirs.get(name, 0.0) for name, amount in mine.items())
 
     def less_equal(self, other: Amounts, missing: DimensionDefault = DimensionDefault.ZERO) -> bool:
-        """Whether every dimension is less or about equal; a scalar that only the other names fails it at INFINITY."""
+        """Whether every dimension is less or about equal. With INFINITY, a scalar that only `other` names makes it
+        false."""
         if not (self.milli_cpu - other.milli_cpu < TOLERANCE and self.memory - other.memory < TOLERANCE):
             return False
         mine, theirs = self.scalars, other.scalars or {}
@@ -275,7 +279,7 @@ class Amounts:
     # Comparisons that name dimensions
 
     def names_above(self, other: Amounts, missing: DimensionDefault = DimensionDefault.ZERO) -> list[str]:
-        """The dimensions that are more than the other's, and not just about equal."""
+        """The dimensions that exceed the other's by `TOLERANCE` or more."""
         found = [] if _within(self.milli_cpu, other.milli_cpu) else [CPU]
         if not _within(self.memory, other.memory):
             found.append(MEMORY)
@@ -283,38 +287,38 @@ class Amounts:
         limited = mine if missing is DimensionDefault.ZERO else mine.keys() & theirs.keys()
         return found + sorted(name for name in limited if not _within(mine[name], theirs.get(name, 0.0)))
 
-    def requested_names_above(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
-        """The asked dimensions that are more than the other's, be it by a crumb. Above nothing is all there is."""
+    def requested_names_above(self, other: Amounts | None, requested: Amounts | None) -> list[str]:
+        """The requested dimensions that exceed the other's by any amount. With no other, all dimensions above zero."""
         if other is None:
             return self.names()
-        if asked is None:
+        if requested is None:
             return self.names_above(other)
         if self.scalars is None:
-            asked = Amounts(asked.milli_cpu, asked.memory)
-        return self.requested_names_greater(other, asked)
+            requested = Amounts(requested.milli_cpu, requested.memory)
+        return self.requested_names_greater(other, requested)
 
-    def requested_names_greater(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
-        """The asked dimensions that are more than the other's, be it by a crumb; none when nothing is asked."""
+    def requested_names_greater(self, other: Amounts | None, requested: Amounts | None) -> list[str]:
+        """The requested dimensions that exceed the other's by any amount; empty when nothing is requested."""
         other = other or Amounts()
-        return [name for name in _requested_names(asked) if self.get(name) > other.get(name)]
+        return [name for name in _requested_names(requested) if self.get(name) > other.get(name)]
 
-    def relevant_names_greater(self, other: Amounts | None, asked: Amounts | None) -> list[str]:
-        """`requested_names_greater` of the dimensions that the other has: some cpu, some memory, a scalar that it
-        names."""
+    def relevant_names_greater(self, other: Amounts | None, requested: Amounts | None) -> list[str]:
+        """`requested_names_greater`, limited to dimensions that the other has: cpu or memory above zero, or a scalar
+        that it names."""
         other = other or Amounts()
-        return [name for name in self.requested_names_greater(other, asked) if other.has_dimension(name)]
+        return [name for name in self.requested_names_greater(other, requested) if other.has_dimension(name)]
 
-    def requested_names_within(self, other: Amounts, asked: Amounts | None) -> list[str]:
-        """The asked dimensions that are less than the other's or about equal."""
-        return [name for name in _requested_names(asked) if _within(self.get(name), other.get(name))]
+    def requested_names_within(self, other: Amounts, requested: Amounts | None) -> list[str]:
+        """The requested dimensions that are less than the other's or about equal."""
+        return [name for name in _requested_names(requested) if _within(self.get(name), other.get(name))]
 
-    def used_names_within(self, other: Amounts, asked: Amounts | None) -> list[str]:
-        """`requested_names_within` of the dimensions of which either side has any."""
-        found = self.requested_names_within(other, asked)
+    def used_names_within(self, other: Amounts, requested: Amounts | None) -> list[str]:
+        """`requested_names_within`, limited to dimensions that are above zero on either side."""
+        found = self.requested_names_within(other, requested)
         return [name for name in found if not (self.is_zero(name) and other.is_zero(name))]
 
     def __eq__(self, other: object) -> bool:
-        """Exactly the same, None against empty included; `equal` is the one with a tolerance."""
+        """Exact equality; None differs from an empty dictionary. `equal` compares with a tolerance."""
         return isinstance(other, Amounts) and all(
             getattr(self, slot) == getattr(other, slot) for slot in self.__slots__
         )
@@ -322,7 +326,7 @@ class Amounts:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __str__(self) -> str:
-        """As messages and conditions spell amounts."""
+        """Volcano's text form, used in messages and conditions."""
         parts = [(CPU, self.milli_cpu), (MEMORY, self.memory), *sorted((self.scalars or {}).items())]
         return ", ".join(f"{name} {_format_amount(amount)}" for name, amount in parts)
 
@@ -330,11 +334,11 @@ class Amounts:
         return f"<{self}>"
 
 
-# Of two amounts
+# Functions of two amounts
 
 
 def min_amounts(left: Amounts, right: Amounts) -> Amounts:
-    """The lesser of each dimension; scalars are those of the left, none unless both sides have some."""
+    """The minimum of each dimension. Scalars are those of the left; none unless both sides have scalars."""
     found = Amounts(min(left.milli_cpu, right.milli_cpu), min(left.memory, right.memory))
     theirs = right.scalars
     if left.scalars is not None and theirs is not None:
@@ -343,7 +347,7 @@ def min_amounts(left: Amounts, right: Amounts) -> Amounts:
 
 
 def max_amounts(left: Amounts, right: Amounts) -> Amounts:
-    """The greater of each dimension; scalars below zero are left out."""
+    """The maximum of each dimension; scalars below zero are left out."""
     found = Amounts(max(left.milli_cpu, right.milli_cpu), max(left.memory, right.memory))
     if left.scalars is None and right.scalars is None:
         return found
@@ -356,20 +360,20 @@ def max_amounts(left: Amounts, right: Amounts) -> Amounts:
 
 
 def excess_amounts(left: Amounts | None, right: Amounts | None) -> Amounts:
-    """The part of the left that exceeds the right."""
+    """The amounts by which the left exceeds the right."""
     if left is None:
         return Amounts()
     return left if right is None else left.diff(right, DimensionDefault.ZERO)[0]
 
 
 def common_names(left: Amounts, right: Amounts, *, with_pods: bool = True) -> list[str]:
-    """The dimensions of which both sides have any."""
+    """The dimensions above zero on both sides."""
     ours = set(left.names())
     return [name for name in right.names() if name in ours and (with_pods or name != PODS)]
 
 
 def share(part: float, whole: float) -> float:
-    """The part as a fraction of the whole; of nothing it is everything, unless it is nothing itself."""
+    """The part as a fraction of the whole. When the whole is zero: 0 for a zero part, otherwise 1."""
     if whole == 0:
         return 0.0 if part == 0 else 1.0
     return part / whole
@@ -385,7 +389,7 @@ def _is_counted(name: str) -> bool:
 
 
 def _within(left: float, right: float) -> bool:
-    """Less or about equal; never for what is no number. `less_equal` spells it out, as it is asked most."""
+    """Less or about equal; false for NaN. `less_equal` repeats this inline, because it is the most frequent call."""
     return left - right < TOLERANCE
 
 
@@ -404,18 +408,18 @@ def _missing_name_is_less(mine: Mapping[str, float], theirs: Mapping[str, float]
     return not mine.keys() <= theirs.keys()
 
 
-def _requested_names(asked: Amounts | None) -> list[str]:
-    """The dimensions of which any is asked for; `pods` is never compared, since every task asks for one."""
-    if asked is None:
+def _requested_names(requested: Amounts | None) -> list[str]:
+    """The dimensions requested above zero. `pods` is never compared, since every task requests one."""
+    if requested is None:
         return []
-    found = [CPU] if asked.milli_cpu > 0 else []
-    if asked.memory > 0:
+    found = [CPU] if requested.milli_cpu > 0 else []
+    if requested.memory > 0:
         found.append(MEMORY)
-    return found + sorted(name for name, amount in (asked.scalars or {}).items() if amount > 0 and name != PODS)
+    return found + sorted(name for name, amount in (requested.scalars or {}).items() if amount > 0 and name != PODS)
 
 
 def _as_int64(amount: float) -> int:
-    """The whole part; what does not fit 64 bits (or is no number) is the lowest integer, as on amd64."""
+    """The integer part. NaN and values beyond 64 bits become the lowest integer, as Go does on amd64."""
     return int(amount) if -_MAX_INT64 <= amount < _MAX_INT64 else -(2**63)
 
 

@@ -1,8 +1,8 @@
-"""Why a task fits no node, as its conditions and its group's events will say it.
+"""Fit errors: why a task fits no node. Conditions and pod group events quote them.
 
-A predicate answers with a `Status` of the framework, or several: `unschedulable(...)` where evicting may help,
-`unresolvable(...)` where nothing on that node helps, `error(...)` where the plugin cannot say. What a whole search
-found is kept as counts by reason and a mask of hopeless rows, not as one object a node.
+A predicate returns one or several `Status` values of the framework: `unschedulable(...)` when eviction may help,
+`unresolvable(...)` when nothing on that node helps, `error(...)` when the plugin failed. A whole search is stored as
+counts by reason and a mask of unresolvable rows, not as one object per node.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ POD_NUMBER_EXCEEDED = "node(s) pod number exceeded"
 ALL_NODES_UNAVAILABLE = "all nodes are unavailable"
 
 FitAnswer = Status | Sequence[Status] | None
-"""What a predicate returns: nothing where the task fits."""
+"""Return type of a predicate: None when the task fits."""
 
 REJECTING_ALLOCATE = frozenset({Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.ERROR, Code.SKIP, Code.WAIT})
 REJECTING_PREEMPT = REJECTING_ALLOCATE - {Code.UNSCHEDULABLE}
-"""Preempting may cure what is plainly unschedulable, so only the graver codes count there."""
+"""Preemption can resolve plain unschedulability, so only the other codes reject a node there."""
 
 UNRESOLVABLE_CODES = REJECTING_PREEMPT
-"""Codes after which a node is not looked at any further."""
+"""Codes after which a node is not examined further."""
 
 
 def insufficient_reason(names: Sequence[str]) -> str:
-    """The reason of a node that lacks these resources: the first is named."""
+    """The reason for a node that lacks these resources. It names the first."""
     return f"Insufficient {names[0]}" if names else ""
 
 
 def statuses_of(answer: FitAnswer) -> tuple[Status, ...]:
-    """A predicate's answer as the statuses that say no."""
+    """A predicate's answer as a tuple of rejecting statuses."""
     if answer is None:
         return ()
     return (answer,) if isinstance(answer, Status) else tuple(answer)
@@ -45,7 +45,7 @@ def rejects(statuses: Iterable[Status], codes: frozenset[Code]) -> bool:
 
 
 class FitErrors:
-    """What one search for a node found, for one task."""
+    """Result of one failed search for a node, for one task."""
 
     __slots__ = ("count", "hyper_node", "reasons", "summary", "unresolvable")
 
@@ -57,20 +57,20 @@ class FitErrors:
         *,
         head: str = "",
     ) -> None:
-        self.count = count  # nodes that said no
+        self.count = count  # number of nodes that rejected the task
         self.reasons: Mapping[str, int] = reasons if reasons is not None else {}
-        self.unresolvable = unresolvable  # rows on which evicting is no use; None: no row
+        self.unresolvable = unresolvable  # rows on which eviction does not help; None: no row
         self.summary = head
         self.hyper_node = ""
 
     @classmethod
     def on_all_rows(cls, status: Status, rows: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.intp]]) -> FitErrors:
-        """The same answer on all of these rows: something was wrong before any node was looked at."""
+        """The same status on all of these rows: the search failed before it looked at any node."""
         count = len(rows)
         return cls(count, {status.message: count} if status.message and count else {})
 
     def text(self) -> str:
-        """The sentence for people."""
+        """The message shown to users."""
         head = self.summary or f"0/{self.count} nodes are unavailable"
         if not self.count:
             return head

@@ -1,8 +1,8 @@
-"""What hypernodes have and hold: how full would each be with these requests, and could it ever take that much?
+"""Capacity and use of hypernodes: utilization with a request, and whether a request can ever fit.
 
-Kept by `network-topology-aware` for one session. Accounts of use follow every task that is placed or evicted; what was
-idle is remembered as it was when the session opened, which is what upstream searches by. Cost: two copies of the
-session's account matrices at opening; sums of a hypernode are made when it is first asked about.
+Kept by `network-topology-aware` for one session. Usage follows every task that is placed or evicted. Idle amounts stay
+as they were when the session opened, because Volcano searches by those. Cost: two copies of the session's account
+matrices at open; the sums of a hypernode are computed at first use.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ class HyperNodeAccounts:
         self._tree = tree
         self.names = list(tree)
         self._numbers = {name: number for number, name in enumerate(self.names)}
-        self._weights = dict(weights)  # of resources, in the order of the columns below
+        self._weights = dict(weights)  # by resource, in the order of the columns below
         self._columns = {resource: column for column, resource in enumerate(self._weights)}
-        room = nodes.accounts
-        self._matrices = {"idle": room.idle.copy(), "future": room.future_idle(), "allocatable": room.allocatable}
+        accounts = nodes.accounts
+        self._matrices = {
+            "idle": accounts.idle.copy(),
+            "future": accounts.future_idle(),
+            "allocatable": accounts.allocatable,
+        }
         self._totals: dict[tuple[str, str], FloatVector] = {}  # by matrix and hypernode: the sum of each resource
         self.allocatable = self._sums(nodes.allocatable)
         self.used = self._sums(nodes.used)
-        self._above: dict[str, Numbers] = {}  # by node: the hypernodes that it is in
+        self._above: dict[str, Numbers] = {}  # by node: the hypernodes that contain it
         self._by_tier: dict[int, Numbers] = {}
 
     def _sums(self, column: object) -> FloatMatrix:
-        """One row a hypernode, one column a weighted resource."""
+        """One row per hypernode, one column per weighted resource."""
         assert callable(column)
         found = np.zeros((len(self.names), len(self._weights)))
         by_resource = [column(resource) for resource in self._weights]
@@ -51,10 +55,10 @@ class HyperNodeAccounts:
                 found[number, position] = amounts[rows].sum()
         return found
 
-    # who is where -----------------------------------------------------------------------------------------------
+    # Usage
 
     def update_usage(self, task: Task, sign: float) -> None:
-        """The task is put on its node (1) or taken off it (-1)."""
+        """Add the task to its node (1) or remove it (-1)."""
         request = [sign * task.resreq.get(resource) for resource in self._weights]
         self.used[self._hypernodes_of_node(task.node_name)] += request
 
@@ -66,7 +70,7 @@ class HyperNodeAccounts:
         return found
 
     def hypernode_at_tier(self, tier: int) -> Numbers:
-        """For every row the number of the hypernode of this tier that holds it; -1 where none does."""
+        """For every row, the number of the hypernode of this tier that contains it; -1 for none."""
         found = self._by_tier.get(tier)
         if found is None:
             found = self._by_tier[tier] = np.full(len(self._nodes), -1, dtype=np.intp)
@@ -74,10 +78,10 @@ class HyperNodeAccounts:
                 found[self._tree.nodes_of(name).rows] = self._numbers[name]
         return found
 
-    # how full ---------------------------------------------------------------------------------------------------
+    # Utilization
 
     def request_of(self, tasks: Sequence[Task]) -> dict[str, float]:
-        """What tasks ask for in sum, as far as it has a weight."""
+        """The total request of the tasks, limited to weighted resources."""
         total: dict[str, float] = {}
         for task in tasks:
             for resource in task.resreq.names():
@@ -86,7 +90,7 @@ class HyperNodeAccounts:
         return total
 
     def utilization(self, request: Mapping[str, float]) -> FloatVector:
-        """For every hypernode the weighted mean share that would be taken; 0 where the request does not fit."""
+        """For every hypernode, the weighted mean share in use with the request added; 0 where it does not fit."""
         count = len(self.names)
         total, weights = np.zeros(count), 0
         over = np.zeros(count, dtype=np.bool_)
@@ -103,20 +107,20 @@ class HyperNodeAccounts:
     def utilization_of(self, name: str, scores: FloatVector) -> float:
         return float(scores[self._numbers[name]])
 
-    # how much there is ------------------------------------------------------------------------------------------
+    # Capacity
 
     def fitted_at_open(self, name: str, least: Amounts) -> bool:
-        """Whether so much was idle when the session opened, or would have been once everybody who goes is gone."""
+        """Whether the request fitted when the session opened, into idle amounts or into idle plus releasing amounts."""
         return self._covers("idle", name, least) or self._covers("future", name, least)
 
     def fits_allocatable(self, name: str, least: Amounts) -> bool:
-        """Whether there is so much at all."""
+        """Whether the request fits into the allocatable amounts."""
         return self._covers("allocatable", name, least)
 
     def _covers(self, matrix: str, name: str, least: Amounts) -> bool:
         total, index = self._total(matrix, name), self._nodes.accounts.dimensions.index
-        wanted = {CPU: least.milli_cpu, MEMORY: least.memory, **(least.scalars or {})}
-        for resource, amount in wanted.items():
+        request = {CPU: least.milli_cpu, MEMORY: least.memory, **(least.scalars or {})}
+        for resource, amount in request.items():
             column = index.get(resource, len(total))
             have = total[column] if column < len(total) else 0.0
             if not amount - have < TOLERANCE:

@@ -1,8 +1,8 @@
-"""On how many nodes is an image? As a node was told when it came, or changed last.
+"""Number of nodes that have each image, as Volcano counts them.
 
-Volcano counts the nodes that have an image when it reads a node, this one included, and does not count again; so at a
-first feed earlier nodes know of fewer. The size is what the first node said that reported the name. Scores of images
-depend on both.
+Volcano counts the nodes with an image when it reads a node, that node included, and does not count again. Nodes read
+earlier therefore see lower numbers. The size is the one reported by the first node with that image name. Image locality
+scores depend on both.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ class _ImageNodes:
 
 
 class ImageNodeCounts:
-    """Images by name, and what each node was told about its own."""
+    """Nodes by image, and the image states that each node saw when it was read."""
 
     def __init__(self) -> None:
         self._images: dict[str, _ImageNodes] = {}
-        self._told: dict[str, dict[str, ImageState]] = {}
+        self._states_by_node: dict[str, dict[str, ImageState]] = {}
 
     def update_node(self, node: Node) -> None:
-        """A node came or changed."""
-        if node.name in self._told:
+        """Count the images of a node that was added or changed."""
+        if node.name in self._states_by_node:
             self.remove_node(node.name)
-        told: dict[str, ImageState] = {}
+        states: dict[str, ImageState] = {}
         images, own = self._images, node.name
         for listed in node.status.images:
             for name in listed.names:
-                if name in told:
+                if name in states:
                     continue
                 image = images.get(name)
                 if image is None:
                     image = images[name] = _ImageNodes(listed.size_bytes)
                 nodes = image.nodes
                 nodes.add(own)
-                told[name] = ImageState(image.size_bytes, len(nodes))
-        self._told[own] = told
+                states[name] = ImageState(image.size_bytes, len(nodes))
+        self._states_by_node[own] = states
 
     def remove_node(self, name: str) -> None:
-        """A node is gone."""
-        for image in self._told.pop(name, ()):
-            held = self._images[image]
-            held.nodes.discard(name)
-            if not held.nodes:
+        """Remove a deleted node from the counts."""
+        for image in self._states_by_node.pop(name, ()):
+            entry = self._images[image]
+            entry.nodes.discard(name)
+            if not entry.nodes:
                 del self._images[image]
 
     def image_states(self, name: str) -> dict[str, ImageState]:
-        return self._told.get(name, {})
+        return self._states_by_node.get(name, {})

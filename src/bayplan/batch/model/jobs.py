@@ -1,8 +1,8 @@
-"""A pod group and its tasks: is it valid, ready, starving; what does it hold; why does it wait?
+"""Job: a pod group with its tasks.
 
-Jobs live as long as their pod group. The ledger changes them as pods come and go; a session moves tasks between
-statuses (`set_status`) and everything it moved is set back when it closes. Counters, sums and roles are kept with each
-move, so a question costs the same for 10 tasks and for 10,000.
+Answers whether a job is valid, ready or starving, what it holds and why it waits. A job lives as long as its pod group.
+The cluster state changes it when pods come and go. A session changes task statuses (`set_status`) and restores them
+when it closes. Every status change updates counters and sums, so queries cost the same for 10 tasks and for 10,000.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Job(TaskSet):
         self.uid = uid
         self.namespace, _, self.name = uid.partition("/")
         self.status_index = TaskStatusIndex()
-        self.revision = 0  # another number whenever tasks, their statuses or the group change
-        self.roles: dict[str, list[int]] = {}  # for each role how many tasks in each status
-        self.role_best_effort: dict[str, int] = {}  # for each role how many pending tasks that ask for nothing
+        self.revision = 0  # changes whenever tasks, their statuses or the group change
+        self.roles: dict[str, list[int]] = {}  # by role: the number of tasks in each status
+        self.role_best_effort: dict[str, int] = {}  # by role: the number of pending tasks without requests
         self.allocated = Amounts()
         self.total_request = Amounts()
         self.priority = 0
         self.allocated_hyper_node = ""
-        self.saved_hyper_node = ""  # what it was allocated to by sessions that are over
-        self.sub_hyper_nodes: dict[str, str] = {}  # what sub-jobs were allocated to, kept between sessions
+        self.saved_hyper_node = ""  # the hypernode of earlier sessions
+        self.sub_hyper_nodes: dict[str, str] = {}  # by sub-job: its hypernode, kept between sessions
         self.fit_error = ""
         self.nodes_fit_errors: dict[str, FitErrors] = {}  # by task; written by `record_fit_errors`
         self._failed_roles: dict[str, set[str]] = {}  # by sub-job
@@ -78,10 +78,10 @@ class Job(TaskSet):
         self.has_group = False
         self._read_group()
 
-    # the group --------------------------------------------------------------------------------------------------
+    # Pod group
 
     def set_group(self, group: PodGroup) -> None:
-        """Another version of the pod group, or the first one."""
+        """Set the first or a newer version of the pod group."""
         self.pod_group = group
         self.has_group = True
         self._read_group()
@@ -116,7 +116,7 @@ class Job(TaskSet):
         self.reset_for_session()
 
     def reset_for_session(self) -> None:
-        """What a session may change starts from what the group says."""
+        """Reset the values that a session can change to those of the pod group."""
         group = self.pod_group
         status, spec = group.status, group.spec
         self.phase: str = status.phase
@@ -139,16 +139,16 @@ class Job(TaskSet):
         return self.pod_group.spec.min_resources
 
     def min_resources(self) -> Amounts:
-        """What the group says it needs to start, for you to change; nothing where it says nothing."""
+        """A copy of the resources that the group needs to start; empty when the group declares none."""
         if self._min_resources is None:
             self._min_resources = Amounts.of(self.pod_group.spec.min_resources or {})
         return self._min_resources.clone()
 
     def is_pending(self) -> bool:
-        """Whether the group still waits to be let into its queue."""
+        """Whether the group waits for admission into its queue."""
         return not self.has_group or self.phase in ("", PENDING_PHASE)
 
-    # tasks ------------------------------------------------------------------------------------------------------
+    # Tasks
 
     def add_task(self, task: Task) -> None:
         self.revision += 1
@@ -171,7 +171,7 @@ class Job(TaskSet):
         self._sub_jobs = None
 
     def set_status(self, task: Task, status: TaskStatus) -> None:
-        """Move a task of this job to another status."""
+        """Change the status of a task of this job."""
         before = task.status
         if before is status:
             return
@@ -196,7 +196,7 @@ class Job(TaskSet):
         if task.best_effort and status is TaskStatus.PENDING:
             self.role_best_effort[task.role] = self.role_best_effort.get(task.role, 0) + by
 
-    # sub-jobs ---------------------------------------------------------------------------------------------------
+    # Sub-jobs
 
     @property
     def sub_jobs(self) -> dict[str, SubJob]:
@@ -209,7 +209,7 @@ class Job(TaskSet):
         return self.sub_jobs.get(self.uid)
 
     def sub_job_of(self, task: Task) -> SubJob | None:
-        """The sub-job a task belongs to."""
+        """The sub-job that a task belongs to."""
         subs = self.sub_jobs
         return self._sub_job_of.get(task.uid) or subs.get(self.uid)
 
@@ -219,38 +219,38 @@ class Job(TaskSet):
 
     def _create_sub_jobs(self) -> dict[str, SubJob]:
         self._sub_job_of = {}
-        made: dict[str, SubJob] = {}
+        sub_jobs: dict[str, SubJob] = {}
         if not self.has_sub_job_policy:
             if self.tasks:
-                made[self.uid] = self._default(self.min_available)
-                made[self.uid].status_index = self.status_index  # the same tasks, so the same indexes
-                made[self.uid].priority = max(0, *(task.priority for task in self.tasks.values()))
+                sub_jobs[self.uid] = self._default(self.min_available)
+                sub_jobs[self.uid].status_index = self.status_index  # the same tasks, so the same indexes
+                sub_jobs[self.uid].priority = max(0, *(task.priority for task in self.tasks.values()))
         else:
             for task in self.tasks.values():
-                sub = self._sub_job_for(task, made)
+                sub = self._sub_job_for(task, sub_jobs)
                 sub.add(task)
                 self._sub_job_of[task.uid] = sub
-        for uid, sub in made.items():
+        for uid, sub in sub_jobs.items():
             sub.allocated_hyper_node = self.sub_hyper_nodes.get(uid, "")
-        return made
+        return sub_jobs
 
-    def _sub_job_for(self, task: Task, made: dict[str, SubJob]) -> SubJob:
+    def _sub_job_for(self, task: Task, sub_jobs: dict[str, SubJob]) -> SubJob:
         for policy in self.pod_group.spec.sub_group_policy:
             values = match_values(policy, task.pod)
             if values:
                 uid = sub_job_id(self.uid, policy, values)
-                if uid not in made:
-                    made[uid] = SubJob.of_policy(self.uid, policy, values)
-                return made[uid]
-        if self.uid not in made:
-            made[self.uid] = self._default(1)
-        return made[self.uid]
+                if uid not in sub_jobs:
+                    sub_jobs[uid] = SubJob.of_policy(self.uid, policy, values)
+                return sub_jobs[uid]
+        if self.uid not in sub_jobs:
+            sub_jobs[self.uid] = self._default(1)
+        return sub_jobs[self.uid]
 
     def _default(self, min_available: int) -> SubJob:
         topology = ResolvedNetworkTopology.from_spec(self.pod_group.spec.network_topology)
         return SubJob(self.uid, self.uid, self.uid, min_available, topology)
 
-    # network topology -------------------------------------------------------------------------------------------
+    # Network topology
 
     @property
     def hard_tier(self) -> int | None:
@@ -268,7 +268,7 @@ class Job(TaskSet):
             sub.network_topology is not None for sub in self.sub_jobs.values()
         )
 
-    # gangs ------------------------------------------------------------------------------------------------------
+    # Gangs
 
     @property
     def valid_task_num(self) -> int:
@@ -276,7 +276,7 @@ class Job(TaskSet):
 
     @property
     def checks_task_min_available(self) -> bool:
-        """Whether the least number of each role counts: not when the whole gang may be smaller than their sum."""
+        """Whether the minimum of each role is checked: only when the job's minimum is at least their sum."""
         return self.min_available >= self.task_min_available_total
 
     def check_task_valid(self) -> bool:
@@ -323,25 +323,25 @@ class Job(TaskSet):
                 found[sub.gid] += 1
         return all(found[gid] >= least for gid, least in self.min_sub_jobs.items())
 
-    # failures ---------------------------------------------------------------------------------------------------
+    # Failures
 
     def record_fit_errors(self, task: Task, errors: FitErrors) -> None:
-        """The task found no node; why."""
+        """Record why the task found no node."""
         self.nodes_fit_errors[task.uid] = errors
         sub_job = self.sub_job_of(task)
         if sub_job is not None:
             self._failed_roles.setdefault(sub_job.uid, set()).add(task.role)
 
     def failed_roles(self, sub_job: SubJob) -> set[str]:
-        """Roles of which a task of this sub-job found no node."""
+        """Roles for which a task of this sub-job found no node."""
         return self._failed_roles.get(sub_job.uid, set())
 
     def task_has_fit_errors(self, sub_job: SubJob, task: Task) -> bool:
-        """Whether a task of the same role has failed already, so that this one need not be tried."""
+        """Whether a task of the same role already failed, so that this one is skipped."""
         return bool(task.role) and task.role in self.failed_roles(sub_job)
 
     def needs_continue_allocating(self, sub_job: SubJob) -> bool:
-        """After one task found no node: can the gang still become ready?"""
+        """Whether the gang can still become ready after one task found no node."""
         if self.min_available == len(self.tasks) or sub_job.min_available >= len(sub_job.tasks):
             return False
         if self.has_sub_job_policy:
@@ -358,32 +358,32 @@ class Job(TaskSet):
 
     @property
     def fit_failures(self) -> tuple[str, dict[str, FitErrors], dict[str, set[str]]]:
-        """Everything that is known about failures, to be put back after something was tried out."""
+        """All recorded failures. Assign it to restore them after a trial."""
         return self.fit_error, self.nodes_fit_errors, self._failed_roles
 
     @fit_failures.setter
-    def fit_failures(self, known: tuple[str, dict[str, FitErrors], dict[str, set[str]]]) -> None:
-        self.fit_error, self.nodes_fit_errors, self._failed_roles = known
+    def fit_failures(self, failures: tuple[str, dict[str, FitErrors], dict[str, set[str]]]) -> None:
+        self.fit_error, self.nodes_fit_errors, self._failed_roles = failures
 
     def reset_fit_errors(self, sub_job: SubJob | None = None) -> None:
-        """Forget failures, of one sub-job or of all."""
+        """Forget the failures of one sub-job or of all."""
         if sub_job is None:
             self.fit_error = ""
             self.nodes_fit_errors = {}
             self._failed_roles = {}
         else:
-            kept = {uid: errors for uid, errors in self.nodes_fit_errors.items() if uid not in sub_job.tasks}
-            self.nodes_fit_errors = kept
+            remaining = {uid: errors for uid, errors in self.nodes_fit_errors.items() if uid not in sub_job.tasks}
+            self.nodes_fit_errors = remaining
             self._failed_roles.pop(sub_job.uid, None)
 
-    # amounts ----------------------------------------------------------------------------------------------------
+    # Amounts
 
     def elastic_resources(self) -> Amounts:
-        """What the job holds beyond what it needs to start."""
+        """The resources that the job holds beyond its minimum."""
         return excess_amounts(self.allocated, self.min_resources())
 
     def gated_resources(self) -> Amounts:
-        """What tasks ask for that somebody else's gate holds back."""
+        """The total request of tasks with a scheduling gate other than Volcano's own."""
         total = Amounts()
         for task in self.tasks.values() if self.gated_task_num else ():
             if task.gated and not task.has_only_queue_gate:
@@ -391,17 +391,17 @@ class Job(TaskSet):
         return total
 
     def deduct_gated(self, amounts: Amounts) -> Amounts:
-        """The amounts less what gated tasks ask for, never below zero."""
+        """The amounts minus the requests of gated tasks, never below zero."""
         gated = self.gated_resources()
         if gated.is_empty():
             return amounts
         found = amounts.clone()
         found.milli_cpu = max(found.milli_cpu - gated.milli_cpu, 0.0)
         found.memory = max(found.memory - gated.memory, 0.0)
-        held = gated.scalars or {}
+        gated_scalars = gated.scalars or {}
         for name, amount in (amounts.scalars or {}).items():
-            if name in held:
-                found.set_scalar(name, max(amount - held[name], 0.0))
+            if name in gated_scalars:
+                found.set_scalar(name, max(amount - gated_scalars[name], 0.0))
         return found
 
     def __repr__(self) -> str:
@@ -409,7 +409,7 @@ class Job(TaskSet):
 
 
 def _group_preemptable(group: PodGroup) -> bool:
-    """Whether the group says that it may be evicted: no, unless it does."""
+    """Whether the group declares itself preemptable. Default: no."""
     meta = group.metadata
     text = meta.annotations.get(PREEMPTABLE, meta.labels.get(PREEMPTABLE))
     return text is not None and parse_bool(text)

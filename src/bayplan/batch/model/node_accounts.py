@@ -1,12 +1,11 @@
-"""What is idle, used, being released and promised on each node, as columns.
+"""Idle, used, releasing and pipelined amounts of each node, as columns.
 
-`NodeAccounts` holds a float64 matrix a question, resources by rows; its rows are the rows of the session's snapshot.
-Tasks enter and leave a row by `add_task` and `remove_task`, which do what Volcano's NodeInfo does. Questions about all
-nodes are a few operations on columns.
+`NodeAccounts` holds one float64 matrix per account, resources by rows of the session's snapshot. `add_task` and
+`remove_task` follow Volcano's NodeInfo. Queries over all nodes are a few column operations.
 
-Columns do not tell "no such resource" from "none of it"; where that matters, `allocatables` has the nodes' own words.
-A node that offers cpu and memory alone, not even `pods`, keeps no account of what else its tasks take: in a session
-nothing of that is idle, whoever is there, until somebody goes. That is `scalarless_rows`.
+Columns do not distinguish "no such resource" from "zero of it"; `allocatables` does. A node that offers only cpu and
+memory, not even `pods`, has no account of other resources. In a session their idle amount is zero until a task leaves
+the node: see `scalarless_rows`.
 """
 
 from __future__ import annotations
@@ -31,29 +30,28 @@ FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
 RequestT = TypeVar("RequestT")
 Demand = tuple[tuple[int, float], ...]
-"""What a task asks for as (column, amount): cpu and memory always, every scalar it names."""
+"""A request as (column, amount) pairs: cpu and memory always, and every scalar it names."""
 
 OVERSUBSCRIPTION_CPU = "volcano.sh/oversubscription-cpu"
 OVERSUBSCRIPTION_MEMORY = "volcano.sh/oversubscription-memory"
 
 
 PODS_COLUMN = 2
-"""The first column of a scalar; those before it are cpu and memory."""
+"""The first column of a scalar, after cpu and memory."""
 
 _MAX_CACHED_DEMANDS = 4096
 _ACCOUNTS = ("allocatable", "idle", "used", "releasing", "pipelined")
 
 
 class ResourceDimensions:
-    """Which resource is which column. Only ever grows."""
+    """Column of each resource. Only grows."""
 
     __slots__ = ("_demand_by_amounts", "_demands", "index", "names")
 
     def __init__(self) -> None:
-        self._demands: dict[Demand, Demand] = {}  # equal demands are one object: quick to compare, and there are many
-        self._demand_by_amounts: dict[
-            tuple[object, ...], Demand
-        ] = {}  # the same, by amounts in the order in which they came
+        self._demands: dict[Demand, Demand] = {}  # equal demands are one object, so that comparisons are quick
+        # by the amounts in their original order
+        self._demand_by_amounts: dict[tuple[object, ...], Demand] = {}
         self.names: list[str] = [CPU, MEMORY, PODS]
         self.index: dict[str, int] = {name: number for number, name in enumerate(self.names)}
 
@@ -69,15 +67,15 @@ class ResourceDimensions:
 
     def demand(self, amounts: Amounts) -> Demand:
         scalars = amounts.scalars or {}
-        written = (amounts.milli_cpu, amounts.memory, *scalars.items())
-        found = self._demand_by_amounts.get(written)
+        key = (amounts.milli_cpu, amounts.memory, *scalars.items())
+        found = self._demand_by_amounts.get(key)
         if found is None:
-            asked = [(self.column_of(name), scalars[name]) for name in sorted(scalars)]
+            scalar_columns = [(self.column_of(name), scalars[name]) for name in sorted(scalars)]
             if len(self._demand_by_amounts) >= _MAX_CACHED_DEMANDS:
                 self._demand_by_amounts.clear()
                 self._demands.clear()
-            found = ((0, amounts.milli_cpu), (1, amounts.memory), *asked)
-            found = self._demand_by_amounts[written] = self._demands.setdefault(found, found)
+            found = ((0, amounts.milli_cpu), (1, amounts.memory), *scalar_columns)
+            found = self._demand_by_amounts[key] = self._demands.setdefault(found, found)
         return found
 
 
@@ -93,41 +91,40 @@ class NodeAccounts:
         self.releasing = _empty_matrix(len(dimensions))
         self.pipelined = _empty_matrix(len(dimensions))
         self.max_tasks: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self.allocatables: list[Amounts] = []  # in the nodes' own words, oversubscription added
-        self.tasks: list[dict[str, Task]] = []  # on each row, by uid
-        self.scalarless_rows: set[int] = (
-            set()
-        )  # rows of a session that know cpu and memory alone, and that nobody has left
+        self.allocatables: list[Amounts] = []  # as the nodes report them, oversubscription added
+        self.tasks: list[dict[str, Task]] = []  # by row and uid
+        # rows with only cpu and memory that no task of this session has left
+        self.scalarless_rows: set[int] = set()
         self._scalarless: set[int] = set()
-        self._total: Amounts | None = None  # of all `allocatables`, until one of them changes
+        self._total: Amounts | None = None  # sum of `allocatables`; None after a change
 
     def copy(self) -> NodeAccounts:
-        """Accounts of a session's own. Tasks by row are shared: the session puts back what it changes."""
-        twin = NodeAccounts.__new__(NodeAccounts)
-        twin.dimensions, twin.count = self.dimensions, self.count
-        twin.allocatable, twin.max_tasks = self.allocatable, self.max_tasks
-        twin.allocatables, twin.tasks = self.allocatables, self.tasks
-        twin.idle, twin.used = self.idle.copy(), self.used.copy()
-        twin.releasing, twin.pipelined = self.releasing.copy(), self.pipelined.copy()
-        twin.scalarless_rows, twin._scalarless = set(self._scalarless), self._scalarless
-        if twin.scalarless_rows:
-            twin.idle[PODS_COLUMN:, list(twin.scalarless_rows)] = 0.0
-        twin._total = self.total()
-        return twin
+        """A session's own copy. Tasks by row are shared: the session restores what it changes."""
+        copied = NodeAccounts.__new__(NodeAccounts)
+        copied.dimensions, copied.count = self.dimensions, self.count
+        copied.allocatable, copied.max_tasks = self.allocatable, self.max_tasks
+        copied.allocatables, copied.tasks = self.allocatables, self.tasks
+        copied.idle, copied.used = self.idle.copy(), self.used.copy()
+        copied.releasing, copied.pipelined = self.releasing.copy(), self.pipelined.copy()
+        copied.scalarless_rows, copied._scalarless = set(self._scalarless), self._scalarless
+        if copied.scalarless_rows:
+            copied.idle[PODS_COLUMN:, list(copied.scalarless_rows)] = 0.0
+        copied._total = self.total()
+        return copied
 
-    # accounts ---------------------------------------------------------------------------------------------------
+    # Accounts
 
     def demand(self, task: Task) -> Demand:
-        """What the task takes, as columns; computed once a task."""
+        """The task's request as columns; computed once per task."""
         found = task.demand
         if found is None:
             found = task.demand = self.dimensions.demand(task.resreq)
-        if len(self.dimensions.names) > len(self.idle):  # another room may have been the first to hear of a resource
+        if len(self.dimensions.names) > len(self.idle):  # another object can have added a resource to `dimensions`
             self.add_resource_columns()
         return found
 
     def add_task(self, row: int, task: Task) -> None:
-        """Count a task on a row, as its status says."""
+        """Count a task on a row, according to its status."""
         status = task.status
         demand = self.demand(task)
         if status is TaskStatus.PIPELINED:
@@ -141,7 +138,7 @@ class NodeAccounts:
         self.tasks[row][task.uid] = task
 
     def remove_task(self, row: int, task: Task) -> None:
-        """The inverse, by the status under which the task was counted."""
+        """The inverse of `add_task`, by the status under which the task was counted."""
         status, task.counted_status = task.counted_status, None
         if status is None or self.tasks[row].pop(task.uid, None) is None:
             return
@@ -156,12 +153,12 @@ class NodeAccounts:
             self._add(self.releasing, row, demand, -1.0)
 
     def add_usage(self, row: int, demand: Demand) -> None:
-        """Count what somebody takes of a row, whoever it is."""
+        """Count a request on a row that belongs to no task of the row."""
         self._add(self.idle, row, demand, -1.0)
         self._add(self.used, row, demand, 1.0)
 
     def add_pipelined(self, row: int, amounts: Amounts) -> None:
-        """Somebody else waits for so much of what is, or will be, idle on a row."""
+        """Count a pipelined request of a pod outside the session on a row."""
         demand = self.dimensions.demand(amounts)
         self.add_resource_columns()
         self._add(self.pipelined, row, demand, 1.0)
@@ -172,10 +169,10 @@ class NodeAccounts:
             if amount:
                 matrix[column, row] = matrix.item(column, row) + sign * amount
 
-    # questions --------------------------------------------------------------------------------------------------
+    # Queries
 
     def total(self) -> Amounts:
-        """What all nodes offer together, for you to change. Added up again only after a node came, went or changed."""
+        """A copy of the total allocatable amounts. Summed again only after a node changed."""
         if self._total is None:
             self._total = Amounts()
             for offer in self.allocatables:
@@ -183,11 +180,11 @@ class NodeAccounts:
         return self._total.clone()
 
     def future_idle(self) -> FloatMatrix:
-        """What will be idle once everything that goes is gone and everything promised is there."""
+        """Idle amounts after all releasing tasks are gone and all pipelined tasks are placed."""
         return (self.idle + self.releasing) - self.pipelined
 
     def fits(self, matrix: FloatMatrix, demand: Demand, rows: RowVector | None = None) -> BoolVector:
-        """On which rows (or which of these) there is enough of everything."""
+        """The rows (or those of `rows`) with enough of every resource."""
         found: BoolVector | None = None
         for column, amount in demand:
             fits = is_sufficient(amount, matrix[column] if rows is None else matrix[column, rows])
@@ -202,7 +199,7 @@ class NodeAccounts:
         return self.fits_row(row, demand)[1]
 
     def fits_row(self, row: int, demand: Demand) -> tuple[bool, bool]:
-        """Whether a row has enough idle, and whether it will have."""
+        """Whether a row has enough idle now, and whether it will have."""
         now = soon = True
         idle_at, releasing_at, pipelined_at = self.idle.item, self.releasing.item, self.pipelined.item
         for column, amount in demand:
@@ -214,12 +211,12 @@ class NodeAccounts:
         return now, soon
 
     def insufficient_resources(self, matrix: FloatMatrix, row: int, demand: Demand) -> list[str]:
-        """The resources of which a row has too little."""
+        """The resources that a row lacks."""
         names = self.dimensions.names
         return [names[column] for column, amount in demand if not amount - matrix[column, row] < TOLERANCE]
 
     def amounts(self, matrix: FloatMatrix, row: int) -> Amounts:
-        """A column of one row as amounts: the resources the node names, and whatever else is not zero."""
+        """One row of a matrix as amounts: the resources that the node names, and all that are not zero."""
         named = self.allocatables[row].scalars or {}
         scalars: dict[str, float] = {}
         for column in range(2, matrix.shape[0]):
@@ -228,10 +225,10 @@ class NodeAccounts:
                 scalars[name] = amount
         return Amounts(float(matrix[0, row]), float(matrix[1, row]), scalars)
 
-    # rows -------------------------------------------------------------------------------------------------------
+    # Rows
 
     def add_resource_columns(self) -> None:
-        """Room for resources that were not known before."""
+        """Add columns for new resources."""
         missing = len(self.dimensions) - len(self.idle)
         if missing <= 0:
             return
@@ -240,15 +237,15 @@ class NodeAccounts:
             setattr(self, name, np.concatenate((getattr(self, name), rows)))
 
     def resize(self, count: int) -> None:
-        """Exactly so many rows; new ones are empty."""
+        """Set the number of rows; new rows are empty."""
         before = self.count
         if count == before:
             return
         for name in _ACCOUNTS:
             matrix = np.zeros((len(self.dimensions), count))
             old = getattr(self, name)
-            kept = min(count, before)
-            matrix[: len(old), :kept] = old[:, :kept]
+            common = min(count, before)
+            matrix[: len(old), :common] = old[:, :common]
             setattr(self, name, matrix)
         self.max_tasks = np.resize(self.max_tasks, count) if before else np.zeros(count, dtype=np.int64)
         del self.allocatables[count:], self.tasks[count:]
@@ -260,12 +257,13 @@ class NodeAccounts:
         self._total = None
 
     def set_rows(self, rows: Mapping[int, tuple[Amounts, Sequence[Task]]]) -> None:
-        """Count rows anew: what each node offers, and who is on it. None of the tasks is pipelined.
+        """Recompute rows from each node's allocatable amounts and tasks. None of the tasks is pipelined.
 
-        Tasks are counted by what they ask for, which is the same for many: one sum a kind of demand, not one a task."""
+        Tasks with equal requests are summed together: one operation per distinct demand, not per task.
+        """
         if rows:
             self._total = None
-        kinds: dict[Demand, tuple[list[int], list[int]]] = {}  # rows of all, rows of those that are going
+        rows_by_demand: dict[Demand, tuple[list[int], list[int]]] = {}  # all rows, releasing rows
         for row, (allocatable, tasks) in rows.items():
             self.allocatables[row] = allocatable
             self.max_tasks[row] = allocatable.max_task_num
@@ -273,12 +271,12 @@ class NodeAccounts:
             self.tasks[row] = {task.uid: task for task in tasks}
             for task in tasks:
                 status = task.counted_status = task.status
-                held = kinds.get(task.demand or self.demand(task))
-                if held is None:
-                    held = kinds[self.demand(task)] = ([], [])
-                held[0].append(row)
+                lists = rows_by_demand.get(task.demand or self.demand(task))
+                if lists is None:
+                    lists = rows_by_demand[self.demand(task)] = ([], [])
+                lists[0].append(row)
                 if status is TaskStatus.RELEASING:
-                    held[1].append(row)
+                    lists[1].append(row)
         offers = {id(offer): self.dimensions.demand(offer) for offer, _ in rows.values()}
         self.add_resource_columns()
         where = np.fromiter(rows, np.intp, len(rows))
@@ -287,9 +285,9 @@ class NodeAccounts:
         for row, (offer, _) in rows.items():
             for column, amount in offers[id(offer)]:
                 self.allocatable[column, row] = amount
-        for demand, (everybody, going) in kinds.items():
-            self._count(self.used, demand, everybody)
-            self._count(self.releasing, demand, going)
+        for demand, (all_rows, releasing_rows) in rows_by_demand.items():
+            self._count(self.used, demand, all_rows)
+            self._count(self.releasing, demand, releasing_rows)
         self.idle[:, where] = self.allocatable[:, where] - self.used[:, where]
 
     def _count(self, matrix: FloatMatrix, demand: Demand, rows: list[int]) -> None:
@@ -301,13 +299,13 @@ class NodeAccounts:
 
     @contextmanager
     def batched_changes(self) -> Iterator[NodeAccountChanges]:
-        """Many tasks that come and go, counted at the end of the block: one sum a kind of demand, not one a task."""
+        """Collect task changes and apply them at the end of the block: one operation per distinct demand."""
         sums = NodeAccountChanges(self)
         yield sums
-        for demand, everybody, going in sums.kinds.values():
-            self._shift(self.used, demand, everybody, 1.0)
-            self._shift(self.idle, demand, everybody, -1.0)
-            self._shift(self.releasing, demand, going, 1.0)
+        for demand, all_changes, releasing_changes in sums.by_demand.values():
+            self._shift(self.used, demand, all_changes, 1.0)
+            self._shift(self.idle, demand, all_changes, -1.0)
+            self._shift(self.releasing, demand, releasing_changes, 1.0)
 
     def _shift(self, matrix: FloatMatrix, demand: Demand, changes: dict[int, int], sign: float) -> None:
         rows = [row for row, number in changes.items() if number]
@@ -320,7 +318,7 @@ class NodeAccounts:
                 matrix[column, where] += sign * amount * number
 
     def recompute_row(self, row: int, tasks: Iterable[Task]) -> None:
-        """What is idle and used on a row with these tasks on it; who else is noted there stays."""
+        """Recompute idle and used of a row from these tasks. Its other accounts stay."""
         self.idle[:, row] = self.allocatable[:, row]
         self.used[:, row] = 0.0
         for task in tasks:
@@ -328,13 +326,13 @@ class NodeAccounts:
 
 
 class NodeAccountChanges:
-    """Tasks that come to rows and leave them, by what they ask for. None of them is pipelined."""
+    """Tasks added to and removed from rows, grouped by demand. None of them is pipelined."""
 
-    __slots__ = ("_room", "kinds")
+    __slots__ = ("_accounts", "by_demand")
 
-    def __init__(self, room: NodeAccounts) -> None:
-        self._room = room
-        self.kinds: dict[int, tuple[Demand, dict[int, int], dict[int, int]]] = {}  # by row: all, and those that go
+    def __init__(self, accounts: NodeAccounts) -> None:
+        self._accounts = accounts
+        self.by_demand: dict[int, tuple[Demand, dict[int, int], dict[int, int]]] = {}  # changes of all and of releasing
 
     def add_task(self, row: int, task: Task) -> None:
         task.counted_status = task.status
@@ -345,10 +343,10 @@ class NodeAccountChanges:
         task.counted_status = None
 
     def _count(self, row: int, task: Task, by: int) -> None:
-        demand = task.demand or self._room.demand(task)
-        found = self.kinds.get(id(demand))  # equal demands are one object, and long to hash
+        demand = task.demand or self._accounts.demand(task)
+        found = self.by_demand.get(id(demand))  # equal demands are one object, and slow to hash
         if found is None:
-            found = self.kinds[id(demand)] = (self._room.demand(task), {}, {})
+            found = self.by_demand[id(demand)] = (self._accounts.demand(task), {}, {})
         rows = found[1]
         rows[row] = rows.get(row, 0) + by
         if task.counted_status is TaskStatus.RELEASING:
@@ -356,23 +354,23 @@ class NodeAccountChanges:
 
 
 def is_sufficient(amount: float, have: FloatVector) -> BoolVector:
-    """Where there is so much of one resource. What is below zero is not even enough for nothing."""
+    """Where the amount fits. A negative column does not even fit a zero amount."""
     found: BoolVector = amount - have < TOLERANCE
     return found
 
 
 def first_insufficient(
-    asked: Iterable[tuple[RequestT, float]], have: Callable[[RequestT], FloatVector]
+    requests: Iterable[tuple[RequestT, float]], have: Callable[[RequestT], FloatVector]
 ) -> Iterator[tuple[RequestT, BoolVector]]:
-    """The resources of which nodes have too little: each node with the first that it lacks."""
-    told: BoolVector | None = None
-    for resource, amount in asked:
+    """The resources that nodes lack: each node once, with the first that it lacks."""
+    reported: BoolVector | None = None
+    for resource, amount in requests:
         short = ~is_sufficient(amount, have(resource))
-        if told is not None:
-            short &= ~told
+        if reported is not None:
+            short &= ~reported
         if short.any():
             yield resource, short
-        told = short if told is None else told | short
+        reported = short if reported is None else reported | short
 
 
 def _empty_matrix(dimensions: int) -> FloatMatrix:
@@ -380,10 +378,10 @@ def _empty_matrix(dimensions: int) -> FloatMatrix:
 
 
 def offered_amounts(node: NodeObject) -> Amounts:
-    """What a node offers: its allocatable, and what it says may be lent on top. Shared between equal nodes."""
-    notes = node.metadata.annotations
-    lent = (notes.get(OVERSUBSCRIPTION_CPU), notes.get(OVERSUBSCRIPTION_MEMORY))
-    return _offered_amounts(tuple(node.status.allocatable.items()), *lent)
+    """A node's allocatable amounts plus its oversubscription annotations. Shared between equal nodes."""
+    annotations = node.metadata.annotations
+    oversubscription = (annotations.get(OVERSUBSCRIPTION_CPU), annotations.get(OVERSUBSCRIPTION_MEMORY))
+    return _offered_amounts(tuple(node.status.allocatable.items()), *oversubscription)
 
 
 @lru_cache(maxsize=1024)
@@ -392,9 +390,11 @@ def _offered_amounts(allocatable: tuple[tuple[str, QuantityText], ...], cpu: str
 
 
 def capacity_of(node: NodeObject) -> Amounts:
-    notes = node.metadata.annotations
-    lent = Amounts(_parse_number(notes.get(OVERSUBSCRIPTION_CPU)), _parse_number(notes.get(OVERSUBSCRIPTION_MEMORY)))
-    return Amounts.of(node.status.capacity).add(lent)
+    annotations = node.metadata.annotations
+    oversubscription = Amounts(
+        _parse_number(annotations.get(OVERSUBSCRIPTION_CPU)), _parse_number(annotations.get(OVERSUBSCRIPTION_MEMORY))
+    )
+    return Amounts.of(node.status.capacity).add(oversubscription)
 
 
 def _parse_number(text: str | None) -> float:

@@ -1,7 +1,8 @@
-"""The nodes of a session: one of them as people see it, or many as columns.
+"""The nodes of a session: a single node as an object, or many as columns.
 
-Both are views of the accounts (`accounts`) and of the snapshot that the framework's plugins read; making one costs
-nothing."""
+Both are views of the accounts (`accounts`) and of the snapshot that the framework's plugins read. Creating one costs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ REVOCABLE_ZONE = "volcano.sh/revocable-zone"
 
 @dataclass(slots=True)
 class NodeUsage:
-    """How busy a node really is, in percent, averaged over each period; `age_s` before now."""
+    """Measured load of a node in percent, averaged over each period; `age_s` is its age."""
 
     age_s: float
     cpu: Mapping[str, float] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Node:
 
     @property
     def tasks(self) -> Mapping[str, Task]:
-        """Who is on it, by uid: running, releasing, allocated and pipelined in this session."""
+        """The tasks on it by uid: running, releasing, and those allocated or pipelined in this session."""
         return self.nodes.accounts.tasks[self.row]
 
     @property
@@ -110,7 +111,7 @@ class Node:
         return self.nodes.accounts.fits_idle(self.row, self.nodes.accounts.demand(task))
 
     def fits_future(self, task: Task) -> bool:
-        """Whether the task can start once everybody who goes is gone."""
+        """Whether the task can start once all releasing tasks are gone."""
         return self.nodes.accounts.fits_future(self.row, self.nodes.accounts.demand(task))
 
     def _amounts(self, matrix: FloatMatrix) -> Amounts:
@@ -127,19 +128,19 @@ class Node:
 
 
 class Nodes(Sequence[Node]):
-    """All nodes of a session, or some of them: by name, by row, or as columns with one entry a node of it."""
+    """All nodes of a session, or a selection: by name, by row, or as columns with one entry per node."""
 
     __slots__ = ("_rows", "accounts", "snapshot", "usage")
 
     def __init__(
         self,
         snapshot: Snapshot,
-        room: NodeAccounts,
+        accounts: NodeAccounts,
         rows: RowVector | None = None,
         usage: Mapping[str, NodeUsage] | None = None,
     ) -> None:
         self.snapshot = snapshot
-        self.accounts = room
+        self.accounts = accounts
         self.usage: Mapping[str, NodeUsage] = usage if usage is not None else {}
         self._rows = rows
 
@@ -158,7 +159,7 @@ class Nodes(Sequence[Node]):
         return name in self.snapshot.nodes.index
 
     def get(self, name: str) -> Node | None:
-        """The node of this name, be it among these or not."""
+        """The node of this name, whether it is in the selection or not."""
         row = self.snapshot.nodes.index.get(name)
         return None if row is None else Node(self, row)
 
@@ -166,7 +167,7 @@ class Nodes(Sequence[Node]):
         return Node(self, row)
 
     def select_rows(self, rows: RowVector) -> Nodes:
-        """Those of the session's rows."""
+        """The selection of these rows."""
         return Nodes(self.snapshot, self.accounts, rows, self.usage)
 
     @property
@@ -184,10 +185,10 @@ class Nodes(Sequence[Node]):
 
     @property
     def table(self) -> NodeTable:
-        """The same nodes as the framework's plugins see them: labels, taints, pods."""
+        """The selected nodes as the framework's plugins see them: labels, taints, pods."""
         return NodeTable(self.snapshot.nodes, self._rows)
 
-    # columns, one entry a node; do not write to them ---------------------------------------------------------------
+    # Columns, one entry per node; read-only
 
     def idle(self, resource: str) -> FloatVector:
         return self._column(self.accounts.idle, resource)

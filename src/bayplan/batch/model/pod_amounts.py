@@ -1,10 +1,10 @@
-"""How much does a task ask for, in the batch engine's amounts?
+"""Resource request of a pod, in the batch engine's amounts.
 
-Asked once a pod when it enters the cache. The rule is the pod engine's in outline (containers and sidecars add up, an
-init container counts where it needs more, pod-level requests and overhead on top) and differs from it in the rounding:
-each container's request is rounded up by itself, and every task asks for one of `pods`.
+Called once per pod when it enters the cache. Containers and sidecars are summed, an init container counts where it
+needs more, pod-level requests replace the sum, and overhead is added. This is the pod engine's rule with two
+differences: each container's request is rounded up separately, and every task requests one of `pods`.
 
-Cost: a microsecond for a pod whose containers write what others have written before, some ten otherwise.
+Cost: a microsecond for a pod whose container requests were seen before, about ten otherwise.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _RequestTexts = tuple[tuple[tuple[str, QuantityText], ...], ...]
 
 
 def pod_amounts(pod: Pod) -> Amounts:
-    """All that a pod needs at once, at its worst moment, and its place among the `pods` of a node."""
+    """The maximum that a pod needs at any one time, including one of `pods`."""
     if _is_plain(pod):
-        written = tuple([tuple(container.resources.requests.items()) for container in pod.spec.containers])
-        return _cached_amounts(written).clone()
+        request_texts = tuple([tuple(container.resources.requests.items()) for container in pod.spec.containers])
+        return _cached_amounts(request_texts).clone()
     amounts = _container_requests(pod)
     amounts.set_max(_init_container_requests(pod, amounts))
     amounts.add_scalar(PODS, 1.0)
@@ -32,7 +32,7 @@ def pod_amounts(pod: Pod) -> Amounts:
 
 
 def _is_plain(pod: Pod) -> bool:
-    """Whether the amounts depend on nothing but what the regular containers write."""
+    """Whether the amounts depend only on the requests of the regular containers."""
     spec = pod.spec
     if spec.init_containers or spec.overhead or spec.resources is not None:
         return False
@@ -40,9 +40,9 @@ def _is_plain(pod: Pod) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _cached_amounts(written: _RequestTexts) -> Amounts:
+def _cached_amounts(request_texts: _RequestTexts) -> Amounts:
     amounts = Amounts(scalars={})
-    for requests in written:
+    for requests in request_texts:
         amounts.add(Amounts.of(dict(requests)))
     amounts.add_scalar(PODS, 1.0)
     return amounts
@@ -57,7 +57,7 @@ def _container_requests(pod: Pod) -> Amounts:
 
 
 def _init_container_requests(pod: Pod, running: Amounts) -> Amounts:
-    """The most that starting the pod takes; sidecars are added to what is `running` afterwards, too."""
+    """The maximum needed while the pod starts. Adds the sidecars to `running`, since they continue to run."""
     statuses = {status.name: status for status in pod.status.init_container_statuses}
     sidecars, starting = Amounts(), Amounts()
     for container in pod.spec.init_containers:
@@ -73,7 +73,7 @@ def _init_container_requests(pod: Pod, running: Amounts) -> Amounts:
 
 
 def _requests(pod: Pod, container: Container, status: ContainerStatus | None) -> ResourceList:
-    """What a container asks for; while it is resized, the largest of what it has, is promised and wants."""
+    """The container's requests. During a resize: the maximum of current, allocated and desired requests."""
     if status is None or status.resources is None:
         return container.resources.requests
     pending = next((condition for condition in pod.status.conditions if condition.type == "PodResizePending"), None)

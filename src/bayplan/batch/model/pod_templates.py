@@ -1,7 +1,7 @@
-"""Pods that were made from one template, found by looking.
+"""Numbers that identify tasks with equal pod specs.
 
-Pods of a gang have equal specs. Comparing a spec with that of the task before it costs a microsecond; working out what
-every plugin sees in it costs fifty. The number that tasks of one template share lets plugins remember the latter.
+Pods of a gang have equal specs. Comparing a spec with that of the previous task costs a microsecond; evaluating it in
+every plugin costs fifty. Plugins cache their evaluation by the template number.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from bayplan.objects.core import PodSpec
 from bayplan.snapshot import InternTables, PodInfo
 
 _FROM_SPEC = ("requests", "nonzero", "host_ports")
-"""What a `PodInfo` works out from the spec alone, as long as no container is being resized."""
+"""Values that a `PodInfo` derives from the spec alone, unless a container is being resized."""
 
 
 class PodTemplateIndex:
-    """Numbers for templates. Two numbers may stand for equal specs; one never stands for different ones."""
+    """Template numbers. Equal specs can have two numbers; one number never stands for different specs."""
 
     def __init__(self, vocabulary: InternTables) -> None:
         self._vocabulary = vocabulary
@@ -40,13 +40,13 @@ class PodTemplateIndex:
         return number
 
     def forget(self, job: str) -> None:
-        """The job is gone."""
+        """Drop the templates of a deleted job."""
         for key in [key for key in self._last if key[0] == job]:
             del self._last[key]
 
 
 def _share_derived_values(known: PodInfo, fresh: PodInfo, vocabulary: InternTables) -> None:
-    """Save the second pod of a template what the first has worked out."""
+    """Copy the values that the first pod of a template derived to the second."""
     if known.pod.status.container_statuses or fresh.pod.status.container_statuses:
         return
     for name in _FROM_SPEC:

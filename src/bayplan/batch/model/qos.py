@@ -1,7 +1,7 @@
-"""How firmly does a pod hold what it asks for? The class that the kubelet gives it, from cpu and memory alone.
+"""QoS class of a pod, computed from cpu and memory as the kubelet does.
 
-Asked by plugins about pods that own their CPUs, or about who is evicted first. Upstream prefers what `status.qosClass`
-says, which the API server has computed by this very rule.
+Called by plugins for pods with exclusive CPUs and for eviction order. Volcano prefers `status.qosClass`, which the API
+server computes by the same rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COMPUTE = (CPU, MEMORY)
 
 
 class Qos(IntEnum):
-    """The classes, those who go first first."""
+    """QoS classes, in eviction order."""
 
     BEST_EFFORT = 0
     BURSTABLE = 1
@@ -26,7 +26,7 @@ class Qos(IntEnum):
 
 
 def qos_of(pod: Pod) -> Qos:
-    """The pod's class. Requests and limits at the level of the whole pod count alone where there are any."""
+    """The pod's class. Pod-level requests and limits replace those of the containers."""
     whole = pod.spec.resources
     if whole is not None:
         limited = not whole.limits or len(_positive(whole.limits)) == len(_COMPUTE)
@@ -36,7 +36,7 @@ def qos_of(pod: Pod) -> Qos:
 
 
 def _qos_class(parts: Iterable[ResourceRequirements], *, limited: bool) -> Qos:
-    """`limited`: every part has limits of both cpu and memory."""
+    """Compute the class; `limited` means that every part has limits for both cpu and memory."""
     parts = list(parts)
     requests = _sum(part.requests for part in parts)
     limits = _sum(part.limits for part in parts)

@@ -1,4 +1,4 @@
-"""A tenant's queue as a session sees it."""
+"""A Volcano queue as a session sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPEN = "Open"
 
 
 class Queue:
-    """One queue. Shares and quotas belong to the plugins that compute them, by the queue's name."""
+    """One queue. The plugins that compute shares and quotas store them by queue name."""
 
     def __init__(self, queue: volcano.Queue) -> None:
         self.queue = queue
@@ -37,7 +37,7 @@ class Queue:
 
     @property
     def reclaimable(self) -> bool:
-        """Whether others may take back what the queue holds: yes, unless it says no."""
+        """Whether other queues may reclaim what this queue holds. Default: yes."""
         return self.queue.spec.reclaimable is not False
 
     @property
@@ -61,18 +61,17 @@ class Queue:
 
 
 def find_queue_cycles(queues: Mapping[str, Queue]) -> dict[str, tuple[str, ...]]:
-    """Queues that are below themselves: a sentence a cycle, and who is in it. The root, or a parent that does not
-    exist, ends a line."""
+    """Cycles of parent queues: a message per cycle, and its queues. The root and missing parents end a chain."""
     found: dict[str, tuple[str, ...]] = {}
     done: set[str] = set()
     for name in queues:
-        line: list[str] = []
-        while name in queues and name not in done and name not in line and name != volcano.ROOT_QUEUE:
-            line.append(name)
+        chain: list[str] = []
+        while name in queues and name not in done and name not in chain and name != volcano.ROOT_QUEUE:
+            chain.append(name)
             name = queues[name].parent
-        if name in line:
-            ring = [*line[line.index(name) :], name]
-            sentence = f"queues are below themselves: {' > '.join(reversed(ring))}; give one of them another parent"
-            found[sentence] = tuple(ring[:-1])
-        done.update(line)
+        if name in chain:
+            cycle = [*chain[chain.index(name) :], name]
+            message = f"queues form a cycle of parents: {' > '.join(reversed(cycle))}; give one of them another parent"
+            found[message] = tuple(cycle[:-1])
+        done.update(chain)
     return found

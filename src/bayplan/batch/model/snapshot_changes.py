@@ -1,8 +1,8 @@
-"""The snapshot that the framework's plugins read during a session, and its way back.
+"""A session's changes to the snapshot that the framework's plugins read, and their rollback.
 
-Tasks that a session places or evicts are put on rows and taken off them here, so that pod counts, ports, affinity and
-spread are those of the moment. Rows and slots that were changed are copied anew from the cache before the next session
-(`stale_rows`, `stale_slots`); bound pods come back with them. Cost: some microseconds a change.
+Statements add placed tasks to rows and remove evicted ones here. Pod counts, ports, affinity and spread therefore match
+the session's state. The next session copies changed rows and slots again from the cache (`stale_rows`, `stale_slots`),
+including bound pods. Cost: some microseconds per change.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class SnapshotChanges:
         self.snapshot = snapshot
         self.stale_rows: set[int] = set()
         self.stale_slots: set[int] = set()
-        self._slots: dict[str, int] | None = None  # by uid; made when a pod that was there before goes
+        self._slots: dict[str, int] | None = None  # by uid; built at the first removal of an earlier pod
         self._own: dict[str, int] = {}  # slots of pods that this session added
-        self._cleared: dict[int, tuple[PodInfo, int, int, int]] = {}  # pods that were there before and went
+        self._cleared: dict[int, tuple[PodInfo, int, int, int]] = {}  # removed pods that were in the snapshot before
         self._free: list[int] = []
 
     def add(self, task: Task, row: int) -> None:
-        """The task is on the row from now on."""
+        """Put the task on the row."""
         info = task.info
         snapshot = self.snapshot
         slot = self._own[info.uid] = self._free.pop() if self._free else snapshot.pods.slots
@@ -36,10 +36,10 @@ class SnapshotChanges:
         snapshot.nodes.add_pod(row, info)
         kind = vocabulary.kinds.acquire(info.namespaced_labels)
         snapshot.pods.set_slot(slot, info, row, kind, vocabulary.affinities.acquire(terms) if terms is not None else -1)
-        self._note(row, slot)
+        self._mark_stale(row, slot)
 
     def remove(self, task: Task, row: int) -> bool:
-        """The task is off the row. False: it was not there."""
+        """Remove the task from the row. Returns False if it is not there."""
         uid = task.uid
         info = next((each for each in self.snapshot.nodes.pods[row] if each.uid == uid), None)
         if info is None:
@@ -47,32 +47,32 @@ class SnapshotChanges:
         self.snapshot.nodes.remove_pod(row, info)
         slot = self._own.pop(uid, None)
         if slot is not None:
-            self._give_back(slot)
+            self._release_slot(slot)
             self._free.append(slot)
         else:
-            slot = self._slot_of(uid)  # the cache goes on using what it stands for
+            slot = self._slot_of(uid)  # the cache still uses the ids that this slot refers to
             pods = self.snapshot.pods
             self._cleared[slot] = (info, row, int(pods.kinds[slot]), int(pods.affinities[slot]))
             pods.clear_slot(slot)
-        self._note(row, slot)
+        self._mark_stale(row, slot)
         return True
 
     def restore(self) -> Iterator[None]:
-        """Give back what was taken, a pod a turn; what is stale says in the end what must be copied anew."""
+        """Undo all changes, one pod per step. The stale rows and slots must be copied again afterwards."""
         for slot in self._own.values():
-            self._give_back(slot)
+            self._release_slot(slot)
             yield
         self._own.clear()
-        for slot, pod in self._cleared.items():  # so that whoever refreshes learns what became of it meanwhile
+        for slot, pod in self._cleared.items():  # so that the next refresh sees what happened to the pod meanwhile
             self.snapshot.pods.set_slot(slot, *pod)
         self._cleared.clear()
 
-    def _note(self, row: int, slot: int) -> None:
+    def _mark_stale(self, row: int, slot: int) -> None:
         self.snapshot.touched.append(row)
         self.stale_rows.add(row)
         self.stale_slots.add(slot)
 
-    def _give_back(self, slot: int) -> None:
+    def _release_slot(self, slot: int) -> None:
         pods, vocabulary = self.snapshot.pods, self.snapshot.vocabulary
         vocabulary.kinds.release(int(pods.kinds[slot]))
         affinity = int(pods.affinities[slot])
@@ -88,7 +88,7 @@ class SnapshotChanges:
 
 
 class LiveSnapshot:
-    """The cluster of the moment, beside the one that a session works on: what commits are held against."""
+    """The current cluster state, kept beside the snapshot of the session. Commits are checked against it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -96,18 +96,18 @@ class LiveSnapshot:
         self._stale_slots: set[int] = set()
 
     def refresh(self, cache: Cache) -> Collection[int]:
-        """Bring it up to the moment; the rows that have changed."""
+        """Update to the current cluster state and return the changed rows."""
         snapshot = self.snapshot
         cursor = snapshot.touched.end
         cache.refresh(snapshot, rows=self._stale_rows, slots=self._stale_slots)
         self._stale_rows.clear()
         self._stale_slots.clear()
-        noted = snapshot.touched.since(cursor)
-        return range(snapshot.nodes.count) if noted is None else noted
+        touched = snapshot.touched.since(cursor)
+        return range(snapshot.nodes.count) if touched is None else touched
 
     @contextmanager
     def with_added(self, tasks: Sequence[Task]) -> Iterator[Iterator[tuple[Task, int]]]:
-        """Each task with its row, and on it from then on, so that the next one sees it there; gone with the block."""
+        """Yield each task with its row and then add it, so that the next task sees it. The block's end removes all."""
         view = SnapshotChanges(self.snapshot)
         added: list[tuple[Task, int]] = []
 

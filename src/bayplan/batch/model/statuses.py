@@ -1,7 +1,7 @@
-"""The ten states of a task, and which of them count as what.
+"""Task statuses of Volcano and the groups they form.
 
-A status comes from the pod (`status_of`) when a session opens; statements move it from there. The order is Volcano's,
-and a status is a position in the lists that jobs keep one entry a status in.
+`status_of` derives a status from the pod when a session opens; statements change it afterwards. The order is Volcano's:
+a status is an index into the per-status lists of a job.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from bayplan.objects.core import Pod
 
 
 class TaskStatus(IntEnum):
-    """Where a task stands."""
+    """Volcano's TaskStatus."""
 
     PENDING = 0
     ALLOCATED = 1  # has a node in this session; not bound yet
-    PIPELINED = 2  # waits for room that is being released on a node
+    PIPELINED = 2  # waits for resources that are being released on a node
     BINDING = 3  # handed to the binder
     BOUND = 4
     RUNNING = 5
-    RELEASING = 6  # being deleted, still takes room
+    RELEASING = 6  # being deleted, still holds resources
     SUCCEEDED = 7
     FAILED = 8
     UNKNOWN = 9
@@ -41,11 +41,11 @@ SCHEDULED = frozenset({TaskStatus.RUNNING, TaskStatus.BOUND}) | COMPLETED
 VALID = READY | {TaskStatus.PIPELINED, TaskStatus.PENDING}
 
 IS_HOLDING: tuple[bool, ...] = tuple(status in HOLDING for status in TaskStatus)
-"""The same as a lookup, for paths that ask for every task."""
+"""`HOLDING` as a lookup table, for paths that run for every task."""
 
 
 def status_of(pod: Pod) -> TaskStatus:
-    """What the pod itself says."""
+    """The status that the pod itself implies."""
     phase = pod.status.phase
     if phase in ("Running", "Pending"):
         if pod.terminating:

@@ -1,8 +1,8 @@
-"""The members of a job's sub-group policies, and the sub-job that holds everybody else.
+"""Sub-jobs of a job's sub-group policies, and the default sub-job for all other tasks.
 
-A job without policies has one sub-job: itself, seen through the same indexes. Counters of both are those of
-`TaskStatusIndex`: tasks by status, kept as statements move them, so that asking whether a gang is ready is a handful of
-additions."""
+A job without policies has one sub-job, which shares the job's indexes. `TaskStatusIndex` counts tasks by status for
+both. Statements keep these counts current, so a readiness check is a few additions.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_TASKS: dict[str, Task] = {}
 
 @dataclass(slots=True)
 class ResolvedNetworkTopology:
-    """How close together tasks must be, in a session's own copy: names become tiers there, soft becomes hard."""
+    """A session's copy of a network topology. The session resolves tier names and makes soft mode hard."""
 
     mode: str
     highest_tier_allowed: int | None
@@ -41,17 +41,17 @@ class ResolvedNetworkTopology:
         return cls(spec.mode, spec.highest_tier_allowed, spec.highest_tier_name)
 
     def hard_tier(self) -> int | None:
-        """The highest tier that the tasks may span; None where there is no such limit."""
+        """The highest tier that the tasks may span; None when there is no such limit."""
         return self.highest_tier_allowed if self.mode == HARD else None
 
     def resolve_tier_name(self, tiers: dict[str, int]) -> None:
-        """Replace the name of a tier by its number; a name that nobody has stays, and limits nothing."""
+        """Replace a tier name by its number. An unknown name stays and limits nothing."""
         if self.highest_tier_allowed is None and self.highest_tier_name in tiers:
             self.highest_tier_allowed = tiers[self.highest_tier_name]
             self.highest_tier_name = ""
 
     def validation_error(self) -> str:
-        """What nobody can make sense of once names are tiers; empty if there is nothing such."""
+        """The error that remains after tier names are resolved; "" if valid."""
         if self.mode not in ("", HARD, SOFT):
             return f'mode is "{self.mode}", neither {HARD} nor {SOFT}'
         if self.mode == HARD and self.highest_tier_allowed is None and self.highest_tier_name:
@@ -59,7 +59,7 @@ class ResolvedNetworkTopology:
         return ""
 
     def make_hard(self, tier: int) -> None:
-        """A soft wish becomes a hard one that `tier`, the top, always grants."""
+        """Replace soft mode by hard mode with `tier`, the top tier, which every node satisfies."""
         if self.mode == SOFT:
             self.mode, self.highest_tier_allowed, self.highest_tier_name = HARD, tier, ""
 
@@ -87,7 +87,7 @@ class TaskStatusIndex:
             self.best_effort_pending -= 1
 
     def move(self, task: Task, before: TaskStatus) -> None:
-        """The task has left a status for the one it says it has."""
+        """Move the task from status `before` to its current status."""
         after = task.status
         by_status = self.by_status
         del by_status[before][task.uid]
@@ -99,13 +99,13 @@ class TaskStatusIndex:
                 self.best_effort_pending += 1
 
     def replace(self, task: Task) -> None:
-        """Another object for a task of the same uid and status."""
+        """Replace the object of a task with the same uid and status."""
         self.tasks[task.uid] = task
         self.by_status[task.status][task.uid] = task
 
 
 class TaskSet:
-    """What jobs and sub-jobs can both be asked."""
+    """Queries shared by jobs and sub-jobs."""
 
     __slots__ = ("status_index",)
 
@@ -117,7 +117,7 @@ class TaskSet:
         return self.status_index.tasks
 
     def with_status(self, *statuses: TaskStatus) -> Iterator[Task]:
-        """The tasks in these statuses. The session may not move tasks while this is walked; copy first."""
+        """The tasks in these statuses. Copy them before changing statuses in the loop."""
         for status in statuses:
             yield from self.status_index.by_status[status].values()
 
@@ -130,7 +130,7 @@ class TaskSet:
 
     @property
     def ready_task_num(self) -> int:
-        """Tasks that have their node, or are done."""
+        """Number of tasks that have a node or are finished."""
         by = self.status_index.by_status
         return len(by[4]) + len(by[3]) + len(by[5]) + len(by[1]) + len(by[7])
 
@@ -155,7 +155,7 @@ class TaskSet:
 
 
 class SubJob(TaskSet):
-    """Tasks of a job that belong together."""
+    """Tasks of a job that one sub-group policy groups together."""
 
     __slots__ = (
         "allocated_hyper_node",
@@ -172,13 +172,13 @@ class SubJob(TaskSet):
     def __init__(
         self, gid: str, uid: str, job: str, min_available: int, topology: ResolvedNetworkTopology | None
     ) -> None:
-        self.gid = gid  # all sub-jobs of one policy have the same
+        self.gid = gid  # shared by all sub-jobs of one policy
         self.uid = uid
         self.job = job
         self.min_available = min_available
         self.network_topology = topology
         self.match_index = 0
-        self.priority = 0  # the highest of any task that it ever had
+        self.priority = 0  # the highest priority of any task added so far
         self.allocated_hyper_node = ""
         self.nominated_hyper_node = ""
         self.status_index = TaskStatusIndex()
@@ -187,9 +187,9 @@ class SubJob(TaskSet):
     def of_policy(cls, job: str, policy: SubGroupPolicy, values: list[str]) -> SubJob:
         size = 1 if policy.sub_group_size is None else policy.sub_group_size
         topology = ResolvedNetworkTopology.from_spec(policy.network_topology)
-        made = cls(group_id(job, policy), sub_job_id(job, policy, values), job, size, topology)
-        made.match_index = parse_int(values[0]) or 0
-        return made
+        sub_job = cls(group_id(job, policy), sub_job_id(job, policy, values), job, size, topology)
+        sub_job.match_index = parse_int(values[0]) or 0
+        return sub_job
 
     def add(self, task: Task) -> None:
         self.status_index.add(task)
@@ -200,7 +200,7 @@ class SubJob(TaskSet):
         return None if self.network_topology is None else self.network_topology.hard_tier()
 
     def min_resources(self) -> Amounts:
-        """What the tasks that still wait ask for in sum."""
+        """The total request of the pending tasks."""
         total = Amounts()
         for task in self.pending.values():
             total.add(task.init_resreq)
@@ -211,7 +211,7 @@ class SubJob(TaskSet):
 
 
 def match_values(policy: SubGroupPolicy, pod: Pod) -> list[str]:
-    """By which values the pod belongs to a sub-group of this policy; none: it does not."""
+    """The values that assign the pod to a sub-group of this policy; empty if it matches none."""
     labels = pod.metadata.labels
     if policy.label_selector is not None:
         try:
@@ -242,5 +242,5 @@ def _fnv32a(data: bytes) -> int:
 
 
 def _safe_encode(text: str) -> str:
-    """Kubernetes' way to write a hash without letters that could form words."""
+    """Kubernetes' SafeEncodeString: writes a hash without letters that could form words."""
     return "".join(NAME_SUFFIX_ALPHABET[ord(letter) % len(NAME_SUFFIX_ALPHABET)] for letter in text)

@@ -1,7 +1,7 @@
-"""A pod as the batch engine sees it: what it asks for, where it stands in this session, and why it waits.
+"""A pod as the batch engine sees it: its request, its status in this session and its node.
 
-One `Task` object stands for one version of one pod; jobs, nodes and statements share it. What comes from the pod never
-changes; `status`, `node_name` and the fields below them are moved by statements and set back when the session closes.
+One `Task` object stands for one version of one pod; jobs, nodes and statements share it. Values from the pod never
+change. Statements change `status`, `node_name` and the fields below them; the session restores them when it closes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ REVOCABLE_ZONE = "volcano.sh/revocable-zone"
 QUEUE_ALLOCATION_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 
 EARLIEST_TIME = datetime.min.replace(tzinfo=UTC)
-"""The creation time of what says none."""
+"""The creation time of objects without one."""
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_NOT_PARSED = -1  # no pod's name ends in a negative number: the sign is a separator there
+_NOT_PARSED = -1  # no pod name ends in a negative number, because the sign is a separator
 
 
 class TransactionContext(NamedTuple):
-    """Where a task stood in a statement that was undone: the best that could be found for it."""
+    """The best placement of a task in a statement that was discarded."""
 
     status: TaskStatus
     node_name: str
@@ -40,12 +40,12 @@ class TransactionContext(NamedTuple):
 
 
 def parse_bool(text: str) -> bool:
-    """Go's ParseBool; what it refuses counts as false, as it does upstream."""
+    """Go's ParseBool. Invalid text counts as false, as in Volcano."""
     return text in _TRUE
 
 
 def parse_int(text: str, bits: int = 64) -> int | None:
-    """Go's ParseInt, base 10; None where it refuses."""
+    """Go's ParseInt with base 10; None for invalid text."""
     if not _INTEGER.fullmatch(text):
         return None
     value = int(text)
@@ -53,7 +53,7 @@ def parse_int(text: str, bits: int = 64) -> int | None:
 
 
 class Task:
-    """One pod in a session. There may be a hundred thousand: slots, and what few ask is worked out when they do."""
+    """One pod in a session. A cluster can have 100,000, so it uses slots and computes rarely used values on demand."""
 
     __slots__ = (
         "_demand_key",
@@ -95,15 +95,15 @@ class Task:
         group = annotations.get(GROUP_NAME, "")
         self.job: str = f"{meta.namespace}/{group}" if group else ""
         self.role: str = annotations.get(TASK_SPEC) or meta.labels.get(TASK_SPEC, "")
-        self.resreq: Amounts = pod_amounts(pod)  # what it takes while it runs; shared, never changed
-        self.init_resreq: Amounts = self.resreq  # what it takes to launch it
+        self.resreq: Amounts = pod_amounts(pod)  # request while the pod runs; shared, never changed
+        self.init_resreq: Amounts = self.resreq  # request at launch
         self.best_effort: bool = self.init_resreq.is_empty()
         self.priority: int = _priority(pod)
-        self.preemptable: bool = _preemptable(pod)  # asked of every running task at once: not worked out then
+        self.preemptable: bool = _preemptable(pod)  # computed here, because it is read for all running tasks at once
         self.gated: bool = bool(spec.scheduling_gates)
         self.created: datetime = meta.creation_timestamp or EARLIEST_TIME
-        self.demand: tuple[tuple[int, float], ...] | None = None  # by columns: see `Room.demand`
-        self.template: int | None = None  # see `templates`
+        self.demand: tuple[tuple[int, float], ...] | None = None  # by columns: see `NodeAccounts.demand`
+        self.template: int | None = None  # see `pod_templates`
         self._info = info
         self._demand_key: tuple[object, ...] | None = None
         self._revocable_zone: str | None = None
@@ -125,15 +125,15 @@ class Task:
 
     @property
     def demand_key(self) -> tuple[object, ...]:
-        """Equal for tasks that ask for the same."""
+        """Equal for tasks with the same request."""
         if self._demand_key is None:
-            asked = self.init_resreq
-            self._demand_key = (asked.milli_cpu, asked.memory, frozenset((asked.scalars or {}).items()))
+            request = self.init_resreq
+            self._demand_key = (request.milli_cpu, request.memory, frozenset((request.scalars or {}).items()))
         return self._demand_key
 
     @property
     def revocable_zone(self) -> str:
-        """`*` for a pod that may run on nodes that are lent for some hours only, else nothing."""
+        """`*` for a pod that may run on revocable nodes (lent for some hours only), else ""."""
         if self._revocable_zone is None:
             self._revocable_zone = revocable_zone(self.pod.metadata.annotations)
         return self._revocable_zone
@@ -144,29 +144,29 @@ class Task:
 
     @property
     def has_only_queue_gate(self) -> bool:
-        """Whether the one thing that holds the pod back is the gate that Volcano itself removes."""
+        """Whether the pod's only scheduling gate is the one that Volcano removes itself."""
         gates = self.pod.spec.scheduling_gates
         return len(gates) == 1 and gates[0].name == QUEUE_ALLOCATION_GATE
 
     @property
     def awaits_queue_admission(self) -> bool:
-        """Whether the pod asked to be held by that gate until its queue has room."""
+        """Whether the pod requests Volcano's gate until its queue has capacity."""
         return self.pod.metadata.annotations.get(QUEUE_ALLOCATION_GATE) == "true"
 
     @property
     def index(self) -> int | None:
-        """The number at the end of the pod's name, which orders tasks of equal priority."""
+        """The number at the end of the pod's name. It orders tasks of equal priority."""
         if self._index == _NOT_PARSED:
             parts = self.name.split("-")
             self._index = parse_int(parts[-1]) if len(parts) >= 3 else None
         return self._index
 
     def transaction_context(self) -> TransactionContext:
-        """Where the task stands, or stood in the last statement that was undone."""
+        """The current placement, or that of the last discarded statement."""
         return self.last_transaction or TransactionContext(self.status, self.node_name, self.eviction_occurred)
 
     def save_last_transaction(self) -> None:
-        """Keep where it stands, right before that is undone."""
+        """Save the placement right before it is undone."""
         self.last_transaction = TransactionContext(self.status, self.node_name, self.eviction_occurred)
 
     def __repr__(self) -> str:
@@ -174,25 +174,25 @@ class Task:
 
 
 class ReadOnlyTask(Task):
-    """A task for whoever may look at it and not change it: equal to it, and what is set raises."""
+    """A read-only copy of a task. It equals the task; setting an attribute raises."""
 
-    __slots__ = ("_shown",)
+    __slots__ = ("_task",)
 
     def __init__(self, task: Task) -> None:
         for name in Task.__slots__:
             object.__setattr__(self, name, getattr(task, name))
-        self._shown = task
+        self._task = task
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not name.startswith("_"):  # what is worked out when somebody asks
-            raise AttributeError(f"{name} of task {self.key} is not to be changed here; it was decided before")
+        if not name.startswith("_"):  # lazily computed values
+            raise AttributeError(f"{name} of task {self.key} is read-only here; its placement was decided before")
         object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
-        return other is self or other is self._shown
+        return other is self or other is self._task
 
     def __hash__(self) -> int:
-        return hash(self._shown)
+        return hash(self._task)
 
 
 def _priority(pod: Pod) -> int:
@@ -204,7 +204,7 @@ def _priority(pod: Pod) -> int:
 
 
 def _preemptable(pod: Pod) -> bool:
-    """Whether the pod may be evicted for another: yes, unless it says no."""
+    """Whether the pod may be evicted. Default: yes."""
     meta = pod.metadata
     text = meta.annotations.get(PREEMPTABLE)
     if text is None:
@@ -213,7 +213,7 @@ def _preemptable(pod: Pod) -> bool:
 
 
 def revocable_zone(annotations: dict[str, str]) -> str:
-    """What a pod's or a group's annotations say about lent nodes."""
+    """The revocable zone in the annotations of a pod or a group."""
     zone = annotations.get(REVOCABLE_ZONE)
     if zone is not None:
         return zone if zone == "*" else ""
@@ -221,7 +221,7 @@ def revocable_zone(annotations: dict[str, str]) -> str:
 
 
 def default_task_order(left: Task, right: Task) -> bool:
-    """Whether the left comes first where no plugin has an opinion: by the number in the name, age, uid."""
+    """Whether the left task comes first when no plugin decides: by the number in the name, then age, then uid."""
     mine, theirs = left.index, right.index
     if mine != theirs and mine is not None and theirs is not None:
         return mine < theirs

@@ -1,9 +1,9 @@
-"""How many volumes does a task attach, and how many can a node take, by CSI driver?
+"""Volumes that a task attaches and attach limits of nodes, by CSI driver.
 
-Volcano counts both as a resource, `attachable-volumes-csi-<driver>`, in whole units: a task with a claim fits no node
-without its driver, and takes part in quotas with its volumes. A volume that two pods share counts for each. What a pod
-attaches is found out when the pod comes; once more, as long as a claim of its, or the class of that, is not there yet.
-Cost: a few lookups a claim; nothing for pods without claims.
+Volcano counts both as the resource `attachable-volumes-csi-<driver>`, in whole units. A task with a claim therefore
+fits no node without the claim's driver, and its volumes count against quotas. A volume shared by two pods counts for
+each. The volumes of a pod are resolved when the pod is added. They are resolved again while one of its claims, or the
+class of a claim, is missing. Cost: a few lookups per claim; zero for pods without claims.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from bayplan.volumes.volume_matcher import HOST_PATH_PROVISIONER
 
 ATTACHABLE_VOLUMES_PREFIX = "attachable-volumes-csi-"
 DRIVER_NAME = "csi.storage.k8s.io/csi-driver-name"
-"""The parameter of a storage class that names its driver where the provisioner does not."""
+"""The storage class parameter that names the driver when the provisioner does not."""
 
 IGNORED_PROVISIONERS = frozenset({"rancher.io/local-path", "hostpath.csi.k8s.io", HOST_PATH_PROVISIONER})
-"""Volcano's two, and our own: what they make lies on nodes that name no driver for it, and would fit none of them."""
+"""Volcano's two and Bayplan's host path provisioner. Nodes report no driver for their volumes, so counted volumes would
+fit no node."""
 
 UNLIMITED = float(2**31 - 1)
 
@@ -34,19 +35,19 @@ _KINDS = (PersistentVolumeClaim, PersistentVolume, StorageClass)
 
 
 class VolumeCounts:
-    """Volumes of tasks, and limits of nodes, as the catalog has them."""
+    """Volume counts of tasks and volume limits of nodes, read from the catalog."""
 
     def __init__(self, catalog: Catalog, ignored: Iterable[str] = ()) -> None:
-        """`ignored`: provisioners that do not count, besides those that never do."""
+        """Read from `catalog`. `ignored` lists provisioners that do not count, besides `IGNORED_PROVISIONERS`."""
         self._catalog = catalog
         self._ignored = IGNORED_PROVISIONERS.union(ignored)
-        self._unresolved: set[str] = set()  # uids of pods of which something is not there yet
+        self._unresolved: set[str] = set()  # uids of pods with a missing claim or storage class
         self._revisions: tuple[int, ...] = ()
         self._csi_nodes: dict[str, CsiNode] = {}
         self._csi_revision = -1
 
     def with_volume_requests(self, task: Task) -> Task:
-        """The task, what it attaches among what it asks for."""
+        """Add the task's volumes to its request."""
         self._unresolved.discard(task.uid)
         counts = self._count(task.pod) if task.pod.spec.volumes else {}
         if counts is None:
@@ -54,11 +55,11 @@ class VolumeCounts:
         return _add_volume_requests(task, counts)
 
     def with_volume_requests_uncached(self, task: Task) -> Task:
-        """The same for a task of which nothing is remembered."""
+        """The same for a task that this object does not track."""
         return _add_volume_requests(task, self._count(task.pod) if task.pod.spec.volumes else {})
 
     def with_volume_limits(self, node_name: str, allocatable: Amounts) -> Amounts:
-        """What a node offers, with what can be attached to it."""
+        """The allocatable amounts of a node with its volume limits."""
         csi_node = self._csi_nodes.get(node_name)
         if csi_node is None or not csi_node.spec.drivers:
             return allocatable
@@ -69,7 +70,7 @@ class VolumeCounts:
         return offered
 
     def newly_resolvable(self) -> list[str]:
-        """The uids of pods that should be counted again: something that was missing may be there now."""
+        """The uids of pods to count again, because a missing claim or class may exist now."""
         revisions = tuple(self._catalog.revision(kind) for kind in _KINDS)
         if revisions == self._revisions:
             return []
@@ -78,7 +79,7 @@ class VolumeCounts:
         return found
 
     def changed_nodes(self) -> list[str]:
-        """The names of nodes whose limits may be others than before."""
+        """The names of nodes whose limits may have changed."""
         if self._csi_revision == (revision := self._catalog.revision(CsiNode)):
             return []
         self._csi_revision = revision
@@ -86,18 +87,18 @@ class VolumeCounts:
         return [name for name in before | self._csi_nodes if before.get(name) is not self._csi_nodes.get(name)]
 
     def _count(self, pod: Pod) -> Mapping[str, int] | None:
-        """Volumes by driver; None as long as not everything is there."""
+        """Number of volumes by driver; None while a claim or class is missing."""
         counts: dict[str, int] = {}
         try:
             for driver in self._drivers(pod):
                 if driver and driver not in self._ignored:
                     counts[driver] = counts.get(driver, 0) + 1
-        except LookupError:  # nothing counts until everything is there
+        except LookupError:  # nothing is counted until all claims and classes exist
             return None
         return counts
 
     def _drivers(self, pod: Pod) -> Iterator[str]:
-        """The driver of each claim of a pod, nothing for one without; raises where that cannot be told yet."""
+        """The driver of each claim of a pod, "" for a claim without one. Raises LookupError while it is unknown."""
         claims = self._catalog.table(PersistentVolumeClaim)
         for use in claim_uses(pod):
             claim = claims[claim_key(pod.namespace, use.name)]
@@ -117,18 +118,18 @@ class VolumeCounts:
 
 
 def _add_volume_requests(task: Task, counts: Mapping[str, int] | None) -> Task:
-    """The task, volumes among what it asks for."""
+    """Add the volumes to the task's request."""
     if counts:
-        asked = task.resreq.clone()
+        request = task.resreq.clone()
         for driver, number in counts.items():
-            asked.add_scalar(attach_resource_name(driver), float(number))
-        task.resreq = task.init_resreq = asked
-        task.best_effort = asked.is_empty()
+            request.add_scalar(attach_resource_name(driver), float(number))
+        task.resreq = task.init_resreq = request
+        task.best_effort = request.is_empty()
     return task
 
 
 def attach_resource_name(driver: str) -> str:
-    """The name under which volumes of a driver are counted; long ones are cut and made unique again."""
+    """The resource name of a driver's volumes. A long name is cut and a hash makes it unique."""
     if len(ATTACHABLE_VOLUMES_PREFIX) + len(driver) < _LONGEST_NAME:
         return ATTACHABLE_VOLUMES_PREFIX + driver
     return (

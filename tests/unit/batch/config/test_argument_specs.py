@@ -110,8 +110,12 @@ def judged(plugin: str, given: dict[str, Any]) -> list[str]:
 
 
 UNUSED = [
-    ("binpack", {"binpack.wieght": 1}, "'binpack.wieght' is no argument and is ignored; did you mean binpack.weight?"),
-    ("gang", {"anything": 1}, "'anything' is no argument and is ignored"),
+    (
+        "binpack",
+        {"binpack.wieght": 1},
+        "'binpack.wieght' is not an argument and is ignored; did you mean binpack.weight?",
+    ),
+    ("gang", {"anything": 1}, "'anything' is not an argument and is ignored"),
     ("binpack", {"binpack.cpu": "5"}, "Could not parse argument: 5 for key binpack.cpu to int; 1 is used"),
     (
         "binpack",
@@ -121,7 +125,7 @@ UNUSED = [
     (
         "tdm",
         {"tdm.revocable-zones.rz1": "1:00-2:00"},
-        "'tdm.revocable-zones.rz1' is no argument and is ignored; did you mean tdm.revocable-zone.rz1?",
+        "'tdm.revocable-zones.rz1' is not an argument and is ignored; did you mean tdm.revocable-zone.rz1?",
     ),
     ("sla", {"sla-waiting-time": "1"}, 'sla-waiting-time: time: missing unit in duration "1"; write it like 1h30m'),
     (
@@ -132,18 +136,18 @@ UNUSED = [
     (
         "usage",
         {"thresholds": {"cpu": 80, "memo": 1}},
-        "thresholds: 'memo' is no argument and is ignored; did you mean mem?",
+        "thresholds: 'memo' is not an argument and is ignored; did you mean mem?",
     ),
     ("usage", {"thresholds": {"mem": "x"}}, "thresholds: Could not parse argument: x for key mem to int; 0 is used"),
     (
         "resource-strategy-fit",
         {"resources": {"cpu": {"Type": "MostAllocated", "wieght": 1}}},
-        "resources.cpu: 'wieght' is no key here and is ignored; did you mean weight?",
+        "resources.cpu: 'wieght' is an unknown key and is ignored; did you mean weight?",
     ),
     (
         "rescheduling",
         {"strategies": [{"name": "lowNodeUtilization", "params": {"targetThreshold": {}}}]},
-        "strategies[0].params: 'targetThreshold' is no key here and is ignored; did you mean targetThresholds?",
+        "strategies[0].params: 'targetThreshold' is an unknown key and is ignored; did you mean targetThresholds?",
     ),
 ]
 
@@ -176,7 +180,7 @@ def test_what_is_read_is_not_told(plugin: str, given: dict[str, Any]) -> None:
         pytest.param({}, [], id="none"),
         pytest.param({"type": "prometheus"}, ["metrics: metrics address is empty"], id="no address"),
         pytest.param(
-            {"adress": "a"}, ["metrics: 'adress' is no argument and is ignored; did you mean address?"], id="key"
+            {"adress": "a"}, ["metrics: 'adress' is not an argument and is ignored; did you mean address?"], id="key"
         ),
         pytest.param(
             {"type": "elasticsaerch"},

@@ -344,10 +344,10 @@ def test_aliases_cannot_eat_all_memory() -> None:
         pytest.param("", [], id="nothing"),
         pytest.param(
             "enableVictim: no",
-            ["line 2: 'enableVictim' is no key here and is ignored; did you mean enabledVictim?"],
+            ["line 2: 'enableVictim' is an unknown key and is ignored; did you mean enabledVictim?"],
             id="close",
         ),
-        pytest.param("colour: red", ["line 2: 'colour' is no key here and is ignored"], id="far"),
+        pytest.param("colour: red", ["line 2: 'colour' is an unknown key and is ignored"], id="far"),
         pytest.param("name: q", ["line 2: name is given twice; the last one counts"], id="twice"),
     ],
 )
@@ -369,14 +369,14 @@ def test_a_bad_text_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
     assert not loader.apply_file(path)
     assert loader.error is not None
     assert "No such file" in loader.error
-    assert loader.error.endswith("; until that is mended the built-in configuration is in force")
+    assert loader.error.endswith("; the built-in configuration is in force until the file is corrected")
     path.write_text("\nactions: reclaim\n\t\n", encoding="utf-8")
     assert loader.apply_file(path)
     assert (loader.current.actions, loader.error) == (("reclaim",), None)
     assert not loader.apply_text("actions: nothing")
     assert loader.error is not None
     assert loader.error.startswith("failed to find Action nothing; known actions: enqueue, allocate, ")
-    assert loader.error.endswith("; the configuration that was in force stays so")
+    assert loader.error.endswith("; the previous configuration stays in force")
     assert loader.current.actions == ("reclaim",)
 
 

@@ -38,7 +38,7 @@ def test_the_page_lists_every_switch() -> None:
 
 
 def test_a_name_that_is_none() -> None:
-    with pytest.raises(UsageError, match=r"there is no mend 'tdm-midnigt'; .*; did you mean tdm-midnight"):
+    with pytest.raises(UsageError, match=r"unknown quirk fix 'tdm-midnigt'; .*; did you mean tdm-midnight"):
         BatchHarness(mends=["tdm-midnigt"])
 
 
@@ -59,7 +59,7 @@ def test_a_process_does_not_start_with_a_name_that_is_none(
     path.write_text(SETTINGS % "midnight", encoding="utf-8")
     ended = run_command(capsys, *verb.split(), "--settings", path, "--master", "http://127.0.0.1:1")
     assert ended.code != 0
-    assert "there is no mend 'midnight'; known ones are tdm-midnight" in ended.err
+    assert "unknown quirk fix 'midnight'; known names: tdm-midnight" in ended.err
 
 
 @pytest.mark.parametrize(

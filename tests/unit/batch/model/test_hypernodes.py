@@ -24,7 +24,7 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import open_session
 
 NODES: list[Node] = [make_node(f"n{number}", labels={"rack": f"r{number // 2}"}) for number in range(4)]
-WAITING = "; jobs that ask for a network topology wait until that is mended"
+WAITING = "; jobs that ask for a network topology wait until this is corrected"
 
 
 def nodes_named(*names: str) -> list[MemberSpec]:
@@ -79,19 +79,19 @@ def test_the_order_of_objects_does_not_matter(order: list[int]) -> None:
     [
         pytest.param(
             [*TREE, hyper("s3", 3, children("s0"))],
-            "hypernode s0 is a member of s2 and of s3; leave one out",
+            "hypernode s0 is a member of s2 and of s3; remove it from one of them",
             ("s2", "s3"),
             id="two-parents",
         ),
         pytest.param(
             [hyper("a", 2, children("b")), hyper("b", 1, children("a"))],
-            "hypernodes form a cycle: a > b > a; take one of them out",
+            "hypernodes form a cycle: a > b > a; remove one of them",
             ("a", "b"),
             id="cycle",
         ),
         pytest.param(
             [*TREE, hyper("s3", 3, children("s0")), hyper("s4", 1, [])],
-            "hypernode s0 is a member of s2 and of s3; leave one out",
+            "hypernode s0 is a member of s2 and of s3; remove it from one of them",
             ("s2", "s3"),
             id="not-over-with-the-next",
         ),
@@ -110,7 +110,7 @@ def test_contradictions_are_all_told() -> None:
 def test_a_member_of_no_known_type_stands_for_no_node() -> None:
     odd = hyper("s0", 1, [MemberSpec("Rack", MemberSelector(exact_match=ExactMatch("n1")))])
     assert build_hypernode_tree([odd], NODES)[0]["s0"].nodes == set()
-    sentence = 'hypernode s0: the member type "Rack" is none; say Node or HyperNode; this member stands for no node'
+    sentence = 'hypernode s0: the member type "Rack" is unknown; use Node or HyperNode; the member matches no node'
     assert unreadable_members([odd]) == {sentence: ("s0",)}
     assert missing_members([odd], []) == {}
 
@@ -160,4 +160,4 @@ def test_a_member_without_an_object_holds_no_nodes_and_has_no_tier() -> None:
 def test_a_tree_with_a_fault_is_not_ready() -> None:
     with tree_of([*TREE, hyper("s3", 3, children("s0"))]) as session:
         assert not session.hyper_nodes.ready
-        assert session.faults == ["hypernode s0 is a member of s2 and of s3; leave one out" + WAITING]
+        assert session.faults == ["hypernode s0 is a member of s2 and of s3; remove it from one of them" + WAITING]

@@ -82,7 +82,7 @@ configurations: [{name: preempt}]
     ended = run("check", "-", text=text)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines()[1:] == [
-        "note: line 3: 'enableVictim' is no key here and is ignored; did you mean enabledVictim?",
+        "note: line 3: 'enableVictim' is an unknown key and is ignored; did you mean enabledVictim?",
         "note: plugin 'mine' is not one of the built-in ones; unless it is your own, it is skipped",
         "note: configurations: 'preempt' is not among the actions, so its arguments are not read",
     ]
