@@ -1,1 +1,1 @@
-"""What objects look like: their fields, how they are read, patched, applied and shown to clients as OpenAPI."""
+"""Types of API objects: decoding, patches, server-side apply, custom resources and OpenAPI documents."""

@@ -1,6 +1,6 @@
-"""As what is the body of a request read? The type of each kind, built-in or custom, behind one door.
+"""Decodes request bodies by the type of the resource, built-in or custom.
 
-Every write comes by. Cost: that of `schema.decoding`; types are made once.
+Called for every write. Cost: that of `schema.decoder`; each type is built once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def built_in_type(group: str, version: str, kind: str) -> StructType:
 
 
 def custom_type(resource: ServedResource) -> CustomResourceType:
-    """How objects of a custom resource are read. With it comes a language for rules, which a plain start can spare."""
+    """The type of a custom resource. It loads CEL, which an API server without custom resources does not need."""
     found: CustomResourceType | None = resource.cache.get("type")
     if found is None:
         from bayplan.apiserver.schema.crd.custom_type import CustomResourceType
@@ -63,12 +63,12 @@ def custom_type(resource: ServedResource) -> CustomResourceType:
 
 
 def managed_type(resource: ServedResource) -> StructType | CustomResourceType:
-    """The type that managed fields are about."""
+    """The type that managed fields refer to."""
     return custom_type(resource) if resource.custom else request_body_type(resource)[0]
 
 
 def converter(resource: ServedResource) -> Convert | None:
-    """How an object of the kind looks in its other versions, if that is more than another name."""
+    """The function that converts an object to another version; None if versions differ in `apiVersion` only."""
     return _converted_autoscaler if resource.plural == AUTOSCALERS and resource.group == "autoscaling" else None
 
 
@@ -84,7 +84,7 @@ def _is_custom(resource: ServedResource, sub: Subresource | None) -> bool:
 
 
 def request_body_type(resource: ServedResource, sub: Subresource | None = None) -> tuple[StructType, ExpectedKind]:
-    """The type of what is sent to a built-in resource, or to a part of any."""
+    """The type of a request body for a built-in resource or for a subresource of any resource."""
     key = sub.name if sub is not None else ""
     known: tuple[StructType, ExpectedKind] | None = resource.cache.get(key)
     if known is None:
@@ -96,7 +96,7 @@ def request_body_type(resource: ServedResource, sub: Subresource | None = None) 
 
 
 def media_type(content_type: str) -> str:
-    """The bare type of a body; without one it is JSON, which is what some clients mean by saying nothing."""
+    """The media type without parameters. An empty one means JSON, which some clients rely on."""
     bare = content_type.partition(";")[0].strip().lower()
     return JSON if bare in ("", "application/octet-stream") else bare
 
@@ -104,7 +104,7 @@ def media_type(content_type: str) -> str:
 def decode_body(
     resource: ServedResource, raw: bytes, content_type: str, validation: str, sub: Subresource | None = None
 ) -> DecodedObject:
-    """The object that a POST or PUT carries."""
+    """The object of a POST or PUT body."""
     media = media_type(content_type)
     if media not in (JSON, YAML, PROTOBUF):
         raise api_errors.unsupported_media_type(_ACCEPTED)
@@ -134,7 +134,7 @@ def decode_apply_body(resource: ServedResource, raw: bytes, validation: str) -> 
 
 
 def decode_tree(resource: ServedResource, tree: Tree) -> Tree:
-    """An object that was put together here, as if it had been sent."""
+    """Read an object that the API server itself put together, as if a client had sent it."""
     reader = custom_type(resource) if resource.custom else BuiltInReader(*request_body_type(resource))
     found, _, wrong = reader.read(tree)
     if wrong is not None:
@@ -143,18 +143,18 @@ def decode_tree(resource: ServedResource, tree: Tree) -> Tree:
 
 
 def _apply_type_error(tree: Tree, wrong: str) -> str:
-    """What upstream says of an object that was applied and cannot be read."""
-    told = object_text(tree)
-    kind = told.partition("; ")[2]
+    """Upstream's message for an applied object that cannot be decoded."""
+    object_name = object_text(tree)
+    kind = object_name.partition("; ")[2]
     wrong = f"error decoding from json: {wrong}" if "base64" in wrong else wrong
     why = f"unable to convert unstructured object to {kind}: {wrong}"
-    return f"failed to convert new object ({told}) to proper version: {why}"
+    return f"failed to convert new object ({object_name}) to proper version: {why}"
 
 
 def decode_patch(
     resource: ServedResource, live: Tree, raw: bytes, media: str, validation: str, sub: Subresource | None = None
 ) -> DecodedObject:
-    """The object that a patch makes of the one that is there."""
+    """The object that results from a patch of the live object."""
     checked = cast("Validation", validation)
     if _is_custom(resource, sub):
         if media == STRATEGIC_PATCH:

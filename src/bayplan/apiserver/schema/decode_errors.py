@@ -1,7 +1,7 @@
-"""What does the API server hold against this body? The first wrong type in Go's words, and every stranger in it.
+"""Errors of request bodies that do not fit their type: Go's error for the first wrong type, and all unknown fields.
 
-Asked only when a reader stumbled, dropped a field or saw a key twice, so it may take its time: it walks the text's own
-tree, which still knows the order of keys, repeated ones and the digits of numbers.
+Called only when the fast reader failed, dropped a field or found a repeated key, so speed does not matter. It walks the
+parsed text, which has the order of keys, repeated keys and the digits of numbers.
 """
 
 from __future__ import annotations
@@ -62,33 +62,35 @@ _SCHEMA_WORDS = {
 
 
 class DecodeErrors:
-    """`type_error` is the first value that does not fit its field, `unknown_fields` are unknown and repeated fields, in
-    order."""
+    """`type_error` is the first value that does not fit its field.
+
+    `unknown_fields` are unknown and repeated fields, in order.
+    """
 
     def __init__(self, tree: JsonValue, type_: StructType, *, converted: bool = False) -> None:
-        """`converted` chooses the words of upstream's converter from maps to structs over those of its JSON reader."""
+        """`converted` selects the messages of upstream's map-to-struct converter instead of its JSON reader's."""
         self.type_error: str | None = None
         self._converted = converted
-        self._strangers: dict[str, None] = {}
+        self._unknown_fields: dict[str, None] = {}
         self._struct(tree, type_, "", ("", ""))
 
     @property
     def unknown_fields(self) -> list[str]:
-        return list(self._strangers)[:_MAX_UNKNOWN_FIELDS]
+        return list(self._unknown_fields)[:_MAX_UNKNOWN_FIELDS]
 
     def _struct(self, node: JsonValue, type_: StructType, path: str, place: tuple[str, str]) -> None:
-        """`place` is where Go stands: the struct that holds the field, and the way to it."""
+        """`place` is the position in Go: the struct that holds the field, and the field path to it."""
         seen: set[str] = set()
         for key, value in _members(node):
             at = f"{path}.{key}" if path else key
             known = type_.fields.get(key)
             if known is None:
-                self._strangers[f"unknown field {quote(at)}"] = None
+                self._unknown_fields[f"unknown field {quote(at)}"] = None
                 continue
             if key in seen:
-                self._strangers[f"duplicate field {quote(at)}"] = None
+                self._unknown_fields[f"duplicate field {quote(at)}"] = None
             seen.add(key)
-            self._field(value, known, at, (type_.struct, _joined(place[1], known)))
+            self._field(value, known, at, (type_.struct, _join_path(place[1], known)))
 
     def _field(self, value: JsonValue, known: SchemaField, at: str, place: tuple[str, str]) -> None:
         if value is not None:
@@ -125,7 +127,7 @@ class DecodeErrors:
         seen: set[str] = set()
         for key, each in _members(value):
             if key in seen:
-                self._strangers[f"duplicate field {quote(f'{at}.{key}')}"] = None
+                self._unknown_fields[f"duplicate field {quote(f'{at}.{key}')}"] = None
             seen.add(key)
             self._value(each, item, f"{at}.{key}", place)
 
@@ -202,7 +204,7 @@ def _conversion_error(found: str, shape: FieldType) -> str:
     return f"unrecognized type: {shape.kind}"
 
 
-def _joined(way: str, known: SchemaField) -> str:
+def _join_path(way: str, known: SchemaField) -> str:
     name = known.go_path or known.name
     return f"{way}.{name}" if way else name
 
@@ -214,7 +216,7 @@ def _members(node: JsonValue) -> Iterator[tuple[str, Any]]:
 
 
 def _word(value: JsonValue) -> str:
-    """What Go calls the value."""
+    """Go's name for the type of a value."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):
@@ -225,7 +227,7 @@ def _word(value: JsonValue) -> str:
 
 
 def duplicate_keys(node: JsonValue, path: str = "") -> list[str]:
-    """The paths of all keys that stand twice in one object of the text, in order."""
+    """The paths of all keys that occur twice in one object of the text, in order."""
     if isinstance(node, list):
         return [each for at, item in enumerate(node) for each in duplicate_keys(item, f"{path}[{at}]")]
     found: list[str] = []

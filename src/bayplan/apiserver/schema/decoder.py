@@ -1,8 +1,8 @@
-"""Which object does this request body hold, and what is to be said about it?
+"""Decodes request bodies of built-in kinds.
 
-The door of every write. `decode` takes JSON or YAML text, or an object that a patch has made, and answers with the
-object as the API server would keep it, and with warnings; a body that cannot be taken is refused in upstream's words.
-A pod costs some 40 µs; whoever sends nonsense pays for a second, slower look at it.
+Every write passes here. `decode` takes JSON or YAML text and returns the object as the API server stores it, with
+warnings. It refuses invalid bodies with upstream's messages. Cost: about 40 µs for a pod; an invalid body is parsed a
+second time, by a slower parser.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEADER = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind st
 
 @dataclass(frozen=True, slots=True)
 class ExpectedKind:
-    """What the URL says the body is."""
+    """The group, version and kind that the URL implies."""
 
     group: str
     version: str
@@ -51,10 +51,10 @@ class DecodedObject(msgspec.Struct, frozen=True):
 def decode(
     type_: StructType, raw: bytes, validation: Validation, *, expected: ExpectedKind, yaml: bool = False
 ) -> DecodedObject:
-    """The object of a request body. Kind and apiVersion may be missing: the URL told them."""
+    """The object of a request body. Kind and apiVersion may be missing; the URL implies them."""
     text, fault = yaml_as_json(raw, expected) if yaml else (raw, None)
     tree = parse_json(text, expected, shown=raw)
-    repeats = validation != "Ignore" and may_have_duplicate_keys(text, tree)  # before what is missing is filled in
+    repeats = validation != "Ignore" and may_have_duplicate_keys(text, tree)  # before missing fields are filled in
     _check_header(tree, expected)
     try:
         before = unknown_field_count()
@@ -65,13 +65,13 @@ def decode(
     found["kind"], found["apiVersion"] = expected.kind, expected.api_version
     if validation == "Ignore" or not (strange or fault):
         return DecodedObject(found)
-    strangers = [fault] if fault else []
-    strangers += DecodeErrors(json_text.parse(text.decode("utf-8", "replace")), type_).unknown_fields
-    return _check_strict(found, strangers, validation, tree)
+    strict_errors = [fault] if fault else []
+    strict_errors += DecodeErrors(json_text.parse(text.decode("utf-8", "replace")), type_).unknown_fields
+    return _check_strict(found, strict_errors, validation, tree)
 
 
 def decode_applied(body: bytes, validation: Validation, *, expected: ExpectedKind) -> DecodedObject:
-    """The configuration of a server-side apply, which is YAML; kubectl sends JSON, which is YAML too."""
+    """The configuration of a server-side apply, which is YAML. kubectl sends JSON, which is YAML too."""
     tree, fault = _read_applied(body)
     if (kind := tree.get("kind", "")) != expected.kind or tree.get("apiVersion") != expected.api_version:
         group, _, version = str(tree.get("apiVersion", "")).rpartition("/")
@@ -82,7 +82,7 @@ def decode_applied(body: bytes, validation: Validation, *, expected: ExpectedKin
 
 
 def _read_applied(body: bytes) -> tuple[Tree, str | None]:
-    """The tree, and what a strict reader holds against its text."""
+    """The tree, and the first error that strict decoding reports for its text."""
     fault: str | None = None
     try:
         tree = msgspec.json.decode(body) if body[:1] == b"{" else UNSET
@@ -102,13 +102,13 @@ def _read_applied(body: bytes) -> tuple[Tree, str | None]:
 
 
 def normalize(type_: StructType, tree: Tree) -> Tree:
-    """An object of ours as the API server would keep it; unknown fields go without a word."""
+    """An object of Bayplan as the API server stores it. Unknown fields are dropped without a warning."""
     return reader_of(type_).read(tree)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltInReader:
-    """Reads what a patch has made of an object of a built-in kind."""
+    """Reads the result of a patch of a built-in kind."""
 
     type: StructType
     expected: ExpectedKind
@@ -139,25 +139,25 @@ class BuiltInReader:
         return found, DecodeErrors(tree, self.type).unknown_fields, None
 
 
-def _check_strict(found: Tree, strangers: list[str], validation: Validation, tree: Tree) -> DecodedObject:
-    if validation == "Strict" and strangers:
-        raise bad_request(f"{_title(tree or found, found)}: strict decoding error: {', '.join(strangers)}")
-    return DecodedObject(found, strangers)
+def _check_strict(found: Tree, strict_errors: list[str], validation: Validation, tree: Tree) -> DecodedObject:
+    if validation == "Strict" and strict_errors:
+        raise bad_request(f"{_title(tree or found, found)}: strict decoding error: {', '.join(strict_errors)}")
+    return DecodedObject(found, strict_errors)
 
 
 def _title(tree: Tree, fallback: Tree | None = None) -> str:
-    """`Pod in version "v1" cannot be handled as a Pod`."""
+    """For example `Pod in version "v1" cannot be handled as a Pod`."""
     known = fallback or tree
     kind = tree.get("kind") or known.get("kind", "")
     version = (tree.get("apiVersion") or known.get("apiVersion", "")).rpartition("/")[2]
     return f"{kind} in version {quote(version)} cannot be handled as a {known.get('kind', kind)}"
 
 
-# From bytes to a tree.
+# Parsing.
 
 
 def parse_json(text: bytes, expected: ExpectedKind, *, shown: bytes | None = None) -> Tree:
-    """The body as a dict, or Go's complaint about the text; null is an object of which nothing is told."""
+    """The body as a dict, or Go's error about the text. A null body is an empty object."""
     shown = text if shown is None else shown
     try:
         tree = msgspec.json.decode(text)
@@ -179,7 +179,7 @@ def _parse_with_position(text: bytes, expected: ExpectedKind, shown: bytes) -> A
 
 
 def yaml_as_json(raw: bytes, expected: ExpectedKind) -> tuple[bytes, str | None]:
-    """YAML as JSON text, and what a strict reader holds against it."""
+    """YAML as JSON text, and the first error that strict decoding reports."""
     try:
         converted = to_json(raw.decode("utf-8", "replace"))
     except ObjectError as error:
@@ -189,7 +189,7 @@ def yaml_as_json(raw: bytes, expected: ExpectedKind) -> tuple[bytes, str | None]
 
 
 def unrecognized_kind(expected: ExpectedKind, why: str, shown: bytes) -> StatusError:
-    """A body of which not even the kind can be told."""
+    """The error for a body whose kind cannot be read."""
     return bad_request(
         f"the object provided is unrecognized (must be of type {expected.kind}): "
         f"couldn't get version/kind; json parse error: {why} ({_summary(shown)})"
@@ -205,9 +205,10 @@ def _summary(data: bytes) -> str:
 
 
 def may_have_duplicate_keys(text: bytes, tree: Tree) -> bool:
-    """Whether a key may stand twice in an object of the text: then it has more colons than what was read of it.
+    """Whether a key may occur twice in an object of the text.
 
-    A colon spelled as an escape would hide one, so texts with such escapes are looked at in any case.
+    Then the text has more colons than the encoding of what was read. A colon written as an escape would hide one, so
+    texts with such escapes count as well.
     """
     return text.count(b":") != msgspec.json.encode(tree).count(b":") or b"\\u003" in text
 
@@ -218,7 +219,7 @@ def _raise_type_error(text: bytes, type_: StructType, tree: Tree) -> NoReturn:
 
 
 def _check_header(tree: Tree, expected: ExpectedKind) -> None:
-    """Whether the body is of the kind that the URL asks for; what is missing is filled in."""
+    """Check that the body is of the kind in the URL; fill in a missing kind or apiVersion."""
     wrong = type_meta_error(tree)
     if wrong:
         raise unrecognized_kind(expected, wrong, msgspec.json.encode(tree))
@@ -231,7 +232,7 @@ def _check_header(tree: Tree, expected: ExpectedKind) -> None:
 
 
 def type_meta_error(tree: Tree) -> str:
-    """What Go says if kind or apiVersion is no text; nothing if they are."""
+    """Go's error if kind or apiVersion is not a string; empty if they are."""
     for name in ("kind", "apiVersion"):
         value = tree.get(name)
         if value is not None and type(value) is not str:
@@ -241,7 +242,7 @@ def type_meta_error(tree: Tree) -> str:
 
 
 def _kind_mismatch(tree: Tree, expected: ExpectedKind) -> str:
-    """What upstream says when the object is not of the kind that is asked for; nothing if it is."""
+    """Upstream's error if the object is of another kind than the URL; empty if it is not."""
     kind, api_version = tree["kind"], tree["apiVersion"]
     if kind == expected.kind and api_version == expected.api_version:
         return ""

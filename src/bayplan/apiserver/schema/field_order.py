@@ -1,7 +1,7 @@
-"""In which order would Go have written the fields of this patched object?
+"""Writes patched objects as JSON with Go's order of fields.
 
-Only messages about patches that went wrong show it: structs come in the order of their declaration, maps and whatever
-the patch touched come sorted. Asked when a patch is refused; linear in the object.
+Only error messages about patches show it. Structs have their fields in the order of declaration; maps, and all that the
+patch touched, are sorted. Called when a patch is refused. Cost: linear in the object.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ Tree = dict[str, Any]
 
 
 def encode_ordered(tree: Tree, touched: Any, type_: StructType | None) -> str:
-    """The object as JSON. `touched` is a tree of what the patch went through; without a type all is sorted."""
+    """The object as JSON.
+
+    `touched` is a tree of the paths that the patch touched. Without a type all keys are sorted.
+    """
     return json_text(_order_fields(tree, touched, type_) if type_ is not None else tree, sort_keys=type_ is None)
 
 
 def patched_fields(patch: Any) -> Tree:
-    """What a patch goes through: a merge patch is such a tree itself, the paths of a JSON patch make one."""
+    """The tree of the fields that a patch touches: a merge patch itself, or the paths of a JSON patch."""
     if isinstance(patch, dict):
         return patch
     found: Tree = {}
@@ -33,15 +36,15 @@ def patched_fields(patch: Any) -> Tree:
 
 
 def _order_fields(value: Any, touched: Any, type_: StructType | None) -> Any:
-    went = touched if isinstance(touched, dict) else None
+    touched_fields = touched if isinstance(touched, dict) else None
     if isinstance(value, list):
-        return [_order_fields(each, (went or {}).get(str(at)), type_) for at, each in enumerate(value)]
+        return [_order_fields(each, (touched_fields or {}).get(str(at)), type_) for at, each in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    declared = list(type_.fields) if type_ is not None and went is None else []
+    declared = list(type_.fields) if type_ is not None and touched_fields is None else []
     names = [name for name in declared if name in value]
     names += sorted(value.keys() - set(names))
-    return {name: _order_fields(value[name], (went or {}).get(name), _type_at(type_, name)) for name in names}
+    return {name: _order_fields(value[name], (touched_fields or {}).get(name), _type_at(type_, name)) for name in names}
 
 
 def _type_at(type_: StructType | None, name: str) -> StructType | None:

@@ -1,9 +1,10 @@
-"""What would Go have kept of this object? The object itself, read and written back as the API server does it.
+"""Reads and rewrites objects of built-in kinds as Go does.
 
-Asked for every object that comes in, before anything else looks at it. Unknown fields and nulls go, empty values go
-where Go omits them, fields that Go always writes appear, quantities and times get their one spelling. The result shares
-nothing with the argument. A reader is a function of a value, put together once for each type; a pod of two kilobytes
-takes some 30 µs. Readers say only that something is wrong (`WrongTypeError`); `complaints` says what, at leisure.
+Called for every object in a request, before any other check. Unknown fields and nulls are dropped, empty values are
+dropped where Go omits them, and fields that Go always writes are added. Quantities and times get their canonical form.
+The result shares nothing with the argument. A reader is a function of a value, built once per type; a pod of two
+kilobytes takes about 30 µs. Readers report only that a value is wrong (`WrongTypeError`); `decode_errors` finds out
+what is wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _unknown_count = [0]
 
 
 def unknown_field_count() -> int:
-    """How many fields were dropped because nobody knows them, ever: compare before and after."""
+    """The number of unknown fields dropped so far in this process; callers compare it before and after a read."""
     return _unknown_count[0]
 
 
@@ -57,7 +58,7 @@ class ObjectReader:
         return self.read(value)
 
     def read(self, value: Any) -> dict[str, Any]:
-        """What is kept of a value; the same as calling, without the way around that a call of an object takes."""
+        """The object as stored. Equal to calling the reader, without the cost of `__call__`."""
         if type(value) is not dict:
             if value is None:
                 return self.zero()
@@ -74,18 +75,21 @@ class ObjectReader:
                 name, read, drop_empty = known
                 if type(read) is ObjectReader:
                     reader = read
-                    got = reader.read(given)
+                    result = reader.read(given)
                 else:
-                    got = read(given)
-                if got or not drop_empty:
-                    out[name] = got
+                    result = read(given)
+                if result or not drop_empty:
+                    out[name] = result
         for name, make in self._always:
             if name not in out:
                 out[name] = make()
         return out
 
     def read_changed(self, value: Any, known: Any) -> dict[str, Any]:
-        """The same for a value of which parts are those of `known`, which was read before: they are taken over."""
+        """Read a value that shares parts with `known`, an object that was read before.
+
+        Shared parts are reused as they are.
+        """
         if type(value) is not dict or type(known) is not dict:
             return self.read(value)
         fields = self._fields
@@ -106,18 +110,18 @@ class ObjectReader:
                 name, read, drop_empty = fields[key]
                 if type(read) is ObjectReader:
                     reader = read
-                    got = reader.read_changed(given, before)
+                    result = reader.read_changed(given, before)
                 else:
-                    got = read(given)
-                if got or not drop_empty:
-                    out[name] = got
+                    result = read(given)
+                if result or not drop_empty:
+                    out[name] = result
         for name, make in self._always:
             if name not in out:
                 out[name] = make()
         return out
 
     def zero(self) -> dict[str, Any]:
-        """What Go writes for a struct of which nothing was given."""
+        """The value that Go writes for a struct without fields."""
         if self._fields is None:
             self._compile()
         return {name: make() for name, make in self._always}
@@ -133,14 +137,14 @@ class ObjectReader:
 
 
 def reader_of(type_: StructType) -> ObjectReader:
-    made: ObjectReader | None = type_.memory.get("reader")
-    if made is None:
-        made = type_.memory["reader"] = ObjectReader(type_)
-    return made
+    reader: ObjectReader | None = type_.memory.get("reader")
+    if reader is None:
+        reader = type_.memory["reader"] = ObjectReader(type_)
+    return reader
 
 
 def _always_written(each: SchemaField) -> Callable[[], Any] | None:
-    """What stands in for a field that was not given, None if nothing does."""
+    """The function that makes the value of a missing field; None if Go omits it."""
     if each.omitzero or (each.omitempty and (each.pointer or each.omitted_when_empty)):
         return None
     if each.pointer:
@@ -149,7 +153,7 @@ def _always_written(each: SchemaField) -> Callable[[], Any] | None:
 
 
 def zero_of(shape: FieldType) -> Callable[[], Any]:
-    """What Go writes for a value of this shape that was not given."""
+    """The function that makes Go's zero value of this shape."""
     return reader_of(shape.type).zero if shape.kind is WireType.STRUCT else _ZEROS[shape.kind]
 
 
@@ -189,7 +193,7 @@ def field_reader(each: SchemaField) -> ReadFunction:
     read = shape_reader(each.shape)
     if each.omitted_when_empty or each.pointer or each.shape.kind not in (WireType.LIST, WireType.MAP):
         return read
-    # An empty list that Go must write comes back from storage as none at all.
+    # Go writes an empty list here; storage returns it as null.
     return lambda value: read(value) or None
 
 
@@ -312,7 +316,7 @@ _SCHEMAS = frozenset({WireType.SCHEMA_OR_ARRAY, WireType.SCHEMA_OR_BOOL, WireTyp
 
 
 def _schema_reader(shape: FieldType) -> ReadFunction:
-    """Where a schema may stand, or something simpler."""
+    """The reader of a schema, or of the simpler values that may stand in its place."""
     schema = reader_of(shape.type).read
 
     def read(value: Any) -> Any:

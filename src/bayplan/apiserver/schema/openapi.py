@@ -1,8 +1,8 @@
-"""What does the API look like, in OpenAPI's words?
+"""OpenAPI documents of the API server.
 
-kubectl asks before it applies, edits, validates or explains. Documents are made from the table of types, for one group
-version at a time and only when somebody asks; descriptions are left out. Custom resources bring their own schemas.
-Cost: the core group takes some 20 ms and is then kept by the caller under its etag.
+kubectl reads them for apply, edit, explain and validation. A document is built from the table of types, for one group
+version and on request. Descriptions are left out. Custom resources bring their own schemas. Cost: about 20 ms for the
+core group; the caller caches it by its etag.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Tree = dict[str, Any]
 
 RELEASE = "v1.36.4"
 V2 = b"\n\x032.0"
-"""All that version 2 has to say here: `swagger: "2.0"`, in the protobuf that kubectl reads."""
+"""The whole document of version 2: `swagger: "2.0"`, in the protobuf form that kubectl reads."""
 
 _REF = "#/components/schemas/"
 _MACHINERY = "io.k8s.apimachinery.pkg."
@@ -63,7 +63,7 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 
 
 def index(groups: Mapping[str, Sequence[ServedResource]]) -> Tree:
-    """The list of documents, by path: `api/v1`, `apis/apps/v1`."""
+    """The index of the documents by path: `api/v1`, `apis/apps/v1`."""
     return {
         "paths": {
             path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={etag(resources)}"}
@@ -73,9 +73,9 @@ def index(groups: Mapping[str, Sequence[ServedResource]]) -> Tree:
 
 
 def etag(resources: Iterable[ServedResource]) -> str:
-    """Changes whenever the document of these resources would."""
-    told = [(each.api_version, each.kind, each.plural, each.definition) for each in resources]
-    return hashlib.sha256(RELEASE.encode() + msgspec.json.encode(told)).hexdigest().upper()
+    """A hash that changes with the document of these resources."""
+    identity = [(each.api_version, each.kind, each.plural, each.definition) for each in resources]
+    return hashlib.sha256(RELEASE.encode() + msgspec.json.encode(identity)).hexdigest().upper()
 
 
 def document(resources: Sequence[ServedResource]) -> Tree:
@@ -97,7 +97,7 @@ def document(resources: Sequence[ServedResource]) -> Tree:
 
 
 class _Schemas:
-    """The schemas of a document; adding one adds all that it refers to."""
+    """The schemas of a document. Adding one adds all schemas that it refers to."""
 
     def __init__(self) -> None:
         self.found: Tree = {}
@@ -197,7 +197,7 @@ def _sub_operations(resource: ServedResource, sub: Subresource, schema: str, sch
 def _operations(
     verbs: Iterable[str], kind: Tree, schema: str, *, many: bool = False, strategic: bool = False, creates: bool = False
 ) -> Tree:
-    """The operations of a path; those of a list are told apart by what they do there."""
+    """The operations of a path. `many` marks the path of a list."""
     wanted = {"list", "create", "deletecollection"} if many else {"get", "update", "patch", "delete"}
     wanted |= {"create"} if creates else set()
     found: Tree = {}

@@ -1,9 +1,10 @@
-"""Which object results from this patch, of whichever of the four kinds it is?
+"""Applies JSON patches, merge patches and strategic merge patches.
 
-`patch_object` takes the body of a PATCH request (all but server-side apply, see `applying`) and answers with the new
-object, read as if it had been sent whole, or refuses in upstream's words. `json_patch`, `merge_patch` and
-`strategic_patch` are the pure parts. Cost: linear in the patch; parts of the object that it does not touch are shared
-until they are read."""
+`patch_object` takes the body of a PATCH request (`managed_fields.server_side_apply` handles apply patches). It returns
+the new object, read as if it had been sent whole, or refuses with upstream's messages. `json_patch`, `merge_patch` and
+`strategic_patch` are the pure parts. Cost: linear in the patch; untouched parts of the object are shared until they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +45,20 @@ _OPERATION_KEYS = frozenset({"op", "path", "from", "value"})
 
 
 class PatchedObjectReader(Protocol):
-    """What a patched object must be read as: a built-in type or a custom one."""
+    """Reads a patched object: a built-in type or a custom one."""
 
     @property
     def order(self) -> StructType | None:
-        """The type whose order of fields messages show; custom resources have none."""
+        """The type whose order of fields messages show. Custom resources have none."""
         ...
 
     def read(
         self, tree: Tree, *, converted: bool = False, known: Tree | None = None
     ) -> tuple[Tree, list[str], str | None]:
-        """The object as it is kept, its unknown fields, and what is wrong with it if it cannot be kept at all.
+        """The object as it is stored, its unknown fields, and the error if it cannot be stored.
 
-        `converted` asks for the words of upstream's converter, which strategic patches meet in place of JSON's.
-        Parts that are taken over from `known`, an object that was read before, need no second reading.
+        `converted` selects the messages of upstream's converter, which strategic patches get instead of JSON's. Parts
+        shared with `known`, an object that was read before, are not read again.
         """
         ...
 
@@ -71,9 +72,9 @@ def patch_object(
     *,
     strategic: StructType | None = None,
 ) -> DecodedObject:
-    """The object after the patch, with warnings. `strategic` are the merge rules, for kinds that have them."""
+    """The object after the patch, with warnings. `strategic` has the merge rules, for kinds that have them."""
     patch = _read(body, media_type)
-    strangers = _patch_warnings(body, patch, media_type) if validation != "Ignore" else []
+    strict_errors = _patch_warnings(body, patch, media_type) if validation != "Ignore" else []
     if media_type == JSON_PATCH:
         tree = json_patch(live, patch)
     elif media_type == MERGE_PATCH:
@@ -83,13 +84,13 @@ def patch_object(
         tree = apply_patch_in_place(live, patch, strategic)
         tree["kind"], tree["apiVersion"] = live["kind"], live["apiVersion"]
     found, unknown, wrong = type_.read(tree, converted=media_type == STRATEGIC_PATCH, known=live)
-    strangers += unknown
-    if wrong is None and (validation != "Strict" or not strangers):
-        return DecodedObject(found, strangers if validation == "Warn" else [])
+    strict_errors += unknown
+    if wrong is None and (validation != "Strict" or not strict_errors):
+        return DecodedObject(found, strict_errors if validation == "Warn" else [])
     shown = (
         go_value(patch) if media_type == STRATEGIC_PATCH else encode_ordered(tree, patched_fields(patch), type_.order)
     )
-    raise _bad_request(shown, wrong if wrong is not None else f"strict decoding error: {', '.join(strangers)}")
+    raise _bad_request(shown, wrong if wrong is not None else f"strict decoding error: {', '.join(strict_errors)}")
 
 
 def _bad_request(shown: str, why: str) -> StatusError:
@@ -124,7 +125,7 @@ def _read_with_position(body: bytes, prefix: str) -> Any:
 
 
 def _patch_warnings(body: bytes, patch: Any, media_type: str) -> list[str]:
-    """What is odd about the patch itself: keys that stand twice, and unknown ones in its operations."""
+    """Warnings about the patch itself: repeated keys, and unknown keys in its operations."""
     found = []
     if media_type == JSON_PATCH:
         for at, operation in enumerate(patch):
@@ -137,11 +138,11 @@ def _patch_warnings(body: bytes, patch: Any, media_type: str) -> list[str]:
     return found
 
 
-# RFC 7396.
+# Merge patches (RFC 7396).
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """The target with the patch merged in; neither is changed."""
+    """The target with the patch merged in. Neither argument changes."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -155,11 +156,11 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
-# RFC 6902.
+# JSON patches (RFC 6902).
 
 
 def json_patch(target: Tree, operations: Sequence[Any]) -> Tree:
-    """The target after all operations; one that cannot be done refuses the whole patch."""
+    """The target after all operations. One failed operation refuses the whole patch."""
     if len(operations) > MAX_OPERATIONS:
         message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: {message}")
@@ -257,14 +258,14 @@ def _replace(document: Any, path: list[str], value: Any) -> Any:
         return value
     holder = _find(document, path[:-1])
     if isinstance(holder, dict):
-        holder[path[-1]] = value  # also one that was not there: upstream's library does not look
+        holder[path[-1]] = value  # a missing key too: upstream's library does not check
     else:
         holder[_index(holder, path[-1])] = value
     return document
 
 
 def same_json(left: Any, right: Any) -> bool:
-    """Equal as JSON: true is not 1."""
+    """Equality of JSON values, where true is not 1."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same_json(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):

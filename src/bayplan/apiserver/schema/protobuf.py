@@ -1,7 +1,8 @@
-"""Which object is in these protobuf bytes?
+"""Decodes objects in protobuf request bodies.
 
 kubectl's typed clients (every `kubectl create <kind>`, `auth can-i`, `create token`) send nothing else. Field numbers
-and types are in the table of types, so one small reader serves all kinds. Linear in the body; some 20 µs a kilobyte.
+and types are in the table of types, so one small reader serves all kinds. Cost: linear in the body, about 20 µs per
+kilobyte.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bayplan.codec.quantity import int64
 
 Tree = dict[str, Any]
 Wire = int | bytes
-"""A number, or the bytes of a text or message."""
+"""A number, or the bytes of a string or message."""
 
 MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -34,11 +35,11 @@ _TYPE_META, _RAW = 1, 2
 
 
 class _MalformedProtobuf(Exception):
-    """The bytes are not what they say they are."""
+    """The bytes are not valid protobuf."""
 
 
 def decode_protobuf(data: bytes, types: TypeTable) -> tuple[str, str, Tree]:
-    """apiVersion, kind and the object; empty values that Go always sends are left out."""
+    """apiVersion, kind and the object. Empty values that Go always sends are left out."""
     if not data.startswith(MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
     try:
@@ -60,7 +61,7 @@ def _known(types: TypeTable, api_version: str, kind: str) -> StructType:
     return type_
 
 
-# The wire.
+# Wire format.
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
@@ -151,18 +152,18 @@ _SCHEMA_FIRST = {WireType.SCHEMA_OR_ARRAY: True, WireType.SCHEMA_OR_STRINGS: Tru
 
 
 def _schema(data: bytes, shape: FieldType) -> Any:
-    """A schema, or what may stand in its place: schemas, texts or a boolean."""
+    """A schema, or the schemas, strings or boolean that may stand in its place."""
     schema, other = (1, 2) if _SCHEMA_FIRST[shape.kind] else (2, 1)
     fields = list(_fields(data))
     for number, value in fields:
         if number == schema:
             return _struct(_message(value), shape.type)
-    others = [value for number, value in fields if number == other]
+    alternatives = [value for number, value in fields if number == other]
     if shape.kind is WireType.SCHEMA_OR_BOOL:
-        return bool(others and others[-1])
+        return bool(alternatives and alternatives[-1])
     if shape.kind is WireType.SCHEMA_OR_STRINGS:
-        return [_text(value) for value in others]
-    return [_struct(_message(value), shape.type) for value in others]
+        return [_text(value) for value in alternatives]
+    return [_struct(_message(value), shape.type) for value in alternatives]
 
 
 def _number(value: Wire) -> int:

@@ -1,7 +1,7 @@
-"""How is a quantity, a time or a piece of base64 written back, and what does Go say of one that is none?
+"""Canonical forms of quantities, times and base64, and Go's errors for invalid ones.
 
-Asked for every such value of every object that is written. Texts repeat, so the answers are remembered; a known one
-costs a dictionary lookup.
+Called for every such value of every object that is written. Values repeat, so results are cached; a cached one costs a
+dictionary lookup.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MICRO_LAYOUT = "2006-01-02T15:04:05.000000Z07:00"
 
 
 class ScalarError(ValueError):
-    """A text is not what its field holds; the message is Go's."""
+    """A string is not valid for its field. The message is Go's."""
 
 
 @lru_cache(maxsize=16_384)
 def canonical_quantity(value: str | int | float) -> str:
-    """`0.5` is `500m`, 1024Mi is `1Gi`."""
+    """For example `0.5` is `500m` and 1024Mi is `1Gi`."""
     if isinstance(value, str) and value != value.strip():
         raise ScalarError(FORMAT_ERROR)
     try:
@@ -43,9 +43,9 @@ def canonical_time(text: str) -> str:
 
 
 def canonical_micro_time(text: str) -> str:
-    """RFC 3339 in UTC with six decimals, which are demanded.
+    """RFC 3339 in UTC with six decimals, which are required.
 
-    No two events have the same, but many share their second: only that is remembered.
+    No two events have the same time, but many share the second, so only the seconds are cached.
     """
     whole = _PLAIN_MICRO.fullmatch(text)
     if whole is not None:
@@ -55,7 +55,7 @@ def canonical_micro_time(text: str) -> str:
     return _parse(text, _MICRO_LAYOUT).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-# The elements of Go's layouts: what is shown when one does not match, what it looks like, its bounds and their name.
+# The elements of Go's layouts: the text that errors show, the pattern, the bounds and their name.
 _ELEMENTS = (
     ("2006", r"\d{4}", (0, 9999), "year"),
     ("-", "-", None, ""),
@@ -116,7 +116,7 @@ def _time_error(text: str, layout: str, why: str) -> ScalarError:
 
 
 def canonical_base64(text: str) -> str:
-    """The same bytes, spelled as Go spells them; line breaks are allowed on the way in."""
+    """The same bytes as Go encodes them. Line breaks are allowed in the input."""
     plain = text.replace("\n", "").replace("\r", "")
     try:
         decoded = base64.b64decode(plain, validate=True)
@@ -126,7 +126,7 @@ def canonical_base64(text: str) -> str:
 
 
 def _corrupt_position(text: str) -> int:
-    """Where Go's decoder gives up: at the stranger, at the end of unfinished padding, or where the last four began."""
+    """The position that Go reports: of the illegal byte, the end of incomplete padding, or the last group of four."""
     seen = start = 0
     for at, char in enumerate(text):
         if char in "\r\n":

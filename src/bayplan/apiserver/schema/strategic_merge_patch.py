@@ -1,8 +1,8 @@
-"""What becomes of an object under a strategic merge patch?
+"""Applies strategic merge patches.
 
-Asked for every such patch. Maps merge, null deletes, lists are replaced or merged by key as the type says, and four
-directives steer it: `$patch`, `$retainKeys`, `$setElementOrder/x`, `$deleteFromPrimitiveList/x`. Only built-in kinds
-have the types for it. Cost: linear in the patch and in the lists it touches; the rest is shared with the original.
+Called for every such patch. Maps merge, null deletes, and lists are replaced or merged by key as the type says. Four
+directives change this: `$patch`, `$retainKeys`, `$setElementOrder/x`, `$deleteFromPrimitiveList/x`. Only built-in kinds
+have the necessary types. Cost: linear in the patch and in the lists it touches; the rest is shared with the original.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _GO_TYPES: dict[type, str] = {
 
 
 def strategic_patch(original: Tree, patch: Tree, type_: StructType) -> Tree:
-    """The patched object; neither argument is changed."""
+    """The patched object. Neither argument changes."""
     return apply_patch_in_place(original, deep_copy(patch), type_)
 
 
 def apply_patch_in_place(original: Tree, patch: Tree, type_: StructType) -> Tree:
-    """The patched object. The patch is used up: its directives go, which upstream's messages show; its values stay."""
+    """The patched object. The patch loses its directives, which upstream's messages show; its values stay."""
     return _merge_map(original, patch, type_)
 
 
 def _patch_error(message: str) -> StatusError:
-    """Upstream has no better name for these than an error of the server."""
+    """Upstream returns these errors as internal server errors."""
     return StatusError(500, "", message)
 
 
@@ -60,14 +60,14 @@ def _merge_map(original: Tree, patch: Tree, type_: StructType | None) -> Tree:
         if given is None:
             merged.pop(name, None)
         elif name in merged and _kind(merged[name]) == _kind(given):
-            merged[name] = _merged(merged[name], given, name, type_, deletes)
+            merged[name] = _merge_value(merged[name], given, name, type_, deletes)
         elif not deletes:
-            _take_new_value(merged, name, given)
+            _set_new_value(merged, name, given)
     return merged
 
 
 def _apply_map_directive(patch: Tree) -> Tree:
-    """The whole map is replaced or emptied."""
+    """Apply a directive that replaces or empties the whole map."""
     directive = patch[_PATCH]
     if directive == "replace":
         return {key: value for key, value in patch.items() if key != _PATCH}
@@ -77,29 +77,29 @@ def _apply_map_directive(patch: Tree) -> Tree:
 
 
 def _bad_directive(directive: Any, patch: Tree) -> StatusError:
-    told = directive if isinstance(directive, str) else f"%!s({go_type(directive)}={go_value(directive)})"
-    return _patch_error(f"unknown patch type: {told} in map: {go_value(patch)}")
+    name = directive if isinstance(directive, str) else f"%!s({go_type(directive)}={go_value(directive)})"
+    return _patch_error(f"unknown patch type: {name} in map: {go_value(patch)}")
 
 
-def _take_new_value(merged: Tree, name: str, given: Any) -> None:
-    """A value that the original has not, or has in another form."""
-    kept = _without_directives(given)
-    if kept is _DELETED:
+def _set_new_value(merged: Tree, name: str, given: Any) -> None:
+    """Set a value that the original does not have, or has in another form."""
+    value = _strip_directives(given)
+    if value is _DELETED:
         merged.pop(name, None)
     else:
-        merged[name] = kept
+        merged[name] = value
 
 
-def _merged(mine: Any, given: Any, name: str, type_: StructType | None, deletes: bool) -> Any:
+def _merge_value(live: Any, given: Any, name: str, type_: StructType | None, deletes: bool) -> Any:
     if isinstance(given, dict):
         known = _field(type_, name)
         if "replace" in known.strategy.split(","):
             return given
-        return _merge_map(mine, given, known.shape.type if known.shape.kind is WireType.STRUCT else None)
+        return _merge_map(live, given, known.shape.type if known.shape.kind is WireType.STRUCT else None)
     if isinstance(given, list):
         known = _field(type_, name)
         if deletes or "merge" in known.strategy.split(","):
-            return _merge_list(mine, given, known, deletes)
+            return _merge_list(live, given, known, deletes)
         return given
     return given
 
@@ -115,7 +115,7 @@ def _field(type_: StructType | None, name: str) -> SchemaField:
 
 
 def _retain(merged: Tree, patch: Tree) -> None:
-    """`$retainKeys` names what may stay; a patch that sets anything else contradicts itself."""
+    """Apply `$retainKeys`, the list of keys that may stay. A patch that sets any other key is an error."""
     if _RETAIN not in patch:
         return
     retained = patch.pop(_RETAIN)
@@ -132,7 +132,7 @@ def _retain(merged: Tree, patch: Tree) -> None:
 
 
 def _set_orders(merged: Tree, patch: Tree, type_: StructType | None) -> None:
-    """Merge every list that comes with an order for its elements."""
+    """Merge every list whose element order the patch sets."""
     for key in [key for key in patch if key.startswith(_ORDER)]:
         order = patch.pop(key)
         if not isinstance(order, list):
@@ -150,15 +150,15 @@ def _set_orders(merged: Tree, patch: Tree, type_: StructType | None) -> None:
         elif name in merged:
             both = merged[name]
         elif given is not None:
-            both = _without_directives(given, nulls=True)
+            both = _strip_directives(given, nulls=True)
         else:
             continue
-        merged[name] = _ordered(both, order, merged.get(name, []), known.merge_key)
+        merged[name] = _order_elements(both, order, merged.get(name, []), known.merge_key)
         patch.pop(name, None)
 
 
 def _check_order(given: list[Any], order: list[Any], key: str) -> None:
-    """Elements of the patch must come in the order that the patch sets."""
+    """Elements of the patch must have the order that the patch sets."""
     if not given or not order:
         return
     waiting = [each for each in given if not (key and _PATCH in _as_map(each))]
@@ -171,45 +171,45 @@ def _check_order(given: list[Any], order: list[Any], key: str) -> None:
         raise _patch_error(message)
 
 
-def _merge_list(mine: list[Any], given: list[Any], known: SchemaField, deletes: bool) -> list[Any]:
-    if not mine and not given:
-        return mine
-    _check_same_type(mine, given)
-    if not isinstance((mine or given)[0], dict):
+def _merge_list(live: list[Any], given: list[Any], known: SchemaField, deletes: bool) -> list[Any]:
+    if not live and not given:
+        return live
+    _check_same_type(live, given)
+    if not isinstance((live or given)[0], dict):
         if deletes:
-            return [each for each in mine if each not in given]
-        both = list(dict.fromkeys([*mine, *given]))
-        return _ordered(both, given, mine, "")
+            return [each for each in live if each not in given]
+        both = list(dict.fromkeys([*live, *given]))
+        return _order_elements(both, given, live, "")
     if not known.merge_key:
         raise _patch_error(f"cannot merge lists without merge key for {known.shape.go_name}")
-    mine, given = _apply_list_directives(mine, given, known.merge_key)
-    both = _merge_elements(mine, given, known)
-    return _ordered(both, given, mine, known.merge_key)
+    live, given = _apply_list_directives(live, given, known.merge_key)
+    both = _merge_elements(live, given, known)
+    return _order_elements(both, given, live, known.merge_key)
 
 
-def _apply_list_directives(mine: list[Any], given: list[Any], key: str) -> tuple[list[Any], list[Any]]:
-    """Heed the elements that are orders: to delete one, or to replace the list."""
+def _apply_list_directives(live: list[Any], given: list[Any], key: str) -> tuple[list[Any], list[Any]]:
+    """Apply the elements that are directives: to delete an element, or to replace the list."""
     plain, replace = [], False
     for each in given:
         directive = each.get(_PATCH)
         if _PATCH not in each:
             plain.append(each)
         elif directive == "delete":
-            gone = _identity(each, key)
-            mine = [kept for kept in mine if kept.get(key) != gone]
+            deleted = _identity(each, key)
+            live = [each_live for each_live in live if each_live.get(key) != deleted]
         elif directive == "replace":
             replace = True
         elif directive == "merge":
             raise _patch_error("merging lists cannot yet be specified in the patch")
         else:
             raise _bad_directive(directive, each)
-    return (plain, []) if replace else (mine, plain)
+    return (plain, []) if replace else (live, plain)
 
 
-def _merge_elements(mine: list[Any], given: list[Any], known: SchemaField) -> list[Any]:
+def _merge_elements(live: list[Any], given: list[Any], known: SchemaField) -> list[Any]:
     key, item = known.merge_key, known.shape.item
     type_ = item.type if item is not None and item.kind is WireType.STRUCT else None
-    both = list(mine)
+    both = list(live)
     places = {_hashable(each.get(key)): at for at, each in reversed(list(enumerate(both)))}
     for each in given:
         identity = _hashable(_identity(each, key))
@@ -221,28 +221,28 @@ def _merge_elements(mine: list[Any], given: list[Any], known: SchemaField) -> li
     return both
 
 
-def _ordered(both: list[Any], order: list[Any], mine: list[Any], key: str) -> list[Any]:
-    """Elements that the patch names in its order, woven into the others by the order of the original."""
-    ranks, places = _ranks(order, key), _ranks(mine, key)
+def _order_elements(both: list[Any], order: list[Any], live: list[Any], key: str) -> list[Any]:
+    """Elements of the patch in the patch's order; all other elements keep the order of the original."""
+    ranks, places = _ranks(order, key), _ranks(live, key)
     named: list[tuple[int, int | None, Any]] = []
-    others: list[tuple[int, Any]] = []
+    unnamed: list[tuple[int, Any]] = []
     for each in both:
         identity = _hashable(_identity(each, key))
         rank, place = ranks.get(identity), places.get(identity)
         if rank is None:
-            others.append((-1 if place is None else place, each))
+            unnamed.append((-1 if place is None else place, each))
         else:
             named.append((rank, place, each))
     named.sort(key=itemgetter(0))
-    others.sort(key=itemgetter(0))
-    woven: list[Any] = []
+    unnamed.sort(key=itemgetter(0))
+    ordered: list[Any] = []
     at = 0
     for _, place, each in named:
-        while place is not None and at < len(others) and 0 <= others[at][0] < place:
-            woven.append(others[at][1])
+        while place is not None and at < len(unnamed) and 0 <= unnamed[at][0] < place:
+            ordered.append(unnamed[at][1])
             at += 1
-        woven.append(each)
-    return [*woven, *(each for _, each in others[at:])]
+        ordered.append(each)
+    return [*ordered, *(each for _, each in unnamed[at:])]
 
 
 def _ranks(order: list[Any], key: str) -> dict[Any, int]:
@@ -272,12 +272,12 @@ def _hashable(value: Any) -> Any:
     return (type(value) is bool, value) if isinstance(value, (int, float, type(None))) else (repr(value),)
 
 
-def _check_same_type(mine: list[Any], given: list[Any]) -> None:
-    kinds = {_GO_TYPES.get(kind, "<nil>") for kind in {type(each) for each in (*mine, *given)}}
+def _check_same_type(live: list[Any], given: list[Any]) -> None:
+    kinds = {_GO_TYPES.get(kind, "<nil>") for kind in {type(each) for each in (*live, *given)}}
     if "[]interface {}" in kinds:
         raise StatusError(422, "", "lists of lists are not supported")
     if len(kinds) > 1:
-        raise _patch_error(f"list element types are not identical: [{go_value(mine)} {go_value(given)}]")
+        raise _patch_error(f"list element types are not identical: [{go_value(live)} {go_value(given)}]")
 
 
 def _bad_argument(wanted: str, found: Any) -> StatusError:
@@ -287,23 +287,23 @@ def _bad_argument(wanted: str, found: Any) -> StatusError:
 # Values.
 
 
-def _without_directives(value: Any, *, nulls: bool = False) -> Any:
-    """The value without maps that are orders, and, unless they may stay, without members that are null."""
+def _strip_directives(value: Any, *, nulls: bool = False) -> Any:
+    """The value without maps that are directives and, unless `nulls`, without null members."""
     if type(value) is dict:
         if value.get(_PATCH, _DELETED) is not _DELETED and (nulls or value[_PATCH] is not None):
             return _DELETED
-        kept = {}
+        remaining = {}
         for key, each in value.items():
             if type(each) is dict or type(each) is list:
-                each = _without_directives(each, nulls=nulls)
+                each = _strip_directives(each, nulls=nulls)
                 if each is _DELETED:
                     continue
             elif each is None and not nulls:
                 continue
-            kept[key] = each
-        return kept
+            remaining[key] = each
+        return remaining
     if type(value) is list:
-        items = [_without_directives(each, nulls=nulls) for each in value]
+        items = [_strip_directives(each, nulls=nulls) for each in value]
         return [each for each in items if each is not _DELETED]
     return value
 
@@ -313,5 +313,5 @@ def _kind(value: Any) -> str:
 
 
 def go_type(value: Any) -> str:
-    """What Go calls the type of a value that was read from JSON."""
+    """Go's type of a value decoded from JSON."""
     return _GO_TYPES.get(type(value), "<nil>")

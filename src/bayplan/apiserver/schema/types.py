@@ -1,7 +1,7 @@
-"""Which fields has a kind, and what does the API server know of each: type, merge key, list type, default?
+"""Field tables of the built-in kinds: type, merge key, list type and default of each field.
 
-Everything in this room asks. The facts come from a table that `scripts/types/make_types.py` derives from a Kubernetes
-release; it is read on first use (some 10 ms), and a `StructType` is put together when somebody asks for it.
+All modules of this package use it. `scripts/types/make_types.py` derives the table from a Kubernetes release. It is
+loaded on first use (about 10 ms); a `StructType` is built on first use, too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 
 _OMITEMPTY, _POINTER, _REQUIRED, _OMITZERO = 1, 2, 4, 8
 UNSET: Any = object()
-"""No default is known; None would be one."""
+"""No default is known; None would be a default."""
 
 
 class WireType(StrEnum):
-    """What a value is on the wire."""
+    """The wire form of a value."""
 
     STRING = "string"
     BOOL = "bool"
@@ -48,20 +48,20 @@ class WireType(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldType:
-    """A value's type. `go_name` is Go's name for it, which error texts show."""
+    """The type of a value. `go_name` is its Go name, which error messages show."""
 
     kind: WireType
     go_name: str
     item: FieldType | None = None
-    """Of lists and maps."""
+    """The element type of lists and maps."""
     values: tuple[str, ...] = ()
-    """Of texts that are an enumeration."""
+    """The allowed values of a string enumeration."""
     _type: int = -1
     _types: TypeTable | None = None
 
     @property
     def type(self) -> StructType:
-        """Of structs, and of the places where a schema may stand."""
+        """The type of structs, and of places where a schema may stand."""
         assert self._types is not None
         return self._types.by_number(self._type)
 
@@ -77,7 +77,7 @@ class SchemaField:
     required: bool = False
     omitzero: bool = False
     number: int = 0
-    """In protobuf; 0 where it has none."""
+    """The protobuf field number; 0 where there is none."""
     list_type: str = ""
     keys: tuple[str, ...] = ()
     map_type: str = ""
@@ -85,13 +85,13 @@ class SchemaField:
     merge_key: str = ""
     default: Any = UNSET
     inline: str = ""
-    """Go's name of an embedded struct, whose fields stand in the parent."""
+    """The Go name of an embedded struct whose fields belong to the parent."""
     go_path: str = ""
-    """How error texts call the field: `VolumeSource.emptyDir` when it comes from an embedded struct."""
+    """The field in error messages: `VolumeSource.emptyDir` for a field of an embedded struct."""
 
     @property
     def omitted_when_empty(self) -> bool:
-        """Whether Go leaves the empty value out: structs it never does."""
+        """Whether Go omits the empty value; it never omits structs."""
         return self.omitempty and not self.pointer and self.shape.kind in _CAN_BE_EMPTY
 
 
@@ -111,15 +111,18 @@ _CAN_BE_EMPTY = frozenset(
 
 @dataclass(eq=False)
 class StructType:
-    """A struct. `declared_fields` are its fields as declared; `fields` has those of embedded structs in their place."""
+    """A struct.
+
+    `declared_fields` are its fields as declared; `fields` has the fields of embedded structs in their place.
+    """
 
     name: str
-    """Go's: `v1.PodSpec`."""
+    """Go's name, such as `v1.PodSpec`."""
     openapi_name: str
     atomic: bool
     declared_fields: tuple[SchemaField, ...]
     memory: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What others worked out from this type once: its reader, its merge rules."""
+    """Values that other modules derive from this type once: its reader, its merge rule."""
 
     @cached_property
     def struct(self) -> str:
@@ -148,7 +151,7 @@ class TypeTable:
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._kinds: dict[str, dict[str, int]] = table["kinds"]
         self._rows: list[Any] = table["types"]
-        self._made: list[StructType | None] = [None] * len(self._rows)
+        self._types: list[StructType | None] = [None] * len(self._rows)
         self._shapes: list[FieldType] = []
         for kind, go, of in table["shapes"]:
             item = self._shapes[of] if kind in ("slice", "map") else None
@@ -165,12 +168,12 @@ class TypeTable:
         return list(self._kinds.get(f"{group}/{version}" if group else version, {}))
 
     def by_number(self, number: int) -> StructType:
-        made = self._made[number]
-        if made is None:
+        type_ = self._types[number]
+        if type_ is None:
             name, openapi_name, map_type, own = self._rows[number]
-            made = StructType(name, openapi_name, map_type == "atomic", tuple(self._field(row) for row in own))
-            self._made[number] = made
-        return made
+            type_ = StructType(name, openapi_name, map_type == "atomic", tuple(self._field(row) for row in own))
+            self._types[number] = type_
+        return type_
 
     def _field(self, row: list[Any]) -> SchemaField:
         name, shape, flags, number, facts = row
@@ -194,6 +197,6 @@ class TypeTable:
 
 @lru_cache(maxsize=1)
 def built_in_types() -> TypeTable:
-    """The types of the Kubernetes release that we follow."""
+    """The types of the Kubernetes release that Bayplan follows."""
     packed = resources.files(__package__).joinpath("types.json.gz").read_bytes()
     return TypeTable(msgspec.json.decode(gzip.decompress(packed)))

@@ -1,4 +1,4 @@
-"""Are autoscalers as they must be, and may they be changed like this?"""
+"""Validation of HorizontalPodAutoscalers on create and update."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Was just this looked at before, and nothing found?
+"""Cache of specs that passed validation.
 
-Pods of one template have the same spec, and what is held against it depends on nothing else: a thousand of them are
-looked at once. Only what was found faultless is remembered; whatever has a fault is looked at each time, since its
-words may name the pod. Cost: one encoding, a tenth of a look.
+Pods of one template have the same spec, and the result of its validation depends on nothing else, so a thousand of them
+are validated once. Only specs without errors are cached. A spec with errors is validated each time, since its messages
+may contain the pod's name. Cost: one encoding, a tenth of a validation.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ MAX_ENTRIES = 2048
 
 
 class CleanSpecCache:
-    """The texts of what was faultless, as many as are worth their memory."""
+    """The encoded specs without errors. The cache is cleared when it is full."""
 
     def __init__(self, most: int = MAX_ENTRIES) -> None:
         self._most = most
         self._texts: set[bytes] = set()
 
     def key(self, part: Tree) -> bytes:
-        """Two parts have the same text only if they are the same."""
+        """The encoding of a part of a spec; different parts have different encodings."""
         return encode(part)
 
     def __contains__(self, text: bytes) -> bool:

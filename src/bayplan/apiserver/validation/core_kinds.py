@@ -1,4 +1,4 @@
-"""Are nodes, namespaces, configuration, quotas, limits, events, leases and priorities as they must be?"""
+"""Validation of nodes, namespaces, ConfigMaps, Secrets, quotas, limit ranges, events, leases and priority classes."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def check_config_map(out: FieldErrorList, item: Tree) -> None:
         out.each_invalid(f"binaryData[{key}]", key, config_key(key))
     size = sum(len(value.encode()) for value in data.values()) + sum(map(decoded_size, binary.values()))
     if size > MAX_DATA_BYTES:
-        out.too_long("[]", MAX_DATA_BYTES)  # no field of its own: this is how upstream spells the path to nothing
+        out.too_long("[]", MAX_DATA_BYTES)  # upstream passes an empty path here, which it prints as "[]"
 
 
 def decoded_size(text: str) -> int:
-    """How many bytes a base64 text stands for."""
+    """The number of bytes after decoding a base64 text."""
     return len(text) * 3 // 4 - text[-2:].count("=")
 
 
@@ -138,7 +138,7 @@ def check_secret_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
 
 
 def check_metadata_only(out: FieldErrorList, item: Tree) -> None:
-    """A kind of which nothing but the metadata is checked."""
+    """Validate a kind that has checks for its metadata only."""
     check_metadata(out, item["metadata"], dns_subdomain, namespaced=True)
 
 
@@ -183,12 +183,12 @@ def check_node_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     check_node(out, item)
     check_metadata_update(out, item["metadata"], old["metadata"])
     spec, before = item["spec"], old["spec"]
-    ranges, kept = list(spec.get("podCIDRs") or ()), list(before.get("podCIDRs") or ())
+    ranges, old_ranges = list(spec.get("podCIDRs") or ()), list(before.get("podCIDRs") or ())
     rule = 'node updates may not change podCIDR except from "" to valid'
-    if kept and len(kept) != len(ranges):
+    if old_ranges and len(old_ranges) != len(ranges):
         out.forbidden("spec.podCIDRs", rule)
-    elif kept:
-        for first, second in zip(kept, ranges, strict=True):
+    elif old_ranges:
+        for first, second in zip(old_ranges, ranges, strict=True):
             if first != second:
                 out.forbidden("spec.podCIDRs", rule)
     if before.get("providerID") and before["providerID"] != spec.get("providerID"):
@@ -321,15 +321,15 @@ def _check_limit(out: FieldErrorList, limit: Tree, kind: str, path: str) -> None
             out.each_invalid(f"{path}.{field}[{name}]", name, rule(name))
             names[name] = None
     if kind == "PersistentVolumeClaim" and not any("storage" in (limit.get(f) or {}) for f in ("min", "max")):
-        told = "either minimum or maximum storage value is required, but neither was provided"
-        out.required(f"{path}.limits", told)
+        detail = "either minimum or maximum storage value is required, but neither was provided"
+        out.required(f"{path}.limits", detail)
     for name in names:
         _check_limit_of(out, limit, name, path)
 
 
 def _check_limit_of(out: FieldErrorList, limit: Tree, name: str, path: str) -> None:
     fields = ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio")
-    least, most, given, asked, ratio = (
+    least, most, default, default_request, ratio = (
         parse_quantity(limit[field][name]) if name in (limit.get(field) or {}) else None for field in fields
     )
 
@@ -339,11 +339,11 @@ def _check_limit_of(out: FieldErrorList, limit: Tree, name: str, path: str) -> N
             out.invalid(f"{path}.{field}[{name}]", str(shown), detail)
 
     compare(least, most, "min", least, ("min", "max"))
-    compare(least, asked, "defaultRequest", asked, ("min", "default request"))
-    compare(asked, most, "defaultRequest", asked, ("default request", "max"))
-    compare(asked, given, "defaultRequest", asked, ("default request", "default limit"))
-    compare(least, given, "default", least, ("min", "default"))
-    compare(given, most, "default", most, ("default", "max"))
+    compare(least, default_request, "defaultRequest", default_request, ("min", "default request"))
+    compare(default_request, most, "defaultRequest", default_request, ("default request", "max"))
+    compare(default_request, default, "defaultRequest", default_request, ("default request", "default limit"))
+    compare(least, default, "default", least, ("min", "default"))
+    compare(default, most, "default", most, ("default", "max"))
     where = f"{path}.maxLimitRequestRatio[{name}]"
     if ratio is not None and ratio.milli_value() < 1000:
         out.invalid(where, str(ratio), f"ratio {ratio} is less than 1")
@@ -351,9 +351,14 @@ def _check_limit_of(out: FieldErrorList, limit: Tree, name: str, path: str) -> N
         bound = most.milli_value() / least.milli_value()
         if ratio.milli_value() / 1000 > bound:
             out.invalid(where, str(ratio), f"ratio {ratio} is greater than max/min = {bound:f}")
-    if not overcommit_allowed(name) and given is not None and asked is not None and given.compare(asked):
-        detail = f"default value {given} must equal to defaultRequest value {asked} in {name}"
-        out.invalid(f"{path}.defaultRequest[{name}]", str(asked), detail)
+    if (
+        not overcommit_allowed(name)
+        and default is not None
+        and default_request is not None
+        and default.compare(default_request)
+    ):
+        detail = f"default value {default} must equal to defaultRequest value {default_request} in {name}"
+        out.invalid(f"{path}.defaultRequest[{name}]", str(default_request), detail)
 
 
 def check_limit_range_update(out: FieldErrorList, item: Tree, old: Tree) -> None:  # noqa: ARG001

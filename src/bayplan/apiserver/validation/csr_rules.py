@@ -1,7 +1,7 @@
-"""Who asks for a certificate, what for, and who has approved of it? The rules of CertificateSigningRequests.
+"""Rules for CertificateSigningRequests: the requesting user, approval and validation.
 
-A request says for ever who made it and what for; approving and denying it is a way of writing of its own. Nobody here
-signs anything. Cost: reading the request, when it is made.
+A request records its user and its purpose for good. The `approval` subresource alone approves or denies it. Bayplan
+signs nothing. Cost: one parse of the request at create.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USAGES = (
 
 
 def prepare_create(item: Tree, user: Tree) -> None:
-    """A new request is its maker's, whatever it says, and nobody has decided on it. `user` is as reviews show it."""
+    """Set the requesting user and clear the status of a new request. `user` has the form of a TokenReview's user."""
     spec = item["spec"]
     for name in ("username", "uid", "groups", "extra"):
         spec.pop(name, None)
@@ -37,7 +37,7 @@ def prepare_create(item: Tree, user: Tree) -> None:
 
 
 def prepare_update(item: Tree, old: Tree, subresource: str, now: str) -> None:
-    """What a way of writing may change: nothing of the spec, decisions by `approval` alone."""
+    """Undo what the write may not change: the spec always, approval conditions unless `subresource` is `approval`."""
     item["spec"] = old["spec"]
     before = old.get("status") or {}
     if not subresource:
@@ -45,17 +45,17 @@ def prepare_update(item: Tree, old: Tree, subresource: str, now: str) -> None:
         return
     status = item.get("status") or {}
     known = before.get("conditions") or []
-    conditions = [_with_times(each, known, now) for each in status.get("conditions") or ()]
+    conditions = [_set_times(each, known, now) for each in status.get("conditions") or ()]
     if subresource == "status":
-        conditions = _with_decisions(conditions, known)
+        conditions = _restore_decisions(conditions, known)
     base = status if subresource == "status" else before
     item["status"] = {key: value for key, value in base.items() if key != "conditions"}
     if conditions:
         item["status"]["conditions"] = conditions
 
 
-def _with_times(condition: Tree, known: list[Tree], now: str) -> Tree:
-    """The condition with the times that its writer left out."""
+def _set_times(condition: Tree, known: list[Tree], now: str) -> Tree:
+    """The condition with the times that the client left out."""
     same = next(
         (
             each
@@ -75,19 +75,19 @@ def _sort_conditions(condition: Tree) -> tuple[Any, Any]:
     return condition.get("type"), condition.get("status")
 
 
-def _with_decisions(conditions: list[Tree], known: list[Tree]) -> list[Tree]:
-    """The same with the decisions as they were, as long as there are as many of them."""
-    kept = list(conditions)
+def _restore_decisions(conditions: list[Tree], known: list[Tree]) -> list[Tree]:
+    """The new conditions with the old approval conditions, when there are as many of each type."""
+    restored = list(conditions)
     for kind in DECISIONS:
-        new = [index for index, each in enumerate(kept) if each.get("type") == kind]
+        new = [index for index, each in enumerate(restored) if each.get("type") == kind]
         old = [each for each in known if each.get("type") == kind]
         if len(new) == len(old):
             for index, each in zip(new, old, strict=True):
-                kept[index] = each
-    return kept
+                restored[index] = each
+    return restored
 
 
-# Faults.
+# Validation.
 
 
 def validate_csr(out: FieldErrorList, item: Tree) -> None:
@@ -121,9 +121,9 @@ def validate_approval(out: FieldErrorList, item: Tree, old: Tree) -> None:
 
 def _check_decisions(out: FieldErrorList, item: Tree, old: Tree, *, approving: bool) -> None:
     path = "status.conditions"
-    mine, theirs = (list((each.get("status") or {}).get("conditions") or ()) for each in (item, old))
-    types = [each.get("type", "") for each in mine]
-    for index, each in enumerate(mine):
+    new_conditions, old_conditions = (list((each.get("status") or {}).get("conditions") or ()) for each in (item, old))
+    types = [each.get("type", "") for each in new_conditions]
+    for index, each in enumerate(new_conditions):
         allowed = ("True",) if types[index] in _PERMANENT_CONDITIONS else ("False", "True", "Unknown")
         if not each.get("status"):
             out.required(f"{path}[{index}].status")
@@ -134,7 +134,7 @@ def _check_decisions(out: FieldErrorList, item: Tree, old: Tree, *, approving: b
         if types[index] in types[:index]:
             out.duplicate(f"{path}[{index}].type", types[index])
     for kind in _PERMANENT_CONDITIONS:
-        before, now = (sum(each.get("type") == kind for each in listed) for listed in (theirs, mine))
+        before, now = (sum(each.get("type") == kind for each in listed) for listed in (old_conditions, new_conditions))
         if now < before:
             out.forbidden(path, f'updates may not remove a condition of type "{kind}"')
         elif now > before and not approving and kind in DECISIONS:
@@ -142,7 +142,7 @@ def _check_decisions(out: FieldErrorList, item: Tree, old: Tree, *, approving: b
 
 
 def _pem_request_error(text: str | None) -> str | None:
-    """Why this is no request for a certificate; None if it is one."""
+    """The parse error of the PEM text; None for a valid certificate request."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
 

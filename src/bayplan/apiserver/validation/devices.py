@@ -1,4 +1,4 @@
-"""Are claims of devices, their classes and the slices that offer them as they must be?"""
+"""Validation of ResourceClaims, their templates, DeviceClasses and ResourceSlices."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _REFERENCE = "must be the name of a request in the claim or the name of a reques
 
 @cache
 def _cel_environment() -> DeviceEnvironment:
-    """Loaded for the first selector: the language is much to load, and few clusters have any."""
+    """Loaded for the first selector: the CEL modules are large, and few clusters have selectors."""
     from bayplan.cel import DeviceEnvironment
 
     return DeviceEnvironment(parse_quantity=parse_quantity)
 
 
-def _with_paths(out: FieldErrorList, items: Iterable[Tree], path: str) -> Iterable[tuple[str, Tree]]:
-    """Items with their paths; names that repeat are told."""
+def _iterate_with_paths(out: FieldErrorList, items: Iterable[Tree], path: str) -> Iterable[tuple[str, Tree]]:
+    """Yield the items with their paths; report names that repeat."""
     seen: set[str] = set()
     for index, item in enumerate(items):
         where, name = f"{path}[{index}]", item.get("name", "")
@@ -64,7 +64,7 @@ def _check_limit(out: FieldErrorList, items: Any, path: str) -> None:
 def check_claim_devices(out: FieldErrorList, devices: Tree, path: str) -> None:
     requests = devices.get("requests") or ()
     _check_limit(out, requests, f"{path}.requests")
-    for where, request in _with_paths(out, requests, f"{path}.requests"):
+    for where, request in _iterate_with_paths(out, requests, f"{path}.requests"):
         _check_request(out, request, where)
     names = {
         request.get("name", ""): [sub.get("name", "") for sub in request.get("firstAvailable") or ()]
@@ -95,21 +95,21 @@ def _check_request(out: FieldErrorList, request: Tree, path: str) -> None:
         rule = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"
         out.invalid(path, None, rule)
     elif several:
-        for where, each in _with_paths(out, several, f"{path}.firstAvailable"):
+        for where, each in _iterate_with_paths(out, several, f"{path}.firstAvailable"):
             out.each_invalid(f"{where}.name", each.get("name", ""), dns_label(each.get("name", "")))
             _check_subrequest(out, each, where)
     elif exactly is not None:
         _check_subrequest(out, exactly, f"{path}.exactly")
 
 
-def _check_subrequest(out: FieldErrorList, wish: Tree, path: str) -> None:
-    name, count = wish.get("deviceClassName", ""), wish.get("count", 0)
+def _check_subrequest(out: FieldErrorList, request: Tree, path: str) -> None:
+    name, count = request.get("deviceClassName", ""), request.get("count", 0)
     if not name:
         out.required(f"{path}.deviceClassName")
     else:
         out.each_invalid(f"{path}.deviceClassName", name, dns_subdomain(name))
-    check_selectors(out, wish.get("selectors") or (), f"{path}.selectors")
-    mode = wish.get("allocationMode", "")
+    check_selectors(out, request.get("selectors") or (), f"{path}.selectors")
+    mode = request.get("allocationMode", "")
     if mode == "All":
         if count:
             out.invalid(f"{path}.count", count, "must not be specified when allocationMode is 'All'")
@@ -276,7 +276,7 @@ def _check_slice_spec(out: FieldErrorList, spec: Tree) -> None:
     devices = spec.get("devices") or ()
     if len(devices) > 128:
         out.too_many("spec.devices", len(devices), 128)
-    for where, device in _with_paths(out, devices, "spec.devices"):
+    for where, device in _iterate_with_paths(out, devices, "spec.devices"):
         _check_device(out, device, where)
 
 

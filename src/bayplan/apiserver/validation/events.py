@@ -1,4 +1,7 @@
-"""Is an event as it must be? The old kind is hardly checked unless it has an `eventTime`; the new one always is."""
+"""Validation of events.
+
+Core events have few checks unless they have an `eventTime`; `events.k8s.io/v1` has all of them.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +67,11 @@ def _check_event(out: FieldErrorList, item: Tree, *, new: bool) -> None:
 
 
 def _check_new_fields(out: FieldErrorList, item: Tree, *, new: bool) -> None:
-    called = "reportingController" if new else "reportingComponent"
-    controller = item.get(called) or ""
+    field = "reportingController" if new else "reportingComponent"
+    controller = item.get(field) or ""
     if not controller:
-        out.required(called)
-    out.each_invalid(called, controller, label_key(controller))
+        out.required(field)
+    out.each_invalid(field, controller, label_key(controller))
     for name in ("reportingInstance", "action", "reason"):
         text = item.get(name) or ""
         if not text:

@@ -1,9 +1,9 @@
-"""What is wrong with which field of an object, in the API server's own words?
+"""Field errors with the API server's messages.
 
-Validators append to a `FieldErrorList`; each `FieldError` knows the reason and the message that a Status lists as a
-cause. Paths are plain texts: they are put together only where a fault is told or a step down is taken, since nearly
-every object that is validated has no fault. A configuration's errors (`config.field_errors`) have no reasons and need
-none."""
+Validators append to a `FieldErrorList`. Each `FieldError` has the reason and the message that a Status lists as a
+cause. Paths are plain strings, built only for an error or for a nested field, since nearly all validated objects are
+valid. Errors of configuration files (`config.field_errors`) have no reasons and need none.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ IMMUTABLE = "field is immutable"
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One fault of one field. `value_text` is the value as it is shown, empty for kinds that show none."""
+    """An error of one field. `value_text` is the value as the message shows it, empty for reasons that show none."""
 
     field: str
     kind: str
@@ -51,12 +51,12 @@ class FieldError:
 
     @property
     def reason(self) -> str:
-        """The word for it in a Status's causes."""
+        """The reason in a Status cause."""
         return _REASONS[self.kind]
 
     @property
     def message(self) -> str:
-        """The fault without its field."""
+        """The message without the field path."""
         kind = INVALID if self.kind == TYPE_INVALID else self.kind
         return ": ".join(filter(None, (kind, self.value_text, self.detail)))
 
@@ -65,7 +65,7 @@ class FieldError:
 
 
 class FieldErrorList(list[FieldError]):
-    """The faults found so far, in the order of looking."""
+    """The errors found so far, in the order of the checks."""
 
     def invalid(self, path: str, value: Any, detail: str) -> None:
         self.append(FieldError(path, INVALID, format_value(value), detail))

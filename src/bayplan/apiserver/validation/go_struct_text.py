@@ -1,7 +1,7 @@
-"""How do messages show a part of an object, or the difference of two? As the API server's own structs.
+"""Structs and struct differences in error messages, in the notation of the API server.
 
-Those have the names of Go fields, their order, and every field, set or not; `go_struct_text.json.gz` lists them (from
-`scripts/types/make_go_forms.py`). Asked only when an update is refused, so that nobody else pays for the table.
+Structs have the names and the order of Go's fields, and show every field, set or not. `go_struct_text.json.gz` lists
+them (made by `scripts/types/make_go_forms.py`). The table is loaded only when an update is refused.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def _field_table() -> Mapping[str, list[list[str]]]:
 
 
 def struct_text(kind: str, tree: Tree | None) -> Any:
-    """A struct such as `core.PodSpec`, with the values of the tree."""
+    """A struct such as `core.PodSpec` with the values of the tree."""
     if kind == "core.PodSpec" and tree is not None:
         tree = _to_internal_version(tree)
     return _struct_text(kind, tree or {})
 
 
 def _to_internal_version(spec: Tree) -> Tree:
-    """Inside the server, what a pod shares with its host belongs to its security context."""
+    """Move the host namespace fields to the security context, as in the API server's internal version."""
     moved = {name: spec[name] for name in _POD_NAMES if name in spec}
     if spec.get("securityContext") is None and not moved:
         return spec
@@ -62,16 +62,16 @@ def _to_internal_version(spec: Tree) -> Tree:
 
 
 def _struct_text(kind: str, tree: Mapping[str, Any]) -> Tree:
-    made: Tree = {}
+    fields: Tree = {}
     for go_name, name, code in _field_table()[kind]:
         if go_name:
-            made[go_name] = _value_text(code, tree.get(name))
+            fields[go_name] = _value_text(code, tree.get(name))
         elif code == "o":
             metadata = tree.get("metadata") or {}
-            made |= {field: _sorted(metadata[field]) for field in _METADATA if metadata.get(field)}
+            fields |= {field: _sorted(metadata[field]) for field in _METADATA if metadata.get(field)}
         else:
-            made |= _struct_text(code, tree)  # an embedded struct has no name of its own
-    return made
+            fields |= _struct_text(code, tree)  # an embedded struct has no name of its own
+    return fields
 
 
 def _value_text(code: str, value: Any) -> Any:
@@ -94,14 +94,14 @@ def _sorted(value: Any) -> Any:
 
 
 def struct_diff(kind: str, old: Tree, new: Tree) -> str:
-    """The lines in which two structs differ, with three around them."""
+    """The lines in which two structs differ, with three lines of context."""
     before, after = ([f"{line}\n" for line in _pretty(struct_text(kind, each)).split("\n")] for each in (old, new))
     lines = difflib.unified_diff(before, after, n=3)
     return "".join(line for line in lines if not line.startswith(("---", "+++")))
 
 
 def _pretty(value: Any, indent: str = "") -> str:
-    """JSON over lines, one blank a level."""
+    """Indented JSON, one blank per level."""
     deeper = f"{indent} "
     if isinstance(value, dict) and value:
         members = (f"{deeper}{json_string(key)}: {_pretty(value[key], deeper)}" for key in value)

@@ -1,4 +1,4 @@
-"""Are jobs and cron jobs as they must be, and may they be changed like this?"""
+"""Validation of Jobs and CronJobs on create and update."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def check_job(out: FieldErrorList, job: Tree, *, prefixed: bool = True) -> None:
 
 
 def _check_generated(out: FieldErrorList, job: Tree, *, prefixed: bool = True) -> None:
-    """The labels and the selector that the server makes must be there, unless they are the user's own business."""
+    """Require the labels and the selector that the server generates, unless `manualSelector` is set."""
     spec = job["spec"]
     if spec.get("manualSelector") or spec.get("selector") is None:
         return
     metadata = job["metadata"]
     uid, name = metadata.get("uid", ""), metadata.get("name", "")
     labels = (spec.get("template", {}).get("metadata") or {}).get("labels") or {}
-    made = {_LEGACY_UID_LABEL: uid, "job-name": name}
+    generated = {_LEGACY_UID_LABEL: uid, "job-name": name}
     prefixes = ("", _PREFIX) if prefixed else ("",)
-    expected = {f"{prefix}{key}": value for prefix in prefixes for key, value in made.items()}
+    expected = {f"{prefix}{key}": value for prefix in prefixes for key, value in generated.items()}
     where = "spec.template.metadata.labels"
     for key, value in expected.items():
         if key not in labels:
@@ -89,7 +89,7 @@ def _check_job_spec(out: FieldErrorList, spec: Tree) -> None:
 
 
 def check_job_details(out: FieldErrorList, spec: Tree, path: str) -> None:
-    """What holds for jobs and for the jobs that cron jobs make."""
+    """Check what Jobs and the job templates of CronJobs have in common."""
     numbers = ("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished")
     check_non_negative(out, spec, *numbers, "backoffLimitPerIndex", "maxFailedIndexes", path=path)
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
@@ -160,7 +160,7 @@ def _quoted_list(values: tuple[str, ...]) -> str:
 
 
 def _invalid_without_value(out: FieldErrorList, path: str, detail: str) -> None:
-    """A fault that does not show its value."""
+    """Add an error that does not show the value."""
     out.append(FieldError(path, INVALID, "", detail))
 
 
@@ -253,7 +253,7 @@ def _check_success_rule(out: FieldErrorList, rule: Tree, completions: int, path:
 
 
 def _indexes(text: str, completions: int) -> tuple[int, str]:
-    """How many indexes `0-2,5` means, or what is wrong with it."""
+    """The number of indexes in a text such as `0-2,5`, or the error of the text."""
     total, last = 0, -1
     for interval in text.split(",") if text else ():
         ends = interval.split("-")
@@ -298,7 +298,7 @@ _SCHEDULING_DIRECTIVES = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _check_template_update(out: FieldErrorList, job: Tree, old: Tree) -> None:
-    """A job that waits, suspended, may still change where its pods go and what they ask for."""
+    """Check the pod template. A suspended Job may still change scheduling directives and resources."""
     new, before = job["spec"].get("template") or {}, old["spec"].get("template") or {}
     waits = bool(old["spec"].get("suspend")) and not (old.get("status") or {}).get("startTime")
     if waits:
@@ -306,8 +306,8 @@ def _check_template_update(out: FieldErrorList, job: Tree, old: Tree) -> None:
         for pod in (pod_new, pod_old):
             for name in _SCHEDULING_DIRECTIVES:
                 pod.pop(name, None)
-            others = {k: v for k, v in (pod.pop("affinity", None) or {}).items() if k != "nodeAffinity"}
-            pod["affinity"] = others
+            other_affinity = {k: v for k, v in (pod.pop("affinity", None) or {}).items() if k != "nodeAffinity"}
+            pod["affinity"] = other_affinity
             for name in ("containers", "initContainers"):
                 pod[name] = [{k: v for k, v in each.items() if k != "resources"} for each in pod.get(name) or ()]
         if pod_new != pod_old:

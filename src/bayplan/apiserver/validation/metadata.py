@@ -1,6 +1,6 @@
-"""Is the metadata of an object as it must be: names, labels, annotations, owners, finalizers, and what may not change?
+"""Validation of metadata: names, labels, annotations, owner references, finalizers and immutable fields.
 
-Every validator starts here. A few microseconds for an object with a handful of labels.
+Every validator calls it first. Cost: a few microseconds for an object with a handful of labels.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _IMMUTABLE_FIELDS = ("name", "namespace", "uid", "creationTimestamp", "deletionT
 
 
 def mask_trailing_dash(text: str) -> str:
-    """A prefix as the start of a name: the dash at its end will have something behind it."""
+    """Replace the dash at the end of a `generateName` prefix, since more characters follow it in the name."""
     return f"{text[:-1]}a" if len(text) > 1 and text.endswith("-") else text
 
 
 def check_metadata(
     out: FieldErrorList, meta: Tree, rule: NameRule, *, namespaced: bool, path: str = "metadata", kube: bool = True
 ) -> None:
-    """`kube`: finalizers must be known ones or have a domain, which older built-in kinds ask for."""
+    """`kube`: finalizers must be standard ones or have a domain, as older built-in kinds require."""
     prefix, name = meta.get("generateName"), meta.get("name")
     if prefix:
         out.each_invalid(f"{path}.generateName", prefix, rule(mask_trailing_dash(prefix)))
@@ -45,7 +45,7 @@ def check_metadata(
 def check_common(
     out: FieldErrorList, meta: Tree, *, namespaced: bool, path: str = "metadata", kube: bool = True
 ) -> None:
-    """Everything but the name."""
+    """Check all metadata but the name."""
     namespace = meta.get("namespace")
     if namespaced:
         if not namespace:
@@ -102,8 +102,8 @@ def _check_owners(out: FieldErrorList, owners: Iterable[Tree], path: str) -> Non
         if owner.get("controller"):
             this = f"{owner.get('kind', '')}/{owner.get('name', '')}"
             if controller:
-                told = f'Found "true" in references for {controller} and {this}'
-                out.invalid(path, list(owners), f"Only one reference can have Controller set to true. {told}")
+                detail = f'Found "true" in references for {controller} and {this}'
+                out.invalid(path, list(owners), f"Only one reference can have Controller set to true. {detail}")
             controller = controller or this
 
 
@@ -124,7 +124,10 @@ def check_kube_finalizer(out: FieldErrorList, name: str, path: str) -> None:
 def check_metadata_update(
     out: FieldErrorList, meta: Tree, old: Tree, path: str = "metadata", *, kube: bool = True
 ) -> None:
-    """What an update may do to metadata. Without `kube` as every kind has it; built-in kinds ask a second time."""
+    """Check a metadata update.
+
+    Every kind runs the check without `kube`; built-in kinds run it a second time with `kube`.
+    """
     if old.get("deletionTimestamp"):
         new = sorted(set(meta.get("finalizers", ())) - set(old.get("finalizers", ())))
         if new:
@@ -151,7 +154,7 @@ def check_same_selector(out: FieldErrorList, spec: Tree, old: Tree) -> None:
         out.invalid("spec.selector", normalize_selector(spec.get("selector")), IMMUTABLE)
 
 
-# Selectors of labels
+# Label selectors.
 
 
 def check_selector(out: FieldErrorList, selector: Tree | None, path: str) -> None:
@@ -179,7 +182,7 @@ def _check_requirement(out: FieldErrorList, expression: Tree, path: str) -> None
 
 
 def normalize_selector(selector: Mapping[str, Any] | None) -> Any:
-    """A selector as it is shown: fields in the order of the API's types, labels sorted."""
+    """A selector as messages show it: fields in the order of the API's types, labels sorted."""
     if selector is None:
         return None
     form: Tree = {}
@@ -193,17 +196,17 @@ def normalize_selector(selector: Mapping[str, Any] | None) -> Any:
 
 
 def sorted_map(labels: Mapping[str, Any] | None) -> Any:
-    """A map as it is shown; none at all is null."""
+    """A map as messages show it: sorted keys; an empty map is null."""
     return {key: labels[key] for key in sorted(labels)} if labels else None
 
 
 def selector_is_empty(selector: Mapping[str, Any] | None) -> bool:
-    """Whether it selects everything; no selector at all selects nothing."""
+    """Whether the selector selects everything. A missing selector selects nothing."""
     return selector is not None and not (selector.get("matchLabels") or selector.get("matchExpressions"))
 
 
 def selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector means an object with these labels; a malformed requirement means none."""
+    """Whether the label selector matches the labels. A malformed requirement matches nothing."""
     if selector is None:
         return False
     for key, value in (selector.get("matchLabels") or {}).items():

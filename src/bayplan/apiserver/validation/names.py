@@ -1,7 +1,7 @@
-"""Is this text a name, a port, an address, a path that the API server accepts; if not, what does it say?
+"""Checks of names, ports, addresses and paths, with the messages of the API server.
 
-Every validator asks, mostly about the same few texts over and over: answers are remembered. A problem is the part of
-the message behind the value. `bayplan.objects.name_validation` has those that configurations know too.
+Called by every validator, mostly with the same few texts, so results are cached. A problem is the part of the message
+after the value. `bayplan.objects.name_validation` has the checks that configuration files share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INT32_MAX = 2**31 - 1
 
 
 def pattern_problem(rule: str, pattern: str, *examples: str) -> str:
-    """What is told of a text that does not match: the rule, examples, the expression."""
+    """The message for a text that does not match: the rule, examples and the regular expression."""
     listed = "e.g. " + " or ".join(f"'{each}', " for each in examples) if examples else ""
     return f"{rule} ({listed}regex used for validation is '{pattern}')"
 
@@ -172,7 +172,7 @@ def port_number(value: int) -> Problems:
 
 
 def user_or_group_id(value: int) -> Problems:
-    """A user's or a group's number."""
+    """The ID of a user or a group."""
     return in_range(value, 0, INT32_MAX)
 
 
@@ -185,14 +185,14 @@ def percent(text: str) -> Problems:
 
 
 def path_segment(text: str) -> Problems:
-    """What can stand between two slashes of a URL, as it is."""
+    """One segment of a URL path, without escaping."""
     if text in (".", ".."):
         return (f"may not be '{text}'",)
     return tuple(f"may not contain '{each}'" for each in "/%" if each in text)
 
 
 def local_path(text: str) -> Problems:
-    """A relative path that stays below where it starts."""
+    """A relative path without `..`."""
     absolute = ("must be a relative path",) if text.startswith("/") else NONE
     return absolute + no_backsteps(text)
 
@@ -202,14 +202,14 @@ def no_backsteps(text: str) -> Problems:
 
 
 def local_file_path(text: str) -> Problems:
-    """A relative path; names with two leading dots are the kubelet's own."""
+    """A relative path. Names with two leading dots are reserved for the kubelet."""
     reserved = text.startswith("..") and not text.startswith("../")
     return local_path(text) + (("must not start with '..'",) if reserved else NONE)
 
 
-@lru_cache(maxsize=4096)  # a node's address stands in the status of each of its pods, a pod's own twice
+@lru_cache(maxsize=4096)  # pod statuses repeat the node's address in each pod and the pod's own address twice
 def address(text: str) -> IPv4Address | IPv6Address | None:
-    """The IP address, leading zeros allowed as of old."""
+    """The IP address; leading zeros are accepted, as in older releases."""
     try:
         if ":" not in text:
             parts = text.split(".")
@@ -222,7 +222,7 @@ def address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def ip(text: str) -> Problems:
-    """The usual form is known by its looks: no two pods have the same, so nothing is won by remembering."""
+    """An IP address. The usual form is matched by a pattern, not cached, since every pod has a different address."""
     return (
         NONE
         if _is_plain_ip(text) or address(text)
@@ -231,7 +231,7 @@ def ip(text: str) -> Problems:
 
 
 def strict_ip(text: str) -> Problems:
-    """An IP address in the one form that is written back."""
+    """An IP address in canonical form."""
     found = address(text)
     if found is None:
         return ip(text)

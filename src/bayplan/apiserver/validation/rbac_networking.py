@@ -1,4 +1,4 @@
-"""Are roles, bindings, ingresses and network policies as they must be, and may they be changed like this?"""
+"""Validation of roles, role bindings, Ingresses and NetworkPolicies on create and update."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bayplan.apiserver.validation.names import (
 _GROUP = "rbac.authorization.k8s.io"
 
 
-# Roles and bindings
+# Roles and bindings.
 
 
 def check_role(out: FieldErrorList, item: Tree) -> None:
@@ -42,8 +42,8 @@ def check_cluster_role(out: FieldErrorList, item: Tree) -> None:
     if (rule := item.get("aggregationRule")) is not None:
         selectors = rule.get("clusterRoleSelectors") or ()
         if not selectors:
-            told = "at least one clusterRoleSelector required if aggregationRule is non-nil"
-            out.required("aggregationRule.clusterRoleSelectors", told)
+            detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+            out.required("aggregationRule.clusterRoleSelectors", detail)
         for index, selector in enumerate(selectors):
             where, before = f"aggregationRule.clusterRoleSelectors[{index}]", len(out)
             check_selector(out, selector, where)
@@ -58,11 +58,11 @@ def _check_rules(out: FieldErrorList, item: Tree, *, namespaced: bool) -> None:
             out.required(f"{path}.verbs", "verbs must contain at least one value")
         if urls:
             if namespaced:
-                told = "namespaced rules cannot apply to non-resource URLs"
-                out.invalid(f"{path}.nonResourceURLs", urls, told)
+                detail = "namespaced rules cannot apply to non-resource URLs"
+                out.invalid(f"{path}.nonResourceURLs", urls, detail)
             if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
-                told = "rules cannot apply to both regular resources and non-resource URLs"
-                out.invalid(f"{path}.nonResourceURLs", urls, told)
+                detail = "rules cannot apply to both regular resources and non-resource URLs"
+                out.invalid(f"{path}.nonResourceURLs", urls, detail)
             continue
         if not rule.get("apiGroups"):
             out.required(f"{path}.apiGroups", "resource rules must supply at least one api group")
@@ -131,7 +131,7 @@ def check_cluster_binding_update(out: FieldErrorList, item: Tree, old: Tree) -> 
     check_binding_update(out, item, old, namespaced=False)
 
 
-# Ingresses
+# Ingresses.
 
 
 def check_new_ingress(out: FieldErrorList, item: Tree) -> None:
@@ -270,7 +270,7 @@ def check_ingress_class_update(out: FieldErrorList, item: Tree, old: Tree) -> No
     check_ingress_class(out, item)
 
 
-# Network policies
+# Network policies.
 
 
 def check_network_policy(out: FieldErrorList, item: Tree) -> None:

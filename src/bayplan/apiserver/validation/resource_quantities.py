@@ -1,6 +1,7 @@
-"""Are the amounts of resources as they must be: known names, nothing negative, requests within limits?
+"""Validation of resource amounts: known names, no negative amounts, requests within limits.
 
-Asked for containers, pods, nodes, quotas, limit ranges and claims. A microsecond an amount; names are remembered.
+Called for containers, pods, nodes, quotas, limit ranges and claims. Cost: about a microsecond per amount; the results
+for names are cached.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def check_quantities(out: FieldErrorList, amounts: Mapping[str, Any], rule: Name
 def check_requirements(
     out: FieldErrorList, resources: Tree, claims: frozenset[str], path: str, *, whole_pod: bool = False
 ) -> None:
-    """Requests, limits and claims of a container, or of a whole pod."""
+    """Check the requests, limits and claims of a container or of a whole pod."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for name, text in limits.items():
         _check_named(out, name, text, f"{path}.limits", whole_pod=whole_pod)

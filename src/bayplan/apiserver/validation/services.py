@@ -1,4 +1,4 @@
-"""Is a service, or what stands behind it, as it must be; may it be changed like this?"""
+"""Validation of Services, Endpoints and EndpointSlices on create and update."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_headless(spec: Tree) -> bool:
 
 
 def is_externally_reachable(spec: Tree) -> bool:
-    """Whether it is reached from outside the cluster."""
+    """Whether clients outside the cluster can reach the service."""
     kind = spec.get("type")
     return kind in ("LoadBalancer", "NodePort") or (kind == "ClusterIP" and bool(spec.get("externalIPs")))
 

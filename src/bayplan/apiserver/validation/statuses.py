@@ -1,6 +1,6 @@
-"""Are the numbers in the status of a workload or a budget possible ones?
+"""Validation of the numbers in the statuses of workloads and budgets.
 
-Asked when a status is written by itself, as controllers do.
+Called for writes to the `status` subresource, which controllers send.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _PARTS_OF_REPLICAS: Mapping[str, Sequence[str]] = {
 
 
 def check_status(out: FieldErrorList, resource: ServedResource, item: Tree, old: Tree) -> None:
-    """The faults of a new status; kinds that nothing is known of have none."""
+    """Check a new status. Kinds without rules have no errors."""
     numbers = _NUMBERS.get((resource.group, resource.kind))
     if numbers is None:
         return
@@ -82,8 +82,8 @@ def check_status(out: FieldErrorList, resource: ServedResource, item: Tree, old:
         if status.get(name, 0) > status.get("replicas", 0):
             out.invalid(f"status.{name}", status.get(name, 0), _OF_REPLICAS)
     if parts and status.get("availableReplicas", 0) > status.get("readyReplicas", 0):
-        called = "status.readyReplicas" if resource.kind == "StatefulSet" else "readyReplicas"
-        out.invalid("status.availableReplicas", status["availableReplicas"], f"cannot be greater than {called}")
+        field = "status.readyReplicas" if resource.kind == "StatefulSet" else "readyReplicas"
+        out.invalid("status.availableReplicas", status["availableReplicas"], f"cannot be greater than {field}")
     if "collisionCount" in numbers:
         before, after = ((each.get("status") or {}).get("collisionCount") for each in (old, item))
         if before is not None and (after is None or after < before):

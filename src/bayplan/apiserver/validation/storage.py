@@ -1,4 +1,4 @@
-"""Are volumes, claims and the kinds of storage as they must be, and may they be changed like this?"""
+"""Validation of volumes, claims and the other storage kinds on create and update."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _check_class_name(out: FieldErrorList, name: str | None, path: str) -> None:
         out.each_invalid(path, name, dns_subdomain(name))
 
 
-# Claims
+# Claims.
 
 
 def check_claim(out: FieldErrorList, claim: Tree) -> None:
@@ -118,34 +118,34 @@ def check_claim_update(out: FieldErrorList, claim: Tree, old: Tree) -> None:
     bound = (claim.get("status") or {}).get("phase") == "Bound"
     if _immutable_claim_spec(new_spec, old_spec, bound=bound) != _immutable_claim_spec(old_spec, old_spec, bound=bound):
         rule = "spec is immutable after creation except resources.requests and volumeAttributesClassName"
-        told = struct_diff("core.PersistentVolumeClaimSpec", _with_settable_fields(old_spec, new_spec), new_spec)
-        out.forbidden("spec", f"{rule} for bound claims\n{told}")
+        difference = struct_diff("core.PersistentVolumeClaimSpec", _copy_settable_fields(old_spec, new_spec), new_spec)
+        out.forbidden("spec", f"{rule} for bound claims\n{difference}")
     _check_size_update(out, new_spec, old_spec, old.get("status") or {})
     if new_spec.get("volumeMode") != old_spec.get("volumeMode"):
         out.invalid("volumeMode", new_spec.get("volumeMode"), IMMUTABLE)
 
 
 def _immutable_claim_spec(spec: Tree, old: Tree, *, bound: bool) -> Tree:
-    """The part of a claim that stays; what may still be set counts as it was."""
-    kept = dict(spec)
+    """The immutable part of a claim spec: fields that may still be set are left out."""
+    immutable = dict(spec)
     if not old.get("volumeName"):
-        kept.pop("volumeName", None)
+        immutable.pop("volumeName", None)
     if old.get("storageClassName") is None:
-        kept.pop("storageClassName", None)
+        immutable.pop("storageClassName", None)
     if bound:
-        kept.pop("volumeAttributesClassName", None)
-        resources = dict(kept.get("resources") or {})
+        immutable.pop("volumeAttributesClassName", None)
+        resources = dict(immutable.get("resources") or {})
         resources["requests"] = {**(resources.get("requests") or {}), "storage": None}
-        kept["resources"] = resources
-    return kept
+        immutable["resources"] = resources
+    return immutable
 
 
-def _with_settable_fields(old: Tree, new: Tree) -> Tree:
-    """The old spec as it is compared: what may be set now is set as in the new one."""
-    settled = dict(old)
+def _copy_settable_fields(old: Tree, new: Tree) -> Tree:
+    """The old spec for the message's comparison: a volume name that may be set now is set as in the new spec."""
+    result = dict(old)
     if not old.get("volumeName") and new.get("volumeName"):
-        settled["volumeName"] = new["volumeName"]
-    return settled
+        result["volumeName"] = new["volumeName"]
+    return result
 
 
 def _check_size_update(out: FieldErrorList, new: Tree, old: Tree, status: Tree) -> None:
@@ -159,7 +159,7 @@ def _storage_request(amounts: Mapping[str, Any] | None) -> Any:
     return parse_quantity((amounts or {}).get("storage", "0"))
 
 
-# Volumes
+# Volumes.
 
 
 def check_volume(out: FieldErrorList, volume: Tree) -> None:
@@ -197,7 +197,7 @@ def _check_capacity(out: FieldErrorList, given: Tree | None) -> None:
 
 
 def volume_source(spec: Tree) -> dict[str, Tree]:
-    """The sources that a volume names; one, if all is well."""
+    """The sources that a volume spec sets; a valid spec has one."""
     return {name: source for name, source in spec.items() if name not in _NOT_SOURCES}
 
 
@@ -253,9 +253,9 @@ def _check_csi_volume(out: FieldErrorList, source: Tree) -> None:
 def check_volume_update(out: FieldErrorList, volume: Tree, old: Tree) -> None:
     check_volume(out, volume)
     if volume_source(volume["spec"]) != volume_source(old["spec"]):
-        told = struct_diff("core.PersistentVolumeSource", old["spec"], volume["spec"])
+        difference = struct_diff("core.PersistentVolumeSource", old["spec"], volume["spec"])
         rule = "spec.persistentvolumesource is immutable after creation"
-        out.forbidden("spec.persistentvolumesource", f"{rule}\n{told}")
+        out.forbidden("spec.persistentvolumesource", f"{rule}\n{difference}")
     if volume["spec"].get("volumeMode") != old["spec"].get("volumeMode"):
         out.invalid("volumeMode", volume["spec"].get("volumeMode"), IMMUTABLE)
     place, before = volume["spec"].get("nodeAffinity"), old["spec"].get("nodeAffinity")
@@ -264,7 +264,7 @@ def check_volume_update(out: FieldErrorList, volume: Tree, old: Tree) -> None:
         out.invalid("nodeAffinity", shown, f"{IMMUTABLE}, except for updating from beta label to GA")
 
 
-# Classes, drivers, capacities, attachments
+# Classes, drivers, capacities and attachments.
 
 
 def check_storage_class(out: FieldErrorList, item: Tree) -> None:
@@ -276,7 +276,7 @@ def check_storage_class(out: FieldErrorList, item: Tree) -> None:
     if item.get("volumeBindingMode") not in ("Immediate", "WaitForFirstConsumer"):
         supported = ("Immediate", "WaitForFirstConsumer")
         out.unsupported("volumeBindingMode", item.get("volumeBindingMode"), supported)
-    seen: list[Any] = [{}]  # a term that says nothing counts as said before
+    seen: list[Any] = [{}]  # an empty term counts as a duplicate
     for index, term in enumerate(item.get("allowedTopologies", ())):
         where = f"allowedTopologies[{index}]"
         found = _check_topology(out, term, where)

@@ -1,6 +1,6 @@
-"""Are configurations of webhooks as they must be? Nobody calls them here; faults are told all the same.
+"""Validation of webhook configurations.
 
-Match conditions are held to having a name and an expression; what an expression means is not looked at.
+Bayplan's API server does not call webhooks, but reports errors in their configurations. Match conditions need a name and an expression; the expression is not compiled.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _check_reviews(out: FieldErrorList, versions: Sequence[str], path: str) -> N
         out.invalid(path, list(versions), f"must include at least one of {', '.join(_REVIEWS)}")
 
 
-# Rules
+# Rules.
 
 
 def _check_rule(out: FieldErrorList, rule: Tree, path: str) -> None:
@@ -117,7 +117,7 @@ def _check_rule(out: FieldErrorList, rule: Tree, path: str) -> None:
 
 
 def _check_wildcard(out: FieldErrorList, chosen: Sequence[str], path: str, what: str) -> None:
-    """Something must be chosen, and everything stands alone."""
+    """The list must not be empty, and a wildcard must be its only entry."""
     if not chosen:
         out.required(path)
     elif len(chosen) > 1 and "*" in chosen:
@@ -148,7 +148,7 @@ def _check_resources(out: FieldErrorList, resources: Sequence[str], path: str) -
         out.invalid(path, list(resources), rule)
 
 
-# Where the webhook is
+# The webhook's address.
 
 
 def _check_client(out: FieldErrorList, config: Tree, path: str) -> None:
@@ -181,10 +181,10 @@ def _check_url(out: FieldErrorList, url: str, path: str) -> None:
 
 
 def _check_service(out: FieldErrorList, service: Tree, path: str) -> None:
-    # Upstream hands over name and namespace in the wrong order, and so tells of each under the other's name.
-    for name, told in (("namespace", "name"), ("name", "namespace")):
+    # Upstream passes name and namespace in the wrong order, so it reports each of them under the other's name.
+    for name, reported in (("namespace", "name"), ("name", "namespace")):
         if not service.get(name):
-            out.required(f"{path}.{told}")
+            out.required(f"{path}.{reported}")
     if problems := port_number(port := service.get("port", 443)):
         out.invalid(f"{path}.port", port, f"port is not valid: {', '.join(problems)}")
     where = service.get("path") or "/"

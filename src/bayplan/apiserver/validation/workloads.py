@@ -1,4 +1,4 @@
-"""Are workloads and budgets as they must be, and may they be changed like this?"""
+"""Validation of workloads and disruption budgets on create and update."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _RETENTION = ("Retain", "Delete")
 
 
 def check_non_negative(out: FieldErrorList, tree: Tree, *names: str, path: str = "spec") -> None:
-    """Numbers that may be anything but negative."""
+    """Report fields with negative numbers."""
     for name in names:
         if (tree.get(name) or 0) < 0:
             out.invalid(f"{path}.{name}", tree[name], NEGATIVE)
 
 
-def _check_selector(out: FieldErrorList, spec: Tree, called: str) -> bool:
-    """Whether the selector can be used."""
+def _check_selector(out: FieldErrorList, spec: Tree, kind_name: str) -> bool:
+    """Whether the selector is usable."""
     selector = spec.get("selector")
     if selector is None:
         out.required("spec.selector")
@@ -59,32 +59,32 @@ def _check_selector(out: FieldErrorList, spec: Tree, called: str) -> bool:
     check_selector(out, selector, "spec.selector")
     usable = len(out) == before
     if selector_is_empty(selector):
-        out.invalid("spec.selector", normalize_selector(selector), f"empty selector is invalid for {called}")
+        out.invalid("spec.selector", normalize_selector(selector), f"empty selector is invalid for {kind_name}")
     return usable
 
 
-def _check_selected_template(out: FieldErrorList, spec: Tree, called: str) -> None:
+def _check_selected_template(out: FieldErrorList, spec: Tree, kind_name: str) -> None:
     template = spec.get("template") or {}
     labels = (template.get("metadata") or {}).get("labels") or {}
     if not selector_is_empty(spec.get("selector")) and not selector_matches(spec.get("selector"), labels):
         out.invalid("spec.template.metadata.labels", sorted_map(labels), _SELECTOR_MISMATCH)
     check_template(out, template, "spec.template")
-    _check_restart_policy(out, template, called)
+    _check_restart_policy(out, template, kind_name)
 
 
-def _check_restart_policy(out: FieldErrorList, template: Tree, called: str) -> None:
+def _check_restart_policy(out: FieldErrorList, template: Tree, kind_name: str) -> None:
     spec, where = template.get("spec") or {}, "spec.template.spec"
     if spec.get("restartPolicy") != "Always":
         out.unsupported(f"{where}.restartPolicy", spec.get("restartPolicy", ""), ("Always",))
     if spec.get("activeDeadlineSeconds") is not None:
-        out.forbidden(f"{where}.activeDeadlineSeconds", f"activeDeadlineSeconds in {called} is not Supported")
+        out.forbidden(f"{where}.activeDeadlineSeconds", f"activeDeadlineSeconds in {kind_name} is not Supported")
 
 
-# Numbers that may be shares
+# Integers or percentages.
 
 
 def check_int_or_percent(out: FieldErrorList, value: Any, path: str) -> None:
-    """A number, or a percentage."""
+    """Check an integer or a percentage."""
     if isinstance(value, str):
         out.each_invalid(path, value, percent(value))
     elif value < 0:
@@ -107,7 +107,7 @@ def check_at_most_100_percent(out: FieldErrorList, value: Any, path: str) -> Non
         out.invalid(path, value, "must not be greater than 100%")
 
 
-# Deployments and replica sets
+# Deployments and replica sets.
 
 
 def check_deployment(out: FieldErrorList, item: Tree) -> None:
@@ -207,7 +207,7 @@ def check_replication_controller_update(out: FieldErrorList, item: Tree, old: Tr
     _check_controller_spec(out, item["spec"])
 
 
-# Daemon sets
+# Daemon sets.
 
 
 def check_daemon_set(out: FieldErrorList, item: Tree) -> None:
@@ -258,7 +258,7 @@ def check_daemon_set_update(out: FieldErrorList, item: Tree, old: Tree) -> None:
     _check_daemon_set_spec(out, item["spec"])
 
 
-# Stateful sets
+# Stateful sets.
 
 
 def check_stateful_set(out: FieldErrorList, item: Tree) -> None:
@@ -343,7 +343,7 @@ def check_stateful_set_update(out: FieldErrorList, item: Tree, old: Tree) -> Non
         out.forbidden("spec", f"updates to statefulset spec for fields other than {allowed} are forbidden")
 
 
-# Revisions, budgets
+# Revisions and budgets.
 
 
 def check_controller_revision(out: FieldErrorList, item: Tree) -> None:

@@ -1,7 +1,7 @@
-"""What is an object accepted with, but not without a word? Warnings, which kubectl prints and programs log.
+"""Warnings about objects that the API server accepts. kubectl prints them, and clients log them.
 
-The writing side asks after validation, of new objects and of changes to those that people write; a pod that changes is
-never warned of. A pod costs a few microseconds.
+The write pipeline calls it after validation, for new objects and for updates of kinds that users write. Updates of pods
+have no warnings. Cost: a few microseconds for a pod.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MANY_COMPLETIONS, _MANY_AT_ONCE = 100_000, 10_000
 
 
 def warnings_for(resource: ServedResource, item: Tree, old: Tree | None = None) -> list[str]:
-    """What there is to say about an object that is created, or changed if there is an old one."""
+    """The warnings for an object that is created, or updated if there is an old one."""
     if resource.custom:
         return []
     key = (resource.group, resource.kind)

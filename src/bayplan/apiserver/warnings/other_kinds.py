@@ -1,4 +1,4 @@
-"""What is said about objects other than pods that are accepted: old annotations, fields without effect, odd amounts."""
+"""Warnings about kinds other than Pod: old annotations, fields without effect, fractional amounts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPRECATED_LABELS = {
     "beta.kubernetes.io/instance-type": 'deprecated since v1.17; use "node.kubernetes.io/instance-type" instead',
     "node-role.kubernetes.io/master": 'use "node-role.kubernetes.io/control-plane" instead',
 }
-"""Labels of nodes under names that are no longer theirs."""
+"""Deprecated node labels."""
 STORAGE_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 _OLD_RECLAIM = "volume.beta.kubernetes.io/mount-options"
 REMOVED_VOLUME_TYPES = {
@@ -31,7 +31,7 @@ REMOVED_VOLUME_TYPES = {
     "rbd": "deprecated in v1.28, non-functional in v1.31+",
 }
 VOLUME_TYPE_NAMES = {"storageos": "storageOS"}
-"""Fields that warnings spell in their own way."""
+"""Fields with another spelling in warnings."""
 _TOKENS = (
     "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible "
     "logging of tokens in volume attributes"
@@ -39,7 +39,7 @@ _TOKENS = (
 
 
 def fraction_warning(path: str, amount: Any) -> Iterator[str]:
-    """Bytes are whole."""
+    """Amounts of bytes must be integers."""
     if amount is None or amount[-1:] != "m":
         return
     if parse_quantity(amount).milli_value() % 1000:
@@ -47,37 +47,37 @@ def fraction_warning(path: str, amount: Any) -> Iterator[str]:
 
 
 def term_warnings(path: str, term: Tree) -> Iterator[str]:
-    """A term of a node selector."""
+    """Warnings about a term of a node selector."""
     for index, each in enumerate(term.get("matchExpressions") or ()):
-        if (told := DEPRECATED_LABELS.get(each.get("key", ""))) is not None:
-            yield f"{path}.matchExpressions[{index}].key: {each['key']} is {told}"
+        if (reason := DEPRECATED_LABELS.get(each.get("key", ""))) is not None:
+            yield f"{path}.matchExpressions[{index}].key: {each['key']} is {reason}"
 
 
 def volume_warnings(item: Tree) -> list[str]:
     spec, annotations = item["spec"], item["metadata"].get("annotations") or {}
     found = []
     if STORAGE_CLASS_ANNOTATION in annotations:
-        told = 'deprecated since v1.8; use "storageClassName" attribute instead'
-        found.append(f"metadata.annotations[{STORAGE_CLASS_ANNOTATION}]: {told}")
+        reason = 'deprecated since v1.8; use "storageClassName" attribute instead'
+        found.append(f"metadata.annotations[{STORAGE_CLASS_ANNOTATION}]: {reason}")
     if _OLD_RECLAIM in annotations:
-        told = 'deprecated since v1.31; use "mountOptions" attribute instead'
-        found.append(f"metadata.annotations[{_OLD_RECLAIM}]: {told}")
+        reason = 'deprecated since v1.31; use "mountOptions" attribute instead'
+        found.append(f"metadata.annotations[{_OLD_RECLAIM}]: {reason}")
     if spec.get("persistentVolumeReclaimPolicy") == "Recycle":
-        told = "The Recycle reclaim policy is deprecated."
+        reason = "The Recycle reclaim policy is deprecated."
         better = "Instead, the recommended approach is to use dynamic provisioning."
-        found.append(f"spec.persistentVolumeReclaimPolicy: {told} {better}")
+        found.append(f"spec.persistentVolumeReclaimPolicy: {reason} {better}")
     terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
     for index, term in enumerate(terms):
         found += term_warnings(f"spec.nodeAffinity.required.nodeSelectorTerms[{index}]", term)
-    gone = [(name, told) for name, told in REMOVED_VOLUME_TYPES.items() if spec.get(name) is not None]
-    return found + [f"spec.{VOLUME_TYPE_NAMES.get(name, name)}: {told}" for name, told in gone]
+    removed = [(name, reason) for name, reason in REMOVED_VOLUME_TYPES.items() if spec.get(name) is not None]
+    return found + [f"spec.{VOLUME_TYPE_NAMES.get(name, name)}: {reason}" for name, reason in removed]
 
 
 def claim_warnings(item: Tree) -> list[str]:
     found = []
     if STORAGE_CLASS_ANNOTATION in (item["metadata"].get("annotations") or {}):
-        told = 'deprecated since v1.8; use "storageClassName" attribute instead'
-        found.append(f"metadata.annotations[{STORAGE_CLASS_ANNOTATION}]: {told}")
+        reason = 'deprecated since v1.8; use "storageClassName" attribute instead'
+        found.append(f"metadata.annotations[{STORAGE_CLASS_ANNOTATION}]: {reason}")
     return found + claim_spec_warnings("spec", item["spec"])
 
 
@@ -95,8 +95,8 @@ def service_warnings(item: Tree) -> list[str]:
     found = []
     if "service.kubernetes.io/topology-aware-hints" in annotations:
         better = "service.kubernetes.io/topology-mode"
-        told = f"annotation service.kubernetes.io/topology-aware-hints is deprecated, please use {better} instead"
-        found.append(told)
+        reason = f"annotation service.kubernetes.io/topology-aware-hints is deprecated, please use {better} instead"
+        found.append(reason)
     kind, outside = spec.get("type"), spec.get("externalIPs")
     headless = kind == "ClusterIP" and spec.get("clusterIP") == "None"
     if headless:
@@ -138,13 +138,13 @@ def runtime_class_warnings(item: Tree) -> list[str]:
 
 
 def secret_warnings(item: Tree) -> list[str]:
-    """A pair of certificate and key that is none; whether one belongs to the other is not looked at."""
+    """Warns if the certificate or the key is not PEM. Whether both belong together is not checked."""
     if item.get("type") != "kubernetes.io/tls":
         return []
     data = item.get("data") or {}
-    for key, called in (("tls.crt", "certificate"), ("tls.key", "key")):
+    for key, name in (("tls.crt", "certificate"), ("tls.key", "key")):
         if not _is_pem(b64decode(data.get(key, ""))):
-            return [f"tls: failed to find any PEM data in {called} input"]
+            return [f"tls: failed to find any PEM data in {name} input"]
     return []
 
 

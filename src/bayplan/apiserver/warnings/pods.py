@@ -1,4 +1,4 @@
-"""What is said about a pod, or about the template of one: names that were replaced, parts that hide each other."""
+"""Warnings about pods and pod templates: deprecated names, duplicate entries, overlapping paths."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _VOLUMES = {
 
 _Containers = list[tuple[str, Tree]]
 _Paths = list[tuple[str, str]]
-"""(path, where it comes from)."""
+"""Path and source of a file."""
 
 
 _CLEAN_SPECS = CleanSpecCache()
 
 
 def pod_warnings(where: str, pod: Tree) -> list[str]:
-    """`where` is the path of a template; it is empty for a pod. A spec without a fault is looked at once."""
+    """`where` is the path of a template, empty for a pod. A spec without warnings is checked once."""
     if (pod.get("metadata") or {}).get("annotations"):
         return _pod_warnings(where, pod)
     text = _CLEAN_SPECS.key(pod.get("spec") or {})
@@ -94,7 +94,7 @@ def _pod_warnings(where: str, pod: Tree) -> list[str]:
     return found
 
 
-# Where it may run.
+# Placement.
 
 
 def _node_affinity(path: str, affinity: Tree) -> Iterator[str]:
@@ -125,8 +125,8 @@ def _pod_affinity(path: str, affinity: Tree) -> Iterator[str]:
 def _spreading(path: str, spec: Tree) -> Iterator[str]:
     for index, each in enumerate(spec.get("topologySpreadConstraints") or ()):
         place = f"{path}.topologySpreadConstraints[{index}]"
-        if (told := DEPRECATED_LABELS.get(each.get("topologyKey", ""))) is not None:
-            yield f"{place}.topologyKey: {each['topologyKey']} is {told}"
+        if (reason := DEPRECATED_LABELS.get(each.get("topologyKey", ""))) is not None:
+            yield f"{place}.topologyKey: {each['topologyKey']} is {reason}"
         if each.get("labelSelector") is None:
             yield f"{place}.labelSelector: {_NULL_SELECTOR}"
 
@@ -137,9 +137,9 @@ def _spreading(path: str, spec: Tree) -> Iterator[str]:
 def _volumes(path: str, volumes: list[Tree]) -> Iterator[str]:
     for index, volume in enumerate(volumes):
         place = f"{path}.volumes[{index}]"
-        for name, told in _VOLUMES.items():
+        for name, reason in _VOLUMES.items():
             if volume.get(name) is not None:
-                yield f"{place}.{VOLUME_TYPE_NAMES.get(name, name)}: {told}"
+                yield f"{place}.{VOLUME_TYPE_NAMES.get(name, name)}: {reason}"
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
         if template is not None:
             yield from claim_spec_warnings(f"{place}.ephemeral.volumeClaimTemplate.spec", template.get("spec") or {})
@@ -148,9 +148,9 @@ def _volumes(path: str, volumes: list[Tree]) -> Iterator[str]:
 
 
 def _overlaps(volume: Tree) -> Iterator[str]:
-    for kind, called, key in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
+    for kind, kind_name, key in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
         if (source := volume.get(kind)) is not None:
-            shown = f"{called} {quote(source.get(key, ''))}"
+            shown = f"{kind_name} {quote(source.get(key, ''))}"
             yield from _colliding_paths(
                 volume, shown, [(each.get("path", ""), "") for each in source.get("items") or ()]
             )
@@ -168,9 +168,9 @@ def _overlaps(volume: Tree) -> Iterator[str]:
 
 
 def _projected_paths(source: Tree) -> _Paths:
-    for kind, called in (("configMap", "ConfigMap"), ("secret", "Secret"), ("downwardAPI", "DownwardAPI")):
+    for kind, kind_name in (("configMap", "ConfigMap"), ("secret", "Secret"), ("downwardAPI", "DownwardAPI")):
         if (part := source.get(kind)) is not None and part.get("items"):
-            shown = f"{called} {quote(part.get('name', ''))}" if kind != "downwardAPI" else called
+            shown = f"{kind_name} {quote(part.get('name', ''))}" if kind != "downwardAPI" else kind_name
             return [(each.get("path", ""), shown) for each in part["items"]]
     if (token := source.get("serviceAccountToken")) is not None:
         return [(token.get("path", ""), "ServiceAccountToken")]
@@ -183,13 +183,13 @@ def _projected_paths(source: Tree) -> _Paths:
 
 
 def _colliding_paths(volume: Tree, shown: str, paths: _Paths) -> Iterator[str]:
-    """Files of a volume of which one would stand where another has a folder, or both the same."""
+    """Warn of files of one volume with the same path, or with a path below another file."""
     before: _Paths = []
     for given, source in paths:
         path = given.rstrip("/")
-        for other, theirs in before:
+        for other, other_source in before:
             if path and other and (f"{other}/".startswith(f"{path}/") or f"{path}/".startswith(f"{other}/")):
-                both = f"{_path_text(path, source)} with {_path_text(other, theirs)}"
+                both = f"{_path_text(path, source)} with {_path_text(other, other_source)}"
                 yield f"volume {quote(volume['name'])} ({shown}): overlapping paths: {both}"
         before.append((path, source))
 
@@ -198,13 +198,13 @@ def _path_text(path: str, source: str) -> str:
     return f"{quote(path)} ({source})" if source else quote(path)
 
 
-# The pod's other lists.
+# Lists of the pod.
 
 
 def _lists(path: str, spec: Tree) -> Iterator[str]:
-    yield from _repeated(f"{path}.hostAliases", spec.get("hostAliases") or (), "ip")
+    yield from _duplicates(f"{path}.hostAliases", spec.get("hostAliases") or (), "ip")
     secrets = spec.get("imagePullSecrets") or ()
-    yield from _repeated(f"{path}.imagePullSecrets", secrets, "name")
+    yield from _duplicates(f"{path}.imagePullSecrets", secrets, "name")
     for index, each in enumerate(secrets):
         if not each.get("name"):
             yield f'{path}.imagePullSecrets[{index}].name: invalid empty name ""'
@@ -212,7 +212,7 @@ def _lists(path: str, spec: Tree) -> Iterator[str]:
         yield from fraction_warning(f"{path}.overhead[{name}]", (spec.get("overhead") or {}).get(name))
 
 
-def _repeated(path: str, items: Any, key: str) -> Iterator[str]:
+def _duplicates(path: str, items: Any, key: str) -> Iterator[str]:
     seen = set()
     for index, each in enumerate(items):
         value = each.get(key, "")
@@ -222,7 +222,10 @@ def _repeated(path: str, items: Any, key: str) -> Iterator[str]:
 
 
 def _profiles(prefix: str, spec: Tree, annotations: Tree, containers: _Containers, *, template: bool) -> Iterator[str]:
-    """Annotations that stood for fields of today. Those of pods are read as the fields, so that nothing is said."""
+    """Annotations that fields replaced.
+
+    A pod's AppArmor annotations are read as the field, so only templates get a warning.
+    """
     security = spec.get("securityContext") or {}
     if security.get("seccompProfile") is None and _SECCOMP in annotations:
         yield f"{prefix}metadata.annotations[{_SECCOMP}]: {_NO_SECCOMP}"
@@ -261,8 +264,8 @@ def _environment(place: str, container: Tree) -> Iterator[str]:
         reference = f"$({name})"
         hides = each.get("valueFrom") is not None or value == reference or reference not in value
         if name in seen and hides:
-            told = f"hides previous definition of {quote(name)}, which may be dropped when using apply"
-            yield f"{place}.env[{index}]: {told}"
+            reason = f"hides previous definition of {quote(name)}, which may be dropped when using apply"
+            yield f"{place}.env[{index}]: {reason}"
         seen.add(name)
 
 
@@ -277,32 +280,32 @@ def _ports(containers: _Containers) -> list[str]:
     found: list[str] = []
     numbers: dict[tuple[Any, Any], list[tuple[str, Tree]]] = {}
     for place, port in ports:
-        others = numbers.setdefault((port.get("containerPort"), port.get("protocol", "TCP")), [])
+        same_number = numbers.setdefault((port.get("containerPort"), port.get("protocol", "TCP")), [])
         found += (
-            f"{place}: {told} port definition with {at}"
-            for at, other in others
-            if (told := _port_conflict(port, other))
+            f"{place}: {reason} port definition with {at}"
+            for at, other in same_number
+            if (reason := _port_conflict(port, other))
         )
-        others.append((place, port))
+        same_number.append((place, port))
     names: dict[str, str] = {}
     for place, port in ports:
         name = port.get("name")
         if name and name in names:
-            told = f"services and probes that select ports by name will use {names[name]}"
-            found.append(f"{place}: duplicate port name {quote(name)} with {names[name]}, {told}")
+            reason = f"services and probes that select ports by name will use {names[name]}"
+            found.append(f"{place}: duplicate port name {quote(name)} with {names[name]}, {reason}")
         elif name:
             names[name] = place
     return found
 
 
 def _port_conflict(port: Tree, other: Tree) -> str:
-    """How two ports of one number are in each other's way."""
-    mine, theirs = port.get("hostPort", 0), other.get("hostPort", 0)
+    """The conflict between two ports of one number; empty if there is none."""
+    host_port, other_host_port = port.get("hostPort", 0), other.get("hostPort", 0)
     address, another = port.get("hostIP", ""), other.get("hostIP", "")
-    if address == another and mine == theirs:
+    if address == another and host_port == other_host_port:
         return "duplicate"
-    if not mine or not theirs:
+    if not host_port or not other_host_port:
         return "overlapping"
-    if mine == theirs and bool(address) != bool(another):
+    if host_port == other_host_port and bool(address) != bool(another):
         return "dangerously ambiguous"
     return ""

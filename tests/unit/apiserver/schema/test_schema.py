@@ -73,7 +73,7 @@ def test_every_served_kind_has_a_type(resource: ServedResource) -> None:
         ("metadata.ownerReferences", "merge", "uid"),
     ],
 )
-def test_lists_know_how_they_merge(path: str, strategy: str, key: str) -> None:
+def test_merge_strategies_of_lists(path: str, strategy: str, key: str) -> None:
     type_, field = POD, None
     for name in path.split("."):
         field = type_.fields[name]
@@ -83,23 +83,24 @@ def test_lists_know_how_they_merge(path: str, strategy: str, key: str) -> None:
     assert (field.strategy, field.merge_key) == (strategy, key)
 
 
-def test_a_type_that_nobody_knows_is_none() -> None:
+def test_an_unknown_kind_has_no_type() -> None:
     assert built_in_types().of("", "v1", "Nothing") is None
     assert "Pod" in built_in_types().kinds("", "v1")
 
 
-# Spellings.
+# Canonical forms.
 
 
 @pytest.mark.parametrize(
-    ("given", "spelled"), [("0.5", "500m"), ("1000m", "1"), ("1024Mi", "1Gi"), (1, "1"), (0.1, "100m"), ("1e3", "1e3")]
+    ("given", "canonical"),
+    [("0.5", "500m"), ("1000m", "1"), ("1024Mi", "1Gi"), (1, "1"), (0.1, "100m"), ("1e3", "1e3")],
 )
-def test_quantities_have_one_spelling(given: Any, spelled: str) -> None:
-    assert canonical_quantity(given) == spelled
+def test_quantities_are_canonical(given: Any, canonical: str) -> None:
+    assert canonical_quantity(given) == canonical
 
 
 @pytest.mark.parametrize(
-    ("given", "spelled"),
+    ("given", "canonical"),
     [
         ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05Z"),
         ("2026-01-02T03:04:05+02:00", "2026-01-02T01:04:05Z"),
@@ -107,8 +108,8 @@ def test_quantities_have_one_spelling(given: Any, spelled: str) -> None:
         ("2026-01-02T00:04:05-01:30", "2026-01-02T01:34:05Z"),
     ],
 )
-def test_times_are_in_utc_and_whole_seconds(given: str, spelled: str) -> None:
-    assert canonical_time(given) == spelled
+def test_times_are_in_utc_and_whole_seconds(given: str, canonical: str) -> None:
+    assert canonical_time(given) == canonical
 
 
 def test_micro_times_keep_six_decimals() -> None:
@@ -125,7 +126,7 @@ def test_micro_times_keep_six_decimals() -> None:
         ("2026-02-03T00:00:00Zx", 'extra text: "x"'),
     ],
 )
-def test_a_text_that_is_no_time_is_told_in_go_s_words(text: str, why: str) -> None:
+def test_an_invalid_time_has_go_s_error(text: str, why: str) -> None:
     with pytest.raises(ScalarError) as refused:
         canonical_time(text)
     assert why in str(refused.value)
@@ -134,7 +135,7 @@ def test_a_text_that_is_no_time_is_told_in_go_s_words(text: str, why: str) -> No
 @pytest.mark.parametrize(
     ("text", "byte"), [("!!!", 0), ("YQ", 0), ("YQ=", 3), ("YWJj!", 4), ("YWJjYQ", 4), ("YQ==x", 4)]
 )
-def test_bad_base64_says_where(text: str, byte: int) -> None:
+def test_the_base64_error_has_the_byte_position(text: str, byte: int) -> None:
     with pytest.raises(ScalarError, match=f"at input byte {byte}$"):
         canonical_base64(text)
     assert canonical_base64("YWJj\nYQ==") == "YWJjYQ=="
@@ -164,10 +165,10 @@ def test_formats(name: str, good: str, bad: str) -> None:
     assert has_format(bad, "unheard-of")
 
 
-# Reading.
+# Decoding.
 
 
-def test_what_go_always_writes_is_there() -> None:
+def test_fields_that_go_always_writes_are_added() -> None:
     read = normalize(POD, {"spec": {"containers": [{"image": "i"}]}, "status": {"conditions": [{"type": "Ready"}]}})
     assert read["spec"]["containers"] == [{"image": "i", "name": "", "resources": {}}]
     condition = {"type": "Ready", "status": "", "lastProbeTime": None, "lastTransitionTime": None}
@@ -175,7 +176,7 @@ def test_what_go_always_writes_is_there() -> None:
     assert read["metadata"] == {}
 
 
-def test_reading_shares_nothing_with_what_was_sent() -> None:
+def test_a_decoded_object_shares_nothing_with_the_request() -> None:
     given = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "command": ["x"]}]}}
     read = normalize(POD, given)
     read["metadata"]["labels"]["a"] = "z"
@@ -185,7 +186,7 @@ def test_reading_shares_nothing_with_what_was_sent() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"metadata":{"annotations":{"a":"x:y:z"}}}', b'{"metadata" : {"name" : "a"} }'])
-def test_colons_in_texts_are_no_repeated_keys(body: bytes) -> None:
+def test_colons_in_strings_are_not_repeated_keys(body: bytes) -> None:
     found = decode(POD, body, "Strict", expected=ExpectedKind("", "v1", "Pod"))
     assert found.warnings == []
 
@@ -224,13 +225,13 @@ def test_retain_keys_changes_the_source_of_a_volume() -> None:
     assert patched["spec"]["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
 
 
-def test_primitive_lists_merge_and_lose_what_is_named() -> None:
+def test_primitive_lists_merge_and_delete_elements() -> None:
     live = {"metadata": {"finalizers": ["a", "b"]}}
     patch = {"metadata": {"finalizers": ["c"], "$deleteFromPrimitiveList/finalizers": ["a"]}}
     assert sorted(strategic_patch(live, patch, POD)["metadata"]["finalizers"]) == ["b", "c"]
 
 
-def test_json_patch_takes_escapes_and_negative_places() -> None:
+def test_json_patch_accepts_escapes_and_negative_indexes() -> None:
     live = {"a/b": {"~": [1, 2, 3]}}
     assert json_patch(live, [{"op": "remove", "path": "/a~1b/~0/-1"}]) == {"a/b": {"~": [1, 2]}}
     assert live == {"a/b": {"~": [1, 2, 3]}}
@@ -245,7 +246,7 @@ def test_merge_patch_drops_nulls_of_new_maps() -> None:
 # Managed fields.
 
 
-def test_binding_and_other_silent_writes_need_no_entry_but_keep_the_others() -> None:
+def test_a_write_without_field_changes_adds_no_entry_and_keeps_existing_ones() -> None:
     before: Tree = {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
     made = track(None, before, manager="m", api_version="v1", type=CONFIG_MAP, now=NOW)
     assert made[0]["fieldsV1"] == {"f:data": {".": {}, "f:x": {}}}
@@ -254,7 +255,7 @@ def test_binding_and_other_silent_writes_need_no_entry_but_keep_the_others() -> 
     assert again == made
 
 
-def test_entries_that_a_writer_brings_along_count_and_an_empty_one_forgets_all() -> None:
+def test_managed_fields_of_the_request_count_and_an_empty_entry_resets_them() -> None:
     live: Tree = {"metadata": {"managedFields": track_one("m", {"a": "1"})}, "data": {"a": "1"}}
     brought = {"metadata": {"managedFields": track_one("other", {"a": "1"})}, "data": {"a": "1"}}
     kept = track(live, brought, manager="x", api_version="v1", type=CONFIG_MAP, now=NOW)
@@ -267,7 +268,7 @@ def track_one(manager: str, data: Tree) -> list[Tree]:
     return track(None, {"metadata": {}, "data": data}, manager=manager, api_version="v1", type=CONFIG_MAP, now=NOW)
 
 
-def test_scaling_is_an_entry_of_its_own_without_a_time() -> None:
+def test_scaling_adds_an_entry_without_a_time() -> None:
     deployment = type_of("apps", "v1", "Deployment")
     before: Tree = {"kind": "Deployment", "metadata": {}, "spec": {"replicas": 1}}
     before["metadata"]["managedFields"] = track(
@@ -278,7 +279,7 @@ def test_scaling_is_an_entry_of_its_own_without_a_time() -> None:
     assert [(each["manager"], each.get("subresource"), "time" in each) for each in made] == [("s", "scale", False)]
 
 
-def test_scaling_what_nobody_managed_leaves_no_entry() -> None:
+def test_scaling_unmanaged_replicas_adds_no_entry() -> None:
     before: Tree = {"kind": "Widget", "metadata": {}, "spec": {}}
     custom = widget({"type": "object", "properties": {"replicas": {"type": "integer"}, "s": {"type": "string"}}})
     kw: Tree = {"api_version": "ex.io/v1", "type": custom, "now": NOW}
@@ -288,7 +289,7 @@ def test_scaling_what_nobody_managed_leaves_no_entry() -> None:
     assert track(live, after, manager="s", subresource="scale", **kw) == made
 
 
-def test_kubectl_may_take_what_its_client_side_apply_left_and_the_annotation_follows() -> None:
+def test_kubectl_apply_takes_over_the_fields_of_its_client_side_apply() -> None:
     applied = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
     live: Tree = {**applied, "metadata": {"name": "a", "annotations": {LAST_APPLIED: json.dumps(applied)}}}
     tracked = track(None, live, manager="kubectl-client-side-apply", api_version="v1", type=CONFIG_MAP, now=NOW)
@@ -301,7 +302,7 @@ def test_kubectl_may_take_what_its_client_side_apply_left_and_the_annotation_fol
     assert json.loads(made["metadata"]["annotations"][LAST_APPLIED]) == new
 
 
-def test_more_than_ten_updaters_are_put_together() -> None:
+def test_more_than_ten_updaters_are_merged() -> None:
     managers = {
         Manager(f"m{at:02}", "Update", "v1"): ManagedFieldSet({f"f:{at}": {}}, "v1", f"t{at:02}") for at in range(13)
     }
@@ -311,16 +312,16 @@ def test_more_than_ten_updaters_are_put_together() -> None:
     assert ancient.fields == {"f:0": {}, "f:1": {}, "f:2": {}, "f:3": {}}
 
 
-def test_a_write_that_only_moves_times_is_idle() -> None:
+def test_a_write_that_only_changes_times_is_a_no_op() -> None:
     entry = {"manager": "m", "operation": "Apply", "time": "1", "fieldsV1": {"f:a": {}}}
     live = {"metadata": {"name": "a", "managedFields": [entry]}, "data": {"x": "1"}}
     assert is_no_op(live, {**live, "metadata": {"name": "a", "managedFields": [{**entry, "time": "2"}]}})
     assert not is_no_op(live, {**live, "data": {"x": "2"}})
 
 
-def test_paths_are_told_as_upstream_tells_them() -> None:
-    told = field_sets.path_text(("f:spec", 'k:{"containerPort":80,"protocol":"TCP"}', 'v:"x"', "f:image"))
-    assert told == '.spec[containerPort=80,protocol="TCP"][="x"].image'
+def test_paths_have_upstream_s_notation() -> None:
+    text = field_sets.path_text(("f:spec", 'k:{"containerPort":80,"protocol":"TCP"}', 'v:"x"', "f:image"))
+    assert text == '.spec[containerPort=80,protocol="TCP"][="x"].image'
 
 
 # Custom resources.
@@ -331,7 +332,7 @@ def widget(schema: Tree, **more: Any) -> CustomResourceType:
     return CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}, **more})
 
 
-def test_transition_rules_wait_for_an_old_value() -> None:
+def test_transition_rules_are_skipped_without_an_old_value() -> None:
     rules = [{"rule": "self.n >= oldSelf.n", "message": "may not shrink"}]
     custom = widget({"type": "object", "properties": {"n": {"type": "integer"}}, "x-kubernetes-validations": rules})
     assert custom.faults({"spec": {"n": 1}}) == []
@@ -341,14 +342,14 @@ def test_transition_rules_wait_for_an_old_value() -> None:
     ]
 
 
-def test_what_was_wrong_before_and_did_not_change_is_forgiven() -> None:
+def test_an_unchanged_old_error_is_not_reported() -> None:
     custom = widget({"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}, "s": {"type": "string"}}})
     old = {"spec": {"n": 9, "s": "a"}}
     assert custom.faults({"spec": {"n": 9, "s": "b"}}, old) == []
     assert custom.faults({"spec": {"n": 8, "s": "b"}}, old)
 
 
-def test_another_version_s_object_is_shown_by_this_version_s_schema() -> None:
+def test_an_object_of_another_version_is_pruned_by_this_version_s_schema() -> None:
     custom = widget({"type": "object", "properties": {"a": {"type": "string", "default": "x"}}})
     stored = {"apiVersion": "ex.io/v2", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"b": 1}}
     shown = custom.pruned(stored)
@@ -362,7 +363,7 @@ def test_a_deprecated_version_warns() -> None:
     assert widget({"type": "object"}).deprecation == ""
 
 
-def test_a_status_is_checked_alone() -> None:
+def test_a_status_is_validated_alone() -> None:
     root = {"type": "object", "required": ["spec"], "properties": {"status": {"type": "object", "required": ["p"]}}}
     custom = CustomResourceType("ex.io", "Widget", {"name": "v1", "schema": {"openAPIV3Schema": root}})
     assert [each.field for each in custom.faults({"status": {}}, {"status": {"p": 1}}, subresource="status")] == [
@@ -379,7 +380,7 @@ def test_a_status_is_checked_alone() -> None:
         (None, None),
     ],
 )
-def test_names_that_are_taken_are_not_accepted(other: Tree | None, reason: str | None) -> None:
+def test_taken_names_are_not_accepted(other: Tree | None, reason: str | None) -> None:
     names = {"plural": "gadgets", "kind": "Gadget", "shortNames": ["gd"]}
     mine: Tree = {"metadata": {"name": "gadgets.ex.io"}, "spec": {"group": "ex.io", "names": names, "versions": []}}
     definitions.set_crd_defaults(mine)
@@ -389,7 +390,7 @@ def test_names_that_are_taken_are_not_accepted(other: Tree | None, reason: str |
     assert conditions["NamesAccepted"]["reason"] == (reason or "NoConflicts")
 
 
-def test_a_storage_version_stays_remembered() -> None:
+def test_a_stored_version_stays_in_the_status() -> None:
     versions = [{"name": "v1", "storage": False}, {"name": "v2", "storage": True}]
     status = definitions.initial_status({"spec": {"versions": versions}}, {"status": {"storedVersions": ["v1"]}})
     assert status["storedVersions"] == ["v1", "v2"]
@@ -416,7 +417,7 @@ def references(value: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("api_version", sorted({each.api_version for each in BUILT_IN}))
-def test_documents_hold_all_they_refer_to_and_what_kubectl_looks_for(api_version: str) -> None:
+def test_documents_contain_all_references_and_kubectl_s_extensions(api_version: str) -> None:
     resources = [each for each in BUILT_IN if each.api_version == api_version]
     made = openapi.document(resources)
     assert references(made) <= set(made["components"]["schemas"])

@@ -18,17 +18,17 @@ GROUP, KIND = "certificates.k8s.io", "CertificateSigningRequest"
 
 def pem() -> str:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "jane")])
-    made = (
+    created = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(name)
         .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
     )
-    return b64encode(made.public_bytes(serialization.Encoding.PEM)).decode()
+    return b64encode(created.public_bytes(serialization.Encoding.PEM)).decode()
 
 
 def request(**spec: object) -> Tree:
-    asked = {"request": pem(), "signerName": "example.com/ours", "usages": ["client auth"], **spec}
-    return {"apiVersion": f"{GROUP}/v1", "kind": KIND, "metadata": {"name": "r"}, "spec": asked}
+    fields = {"request": pem(), "signerName": "example.com/ours", "usages": ["client auth"], **spec}
+    return {"apiVersion": f"{GROUP}/v1", "kind": KIND, "metadata": {"name": "r"}, "spec": fields}
 
 
 def decide(world: ApiserverStore, *kinds: str, part: str = "approval") -> Tree:
@@ -42,14 +42,14 @@ def decide(world: ApiserverStore, *kinds: str, part: str = "approval") -> Tree:
     return written.tree
 
 
-def test_a_request_is_its_makers_whatever_it_says() -> None:
+def test_the_server_sets_user_and_status_of_a_new_request() -> None:
     world = ApiserverStore()
-    made = world.create({**request(username="somebody", groups=["all"]), "status": {"certificate": "QQ=="}}).tree
-    assert (made["spec"]["username"], made["spec"]["groups"]) == ("admin", ["system:masters"])
-    assert made["status"] == {}
+    created = world.create({**request(username="mallory", groups=["all"]), "status": {"certificate": "QQ=="}}).tree
+    assert (created["spec"]["username"], created["spec"]["groups"]) == ("admin", ["system:masters"])
+    assert created["status"] == {}
 
 
-def test_approving_changes_the_conditions_alone_and_says_when() -> None:
+def test_an_approval_changes_only_conditions_and_sets_their_times() -> None:
     world = ApiserverStore()
     world.create(request())
     decided = decide(world, "Approved")
@@ -60,31 +60,31 @@ def test_approving_changes_the_conditions_alone_and_says_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "kinds", "told"),
+    ("part", "kinds", "message"),
     [
         pytest.param("approval", (), 'updates may not remove a condition of type "Approved"', id="taken back"),
         pytest.param("approval", ("Approved", "Denied"), "conditions are mutually exclusive", id="both"),
         pytest.param("status", ("Approved", "Denied"), 'may not add a condition of type "Denied"', id="by status"),
     ],
 )
-def test_a_decision_stands(part: str, kinds: tuple[str, ...], told: str) -> None:
+def test_a_decision_cannot_be_changed(part: str, kinds: tuple[str, ...], message: str) -> None:
     world = ApiserverStore()
     world.create(request())
     decide(world, "Approved")
-    with pytest.raises(StatusError, match=told):
+    with pytest.raises(StatusError, match=message):
         decide(world, *kinds, part=part)
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         pytest.param({"request": "bm8="}, "PEM block type must be CERTIFICATE REQUEST", id="no request"),
-        pytest.param({"usages": []}, "spec.usages: Required value", id="for nothing"),
-        pytest.param({"usages": ["juggling"]}, 'spec.usages.0.: Unsupported value: "juggling"', id="for nonsense"),
-        pytest.param({"signerName": "nobody"}, "must be a fully qualified domain and path", id="by nobody"),
-        pytest.param({"expirationSeconds": 5}, "may not specify a duration less than 600 seconds", id="for a moment"),
+        pytest.param({"usages": []}, "spec.usages: Required value", id="no usages"),
+        pytest.param({"usages": ["juggling"]}, 'spec.usages.0.: Unsupported value: "juggling"', id="unknown usage"),
+        pytest.param({"signerName": "signer"}, "must be a fully qualified domain and path", id="unqualified signer"),
+        pytest.param({"expirationSeconds": 5}, "may not specify a duration less than 600 seconds", id="too short"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_told(spec: Tree, told: str) -> None:
-    with pytest.raises(StatusError, match=told):
+def test_an_invalid_request_is_refused(spec: Tree, message: str) -> None:
+    with pytest.raises(StatusError, match=message):
         ApiserverStore().create(request(**spec))

@@ -41,7 +41,7 @@ HYPHEN_ENDS = "must not begin or end with a hyphen"
 @example(text="255.255.255.255")
 @example(text="10.1.2.3.")
 @example(text="::1")
-def test_an_address_is_known_by_its_looks_if_it_is_one(text: str) -> None:
+def test_the_ip_pattern_matches_only_addresses(text: str) -> None:
     assert (ip(text) == ()) == (address(text) is not None)
 
 
@@ -58,7 +58,7 @@ def test_an_address_is_known_by_its_looks_if_it_is_one(text: str) -> None:
     ],
     ids=lambda each: getattr(each, "__name__", "longest"),
 )
-def test_a_name_has_a_length(rule: NameRule, longest: str) -> None:
+def test_a_name_has_a_maximum_length(rule: NameRule, longest: str) -> None:
     assert rule(longest) == ()
     assert rule(longest + "a") == (f"must be no more than {len(longest)} characters",)
 
@@ -115,7 +115,7 @@ def test_a_name_has_a_length(rule: NameRule, longest: str) -> None:
         pytest.param(cidr, "10.1.2.3/8", [], id="bits-behind-the-prefix"),
     ],
 )
-def test_a_text_has_these_problems(rule: NameRule, text: str, problems: list[str]) -> None:
+def test_problems_of_texts(rule: NameRule, text: str, problems: list[str]) -> None:
     found = rule(text)
     assert len(found) == len(problems)
     assert all(each.startswith(problem) for each, problem in zip(found, problems, strict=True)), found
@@ -133,11 +133,11 @@ def test_a_text_has_these_problems(rule: NameRule, text: str, problems: list[str
         ("10.0.0.0/33", (NO_CIDR,)),
     ],
 )
-def test_a_strict_range_has_one_form(text: str, problems: tuple[str, ...]) -> None:
+def test_a_strict_cidr_must_be_canonical(text: str, problems: tuple[str, ...]) -> None:
     assert cidr(text, strict=True) == problems
 
 
-def test_numbers_of_ports_and_users_have_bounds() -> None:
+def test_port_numbers_and_user_ids_have_bounds() -> None:
     assert [number for number in (0, 1, 65535, 65536) if not port_number(number)] == [1, 65535]
     assert [number for number in (-1, 0, 2**31 - 1, 2**31) if not user_or_group_id(number)] == [0, 2**31 - 1]
     assert port_number(0) == ("must be between 1 and 65535, inclusive",)

@@ -17,7 +17,7 @@ ON_HOST = {"containerPort": 80, "hostPort": 80}
 USE_ZONE = 'deprecated since v1.17; use "topology.kubernetes.io/zone" instead'
 
 
-def warned(body: Tree) -> list[str]:
+def warnings_of(body: Tree) -> list[str]:
     world = ApiserverStore()
     write = world.write(body["kind"], body["apiVersion"].rpartition("/")[0])
     world.writer.create(write, deepcopy(body))
@@ -44,7 +44,7 @@ def volume(**source: Any) -> list[Tree]:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected"),
     [
         pytest.param({}, [], id="nothing to say"),
         pytest.param({"nodeSelector": {ZONE: "a"}}, [f"spec.nodeSelector[{ZONE}]: {USE_ZONE}"], id="an old label"),
@@ -54,7 +54,7 @@ def volume(**source: Any) -> list[Tree]:
                 f"spec.topologySpreadConstraints[0].topologyKey: {ZONE} is {USE_ZONE}",
                 f"spec.topologySpreadConstraints[0].labelSelector: {NULL}",
             ],
-            id="spreading nobody over old labels",
+            id="spread without selector over old labels",
         ),
         pytest.param(
             {
@@ -63,7 +63,7 @@ def volume(**source: Any) -> list[Tree]:
                 }
             },
             [f"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector: {NULL}"],
-            id="affinity to nobody",
+            id="affinity without selector",
         ),
         pytest.param(
             {"containers": container(env=[{"name": "A", "value": "a"}, {"name": "A", "value": "b"}])},
@@ -141,12 +141,12 @@ def volume(**source: Any) -> list[Tree]:
         ),
     ],
 )
-def test_of_a_pod(spec: Tree, told: list[str]) -> None:
-    assert warned(pod_with(**spec)) == told
+def test_pod_warnings(spec: Tree, expected: list[str]) -> None:
+    assert warnings_of(pod_with(**spec)) == expected
 
 
 @pytest.mark.parametrize(
-    ("mode", "completions", "parallelism", "is_warned"),
+    ("mode", "completions", "parallelism", "has_warning"),
     [
         pytest.param("Indexed", 100_001, 10_001, True, id="above both"),
         pytest.param("Indexed", 100_000, 10_001, False, id="completions at the limit"),
@@ -155,18 +155,18 @@ def test_of_a_pod(spec: Tree, told: list[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["Job", "CronJob"])
-def test_of_a_large_job(kind: str, mode: str, completions: int, parallelism: int, is_warned: bool) -> None:
+def test_a_large_job_has_a_warning(kind: str, mode: str, completions: int, parallelism: int, has_warning: bool) -> None:
     template = {"spec": {"restartPolicy": "Never", "containers": container()}}
     spec = {"completionMode": mode, "completions": completions, "parallelism": parallelism, "template": template}
     body: Tree = {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": "j", "namespace": "default"}}
     body["spec"] = spec if kind == "Job" else {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
-    found = [each for each in warned(body) if "number of completions higher than 10^5" in each]
+    found = [each for each in warnings_of(body) if "number of completions higher than 10^5" in each]
     assert [each.partition(":")[0] for each in found] == (
-        [] if not is_warned else ["spec" if kind == "Job" else "spec.jobTemplate.spec"]
+        [] if not has_warning else ["spec" if kind == "Job" else "spec.jobTemplate.spec"]
     )
 
 
-def test_of_a_template_and_of_the_name_that_pods_get_from_it() -> None:
+def test_templates_and_names_of_workloads_have_warnings() -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": pod_with(nodeSelector={ZONE: "a"})["spec"]}
     body = {
         "apiVersion": "apps/v1",
@@ -174,12 +174,12 @@ def test_of_a_template_and_of_the_name_that_pods_get_from_it() -> None:
         "metadata": {"name": "dotted.name"},
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
     }
-    name, label = warned(body)
+    name, label = warnings_of(body)
     assert name.startswith("metadata.name: this is used in Pod names and hostnames, which can result in surprising")
     assert label == f"spec.template.spec.nodeSelector[{ZONE}]: {USE_ZONE}"
 
 
-def test_a_pod_that_changes_is_not_warned_of() -> None:
+def test_a_pod_update_has_no_warnings() -> None:
     world = ApiserverStore()
     world.create(pod_with(nodeSelector={ZONE: "a"}))
     write = world.write("Pod")
@@ -188,7 +188,7 @@ def test_a_pod_that_changes_is_not_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "told"),
+    ("kind", "spec", "expected"),
     [
         pytest.param(
             "PersistentVolume",
@@ -209,5 +209,5 @@ def test_a_pod_that_changes_is_not_warned_of() -> None:
         ),
     ],
 )
-def test_of_other_kinds(kind: str, spec: Tree, told: list[str]) -> None:
-    assert warned({"apiVersion": "v1", "kind": kind, "metadata": {"name": "n"}, "spec": spec}) == told
+def test_warnings_of_other_kinds(kind: str, spec: Tree, expected: list[str]) -> None:
+    assert warnings_of({"apiVersion": "v1", "kind": kind, "metadata": {"name": "n"}, "spec": spec}) == expected

@@ -1,1 +1,1 @@
-"""CustomResourceDefinitions: checks their schemas, and defaults, prunes and validates custom resources."""
+"""CustomResourceDefinitions: validates their schemas, and defaults, prunes and validates custom resources."""

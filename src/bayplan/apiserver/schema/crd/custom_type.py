@@ -1,8 +1,9 @@
-"""How is a custom resource read, defaulted, validated and merged? By the schema that its CRD brings.
+"""Reads, defaults, validates and merges custom resources by the schema of their CRD.
 
-A `CustomResourceType` is to a custom resource what `Type` is to a built-in kind; it is made once for each version of a
-CRD and used for every write. Reading costs a walk over the object for pruning, defaults and metadata, some 20 µs a
-kilobyte."""
+A `CustomResourceType` is to a custom resource what a `StructType` is to a built-in kind. It is built once for each
+version of a CRD and used for every write. Cost of reading: one walk over the object for pruning, defaults and metadata,
+about 20 µs per kilobyte.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class CustomResourceType:
     """One version of a custom resource. `definition` is its entry in `spec.versions` of the CRD."""
 
     order: StructType | None = None
-    """Custom resources have no order of fields but the alphabet's."""
+    """Fields of custom resources are in alphabetical order, so there is no declared order."""
 
     def __init__(self, group: str, kind: str, definition: Mapping[str, Any]) -> None:
         self.expected = ExpectedKind(group, definition["name"], kind)
@@ -79,30 +80,30 @@ class CustomResourceType:
         subresources = definition.get("subresources") or {}
         self.has_status = "status" in subresources
         self.scale: Mapping[str, Any] | None = subresources.get("scale")
-        told = definition.get("deprecationWarning") or f"{self.expected.api_version} {kind} is deprecated"
-        self.deprecation: str = told if definition.get("deprecated") else ""
-        """What every request to this version is warned of."""
+        deprecation = definition.get("deprecationWarning") or f"{self.expected.api_version} {kind} is deprecated"
+        self.deprecation: str = deprecation if definition.get("deprecated") else ""
+        """The warning that every request to this version returns."""
 
-    # Reading.
+    # Decoding.
 
     def decode(self, raw: bytes, validation: Validation, *, yaml: bool = False) -> DecodedObject:
         """The object of a request body, pruned and defaulted."""
         text, fault = yaml_as_json(raw, self.expected) if yaml else (raw, None)
         tree = parse_json(text, self.expected, shown=raw)
         self._check_header(tree, raw)
-        strangers = [fault] if fault else []
+        strict_errors = [fault] if fault else []
         if validation != "Ignore" and may_have_duplicate_keys(text, tree):
             found = duplicate_keys(json_text.parse(text.decode("utf-8", "replace")))
-            strangers += [f"duplicate field {quote(path)}" for path in found]
+            strict_errors += [f"duplicate field {quote(path)}" for path in found]
         read, unknown, wrong = self.read(tree)
         title = f"{tree['kind']} in version {quote(self.expected.version)} cannot be handled as a {self.expected.kind}"
         if wrong is not None:
             raise bad_request(f"{title}: {wrong}")
-        strangers += unknown
-        if validation == "Strict" and strangers:
-            raise bad_request(f"{title}: strict decoding error: {', '.join(strangers)}")
+        strict_errors += unknown
+        if validation == "Strict" and strict_errors:
+            raise bad_request(f"{title}: strict decoding error: {', '.join(strict_errors)}")
         self._check_kind(read)
-        return DecodedObject(read, strangers if validation == "Warn" else [])
+        return DecodedObject(read, strict_errors if validation == "Warn" else [])
 
     def _check_header(self, tree: Tree, raw: bytes) -> None:
         if wrong := type_meta_error(tree):
@@ -111,8 +112,8 @@ class CustomResourceType:
         if not tree.get("kind"):
             text = raw.decode("utf-8", "replace")
             summary = text[:30] + (" ..." if len(text) > 30 else "")
-            told = f"Object 'Kind' is missing in '{text}' ({summary})"
-            raise bad_request(f"the object provided is unrecognized (must be of type {self.expected.kind}): {told}")
+            detail = f"Object 'Kind' is missing in '{text}' ({summary})"
+            raise bad_request(f"the object provided is unrecognized (must be of type {self.expected.kind}): {detail}")
         if api_version != self.expected.api_version:
             wanted = self.expected.api_version
             raise bad_request(
@@ -128,27 +129,27 @@ class CustomResourceType:
     def read(
         self, tree: Tree, *, converted: bool = False, known: Tree | None = None
     ) -> tuple[Tree, list[str], str | None]:
-        """The object as it is kept, its unknown fields, and what is wrong if it cannot be kept at all."""
-        del converted  # there are no strategic patches of custom resources
-        del known  # the schema may be a newer one than that which it was read by
+        """The object as it is stored, its unknown fields, and the error if it cannot be stored."""
+        del converted  # strategic merge patches of custom resources do not exist
+        del known  # `known` may have been read with an older schema
         own: Tree = deep_copy(tree)
         try:
-            strangers = structural_schema.coerce_metadata(own, self.schema if self._embeds else None)
+            strict_errors = structural_schema.coerce_metadata(own, self.schema if self._embeds else None)
         except MetadataError as error:
             return {}, [], str(error)
-        strangers += [f"unknown field {quote(path)}" for path in structural_schema.prune(own, self.schema)]
+        strict_errors += [f"unknown field {quote(path)}" for path in structural_schema.prune(own, self.schema)]
         self.default(own)
-        return own, strangers, None
+        return own, strict_errors, None
 
     def default(self, tree: Tree) -> None:
-        """Drop nulls that mean nothing and put in the schema's defaults, in place."""
+        """Drop nulls that the schema does not allow and fill in the schema's defaults, in place."""
         if b"null" in msgspec.json.encode(tree):
             structural_schema.drop_nulls(tree, self.schema)
         if self._defaults is not None:
             structural_schema.apply_defaults(tree, self._defaults)
 
     def pruned(self, tree: Tree) -> Tree:
-        """A stored object as this version shows it: another version may have stored it."""
+        """A stored object as this version shows it; another version may have stored it."""
         own: Tree = deep_copy(tree)
         own["apiVersion"] = self.expected.api_version
         structural_schema.prune(own, self.schema)
@@ -158,7 +159,7 @@ class CustomResourceType:
     # Validation.
 
     def faults(self, tree: Tree, old: Tree | None = None, *, subresource: str = "") -> list[FieldError]:
-        """What is wrong with the object, its metadata apart."""
+        """The errors of the object, without those of its metadata."""
         before: Any = ABSENT if old is None else old
         if subresource == "status":
             found = self._status_faults(tree, before)
@@ -223,12 +224,12 @@ class CustomResourceType:
 
     @cached_property
     def rule(self) -> MergeRule:
-        """How objects merge."""
-        made = _rule(self.schema)
-        fields = dict(made.map.fields()) if made.map is not None else {}
+        """The merge rule of the objects."""
+        schema_rule = _rule(self.schema)
+        fields = dict(schema_rule.map.fields()) if schema_rule.map is not None else {}
         text = MergeRule(scalar=STRING)
         fields |= {"apiVersion": text, "kind": text, "metadata": merge_rule(structural_schema.meta_type())}
-        element = made.map.element if made.map is not None else None
+        element = schema_rule.map.element if schema_rule.map is not None else None
         return MergeRule(map=MapMergeRule(lambda: fields, element))
 
     def empty(self) -> Tree:
@@ -241,8 +242,8 @@ class CustomResourceType:
 
 
 def _type_access_error(path: str, value: Any, wanted: str) -> FieldError:
-    told = f"{path} accessor error: {go_value(value)} is of the type {_go_type(value)}, expected {wanted}"
-    return FieldError(path, INVALID, "0", told)
+    detail = f"{path} accessor error: {go_value(value)} is of the type {_go_type(value)}, expected {wanted}"
+    return FieldError(path, INVALID, "0", detail)
 
 
 def _go_type(value: Any) -> str:
@@ -251,7 +252,7 @@ def _go_type(value: Any) -> str:
 
 
 def _rule(schema: Schema) -> MergeRule:
-    """A schema's rule of merging."""
+    """The merge rule of a schema."""
     if schema.get("x-kubernetes-int-or-string"):
         return MergeRule(scalar=UNTYPED)
     kind = schema.get("type")
@@ -281,10 +282,10 @@ def _map_rule(schema: Schema) -> MapMergeRule:
 
 
 def _field_rules(schema: Schema, known: Mapping[str, Schema]) -> dict[str, MergeRule]:
-    made = {name: _rule(below) for name, below in known.items()}
+    rules = {name: _rule(below) for name, below in known.items()}
     if schema.get(EMBEDDED_RESOURCE):
-        made["metadata"] = merge_rule(structural_schema.meta_type())
-    return made
+        rules["metadata"] = merge_rule(structural_schema.meta_type())
+    return rules
 
 
 def _list_rule(schema: Schema) -> ListMergeRule:

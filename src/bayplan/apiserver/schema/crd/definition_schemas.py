@@ -1,7 +1,7 @@
-"""Is the schema of a CustomResourceDefinition one that we can work with: structural, sound, with rules that compile?
+"""Validation of the schemas in a CustomResourceDefinition: structural, consistent, and with rules that compile.
 
-Asked when a definition is written, for each of its schemas. The words are upstream's. Estimates of what rules may cost
-are not made: a rule that costs too much is stopped when it runs.
+Called for each schema when a definition is written. Messages are upstream's. Bayplan does not estimate the cost of
+rules; a rule that exceeds the cost limit is stopped when it runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBER_FORMATS = {"integer": ("int32", "int64"), "number": ("float", "double")}
 
 
 def validate_schema(schema: Schema, path: str) -> list[FieldError]:
-    """What is wrong with a schema. What would make it meaningless is told alone."""
+    """The errors of a schema. Errors that make the schema meaningless are reported without the rest."""
     found = FieldErrorList()
     _check_root(schema, path, found)
     _check(schema, path, found)
@@ -56,12 +56,12 @@ def _check_root(schema: Schema, path: str, found: FieldErrorList) -> None:
     elif set(metadata.get("properties", {})) - {"name", "generateName"} or set(metadata) - {
         *("type", "properties", "description"),
     }:
-        told = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-        found.forbidden(f"{path}.properties[metadata]", told)
+        detail = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        found.forbidden(f"{path}.properties[metadata]", detail)
 
 
 def _subschemas(schema: Schema, path: str) -> list[tuple[str, Schema]]:
-    """The schemas inside a schema that describe values, with their places."""
+    """The subschemas that describe values, with their paths."""
     found = [(f"{path}.properties[{name}]", each) for name, each in schema.get("properties", {}).items()]
     if isinstance(schema.get("items"), Mapping):
         found.append((f"{path}.items", schema["items"]))
@@ -79,7 +79,7 @@ def _compositions(schema: Schema, path: str) -> list[tuple[str, Schema]]:
     return [*found, (f"{path}.not", schema["not"])] if schema.get("not") is not None else found
 
 
-# What a schema may say.
+# Fields of a schema.
 
 
 def _check(schema: Schema, path: str, found: FieldErrorList) -> None:
@@ -90,11 +90,11 @@ def _check(schema: Schema, path: str, found: FieldErrorList) -> None:
     if kind and kind not in _KINDS:
         found.unsupported(f"{path}.type", kind, _KINDS)
     if schema.get("uniqueItems"):
-        told = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
-        found.forbidden(f"{path}.uniqueItems", told)
+        detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
+        found.forbidden(f"{path}.uniqueItems", detail)
     if schema.get("properties") and isinstance(schema.get("additionalProperties"), Mapping):
-        told = "additionalProperties and properties are mutual exclusive"
-        found.forbidden(f"{path}.additionalProperties", told)
+        detail = "additionalProperties and properties are mutual exclusive"
+        found.forbidden(f"{path}.additionalProperties", detail)
     _check_pattern(schema, path, found)
     _check_extensions(schema, path, found)
     for at, rule in enumerate(schema.get(validation_rules.RULES) or ()):
@@ -125,12 +125,12 @@ def _check_extensions(schema: Schema, path: str, found: FieldErrorList) -> None:
     if list_type is not None:
         _check_list_type(list_type, schema, path, found)
     elif schema.get(_LIST_KEYS):
-        told = f"must be map if {_LIST_KEYS} is non-empty"
-        found.invalid(f"{path}.{_LIST_TYPE}", None, told)
+        detail = f"must be map if {_LIST_KEYS} is non-empty"
+        found.invalid(f"{path}.{_LIST_TYPE}", None, detail)
     if schema.get(EMBEDDED_RESOURCE):
         if not schema.get(PRESERVE_UNKNOWN_FIELDS) and not schema.get("properties"):
-            told = f"must not be empty if {EMBEDDED_RESOURCE} is true without {PRESERVE_UNKNOWN_FIELDS}"
-            found.required(f"{path}.properties", told)
+            detail = f"must not be empty if {EMBEDDED_RESOURCE} is true without {PRESERVE_UNKNOWN_FIELDS}"
+            found.required(f"{path}.properties", detail)
         if schema.get("type") != "object":
             found.invalid(f"{path}.type", schema.get("type", ""), f"must be object if {EMBEDDED_RESOURCE} is true")
 
@@ -150,13 +150,13 @@ def _check_list_type(kind: str, schema: Schema, path: str, found: FieldErrorList
 
 
 def _check_list_set(items: Schema, path: str, found: FieldErrorList) -> None:
-    told = f"must be atomic as item of a list with {_LIST_TYPE}=set"
+    detail = f"must be atomic as item of a list with {_LIST_TYPE}=set"
     if items.get("nullable"):
         found.forbidden(f"{path}.items.nullable", f"cannot be nullable when {_LIST_TYPE} is set")
     if items.get("type") == "object" and items.get(_MAP_TYPE) != "atomic":
-        found.invalid(f"{path}.items.{_MAP_TYPE}", items.get(_MAP_TYPE), told)
+        found.invalid(f"{path}.items.{_MAP_TYPE}", items.get(_MAP_TYPE), detail)
     elif items.get("type") == "array" and items.get(_LIST_TYPE) not in (None, "atomic"):
-        found.invalid(f"{path}.items.{_LIST_TYPE}", items.get(_LIST_TYPE), told)
+        found.invalid(f"{path}.items.{_LIST_TYPE}", items.get(_LIST_TYPE), detail)
 
 
 def _check_list_map(schema: Schema, items: Schema, path: str, found: FieldErrorList) -> None:
@@ -164,8 +164,8 @@ def _check_list_map(schema: Schema, items: Schema, path: str, found: FieldErrorL
     if not keys:
         found.required(f"{path}.{_LIST_KEYS}", f"must not be empty if {_LIST_TYPE} is map")
     if items.get("type") != "object":
-        told = f"must be object if parent array's {_LIST_TYPE} is map"
-        found.invalid(f"{path}.items.type", items.get("type", ""), told)
+        detail = f"must be object if parent array's {_LIST_TYPE} is map"
+        found.invalid(f"{path}.items.type", items.get("type", ""), detail)
         return
     if any(key not in known for key in keys):
         found.invalid(f"{path}.{_LIST_KEYS}", list(keys), "entries must all be names of item properties")
@@ -176,21 +176,21 @@ def _check_list_map(schema: Schema, items: Schema, path: str, found: FieldErrorL
         if below is None:
             continue
         if below.get("type") in ("array", "object"):
-            told = f"must be a scalar type if parent array's {_LIST_TYPE} is map"
-            found.invalid(f"{place}.type", below["type"], told)
+            detail = f"must be a scalar type if parent array's {_LIST_TYPE} is map"
+            found.invalid(f"{place}.type", below["type"], detail)
         if below.get("nullable"):
-            told = f"this property is in {_LIST_KEYS}, so it cannot be nullable"
-            found.forbidden(f"{place}.nullable", told)
+            detail = f"this property is in {_LIST_KEYS}, so it cannot be nullable"
+            found.forbidden(f"{place}.nullable", detail)
         if below.get("default") is None and key not in items.get("required", ()):
-            told = f"this property is in {_LIST_KEYS}, so it must have a default or be a required property"
-            found.required(f"{place}.default", told)
+            detail = f"this property is in {_LIST_KEYS}, so it must have a default or be a required property"
+            found.required(f"{place}.default", detail)
 
 
-# What makes it structural.
+# Structural schemas.
 
 
 def _check_structure(schema: Schema, path: str, found: FieldErrorList, *, level: str) -> None:
-    """Every value has a type, given outside of allOf and its sisters."""
+    """Every value must have a type, given outside of allOf, anyOf, oneOf and not."""
     kind = schema.get("type", "")
     if level == "root" and not kind:
         found.required(f"{path}.type", "must not be empty at the root")
@@ -212,7 +212,7 @@ _FORBIDDEN_EXTENSIONS = (PRESERVE_UNKNOWN_FIELDS, EMBEDDED_RESOURCE, _INT_OR_STR
 
 
 def _check_condition(schema: Schema, path: str, found: FieldErrorList, *, alternatives: bool) -> None:
-    """Inside allOf and its sisters a schema may only constrain."""
+    """A schema inside allOf, anyOf, oneOf or not may only constrain."""
     for word in _FORBIDDEN_IN_CONDITIONS:
         given = schema.get(word)
         if given is None or given is False or (word == "type" and alternatives):
@@ -269,18 +269,18 @@ def _path_exists(schema: Schema, where: str) -> bool:
 
 
 def _check_rules(schema: Schema, path: str, found: FieldErrorList) -> None:
-    ruled = validation_rules.compile_rules(schema)
-    if ruled is None:
+    rule_tree = validation_rules.compile_rules(schema)
+    if rule_tree is None:
         return
-    for place, at, rule in validation_rules.all_rules(ruled, path):
+    for place, at, rule in validation_rules.all_rules(rule_tree, path):
         here, shown = f"{place}.{validation_rules.RULES}[{at}]", _internal_text(rule.given)
         if rule.wrong:
-            told = "cel expression must evaluate to a bool" if rule.wrong.startswith("must evaluate") else rule.wrong
-            found.append(FieldError(f"{here}.rule", "Invalid value", shown, told))
+            detail = "cel expression must evaluate to a bool" if rule.wrong.startswith("must evaluate") else rule.wrong
+            found.append(FieldError(f"{here}.rule", "Invalid value", shown, detail))
         if rule.wrong_message:
-            told = rule.wrong_message
-            told = "messageExpression must evaluate to a string" if told.startswith("must evaluate") else told
-            found.append(FieldError(f"{here}.messageExpression", "Invalid value", shown, told))
+            detail = rule.wrong_message
+            detail = "messageExpression must evaluate to a string" if detail.startswith("must evaluate") else detail
+            found.append(FieldError(f"{here}.messageExpression", "Invalid value", shown, detail))
 
 
 def _internal_text(rule: Mapping[str, Any]) -> str:
@@ -298,7 +298,7 @@ def _internal_text(rule: Mapping[str, Any]) -> str:
 
 
 def schema_warnings(version: Mapping[str, Any]) -> list[str]:
-    """Formats that nobody checks."""
+    """Formats that the API server does not check."""
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     return _unknown_formats(schema) if schema else []
 

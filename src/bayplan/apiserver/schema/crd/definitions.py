@@ -1,8 +1,9 @@
-"""Is this CustomResourceDefinition sound, and what becomes of its names?
+"""Defaults, validation and status of CustomResourceDefinitions.
 
-Asked when one is written. `set_crd_defaults` fills in what may be left out, `validate_crd` lists what is wrong in
-upstream's words, `initial_status` and `accept_names` give the status that other programs wait for. Schemas are looked
-at in `definition_schemas`. Cost: linear in the definition, and compiling its rules."""
+Called when a definition is written. `set_crd_defaults` fills in optional fields and `validate_crd` lists errors with
+upstream's messages. `initial_status` and `accept_names` make the status that clients wait for. `definition_schemas`
+validates the schemas. Cost: linear in the definition, plus the compilation of its rules.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def set_crd_defaults(tree: Tree) -> None:
 
 
 def initial_status(tree: Tree, old: Tree | None = None) -> Tree:
-    """The status of a definition just written: its storage version is remembered, all else is still to come."""
+    """The status of a definition after a write: it records the storage version; the conditions follow later."""
     before: Tree = deep_copy((old or {}).get("status") or {})
     stored = list(before.get("storedVersions") or ())
     storing = next((each["name"] for each in tree["spec"].get("versions") or () if each.get("storage")), None)
@@ -50,25 +51,25 @@ def initial_status(tree: Tree, old: Tree | None = None) -> Tree:
     return {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored}
 
 
-def accept_names(tree: Tree, others: Iterable[Tree], now: str) -> Tree:
-    """The status once the names were looked at. `others` are the definitions of the same group that are in use."""
+def accept_names(tree: Tree, definitions: Iterable[Tree], now: str) -> Tree:
+    """The status after the check of the names. `definitions` are the established definitions of the same group."""
     spec = tree["spec"]
-    conflict = _conflict(spec["names"], [each for each in others if each["spec"]["group"] == spec["group"]])
+    conflict = _conflict(spec["names"], [each for each in definitions if each["spec"]["group"] == spec["group"]])
     status: Tree = {**deep_copy(tree.get("status") or {})}
     if conflict is None:
         status["acceptedNames"] = deep_copy(spec["names"])
-        told = [
+        conditions = [
             ("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
             ("Established", "True", "InitialNamesAccepted", "the initial names have been accepted"),
         ]
     else:
-        told = [
+        conditions = [
             ("NamesAccepted", "False", *conflict),
             ("Established", "False", "NotAccepted", "not all names are accepted"),
         ]
     if (approval := _api_approval(tree)) is not None:
-        told.insert(0, ("KubernetesAPIApprovalPolicyConformant", *approval))
-    status["conditions"] = [_condition(status.get("conditions"), *each, now) for each in told]
+        conditions.insert(0, ("KubernetesAPIApprovalPolicyConformant", *approval))
+    status["conditions"] = [_condition(status.get("conditions"), *each, now) for each in conditions]
     status.setdefault("storedVersions", [])
     return status
 
@@ -93,15 +94,15 @@ def _conflict(names: Mapping[str, Any], others: list[Tree]) -> tuple[str, str] |
 def _condition(before: Any, kind: str, status: str, reason: str, message: str, now: str) -> Tree:
     old = next((each for each in before or () if each["type"] == kind), None)
     since = old["lastTransitionTime"] if old is not None and old["status"] == status else now
-    told = {"type": kind, "status": status, "lastTransitionTime": since}
-    return {**told, "reason": reason, "message": message}
+    condition = {"type": kind, "status": status, "lastTransitionTime": since}
+    return {**condition, "reason": reason, "message": message}
 
 
 # Validation.
 
 
 def validate_crd(tree: Tree, old: Tree | None = None) -> FieldErrorList:
-    """What is wrong with the definition, its metadata apart."""
+    """The errors of the definition, without those of its metadata."""
     found, spec = FieldErrorList(), tree["spec"]
     name, names = tree["metadata"].get("name", ""), spec.get("names") or {}
     if old is None and name != f"{names.get('plural', '')}.{spec.get('group', '')}":
@@ -113,8 +114,10 @@ def validate_crd(tree: Tree, old: Tree | None = None) -> FieldErrorList:
     _check_conversion(spec.get("conversion") or {}, found)
     _check_per_version(spec, found)
     if spec.get("preserveUnknownFields"):
-        told = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
-        found.invalid("spec.preserveUnknownFields", True, told)
+        detail = (
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
+        )
+        found.invalid("spec.preserveUnknownFields", True, detail)
     _check_stored(tree, found)
     _check_approval(tree, old, found)
     if old is not None:
@@ -123,10 +126,10 @@ def validate_crd(tree: Tree, old: Tree | None = None) -> FieldErrorList:
 
 
 def crd_warnings(tree: Tree, old: Tree | None = None) -> list[str]:
-    """What upstream only remarks on, once: not what was so before."""
+    """The warnings of a definition. An update returns only new ones."""
     found = (schema_warnings(version) for version in tree["spec"].get("versions") or ())
     known = crd_warnings(old) if old is not None else ()
-    return [told for told in dict.fromkeys(each for listed in found for each in listed) if told not in known]
+    return [warning for warning in dict.fromkeys(each for listed in found for each in listed) if warning not in known]
 
 
 def _check_group(group: str, found: FieldErrorList) -> None:
@@ -153,8 +156,8 @@ def _check_versions(spec: Tree, found: FieldErrorList) -> None:
     for at, version in enumerate(versions):
         found.each_invalid(f"spec.versions[{at}].name", version["name"], dns1035_label(version["name"]))
         if version.get("deprecationWarning") and not version.get("deprecated"):
-            told = "can only be set for deprecated versions"
-            found.invalid(f"spec.versions[{at}].deprecationWarning", version["deprecationWarning"], told)
+            detail = "can only be set for deprecated versions"
+            found.invalid(f"spec.versions[{at}].deprecationWarning", version["deprecationWarning"], detail)
         if not (version.get("schema") or {}).get("openAPIV3Schema") and "schema" not in _version_text(version):
             found.required(f"spec.versions[{at}].schema.openAPIV3Schema")
     shown = [_internal(version) for version in versions]
@@ -168,7 +171,7 @@ def _check_versions(spec: Tree, found: FieldErrorList) -> None:
 
 
 def _version_text(version: Tree) -> Tree:
-    """The version without an empty schema, which is there but says nothing."""
+    """The version without an empty schema, which errors do not show."""
     schema = version.get("schema")
     return version if schema and "openAPIV3Schema" in schema else {k: v for k, v in version.items() if k != "schema"}
 
@@ -223,7 +226,7 @@ def _check_conversion(conversion: Tree, found: FieldErrorList) -> None:
 
 
 def _check_per_version(spec: Tree, found: FieldErrorList) -> None:
-    """Schemas, sub-resources and columns: what all versions have alike is told of once, at the top."""
+    """Check schemas, subresources and columns. Upstream reports once at the top what all versions have in common."""
     versions = spec.get("versions") or []
     for key, common, check in (
         ("schema", "spec.validation", _check_schema),
@@ -261,8 +264,8 @@ def _check_subresources(path: str, given: Any, _: Tree, found: FieldErrorList) -
     if selector and not selector.startswith("."):
         found.invalid(f"{path}.scale.labelSelectorPath", selector, "must be a simple json path starting with .")
     elif selector and not selector.startswith((".spec.", ".status.")):
-        told = "should be a json path under either .spec or .status"
-        found.invalid(f"{path}.scale.labelSelectorPath", selector, told)
+        detail = "should be a json path under either .spec or .status"
+        found.invalid(f"{path}.scale.labelSelectorPath", selector, detail)
 
 
 def _check_columns(path: str, given: Any, _: Tree, found: FieldErrorList) -> None:
@@ -288,8 +291,8 @@ def _check_selectable(path: str, given: Any, version: Tree, found: FieldErrorLis
     for at, field in enumerate(given or ()):
         where = field.get("jsonPath", "")
         if not _path_exists(schema, where):
-            told = "is an invalid path: does not refer to a valid field"
-            found.invalid(f"{path}[{at}].jsonPath", where, told)
+            detail = "is an invalid path: does not refer to a valid field"
+            found.invalid(f"{path}[{at}].jsonPath", where, detail)
 
 
 def _path_exists(schema: Tree, where: str) -> bool:
@@ -323,18 +326,18 @@ _MIGRATE = (
 
 
 def _check_approval(tree: Tree, old: Tree | None, found: FieldErrorList) -> None:
-    told = _api_approval(tree)
-    if told is None or (old is not None and (_api_approval(old) or ("", ""))[1] == told[1]):
+    approval = _api_approval(tree)
+    if approval is None or (old is not None and (_api_approval(old) or ("", ""))[1] == approval[1]):
         return
     path = f"metadata.annotations[{_APPROVAL}]"
-    if told[1] == "MissingAnnotation":
-        found.required(path, told[2])
-    elif told[1] == "InvalidAnnotation":
-        found.invalid(path, (tree["metadata"].get("annotations") or {})[_APPROVAL], told[2])
+    if approval[1] == "MissingAnnotation":
+        found.required(path, approval[2])
+    elif approval[1] == "InvalidAnnotation":
+        found.invalid(path, (tree["metadata"].get("annotations") or {})[_APPROVAL], approval[2])
 
 
 def _api_approval(tree: Tree) -> tuple[str, str, str] | None:
-    """Status, reason and message of the approval that groups of Kubernetes' own need; None for all others."""
+    """Status, reason and message of the approval that Kubernetes' own groups need; None for other groups."""
     group = tree["spec"].get("group", "")
     if not any(group == root or group.endswith(f".{root}") for root in ("k8s.io", "kubernetes.io")):
         return None
@@ -347,15 +350,15 @@ def _api_approval(tree: Tree) -> tuple[str, str, str] | None:
         return "False", "UnapprovedAnnotation", f"not approved: {quote(value)}"
     if re.match(r"[a-z]+://[^/]", value):
         return "True", "ApprovedAnnotation", f"approved in {value}"
-    told = f'{needed} with either a URL or a reason starting with "unapproved", {see}'
-    return "False", "InvalidAnnotation", told
+    detail = f'{needed} with either a URL or a reason starting with "unapproved", {see}'
+    return "False", "InvalidAnnotation", detail
 
 
 def _check_change(spec: Tree, before: Tree, found: FieldErrorList) -> None:
     for path in ("group", "names.plural", "names.kind"):
-        mine, old = _at(spec, path), _at(before, path)
-        if mine != old:
-            found.invalid(f"spec.{path}", mine, "field is immutable")
+        new, old = _at(spec, path), _at(before, path)
+        if new != old:
+            found.invalid(f"spec.{path}", new, "field is immutable")
 
 
 def _at(tree: Any, path: str) -> Any:

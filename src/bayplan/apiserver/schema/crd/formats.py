@@ -1,6 +1,6 @@
-"""Is this text a date, an address, a host name? The string formats that CRD schemas may ask for.
+"""String formats of CRD schemas, such as dates, addresses and host names.
 
-Asked by the checks of custom resources. A format that is not known is no constraint. Each test is one pattern or one
+Called by the validation of custom resources. An unknown format is no constraint. Each check is one pattern or one
 attempt to parse.
 """
 
@@ -47,7 +47,7 @@ def _uuid(version: str) -> Callable[[str], bool]:
 
 
 def _date_time(text: str) -> object:
-    # strfmt takes what RFC 3339 takes, and a blank or a small t between date and time.
+    # strfmt accepts RFC 3339, and a blank or a lower-case t between date and time.
     return canonical_time(re.sub(r"^(\d{4}-\d\d-\d\d)[ t]", r"\1T", text))
 
 
@@ -58,7 +58,7 @@ def _hostname(text: str) -> bool:
 
 
 def _uri(text: str) -> bool:
-    """What Go takes for the target of a request: an absolute path, or a scheme and something after it."""
+    """What Go's ParseRequestURI accepts: an absolute path, or a scheme and something after it."""
     if not text or re.search(r"[\x00-\x20\x7f]", text) or re.search(r"%(?![0-9a-fA-F]{2})", text):
         return False
     return text.startswith("/") or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", text) is not None
@@ -101,7 +101,7 @@ _TESTS: dict[str, Callable[[str], bool]] = {
 
 @lru_cache(maxsize=4096)
 def has_format(text: str, name: str) -> bool:
-    """Whether the text has the format; every text has an unknown one."""
+    """Whether the text has the format. Every text has an unknown format."""
     test = _TESTS.get(name.replace("-", ""))
     return test is None or test(text)
 

@@ -1,7 +1,8 @@
-"""What is wrong with this custom resource by its schema?
+"""Validation of custom resources against their schema.
 
-Asked for every write of one. The checks, their order and their words are those of kube-openapi's validator; on updates
-what has not changed is left alone, as upstream does since 1.33. Cost: linear in the object, each pattern compiled once.
+Called for every write of a custom resource. The checks, their order and their messages are those of kube-openapi's
+validator. Updates do not report errors in unchanged parts, as upstream since 1.33. Cost: linear in the object; each
+pattern is compiled once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _INT_BITS = {"int32": 31, "int64": 63}
 
 
 def validate_object(value: Any, schema: Schema, *, old: Any = ABSENT, path: str = "") -> list[FieldError]:
-    """All faults, in upstream's order. With `old` those of parts that did not change are forgiven."""
+    """All errors, in upstream's order. With `old`, errors in unchanged parts are left out."""
     return list(_check(value, schema, path, old))
 
 
@@ -95,16 +96,16 @@ def _type_fault(path: str, wanted: str, found: str) -> FieldError:
     )
 
 
-def _type_error(path: str, value: Any, told: str) -> FieldError:
-    return FieldError(path or NOWHERE, INVALID, format_value(value), f"{path} in body {told}")
+def _type_error(path: str, value: Any, detail: str) -> FieldError:
+    return FieldError(path or NOWHERE, INVALID, format_value(value), f"{path} in body {detail}")
 
 
-def _error_without_path(told: str) -> FieldError:
-    """A fault that upstream gives no place."""
-    return FieldError(NOWHERE, INVALID, '""', told)
+def _error_without_path(detail: str) -> FieldError:
+    """An error that upstream reports without a path."""
+    return FieldError(NOWHERE, INVALID, '""', detail)
 
 
-# allOf and its sisters.
+# allOf, anyOf, oneOf and not.
 
 
 def _compositions(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
@@ -121,8 +122,8 @@ def _compositions(value: Any, schema: Schema, path: str) -> Iterator[FieldError]
         found = [list(_check(value, each, path)) for each in schema["oneOf"]]
         valid = sum(not each for each in found)
         if valid != 1:
-            told = f"Found {valid} valid alternatives" if valid else "Found none valid"
-            yield _error_without_path(f"{quote(path)} must validate one and only one schema (oneOf). {told}")
+            detail = f"Found {valid} valid alternatives" if valid else "Found none valid"
+            yield _error_without_path(f"{quote(path)} must validate one and only one schema (oneOf). {detail}")
             if not valid:
                 yield from _closest_alternative(found)
     if schema.get("allOf"):
@@ -137,11 +138,11 @@ def _compositions(value: Any, schema: Schema, path: str) -> Iterator[FieldError]
 
 
 def _closest_alternative(found: list[list[FieldError]]) -> list[FieldError]:
-    """The alternative that came closest; the first of those that did."""
+    """The errors of the alternative with the fewest; the first of equals."""
     return min(found, key=len)
 
 
-# Texts and numbers.
+# Strings and numbers.
 
 
 def _text(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
@@ -154,8 +155,8 @@ def _text(value: str, schema: Schema, path: str) -> Iterator[FieldError]:
         yield _type_error(path, value, f"should match '{pattern}'")
     name = schema.get("format")
     if name and "string" in (_types(schema) or ("string",)) and not has_format(value, name):
-        told = f"{path} in body must be of type {name}: {quote(value)}"
-        yield FieldError(path or NOWHERE, TYPE_INVALID, quote(value), told)
+        detail = f"{path} in body must be of type {name}: {quote(value)}"
+        yield FieldError(path or NOWHERE, TYPE_INVALID, quote(value), detail)
 
 
 @lru_cache(maxsize=8192)
@@ -169,8 +170,8 @@ def _number(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
         return
     name, whole = schema.get("format", ""), types == ("integer",)
     if whole and not _fits_format(value, name):
-        told = f"with format {name}" if name else "(default format)"
-        yield _error_without_path(f"Checked value must be of type integer {told} in {path}")
+        detail = f"with format {name}" if name else "(default format)"
+        yield _error_without_path(f"Checked value must be of type integer {detail} in {path}")
     factor = schema.get("multipleOf")
     if factor and not _divides(value, factor):
         yield _type_error(path, value, f"should be a multiple of {_bound(factor, whole)}")
@@ -258,7 +259,7 @@ def _object(value: dict[str, Any], schema: Schema, path: str, old: Any) -> Itera
 
 
 class ListCorrelation:
-    """Finds the old twin of a list's element: only lists that are maps by key have such."""
+    """Finds the old counterpart of a list element. Only lists that are maps by key have one."""
 
     def __init__(self, schema: Schema, old: Any) -> None:
         self._keys = schema.get("x-kubernetes-list-map-keys", ()) if isinstance(old, list) else ()
@@ -272,23 +273,23 @@ class ListCorrelation:
         return self._twins.get(self._key(each), ABSENT) if self._twins and isinstance(each, dict) else ABSENT
 
 
-# What the schema's extensions demand.
+# Schema extensions.
 
 
 def schema_uses(schema: Any, word: str) -> bool:
-    """Whether the word is used anywhere in a schema; if not, walks for its sake can be spared."""
+    """Whether the keyword occurs anywhere in a schema. If it does not, callers skip a walk over the object."""
     if isinstance(schema, Mapping):
         return word in schema or any(schema_uses(each, word) for each in schema.values())
     return isinstance(schema, list) and any(schema_uses(each, word) for each in schema)
 
 
 def find_duplicates(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
-    """Elements that stand twice in a list that is a set or a map by keys."""
+    """The errors of elements that occur twice in a list that is a set or a map by keys."""
     if schema is None:
         return
     if isinstance(value, list):
         if schema.get("x-kubernetes-list-type") in ("set", "map"):
-            yield from _repeated(value, schema, path)
+            yield from _repeat_errors(value, schema, path)
         for at, each in enumerate(value):
             yield from find_duplicates(each, schema.get("items"), f"{path}[{at}]")
     elif isinstance(value, dict):
@@ -300,7 +301,7 @@ def find_duplicates(value: Any, schema: Schema | None, path: str = "") -> Iterat
                 yield from find_duplicates(each, schema["properties"][key], f"{path}.{key}" if path else key)
 
 
-def _repeated(value: list[Any], schema: Schema, path: str) -> Iterator[FieldError]:
+def _repeat_errors(value: list[Any], schema: Schema, path: str) -> Iterator[FieldError]:
     keys = schema.get("x-kubernetes-list-map-keys", ()) if schema["x-kubernetes-list-type"] == "map" else ()
     seen: dict[str, int] = {}
     for at, each in enumerate(value):
@@ -319,7 +320,7 @@ def _repeated(value: list[Any], schema: Schema, path: str) -> Iterator[FieldErro
 
 
 def validate_embedded(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
-    """What embedded resources lack: they must say their apiVersion and kind."""
+    """The errors of embedded resources without apiVersion or kind."""
     if schema is None:
         return
     if isinstance(value, list):

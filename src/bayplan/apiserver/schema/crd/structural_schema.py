@@ -1,7 +1,7 @@
-"""What does a custom resource keep of what was sent: which fields go, which defaults come, which metadata is sound?
+"""Prunes and defaults custom resources, and coerces their metadata.
 
-Asked for every write of a custom resource, before it is validated. The schema is the CRD's, as it stands there; trees
-are changed in place, so callers hand in their own copy. Cost: linear in the object.
+Called for every write of a custom resource, before its validation. The schema is the CRD's own. Functions change trees
+in place, so callers pass a copy. Cost: linear in the object.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def meta_type() -> StructType:
 
 
 def additional_properties(schema: Schema) -> Schema | None:
-    """The schema of fields that are not declared; the empty one if anything goes, None if nothing does."""
+    """The schema of undeclared fields: the empty one if any value is allowed, None if no such field is."""
     more = schema.get("additionalProperties")
     if isinstance(more, dict):
         return more
@@ -47,22 +47,22 @@ def additional_properties(schema: Schema) -> Schema | None:
 
 
 def prune(tree: Tree, schema: Schema) -> list[str]:
-    """Drop what the schema does not know; the paths of what went, sorted."""
-    gone: list[str] = []
-    _prune_map(tree, schema, "", gone, root=True)
-    return sorted(gone)
+    """Drop the fields that the schema does not declare. Returns their paths, sorted."""
+    dropped: list[str] = []
+    _prune_map(tree, schema, "", dropped, root=True)
+    return sorted(dropped)
 
 
-def _prune(value: Any, schema: Schema | None, path: str, gone: list[str]) -> None:
+def _prune(value: Any, schema: Schema | None, path: str, dropped: list[str]) -> None:
     if isinstance(value, dict):
-        _prune_map(value, schema, path, gone)
+        _prune_map(value, schema, path, dropped)
     elif isinstance(value, list):
         for at, each in enumerate(value):
-            _prune(each, _items(schema), f"{path}[{at}]", gone)
+            _prune(each, _items(schema), f"{path}[{at}]", dropped)
 
 
 def _items(schema: Schema | None) -> Schema | None:
-    """The schema of a list's elements; below something that is kept whole everything is."""
+    """The schema of a list's elements. Below a value that preserves unknown fields, elements preserve them too."""
     if schema is None:
         return None
     items = schema.get("items")
@@ -71,9 +71,9 @@ def _items(schema: Schema | None) -> Schema | None:
     return {PRESERVE_UNKNOWN_FIELDS: True} if schema.get(PRESERVE_UNKNOWN_FIELDS) else None
 
 
-def _prune_map(value: Tree, schema: Schema | None, path: str, gone: list[str], *, root: bool = False) -> None:
+def _prune_map(value: Tree, schema: Schema | None, path: str, dropped: list[str], *, root: bool = False) -> None:
     known = schema.get("properties", {}) if schema else {}
-    others = additional_properties(schema) if schema else None
+    undeclared = additional_properties(schema) if schema else None
     keeps_all = bool(schema and schema.get(PRESERVE_UNKNOWN_FIELDS))
     embedded = root or bool(schema and schema.get(EMBEDDED_RESOURCE))
     for key in list(value):
@@ -81,11 +81,11 @@ def _prune_map(value: Tree, schema: Schema | None, path: str, gone: list[str], *
             continue
         at = f"{path}.{key}" if path else key
         if key in known:
-            _prune(value[key], known[key], at, gone)
-        elif others is not None:
-            _prune(value[key], others, at, gone)
+            _prune(value[key], known[key], at, dropped)
+        elif undeclared is not None:
+            _prune(value[key], undeclared, at, dropped)
         elif not keeps_all:
-            gone.append(at)
+            dropped.append(at)
             del value[key]
 
 
@@ -93,7 +93,7 @@ def _prune_map(value: Tree, schema: Schema | None, path: str, gone: list[str], *
 
 
 def drop_nulls(value: Any, schema: Schema | None) -> None:
-    """Drop nulls where null is not allowed and no default would take their place."""
+    """Drop nulls where the schema does not allow null and has no default in their place."""
     if isinstance(value, dict):
         for key in list(value):
             below = _field(schema, key)
@@ -109,54 +109,58 @@ def drop_nulls(value: Any, schema: Schema | None) -> None:
 
 @dataclass(slots=True)
 class SchemaDefaults:
-    """The defaults of a schema and of what is below it; only places with defaults have one."""
+    """The defaults of a schema and of its subschemas; None stands for a schema without defaults."""
 
     own: dict[str, tuple[Any, bool]] = field(default_factory=dict)
-    """By field: the default, and whether null may stay."""
+    """By field: the default, and whether null is allowed."""
     fields: dict[str, SchemaDefaults] = field(default_factory=dict)
-    others: SchemaDefaults | None = None
+    undeclared: SchemaDefaults | None = None
     items: SchemaDefaults | None = None
     element: tuple[Any, bool] | None = None
-    """The default of fields that are not declared, or of elements."""
+    """The default of undeclared fields or of elements, and whether null is allowed."""
 
 
 def compile_defaults(schema: Schema) -> SchemaDefaults | None:
-    """What `apply_defaults` works by; None if there is nothing to fill in."""
-    made = SchemaDefaults()
+    """The defaults for `apply_defaults`; None if there are none."""
+    defaults = SchemaDefaults()
     for name, below in schema.get("properties", {}).items():
         if below.get("default") is not None:
-            made.own[name] = (below["default"], bool(below.get("nullable")))
+            defaults.own[name] = (below["default"], bool(below.get("nullable")))
         if (found := compile_defaults(below)) is not None:
-            made.fields[name] = found
+            defaults.fields[name] = found
     for inner in (schema.get("additionalProperties"), schema.get("items")):
         if isinstance(inner, Mapping) and inner.get("default") is not None:
-            made.element = (inner["default"], bool(inner.get("nullable")))
+            defaults.element = (inner["default"], bool(inner.get("nullable")))
     more, items = schema.get("additionalProperties"), schema.get("items")
-    made.others = compile_defaults(more) if isinstance(more, Mapping) else None
-    made.items = compile_defaults(items) if isinstance(items, Mapping) else None
-    return made if made.own or made.fields or made.others or made.items or made.element else None
+    defaults.undeclared = compile_defaults(more) if isinstance(more, Mapping) else None
+    defaults.items = compile_defaults(items) if isinstance(items, Mapping) else None
+    return (
+        defaults
+        if defaults.own or defaults.fields or defaults.undeclared or defaults.items or defaults.element
+        else None
+    )
 
 
-def apply_defaults(value: Any, filling: SchemaDefaults) -> None:
-    """Put in the defaults, in place."""
+def apply_defaults(value: Any, defaults: SchemaDefaults) -> None:
+    """Fill in the defaults, in place."""
     if isinstance(value, dict):
-        for name, (default, nullable) in filling.own.items():
+        for name, (default, nullable) in defaults.own.items():
             if name not in value or (value[name] is None and not nullable):
                 value[name] = deep_copy(default)
-        for name, below in filling.fields.items():
+        for name, below in defaults.fields.items():
             if name in value:
                 apply_defaults(value[name], below)
-        if filling.others is not None or filling.element is not None:
+        if defaults.undeclared is not None or defaults.element is not None:
             for name in value:
-                value[name] = _with_defaults(value[name], filling, filling.others)
+                value[name] = _apply_element_defaults(value[name], defaults, defaults.undeclared)
     elif isinstance(value, list):
         for at, each in enumerate(value):
-            value[at] = _with_defaults(each, filling, filling.items)
+            value[at] = _apply_element_defaults(each, defaults, defaults.items)
 
 
-def _with_defaults(value: Any, filling: SchemaDefaults, below: SchemaDefaults | None) -> Any:
-    if value is None and filling.element is not None and not filling.element[1]:
-        value = deep_copy(filling.element[0])
+def _apply_element_defaults(value: Any, defaults: SchemaDefaults, below: SchemaDefaults | None) -> Any:
+    if value is None and defaults.element is not None and not defaults.element[1]:
+        value = deep_copy(defaults.element[0])
     if below is not None:
         apply_defaults(value, below)
     return value
@@ -176,37 +180,40 @@ def _field(schema: Schema | None, key: str) -> Schema | None:
 
 
 class MetadataError(Exception):
-    """Metadata that cannot be read; the message is the API server's."""
+    """Metadata that cannot be decoded. The message is the API server's."""
 
 
 def coerce_metadata(tree: Tree, schema: Schema | None) -> list[str]:
-    """Bring metadata into its form; with a schema that of embedded resources too. The unknown fields that went."""
-    gone: list[str] = []
+    """Coerce the metadata, with a schema also that of embedded resources.
+
+    Returns the unknown fields that were dropped.
+    """
+    dropped: list[str] = []
     if "metadata" in tree:
-        tree["metadata"] = _metadata(tree["metadata"], "metadata", gone)
-    _coerce(tree, schema, "", gone)
-    return gone
+        tree["metadata"] = _metadata(tree["metadata"], "metadata", dropped)
+    _coerce(tree, schema, "", dropped)
+    return dropped
 
 
-def _coerce(value: Any, schema: Schema | None, path: str, gone: list[str]) -> None:
+def _coerce(value: Any, schema: Schema | None, path: str, dropped: list[str]) -> None:
     if schema is None:
         return
     if isinstance(value, dict):
         if path and schema.get(EMBEDDED_RESOURCE) and value.get("metadata") is not None:
             try:
-                value["metadata"] = _metadata(value["metadata"], f"{path}.metadata", gone)
+                value["metadata"] = _metadata(value["metadata"], f"{path}.metadata", dropped)
             except MetadataError as error:
                 shown = json_text(value["metadata"])
                 raise MetadataError(f"{path}.metadata: Invalid value: {shown}: {error}") from None
         for key, each in value.items():
-            _coerce(each, _field(schema, key), f"{path}.{key}" if path else key, gone)
+            _coerce(each, _field(schema, key), f"{path}.{key}" if path else key, dropped)
     elif isinstance(value, list):
         items = schema.get("items")
         for at, each in enumerate(value):
-            _coerce(each, items, f"{path}[{at}]", gone)
+            _coerce(each, items, f"{path}[{at}]", dropped)
 
 
-def _metadata(value: Any, path: str, gone: list[str]) -> Tree:
+def _metadata(value: Any, path: str, dropped: list[str]) -> Tree:
     type_ = meta_type()
     if value is not None and not isinstance(value, dict):
         word = {list: "array", str: "string", bool: "bool"}.get(type(value), "number")
@@ -217,5 +224,5 @@ def _metadata(value: Any, path: str, gone: list[str]) -> Tree:
     except WrongTypeError:
         raise MetadataError(str(DecodeErrors(value, type_).type_error)) from None
     if unknown_field_count() != before:
-        gone += [each.replace('"', f'"{path}.', 1) for each in DecodeErrors(value, type_).unknown_fields]
+        dropped += [each.replace('"', f'"{path}.', 1) for each in DecodeErrors(value, type_).unknown_fields]
     return read

@@ -1,7 +1,7 @@
-"""Which rules of its schema (`x-kubernetes-validations`) does this custom resource break?
+"""Evaluates the CEL rules (`x-kubernetes-validations`) of custom resources.
 
-Asked for every write of one whose schema has rules, once nothing else is wrong that would confuse them. Rules are
-compiled with the schema, once; values are turned into CEL's own when a rule first needs them.
+Called for every write of a custom resource whose schema has rules, unless earlier errors would confuse them. Rules are
+compiled once, with the schema. Values are converted to CEL when a rule first needs them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _META: Schema = {
 
 
 def escape_field_name(name: str) -> str | None:
-    """How a rule spells the field, None if it cannot."""
+    """The name of the field in a rule; None if a rule cannot name it."""
     if not name or name[0].isdigit() or re.search(r"[^a-zA-Z0-9._/-]", name):
         return None
     if name in _RESERVED:
@@ -79,13 +79,13 @@ def escape_field_name(name: str) -> str | None:
 
 
 class Declarations:
-    """The CEL types of a schema; every object is a struct of its own."""
+    """The CEL types of a schema. Every object schema is a struct type of its own."""
 
     def __init__(self) -> None:
         self.fields: dict[str, dict[str, CelType]] = {}
 
     def type_of(self, schema: Schema, *, root: bool = False) -> CelType | None:
-        """None for what rules cannot see."""
+        """The CEL type of a schema; None if rules cannot see its values."""
         if schema.get("x-kubernetes-int-or-string"):
             return DYN
         kind = schema.get("type")
@@ -103,13 +103,13 @@ class Declarations:
         return {"boolean": BOOL, "number": DOUBLE, "integer": INT}.get(str(kind))
 
     def _struct(self, schema: Schema, *, root: bool) -> CelType:
-        made = struct("object" if not self.fields else f"object.{len(self.fields)}")
-        known = self.fields[made.name] = {}
+        type_ = struct("object" if not self.fields else f"object.{len(self.fields)}")
+        known = self.fields[type_.name] = {}
         for name, below in properties(schema, root=root).items():
-            spelled, found = escape_field_name(name), self.type_of(below)
-            if spelled is not None and found is not None:
-                known[spelled] = found
-        return made
+            escaped, found = escape_field_name(name), self.type_of(below)
+            if escaped is not None and found is not None:
+                known[escaped] = found
+        return type_
 
 
 _STRINGS = {"byte": BYTES, "duration": DURATION, "date": TIMESTAMP, "date-time": TIMESTAMP}
@@ -123,7 +123,7 @@ def properties(schema: Schema, *, root: bool) -> Mapping[str, Schema]:
 
 
 def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
-    """The value as rules see it."""
+    """The value as CEL rules see it."""
     if isinstance(value, dict):
         more = schema.get("additionalProperties")
         if isinstance(more, Mapping):
@@ -131,7 +131,7 @@ def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
         known = properties(schema, root=root or bool(schema.get(EMBEDDED_RESOURCE)))
         members = {key: cel_value(each, known[key]) for key, each in value.items() if key in known}
         return StringMap(
-            {spelled: each for key, each in members.items() if (spelled := escape_field_name(key)) is not None}
+            {escaped: each for key, each in members.items() if (escaped := escape_field_name(key)) is not None}
         )
     if isinstance(value, list):
         items = schema.get("items") or {}
@@ -143,7 +143,7 @@ def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
 
 def _text(value: str, schema: Schema) -> Any:
     name = schema.get("format") if schema.get("type") == "string" else None
-    with suppress(ValueError, binascii.Error, CelError):  # an old value may be of another format: it stays a text
+    with suppress(ValueError, binascii.Error, CelError):  # an old value may have another format; it stays a string
         if name == "byte":
             return base64.b64decode(value)
         if name == "duration":
@@ -160,7 +160,7 @@ def _text(value: str, schema: Schema) -> Any:
 
 @dataclass(slots=True)
 class CompiledRule:
-    """One rule, compiled; or what is wrong with it."""
+    """One compiled rule, or its compile error."""
 
     given: Mapping[str, Any]
     check: ObjectExpression | None = None
@@ -171,19 +171,19 @@ class CompiledRule:
 
 @dataclass(slots=True)
 class RuleTree:
-    """A place in a schema with rules, or with rules below it."""
+    """A schema with rules, or with rules in its subschemas."""
 
     schema: Schema
     root: bool
     rules: list[CompiledRule] = field(default_factory=list)
     fields: dict[str, RuleTree] = field(default_factory=dict)
-    others: RuleTree | None = None
+    undeclared: RuleTree | None = None
     items: RuleTree | None = None
     all_of: list[RuleTree] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
-        return not (self.rules or self.fields or self.others or self.items or self.all_of)
+        return not (self.rules or self.fields or self.undeclared or self.items or self.all_of)
 
 
 _environment: list[ObjectEnvironment] = []
@@ -197,20 +197,20 @@ def _compiler() -> ObjectEnvironment:
 
 def compile_rules(schema: Schema, *, root: bool = True) -> RuleTree | None:
     """All rules of a schema; None if there are none."""
-    made = RuleTree(schema, root)
+    tree = RuleTree(schema, root)
     if schema.get(RULES):
         declarations = Declarations()
         type_ = declarations.type_of(schema, root=root)
-        made.rules = [_compile_rule(given, type_, declarations) for given in schema[RULES]]
+        tree.rules = [_compile_rule(given, type_, declarations) for given in schema[RULES]]
     for name, below in schema.get("properties", {}).items():
         if (found := compile_rules(below, root=bool(below.get(EMBEDDED_RESOURCE)))) is not None:
-            made.fields[name] = found
+            tree.fields[name] = found
     more, items = schema.get("additionalProperties"), schema.get("items")
-    made.others = compile_rules(more, root=False) if isinstance(more, Mapping) else None
-    made.items = compile_rules(items, root=bool(items.get(EMBEDDED_RESOURCE))) if isinstance(items, Mapping) else None
+    tree.undeclared = compile_rules(more, root=False) if isinstance(more, Mapping) else None
+    tree.items = compile_rules(items, root=bool(items.get(EMBEDDED_RESOURCE))) if isinstance(items, Mapping) else None
     found_all = (compile_rules({**schema, **each}, root=root) for each in schema.get("allOf", ()) if each.get(RULES))
-    made.all_of = [found for found in found_all if found is not None]
-    return None if made.idle else made
+    tree.all_of = [found for found in found_all if found is not None]
+    return None if tree.idle else tree
 
 
 def _compile_rule(given: Mapping[str, Any], type_: CelType | None, declarations: Declarations) -> CompiledRule:
@@ -232,57 +232,57 @@ def _compile_rule(given: Mapping[str, Any], type_: CelType | None, declarations:
     return rule
 
 
-def evaluate_rules(value: Any, ruled: RuleTree, *, old: Any = ABSENT, path: str = "") -> Iterator[FieldError]:
-    """The rules that the value breaks; rules that need an old value are skipped where there is none."""
+def evaluate_rules(value: Any, tree: RuleTree, *, old: Any = ABSENT, path: str = "") -> Iterator[FieldError]:
+    """The errors of the rules that the value violates. Rules that need an old value are skipped without one."""
     if value is None:
         return
-    if ruled.rules:
-        yield from _evaluate_here(value, ruled, old, path)
-    for each in ruled.all_of:
+    if tree.rules:
+        yield from _evaluate_here(value, tree, old, path)
+    for each in tree.all_of:
         yield from evaluate_rules(value, each, old=old, path=path)
-    if isinstance(value, list) and ruled.items is not None:
-        twin = ListCorrelation(ruled.schema, old)
+    if isinstance(value, list) and tree.items is not None:
+        twin = ListCorrelation(tree.schema, old)
         for at, item in enumerate(value):
-            yield from evaluate_rules(item, ruled.items, old=twin(item), path=f"{path}[{at}]")
+            yield from evaluate_rules(item, tree.items, old=twin(item), path=f"{path}[{at}]")
     elif isinstance(value, dict):
-        yield from _evaluate_below(value, ruled, old, path)
+        yield from _evaluate_below(value, tree, old, path)
 
 
-def _evaluate_below(value: dict[str, Any], ruled: RuleTree, old: Any, path: str) -> Iterator[FieldError]:
-    before = old if isinstance(old, dict) and ruled.schema.get("x-kubernetes-map-type") != "atomic" else {}
+def _evaluate_below(value: dict[str, Any], tree: RuleTree, old: Any, path: str) -> Iterator[FieldError]:
+    before = old if isinstance(old, dict) and tree.schema.get("x-kubernetes-map-type") != "atomic" else {}
     for key, each in value.items():
-        if key in ruled.fields:
+        if key in tree.fields:
             at = f"{path}.{key}" if path else key
-            yield from evaluate_rules(each, ruled.fields[key], old=before.get(key, ABSENT), path=at)
-        elif ruled.others is not None:
-            yield from evaluate_rules(each, ruled.others, old=before.get(key, ABSENT), path=f"{path}[{key}]")
+            yield from evaluate_rules(each, tree.fields[key], old=before.get(key, ABSENT), path=at)
+        elif tree.undeclared is not None:
+            yield from evaluate_rules(each, tree.undeclared, old=before.get(key, ABSENT), path=f"{path}[{key}]")
 
 
-def _evaluate_here(value: Any, ruled: RuleTree, old: Any, path: str) -> Iterator[FieldError]:
-    mine = cel_value(value, ruled.schema, root=ruled.root)
-    before = MISSING if old is ABSENT or old is None else cel_value(old, ruled.schema, root=ruled.root)
+def _evaluate_here(value: Any, tree: RuleTree, old: Any, path: str) -> Iterator[FieldError]:
+    current = cel_value(value, tree.schema, root=tree.root)
+    before = MISSING if old is ABSENT or old is None else cel_value(old, tree.schema, root=tree.root)
     same = old is not ABSENT and old == value
-    for rule in ruled.rules:
+    for rule in tree.rules:
         if rule.check is None:
             yield _rule_error(path, value, f"rule compile error: {rule.wrong}")
         elif not (rule.check.reads_old and before is MISSING and not rule.check.optional_old):
-            fault = _evaluate_rule(rule, mine, before, value, ruled.schema, path)
-            # What was wrong before and has not changed is forgiven, unless the rule is about the change.
+            fault = _evaluate_rule(rule, current, before, value, tree.schema, path)
+            # An error that the old value had too is left out, unless the rule is about the change.
             if fault is not None and (rule.check.reads_old or not same):
                 yield fault
 
 
 def _evaluate_rule(
-    rule: CompiledRule, mine: Any, before: Any, value: Any, schema: Schema, path: str
+    rule: CompiledRule, current: Any, before: Any, value: Any, schema: Schema, path: str
 ) -> FieldError | None:
     assert rule.check is not None
-    told = (rule.given.get("message") or rule.given.get("rule", "")).strip()
+    text = (rule.given.get("message") or rule.given.get("rule", "")).strip()
     try:
-        if rule.check.evaluate(mine, before) is True:
+        if rule.check.evaluate(current, before) is True:
             return None
     except EvaluationError as error:
-        return _rule_error(path, schema.get("type", ""), _evaluation_text(str(error), told))
-    detail = _message(rule, mine, before) or (rule.given.get("message") or f"failed rule: {told}").strip()
+        return _rule_error(path, schema.get("type", ""), _evaluation_text(str(error), text))
+    detail = _message(rule, current, before) or (rule.given.get("message") or f"failed rule: {text}").strip()
     at = f"{path}{rule.given.get('fieldPath', '')}"
     kind = _REASONS.get(rule.given.get("reason", ""), INVALID)
     whole = schema.get("type") in ("object", "array")
@@ -293,21 +293,21 @@ def _evaluate_rule(
     return FieldError(at or NOWHERE, INVALID, "" if whole else format_value(value), detail)
 
 
-def _evaluation_text(error: str, told: str) -> str:
+def _evaluation_text(error: str, rule: str) -> str:
     if error.startswith("no such overload"):
         why = "call arguments did not match a supported operator, function or macro signature"
-        return f"'{error}': {why} for rule: {told}"
+        return f"'{error}': {why} for rule: {rule}"
     if error.startswith("operation cancelled"):
-        return f"'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {told}"
-    return f"{error} evaluating rule: {told}"
+        return f"'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {rule}"
+    return f"{error} evaluating rule: {rule}"
 
 
-def _message(rule: CompiledRule, mine: Any, before: Any) -> str:
-    """What the rule's own expression says about the fault; nothing if it comes to nothing usable."""
+def _message(rule: CompiledRule, current: Any, before: Any) -> str:
+    """The result of the rule's messageExpression; empty if it is not usable."""
     if rule.message is None:
         return ""
     try:
-        found = rule.message.evaluate(mine, before)
+        found = rule.message.evaluate(current, before)
     except EvaluationError:
         return ""
     text = found.strip() if isinstance(found, str) else ""
@@ -318,13 +318,13 @@ def _rule_error(path: str, value: Any, detail: str) -> FieldError:
     return FieldError(path or NOWHERE, INVALID, quote(value) if isinstance(value, str) else format_value(value), detail)
 
 
-def all_rules(ruled: RuleTree, path: str) -> Iterator[tuple[str, int, CompiledRule]]:
-    """Every rule with the place of its schema, as errors about a CRD call it."""
-    for at, rule in enumerate(ruled.rules):
+def all_rules(tree: RuleTree, path: str) -> Iterator[tuple[str, int, CompiledRule]]:
+    """Every rule with the path of its schema, as the errors of a CRD name it."""
+    for at, rule in enumerate(tree.rules):
         yield path, at, rule
-    for name, below in ruled.fields.items():
+    for name, below in tree.fields.items():
         yield from all_rules(below, f"{path}.properties[{name}]")
-    if ruled.others is not None:
-        yield from all_rules(ruled.others, f"{path}.additionalProperties")
-    if ruled.items is not None:
-        yield from all_rules(ruled.items, f"{path}.items")
+    if tree.undeclared is not None:
+        yield from all_rules(tree.undeclared, f"{path}.additionalProperties")
+    if tree.items is not None:
+        yield from all_rules(tree.items, f"{path}.items")

@@ -1,9 +1,9 @@
-"""Which fields are in this set, and what do two sets have in common?
+"""Sets of fields, with union, difference and intersection.
 
-A set is kept as it stands in `managedFields`: nested dicts whose keys are steps (`f:spec`, `k:{"name":"c"}`, `v:"x"`).
-A step that leads to `{}` is a member; one with more below it is a member only if `.` is among them. The empty dict at
-the top is the empty set. Sets are values: no function here changes its arguments, results may share parts with them.
-Cost: linear in the smaller set where it can be.
+A set has the form of `managedFields`: nested dicts whose keys are steps (`f:spec`, `k:{"name":"c"}`, `v:"x"`). A step
+that leads to `{}` is a member; a step with more below it is a member only if it has the key `.`. The empty dict at the
+top is the empty set. Sets are values: no function here changes its arguments, and results may share parts with them.
+Cost: linear in the smaller set where possible.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FieldSet = dict[str, Any]
 
 SELF = "."
 MEMBER: FieldSet = {}
-"""What is below a member that has nothing below it; one for all, since sets are values and memory is dear."""
+"""A member without anything below it. All sets share this dict, to save memory."""
 
 
 def is_valid_field_set(found: Any) -> bool:
-    """Whether this is a set at all; what is written by hand in its place may be anything."""
+    """Whether this is a valid set. A client can write anything in its place."""
     return isinstance(found, dict) and all(is_valid_field_set(below) for below in found.values())
 
 
@@ -31,7 +31,7 @@ def union(left: FieldSet, right: FieldSet) -> FieldSet:
 
 
 def _union(left: FieldSet, right: FieldSet) -> FieldSet:
-    """Of two sets below a step, where empty means that the step itself is a member."""
+    """The union of two sets below a step, where empty means that the step itself is a member."""
     if not left:
         return right if not right or SELF in right else {SELF: {}, **right}
     if not right:
@@ -50,27 +50,27 @@ def difference(left: FieldSet, right: FieldSet) -> FieldSet:
 
 
 def _difference(left: FieldSet, right: FieldSet) -> FieldSet | None:
-    """What is left below a step; None if nothing is, not even the step itself."""
+    """The difference below a step; None if it has no member, not even the step itself."""
     if not left:
         return None if not right or SELF in right else left
     if not right:
         right = {SELF: {}}
-    kept: FieldSet = {}
+    remaining: FieldSet = {}
     for step, below in left.items():
         if step not in right:
-            kept[step] = below
+            remaining[step] = below
         elif step != SELF:
             rest = _difference(below, right[step])
             if rest is not None:
-                kept[step] = rest
-    return _normalize(kept)
+                remaining[step] = rest
+    return _normalize(remaining)
 
 
-def _normalize(kept: FieldSet) -> FieldSet | None:
-    """The parts below a step in their one form: a member without anything below it is empty."""
-    if not kept:
+def _normalize(fields: FieldSet) -> FieldSet | None:
+    """The set below a step in canonical form: a member without anything below it is empty."""
+    if not fields:
         return None
-    return {} if len(kept) == 1 and SELF in kept else kept
+    return {} if len(fields) == 1 and SELF in fields else fields
 
 
 def intersection(left: FieldSet, right: FieldSet) -> FieldSet:
@@ -90,29 +90,29 @@ def _intersection(left: FieldSet, right: FieldSet, *, top: bool = False) -> Fiel
     return _normalize(common)
 
 
-def remove_subtrees(given: FieldSet, gone: FieldSet) -> FieldSet:
+def remove_subtrees(given: FieldSet, removed: FieldSet) -> FieldSet:
     """The set without the members of the other one and everything below them."""
-    return (_without(given, gone) or {}) if given and gone else given
+    return (_remove_subtrees(given, removed) or {}) if given and removed else given
 
 
-def _without(given: FieldSet, gone: FieldSet) -> FieldSet | None:
+def _remove_subtrees(given: FieldSet, removed: FieldSet) -> FieldSet | None:
     if not given:
         return given
-    kept: FieldSet = {}
+    remaining: FieldSet = {}
     for step, below in given.items():
-        other = gone.get(step)
+        other = removed.get(step)
         if other is None:
-            kept[step] = below
+            remaining[step] = below
         elif other and SELF not in other:
-            rest = _without(below, other)
+            rest = _remove_subtrees(below, other)
             if rest is not None:
-                kept[step] = rest
-    return _normalize(kept)
+                remaining[step] = rest
+    return _normalize(remaining)
 
 
 def filter_by_pattern(given: FieldSet, pattern: FieldSet) -> FieldSet:
-    """The part of the set that the pattern's paths lead to, or lie below; `*` stands for any element of a list."""
-    kept: FieldSet = {}
+    """The part of the set at or below the pattern's paths; `*` matches any element of a list."""
+    matching: FieldSet = {}
     for step, below in given.items():
         wanted = pattern.get(step)
         if wanted is None and step[:2] in ("k:", "v:"):
@@ -120,10 +120,10 @@ def filter_by_pattern(given: FieldSet, pattern: FieldSet) -> FieldSet:
         if wanted is None:
             continue
         if not wanted:
-            kept[step] = below
+            matching[step] = below
         elif rest := filter_by_pattern(below, wanted):
-            kept[step] = rest
-    return kept
+            matching[step] = rest
+    return matching
 
 
 def has(given: FieldSet, steps: list[str]) -> bool:
@@ -146,7 +146,7 @@ def field_set(*paths: tuple[str, ...]) -> FieldSet:
 
 
 def members(given: FieldSet, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all members, sorted as upstream sorts them."""
+    """The paths of all members, in upstream's order."""
     if path and (not given or SELF in given):
         yield path
     for step in sorted(given, key=_rank):
@@ -172,5 +172,5 @@ def _step_text(step: str) -> str:
     if kind == "i":
         return f"[{rest}]"
     keys = json.loads(rest)
-    told = (f"{key}={json.dumps(keys[key], ensure_ascii=False, separators=(',', ':'))}" for key in sorted(keys))
-    return f"[{','.join(told)}]"
+    pairs = (f"{key}={json.dumps(keys[key], ensure_ascii=False, separators=(',', ':'))}" for key in sorted(keys))
+    return f"[{','.join(pairs)}]"

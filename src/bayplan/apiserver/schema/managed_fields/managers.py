@@ -1,7 +1,7 @@
-"""Who manages which fields of an object? `metadata.managedFields`, read and written.
+"""Reads and writes `metadata.managedFields`.
 
-`Managers` holds what the entries say while a write is worked out; `entries` writes them back in upstream's order.
-Entries that cannot be understood count as none at all. Cost: a few dict operations an entry.
+`Managers` has the content of the entries during a write; `entries` writes them back in upstream's order. If one entry
+is invalid, all are ignored. Cost: a few dict operations per entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _ANCIENT_CHANGES = "ancient-changes"
 
 
 class Manager(NamedTuple):
-    """Who wrote, and how. `version` is empty for those who apply: they stay the same whatever version they use."""
+    """The writer of an entry.
+
+    `version` is empty for appliers, which stay the same manager whatever version they use.
+    """
 
     name: str
     operation: str
@@ -29,24 +32,24 @@ class Manager(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """What upstream sorts managers by."""
-        told = {"manager": self.name, "operation": self.operation, "apiVersion": self.version}
-        return json_text({**{key: value for key, value in told.items() if value}, **self._below})
+        """The key by which upstream sorts managers."""
+        fields = {"manager": self.name, "operation": self.operation, "apiVersion": self.version}
+        return json_text({**{key: value for key, value in fields.items() if value}, **self._below})
 
     @property
     def _below(self) -> Tree:
         return {"subresource": self.subresource} if self.subresource else {}
 
     def __str__(self) -> str:
-        """As conflicts tell of it."""
-        told = quote(self.name)
+        """The manager as conflict messages name it."""
+        text = quote(self.name)
         if self.subresource:
-            told += f" with subresource {quote(self.subresource)}"
-        return f"{told} using {self.version}" if self.operation == UPDATE else told
+            text += f" with subresource {quote(self.subresource)}"
+        return f"{text} using {self.version}" if self.operation == UPDATE else text
 
 
 class ManagedFieldSet(NamedTuple):
-    """What a manager has."""
+    """The fields of a manager."""
 
     fields: FieldSet
     api_version: str
@@ -57,7 +60,7 @@ Managers = dict[Manager, ManagedFieldSet]
 
 
 def managers_of(entries: Any) -> Managers:
-    """What the entries say; nothing if one of them cannot be understood."""
+    """The content of the entries; empty if one of them is invalid."""
     found: Managers = {}
     for entry in entries or ():
         if not _is_valid_entry(entry):
@@ -80,12 +83,12 @@ def _is_valid_entry(entry: Any) -> bool:
 
 
 def is_reset(entries: Any) -> bool:
-    """Whether a writer wants all entries forgotten: an empty list, or one empty entry."""
+    """Whether a client asks to reset all entries: an empty list, or one empty entry."""
     return isinstance(entries, list) and (not entries or entries == [{}])
 
 
 def entries(managers: Managers) -> list[Tree]:
-    """The entries as they are stored: who applies first, then by time and name."""
+    """The entries as they are stored: appliers first, then by time and name."""
     return [_entry(manager, managers[manager]) for manager in sorted(managers, key=lambda each: _rank(each, managers))]
 
 
@@ -105,7 +108,7 @@ def _entry(manager: Manager, owned: ManagedFieldSet) -> Tree:
 
 
 def cap_update_managers(managers: Managers) -> Managers:
-    """The managers with the oldest writers of each version put together, once there are more than ten of them."""
+    """Merge the oldest updaters of each version, once there are more than ten updaters."""
     updaters = [each for each in managers if each.operation == UPDATE]
     excess = len(updaters) - MAX_UPDATERS
     if excess <= 0:
@@ -129,16 +132,16 @@ def cap_update_managers(managers: Managers) -> Managers:
     return left
 
 
-def remove_fields(managers: Managers, gone: FieldSet, *, spare: Manager | None = None) -> Managers:
-    """The managers without those fields; who has nothing left is no manager any more."""
-    if not gone:
+def remove_fields(managers: Managers, removed: FieldSet, *, spare: Manager | None = None) -> Managers:
+    """The managers without those fields. A manager without fields is dropped."""
+    if not removed:
         return managers
     left: Managers = {}
     for manager, owned in managers.items():
         if manager == spare:
             left[manager] = owned
             continue
-        rest = field_sets.difference(owned.fields, gone)
+        rest = field_sets.difference(owned.fields, removed)
         if rest is owned.fields:
             left[manager] = owned
         elif rest:

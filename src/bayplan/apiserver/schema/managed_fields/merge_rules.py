@@ -1,8 +1,9 @@
-"""How do values of this type merge: as one leaf, by key, as a set, or field by field?
+"""Merge rules of types: as one leaf, by key, as a set, or field by field.
 
-Asked by everything around managed fields. A `MergeRule` says it for maps, lists and scalars; which of them counts is
-decided by the value at hand, since some fields take anything. Rules of built-in types are made when a value first gets
-there, and then kept with the type; rules of custom resources come from their schemas."""
+Used by all code for managed fields. A `MergeRule` has a rule for maps, one for lists and one for scalars; the value at
+hand decides which of them applies, since some fields take any value. Rules of built-in types are built on first use and
+cached with the type. Rules of custom resources come from their schemas.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from bayplan.apiserver.schema.types import (
 class ListMergeRule:
     """A list: atomic, a set of scalars (`associative` without keys) or a map by keys.
 
-    `defaults` are of the keys that may be missing in an element.
+    `defaults` are the values of keys that an element may omit.
     """
 
     __slots__ = ("associative", "defaults", "item", "keys")
@@ -40,7 +41,7 @@ class ListMergeRule:
 
 
 class MapMergeRule:
-    """A map or struct. `element` is the rule of fields that are not declared; None where there may be none."""
+    """A map or struct. `element` is the rule of undeclared fields, None where there may be none."""
 
     __slots__ = ("_fields", "_steps", "atomic", "declared", "element")
 
@@ -69,7 +70,7 @@ class MapMergeRule:
 
 
 class MergeRule:
-    """What a value may be, and how each form of it merges. `scalar` names the scalars that are allowed."""
+    """The forms that a value may have, and how each form merges. `scalar` names the allowed scalars."""
 
     __slots__ = ("list", "map", "scalar")
 
@@ -80,7 +81,7 @@ class MergeRule:
 
     @property
     def only_leaf(self) -> bool:
-        """Whether nothing below a value ever counts by itself."""
+        """Whether the parts of a value are never managed on their own."""
         return (self.map is None or self.map.atomic) and (self.list is None or not self.list.associative)
 
 
@@ -100,9 +101,9 @@ def _untyped_rule(*, atomic: bool) -> MergeRule:
 
 _LEAF = MergeRule(scalar=UNTYPED)
 LEAF = _untyped_rule(atomic=True)
-"""Anything, taken as one."""
+"""Any value, managed as a whole."""
 DEDUCED = _untyped_rule(atomic=False)
-"""Anything; maps merge field by field, lists are leaves."""
+"""Any value. Maps merge field by field; lists are leaves."""
 DEDUCED.list = ListMergeRule(LEAF)
 
 _SCALARS = {
@@ -127,11 +128,11 @@ _SCALARS = {
 
 
 def merge_rule(type_: StructType) -> MergeRule:
-    """The rule of a built-in type."""
-    made: MergeRule | None = type_.memory.get("rule")
-    if made is None:
-        made = type_.memory["rule"] = MergeRule(map=MapMergeRule(lambda: _fields(type_), None, type_.atomic))
-    return made
+    """The merge rule of a built-in type."""
+    rule: MergeRule | None = type_.memory.get("rule")
+    if rule is None:
+        rule = type_.memory["rule"] = MergeRule(map=MapMergeRule(lambda: _fields(type_), None, type_.atomic))
+    return rule
 
 
 def _fields(type_: StructType) -> dict[str, MergeRule]:
@@ -147,7 +148,7 @@ def _field_rule(each: SchemaField) -> MergeRule:
         return MergeRule(map=MapMergeRule(_no_fields, _shape_rule(shape.item), each.map_type == "atomic"))
     rule = _shape_rule(shape)
     if shape.kind is WireType.STRUCT and each.map_type and (each.map_type == "atomic") != shape.type.atomic:
-        # The field overrides what its type says of itself.
+        # The attributes of the field override those of its type.
         return MergeRule(map=MapMergeRule(lambda: _fields(shape.type), None, each.map_type == "atomic"))
     return rule
 

@@ -1,9 +1,9 @@
-"""Whose are the fields of an object after this write, and what does server-side apply make of it?
+"""Ownership of fields, and server-side apply.
 
-`track` is asked for every create, update and patch: it gives the new `managedFields`. `apply` merges an applied object
-into the live one, takes away what its manager dropped, and refuses to overwrite what others hold. Both follow
-structured-merge-diff and the layers that kube-apiserver puts around it. Tracking a new pod costs some 40 µs, a small
-update about 20.
+`track` runs for every create, update and patch, and returns the new `managedFields`. `apply` merges an applied object
+into the live one, removes what its manager dropped, and refuses to overwrite fields of other managers. Both follow
+structured-merge-diff and kube-apiserver's layers around it. Cost: about 40 µs for a new pod, about 20 for a small
+update.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _UNMANAGED_FIELDS = frozenset(
 
 
 class MergeableType(Protocol):
-    """What a custom resource brings in place of a built-in type."""
+    """The methods that a custom resource provides in place of a built-in type."""
 
     @property
     def rule(self) -> MergeRule: ...
@@ -70,14 +70,16 @@ class MergeableType(Protocol):
         ...
 
     def ignored(self, subresource: str) -> FieldSet:
-        """The fields that a write by this way never changes."""
+        """The fields that a write through this subresource never changes."""
         ...
 
 
 AnyType = StructType | MergeableType
 Convert = Callable[[Tree, str], tuple[Tree, AnyType]]
-"""An object as the version of another writer has it, and the type that it has there: for kinds whose versions differ in
-more than their names. All others need none."""
+"""Converts an object to the version of another manager; returns it with its type there.
+
+Only for kinds whose versions differ in more than `apiVersion`.
+"""
 
 
 def track(
@@ -86,94 +88,94 @@ def track(
     *,
     manager: str,
     api_version: str,
-    type: AnyType,  # noqa: A002 (the word of this room)
+    type: AnyType,  # noqa: A002 (the name that callers use)
     now: str,
     subresource: str = "",
     operation: str = UPDATE,
     convert: Convert | None = None,
 ) -> list[Tree]:
-    """The managed fields after a write that made `after` of `before` (None: it is created)."""
+    """The managed fields after a write that turned `before` (None for a create) into `after`."""
     live = before if before is not None else _empty(type)
-    managers = _current(live, after, subresource)
+    managers = _initial_managers(live, after, subresource)
     if not managers and before is not None:
-        return []  # nobody ever kept account of this object
+        return []  # the object has no managed fields
     writer = Manager(manager or "unknown", operation, api_version, subresource)
     try:
-        return entries(_updated(managers, live, after, writer, type, now, convert))
+        return entries(_update_managers(managers, live, after, writer, type, now, convert))
     except MergeError:
-        return []  # an object that is not as its schema says has no managers; validation has the last word on it
+        return []  # an object that does not match its schema has no managers; validation reports it
 
 
-def _current(live: Tree, after: Tree, subresource: str) -> Managers:
-    """The entries that a write starts from: those it brings along if they make sense, else the object's own."""
-    brought = after["metadata"].get("managedFields")
-    if not subresource and brought is not None:
-        if is_reset(brought):
+def _initial_managers(live: Tree, after: Tree, subresource: str) -> Managers:
+    """The entries that a write starts from: those in the request if they are valid, else those of the live object."""
+    requested = after["metadata"].get("managedFields")
+    if not subresource and requested is not None:
+        if is_reset(requested):
             return {}
-        found = managers_of(brought)
+        found = managers_of(requested)
         if found and all(field_sets.is_valid_field_set(owned.fields) for owned in found.values()):
             return found
     return managers_of(live.get("metadata", {}).get("managedFields"))
 
 
-def _updated(
+def _update_managers(
     managers: Managers, live: Tree, after: Tree, writer: Manager, type_: AnyType, now: str, convert: Convert | None
 ) -> Managers:
     change = _ChangedFields(live, after, writer.version, type_, writer.subresource, convert)
-    changed, _ = change.seen_in(writer.version)
+    changed, _ = change.in_version(writer.version)
     if writer.subresource == "scale" and not any(
         field_sets.intersection(owned.fields, changed) for owned in managers.values()
     ):
-        return managers  # a number of replicas that nobody managed stays so
-    left = change.taken_from(managers)
-    mine = _tracked(changed)
-    if mine:
+        return managers  # replicas without a manager stay unmanaged
+    left = change.remove_from(managers)
+    own_fields = _managed(changed)
+    if own_fields:
         before = left.get(writer)
-        fields = field_sets.union(mine, before.fields) if before else mine
-        # Upstream forgets the time of whoever scales.
+        fields = field_sets.union(own_fields, before.fields) if before else own_fields
+        # Upstream clears the time of a manager that scales.
         time = now if writer.subresource != "scale" else before.time if before else ""
         left = {**left, writer: ManagedFieldSet(fields, writer.version, time)}
     return cap_update_managers(left)
 
 
 class _ChangedFields:
-    """The fields that a write touches, as each version calls them."""
+    """The fields that a write changes, in the versions of the managers."""
 
     def __init__(
         self, live: Tree, after: Tree, version: str, type_: AnyType, subresource: str, convert: Convert | None
     ) -> None:
         self._live, self._after, self._subresource, self._convert = live, after, subresource, convert
-        self._seen = {version: self._compared(live, after, type_)}
+        self._seen = {version: self._compare(live, after, type_)}
         self._own = version
 
-    def _compared(self, live: Tree, after: Tree, type_: AnyType) -> tuple[FieldSet, FieldSet]:
-        sieve = _IgnoredFieldsFilter(type_, after, self._subresource)
+    def _compare(self, live: Tree, after: Tree, type_: AnyType) -> tuple[FieldSet, FieldSet]:
+        ignored_filter = _IgnoredFieldsFilter(type_, after, self._subresource)
         found = compare(live, after, _rule(type_))
-        changed = field_sets.union(sieve.passed(found.modified), sieve.passed(found.added))
-        return changed, sieve.passed(found.removed)
+        changed = field_sets.union(ignored_filter.apply(found.modified), ignored_filter.apply(found.added))
+        return changed, ignored_filter.apply(found.removed)
 
-    def seen_in(self, version: str) -> tuple[FieldSet, FieldSet]:
-        """The fields with a new value, and those that are gone."""
+    def in_version(self, version: str) -> tuple[FieldSet, FieldSet]:
+        """The changed or added fields and the removed fields, in that version."""
         if self._convert is None:
             return self._seen[self._own]
         if version not in self._seen:
             (live, type_), (after, _) = self._convert(self._live, version), self._convert(self._after, version)
-            self._seen[version] = self._compared(live, after, type_)
+            self._seen[version] = self._compare(live, after, type_)
         return self._seen[version]
 
-    def taken_from(self, managers: Managers, *, spare: Manager | None = None) -> Managers:
-        """The managers without what the write took from them."""
+    def remove_from(self, managers: Managers, *, spare: Manager | None = None) -> Managers:
+        """The managers without the fields that the write takes from them."""
         left: Managers = {}
         for version in dict.fromkeys(owned.api_version if self._convert else "" for owned in managers.values()):
             those = {each: owned for each, owned in managers.items() if version in ("", owned.api_version)}
-            for gone in self.seen_in(version):
-                those = remove_fields(those, gone, spare=spare)
+            for removed in self.in_version(version):
+                those = remove_fields(those, removed, spare=spare)
             left |= those
         return left
 
 
-def _tracked(fields: FieldSet) -> FieldSet:
-    """The set without what everybody sees but nobody manages: names, versions, the server's own marks."""
+def _managed(fields: FieldSet) -> FieldSet:
+    """The set without fields that have no manager: names, versions and the server's own metadata."""
     kept = {step: below for step, below in fields.items() if step not in ("f:apiVersion", "f:kind", "f:metadata")}
     metadata = {step: below for step, below in fields.get("f:metadata", {}).items() if step not in _UNMANAGED_FIELDS}
     metadata.pop(SELF, None)
@@ -214,18 +216,18 @@ _SUBRESOURCE_FIELDS: dict[str, FieldSet] = {
 
 
 class _IgnoredFieldsFilter:
-    """What is left of a set of changes when those that the server ignores anyway are taken out."""
+    """Removes from a set of changes the fields that the server ignores for this write."""
 
-    __slots__ = ("_gone", "_only")
+    __slots__ = ("_only", "_removed")
 
     def __init__(self, type_: AnyType, after: Tree, subresource: str) -> None:
         self._only = _SUBRESOURCE_FIELDS.get(subresource)
-        self._gone = _ignored(type_, after, subresource) if self._only is None else {}
+        self._removed = _ignored(type_, after, subresource) if self._only is None else {}
 
-    def passed(self, fields: FieldSet) -> FieldSet:
+    def apply(self, fields: FieldSet) -> FieldSet:
         if self._only is not None:
             return field_sets.filter_by_pattern(fields, self._only)
-        return field_sets.remove_subtrees(fields, self._gone)
+        return field_sets.remove_subtrees(fields, self._removed)
 
 
 def _ignored(type_: AnyType, after: Tree, subresource: str) -> FieldSet:
@@ -256,23 +258,23 @@ def apply(
     subresource: str = "",
     convert: Convert | None = None,
 ) -> Tree:
-    """The object that an applied configuration makes, managed fields included; it still has to be read and defaulted.
+    """The object that results from an applied configuration, managed fields included.
 
-    An object that does not change is the live one with its managers; only then `managedFields` may differ in nothing
-    but who shares a field.
+    The caller still decodes and defaults it. An object without a change is the live one with its managers; then
+    `managedFields` may differ only in the managers that share a field.
     """
     _check_applied(applied, type)
-    mine = live if live is not None else _with_header(_empty(type), applied)
-    managers = managers_of(mine["metadata"].get("managedFields") if "metadata" in mine else None)
+    base = live if live is not None else _set_type_meta(_empty(type), applied)
+    managers = managers_of(base["metadata"].get("managedFields") if "metadata" in base else None)
     if not managers:
         first = Manager(_BEFORE_FIRST_APPLY, UPDATE, api_version, subresource)
-        managers = _updated({}, _empty(type), mine, first, type, now, convert)
-    who = Manager(manager, APPLY, subresource=subresource)
-    attempt = _ApplyAttempt(mine, applied, managers, who, api_version, type, now, convert)
+        managers = _update_managers({}, _empty(type), base, first, type, now, convert)
+    applier = Manager(manager, APPLY, subresource=subresource)
+    attempt = _ApplyAttempt(base, applied, managers, applier, api_version, type, now, convert)
     result, managers = attempt.run(force=force)
-    made = dict(result)
-    made["metadata"] = {**(made.get("metadata") or {}), "managedFields": entries(managers)}
-    return _with_last_applied(made, applied) if manager == "kubectl" else made
+    new = dict(result)
+    new["metadata"] = {**(new.get("metadata") or {}), "managedFields": entries(managers)}
+    return _update_last_applied(new, applied) if manager == "kubectl" else new
 
 
 def _check_applied(applied: Tree, type_: AnyType) -> None:
@@ -293,77 +295,84 @@ def object_text(tree: Tree) -> str:
     return f"{place}; {group}/{version}, Kind={tree.get('kind', '')}"
 
 
-def _with_header(empty: Tree, applied: Tree) -> Tree:
+def _set_type_meta(empty: Tree, applied: Tree) -> Tree:
     return {**empty, "apiVersion": applied.get("apiVersion"), "kind": applied.get("kind")}
 
 
 class _ApplyAttempt:
-    """One try to apply; kubectl's may be repeated with force."""
+    """One attempt to apply. kubectl's may be repeated with force."""
 
     def __init__(
         self,
         live: Tree,
         applied: Tree,
         managers: Managers,
-        who: Manager,
+        applier: Manager,
         api_version: str,
         type_: AnyType,
         now: str,
         convert: Convert | None,
     ) -> None:
-        self._live, self._applied, self._managers, self._who, self._convert = live, applied, managers, who, convert
+        self._live, self._applied, self._managers, self._applier, self._convert = (
+            live,
+            applied,
+            managers,
+            applier,
+            convert,
+        )
         self._api_version, self._type, self._now = api_version, type_, now
         self._rule = _rule(type_)
-        self._allowed = _IgnoredFieldsFilter(type_, applied, who.subresource).passed
+        self._allowed = _IgnoredFieldsFilter(type_, applied, applier.subresource).apply
 
     def run(self, *, force: bool) -> tuple[Tree, Managers]:
         try:
             merged = merge(self._live, self._applied, self._rule)
             fields = self._allowed(field_set(self._applied, self._rule))
-            last = self._managers.get(self._who)
+            last = self._managers.get(self._applier)
             managers = {
                 **self._managers,
-                self._who: ManagedFieldSet(fields, self._api_version, last.time if last else ""),
+                self._applier: ManagedFieldSet(fields, self._api_version, last.time if last else ""),
             }
-            merged = self._pruned(merged, managers, last)
+            merged = self._prune(merged, managers, last)
         except MergeError as error:
             raise internal_error(str(error)) from None
-        managers = self._settled(merged, managers, force=force)
+        managers = self._check_conflicts(merged, managers, force=force)
         changed = merged != self._live
-        return merged, self._stamped(managers, fields, changed=changed)
+        return merged, self._set_applier_fields(managers, fields, changed=changed)
 
-    def _stamped(self, managers: Managers, fields: FieldSet, *, changed: bool) -> Managers:
-        kept = _tracked(fields)
-        left = {each: owned for each, owned in managers.items() if each != self._who}
+    def _set_applier_fields(self, managers: Managers, fields: FieldSet, *, changed: bool) -> Managers:
+        kept = _managed(fields)
+        left = {each: owned for each, owned in managers.items() if each != self._applier}
         if kept:
-            before = managers[self._who]
-            left[self._who] = before._replace(fields=kept, time=self._now if changed else before.time)
+            before = managers[self._applier]
+            left[self._applier] = before._replace(fields=kept, time=self._now if changed else before.time)
         return left
 
-    def _pruned(self, merged: Tree, managers: Managers, last: ManagedFieldSet | None) -> Tree:
-        """The merged object without what this manager applied before and dropped, unless others hold it too."""
+    def _prune(self, merged: Tree, managers: Managers, last: ManagedFieldSet | None) -> Tree:
+        """The merged object without what this manager applied before and dropped, unless another manager has it too."""
         if last is None or not last.fields:
             return merged
         then, rule = self._in_version(merged, last.api_version)
         previous = with_parent_members(last.fields, rule)
         pruned: Tree = remove(then, previous, rule) or {}
-        for version, held in self._held(managers).items():
-            whole, its_rule = self._in_version(merged, version)
+        for version, held in self._fields_by_version(managers).items():
+            whole, version_rule = self._in_version(merged, version)
             part, _ = self._in_version(pruned, version)
-            everything = with_parent_members(field_set(whole, its_rule), its_rule)
+            everything = with_parent_members(field_set(whole, version_rule), version_rule)
             kept = field_sets.union(
-                with_parent_members(field_set(part, its_rule), its_rule), with_parent_members(held, its_rule)
+                with_parent_members(field_set(part, version_rule), version_rule),
+                with_parent_members(held, version_rule),
             )
-            pruned = remove(whole, field_sets.difference(everything, kept), its_rule) or {}
+            pruned = remove(whole, field_sets.difference(everything, kept), version_rule) or {}
         pruned, _ = self._in_version(pruned, last.api_version)
         everything = with_parent_members(field_set(then, rule), rule)
-        still = with_parent_members(field_set(pruned, rule), rule)
-        gone = field_sets.intersection(field_sets.difference(everything, still), previous)
-        left: Tree = remove(then, gone, rule) or {}
+        remaining = with_parent_members(field_set(pruned, rule), rule)
+        removed = field_sets.intersection(field_sets.difference(everything, remaining), previous)
+        left: Tree = remove(then, removed, rule) or {}
         return self._in_version(left, self._api_version)[0]
 
-    def _held(self, managers: Managers) -> dict[str, FieldSet]:
-        """What anybody has, by the version in which he has it; one and the same where versions do not differ."""
+    def _fields_by_version(self, managers: Managers) -> dict[str, FieldSet]:
+        """The fields of all managers by version; a single version where versions do not differ."""
         held: dict[str, FieldSet] = {}
         for owned in managers.values():
             version = owned.api_version if self._convert is not None else self._api_version
@@ -376,23 +385,25 @@ class _ApplyAttempt:
         converted, type_ = self._convert(tree, version)
         return converted, _rule(type_)
 
-    def _settled(self, merged: Tree, managers: Managers, *, force: bool) -> Managers:
-        """The managers when this write is through; a `Refusal` if it takes what others hold."""
-        change = _ChangedFields(self._live, merged, self._api_version, self._type, self._who.subresource, self._convert)
+    def _check_conflicts(self, merged: Tree, managers: Managers, *, force: bool) -> Managers:
+        """The managers after this write. Raises a conflict error if it takes fields of other managers."""
+        change = _ChangedFields(
+            self._live, merged, self._api_version, self._type, self._applier.subresource, self._convert
+        )
         conflicts = {}
         for manager, owned in managers.items():
-            changed, _ = change.seen_in(owned.api_version)
-            if manager != self._who and (common := field_sets.intersection(owned.fields, changed)):
+            changed, _ = change.in_version(owned.api_version)
+            if manager != self._applier and (common := field_sets.intersection(owned.fields, changed)):
                 conflicts[manager] = common
         if conflicts and not force:
             conflicts = self._remaining_conflicts(conflicts)
             if conflicts:
                 raise _conflict(conflicts)
-        return change.taken_from(managers, spare=self._who)
+        return change.remove_from(managers, spare=self._applier)
 
     def _remaining_conflicts(self, conflicts: dict[Manager, FieldSet]) -> dict[Manager, FieldSet]:
-        """kubectl may take what its own client-side apply set before, as the annotation proves."""
-        if self._who.name != "kubectl":
+        """kubectl may take fields that its own client-side apply set before; the annotation proves it."""
+        if self._applier.name != "kubectl":
             return conflicts
         allowed = _last_applied_fields(self._live, self._api_version, self._rule)
         left = {manager: field_sets.difference(fields, allowed) for manager, fields in conflicts.items()}
@@ -400,25 +411,27 @@ class _ApplyAttempt:
 
 
 def _conflict(conflicts: dict[Manager, FieldSet]) -> StatusError:
-    told = [
+    listed = [
         (manager, [field_sets.path_text(path) for path in field_sets.members(conflicts[manager])])
         for manager in sorted(conflicts, key=lambda each: each.identity)
     ]
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
-        for manager, paths in told
+        for manager, paths in listed
         for path in paths
     ]
     if len(causes) == 1:
         message = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
-        lines = [line for manager, paths in told for line in (f"conflicts with {manager}:", *(f"- {p}" for p in paths))]
+        lines = [
+            line for manager, paths in listed for line in (f"conflicts with {manager}:", *(f"- {p}" for p in paths))
+        ]
         message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
     return apply_conflict(message, causes)
 
 
 def _last_applied_fields(live: Tree, api_version: str, rule: MergeRule) -> FieldSet:
-    """The fields of the last client-side apply that are still as it left them."""
+    """The fields of the last client-side apply that have not changed since."""
     text = (live.get("metadata", {}).get("annotations") or {}).get(LAST_APPLIED)
     try:
         applied = json.loads(text) if text else None
@@ -433,32 +446,35 @@ def _last_applied_fields(live: Tree, api_version: str, rule: MergeRule) -> Field
     return fields
 
 
-def _with_last_applied(made: Tree, applied: Tree) -> Tree:
-    """The annotation of client-side apply follows, where there is one, so that both kinds can take turns."""
-    metadata = made["metadata"]
+def _update_last_applied(new: Tree, applied: Tree) -> Tree:
+    """Update the annotation of client-side apply, if any, so that clients can switch between both kinds of apply."""
+    metadata = new["metadata"]
     annotations = metadata.get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
-        return made
+        return new
     plain = {**applied, "metadata": dict(applied.get("metadata") or {})}
     rest = {key: value for key, value in (plain["metadata"].get("annotations") or {}).items() if key != LAST_APPLIED}
     plain["metadata"].pop("annotations", None)
     if rest:
         plain["metadata"]["annotations"] = rest
     text = json_text(plain, sort_keys=True) + "\n"
-    return {**made, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: text}}}
+    return {**new, "metadata": {**metadata, "annotations": {**annotations, LAST_APPLIED: text}}}
 
 
-def is_no_op(live: Tree, made: Tree) -> bool:
-    """Whether a write changes nothing but times in managed fields, and so needs not happen."""
-    if len(live) != len(made):
+def is_no_op(live: Tree, new: Tree) -> bool:
+    """Whether a write changes nothing but times in managed fields, so that it can be skipped."""
+    if len(live) != len(new):
         return False
-    for key, value in made.items():
+    for key, value in new.items():
         if key != "metadata" and live.get(key) != value:
             return False
-    mine, other = dict(live["metadata"]), dict(made["metadata"])
-    before, after = _without_times(mine.pop("managedFields", ())), _without_times(other.pop("managedFields", ()))
-    return mine == other and before == after
+    live_metadata, new_metadata = dict(live["metadata"]), dict(new["metadata"])
+    before, after = (
+        _strip_times(live_metadata.pop("managedFields", ())),
+        _strip_times(new_metadata.pop("managedFields", ())),
+    )
+    return live_metadata == new_metadata and before == after
 
 
-def _without_times(listed: Any) -> list[Tree]:
+def _strip_times(listed: Any) -> list[Tree]:
     return [{key: value for key, value in entry.items() if key != "time"} for entry in listed or ()]

@@ -1,8 +1,8 @@
-"""What did a write change, which fields does an object have, and what do two objects make when they are merged?
+"""Compares, merges and prunes objects by their merge rules.
 
-The arithmetic under managed fields and server-side apply, by the rules of structured-merge-diff. `compare` skips equal
-parts at the speed of a comparison, so a small change to a large object is cheap; `added_fields` walks everything, some
-30 µs for a pod."""
+The arithmetic of managed fields and server-side apply, by the rules of structured-merge-diff. `compare` skips equal
+parts, so a small change to a large object is cheap. `added_fields` walks the whole value, about 30 µs for a pod.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class MergeError(Exception):
-    """Values that do not fit the rules; the message is upstream's, with the way to the value."""
+    """Values that do not fit the rules. The message is upstream's, with the path to the value."""
 
 
 class FieldComparison(NamedTuple):
-    """The fields that one object has and the other has not, and those that differ."""
+    """The removed, modified and added fields between two objects."""
 
     removed: FieldSet
     modified: FieldSet
@@ -43,102 +43,102 @@ class FieldComparison(NamedTuple):
 
 
 def compare(old: dict[str, Any], new: dict[str, Any], rule: MergeRule) -> FieldComparison:
-    """What changes from the old object to the new one."""
+    """The changes from the old object to the new one."""
     found = FieldComparison({}, {}, {})
     _compare(old, new, rule, found.removed, found.modified, found.added)
     return found
 
 
-def _compare(old: Any, new: Any, rule: MergeRule, gone: FieldSet, other: FieldSet, come: FieldSet) -> None:
-    """Both are there and differ; the sets of what is gone, other than before, and new take what is below."""
+def _compare(old: Any, new: Any, rule: MergeRule, removed: FieldSet, other: FieldSet, added: FieldSet) -> None:
+    """Compare two different values, and add the fields to the sets of removed, modified and added fields."""
     fields, listed = rule.map, rule.list
     if isinstance(new, dict) and fields is not None and not fields.atomic and (old is None or isinstance(old, dict)):
         if old or new:
-            _compare_maps(old or {}, new, fields, gone, other, come)
+            _compare_maps(old or {}, new, fields, removed, other, added)
             return
     elif isinstance(old, dict) and new is None and old and fields is not None and not fields.atomic:
-        _compare_maps(old, {}, fields, gone, other, come)
+        _compare_maps(old, {}, fields, removed, other, added)
         return
     elif listed is not None and listed.associative and _lists(old, new):
-        _compare_lists(old or [], new or [], listed, gone, other, come)
+        _compare_lists(old or [], new or [], listed, removed, other, added)
         return
     other[SELF] = MEMBER
 
 
 def _lists(old: Any, new: Any) -> bool:
-    """Whether both are lists or null, and there is an element."""
+    """Whether both are lists or null and at least one has an element."""
     return isinstance(old, (list, type(None))) and isinstance(new, (list, type(None))) and bool(old or new)
 
 
 def _compare_maps(
-    old: dict[str, Any], new: dict[str, Any], rule: MapMergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
+    old: dict[str, Any], new: dict[str, Any], rule: MapMergeRule, removed: FieldSet, other: FieldSet, added: FieldSet
 ) -> None:
     fields, element = rule.fields(), rule.element or LEAF
     for key, value in new.items():
-        mine = old.get(key, ABSENT)
-        if mine is value or (mine == value and mine is not ABSENT):
+        before = old.get(key, ABSENT)
+        if before is value or (before == value and before is not ABSENT):
             continue
-        if mine is ABSENT:
-            come["f:" + key] = added_fields(value, fields.get(key, element))
+        if before is ABSENT:
+            added["f:" + key] = added_fields(value, fields.get(key, element))
         else:
-            _compare_step(mine, value, "f:" + key, fields.get(key, element), gone, other, come)
+            _compare_step(before, value, "f:" + key, fields.get(key, element), removed, other, added)
     if len(old) and (len(old) > len(new) or not old.keys() <= new.keys()):
-        for key, mine in old.items():
+        for key, before in old.items():
             if key not in new:
-                gone["f:" + key] = added_fields(mine, fields.get(key, element))
+                removed["f:" + key] = added_fields(before, fields.get(key, element))
 
 
 def _compare_lists(
-    old: list[Any], new: list[Any], rule: ListMergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
+    old: list[Any], new: list[Any], rule: ListMergeRule, removed: FieldSet, other: FieldSet, added: FieldSet
 ) -> None:
-    mine, theirs = _indexed(old, rule), _indexed(new, rule)
-    for step, values in theirs.items():
-        before = mine.get(step)
+    old_elements, new_elements = _index_by_step(old, rule), _index_by_step(new, rule)
+    for step, values in new_elements.items():
+        before = old_elements.get(step)
         if before is None:
-            come[step] = added_fields(values[0], rule.item) if len(values) == 1 else MEMBER
+            added[step] = added_fields(values[0], rule.item) if len(values) == 1 else MEMBER
         elif before != values:
-            _compare_same_key(before, values, step, rule.item, gone, other, come)
-    for step, values in mine.items():
-        if step not in theirs:
-            gone[step] = added_fields(values[0], rule.item) if len(values) == 1 else MEMBER
+            _compare_same_key(before, values, step, rule.item, removed, other, added)
+    for step, values in old_elements.items():
+        if step not in new_elements:
+            removed[step] = added_fields(values[0], rule.item) if len(values) == 1 else MEMBER
 
 
 def _compare_same_key(
-    before: list[Any], after: list[Any], step: str, rule: MergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
+    before: list[Any], after: list[Any], step: str, rule: MergeRule, removed: FieldSet, other: FieldSet, added: FieldSet
 ) -> None:
-    """Elements that share a key, on one side or on both."""
+    """Compare the elements with one key; the key may be repeated on either side."""
     if len(before) == len(after) == 1:
-        _compare_step(before[0], after[0], step, rule, gone, other, come)
+        _compare_step(before[0], after[0], step, rule, removed, other, added)
     elif len(before) > 1 and len(after) > 1:
         other[step] = {}
     elif len(before) > 1:
-        come[step] = added_fields(after[0], rule)
-        gone[step] = {}
+        added[step] = added_fields(after[0], rule)
+        removed[step] = {}
     else:
-        gone[step] = added_fields(before[0], rule)
-        come[step] = {}
+        removed[step] = added_fields(before[0], rule)
+        added[step] = {}
 
 
 def _compare_step(
-    mine: Any, value: Any, step: str, rule: MergeRule, gone: FieldSet, other: FieldSet, come: FieldSet
+    before: Any, value: Any, step: str, rule: MergeRule, removed: FieldSet, other: FieldSet, added: FieldSet
 ) -> None:
-    if not isinstance(value, (dict, list)) and not isinstance(mine, (dict, list)):
+    if not isinstance(value, (dict, list)) and not isinstance(before, (dict, list)):
         other[step] = MEMBER
         return
     left: FieldSet = {}
     changed: FieldSet = {}
     found: FieldSet = {}
-    _compare(mine, value, rule, left, changed, found)
+    _compare(before, value, rule, left, changed, found)
     if left:
-        gone[step] = MEMBER if len(left) == 1 and SELF in left else left
+        removed[step] = MEMBER if len(left) == 1 and SELF in left else left
     if changed:
         other[step] = MEMBER if len(changed) == 1 and SELF in changed else changed
     if found:
-        come[step] = MEMBER if len(found) == 1 and SELF in found else found
+        added[step] = MEMBER if len(found) == 1 and SELF in found else found
 
 
 def added_fields(value: Any, rule: MergeRule) -> FieldSet:
-    """The set of everything there is when a value appears, below the step that leads to it."""
+    """All fields of a new value, below the step that leads to it."""
     if type(value) is dict:
         below = rule.map
         if below is None or below.atomic or not value:
@@ -159,14 +159,14 @@ def added_fields(value: Any, rule: MergeRule) -> FieldSet:
         found = {SELF: MEMBER}
         for each in value:
             step = element_step(each, listed)
-            # An element that stands twice is one leaf.
+            # An element that occurs twice is one leaf.
             found[step] = MEMBER if step in found else added_fields(each, listed.item)
         return found
     return MEMBER
 
 
 def field_set(value: Any, rule: MergeRule) -> FieldSet:
-    """The fields that somebody who writes this down has an opinion about."""
+    """The fields that a manager owns when it writes this value."""
     found: FieldSet = {}
     if isinstance(value, dict) and rule.map is not None:
         for key, each in value.items():
@@ -179,14 +179,14 @@ def field_set(value: Any, rule: MergeRule) -> FieldSet:
             if below is not None:
                 found[f"f:{key}"] = below
     elif isinstance(value, list) and rule.list is not None:
-        for step, values in _indexed(value, rule.list).items():
+        for step, values in _index_by_step(value, rule.list).items():
             below = _owned_fields(values[0], rule.list.item) if len(values) == 1 else None
             found[step] = {SELF: {}, **below} if below else {}
     return found
 
 
 def _owned_fields(value: Any, rule: MergeRule) -> FieldSet | None:
-    """What is below a step; empty for a leaf, None where there is nothing to own."""
+    """The fields below a step; empty for a leaf, None if there is nothing to own."""
     if value is None:
         return {} if rule.scalar and rule.map is None else None
     if isinstance(value, dict):
@@ -203,8 +203,8 @@ def _owned_fields(value: Any, rule: MergeRule) -> FieldSet | None:
 # Elements of lists.
 
 
-def _indexed(values: list[Any], rule: ListMergeRule) -> dict[str, list[Any]]:
-    """The elements by their step, in order; those that share one stand together."""
+def _index_by_step(values: list[Any], rule: ListMergeRule) -> dict[str, list[Any]]:
+    """The elements by their step, in order; elements with the same step are in one list."""
     found: dict[str, list[Any]] = {}
     for each in values:
         step = element_step(each, rule)
@@ -216,7 +216,7 @@ def _indexed(values: list[Any], rule: ListMergeRule) -> dict[str, list[Any]]:
 
 
 def element_step(each: Any, rule: ListMergeRule) -> str:
-    """`k:{"name":"c"}` or `v:"x"`."""
+    """For example `k:{"name":"c"}` or `v:"x"`."""
     keys = rule.keys
     if not keys:
         _check_scalar(each)
@@ -267,21 +267,21 @@ def _value_step(value: str) -> str:
     return f"v:{_encode(value).decode()}"
 
 
-# Merging, removing, checking.
+# Merging, removing and checking.
 
 
 def merge(live: Any, given: Any, rule: MergeRule) -> Any:
-    """The live value with the given one on top; either may be ABSENT."""
+    """The live value with the given one merged in. Either may be ABSENT."""
     if given is ABSENT:
         return live
     if isinstance(given, dict) and rule.map is not None and not rule.map.atomic:
         if not given and not live:
             return given
-        mine = live if isinstance(live, dict) else {}
+        live_map = live if isinstance(live, dict) else {}
         fields, element = rule.map.fields(), rule.map.element or LEAF
-        merged = dict(mine)
+        merged = dict(live_map)
         for key, value in given.items():
-            merged[key] = merge(mine.get(key, ABSENT), value, fields.get(key, element))
+            merged[key] = merge(live_map.get(key, ABSENT), value, fields.get(key, element))
         return merged
     if isinstance(given, list) and rule.list is not None and rule.list.associative:
         if not given and not live:
@@ -291,17 +291,17 @@ def merge(live: Any, given: Any, rule: MergeRule) -> Any:
 
 
 def _merge_lists(live: list[Any], given: list[Any], rule: ListMergeRule) -> list[Any]:
-    """Elements of both in an order that respects that of each as far as possible."""
-    mine, theirs = _indexed(live, rule), _indexed(given, rule)
-    left, right = [element_step(each, rule) for each in live], list(theirs)
-    shared = [step for step in right if step in mine]
+    """The elements of both, in an order that respects both orders as far as possible."""
+    live_elements, given_elements = _index_by_step(live, rule), _index_by_step(given, rule)
+    left, right = [element_step(each, rule) for each in live], list(given_elements)
+    shared = [step for step in right if step in live_elements]
     out: list[Any] = []
     done: set[str] = set()
     at = other = following = 0
 
     def emit(step: str) -> None:
-        before = mine.get(step, [ABSENT])
-        out.append(merge(before[0] if len(before) == 1 else ABSENT, theirs[step][0], rule.item))
+        before = live_elements.get(step, [ABSENT])
+        out.append(merge(before[0] if len(before) == 1 else ABSENT, given_elements[step][0], rule.item))
         done.add(step)
 
     while at < len(left) or other < len(right):
@@ -310,11 +310,11 @@ def _merge_lists(live: list[Any], given: list[Any], rule: ListMergeRule) -> list
                 emit(left[at])
                 at, other, following = at + 1, other + 1, following + 1
                 continue
-            if left[at] in theirs and following < len(shared) and shared[following] != left[at]:
+            if left[at] in given_elements and following < len(shared) and shared[following] != left[at]:
                 at += 1
                 continue
         if at < len(left):
-            if left[at] not in theirs:
+            if left[at] not in given_elements:
                 out.append(live[at])
                 at += 1
                 continue
@@ -329,21 +329,21 @@ def _merge_lists(live: list[Any], given: list[Any], rule: ListMergeRule) -> list
     return out
 
 
-def remove(value: Any, gone: FieldSet, rule: MergeRule) -> Any:
-    """The value without the members of the set; a map or list of which nothing is left is None."""
+def remove(value: Any, removed: FieldSet, rule: MergeRule) -> Any:
+    """The value without the members of the set. A map or list that becomes empty is None."""
     if isinstance(value, dict) and rule.map is not None and not rule.map.atomic:
-        kept: dict[str, Any] = {}
+        remaining: dict[str, Any] = {}
         for key, each in value.items():
-            below = gone.get(f"f:{key}")
+            below = removed.get(f"f:{key}")
             if below is None:
-                kept[key] = each
+                remaining[key] = each
             elif below and SELF not in below:
-                kept[key] = remove(each, below, rule.map.fields().get(key, rule.map.element or LEAF))
-        return kept or None
+                remaining[key] = remove(each, below, rule.map.fields().get(key, rule.map.element or LEAF))
+        return remaining or None
     if isinstance(value, list) and rule.list is not None and rule.list.associative:
         items = []
         for each in value:
-            below = gone.get(element_step(each, rule.list))
+            below = removed.get(element_step(each, rule.list))
             if below is None:
                 items.append(each)
             elif below and SELF not in below:
@@ -353,17 +353,17 @@ def remove(value: Any, gone: FieldSet, rule: MergeRule) -> Any:
 
 
 def with_parent_members(given: FieldSet, rule: MergeRule) -> FieldSet:
-    """The set with every declared field on the way to a member made a member too."""
-    made: FieldSet = {}
+    """The set plus every declared field on the path to a member."""
+    result: FieldSet = {}
     for step, below in given.items():
         if step == SELF or not below:
-            made[step] = below
+            result[step] = below
             continue
         inner = with_parent_members(below, _below(rule, step))
         if step[0] == "f" and rule.map is not None and step[2:] in rule.map.fields():
             inner = {SELF: {}, **inner}
-        made[step] = inner
-    return made
+        result[step] = inner
+    return result
 
 
 def _below(rule: MergeRule, step: str) -> MergeRule:
@@ -373,7 +373,7 @@ def _below(rule: MergeRule, step: str) -> MergeRule:
 
 
 def check(value: Any, rule: MergeRule) -> None:
-    """Whether an applied object fits its type; raises `MergeError` with everything that does not."""
+    """Raise `MergeError` with all fields of an applied object that do not fit its type."""
     found = list(_problems(value, rule, ""))
     if found:
         raise MergeError(found[0] if len(found) == 1 else "\n  ".join(("errors:", *found)))
@@ -399,7 +399,7 @@ def _map_problems(value: dict[str, Any], rule: MapMergeRule, path: str) -> Itera
         known = rule.fields().get(key) or rule.element
         if known is None:
             yield f"{path}.{key}: field not declared in schema"
-            return  # upstream looks no further into a map that it does not know
+            return  # upstream stops here too
         yield from _problems(each, known, f"{path}.{key}")
 
 

@@ -1,7 +1,7 @@
-"""Is a container of a pod as it must be: image, ports, environment, mounts, probes, security?
+"""Validation of a pod's containers: image, ports, environment, mounts, probes and security context.
 
-Asked by the validation of pods and of pod templates, for every container. What a container does not use is skipped
-with one lookup, so that a plain one costs some five microseconds.
+Called by the validation of pods and pod templates for every container. A field that is not set costs one lookup; a
+plain container takes about five microseconds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """What a container's validation knows of its pod."""
+    """The facts of the pod that the validation of its containers needs."""
 
     volumes: Mapping[str, Tree]
     claims: frozenset[str]
@@ -68,7 +68,7 @@ class PodContext:
 
 
 def check_container(out: FieldErrorList, container: Tree, pod: PodContext, path: str) -> None:
-    """What holds for containers of all three sorts."""
+    """Check what containers, init containers and ephemeral containers have in common."""
     name = container.get("name", "")
     if not name:
         out.required(f"{path}.name")
@@ -146,7 +146,7 @@ def check_host_ports(out: FieldErrorList, containers: Iterable[tuple[int, Tree]]
                 seen.add(key)
 
 
-# The environment
+# Environment.
 
 
 def _check_env(out: FieldErrorList, variables: Iterable[Tree], path: str) -> None:
@@ -228,10 +228,10 @@ def _check_divisor(out: FieldErrorList, resource: str, divisor: str, path: str, 
             detail = "only divisor's values 1m and 1 are supported with the cpu resource"
             out.invalid(f"{path}.divisor", resource, detail)
         return
-    called = resource.partition(".")[2].replace("ephemeral-storage", "local ephemeral storage")
-    called = "hugepages" if huge else called
+    display_name = resource.partition(".")[2].replace("ephemeral-storage", "local ephemeral storage")
+    display_name = "hugepages" if huge else display_name
     if divisor not in _SIZES and (huge or resource in _RESOURCE_FIELDS):
-        detail = f"only divisor's values {', '.join(_SIZES)} are supported with the {called} resource"
+        detail = f"only divisor's values {', '.join(_SIZES)} are supported with the {display_name} resource"
         out.invalid(f"{path}.divisor", resource, detail)
 
 
@@ -258,18 +258,18 @@ def _check_env_from(out: FieldErrorList, sources: Iterable[Tree], path: str) -> 
             out.each_invalid(f"{path}[{index}].prefix", prefix, environment_name(prefix))
         given = [name for name in ("configMapRef", "secretRef") if source.get(name) is not None]
         for name in given:
-            called = source[name].get("name", "")
-            if not called:
+            reference = source[name].get("name", "")
+            if not reference:
                 out.required(f"{path}[{index}].{name}.name")
-            elif problems := dns_subdomain(f"{called[:-1]}a" if called.endswith("-") else called):
-                out.each_invalid(f"{path}[{index}].{name}.name", called, problems)
+            elif problems := dns_subdomain(f"{reference[:-1]}a" if reference.endswith("-") else reference):
+                out.each_invalid(f"{path}[{index}].{name}.name", reference, problems)
         if not given:
             out.invalid(path, "", "must specify one of: `configMapRef` or `secretRef`")
         elif len(given) > 1:
             out.invalid(path, "", "may not have more than one field specified at a time")
 
 
-# Mounts
+# Mounts.
 
 
 def _check_mounts(out: FieldErrorList, container: Tree, volumes: Mapping[str, Tree], path: str) -> None:
@@ -368,7 +368,7 @@ def _check_resize(out: FieldErrorList, policies: Iterable[Tree], restart_policy:
             out.invalid(path, restart, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
 
 
-# Probes and hooks
+# Probes and lifecycle hooks.
 
 
 def check_probes(out: FieldErrorList, container: Tree, pod: PodContext, path: str) -> None:

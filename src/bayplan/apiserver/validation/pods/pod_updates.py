@@ -1,4 +1,4 @@
-"""May a pod be changed like this: by an update, a resize, a new ephemeral container, a status?"""
+"""Validation of pod updates, resizes, new ephemeral containers and status updates."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def check_pod_update(out: FieldErrorList, pod: Tree, old: Tree) -> None:
     _check_removed_gates(out, new.get("schedulingGates") or [], before.get("schedulingGates") or [])
     if new == before:
         return
-    kept = _with_allowed_changes_undone(out, new, before)
-    if kept != before:
-        told = f"pod updates may not change fields other than {','.join(_MUTABLE_FIELDS)}"
-        out.forbidden("spec", f"{told}\n{struct_diff('core.PodSpec', before, kept)}")
+    restored = _undo_allowed_changes(out, new, before)
+    if restored != before:
+        detail = f"pod updates may not change fields other than {','.join(_MUTABLE_FIELDS)}"
+        out.forbidden("spec", f"{detail}\n{struct_diff('core.PodSpec', before, restored)}")
 
 
 def _check_images(out: FieldErrorList, new: Any, old: Any, path: str) -> bool:
@@ -97,19 +97,19 @@ def _check_removed_gates(out: FieldErrorList, new: list[Tree], old: list[Tree]) 
             out.forbidden(f"spec.schedulingGates[{index}].name", rule)
 
 
-def _with_allowed_changes_undone(out: FieldErrorList, new: Tree, old: Tree) -> Tree:
-    kept = dict(new)
+def _undo_allowed_changes(out: FieldErrorList, new: Tree, old: Tree) -> Tree:
+    restored = dict(new)
     for name in ("containers", "initContainers"):
-        if name in kept:
-            pairs = zip(kept[name], old[name], strict=True)
-            kept[name] = [{**mine, "image": theirs.get("image")} for mine, theirs in pairs]
+        if name in restored:
+            pairs = zip(restored[name], old[name], strict=True)
+            restored[name] = [{**new_value, "image": old_value.get("image")} for new_value, old_value in pairs]
     for name in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
-        _copy_field(kept, old, name)
-    if old.get("terminationGracePeriodSeconds", 0) < 0 and kept.get("terminationGracePeriodSeconds") == 1:
-        _copy_field(kept, old, "terminationGracePeriodSeconds")
+        _copy_field(restored, old, name)
+    if old.get("terminationGracePeriodSeconds", 0) < 0 and restored.get("terminationGracePeriodSeconds") == 1:
+        _copy_field(restored, old, "terminationGracePeriodSeconds")
     if old.get("schedulingGates"):
-        _undo_placement(out, kept, old)
-    return kept
+        _undo_placement(out, restored, old)
+    return restored
 
 
 def _copy_field(tree: Tree, old: Tree, name: str) -> None:
@@ -119,25 +119,25 @@ def _copy_field(tree: Tree, old: Tree, name: str) -> None:
         tree.pop(name, None)
 
 
-def _undo_placement(out: FieldErrorList, kept: Tree, old: Tree) -> None:
-    """A pod behind a gate may still be told more about where it goes."""
-    selector, before = kept.get("nodeSelector") or {}, old.get("nodeSelector") or {}
+def _undo_placement(out: FieldErrorList, restored: Tree, old: Tree) -> None:
+    """Restore the old placement. A pod with a scheduling gate may still narrow its node selector and node affinity."""
+    selector, before = restored.get("nodeSelector") or {}, old.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in before.items()):
         rule = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
         out.invalid("spec.nodeSelector", selector or None, rule)
-    _copy_field(kept, old, "nodeSelector")
-    mine, theirs = kept.get("affinity"), old.get("affinity")
-    node, node_before = (mine or {}).get("nodeAffinity"), (theirs or {}).get("nodeAffinity")
+    _copy_field(restored, old, "nodeSelector")
+    new_value, old_value = restored.get("affinity"), old.get("affinity")
+    node, node_before = (new_value or {}).get("nodeAffinity"), (old_value or {}).get("nodeAffinity")
     if node == node_before:
         return
     _check_node_affinity(out, node or {}, node_before or {})
-    restored = {name: value for name, value in (mine or {}).items() if name != "nodeAffinity"}
+    affinity = {name: value for name, value in (new_value or {}).items() if name != "nodeAffinity"}
     if node_before is not None:
-        restored["nodeAffinity"] = node_before
-    if restored or theirs is not None:
-        kept["affinity"] = restored
+        affinity["nodeAffinity"] = node_before
+    if affinity or old_value is not None:
+        restored["affinity"] = affinity
     else:
-        kept.pop("affinity", None)
+        restored.pop("affinity", None)
 
 
 def _check_node_affinity(out: FieldErrorList, new: Tree, old: Tree) -> None:
@@ -174,7 +174,7 @@ def _only_adds(new: Tree, old: Tree) -> bool:
     return all((new.get(name) or [])[: len(old.get(name) or [])] == (old.get(name) or []) for name in names)
 
 
-# The sub-resources
+# Subresources.
 
 
 def check_pod_status(out: FieldErrorList, pod: Tree, old: Tree) -> None:
@@ -204,8 +204,8 @@ def check_ephemeral_containers(out: FieldErrorList, pod: Tree, old: Tree) -> Non
         if name not in known:
             out.forbidden(path, f'existing ephemeral containers "{name}" may not be removed\n')
         elif known[name] != each:
-            told = struct_diff("core.EphemeralContainer", each, known[name])
-            out.forbidden(path, f'existing ephemeral containers "{name}" may not be changed\n{told}')
+            detail = struct_diff("core.EphemeralContainer", each, known[name])
+            out.forbidden(path, f'existing ephemeral containers "{name}" may not be changed\n{detail}')
 
 
 def check_resize(out: FieldErrorList, pod: Tree, old: Tree) -> None:
@@ -222,8 +222,8 @@ def check_resize(out: FieldErrorList, pod: Tree, old: Tree) -> None:
             return
     for name in ("initContainers", "containers"):
         pairs = zip(new.get(name) or (), before.get(name) or (), strict=True)
-        for index, (mine, theirs) in enumerate(pairs):
-            _check_container_resize(out, mine, theirs, name, index)
+        for index, (new_value, old_value) in enumerate(pairs):
+            _check_container_resize(out, new_value, old_value, name, index)
 
 
 def _node_resizes(pod: Tree) -> bool:
@@ -237,8 +237,8 @@ def _check_same_order(out: FieldErrorList, new: Any, old: Any, path: str) -> boo
     if len(new) != len(old):
         out.forbidden(path, "containers may not be added or removed on resize")
         return False
-    for index, (mine, theirs) in enumerate(zip(new, old, strict=True)):
-        if mine.get("name") != theirs.get("name"):
+    for index, (new_value, old_value) in enumerate(zip(new, old, strict=True)):
+        if new_value.get("name") != old_value.get("name"):
             out.forbidden(f"{path}[{index}].name", "containers may not be renamed or reordered on resize")
             return False
     return True
@@ -259,15 +259,15 @@ def _check_container_resize(out: FieldErrorList, new: Tree, old: Tree, name: str
         if name == "containers":
             out.forbidden("spec", "only cpu and memory resources are mutable")
         else:
-            told = "only cpu and memory resources for sidecar containers are mutable"
-            out.forbidden(f"spec.initContainers[{index}]", told)
+            detail = "only cpu and memory resources for sidecar containers are mutable"
+            out.forbidden(f"spec.initContainers[{index}]", detail)
 
 
 def _without_resources(container: Tree) -> Tree:
-    """A container without what a resize may change."""
+    """A container without the fields that a resize may change."""
     resources = container.get("resources") or {}
-    kept = {
+    restored = {
         field: {name: value for name, value in (resources.get(field) or {}).items() if name not in _RESIZABLE}
         for field in ("requests", "limits")
     }
-    return {**container, "resources": {"claims": resources.get("claims"), **kept}}
+    return {**container, "resources": {"claims": resources.get("claims"), **restored}}

@@ -1,6 +1,7 @@
-"""Are the wishes of a pod about its place as they must be: selectors, affinity, tolerations, spread, gates?
+"""Validation of a pod's scheduling fields: selectors, affinity, tolerations, topology spread and scheduling gates.
 
-Asked by the validation of pods and templates, node affinity also by that of volumes. What is absent costs nothing.
+Called by the validation of pods and templates; the validation of volumes uses the node affinity checks. Fields that are
+not set cost nothing.
 """
 
 from __future__ import annotations
@@ -118,13 +119,13 @@ def _check_label_keys(out: FieldErrorList, term: Tree, selector: Tree | None, pa
             for index, key in enumerate(keys):
                 out.each_invalid(f"{path}.{name}[{index}]", key, label_key(key))
     matched = term.get("matchLabelKeys") or ()
-    told = set((selector or {}).get("matchLabels") or ())
+    selected = set((selector or {}).get("matchLabels") or ())
     for expression in (selector or {}).get("matchExpressions", ()):
         key = expression.get("key", "")
-        if key in matched and key in told:
+        if key in matched and key in selected:
             rule = "exists in both matchLabelKeys and labelSelector"
             out.invalid(f"{path}[{list(matched).index(key)}]", key, rule)
-        told.add(key)
+        selected.add(key)
     for index, key in enumerate(matched):
         if key in (term.get("mismatchLabelKeys") or ()):
             rule = "exists in both matchLabelKeys and mismatchLabelKeys"

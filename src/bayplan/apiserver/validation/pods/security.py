@@ -1,4 +1,4 @@
-"""Are the security settings of pods and containers as they must be? Asked for each of them that has any."""
+"""Validation of the security contexts of pods and containers. Called only for pods and containers that have one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _check_app_armor(out: FieldErrorList, profile: Tree, path: str) -> None:
 
 
 def check_apparmor_annotation(out: FieldErrorList, container: str, profile: str, spec: Tree, path: str) -> None:
-    """The old way of choosing a container's profile."""
+    """Check the annotation, the older way to choose a container's AppArmor profile."""
     kinds = ("initContainers", "containers", "ephemeralContainers")
     if not any(each.get("name") == container for kind in kinds for each in spec.get(kind) or ()):
         out.invalid(path, container, "container not found")
@@ -135,7 +135,7 @@ _NOT_IN_WINDOWS_CONTAINERS = (
 
 
 def check_os(out: FieldErrorList, spec: Tree, path: str, containers: Iterable[tuple[str, Tree]]) -> None:
-    """A pod that says which system it is for has nothing of the other one. `containers`: each with its path."""
+    """A pod with `spec.os` may not set fields of the other operating system. `containers`: each with its path."""
     parts: list[tuple[str, Tree, tuple[str, ...]]]
     if (spec.get("os") or {}).get("name") == "linux":
         parts = [(path, spec, ("windowsOptions",)), *((*each, ("windowsOptions",)) for each in containers)]

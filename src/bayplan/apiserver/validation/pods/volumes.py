@@ -1,6 +1,6 @@
-"""Are the volumes of a pod as they must be: one source each, and what the source needs?
+"""Validation of a pod's volumes: one source each, and the fields that the source requires.
 
-Asked by the validation of pods and templates. Rare sources of old clouds are held to their required fields.
+Called by the validation of pods and templates. For rare sources of older clouds it checks required fields only.
 """
 
 from __future__ import annotations
@@ -47,15 +47,17 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 
 def check_volumes(out: FieldErrorList, volumes: list[Tree], pod_name: str, path: str) -> dict[str, Tree]:
-    """The volumes that mounts may name: those without a fault of their own."""
-    made = {f"{pod_name}-{each.get('name', '')}" for each in volumes if each.get("ephemeral")} if pod_name else set()
+    """The volumes that mounts may refer to: those without an error."""
+    generated_claims = (
+        {f"{pod_name}-{each.get('name', '')}" for each in volumes if each.get("ephemeral")} if pod_name else set()
+    )
     known: dict[str, Tree] = {}
     for index, volume in enumerate(volumes):
         where, name = f"{path}[{index}]", volume.get("name", "")
         before = len(out)
         _check_source(out, volume, where)
         if pod_name and volume.get("image") is not None and not volume["image"].get("reference"):
-            out.required(f"{where}.image.reference")  # of a template it may be filled in later
+            out.required(f"{where}.image.reference")  # optional in a template: a controller may fill it in later
         if pod_name and name and volume.get("ephemeral") is not None:
             claim_name = f"{pod_name}-{name}"
             for problem in dns_subdomain(claim_name):
@@ -69,7 +71,7 @@ def check_volumes(out: FieldErrorList, volumes: list[Tree], pod_name: str, path:
         if len(out) == before:
             known[name] = volume
         claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
-        if claim in made:
+        if claim in generated_claims:
             rule = "must not reference a PVC that gets created for an ephemeral volume"
             out.invalid(f"{where}.persistentVolumeClaim.claimName", claim, rule)
     return known
@@ -80,7 +82,7 @@ _ORDER = (  # noqa: SIM905
     "persistentVolumeClaim rbd cinder cephfs quobyte downwardAPI fc flexVolume configMap azureFile vsphereVolume "
     "photonPersistentDisk portworxVolume azureDisk storageos projected scaleIO csi ephemeral image"
 ).split()
-"""Of several sources the first one in this order is looked at; the others are too many."""
+"""The first source in this order is validated; any further one is one too many."""
 _CALLED = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
 
 
@@ -211,7 +213,7 @@ def _check_token(out: FieldErrorList, token: Tree, where: str, path: str) -> Non
 
 
 def check_driver_name(out: FieldErrorList, name: str, path: str) -> None:
-    """The name of a CSI driver."""
+    """Check the name of a CSI driver."""
     if not name:
         out.required(path)
         return
