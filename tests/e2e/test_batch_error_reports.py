@@ -123,7 +123,7 @@ def test_a_parent_queue_that_is_deleted_is_told_to_its_children_and_to_all_who_w
         late = corner.gang("late", 1)  # in another queue
         why = (
             f"the parent {parent} of queue {child} does not exist; create it, or give {child} another parent; "
-            "no queue gets anything until that is mended"
+            "no queue gets anything until this is fixed"
         )
         wait_until(lambda: any(why in each for each in events_at_large(corner, child)), "the child is told")
         wait_until(lambda: any(why in each for each in corner.event_notes("late")), "the group that waits is told")

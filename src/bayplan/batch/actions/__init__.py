@@ -1,4 +1,4 @@
-"""Volcano's actions: one file = one action."""
+"""Volcano's actions, one module each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["default_actions"]
 
 
 def default_actions() -> ActionSet:
-    """Every action that ships, made anew: an action keeps the arguments it read."""
+    """Return new instances of the built-in actions; an action stores its arguments, so instances are not shared."""
     return ActionSet.of(
         Enqueue(), Allocate(), Backfill(), Preempt(), Reclaim(), Shuffle(), GangPreempt(), GangReclaim()
     )

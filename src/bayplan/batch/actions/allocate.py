@@ -1,8 +1,8 @@
-"""Gives nodes to tasks: queue by queue, job by job, a gang at a time.
+"""The `allocate` action: assigns nodes to tasks, queue by queue and job by job, one gang at a time.
 
-A gang that becomes ready is committed; one that can only wait for room that is being released keeps it until the
-session closes; any other leaves no trace. Jobs that ask for a network topology, or have sub-groups, are tried out
-hypernode by hypernode (`topology_allocate`).
+A gang that becomes ready is committed. A gang that is only pipelined, on resources that are being released, keeps its
+reservations until the session closes. The steps of any other gang are discarded. Jobs with a network topology or with
+sub-groups are tried hypernode by hypernode (`topology_allocate`).
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ PREDICATE_ERROR_CACHE = "predicateErrorCacheEnable"
 
 
 class Allocate:
-    """Places tasks that ask for something."""
+    """Places tasks whose resource request is not empty."""
 
     name = "allocate"
     takes: ClassVar[tuple[Argument, ...]] = (Argument(PREDICATE_ERROR_CACHE, bool, True),)
 
     def __init__(self) -> None:
-        self._remembers_errors = True  # what the file said last; a key that is gone keeps its value
+        self._caches_errors = True  # from the configuration; a key that is removed keeps its last value
 
     def initialize(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def uninitialize(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
     def execute(self, session: Session) -> Iterator[None]:
         arguments = session.action_arguments(self.name)
-        self._remembers_errors = arguments.get_bool(PREDICATE_ERROR_CACHE, self._remembers_errors)
-        return _AllocateRun(session, remembers_errors=self._remembers_errors).run()
+        self._caches_errors = arguments.get_bool(PREDICATE_ERROR_CACHE, self._caches_errors)
+        return _AllocateRun(session, caches_errors=self._caches_errors).run()
 
 
 class _AllocateRun:
     """One execution of the action."""
 
-    def __init__(self, session: Session, *, remembers_errors: bool) -> None:
+    def __init__(self, session: Session, *, caches_errors: bool) -> None:
         self._session = session
-        self._placer = TaskPlacer(session, remembers_errors=remembers_errors)
+        self._placer = TaskPlacer(session, caches_errors=caches_errors)
         self._topology = TopologyAllocator(session, self._placer)
         self._queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
         self._jobs: dict[str, PriorityQueue[Job]] = {}
@@ -73,7 +73,7 @@ class _AllocateRun:
             queue = self._queues.pop()
             jobs = self._jobs.get(queue.uid)
             if self._session.overused(queue) or not jobs:
-                continue  # not asked again in this session
+                continue  # the queue is dropped for the rest of this session
             job = jobs.pop()
             if (yield from self._allocate_job(job)):
                 jobs.push(job)
@@ -91,24 +91,24 @@ class _AllocateRun:
             return
         if not session.hyper_nodes.ready and job.contains_network_topology():
             return
-        sheet = collect_pending_tasks(session, job)
-        if not sheet:
+        pending = collect_pending_tasks(session, job)
+        if not pending:
             return
         if queue.uid not in self._jobs:
             self._jobs[queue.uid] = PriorityQueue(session.job_order)
             self._queues.push(queue)
         self._jobs[queue.uid].push(job)
-        self._pending_tasks[job.uid] = sheet
+        self._pending_tasks[job.uid] = pending
 
     def _allocate_job(self, job: Job) -> Generator[None, None, bool]:
-        """Place what can be placed of a job now; true when it has more."""
-        sheet = self._pending_tasks[job.uid]
+        """Place as many tasks of the job as possible now. True if the job has more tasks to place."""
+        pending = self._pending_tasks[job.uid]
         if job.contains_hard_topology() or job.has_sub_job_policy:
-            return self._topology.allocate_job(job, sheet)
+            return self._topology.allocate_job(job, pending)
         sub_job = job.default_sub_job
-        if sub_job is None or job.uid not in sheet.tasks:
+        if sub_job is None or job.uid not in pending.tasks:
             return False
-        tasks = sheet.tasks[job.uid]
+        tasks = pending.tasks[job.uid]
         statement = None
         if sub_job.nominated_hyper_node:
             statement = self._topology.from_nomination(job, sub_job, tasks, TOP_HYPERNODE)
@@ -117,38 +117,41 @@ class _AllocateRun:
         if statement is None or not self._session.job_ready(job):
             return False
         if not statement.commit():
-            return False  # others were quicker: the job waits for the next session
+            return False  # another scheduler took the resources first; the job waits for the next session
         sub_job.nominated_hyper_node = ""
         return bool(tasks)
 
 
 class TaskPlacer:
-    """Finds nodes for the tasks of a sub-job, one after another."""
+    """Finds nodes for the tasks of a sub-job, one task after another."""
 
-    def __init__(self, session: Session, *, remembers_errors: bool) -> None:
+    def __init__(self, session: Session, *, caches_errors: bool) -> None:
         self._session = session
-        self._remembers_errors = remembers_errors
+        self._caches_errors = caches_errors
         self._masks: dict[str, BoolVector] = {}
 
     def place(self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], hyper_node: str) -> Statement | None:
-        """A statement that makes the sub-job ready, or lets it wait for room; None where neither is possible."""
+        """Return a statement that makes the sub-job ready or pipelined; None if neither is possible."""
         return run_to_end(self.place_steps(job, sub_job, tasks, hyper_node))
 
     def place_steps(
         self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], hyper_node: str
     ) -> Generator[None, None, Statement | None]:
-        """The same task by task: a gang of thousands must not hold the loop. Its commit is checked as a whole."""
+        """Do the same as `place`, and yield after each task, so that a gang of thousands does not block the event loop.
+
+        The commit of the statement is checked as a whole.
+        """
         session = self._session
         among = self.rows_of(hyper_node)
         if not len(session.nodes) or (among is not None and not among.any()):
             return None
         statement = session.statement()
-        search = NodeSearch(session, remembers=self._remembers_errors)
+        search = NodeSearch(session, remembers=self._caches_errors)
         hyper = sub_job.allocated_hyper_node
         while tasks:
             task = tasks.pop()
             yield
-            if not self._may_be_tried(job, sub_job, task):
+            if not self._is_schedulable(job, sub_job, task):
                 continue
             node = self._find_node(task, sub_job, search, hyper_node, hyper)
             if node is None:
@@ -167,7 +170,7 @@ class TaskPlacer:
         return None
 
     def rows_of(self, hyper_node: str) -> BoolVector | None:
-        """The rows of a hypernode; None for all."""
+        """The rows of a hypernode; None means all rows."""
         if hyper_node == TOP_HYPERNODE:
             return None
         mask = self._masks.get(hyper_node)
@@ -176,7 +179,7 @@ class TaskPlacer:
             mask[self._session.hyper_nodes.nodes_of(hyper_node).rows] = True
         return mask
 
-    def _may_be_tried(self, job: Job, sub_job: SubJob, task: Task) -> bool:
+    def _is_schedulable(self, job: Job, sub_job: SubJob, task: Task) -> bool:
         queue = self._session.queues[job.queue]
         if not self._session.allocatable(queue, task):
             return False
@@ -192,7 +195,7 @@ class TaskPlacer:
     def _find_node(
         self, task: Task, sub_job: SubJob, search: NodeSearch, hyper_node: str, allocated: str
     ) -> Node | None:
-        """The node for one task; where there is none, the job knows why."""
+        """Find the node for one task. If there is none, record the reason in the job."""
         session = self._session
         among = self.rows_of(hyper_node)
         refused = session.pre_predicate(task)
@@ -200,49 +203,49 @@ class TaskPlacer:
             rows = session.nodes.rows if among is None else np.flatnonzero(among)
             session.record_failure(task, FitErrors.on_all_rows(refused, rows))
             return None
-        prospect = session.evaluate_class(task)
-        feasible = self._nominated_node(task, prospect, among, search)
+        evaluation = session.evaluate_class(task)
+        feasible = self._nominated_node(task, evaluation, among, search)
         if feasible is None:
-            feasible = search.feasible(task, prospect, among)
-            search.note_failures(task, prospect, feasible, among)
+            feasible = search.feasible(task, evaluation, among)
+            search.note_failures(task, evaluation, feasible, among)
         if not feasible.any():
-            errors = search.explain(task, prospect, among)
+            errors = search.explain(task, evaluation, among)
             errors.hyper_node = "" if hyper_node == TOP_HYPERNODE else hyper_node
             session.record_failure(task, errors)
             return None
         if sub_job.network_topology is not None:
             task.job_allocated_hyper_node = allocated
-        return self.best_node(task, feasible, prospect)
+        return self.best_node(task, feasible, evaluation)
 
     def _nominated_node(
-        self, task: Task, prospect: TaskClassEvaluation, among: BoolVector | None, search: NodeSearch
+        self, task: Task, evaluation: TaskClassEvaluation, among: BoolVector | None, search: NodeSearch
     ) -> BoolVector | None:
-        """The node that was cleared for the task in an earlier session, if it will do."""
+        """Return the row of the node that an earlier session nominated for the task, if it is still feasible."""
         name = task.pod.status.nominated_node_name
         row = self._session.snapshot.nodes.index.get(name) if name else None
         if row is None or (among is not None and not among[row]):
             return None
-        if not prospect.fits_future[row]:
+        if not evaluation.fits_future[row]:
             return None
         only = np.zeros(len(self._session.nodes), dtype=np.bool_)
         only[row] = True
-        found = search.feasible(task, prospect, only)
-        search.note_failures(task, prospect, found, only)
+        found = search.feasible(task, evaluation, only)
+        search.note_failures(task, evaluation, found, only)
         return found if found.any() else None
 
-    def best_node(self, task: Task, feasible: BoolVector, prospect: TaskClassEvaluation) -> Node | None:
-        """The best node with idle room; only where there is none, the best with room soon."""
+    def best_node(self, task: Task, feasible: BoolVector, evaluation: TaskClassEvaluation) -> Node | None:
+        """Return the best node with enough idle resources; if there is none, the best node with enough future idle."""
         session = self._session
-        idle = feasible & prospect.fits_idle
+        idle = feasible & evaluation.fits_idle
         for rows in (idle, feasible & ~idle):
             for part in session.candidate_groups(rows):
-                node = session.choose(task, part, prospect)
+                node = session.choose(task, part, evaluation)
                 if node is not None:
                     return node
         return None
 
     def allocate_or_pipeline(self, statement: Statement, task: Task, node: Node) -> bool:
-        """Allocate where there is idle room, else promise; false when somebody objects."""
+        """Allocate the task if it fits the idle resources, else pipeline it. False if an event handler refuses."""
         if node.fits_idle(task):
             return statement.allocate(task, node)
         if node.fits_future(task):

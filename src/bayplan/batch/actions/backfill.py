@@ -1,4 +1,4 @@
-"""Tasks that ask for nothing go wherever they may: they take no room that anybody counts."""
+"""The `backfill` action: places best-effort tasks, which request no resources, on any feasible node."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bayplan.batch.session.session import Session
 
 
 class Backfill:
-    """Places best-effort tasks, queue by queue, job by job."""
+    """Places best-effort tasks, queue by queue and job by job."""
 
     name = "backfill"
     takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def uninitialize(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
     def execute(self, session: Session) -> Iterator[None]:
         for task in self._pick_tasks(session):
@@ -52,35 +52,35 @@ class Backfill:
             jobs[queue.uid].push(job)
         picked: list[Task] = []
         while queues:
-            mine = jobs[queues.pop().uid]
-            while mine:
-                waiting = tasks[mine.pop().uid]
+            queue_jobs = jobs[queues.pop().uid]
+            while queue_jobs:
+                waiting = tasks[queue_jobs.pop().uid]
                 while waiting:
                     picked.append(waiting.pop())
         return picked
 
     def _place(self, session: Session, task: Task) -> None:
-        refused = session.pre_predicate(task)
-        if refused is not None:
-            session.record_failure(task, FitErrors.on_all_rows(refused, session.nodes.rows))
+        failure = session.pre_predicate(task)
+        if failure is not None:
+            session.record_failure(task, FitErrors.on_all_rows(failure, session.nodes.rows))
             return
-        prospect = session.evaluate_class(task)
-        candidates = prospect.rows_to_allocate(task)
+        evaluation = session.evaluate_class(task)
+        candidates = evaluation.rows_to_allocate(task)
         if not candidates.any():
-            errors = prospect.explain(task, np.flatnonzero(~candidates), with_room=False)
+            errors = evaluation.explain(task, np.flatnonzero(~candidates), with_room=False)
             session.record_failure(task, errors)
             return
         choices = (session.choose(task, part) for part in session.candidate_groups(candidates))
         node = next((each for each in choices if each is not None), None)
-        if node is None:  # no score could be compared
+        if node is None:  # every score is NaN
             return
-        refused = session.allocate(task, node)
-        if refused is not None:
-            session.record_failure(task, FitErrors.on_all_rows(refused, [node.row]))
+        failure = session.allocate(task, node)
+        if failure is not None:
+            session.record_failure(task, FitErrors.on_all_rows(failure, [node.row]))
 
 
 def _best_effort_tasks(session: Session, job: Job) -> list[Task]:
-    """Waiting tasks without a request, and those that were promised room they do not need."""
+    """Pending tasks without a resource request, and pipelined ones, which are un-pipelined first."""
     found = [task for task in job.pending.values() if task.best_effort and not task.gated]
     for task in list(job.with_status(TaskStatus.PIPELINED)):
         if task.best_effort:

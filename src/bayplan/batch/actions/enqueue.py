@@ -1,4 +1,7 @@
-"""Which groups may enter their queue? Controllers create pods only for those that did."""
+"""The `enqueue` action: moves pod groups from Pending to Inqueue.
+
+Volcano's controllers create pods only for groups that are Inqueue.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from bayplan.batch.session.session import Session
 
 
 class Enqueue:
-    """Lets pending groups in, one a queue's turn, as long as every plugin that counts agrees."""
+    """Admits one pending group per turn of its queue, if the `job_enqueueable` votes of the plugins permit it."""
 
     name = "enqueue"
     takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def uninitialize(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
     def execute(self, session: Session) -> Iterator[None]:
         queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)

@@ -1,7 +1,8 @@
-"""Which tasks of other jobs go together when room is made for a gang, and which of them first?
+"""Bundles: the tasks of a victim job that are evicted together for a gang, and the order of bundles.
 
-Asked by `gangpreempt` and `gangreclaim`, a domain at a time. What a job has above its minimum is one bundle, safe to
-take; the rest is another, and taking it ends the gang. A bundle goes as a whole, also where less would do.
+Called by `gangpreempt` and `gangreclaim`, once per domain. The tasks of a job above its minimum form one safe bundle.
+The other tasks form a whole bundle; evicting it breaks the gang. A bundle is evicted completely, also if fewer tasks
+would suffice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _READY_STATUSES = tuple(READY)
 
 
 class BundleKind(IntEnum):
-    """Safe ones go first."""
+    """Kinds of bundles, in eviction order: safe bundles go first."""
 
     SAFE = 0
     WHOLE = 1
@@ -31,25 +32,25 @@ class BundleKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Tasks of one job that go together."""
+    """Tasks of one job that are evicted together."""
 
     kind: BundleKind
     job: Job
     tasks: list[Task]
     freed_amounts: Amounts
-    lost_amounts: Amounts  # what the job loses by it: nothing, or all that it is
+    lost_amounts: Amounts  # what the job loses: nothing for a safe bundle, its total request for a whole one
 
     def restricted_to(self, allowed: Collection[str]) -> Bundle | None:
-        """What is left of it when only these tasks may go; a whole bundle is there completely or not at all."""
-        kept = [task for task in self.tasks if task.uid in allowed]
-        if len(kept) == len(self.tasks):
+        """Return the bundle without the tasks that are not allowed. A whole bundle stays complete or becomes None."""
+        remaining = [task for task in self.tasks if task.uid in allowed]
+        if len(remaining) == len(self.tasks):
             return self
-        if not kept or self.kind is BundleKind.WHOLE:
+        if not remaining or self.kind is BundleKind.WHOLE:
             return None
-        return replace(self, tasks=kept, freed_amounts=total_request_of(kept))
+        return replace(self, tasks=remaining, freed_amounts=total_request_of(remaining))
 
     def value_for(self, need: Amounts) -> float:
-        """How much of the need it covers for what the job loses."""
+        """Volcano's ROI: the share of the need that the bundle frees, divided by the share that the job loses."""
         costs = _covered_share(self.lost_amounts, need, math.inf)
         return math.inf if costs == 0 else _covered_share(self.freed_amounts, need, 1.0) / costs
 
@@ -65,21 +66,18 @@ def _covered_share(amounts: Amounts, need: Amounts, most: float) -> float:
     return sum(min(amounts.get(name) / need.get(name), most) for name in need.names())
 
 
-# making them
-
-
 def make_bundles(job: Job, candidates: Sequence[Task]) -> list[Bundle]:
-    """The candidates of one job as bundles: the least important are taken first, as long as nothing breaks."""
+    """Split the candidates of one job into bundles. Lower priorities are checked for surplus first."""
     tasks = sorted(candidates, key=lambda task: (task.priority, task.uid))
     if not tasks:
         return []
-    if job.ready_task_num < job.min_available:  # it is broken already
+    if job.ready_task_num < job.min_available:  # the gang is broken already
         return [_bundle(BundleKind.SAFE, job, tasks)]
     surplus = _SurplusTasks(job)
-    parts: dict[BundleKind, list[Task]] = {BundleKind.SAFE: [], BundleKind.WHOLE: []}
+    tasks_by_kind: dict[BundleKind, list[Task]] = {BundleKind.SAFE: [], BundleKind.WHOLE: []}
     for task in tasks:
-        parts[BundleKind.SAFE if surplus.take_if_surplus(task) else BundleKind.WHOLE].append(task)
-    return [_bundle(kind, job, part) for kind, part in parts.items() if part]
+        tasks_by_kind[BundleKind.SAFE if surplus.take_if_surplus(task) else BundleKind.WHOLE].append(task)
+    return [_bundle(kind, job, members) for kind, members in tasks_by_kind.items() if members]
 
 
 def _bundle(kind: BundleKind, job: Job, tasks: list[Task]) -> Bundle:
@@ -88,7 +86,7 @@ def _bundle(kind: BundleKind, job: Job, tasks: list[Task]) -> Bundle:
 
 
 class _SurplusTasks:
-    """What a job has more than it needs: tasks, tasks of each role, sub-jobs of each group."""
+    """Counts what a job has above its minimum: tasks, tasks of each role, ready sub-jobs of each group."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -97,7 +95,7 @@ class _SurplusTasks:
             role: job.role_count(role, _READY_STATUSES, best_effort=True) - least
             for role, least in (job.task_min_available.items() if job.checks_task_min_available else ())
         }
-        self._broken: set[str] = set()  # sub-jobs that no longer count
+        self._broken: set[str] = set()  # sub-jobs that are not ready, or no longer
         self._groups: Counter[str] = Counter()
         if job.min_sub_jobs:
             self._count_groups()
@@ -111,7 +109,7 @@ class _SurplusTasks:
         self._groups.subtract(self._job.min_sub_jobs)
 
     def take_if_surplus(self, task: Task) -> bool:
-        """Whether the task can go without harm; if so it is gone from here on."""
+        """True if the job keeps its minimum without the task; the task is then subtracted from the counters."""
         sub_job = self._job.sub_job_of(task) if self._job.min_sub_jobs else None
         if self._tasks <= 0 or self._roles.get(task.role, 1) <= 0 or not self._group_spares(sub_job):
             return False
@@ -127,12 +125,9 @@ class _SurplusTasks:
         return sub_job is None or sub_job.uid in self._broken or self._groups[sub_job.gid] > 0
 
 
-# choosing among them
-
-
 def sort_bundles(bundles: Sequence[Bundle], need: Amounts, prefer: Callable[[Bundle, Bundle], int]) -> list[Bundle]:
-    """Safe ones first, then as `prefer` says (negative: the left first), then the better worth."""
-    worths = {id(bundle): bundle.value_for(need) for bundle in bundles}
+    """Sort safe bundles first, then by `prefer` (negative: left first), then by value, highest first."""
+    values = {id(bundle): bundle.value_for(need) for bundle in bundles}
 
     def compare(left: Bundle, right: Bundle) -> int:
         if left.kind is not right.kind:
@@ -140,11 +135,11 @@ def sort_bundles(bundles: Sequence[Bundle], need: Amounts, prefer: Callable[[Bun
         preferred = prefer(left, right)
         if preferred:
             return preferred
-        gain = worths[id(left)], worths[id(right)]
-        if gain[0] != gain[1]:
-            return -1 if gain[0] > gain[1] else 1
-        one, other = _tie_break_key(left), _tie_break_key(right)
-        return (one > other) - (one < other)
+        value = values[id(left)], values[id(right)]
+        if value[0] != value[1]:
+            return -1 if value[0] > value[1] else 1
+        left_key, right_key = _tie_break_key(left), _tie_break_key(right)
+        return (left_key > right_key) - (left_key < right_key)
 
     return sorted(bundles, key=cmp_to_key(compare))
 

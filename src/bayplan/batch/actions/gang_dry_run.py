@@ -1,7 +1,8 @@
-"""Would a gang fit into this part of the cluster if these tasks were gone? Tried out in the session, and undone.
+"""Dry run of a gang in one domain (hypernode) without some victims. It runs in the session and undoes every step.
 
-Asked by `gangpreempt` and `gangreclaim`. Each sub-job is placed in turn on what will be idle, within the hypernode that
-its topology allows; the first that finds no place ends the trial. The steps that worked can be taken again.
+Called by `gangpreempt` and `gangreclaim`. Sub-jobs are placed one after another on the future idle resources, within
+the hypernode that their topology allows. The first sub-job without a place ends the dry run. A caller can replay the
+operations of a successful one.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ PendingBySubJob = list[tuple[SubJob, list[Task]]]
 
 
 def waiting_tasks(session: Session, job: Job) -> PendingBySubJob:
-    """The tasks that wait for room by sub-job, in the order in which they are served; gated ones wait for more."""
-    sheet = collect_pending_tasks(session, job)
+    """The pending tasks by sub-job, in scheduling order, without gated tasks."""
+    pending = collect_pending_tasks(session, job)
     found: PendingBySubJob = []
-    while sheet.sub_jobs:
-        sub_job = sheet.sub_jobs.pop()
-        queue = sheet.tasks[sub_job.uid]
+    while pending.sub_jobs:
+        sub_job = pending.sub_jobs.pop()
+        queue = pending.tasks[sub_job.uid]
         tasks = [queue.pop() for _ in range(len(queue))]
         free = [task for task in tasks if not task.gated]
         if free:
@@ -42,47 +43,47 @@ def waiting_tasks(session: Session, job: Job) -> PendingBySubJob:
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """Steps that give a gang its room, and where each sub-job goes by them."""
+    """The operations that place a gang, and the hypernode of each sub-job by its uid."""
 
     operations: list[SavedOperation]
     hypernodes: dict[str, str]
 
 
 class GangDryRun:
-    """Tries things out for one job."""
+    """Dry runs for one job."""
 
-    def __init__(self, session: Session, queue: Queue, job: Job, *, reason: str, remembers_errors: bool) -> None:
+    def __init__(self, session: Session, queue: Queue, job: Job, *, reason: str, caches_errors: bool) -> None:
         self._session = session
         self._queue = queue
         self._job = job
-        self._waiting = waiting_tasks(session, job)
+        self._pending = waiting_tasks(session, job)
         self._reason = reason
-        self._remembers_errors = remembers_errors
+        self._caches_errors = caches_errors
 
     def tasks(self) -> list[Task]:
-        """Those that need room: of a job that runs already the first sub-job's, else all that wait."""
-        counted = self._waiting[:1] if self._session.job_ready(self._job) else self._waiting
-        return [task for _, members in counted for task in members]
+        """The tasks that need resources: those of the first sub-job if the job is ready, else all pending tasks."""
+        selected = self._pending[:1] if self._session.job_ready(self._job) else self._pending
+        return [task for _, members in selected for task in members]
 
     def try_domain(self, domain: HyperNode, victims: Sequence[Task]) -> GangPlan | None:
-        """How the gang gets its room in a domain once the victims are gone; None where it does not."""
+        """Return the plan that pipelines the gang in a domain after the evictions; None if it does not fit."""
         was_ready = self._session.job_ready(self._job)
-        done: list[Statement] = []
+        statements: list[Statement] = []
         try:
-            done.append(self._evict_victims(victims))
+            statements.append(self._evict_victims(victims))
             places: dict[str, str] = {}
-            for sub_job, tasks in self._waiting:
+            for sub_job, tasks in self._pending:
                 trial = self._place_sub_job(sub_job, tasks, domain, evicting=bool(victims))
                 if trial is None:
                     return None
-                done.append(trial[0])
+                statements.append(trial[0])
                 places[sub_job.uid] = trial[1]
                 enough = self._session.job_pipelined(self._job)
                 if was_ready or enough:
-                    return GangPlan(save_operations(*done), places) if enough else None
+                    return GangPlan(save_operations(*statements), places) if enough else None
             return None
         finally:
-            for statement in reversed(done):
+            for statement in reversed(statements):
                 statement.discard()
 
     def _evict_victims(self, victims: Sequence[Task]) -> Statement:
@@ -109,7 +110,7 @@ class GangDryRun:
             yield from gradient
 
     def _try_hypernode(self, sub_job: SubJob, tasks: Sequence[Task], place: str, *, evicting: bool) -> Statement | None:
-        """All tasks of a sub-job promised room in a hypernode; None, and nothing changed, where one finds none."""
+        """Pipeline all tasks of a sub-job in a hypernode. Undo it and return None if a task finds no node."""
         session = self._session
         inside = _rows(session, place)
         if not inside.any():
@@ -130,18 +131,18 @@ class GangDryRun:
         session = self._session
         if not session.allocatable(self._queue, task):
             return None
-        hopeful = session.rows_worth_evicting(task)
-        rows = inside & hopeful if hopeful.any() else inside  # without any hope upstream forgets that there is none
+        worth_evicting = session.rows_worth_evicting(task)
+        rows = inside & worth_evicting if worth_evicting.any() else inside  # none: all, as upstream
         if not rows.any() or session.pre_predicate(task) is not None:
             return None
-        prospect = session.evaluate_class(task)
-        asked = rows & prospect.fits_future
+        evaluation = session.evaluate_class(task)
+        candidate_rows = rows & evaluation.fits_future
         if task.role in failed:
-            asked &= ~failed[task.role]
-        feasible = prospect.rows_to_preempt(task, asked)
-        if task.role and self._remembers_errors:
+            candidate_rows &= ~failed[task.role]
+        feasible = evaluation.rows_to_preempt(task, candidate_rows)
+        if task.role and self._caches_errors:
             failed[task.role] = failed.get(task.role, np.zeros_like(rows)) | (rows & ~feasible)
-        idle = feasible & prospect.fits_idle
+        idle = feasible & evaluation.fits_idle
         for candidates in (idle, feasible & ~idle):
             node = session.choose(task, candidates)
             if node is not None:

@@ -1,7 +1,8 @@
-"""Room for a gang that starves, made by evicting others in bundles: what `gangpreempt` and `gangreclaim` share.
+"""Base of `gangpreempt` and `gangreclaim`: evicts bundles of tasks for a starving gang.
 
-Parts of the cluster ("domains") are looked at one after another, the widest first; within one, bundles are taken until
-the gang would fit, and then it is tried out. All steps of a job are one statement, committed when the gang will start.
+The domains (hypernodes) are tried one after another, widest first. Within a domain, bundles are added until the need
+is covered in sum; then a dry run decides. All operations for a job are one statement, which is committed if the job is
+pipelined.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DEFAULT_MAX_DOMAINS = 8
 
 
 class GangEviction:
-    """An action that evicts for whole gangs. What a subclass says is whose tasks may go, and in which order."""
+    """An action that evicts for whole gangs. A subclass defines which tasks are victims, and their order."""
 
     name: str
     kind: EvictionKind
@@ -43,34 +44,34 @@ class GangEviction:
     )
 
     def __init__(self) -> None:
-        self._max_domains = _DEFAULT_MAX_DOMAINS  # what the file said last; a key that is gone keeps its value
-        self._takes_whole = True
+        self._max_domains = _DEFAULT_MAX_DOMAINS  # from the configuration; a key that is removed keeps its last value
+        self._allows_whole_bundles = True
 
     def initialize(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def uninitialize(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
-    # what subclasses say ----------------------------------------------------------------------------------------
+    # Policy of subclasses
 
     def can_serve_queue(self, session: Session, queue: Queue) -> bool:
-        """Whether jobs of the queue are served at all."""
+        """Whether the action serves jobs of this queue."""
         raise NotImplementedError
 
     def can_evict_for(self, session: Session, queue: Queue, tasks: Sequence[Task]) -> bool:
-        """Whether the queue may have others evicted for these tasks."""
+        """Whether the queue may evict victims for these tasks."""
         raise NotImplementedError
 
     def is_victim(self, session: Session, job: Job, other: Job) -> bool:
-        """Whether tasks of the other job may go for this one."""
+        """Whether tasks of the other job may be evicted for this job."""
         raise NotImplementedError
 
     def compare_bundles(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
-        """Which of two bundles goes first: negative for the left, 0 where nothing is to choose."""
+        """Eviction order of two bundles: negative if the left goes first, 0 if there is no preference."""
         raise NotImplementedError
 
-    # the action -------------------------------------------------------------------------------------------------
+    # Execution
 
     def execute(self, session: Session) -> Iterator[None]:
         self._read_arguments(session)
@@ -88,8 +89,8 @@ class GangEviction:
         arguments = session.action_arguments(self.name)
         most = arguments.get_int(MAX_DOMAINS, self._max_domains)
         self._max_domains = most if most > 0 else _DEFAULT_MAX_DOMAINS
-        self._takes_whole = arguments.get_bool(ALLOW_WHOLE_BUNDLE, self._takes_whole)
-        self._remembers_errors = session.action_arguments("allocate").get_bool(PREDICATE_ERROR_CACHE, True)
+        self._allows_whole_bundles = arguments.get_bool(ALLOW_WHOLE_BUNDLE, self._allows_whole_bundles)
+        self._caches_errors = session.action_arguments("allocate").get_bool(PREDICATE_ERROR_CACHE, True)
 
     def _preempt_for_job(self, session: Session, queue: Queue, job: Job) -> None:
         with session.statement() as statement:
@@ -99,9 +100,9 @@ class GangEviction:
                     job.sub_jobs[uid].nominated_hyper_node = place
 
     def _make_room(self, session: Session, statement: Statement, queue: Queue, job: Job) -> dict[str, str]:
-        """Take the steps that give the job its room into the statement; where its sub-jobs go by them."""
-        planner = GangDryRun(session, queue, job, reason=self.name, remembers_errors=self._remembers_errors)
-        tasks = planner.tasks()
+        """Add the operations that place the job to the statement. Return the hypernode of each placed sub-job."""
+        dry_run = GangDryRun(session, queue, job, reason=self.name, caches_errors=self._caches_errors)
+        tasks = dry_run.tasks()
         if not tasks or not self.can_evict_for(session, queue, tasks):
             return {}
         need = Amounts()
@@ -111,7 +112,7 @@ class GangEviction:
             bundles = self._bundles(session, job, domain, need)
             idle = _future_idle(session.hyper_nodes.nodes_of(domain.name), need) if bundles else Amounts()
             for victims in _victim_prefixes(bundles, idle, need):
-                plan = planner.try_domain(domain, victims)
+                plan = dry_run.try_domain(domain, victims)
                 if plan is not None and statement.recover_operations(plan.operations):
                     return plan.hypernodes
         return {}
@@ -127,26 +128,26 @@ class GangEviction:
         return list(found.values())[: self._max_domains]
 
     def _bundles(self, session: Session, job: Job, domain: HyperNode, need: Amounts) -> list[Bundle]:
-        """What may be evicted in a domain, in the order in which it goes."""
+        """The bundles that may be evicted in a domain, in eviction order."""
 
         def prefer(left: Bundle, right: Bundle) -> int:
             return self.compare_bundles(session, job, left, right)
 
         inside = None if domain.name == TOP_HYPERNODE else domain.nodes
-        made = [
+        bundles = [
             bundle
             for other in session.jobs.values()
             if other is not job and _is_preemptable_job(other) and self.is_victim(session, job, other)
             for bundle in make_bundles(other, list(self._candidates(other, inside)))
         ]
-        ordered = sort_bundles(made, need, prefer)
+        ordered = sort_bundles(bundles, need, prefer)
         candidates = [task for bundle in ordered for task in bundle.tasks]
         context = EvictionContext(self.kind, job, hyper_node=domain.name)
         allowed = {task.uid for task in session.unified_evictable(context, candidates)} if candidates else set[str]()
-        kept = [left for bundle in ordered if (left := bundle.restricted_to(allowed)) is not None]
-        if any(left is not bundle for left, bundle in zip(kept, ordered, strict=False)):
-            kept = sort_bundles(kept, need, prefer)
-        return [each for each in kept if self._takes_whole or each.kind is BundleKind.SAFE]
+        restricted = [remaining for bundle in ordered if (remaining := bundle.restricted_to(allowed)) is not None]
+        if any(remaining is not bundle for remaining, bundle in zip(restricted, ordered, strict=False)):
+            restricted = sort_bundles(restricted, need, prefer)
+        return [each for each in restricted if self._allows_whole_bundles or each.kind is BundleKind.SAFE]
 
     def _candidates(self, job: Job, inside: set[str] | None) -> Iterable[Task]:
         for task in job.with_status(*self.victim_statuses):
@@ -156,14 +157,14 @@ class GangEviction:
 
 def _starving_jobs_by_queue(session: Session) -> tuple[PriorityQueue[Queue], dict[str, PriorityQueue[Job]]]:
     queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
-    known: set[str] = set()
+    pushed: set[str] = set()
     starving: dict[str, PriorityQueue[Job]] = {}
     for job in session.jobs.values():
         queue = session.queues.get(job.queue)
         if job.is_pending() or session.job_invalid(job) is not None or queue is None:
             continue
-        if queue.uid not in known:
-            known.add(queue.uid)
+        if queue.uid not in pushed:
+            pushed.add(queue.uid)
             queues.push(queue)
         if session.job_starving(job):
             if queue.uid not in starving:
@@ -173,13 +174,13 @@ def _starving_jobs_by_queue(session: Session) -> tuple[PriorityQueue[Queue], dic
 
 
 def _is_preemptable_job(job: Job) -> bool:
-    """A group that says nothing about it may; that is not so where single tasks are evicted."""
+    """A group without the `preemptable` key may be evicted. Task-level eviction has another default."""
     meta = job.pod_group.metadata
     return job.preemptable or not (PREEMPTABLE in meta.annotations or PREEMPTABLE in meta.labels)
 
 
 def _victim_prefixes(bundles: Sequence[Bundle], idle: Amounts, need: Amounts) -> Iterator[list[Task]]:
-    """More and more victims, from where the room would suffice in sum."""
+    """Growing lists of victims, from the first one whose freed amounts cover the need in sum."""
     victims: list[Task] = []
     for bundle in bundles:
         victims = victims + bundle.tasks
@@ -189,7 +190,7 @@ def _victim_prefixes(bundles: Sequence[Bundle], idle: Amounts, need: Amounts) ->
 
 
 def _future_idle(nodes: Nodes, need: Amounts) -> Amounts:
-    """What is idle or being released there, of the resources that are needed."""
+    """Idle and releasing amounts of these nodes, for the needed resources."""
 
     def summed(resource: str) -> float:
         return float(nodes.idle(resource).sum() + nodes.releasing(resource).sum())

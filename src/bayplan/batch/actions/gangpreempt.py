@@ -1,4 +1,4 @@
-"""Evicts gangs of lower priority in the same queue, or what they have to spare, for a gang that starves."""
+"""The `gangpreempt` action: evicts bundles of lower-priority jobs in the same queue for a starving gang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayplan.batch.session.session import Session
 
 
 class GangPreempt(GangEviction):
-    """Within a queue, by priority; the job that would be served last loses first."""
+    """Preemption within a queue, by job priority. The job that is last in job order loses its tasks first."""
 
     name = "gangpreempt"
     kind = EvictionKind.GANG_PREEMPT

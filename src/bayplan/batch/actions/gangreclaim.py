@@ -1,4 +1,4 @@
-"""Evicts gangs of other queues, or what they have to spare, for a gang that starves in a queue below its share."""
+"""The `gangreclaim` action: evicts bundles of other queues for a starving gang of a queue that is not overused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayplan.batch.session.session import Session
 
 
 class GangReclaim(GangEviction):
-    """Between queues, by what they deserve."""
+    """Reclaim between queues; `victim_queue_order` decides which queue loses its bundles first."""
 
     name = "gangreclaim"
     kind = EvictionKind.GANG_RECLAIM
@@ -32,8 +32,8 @@ class GangReclaim(GangEviction):
         return other.queue != job.queue and queue is not None and queue.reclaimable
 
     def compare_bundles(self, session: Session, job: Job, left: Bundle, right: Bundle) -> int:
-        mine, one, other = (session.queues[each.queue] for each in (job, left.job, right.job))
+        own, one, other = (session.queues[each.queue] for each in (job, left.job, right.job))
         if one is other:
             return 0
-        first, second = session.victim_queue_order(one, other, mine), session.victim_queue_order(other, one, mine)
+        first, second = session.victim_queue_order(one, other, own), session.victim_queue_order(other, one, own)
         return second - first

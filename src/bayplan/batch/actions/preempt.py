@@ -1,8 +1,9 @@
-"""Starving jobs evict tasks of their own queue that matter less: of other jobs first, then of the same job.
+"""The `preempt` action: starving jobs evict tasks of their own queue, first of other jobs, then of the same job.
 
-A job keeps what it got from others only if that is enough to start it; within a job every task stands for itself. The
-victims on a node are what plugins agree on (`Session.preemptable`); as few of them as needed go, the least important
-first. With `enableTopologyAwarePreemption` nodes are compared by their victims instead (`preempt_trials`).
+Evictions between jobs are committed only if they make the job pipelined; within a job each task is committed alone.
+The victims on a node are those on which the plugins agree (`Session.preemptable`). The action evicts as few of them as
+needed, the least important first. With `enableTopologyAwarePreemption` nodes are compared by their victims instead
+(`preempt_dry_run`).
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ MAX_ABSOLUTE = "maxCandidateNodesAbsolute"
 
 @dataclass(frozen=True, slots=True)
 class PreemptSettings:
-    """What the file says about the action."""
+    """Arguments of the action."""
 
-    remembers_errors: bool = True
+    caches_errors: bool = True
     topology_aware: bool = False
     min_percentage: int = 10
     min_absolute: int = 1
     max_absolute: int = 100
 
     def updated(self, arguments: Arguments) -> PreemptSettings:
-        """With what this file says; a key that is gone keeps its value."""
+        """Return settings with the arguments of this configuration; a key that is removed keeps its last value."""
         return replace(
             self,
-            remembers_errors=arguments.get_bool(PREDICATE_ERROR_CACHE, self.remembers_errors),
+            caches_errors=arguments.get_bool(PREDICATE_ERROR_CACHE, self.caches_errors),
             topology_aware=arguments.get_bool(TOPOLOGY_AWARE, self.topology_aware),
             min_percentage=arguments.get_int(MIN_PERCENTAGE, self.min_percentage),
             min_absolute=arguments.get_int(MIN_ABSOLUTE, self.min_absolute),
@@ -72,13 +73,13 @@ class PreemptSettings:
         )
 
     def candidates_wanted(self, nodes: int) -> int:
-        """How many nodes are tried out before the best of them is taken."""
+        """How many nodes must be found feasible by a dry run before the best of them is chosen."""
         least = max(nodes * self.min_percentage // 100, self.min_absolute)
         return min(least, self.max_absolute, nodes)
 
 
 class Preempt:
-    """Evicts within queues."""
+    """Preemption within queues."""
 
     name = "preempt"
     takes: ClassVar[tuple[Argument, ...]] = (
@@ -93,10 +94,10 @@ class Preempt:
         self._settings = PreemptSettings()
 
     def initialize(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def uninitialize(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
     def execute(self, session: Session) -> Iterator[None]:
         self._settings = self._settings.updated(session.action_arguments(self.name))
@@ -110,11 +111,11 @@ class _PreemptRun:
         self._session = session
         self._settings = settings
         self._preemptors: dict[str, PriorityQueue[Job]] = {}  # by queue
-        self._starving: dict[str, list[Job]] = {}  # by queue, as they were when the action began
+        self._starving: dict[str, list[Job]] = {}  # by queue, at the start of the action
         self._tasks: dict[str, PriorityQueue[Task]] = {}
         self._by_queue: dict[str, EvictableTasks] = {}
-        self._exhausted: dict[str, ExhaustedRows] = {}  # by queue, for jobs that may look at all of it
-        self._failed: dict[tuple[str, str], BoolVector] = {}  # rows that failed a role of a job before
+        self._exhausted: dict[str, ExhaustedRows] = {}  # by queue, for jobs that may use all tasks of the queue
+        self._failed: dict[tuple[str, str], BoolVector] = {}  # rows that were infeasible for a role of a job
 
     def run(self) -> Iterator[None]:
         session = self._session
@@ -136,22 +137,22 @@ class _PreemptRun:
             return
         self._preemptors.setdefault(job.queue, PriorityQueue(session.job_order)).push(job)
         self._starving.setdefault(job.queue, []).append(job)
-        self._tasks[job.uid] = self._waiting(job)
+        self._tasks[job.uid] = self._pending_tasks(job)
 
-    def _waiting(self, job: Job) -> PriorityQueue[Task]:
+    def _pending_tasks(self, job: Job) -> PriorityQueue[Task]:
         return PriorityQueue(self._session.task_order, [task for task in job.pending.values() if not task.gated])
 
-    # who preempts whom ------------------------------------------------------------------------------------------
+    # Preemptors and victims
 
     def _preempt_between_jobs(self, queue: Queue) -> Iterator[None]:
         session, jobs = self._session, self._preemptors[queue.name]
         while jobs:
             job = jobs.pop()
-            tasks, prey = self._tasks[job.uid], self._victims_of_other_jobs(job)
+            tasks, search = self._tasks[job.uid], self._victims_of_other_jobs(job)
             statement = session.statement()
             assigned = False
             while session.job_starving(job) and tasks:
-                assigned = self._preempt_for_task(statement, tasks.pop(), queue, prey)
+                assigned = self._preempt_for_task(statement, tasks.pop(), queue, search)
                 yield
             if not session.job_pipelined(job):
                 statement.discard()
@@ -162,71 +163,82 @@ class _PreemptRun:
                 jobs.push(job)
 
     def _preempt_within_job(self, job: Job, queue: Queue) -> Iterator[None]:
-        tasks = self._waiting(job)
+        tasks = self._pending_tasks(job)
         if not tasks:
             return
         session = self._session
-        own = EvictableTasks(session, [job], PREEMPTABLE)
+        own_tasks = EvictableTasks(session, [job], PREEMPTABLE)
         while tasks:
             statement = session.statement()
-            prey = self._victim_search(job, own)
-            if not self._preempt_for_task(statement, tasks.pop(), queue, prey):
+            search = self._victim_search(job, own_tasks)
+            if not self._preempt_for_task(statement, tasks.pop(), queue, search):
                 statement.discard()
                 return
             statement.commit()
             yield
 
     def _victims_of_other_jobs(self, job: Job) -> VictimSearch:
-        """Tasks of other jobs in the queue of this one."""
+        """The search over tasks of other jobs in the queue of this job."""
         session = self._session
-        whole = self._by_queue.get(job.queue)
-        if whole is None:
+        queue_tasks = self._by_queue.get(job.queue)
+        if queue_tasks is None:
             jobs = [each for each in session.jobs.values() if each.queue == job.queue]
-            whole = self._by_queue[job.queue] = EvictableTasks(session, jobs, PREEMPTABLE)
+            queue_tasks = self._by_queue[job.queue] = EvictableTasks(session, jobs, PREEMPTABLE)
             self._exhausted[job.queue] = ExhaustedRows(session)
         if not job.count(*PREEMPTABLE):
-            return self._victim_search(job, whole, in_vain=self._exhausted[job.queue])
-        return self._victim_search(job, whole, less=EvictableTasks(session, [job], PREEMPTABLE))
+            return self._victim_search(job, queue_tasks, exhausted=self._exhausted[job.queue])
+        return self._victim_search(job, queue_tasks, excluded=EvictableTasks(session, [job], PREEMPTABLE))
 
     def _victim_search(
-        self, job: Job, of: EvictableTasks, *, less: EvictableTasks | None = None, in_vain: ExhaustedRows | None = None
+        self,
+        job: Job,
+        candidates: EvictableTasks,
+        *,
+        excluded: EvictableTasks | None = None,
+        exhausted: ExhaustedRows | None = None,
     ) -> VictimSearch:
         accepts = SearchAccepts.VICTIMS_ONLY if self._settings.topology_aware else SearchAccepts.IDLE
         return VictimSearch(
-            self._session, job, extension_points.PREEMPTABLE, of, less=less, accepts=accepts, in_vain=in_vain
+            self._session,
+            job,
+            extension_points.PREEMPTABLE,
+            candidates,
+            excluded=excluded,
+            accepts=accepts,
+            exhausted=exhausted,
         )
 
-    # one task ---------------------------------------------------------------------------------------------------
+    # Preemption for one task
 
-    def _preempt_for_task(self, statement: Statement, task: Task, queue: Queue, prey: VictimSearch) -> bool:
-        """Clear a node for the task. False: it may not preempt, or no node can be cleared."""
+    def _preempt_for_task(self, statement: Statement, task: Task, queue: Queue, search: VictimSearch) -> bool:
+        """Evict victims on one node for the task. False if the task may not preempt or no node is possible."""
         session = self._session
         if not may_preempt(session, task) or session.pre_predicate(task) is not None:
             return False
-        prospect = session.evaluate_class(task)
-        candidates = self._candidates(task, prospect)
+        evaluation = session.evaluate_class(task)
+        candidates = self._candidates(task, evaluation)
         if not candidates.any():
             return False
         if not self._settings.topology_aware:
-            totals = prospect.scores(task, candidates)
-            return totals is not None and self._preempt_by_score(statement, task, queue, prey, candidates, totals)
-        trials = PreemptionDryRun(session, task, queue, lambda row: _eligible_victims(prey.tasks_on_row(row), task))
+            totals = evaluation.scores(task, candidates)
+            return totals is not None and self._preempt_by_score(statement, task, queue, search, candidates, totals)
+        dry_run = PreemptionDryRun(session, task, queue, lambda row: _eligible_victims(search.tasks_on_row(row), task))
         wanted = self._settings.candidates_wanted(int(np.count_nonzero(candidates)))
-        found = trials.best(candidates, prey.narrow(task), wanted)
+        found = dry_run.best(candidates, search.narrow(task), wanted)
         return found is not None and self._evict_and_pipeline(statement, task, found.node, found.victims)
 
-    def _candidates(self, task: Task, prospect: TaskClassEvaluation) -> BoolVector:
-        """Rows on which evicting may help. What failed one task of a role fails the others of the job, too."""
+    def _candidates(self, task: Task, evaluation: TaskClassEvaluation) -> BoolVector:
+        """Rows on which an eviction may help. A row that fails one task of a role fails that role of the job."""
         session = self._session
         among = session.rows_worth_evicting(task)
         key = (task.job, task.role)
-        failed = self._failed.get(key) if self._settings.remembers_errors and task.role else None
+        failed = self._failed.get(key) if self._settings.caches_errors and task.role else None
         if failed is not None:
             among &= ~failed
-        found = prospect.rows_to_preempt(task, among)
-        lost = among & ~found
-        if lost.any():
-            self._failed[key] = lost if failed is None else failed | lost
+        found = evaluation.rows_to_preempt(task, among)
+        infeasible = among & ~found
+        if infeasible.any():
+            self._failed[key] = infeasible if failed is None else failed | infeasible
         return found
 
     def _preempt_by_score(
@@ -234,29 +246,29 @@ class _PreemptRun:
         statement: Statement,
         task: Task,
         queue: Queue,
-        prey: VictimSearch,
+        search: VictimSearch,
         candidates: BoolVector,
         totals: FloatVector,
     ) -> bool:
         session = self._session
-        parts = session.candidate_groups(candidates & prey.rows(task))
-        for row in chain.from_iterable(rows_by_score(each, totals, lambda: prey.narrow(task)) for each in parts):
-            node, found = session.nodes.at_row(row), prey.tasks_on_row(row)
+        parts = session.candidate_groups(candidates & search.rows(task))
+        for row in chain.from_iterable(rows_by_score(each, totals, lambda: search.narrow(task)) for each in parts):
+            node, found = session.nodes.at_row(row), search.tasks_on_row(row)
             if not fits_without(task, node, found):
-                prey.mark_exhausted(row)
+                search.mark_exhausted(row)
                 continue
             victims = session.preemptable(task, _eligible_victims(found, task))
             if not fits_without(task, node, victims):
-                prey.set_aside(row, found)
+                search.set_aside(row, found)
             elif (evicted := self._evict_until_fits(statement, task, queue, node, victims)) is not None:
-                prey.note_evicted(evicted)
+                search.note_evicted(evicted)
                 return True
         return False
 
     def _evict_until_fits(
         self, statement: Statement, task: Task, queue: Queue, node: Node, victims: list[Task]
     ) -> list[Task] | None:
-        """Evict until both the queue and the node can take the task: whom. None where they never can."""
+        """Evict until the queue and the node can take the task. Return the victims, or None if they do not suffice."""
         session, trial = self._session, self._session.statement()
         waiting = session.victims_queue(victims, task)
         evicted: list[Task] = []
@@ -272,7 +284,7 @@ class _PreemptRun:
         return None
 
     def _evict_and_pipeline(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> bool:
-        """Evict all of these, and promise their room to the task."""
+        """Evict all victims and pipeline the task on the node."""
         trial = self._session.statement()
         for victim in victims:
             trial.evict(victim, REASON)
@@ -284,12 +296,12 @@ class _PreemptRun:
 
 
 def _eligible_victims(found: list[Task], preemptor: Task) -> list[Task]:
-    """Who asks for nothing takes nothing from those who do."""
+    """A best-effort preemptor may only evict best-effort tasks."""
     return [task for task in found if task.best_effort] if preemptor.best_effort else found
 
 
 def may_preempt(session: Session, task: Task) -> bool:
-    """Not if it says so itself, and not while a node that was cleared for it before is still becoming free."""
+    """False if the task's preemption policy is Never, or if its nominated node is still being freed for it."""
     if task.pod.spec.preemption_policy == PREEMPT_NEVER:
         return False
     name = task.pod.status.nominated_node_name
@@ -301,14 +313,14 @@ def may_preempt(session: Session, task: Task) -> bool:
         return False
     if any(status.code is Code.UNRESOLVABLE for status in statuses):
         return True
-    mine = task.pod.spec.priority or 0
+    own_priority = task.pod.spec.priority or 0
     return not any(
-        (each.pod.spec.priority or 0) < mine and _is_preemption_victim(each.pod) for each in node.tasks.values()
+        (each.pod.spec.priority or 0) < own_priority and _is_preemption_victim(each.pod) for each in node.tasks.values()
     )
 
 
 def _is_preemption_victim(pod: Pod) -> bool:
-    """Whether the pod is being deleted because somebody preempted it."""
+    """Whether the pod is being deleted because a scheduler preempted it."""
     if not pod.terminating:
         return False
     for condition in pod.status.conditions:

@@ -1,9 +1,9 @@
-"""Which node loses least if it is cleared for this task? Nodes are tried out one by one and compared by their victims.
+"""Dry run of preemption: finds the node whose victims cost least, by simulating each candidate node.
 
-What kube-scheduler does, on Volcano's terms: victims are removed until the task fits, then given back one by one, the
-most important first, as long as it still fits. Nothing of this touches the session.
+This is kube-scheduler's algorithm on Volcano's terms. Victims are removed until the task fits. Then they are reprieved
+one by one, the most important first, as long as the task still fits. The session is not changed.
 
-Cost: a simulation a node, each a few steps a victim. The search stops at as many nodes as are wanted.
+Cost: one simulation per node, with a few steps per victim. The search stops after the requested number of nodes.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from bayplan.batch.session.simulation import Simulation
 from bayplan.objects.core import Pod
 from bayplan.snapshot import BoolVector, RowVector
 
-_PRIORITY_OFFSET = 2**31  # keeps sums of priorities comparable: every victim more makes a sum larger
+_PRIORITY_OFFSET = 2**31  # makes every term positive, so that each additional victim increases the sum
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCandidate:
-    """A node, and who must go."""
+    """A node and its victims."""
 
     node: Node
     victims: list[Task]
 
 
 class PreemptionDryRun:
-    """One task's search."""
+    """The search for one task."""
 
-    def __init__(self, session: Session, task: Task, queue: Queue, prey_on: Callable[[int], list[Task]]) -> None:
+    def __init__(self, session: Session, task: Task, queue: Queue, victims_on_row: Callable[[int], list[Task]]) -> None:
         self._session = session
         self._task = task
         self._queue = queue
-        self._victims_on_row = prey_on
+        self._victims_on_row = victims_on_row
 
     def best(self, candidates: BoolVector, within: BoolVector, wanted: int) -> PreemptionCandidate | None:
-        """The best of the first `wanted` nodes that can be cleared, from anywhere on; only those `within` can be."""
+        """Return the best of the first `wanted` possible nodes; only rows in `within` are simulated."""
         rows = np.flatnonzero(candidates)
         start = self._start(rows)
         found: list[PreemptionCandidate] = []
@@ -63,41 +63,41 @@ class PreemptionDryRun:
         return best
 
     def _start(self, rows: RowVector) -> int:
-        """Where in the rows the search begins: at the node that the last search chose, else anywhere."""
+        """Position at which the search begins: the node that the last search chose, else a random one."""
         last = self._session.previous_row(self._task)
         found = np.flatnonzero(rows == last) if last is not None else rows[:0]
         return int(found[0]) if len(found) else self._session.chance.randrange(len(rows))
 
     def _victims(self, node: Node) -> list[Task]:
-        """Who must go from the node; nobody where it cannot be cleared."""
+        """The victims on the node; empty if evictions there do not help."""
         session, task = self._session, self._task
         possible = session.preemptable(task, self._victims_on_row(node.row))
         if not fits_without(task, node, possible):
             return []
         trial = Simulation(task, node)
         removed: list[Task] = []
-        waiting = session.victims_queue(possible, task)
-        while waiting:
-            removed.append(waiting.pop())
+        queue = session.victims_queue(possible, task)
+        while queue:
+            removed.append(queue.pop())
             if not self._remove(trial, removed[-1]):
                 return []
             if self._fits(trial):
                 break
-        # Whether it fits is not asked here: where the queue never has room, everybody who was removed is a victim.
+        # As upstream, the fit is not tested again: if the queue never allows the task, every removed task is a victim.
         if not removed or session.simulate_predicate(trial) is not None:
             return []
         return self._reprieve(trial, removed)
 
     def _reprieve(self, trial: Simulation, removed: list[Task]) -> list[Task]:
-        """Who has to go after all, when the most important are given back first; those come first in it."""
+        """Add victims back, the most important first. Return those that must go, the most important first."""
         victims: list[Task] = []
-        for each in reversed(removed):
-            if not self._add(trial, each):
+        for victim in reversed(removed):
+            if not self._add(trial, victim):
                 return []
             if not self._fits(trial):
-                if not self._remove(trial, each):
+                if not self._remove(trial, victim):
                     return []
-                victims.append(each)
+                victims.append(victim)
         return victims
 
     def _fits(self, trial: Simulation) -> bool:
@@ -122,7 +122,7 @@ class PreemptionDryRun:
 
 
 def _pick_one_node(candidates: list[PreemptionCandidate], now: datetime) -> PreemptionCandidate:
-    """Lowest victims first, then fewest, then those that have run for the shortest time; the first of equals."""
+    """Return the node with the lowest victims, then fewest, then the latest start; the first one of equals."""
 
     def cost(candidate: PreemptionCandidate) -> tuple[float, ...]:
         pods = [task.pod for task in candidate.victims]
@@ -137,7 +137,7 @@ def _pick_one_node(candidates: list[PreemptionCandidate], now: datetime) -> Pree
 
 
 def _earliest_start(pods: list[Pod], now: datetime) -> datetime:
-    """When the first of the most important pods started; one that has not started yet starts now."""
+    """Earliest start of the pods with the highest priority; a pod without a start time counts as started now."""
     highest = max(priority_of(pod) for pod in pods)
     return min(pod.status.start_time or now for pod in pods if priority_of(pod) == highest)
 

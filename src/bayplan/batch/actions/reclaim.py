@@ -1,7 +1,7 @@
-"""Gives queues back what others hold of theirs: starving jobs evict tasks of other queues.
+"""The `reclaim` action: starving jobs evict tasks of other queues that may be reclaimed from.
 
-Queue by queue, job by job; a job keeps what it got only if that is enough to start it. Nodes are not scored: the first
-that can be cleared is taken.
+It goes queue by queue and job by job. The evictions for a job are committed only if the job becomes pipelined. Nodes
+are not scored: the first node on which evictions suffice is used.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ PREEMPT_NEVER = "Never"
 
 
 class Reclaim:
-    """Evicts for jobs of queues that are not overused, from other queues that may be reclaimed from."""
+    """Reclaims for jobs of queues that are not overused, from other queues that are reclaimable."""
 
     name = "reclaim"
     takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def uninitialize(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
     def execute(self, session: Session) -> Iterator[None]:
         return _ReclaimRun(session).run()
@@ -54,11 +54,11 @@ class _ReclaimRun:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._queues: PriorityQueue[Queue] = PriorityQueue(session.queue_order)
-        self._jobs: dict[str, PriorityQueue[Job]] = {}  # starving ones, by queue
+        self._jobs: dict[str, PriorityQueue[Job]] = {}  # starving jobs, by queue
         self._tasks: dict[str, PriorityQueue[Task]] = {}
-        self._all: EvictableTasks | None = None  # running tasks of queues that may be reclaimed from
-        self._own: dict[str, EvictableTasks] = {}  # those among them of one queue
-        self._exhausted: dict[str, ExhaustedRows] = {}  # by queue: rows without enough of others
+        self._all: EvictableTasks | None = None  # running tasks of all reclaimable queues
+        self._own: dict[str, EvictableTasks] = {}  # running tasks of one reclaimable queue, by queue
+        self._exhausted: dict[str, ExhaustedRows] = {}  # by queue: rows where other queues hold too little
 
     def run(self) -> Iterator[None]:
         seen: set[str] = set()
@@ -88,9 +88,9 @@ class _ReclaimRun:
         while jobs:
             job = jobs.pop()
             statement = self._session.statement()
-            tasks, prey = self._tasks[job.uid], self._victims_of_other_queues(queue, job)
+            tasks, search = self._tasks[job.uid], self._victims_of_other_queues(queue, job)
             while self._session.job_starving(job) and tasks:
-                self._reclaim_for_task(statement, queue, tasks.pop(), prey)
+                self._reclaim_for_task(statement, queue, tasks.pop(), search)
                 yield
             if self._session.job_pipelined(job):
                 statement.commit()
@@ -98,40 +98,42 @@ class _ReclaimRun:
             else:
                 statement.discard()
             if jobs:
-                self._queues.push(queue)  # for nothing, as all of its jobs have their turn now; upstream does it
+                self._queues.push(queue)  # without effect, because all jobs of it are served above; as upstream
 
-    def _reclaim_for_task(self, statement: Statement, queue: Queue, task: Task, prey: VictimSearch) -> bool:
-        """Clear a node for the task. False: no node can be."""
+    def _reclaim_for_task(self, statement: Statement, queue: Queue, task: Task, search: VictimSearch) -> bool:
+        """Evict victims on one node for the task. False if no node is possible."""
         session = self._session
         if task.pod.spec.preemption_policy == PREEMPT_NEVER or not session.preemptive(queue, [task]):
             return False
         if session.pre_predicate(task) is not None:
             return False
-        for row in self._rows(task, prey):
-            node, found = session.nodes.at_row(row), prey.tasks_on_row(row)
+        for row in self._rows(task, search):
+            node, found = session.nodes.at_row(row), search.tasks_on_row(row)
             if not found or not fits_without(task, node, found):
-                prey.mark_exhausted(row)
+                search.mark_exhausted(row)
                 continue
             victims = session.reclaimable(task, found)
             if not fits_without(task, node, victims):
-                prey.set_aside(row, found)
+                search.set_aside(row, found)
             elif (evicted := self._evict_until_fits(statement, task, node, victims)) is not None:
-                prey.note_evicted(evicted)
+                search.note_evicted(evicted)
                 return True
         return False
 
-    def _rows(self, task: Task, prey: VictimSearch) -> Iterator[int]:
-        """Rows that may do; what costs something is asked about few of them, unless these are in vain."""
-        prospect = self._session.evaluate_class(task)
-        for among in self._session.candidate_groups(self._session.rows_worth_evicting(task) & prey.rows(task)):
+    def _rows(self, task: Task, search: VictimSearch) -> Iterator[int]:
+        """Candidate rows. Expensive tests run on a few rows first, and on the rest only if these rows fail."""
+        evaluation = self._session.evaluate_class(task)
+        for among in self._session.candidate_groups(self._session.rows_worth_evicting(task) & search.rows(task)):
             first = first_rows(among)
-            yield from rows_in_order(prospect.rows_to_preempt(task, first))
+            yield from rows_in_order(evaluation.rows_to_preempt(task, first))
             if first is not among:
-                yield from rows_in_order(prospect.rows_to_preempt(task, among & ~first & prey.narrow(task)))
+                yield from rows_in_order(evaluation.rows_to_preempt(task, among & ~first & search.narrow(task)))
 
     def _evict_until_fits(self, statement: Statement, task: Task, node: Node, victims: list[Task]) -> list[Task] | None:
-        """Evict as few as needed, the least important first, and promise their room to the task: whom. None where
-        that fails."""
+        """Evict as few victims as needed, the least important first, and pipeline the task.
+
+        Return the evicted tasks, or None if they do not suffice.
+        """
         trial = self._session.statement()
         waiting = self._session.victims_queue(victims, task)
         evicted: list[Task] = []
@@ -145,12 +147,12 @@ class _ReclaimRun:
         return None
 
     def _victims_of_other_queues(self, queue: Queue, job: Job) -> VictimSearch:
-        """Running tasks of other queues that may be reclaimed from."""
+        """The search over running tasks of other queues that are reclaimable."""
         session = self._session
         if self._all is None:
-            self._all = self._running_in(name for name, each in session.queues.items() if each.reclaimable)
+            self._all = self._running_tasks(name for name, each in session.queues.items() if each.reclaimable)
         if queue.uid not in self._own and queue.reclaimable:
-            self._own[queue.uid] = self._running_in([queue.name])
+            self._own[queue.uid] = self._running_tasks([queue.name])
         if queue.uid not in self._exhausted:
             self._exhausted[queue.uid] = ExhaustedRows(session)
         return VictimSearch(
@@ -158,12 +160,12 @@ class _ReclaimRun:
             job,
             extension_points.RECLAIMABLE,
             self._all,
-            less=self._own.get(queue.uid),
+            excluded=self._own.get(queue.uid),
             accepts=SearchAccepts.IDLE_WITH_VICTIMS,
-            in_vain=self._exhausted[queue.uid],
+            exhausted=self._exhausted[queue.uid],
         )
 
-    def _running_in(self, queues: Iterable[str]) -> EvictableTasks:
+    def _running_tasks(self, queues: Iterable[str]) -> EvictableTasks:
         names = set(queues)
         jobs = [job for job in self._session.jobs.values() if job.queue in names]
         return EvictableTasks(self._session, jobs, [TaskStatus.RUNNING])

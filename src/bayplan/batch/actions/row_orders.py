@@ -1,6 +1,6 @@
-"""Rows one after another, for searches that mostly end early: nothing is sorted or listed before somebody asks for it.
+"""Lazy iteration over rows, for searches that usually end early: nothing is sorted or listed before it is needed.
 
-After `ROWS_BEFORE_NARROWING` rows in vain a search pays for narrowing the others down.
+After `ROWS_BEFORE_NARROWING` rows without success, a search narrows down the remaining rows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from bayplan.batch.model.nodes import FloatVector
 from bayplan.snapshot import BoolVector
 
 ROWS_BEFORE_NARROWING = 64
-_UNSORTED = 8  # so many are cheaper to find one by one than by sorting all
+_UNSORTED = 8  # finding this many maxima one by one is cheaper than sorting all rows
 
 
 def rows_in_order(among: BoolVector) -> Iterator[int]:
-    """Rows in their own order."""
+    """Rows in ascending order."""
     first = int(among.argmax()) if len(among) else 0
     if among[first : first + 1].any():
         yield first
@@ -25,7 +25,7 @@ def rows_in_order(among: BoolVector) -> Iterator[int]:
 
 
 def first_rows(among: BoolVector) -> BoolVector:
-    """As many of the rows as are looked at before the others are narrowed down."""
+    """The first `ROWS_BEFORE_NARROWING` of the rows; these are tried before the rest is narrowed down."""
     rows = np.flatnonzero(among)
     if len(rows) <= ROWS_BEFORE_NARROWING:
         return among
@@ -35,16 +35,16 @@ def first_rows(among: BoolVector) -> BoolVector:
 
 
 def rows_by_score(among: BoolVector, totals: FloatVector, narrowed: Callable[[], BoolVector]) -> Iterator[int]:
-    """Rows by their scores, equal ones in their own order; those whose score is no number are left out."""
-    waiting = among & ~np.isnan(totals)
-    left = np.where(waiting, totals, -np.inf)
-    for _ in range(_UNSORTED if len(left) else 0):
-        row = int(left.argmax())
-        if left[row] == -np.inf:
+    """Rows by score, highest first, ties in row order. Rows whose score is NaN are left out."""
+    remaining = among & ~np.isnan(totals)
+    scores = np.where(remaining, totals, -np.inf)
+    for _ in range(_UNSORTED if len(scores) else 0):
+        row = int(scores.argmax())
+        if scores[row] == -np.inf:
             break
         yield row
-        left[row], waiting[row] = -np.inf, False
-    rows = np.flatnonzero(waiting)
+        scores[row], remaining[row] = -np.inf, False
+    rows = np.flatnonzero(remaining)
     ordered = rows[np.argsort(-totals[rows], kind="stable")]
     yield from ordered[:ROWS_BEFORE_NARROWING].tolist()
     rest = ordered[ROWS_BEFORE_NARROWING:]

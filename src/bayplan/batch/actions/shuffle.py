@@ -1,4 +1,4 @@
-"""Evicts what plugins say should run elsewhere, or not now: to level nodes, or because lent hours are over."""
+"""The `shuffle` action: evicts the running tasks that plugins select, to balance nodes or when revocable hours end."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ REASON = "shuffle"
 
 
 class Shuffle:
-    """Asks for victims among all running tasks and evicts them at once."""
+    """Collects victims among all running tasks and evicts them immediately, without a statement."""
 
     name = "shuffle"
     takes: ClassVar[tuple[Argument, ...]] = ()
 
     def initialize(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def uninitialize(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
     def execute(self, session: Session) -> None:
         running = [task for job in session.jobs.values() for task in job.with_status(TaskStatus.RUNNING)]

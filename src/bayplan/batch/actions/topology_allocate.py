@@ -1,8 +1,8 @@
-"""Allocation of jobs with a network topology or sub-groups: every hypernode of a gradient is tried, the best is kept.
+"""Allocation of jobs with a network topology or sub-groups: tries every hypernode of a gradient and keeps the best.
 
-A trial places, is saved and undone. Gradients come from plugins, closest hypernodes first; without any there is one
-trial, on all nodes. Where scores are known beforehand (`hypernode_ranks`), most trials are left out; they would leave
-nothing behind but words about why a gang waits, so that is done only for gangs that are placed as a whole.
+A trial places the tasks, saves its operations and undoes them. Gradients come from plugins, closest hypernodes first.
+Without any gradient there is one trial, on all nodes. If the scores are known in advance (`hypernode_ranking`), most
+trials are skipped. Skipped trials leave no fit errors, so only gangs that are placed completely use the shortcut.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from bayplan.batch.actions.allocate import TaskPlacer
 
 _MAX_FAILED_TRIALS = 8
-"""So many of the best hypernodes are tried before all of them are, one by one."""
+"""This many of the best hypernodes are tried before the allocator falls back to trying all of them."""
 
 
 class HypernodeTrial(NamedTuple):
-    """What came of placing a job in one hypernode."""
+    """Result of placing a job in one hypernode."""
 
     score: float
     operations: list[SavedOperation]
@@ -38,16 +38,16 @@ class HypernodeTrial(NamedTuple):
 
 
 class TopologyAllocator:
-    """Serves jobs that care where their tasks are."""
+    """Allocates jobs with a topology constraint or sub-groups."""
 
     def __init__(self, session: Session, placer: TaskPlacer) -> None:
         self._session = session
         self._placer = placer
         self._decisions: dict[str, dict[str, dict[str, str]]] = {}  # job -> hypernode of the job -> of sub-jobs
 
-    def allocate_job(self, job: Job, sheet: PendingTasks) -> bool:
-        """Place what can be placed of a job now; true when it has more."""
-        found = self._allocate_for_job(job, sheet, self._session.hyper_nodes.top)
+    def allocate_job(self, job: Job, pending: PendingTasks) -> bool:
+        """Place as many tasks of the job as possible now. True if the job has more tasks to place."""
+        found = self._allocate_for_job(job, pending, self._session.hyper_nodes.top)
         if found is None:
             return False
         statement, hyper_node = found
@@ -57,7 +57,7 @@ class TopologyAllocator:
             return False
         self._session.mark_job_dirty(job)
         self._write_decision(job, hyper_node)
-        return bool(sheet)
+        return bool(pending)
 
     def _write_decision(self, job: Job, hyper_node: str) -> None:
         tree = self._session.hyper_nodes
@@ -68,14 +68,14 @@ class TopologyAllocator:
                 sub_job.allocated_hyper_node = tree.lowest_common(sub_job.allocated_hyper_node, place)
                 sub_job.nominated_hyper_node = ""
 
-    # jobs -------------------------------------------------------------------------------------------------------
+    # Jobs
 
-    def _allocate_for_job(self, job: Job, sheet: PendingTasks, root: HyperNode) -> tuple[Statement, str] | None:
+    def _allocate_for_job(self, job: Job, pending: PendingTasks, root: HyperNode) -> tuple[Statement, str] | None:
         session = self._session
-        before = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid in sheet.tasks}
+        before = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid in pending.tasks}
         for gradient in session.hyper_node_gradient_for_job(job, root, SearchPurpose.ALLOCATE):
-            found = self._try_ranked_hypernodes(job, sheet, gradient, before) or self._try_all_hypernodes(
-                job, sheet, gradient, before
+            found = self._try_ranked_hypernodes(job, pending, gradient, before) or self._try_all_hypernodes(
+                job, pending, gradient, before
             )
             if found is None:
                 continue
@@ -83,17 +83,17 @@ class TopologyAllocator:
             statement = session.statement()
             if not statement.recover_operations(trial.operations):
                 return None
-            sheet.replace_with(trial.remaining)
+            pending.replace_with(trial.remaining)
             return statement, best
         return None
 
     def _try_all_hypernodes(
-        self, job: Job, sheet: PendingTasks, gradient: Sequence[HyperNode], before: dict[str, str]
+        self, job: Job, pending: PendingTasks, gradient: Sequence[HyperNode], before: dict[str, str]
     ) -> tuple[str, HypernodeTrial] | None:
-        """The best of the hypernodes that can take the job, and how; None where none can."""
+        """Return the best of the hypernodes that can take the job, with its trial; None if there is none."""
         found: dict[str, HypernodeTrial] = {}
         for hyper_node in gradient:
-            trial = self._try_job(job, sheet, hyper_node, before)
+            trial = self._try_job(job, pending, hyper_node, before)
             if trial is not None:
                 found[hyper_node.name] = trial
         if not found:
@@ -102,20 +102,20 @@ class TopologyAllocator:
         return best, found[best]
 
     def _try_ranked_hypernodes(
-        self, job: Job, sheet: PendingTasks, gradient: Sequence[HyperNode], before: dict[str, str]
+        self, job: Job, pending: PendingTasks, gradient: Sequence[HyperNode], before: dict[str, str]
     ) -> tuple[str, HypernodeTrial] | None:
-        """The same by trying the best first; None, and no trace, where only trying all of them tells."""
-        ranked = self._ranked(job, sheet, gradient)
+        """Do the same, trying the best hypernode first. Return None, with nothing changed, if all must be tried."""
+        ranked = self._ranked(job, pending, gradient)
         if ranked is None:
             return None
         marks = [(task, task.last_transaction) for task in job.pending.values()]
-        last = self._try_job(job, sheet, gradient[-1], before)  # its failures are those that people would read
+        last = self._try_job(job, pending, gradient[-1], before)  # its fit errors are those that upstream reports
         failures = job.fit_failures
         for place in ranked[:_MAX_FAILED_TRIALS]:
-            trial = last if place is gradient[-1] else self._try_job(job, sheet, place, before)
+            trial = last if place is gradient[-1] else self._try_job(job, pending, place, before)
             if trial is None:
                 continue
-            if trial.ready and len(trial.operations) == sum(map(len, sheet.tasks.values())):
+            if trial.ready and len(trial.operations) == sum(map(len, pending.tasks.values())):
                 job.fit_failures = failures
                 return place.name, trial
             break
@@ -123,19 +123,19 @@ class TopologyAllocator:
             task.last_transaction = mark
         return None
 
-    def _ranked(self, job: Job, sheet: PendingTasks, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
-        """The hypernodes, best first, where there is something to gain by that order."""
-        if len(gradient) <= 2 or len(sheet.tasks) != 1 or len(sheet.sub_jobs) != 1:
+    def _ranked(self, job: Job, pending: PendingTasks, gradient: Sequence[HyperNode]) -> list[HyperNode] | None:
+        """The hypernodes, best first; None if the order saves no trials or is unknown."""
+        if len(gradient) <= 2 or len(pending.tasks) != 1 or len(pending.sub_jobs) != 1:
             return None
-        sub_job = job.sub_jobs[next(iter(sheet.tasks))]
+        sub_job = job.sub_jobs[next(iter(pending.tasks))]
         return None if sub_job.nominated_hyper_node else rank_hypernodes(self._session, sub_job, gradient)
 
     def _try_job(
-        self, job: Job, sheet: PendingTasks, hyper_node: HyperNode, before: dict[str, str]
+        self, job: Job, pending: PendingTasks, hyper_node: HyperNode, before: dict[str, str]
     ) -> HypernodeTrial | None:
         session = self._session
         job.reset_fit_errors()
-        left = sheet.clone()
+        left = pending.clone()
         statements: list[Statement] = []
         score = 0.0
         while left.sub_jobs:
@@ -156,28 +156,28 @@ class TopologyAllocator:
         if not steps:
             return None
         ready = session.job_ready(job)
-        good = ready or session.job_pipelined(job)
+        pipelined = ready or session.job_pipelined(job)
         for statement in statements:
             statement.discard()
-        return HypernodeTrial(score, steps, left, ready) if good else None
+        return HypernodeTrial(score, steps, left, ready) if pipelined else None
 
-    # sub-jobs ---------------------------------------------------------------------------------------------------
+    # Sub-jobs
 
     def _allocate_for_sub_job(
-        self, job: Job, sub_job: SubJob, sheet: PendingTasks, root: HyperNode
+        self, job: Job, sub_job: SubJob, pending: PendingTasks, root: HyperNode
     ) -> tuple[Statement, float] | None:
         session = self._session
-        if not sheet.tasks.get(sub_job.uid):
+        if not pending.tasks.get(sub_job.uid):
             return None
         if sub_job.nominated_hyper_node:
-            statement = self.from_nomination(job, sub_job, sheet.tasks[sub_job.uid], root.name)
+            statement = self.from_nomination(job, sub_job, pending.tasks[sub_job.uid], root.name)
             if statement is not None:
                 return statement, 0.0
         for gradient in session.hyper_node_gradient_for_sub_job(sub_job, root, SearchPurpose.ALLOCATE):
             found: dict[str, tuple[list[SavedOperation], PriorityQueue[Task]]] = {}
             for hyper_node in gradient:
                 job.reset_fit_errors(sub_job)
-                tasks = sheet.tasks[sub_job.uid].clone()
+                tasks = pending.tasks[sub_job.uid].clone()
                 with session.last_choices.scope(hyper_node.name):
                     statement = self._placer.place(job, sub_job, tasks, hyper_node.name)
                 if statement is not None and statement.operations:
@@ -193,7 +193,7 @@ class TopologyAllocator:
                 return None
             place = session.hyper_nodes.lowest_common(sub_job.allocated_hyper_node, best)
             sub_job.allocated_hyper_node = place
-            sheet.tasks[sub_job.uid] = found[best][1]
+            pending.tasks[sub_job.uid] = found[best][1]
             self._record_decision(job, root.name, sub_job, place)
             return final, score
         return None
@@ -209,7 +209,7 @@ class TopologyAllocator:
         return self._break_tie(sub_job, tied), highest
 
     def _break_tie(self, sub_job: SubJob, tied: list[str]) -> str:
-        """One of equally good hypernodes: the last choice for the sub-job, else any."""
+        """Return one of several best hypernodes: the last choice for the sub-job, else a random one."""
         choices, subject = self._session.last_choices, f"sub-job {sub_job.uid}"
         last = choices.previous(subject)
         if last is not None and last in tied:
@@ -222,12 +222,12 @@ class TopologyAllocator:
     def _record_decision(self, job: Job, job_place: str, sub_job: SubJob, place: str) -> None:
         self._decisions.setdefault(job.uid, {}).setdefault(job_place, {})[sub_job.uid] = place
 
-    # nominations ------------------------------------------------------------------------------------------------
+    # Nominations
 
     def from_nomination(
         self, job: Job, sub_job: SubJob, tasks: PriorityQueue[Task], job_place: str
     ) -> Statement | None:
-        """Place every task on the node that was cleared for it; None, and no nomination any more, if one misses."""
+        """Place every task on its nominated node. If one task fails, clear the nomination and return None."""
         plan = self._nominated_plan(job, sub_job, tasks)
         statement = self._session.statement()
         for task, node_name in plan or ():
@@ -253,18 +253,18 @@ class TopologyAllocator:
         session = self._session
         names = set(session.hyper_nodes.nodes_of(sub_job.nominated_hyper_node).names)
         queue = session.queues[job.queue]
-        waiting = tasks.clone()
+        queue_copy = tasks.clone()
         plan: list[tuple[Task, str]] = []
-        while waiting:
-            task = waiting.pop()
+        while queue_copy:
+            task = queue_copy.pop()
             name = task.pod.status.nominated_node_name
             row = session.snapshot.nodes.index.get(name)
             if not session.allocatable(queue, task) or name not in names or row is None:
                 return None
             if session.pre_predicate(task) is not None:
                 return None
-            prospect = session.evaluate_class(task)
-            if not prospect.fits_future[row] or prospect.statuses(task, row):
+            evaluation = session.evaluate_class(task)
+            if not evaluation.fits_future[row] or evaluation.statuses(task, row):
                 return None
             plan.append((task, name))
         return plan

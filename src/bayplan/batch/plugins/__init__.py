@@ -1,4 +1,4 @@
-"""Volcano's plugins: one file = one plugin."""
+"""Volcano's plugins, one module or package each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["default_batch_plugins"]
 
 
 def default_batch_plugins() -> BatchPluginSet:
-    """Every plugin that ships."""
+    """All built-in plugins."""
     return BatchPluginSet(
         (
             GangPlugin,

@@ -1,7 +1,7 @@
-"""Which node becomes fullest by this task? Fragments of scarce resources are thereby avoided.
+"""The `binpack` plugin: prefers the node that the task fills most, to avoid fragments of scarce resources.
 
-A node's score is the weighted mean, over what the task asks for and a weight is known of, of the share that is taken
-once the task is there. What would not fit makes it 0. Cost: a few column operations a resource.
+A node's score is the weighted mean of the used shares after placement, over the requested resources that have a weight.
+The score is 0 if the task would exceed the capacity. Cost: a few column operations per resource.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESOURCES = "binpack.resources"
 
 
 class BinpackPlugin:
-    """Best fit: the fullest node that still has room is the best."""
+    """Best fit: scores the fullest feasible node highest."""
 
     name = "binpack"
     takes: ClassVar[tuple[Argument, ...]] = (
@@ -53,18 +53,18 @@ class BinpackPlugin:
         return score
 
     def _demand(self, task: Task, nodes: Nodes) -> tuple[WeightedDemand, int]:
-        """What counts of what the task asks for, and the sum of the weights, of those that are 0 too."""
+        """The task's requests with a nonzero weight, and the sum of the weights of all its requests."""
         known = self._demands.get(task.demand_key)
         if known is None:
             found = [(name, self.weights[name]) for name in task.resreq.names() if name in self.weights]
-            counting = [(name, weight) for name, weight in found if weight]
-            known = (WeightedDemand.of(task, nodes, counting), sum(weight for _, weight in found))
+            weighted = [(name, weight) for name, weight in found if weight]
+            known = (WeightedDemand.of(task, nodes, weighted), sum(weight for _, weight in found))
             self._demands[task.demand_key] = known
         return known
 
 
 def _weights(arguments: Arguments) -> dict[str, int]:
-    """By resource: cpu, memory, and the ones that the list names. A weight below zero counts as 1."""
+    """Weights by resource: cpu, memory and the listed ones. A weight below zero becomes 1."""
     listed = arguments.get_str(RESOURCES).split(",")
     found = {name: arguments.get_int(f"{RESOURCES}.{name}", 1) for each in listed if (name := each.strip())}
     found[CPU] = arguments.get_int("binpack.cpu", 1)

@@ -1,4 +1,4 @@
-"""Has a pod only just started, so that evicting it again would let it get nowhere?"""
+"""The `cdp` (cooldown protection) plugin: protects pods that started a short time ago from eviction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COOLDOWN_TIME = "volcano.sh/cooldown-time"
 
 
 class CdpPlugin:
-    """Spares running pods for the time that they ask for, counted from when they were placed."""
+    """Protects running pods for the cooldown time that they request, counted from when they were scheduled."""
 
     name = "cdp"
     takes: ClassVar[tuple[Argument, ...]] = ()
@@ -50,7 +50,7 @@ class CdpPlugin:
 
 
 def _scheduled_time(pod: Pod) -> datetime | None:
-    """When the pod got its node, as its first condition about that says."""
+    """Transition time of the first condition PodScheduled=True."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True":
             return condition.last_transition_time

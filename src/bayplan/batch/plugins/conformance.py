@@ -1,4 +1,4 @@
-"""Pods that the cluster itself needs are nobody's victims."""
+"""The `conformance` plugin: critical system pods are never victims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SYSTEM_NAMESPACE = "kube-system"
 
 
 class ConformancePlugin:
-    """Spares critical pods and the system's namespace."""
+    """Protects pods with a system priority class and pods in the namespace kube-system."""
 
     name = "conformance"
     takes: ClassVar[tuple[Argument, ...]] = ()

@@ -1,7 +1,7 @@
-"""Which node has GPU cards left for this pod, and which cards does it get?
+"""The `deviceshare` plugin: GPU sharing. Filters nodes by free GPU cards and chooses the cards of a pod.
 
-Off unless a switch is on: cards by memory, by number, or in parts (vGPU). Cards are chosen when `predicates` hears that
-a pod was given a node; what the pod needs to know about them is written onto it as annotations.
+It does nothing unless a mode is enabled: sharing by memory, by number of cards, or vGPU. The cards are chosen when the
+event handler of `predicates` allocates the task. Annotations on the pod describe the chosen cards.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _UNSUPPORTED = (
 
 
 class GpuModesConflict(BayplanError):
-    """Two ways of sharing are switched on that cannot be together."""
+    """Two enabled GPU modes exclude each other."""
 
 
 @dataclass(slots=True)
 class _DeviceShareState:
-    """What outlives sessions: the switches as they were said last, and cards that are being handed over."""
+    """State that outlives sessions: the last value of each mode switch, and cards of pods that are being bound."""
 
     switches: dict[str, bool] = field(default_factory=dict)
     assignments: PendingVgpuAssignments = field(default_factory=PendingVgpuAssignments)
 
 
 class DeviceSharePlugin:
-    """Shares GPUs between pods."""
+    """GPU sharing between pods."""
 
     name = "deviceshare"
     also_at: ClassVar[tuple[str, ...]] = ("predicate", "node_order")
@@ -67,10 +67,10 @@ class DeviceSharePlugin:
         *(Argument(key, object, no_effect_reason="the config map is not read") for key in _CONFIG_MAP),
     )
 
-    def __init__(self, arguments: Arguments, memory: _DeviceShareState) -> None:
-        self._memory = memory
+    def __init__(self, arguments: Arguments, state: _DeviceShareState) -> None:
+        self._state = state
         for key in (GPU_SHARING_ENABLE, GPU_NUMBER_ENABLE, VGPU_ENABLE):
-            memory.switches[key] = arguments.get_bool(key, memory.switches.get(key, False))
+            state.switches[key] = arguments.get_bool(key, state.switches.get(key, False))
         for key in _UNSUPPORTED:
             if arguments.get_bool(key):
                 arguments.warn(f"{key} is not supported and has no effect")
@@ -105,23 +105,23 @@ class DeviceSharePlugin:
             )
 
     def on_session_close(self, session: Session) -> None:
-        self._memory.assignments.end_session(session)
+        self._state.assignments.end_session(session)
 
     def _pool(self, session: Session) -> CardPool[Any, Any] | None:
-        by_memory, by_number, in_parts = (
-            self._memory.switches[key] for key in (GPU_SHARING_ENABLE, GPU_NUMBER_ENABLE, VGPU_ENABLE)
+        by_memory, by_number, vgpu = (
+            self._state.switches[key] for key in (GPU_SHARING_ENABLE, GPU_NUMBER_ENABLE, VGPU_ENABLE)
         )
         if by_memory and by_number:
             raise GpuModesConflict(
                 f"can not define true in both gpu sharing and gpu number: set {GPU_SHARING_ENABLE} or "
                 f"{GPU_NUMBER_ENABLE} to false"
             )
-        if in_parts and (by_memory or by_number):
+        if vgpu and (by_memory or by_number):
             raise GpuModesConflict(
                 f"gpu-share and vgpu can't be used together: set {VGPU_ENABLE} to false, or the other one"
             )
-        if in_parts:
-            return VgpuPool(session, self._policy, self._rules, self._memory.assignments)
+        if vgpu:
+            return VgpuPool(session, self._policy, self._rules, self._state.assignments)
         if by_memory or by_number:
             return SharedGpuPool(session, by_memory=by_memory, by_number=by_number)
         return None
@@ -129,8 +129,8 @@ class DeviceSharePlugin:
     def _score(self, pool: CardPool[Any, Any], task: Task, nodes: Nodes) -> FloatVector:
         scores = np.floor(pool.scores(task, nodes) + 0.5)
         scores[np.isnan(scores)] = -math.ldexp(1.0, 63)  # what upstream's conversion makes of a card without memory
-        weighed: FloatVector = scores * float(self._weight)
-        return weighed
+        weighted: FloatVector = scores * float(self._weight)
+        return weighted
 
 
 def _exclusive_rules(arguments: Arguments) -> list[ExclusiveRule]:
@@ -139,8 +139,8 @@ def _exclusive_rules(arguments: Arguments) -> list[ExclusiveRule]:
     raw = arguments[EXCLUSIVE_RULES]
     found: list[ExclusiveRule] = []
     for item in raw if isinstance(raw, list) else ():
-        labels = item.items() if isinstance(item, dict) else ()
-        rule = {key: value for key, value in labels if isinstance(key, str) and isinstance(value, str)}
+        pairs = item.items() if isinstance(item, dict) else ()
+        rule = {key: value for key, value in pairs if isinstance(key, str) and isinstance(value, str)}
         if rule:
             found.append(rule)
     return found

@@ -1,4 +1,4 @@
-"""All or nothing: a job starts when enough of its tasks can, and is not broken up for others."""
+"""The `gang` plugin: gang scheduling. A job starts when its minimum of tasks can start, and is not evicted below it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READY_TO_BE_SCHEDULED = "tasks in gang are ready to be scheduled"
 
 
 class GangPlugin:
-    """Keeps gangs whole."""
+    """Applies the `minAvailable` rules of pod groups, sub-groups and roles."""
 
     name = "gang"
     takes: ClassVar[tuple[Argument, ...]] = ()
@@ -50,7 +50,7 @@ class GangPlugin:
         session.add_job_starving_fn(self.name, Job.is_starving)
 
     def on_session_close(self, session: Session) -> Iterator[None]:
-        """Every group learns whether its gang could start."""
+        """Write the gang condition (Scheduled or Unschedulable) of every pod group."""
         now = session.clock.now()
         for job in session.jobs.values():
             if not job.tasks:
@@ -78,16 +78,16 @@ class GangPlugin:
         return job is None or job.ready_task_num <= job.min_available
 
     def _surplus_tasks(self, evictor: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
-        """Only what a job has above its minimum, in the order given."""
-        left: dict[str, int] = {}
+        """The candidates that their jobs have above their minimum, in the given order."""
+        ready_by_job: dict[str, int] = {}
         victims = []
         for task in candidates:
             job = self._session.jobs.get(task.job)
             if job is None:
                 continue
-            held = left.setdefault(job.uid, job.ready_task_num)
-            if held > job.min_available:
-                left[job.uid] = held - 1
+            ready = ready_by_job.setdefault(job.uid, job.ready_task_num)
+            if ready > job.min_available:
+                ready_by_job[job.uid] = ready - 1
                 victims.append(task)
         return victims
 
@@ -105,7 +105,7 @@ def _invalid(job: Job) -> InvalidJob | None:
 
 
 def _all_candidates(context: EvictionContext, candidates: Sequence[Task]) -> Sequence[Task]:  # noqa: ARG001
-    """Who evicts whole bundles has looked after gangs already."""
+    """All candidates: bundles of `gangpreempt` and `gangreclaim` already respect gangs."""
     return candidates
 
 
@@ -118,8 +118,8 @@ def _ready(job: Job) -> bool:
 
 
 def _pipelined(job: Job) -> Vote:
-    whole = job.check_task_pipelined() and job.check_sub_job_pipelined() and job.is_pipelined()
-    return Vote.PERMIT if whole else Vote.REJECT
+    pipelined = job.check_task_pipelined() and job.check_sub_job_pipelined() and job.is_pipelined()
+    return Vote.PERMIT if pipelined else Vote.REJECT
 
 
 def _sub_job_pipelined(sub_job: SubJob) -> Vote:
@@ -127,5 +127,5 @@ def _sub_job_pipelined(sub_job: SubJob) -> Vote:
 
 
 def _schedulable(job: Job) -> int:
-    """Tasks that have a node, or had one in the last trial."""
+    """Number of tasks that have a node, or had one in the last transaction."""
     return job.ready_task_num + sum(IS_HOLDING[task.transaction_context().status] for task in job.pending.values())

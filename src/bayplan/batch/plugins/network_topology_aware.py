@@ -1,8 +1,8 @@
-"""Which part of the network is best for a job whose tasks talk to each other, and which may be tried at all?
+"""The `network-topology-aware` plugin: restricts jobs to hypernodes and scores hypernodes and nodes.
 
-Hypernodes are tried closest first and the fullest that still fits is best. Tasks of a job that is running already are
-drawn to where the others are; pods that do not care are packed into few hypernodes, so that whole ones stay free.
-Cost: some column operations a task; a search for hypernodes walks the part of the tree that the job may use.
+Hypernodes are tried closest first; the fullest one that fits is best. Tasks of a running job prefer nodes near its
+other tasks. Pods without a topology are packed into few hypernodes, so that complete ones stay free.
+Cost: some column operations per task. A gradient walks the part of the tree that the job may use.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bayplan.objects.resources import CPU, MEMORY
 MAX_SCORE = 100.0
 RESOURCES = "hypernode.binpack.resources"
 _MAX_TIERS = 4096
-"""Up to so many tiers are added one by one, which gives the same last digit as upstream; more by a formula."""
+"""Up to this many tiers are summed one by one, which equals upstream to the last digit; more use a closed formula."""
 
 Gradient = list[list[HyperNode]]
 
 
 class NetworkTopologyAwarePlugin:
-    """Keeps jobs together in the network, and the network in whole pieces."""
+    """Keeps jobs close together in the network and avoids fragments of hypernodes."""
 
     name = "network-topology-aware"
     takes: ClassVar[tuple[Argument, ...]] = (
@@ -54,11 +54,11 @@ class NetworkTopologyAwarePlugin:
     def __init__(self, arguments: Arguments) -> None:
         self._scale = MAX_SCORE * _weight(arguments, "weight")
         self._weights = _resource_weights(arguments)
-        self._packs_others = arguments.get_bool("hypernode.binpack.normal-pod.enable", True)
+        self._packs_normal_pods = arguments.get_bool("hypernode.binpack.normal-pod.enable", True)
         fading = arguments.get_float("hypernode.binpack.normal-pod.fading", 0.8)
         self._fading = 0.8 if fading < 0 else fading
-        most = arguments.get_int("hypernode.gradient.evict.max-hypernodes", 8)
-        self._max_eviction_domains = 8 if most <= 0 else most
+        max_domains = arguments.get_int("hypernode.gradient.evict.max-hypernodes", 8)
+        self._max_eviction_domains = 8 if max_domains <= 0 else max_domains
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
@@ -77,31 +77,31 @@ class NetworkTopologyAwarePlugin:
             deallocate=lambda task: accounts.update_usage(task, -1.0),
         )
 
-    # which hypernodes may be tried ------------------------------------------------------------------------------
+    # Gradients
 
-    def _gradient(self, who: Job | SubJob, start: HyperNode, purpose: SearchPurpose) -> Gradient:
-        """Hypernodes of one tier together: the lowest tier first to place, the highest first to evict."""
-        highest = who.hard_tier
+    def _gradient(self, owner: Job | SubJob, start: HyperNode, purpose: SearchPurpose) -> Gradient:
+        """Hypernodes grouped by tier: the lowest tier first for allocation, the highest first for eviction."""
+        highest = owner.hard_tier
         if highest is None:
             return [[start]]
-        root = self._search_root(start, highest, who.allocated_hyper_node)
+        root = self._search_root(start, highest, owner.allocated_hyper_node)
         if root is None:
             return []
-        least = None if who.allocated_hyper_node else who.min_resources()
+        minimum = None if owner.allocated_hyper_node else owner.min_resources()
         by_tier: dict[int, list[HyperNode]] = {}
-        for place in self._below(root):
-            if place.tier <= highest and (least is None or self._is_big_enough(place, least, purpose)):
-                by_tier.setdefault(place.tier, []).append(place)
+        for hyper_node in self._below(root):
+            if hyper_node.tier <= highest and (minimum is None or self._is_big_enough(hyper_node, minimum, purpose)):
+                by_tier.setdefault(hyper_node.tier, []).append(hyper_node)
         found = [by_tier[tier] for tier in sorted(by_tier)]
         return found if purpose is SearchPurpose.ALLOCATE else self._widest_first(found)
 
-    def _is_big_enough(self, place: HyperNode, least: Amounts, purpose: SearchPurpose) -> bool:
+    def _is_big_enough(self, hyper_node: HyperNode, minimum: Amounts, purpose: SearchPurpose) -> bool:
         if purpose is SearchPurpose.EVICT:
-            return self._accounts.fits_allocatable(place.name, least)
-        return self._accounts.fitted_at_open(place.name, least)
+            return self._accounts.fits_allocatable(hyper_node.name, minimum)
+        return self._accounts.fitted_at_open(hyper_node.name, minimum)
 
     def _search_root(self, start: HyperNode, highest: int, allocated: str) -> HyperNode | None:
-        """Where start meets the part of the tree that a job which is allocated already may spread to."""
+        """The intersection of `start` with the part of the tree to which an allocated job may spread; None if empty."""
         if not allocated:
             return start
         allowed = ""
@@ -117,29 +117,29 @@ class NetworkTopologyAwarePlugin:
         return self._tree[allowed] if common == start.name else None
 
     def _below(self, root: HyperNode) -> list[HyperNode]:
-        found, known = [root], {root.name}
-        for place in found:
-            for child in sorted(place.children):
-                if child not in known:
-                    known.add(child)
+        found, seen = [root], {root.name}
+        for hyper_node in found:
+            for child in sorted(hyper_node.children):
+                if child not in seen:
+                    seen.add(child)
                     found.append(self._tree[child])
         return found
 
     def _widest_first(self, gradient: Gradient) -> Gradient:
-        """To evict, wide hypernodes give the best chance; only so many are looked at."""
-        left = self._max_eviction_domains
+        """Order for eviction: widest hypernodes first, because they offer most victims; at most a configured number."""
+        remaining = self._max_eviction_domains
         found: Gradient = []
-        for places in reversed(gradient):
-            if not left:
+        for hyper_nodes in reversed(gradient):
+            if not remaining:
                 break
-            found.append(places[-left:])
-            left -= len(found[-1])
+            found.append(hyper_nodes[-remaining:])
+            remaining -= len(found[-1])
         return found
 
-    # which hypernode is best ------------------------------------------------------------------------------------
+    # Hypernode scores
 
     def _score_hyper_nodes(self, sub_job: SubJob, candidates: Mapping[str, Nodes]) -> dict[str, float]:
-        """The fullest; between equally full ones where more of the sub-job is already."""
+        """Score by utilization; ties are broken by the share of the sub-job's tasks that the hypernode already has."""
         accounts = self._accounts
         request = self._requests.get(sub_job.uid)
         if request is None:
@@ -154,13 +154,13 @@ class NetworkTopologyAwarePlugin:
         return {name: self._scale * score for name, score in scores.items()}
 
     def _share_in(self, name: str, sub_job: SubJob) -> float:
-        """Which part of the sub-job's tasks is in a hypernode."""
+        """The share of the sub-job's tasks that is in a hypernode."""
         if not name or not sub_job.tasks:
             return 0.0
         inside = self._tree[name].nodes
         return sum(task.node_name in inside for task in sub_job.tasks.values()) / len(sub_job.tasks)
 
-    # which node is best -----------------------------------------------------------------------------------------
+    # Node scores
 
     def _score_nodes(self, task: Task, nodes: Nodes) -> FloatVector:
         job = self._session.jobs.get(task.job)
@@ -168,18 +168,19 @@ class NetworkTopologyAwarePlugin:
         if sub_job is None:
             return np.zeros(len(nodes))
         if sub_job.network_topology is None:
-            return self._scale * self._binpack_scores(task, nodes)
+            return self._scale * self._packing_scores(task, nodes)
         return self._scale * self._topology_scores(task, sub_job, nodes)
 
-    def _binpack_scores(self, task: Task, nodes: Nodes) -> FloatVector:
-        """How full hypernodes above a node would be: the higher the tier, the less it counts.
+    def _packing_scores(self, task: Task, nodes: Nodes) -> FloatVector:
+        """Weighted utilization of the hypernodes above a node; a higher tier has a lower weight.
 
-        Outside of every hypernode is best."""
+        A node outside of every hypernode scores highest.
+        """
         weights = self._tier_weights
-        if not self._packs_others or weights.whole <= 0:
+        if not self._packs_normal_pods or weights.whole <= 0:
             return np.zeros(len(nodes))
         accounts, rows = self._accounts, None if nodes.is_whole else nodes.rows
-        fullness = np.append(accounts.utilization(accounts.request_of([task])), 1.0)  # the last: in no hypernode
+        fullness = np.append(accounts.utilization(accounts.request_of([task])), 1.0)  # last entry: no hypernode
         total = np.full(len(nodes), weights.empty)
         for tier in self._tree.tiers:
             numbers = accounts.hypernode_at_tier(tier)
@@ -189,7 +190,7 @@ class NetworkTopologyAwarePlugin:
         return scores
 
     def _topology_scores(self, task: Task, sub_job: SubJob, nodes: Nodes) -> FloatVector:
-        """How close a node is to where the job is; between equally close ones where more of the sub-job is."""
+        """Closeness to the job's hypernode; ties are broken by the share of the sub-job's tasks in the leaf."""
         scores = np.zeros(len(nodes))
         if not task.job_allocated_hyper_node or not len(nodes):
             return scores
@@ -222,9 +223,10 @@ class NetworkTopologyAwarePlugin:
 
 
 class TierWeights:
-    """What each tier from the lowest to the highest counts, be there hypernodes of it or not.
+    """Weight of each tier from the lowest to the highest, including tiers without hypernodes.
 
-    Cost: the tiers that exist, however far apart their numbers are, and a bounded number of those between them."""
+    Cost: proportional to the existing tiers plus a bounded number of tiers between them.
+    """
 
     def __init__(self, fading: float, tiers: Sequence[int]) -> None:
         weights = _fading_weights(fading, tiers)
@@ -234,7 +236,7 @@ class TierWeights:
             dense = _fading_weights(fading, range(lowest, highest + 1))
             empty = np.isin(np.arange(len(dense)), [tier - lowest for tier in tiers], invert=True)
             self.whole = float(dense.sum())
-            self.empty = float(dense[empty].sum())  # no hypernode there counts as a full one
+            self.empty = float(dense[empty].sum())  # a tier without hypernodes counts as a full one
             return
         gaps = [(low + 1, high - low - 1) for low, high in pairwise(tiers)]
         self.empty = sum(_sum_of_weights(fading, first, count) for first, count in gaps)
@@ -248,7 +250,7 @@ def _fading_weights(fading: float, tiers: Sequence[int]) -> FloatVector:
 
 
 def _sum_of_weights(fading: float, first: int, count: int) -> float:
-    """The sum for so many tiers in a row: a geometric series."""
+    """Sum of the weights of `count` consecutive tiers: a geometric series."""
     if not count:
         return 0.0
     start = float(_fading_weights(fading, [first])[0])
@@ -274,5 +276,5 @@ def _resource_weights(arguments: Arguments) -> dict[str, int]:
 
 
 def _listed(arguments: Arguments) -> Sequence[str]:
-    named = [name.strip() for name in arguments.get_str(RESOURCES).split(",")]
-    return [name for name in named if name]
+    names = [name.strip() for name in arguments.get_str(RESOURCES).split(",")]
+    return [name for name in names if name]

@@ -1,8 +1,8 @@
-"""Which groups of nodes belong to a task's queue?
+"""The `nodegroup` plugin: restricts the tasks of a queue to groups of nodes.
 
-A node is of the group that its label `volcano.sh/nodegroup-name` says; a queue says with which groups it wants to be
-(required or preferred) and from which it stays away. A queue that names only groups to stay away from can use no other
-group either, as upstream has it. Answers depend on the queue and the node's label alone: one table of groups a queue.
+The label `volcano.sh/nodegroup-name` defines the group of a node. The affinity of a queue lists required, preferred and
+forbidden groups. As upstream, a queue with only forbidden groups cannot use any other group either. The result depends
+on the queue and the node label only. Cost: one lookup table over the groups per call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NONE = NodeGroupAffinity()
 
 @dataclass(frozen=True, slots=True)
 class QueueGroupAffinity:
-    """What a queue says about groups."""
+    """Node group affinity and anti-affinity of a queue."""
 
     affinity: NodeGroupAffinity
     anti_affinity: NodeGroupAffinity
@@ -63,13 +63,13 @@ class QueueGroupAffinity:
         return score
 
     def _rank(self, group: str) -> float:
-        """Half the base for the first of the preferred groups, and less for each that follows."""
-        places = {name: place for place, name in enumerate(self.affinity.preferred)}
-        return 0.5 * BASE_SCORE * (len(places) - places[group]) / len(places)
+        """Half of BASE_SCORE for the first preferred group, and less for each following one."""
+        rank_by_group = {name: rank for rank, name in enumerate(self.affinity.preferred)}
+        return 0.5 * BASE_SCORE * (len(rank_by_group) - rank_by_group[group]) / len(rank_by_group)
 
 
 class NodeGroupPlugin:
-    """Sends the tasks of a queue to the groups of nodes that it asks for."""
+    """Filters and scores nodes by the node group affinity of the task's queue."""
 
     name = "nodegroup"
     takes: ClassVar[tuple[Argument, ...]] = (
@@ -83,7 +83,7 @@ class NodeGroupPlugin:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._wishes = _affinity_by_queue(session, inherited=session.hierarchy_enabled(self.name))
+        self._affinities = _affinity_by_queue(session, inherit=session.hierarchy_enabled(self.name))
         labels = [node.labels.get(GROUP_LABEL) for node in session.nodes]
         self._groups = sorted({label for label in labels if label is not None})
         numbers = {group: number for number, group in enumerate(self._groups)}
@@ -92,7 +92,7 @@ class NodeGroupPlugin:
         session.add_node_order_nodes_fn(self.name, self._score, signature=self._queue, depends_on=NODE_STATIC)
 
     def _queue(self, task: Task) -> tuple[str, str]:
-        """What answers depend on: the queue; for a task whose job is gone, the job, which is named in the answer."""
+        """Signature: the task's queue. For a task without a job, the job name, because the rejection contains it."""
         job = self._session.job_of(task)
         return (job.queue, "") if job is not None else ("", task.job)
 
@@ -103,43 +103,43 @@ class NodeGroupPlugin:
             everywhere = np.ones(len(nodes), dtype=np.bool_)
             yield Rejection(everywhere, f"job {orphan} not found in session", code=Code.ERROR)
             return
-        wishes = self._wishes.get(queue)
+        affinity = self._affinities.get(queue)
         unlabelled = groups < 0
-        if self._strict or wishes:
+        if self._strict or affinity:
             yield Rejection(unlabelled, NO_LABEL, resolvable=False)
-        if not wishes:
+        if not affinity:
             yield Rejection(~unlabelled, NO_AFFINITY, resolvable=False)
             return
-        allowed = np.array([*(wishes.allow(group) for group in self._groups), True])  # the last: no group
+        allowed = np.array([*(affinity.allow(group) for group in self._groups), True])  # last entry: no group
         yield Rejection(~allowed[groups], UNSATISFIED, resolvable=False)
 
     def _score(self, task: Task, nodes: Nodes) -> FloatVector:
-        wishes = self._wishes.get(self._queue(task)[0])
-        if wishes is None:
+        affinity = self._affinities.get(self._queue(task)[0])
+        if affinity is None:
             return np.zeros(len(nodes))
-        scores = np.array([*(wishes.score(group, ordered=self._ordered) for group in self._groups), 0.0])
+        scores = np.array([*(affinity.score(group, ordered=self._ordered) for group in self._groups), 0.0])
         return scores[self._group_of[nodes.rows]]
 
 
-def _affinity_by_queue(session: Session, *, inherited: bool) -> dict[str, QueueGroupAffinity]:
-    """What each queue wishes; a queue that says nothing takes over what its nearest ancestor says, if that is on."""
+def _affinity_by_queue(session: Session, *, inherit: bool) -> dict[str, QueueGroupAffinity]:
+    """The affinity of each queue. If inheritance is on, a queue without one uses that of its nearest ancestor."""
     own = {
         name: QueueGroupAffinity.of(queue.queue.spec.affinity)
         for name, queue in session.queues.items()
         if queue.queue.spec.affinity is not None
     }
-    if not inherited:
+    if not inherit:
         return own
     found = {}
     for name in session.queues:
-        speaker = next((each for each in _queue_ancestors(session, name) if each in own), None)
-        if speaker is not None:
-            found[name] = own[speaker]
+        source = next((each for each in _queue_ancestors(session, name) if each in own), None)
+        if source is not None:
+            found[name] = own[source]
     return found
 
 
 def _queue_ancestors(session: Session, name: str) -> Iterator[str]:
-    """A queue and those above it; a circle is walked once."""
+    """The queue and its ancestors; a cycle is walked once."""
     seen: set[str] = set()
     while name in session.queues and name not in seen:
         yield name

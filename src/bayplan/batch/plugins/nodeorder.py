@@ -1,4 +1,4 @@
-"""Which node does the pod engine like best? Its scorers, weighed as Volcano weighs them."""
+"""The `nodeorder` plugin: scores nodes with kube-scheduler's score plugins and Volcano's weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEFAULT_WEIGHTS = {
 
 
 class NodeOrderPlugin:
-    """ImageLocality by node; resources, affinity, taints and spread by batch. A weight of 0 leaves a scorer out."""
+    """Runs ImageLocality per node and the other scorers per batch. A weight of 0 disables a scorer."""
 
     name = "nodeorder"
     takes: ClassVar[tuple[Argument, ...]] = (
@@ -57,12 +57,12 @@ class NodeOrderPlugin:
     def on_session_open(self, session: Session) -> None:
         self._session = session
         scorers = self._scorers()
-        alike = FrameworkSignatures(session, (plugin for plugin, _ in scorers))
+        signatures = FrameworkSignatures(session, (plugin for plugin, _ in scorers))
 
         def make(task: Task) -> FrameworkScores:
             return FrameworkScores(session, task, scorers)
 
-        session.add_batch_node_order_factory(self.name, make, alike.signature)
+        session.add_batch_node_order_factory(self.name, make, signatures.signature)
         if self._weights["imagelocality"]:
             self._images = cached_plugin(self._handle, self.name, "ImageLocality")
             session.add_node_order_nodes_fn(

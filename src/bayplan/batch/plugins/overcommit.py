@@ -1,4 +1,4 @@
-"""Are there too many jobs in already for what the cluster could ever run soon?"""
+"""The `overcommit` plugin: limits the jobs that are Inqueue to what the cluster could run soon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_FACTOR = 1.2
 
 
 class OvercommitPlugin:
-    """Lets jobs in while their minimums fit what is idle, the whole cluster counted a bit larger than it is."""
+    """Admits jobs while their minimums fit the idle resources of the cluster times `overcommit-factor`."""
 
     name = "overcommit"
     takes: ClassVar[tuple[Argument, ...]] = (Argument(FACTOR, float, DEFAULT_FACTOR),)
@@ -34,7 +34,7 @@ class OvercommitPlugin:
             if job.min_resources_given is not None:
                 self._inqueue.add(reserved_resources(job))
         session.add_job_enqueueable_fn(self.name, self._enqueueable)
-        session.add_job_enqueued_fn(self.name, self._enqueued)
+        session.add_job_enqueued_fn(self.name, self._on_enqueued)
 
     def _factor(self) -> float:
         factor = self.arguments.get_float(FACTOR, DEFAULT_FACTOR)
@@ -54,13 +54,13 @@ class OvercommitPlugin:
         self._session.record_event(job, "Normal", "Unschedulable", text)
         return Vote.REJECT
 
-    def _enqueued(self, job: Job) -> None:
+    def _on_enqueued(self, job: Job) -> None:
         if job.min_resources_given is not None:
             self._inqueue.add(job.deduct_gated(job.min_resources()))
 
 
 def _used(nodes: Nodes) -> Amounts:
-    """What all pods take together, those of others included."""
+    """What all pods use in total, including pods of other schedulers."""
     cpu, memory, *scalars = nodes.accounts.dimensions.names
-    taken = {name: float(nodes.used(name).sum()) for name in scalars}
-    return Amounts(float(nodes.used(cpu).sum()), float(nodes.used(memory).sum()), taken)
+    scalar_amounts = {name: float(nodes.used(name).sum()) for name in scalars}
+    return Amounts(float(nodes.used(cpu).sum()), float(nodes.used(memory).sum()), scalar_amounts)

@@ -1,4 +1,4 @@
-"""May this pod go without breaking a disruption budget?"""
+"""The `pdb` plugin: allows as victims only tasks whose disruption budgets permit it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bayplan.framework.preemption.victims import CompiledBudget, compile_budgets
 
 
 class PdbPlugin:
-    """Names as victims the tasks whose budgets still allow it, in the order given.
+    """Selects victims among the candidates, in the given order, as long as every matching budget has disruptions left.
 
-    Upstream's corners are kept, the first unless it is mended: pods without labels, which no budget covers, are never
-    named; and to the action `shuffle` it does not only veto, it proposes every running task that may go.
+    Two upstream quirks are kept; a quirk fix disables the first. Pods without labels, which no budget covers, are
+    never victims. For the action `shuffle` the plugin proposes every running task that its budgets permit.
     """
 
     name = "pdb"
@@ -28,7 +28,7 @@ class PdbPlugin:
         self.arguments = arguments
 
     def on_session_open(self, session: Session) -> None:
-        self._names_unlabelled = QuirkFix.PDB_UNLABELLED in session.quirk_fixes
+        self._allows_unlabelled = QuirkFix.PDB_UNLABELLED in session.quirk_fixes
         self._budgets = compile_budgets(session.catalog.pod_disruption_budgets.values())
         session.add_victim_tasks_fns(self.name, [self._allowed])
         session.add_reclaimable_fn(self.name, self._allowed_victims, VictimHints(VictimDependence.JOBS))
@@ -38,16 +38,16 @@ class PdbPlugin:
         return self._allowed(candidates)
 
     def _allowed(self, candidates: Sequence[Task]) -> list[Task]:
-        left = {budget: budget.allowed for budget in self._budgets}
-        named = self._names_unlabelled
-        return [task for task in candidates if (named or task.pod.labels) and _use_disruption(left, task)]
+        remaining = {budget: budget.allowed for budget in self._budgets}
+        unlabelled = self._allows_unlabelled
+        return [task for task in candidates if (unlabelled or task.pod.labels) and _use_disruption(remaining, task)]
 
 
-def _use_disruption(left: dict[CompiledBudget, int], task: Task) -> bool:
-    """Count a disruption of the task against every budget that covers it; whether all of them had one left."""
+def _use_disruption(remaining: dict[CompiledBudget, int], task: Task) -> bool:
+    """Subtract one disruption from every budget that covers the task. True if all of them had one left."""
     allowed = True
-    for budget in left:
+    for budget in remaining:
         if budget.covers(task.pod):
-            left[budget] -= 1
-            allowed = allowed and left[budget] >= 0
+            remaining[budget] -= 1
+            allowed = allowed and remaining[budget] >= 0
     return allowed

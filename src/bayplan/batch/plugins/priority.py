@@ -1,4 +1,4 @@
-"""Who is more important goes first, and may push others out."""
+"""The `priority` plugin: orders by priority and allows preemption of lower priorities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 
 
 class PriorityPlugin:
-    """Orders tasks, sub-jobs and jobs by priority; preempts downwards only."""
+    """Orders tasks, sub-jobs and jobs by priority; only lower priorities are victims."""
 
     name = "priority"
     takes: ClassVar[tuple[Argument, ...]] = ()
@@ -34,18 +34,18 @@ class PriorityPlugin:
         session.add_job_starving_fn(self.name, _has_waiting_tasks)
 
     def _preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Tasks of jobs below the preemptor's; within one job, tasks below the preemptor itself."""
+        """Tasks of jobs with a lower priority; within the preemptor's job, tasks with a lower priority."""
         jobs = self._session.jobs
-        mine = jobs.get(preemptor.job)
-        if mine is None:
+        own_job = jobs.get(preemptor.job)
+        if own_job is None:
             return []
         victims = []
         for task in candidates:
             job = jobs.get(task.job)
             if job is None:
                 continue
-            lower = task.priority < preemptor.priority if job is mine else job.priority < mine.priority
-            if lower:
+            is_lower = task.priority < preemptor.priority if job is own_job else job.priority < own_job.priority
+            if is_lower:
                 victims.append(task)
         return victims
 
@@ -54,7 +54,7 @@ class PriorityPlugin:
         return job is None or (job is not evictor and job.priority >= evictor.priority)
 
     def _evictable(self, context: EvictionContext, candidates: Sequence[Task]) -> list[Task]:
-        """Between queues fairness decides, and priority has no say."""
+        """Victims of gang eviction. Priority is ignored between queues, where fairness decides."""
         if context.kind is EvictionKind.GANG_RECLAIM:
             return list(candidates)
         jobs = self._session.jobs

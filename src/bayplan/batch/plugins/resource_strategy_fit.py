@@ -1,8 +1,8 @@
-"""Is a full or an empty node better for this task, resource by resource, and which nodes are too good for it?
+"""The `resource-strategy-fit` plugin: scores nodes with a strategy per resource.
 
-Three policies in one: the strategy of each resource (`resources`; a pod's annotations can replace it), keeping tasks
-off nodes with scarce resources that they do not ask for (`sra`), and keeping enough cpu and memory beside each idle
-device for those who will come for it (`proportional`). Cost: a few column operations a resource.
+It has three policies. `resources` sets the strategy of each resource; annotations of a pod can replace it. `sra` keeps
+tasks away from nodes with scarce resources that they do not request. `proportional` reserves cpu and memory for each
+idle device. Cost: a few column operations per resource.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _pod_weights_decoder = msgspec.json.Decoder(dict[str, int | None] | None)
 
 @dataclass(frozen=True, slots=True)
 class ResourceStrategy:
-    """How one resource is scored."""
+    """Scoring strategy and weight of one resource."""
 
     type: str = ""
     weight: int = 0
@@ -56,21 +56,21 @@ class ScarceResources:
     resource_weight: dict[str, int] = field(default_factory=dict)
 
     def weights(self) -> list[tuple[str, int]]:
-        """In the order of the list, a name that is there twice twice; below zero counts as 1."""
+        """Weights in the order of the list, with duplicates; a weight below zero becomes 1."""
         found = [(name, self.resource_weight.get(name, 1)) for name in _listed(self.resources)]
         return [(name, weight if weight >= 0 else 1) for name, weight in found]
 
 
 @dataclass(frozen=True, slots=True)
 class ProportionalReserve:
-    """The argument `proportional`: how much cpu and memory an idle device keeps for itself."""
+    """The argument `proportional`: the cpu and memory that an idle device reserves."""
 
     enable: bool = False
     resources: str = ""
     resource_proportion: dict[str, float] = field(default_factory=dict)
 
     def rates(self) -> dict[str, tuple[float, float]]:
-        """Of cpu and memory, by device; these two themselves are no devices."""
+        """Rates of cpu and memory by device; cpu and memory themselves are ignored."""
         devices = (name for name in _listed(self.resources) if name not in (CPU, MEMORY))
         return {name: (self._rate(f"{name}.cpu"), self._rate(f"{name}.memory")) for name in devices}
 
@@ -80,12 +80,12 @@ class ProportionalReserve:
 
 
 class ResourceStrategyFitPlugin:
-    """Scores nodes by strategies, scarcity and proportion."""
+    """Scores nodes by strategies and scarcity; filters them by proportion."""
 
     name = "resource-strategy-fit"
     also_at: ClassVar[tuple[str, ...]] = ("predicate",)
     takes: ClassVar[tuple[Argument, ...]] = (
-        Argument("resourceStrategyFitWeight", int | None, DEFAULT_WEIGHT),  # read by `get`, which cuts floats
+        Argument("resourceStrategyFitWeight", int | None, DEFAULT_WEIGHT),  # read by `get`, which truncates floats
         Argument("resources", dict[str, ResourceStrategy]),
         Argument("sra", ScarceResources),
         Argument("proportional", ProportionalReserve),
@@ -101,47 +101,47 @@ class ResourceStrategyFitPlugin:
         proportions = arguments.get("proportional", ProportionalReserve) or ProportionalReserve()
         self._rates = proportions.rates() if proportions.enable else None
         self._demands: dict[tuple[object, ...], tuple[WeightedDemand, BoolMatrix, int]] = {}
-        self._spared_by_demand: dict[tuple[object, ...], FloatVector] = {}
+        self._scarcity_by_demand: dict[tuple[object, ...], FloatVector] = {}
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._spare = self._spare_scores(session.nodes)
+        self._scarcity_base = self._scarcity_base_scores(session.nodes)
         if self._rates is not None:
-            self._offered = {name: rows_with_resource(session.nodes, name) for name in self._rates}
+            self._rows_with_device = {name: rows_with_resource(session.nodes, name) for name in self._rates}
             session.add_predicate_nodes_fn(
                 self.name, self._reject_disproportionate, signature=lambda task: task.demand_key, depends_on=ROW_LOCAL
             )
         if self._weight > 0 or self._sra_weight > 0:
             session.add_node_order_nodes_fn(self.name, self._score, signature=_signature, depends_on=ROW_LOCAL)
 
-    # proportional -----------------------------------------------------------------------------------------------
+    # Policy `proportional`
 
     def _reject_disproportionate(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
-        """Rows on which a task that asks for none of the devices would leave too little beside them."""
+        """Reject rows where a task that requests none of the devices leaves too little cpu or memory for them."""
         rates = self._rates or {}
         if any(task.resreq.get(name) > 0 for name in rates):
             return
         cpu = nodes.idle(CPU) - task.resreq.milli_cpu
         memory = nodes.idle(MEMORY) - task.resreq.memory
-        judged: BoolVector = np.zeros(len(nodes), dtype=np.bool_)
+        rejected: BoolVector = np.zeros(len(nodes), dtype=np.bool_)
         for name, (cpu_rate, memory_rate) in rates.items():
             idle = nodes.idle(name)
-            short = (cpu < idle * cpu_rate) | (memory < idle * memory_rate * _THOUSAND * _THOUSAND)
-            short &= (self._offered[name][nodes.rows] | (idle != 0)) & ~judged
-            judged |= short
-            yield Rejection(short, f"proportional of resource {name} check failed", resolvable=False)
+            too_little = (cpu < idle * cpu_rate) | (memory < idle * memory_rate * _THOUSAND * _THOUSAND)
+            too_little &= (self._rows_with_device[name][nodes.rows] | (idle != 0)) & ~rejected
+            rejected |= too_little
+            yield Rejection(too_little, f"proportional of resource {name} check failed", resolvable=False)
 
-    # scores -----------------------------------------------------------------------------------------------------
+    # Scores
 
     def _score(self, task: Task, nodes: Nodes) -> FloatVector:
         score = np.zeros(len(nodes))
         if self._weight > 0:
-            score += self._strategic(task, nodes)
+            score += self._strategy_scores(task, nodes)
         if self._sra_weight > 0:
             score += self._scarcity_scores(task, nodes)
         return score
 
-    def _strategic(self, task: Task, nodes: Nodes) -> FloatVector:
+    def _strategy_scores(self, task: Task, nodes: Nodes) -> FloatVector:
         demand, least, total_weight = self._demand(task, nodes)
         taken, capacity = demand.used_with_task(nodes), demand.capacity(nodes)
         score = demand.weighted_mean(np.where(least, capacity - taken, taken), capacity, total_weight)
@@ -150,41 +150,41 @@ class ResourceStrategyFitPlugin:
         return score
 
     def _demand(self, task: Task, nodes: Nodes) -> tuple[WeightedDemand, BoolMatrix, int]:
-        """What counts of what the task asks for, which of it is better left alone, and the sum of all weights."""
+        """The task's weighted requests, a mask of those with LeastAllocated, and the sum of all weights."""
         key = _signature(task)
         known = self._demands.get(key)
         if known is None:
             found = list(self._strategies_for(task))
-            counting = [(name, each) for name, each in found if each.weight and each.type in _TYPES]
-            demand = WeightedDemand.of(task, nodes, [(name, each.weight) for name, each in counting])
-            least = np.array([[each.type == LEAST_ALLOCATED] for _, each in counting], dtype=np.bool_).reshape(-1, 1)
+            weighted = [(name, each) for name, each in found if each.weight and each.type in _TYPES]
+            demand = WeightedDemand.of(task, nodes, [(name, each.weight) for name, each in weighted])
+            least = np.array([[each.type == LEAST_ALLOCATED] for _, each in weighted], dtype=np.bool_).reshape(-1, 1)
             known = self._demands[key] = (demand, least, sum(each.weight for _, each in found))
         return known
 
     def _strategies_for(self, task: Task) -> Iterator[tuple[str, ResourceStrategy]]:
-        """What the task asks for and somebody has said how to score."""
-        own = task.pod.metadata.annotations.get(POD_SCORING_TYPE, "")
-        weights = _weights_of(task) if own else {}
+        """The strategies of the task's requested resources, from the pod's annotations or the arguments."""
+        scoring_type = task.pod.metadata.annotations.get(POD_SCORING_TYPE, "")
+        weights = _weights_of(task) if scoring_type else {}
         for resource in task.resreq.names():
-            if not own:
+            if not scoring_type:
                 found = _matching_strategy(resource, self._strategies)
                 if found is not None:
                     yield resource, found
             elif resource in weights:
-                yield resource, ResourceStrategy(own, weights[resource])
+                yield resource, ResourceStrategy(scoring_type, weights[resource])
 
     def _scarcity_scores(self, task: Task, nodes: Nodes) -> FloatVector:
-        """High where a node has few of the scarce resources; 0 where it lacks something that the task asks for."""
-        known = self._spared_by_demand.get(task.demand_key)
-        if known is None:  # what nodes offer stays as it is for the whole session
-            every = self._session.nodes
-            known = self._spare.copy()
+        """Higher where a node has fewer scarce resources; 0 if it lacks a requested resource."""
+        known = self._scarcity_by_demand.get(task.demand_key)
+        if known is None:  # allocatable amounts do not change during a session
+            all_nodes = self._session.nodes
+            known = self._scarcity_base.copy()
             for resource in task.resreq.names():
-                known[every.allocatable(resource) == 0] = 0.0
-            self._spared_by_demand[task.demand_key] = known
+                known[all_nodes.allocatable(resource) == 0] = 0.0
+            self._scarcity_by_demand[task.demand_key] = known
         return known[nodes.rows]
 
-    def _spare_scores(self, nodes: Nodes) -> FloatVector:
+    def _scarcity_base_scores(self, nodes: Nodes) -> FloatVector:
         present = np.zeros(len(nodes))
         for name, weight in dict(self._scarce).items():
             present += np.where(nodes.allocatable(name) > 0, float(weight), 0.0)
@@ -193,8 +193,8 @@ class ResourceStrategyFitPlugin:
 
 
 def _signature(task: Task) -> tuple[object, ...]:
-    own = task.pod.metadata.annotations
-    return task.demand_key, own.get(POD_SCORING_TYPE), own.get(POD_RESOURCE_WEIGHTS)
+    annotations = task.pod.metadata.annotations
+    return task.demand_key, annotations.get(POD_SCORING_TYPE), annotations.get(POD_RESOURCE_WEIGHTS)
 
 
 def _strategies(arguments: Arguments) -> dict[str, ResourceStrategy]:
@@ -205,7 +205,7 @@ def _strategies(arguments: Arguments) -> dict[str, ResourceStrategy]:
     found = {}
     for name, strategy in given.items():
         if "*" in name and (name == "*" or name.find("*") != len(name) - 1):
-            arguments.warn(f"resources: {name} is passed over; one * is allowed, at the end of a name")
+            arguments.warn(f"resources: {name} is ignored; one * is allowed, at the end of a name")
             continue
         kind = strategy.type if strategy.type in _TYPES else LEAST_ALLOCATED
         found[name] = ResourceStrategy(kind, strategy.weight if strategy.weight > 0 else 1)
@@ -213,16 +213,16 @@ def _strategies(arguments: Arguments) -> dict[str, ResourceStrategy]:
 
 
 def _matching_strategy(resource: str, strategies: dict[str, ResourceStrategy]) -> ResourceStrategy | None:
-    """The strategy of exactly this name, else of the longest beginning."""
+    """The strategy with exactly this name, else the one with the longest matching prefix."""
     exact = strategies.get(resource)
     if exact is not None:
         return exact
-    fitting = [name for name in strategies if name.endswith("*") and resource.startswith(name[:-1])]
-    return strategies[max(fitting, key=len)] if fitting else None
+    matching = [name for name in strategies if name.endswith("*") and resource.startswith(name[:-1])]
+    return strategies[max(matching, key=len)] if matching else None
 
 
 def _weights_of(task: Task) -> dict[str, int]:
-    """The weights that a pod brings along; none where they are missing or are not whole numbers."""
+    """The weights in the pod's annotation; empty if it is missing or a value is not a whole number."""
     text = task.pod.metadata.annotations.get(POD_RESOURCE_WEIGHTS, "")
     try:
         found = _pod_weights_decoder.decode(text) or {} if text else {}

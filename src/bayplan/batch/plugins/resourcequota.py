@@ -1,4 +1,4 @@
-"""Would the pods of this job be refused by the quotas of its namespace?"""
+"""The `resourcequota` plugin: keeps jobs Pending whose minimum would exceed a ResourceQuota of their namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Quantities = Mapping[str, Quantity]
 
 
 class ResourceQuotaPlugin:
-    """Keeps jobs out whose minimum exceeds a quota of their namespace, jobs let in before them counted."""
+    """Rejects a job whose minimum exceeds a quota of its namespace; jobs admitted earlier in the session count."""
 
     name = "resourcequota"
     takes: ClassVar[tuple[Argument, ...]] = ()
@@ -29,7 +29,7 @@ class ResourceQuotaPlugin:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._let_in: dict[str, Quantities] = {}
+        self._admitted: dict[str, Quantities] = {}
         self._amounts: dict[str, tuple[Quantities, Quantities]] = {}
         self._quotas: dict[str, list[ResourceQuota]] = {}
         for quota in session.catalog.table(ResourceQuota).values():
@@ -41,22 +41,22 @@ class ResourceQuotaPlugin:
         if given is None:
             return Vote.PERMIT
         wanted = _read_quota(given)
-        let_in = self._let_in.get(job.namespace, {})
+        admitted = self._admitted.get(job.namespace, {})
         for quota in self._quotas.get(job.namespace, ()):
-            hard, used = self._amounts_of(quota)
-            above = [
+            hard, used = self._quota_amounts(quota)
+            exceeded = [
                 name
                 for name, quantity in wanted.items()
-                if name in hard and _sum_quantity(name, let_in, used).add(quantity).compare(hard[name]) > 0
+                if name in hard and _sum_quantity(name, admitted, used).add(quantity).compare(hard[name]) > 0
             ]
-            if above:
-                self._record_exceeded(job, above, wanted, used, hard)
+            if exceeded:
+                self._record_exceeded(job, exceeded, wanted, used, hard)
                 return Vote.REJECT
-        self._let_in[job.namespace] = {name: _sum_quantity(name, let_in, wanted) for name in {**let_in, **wanted}}
+        self._admitted[job.namespace] = {name: _sum_quantity(name, admitted, wanted) for name in {**admitted, **wanted}}
         return Vote.PERMIT
 
-    def _amounts_of(self, quota: ResourceQuota) -> tuple[Quantities, Quantities]:
-        """Its limits and what is used of them; what cannot be read limits nothing, and is told once a session."""
+    def _quota_amounts(self, quota: ResourceQuota) -> tuple[Quantities, Quantities]:
+        """Hard limits and usage of a quota. An unreadable amount limits nothing and is reported once per session."""
         found = self._amounts.get(quota.key)
         if found is None:
             reader = AmountReader(f"resource quota {quota.key}")
@@ -68,11 +68,11 @@ class ResourceQuotaPlugin:
     def _record_exceeded(
         self, job: Job, names: Collection[str], wanted: Quantities, used: Quantities, hard: Quantities
     ) -> None:
-        told = [
-            f"{what}: {', '.join(f'{name} {amounts[name]}' for name in names if name in amounts)}"
-            for what, amounts in (("requested", wanted), ("used", used), ("limited", hard))
+        parts = [
+            f"{label}: {', '.join(f'{name} {amounts[name]}' for name in names if name in amounts)}"
+            for label, amounts in (("requested", wanted), ("used", used), ("limited", hard))
         ]
-        text = f"resource quota insufficient, {', '.join(told)}"
+        text = f"resource quota insufficient, {', '.join(parts)}"
         self._session.record_event(job, "Normal", "Unschedulable", text)
 
 

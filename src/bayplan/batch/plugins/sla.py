@@ -1,4 +1,4 @@
-"""Has a job waited for longer than it was promised?"""
+"""The `sla` plugin: bounds the waiting time of jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAITING_TIME = "sla-waiting-time"
 
 
 class SlaPlugin:
-    """Orders jobs by when their waiting time ends; one whose time is over is let in, and room is kept for it."""
+    """Orders jobs by deadline. After its deadline a job is admitted and keeps its reservations as pipelined."""
 
     name = "sla"
     takes: ClassVar[tuple[Argument, ...]] = (Argument(WAITING_TIME, timedelta),)
@@ -32,7 +32,7 @@ class SlaPlugin:
         session.add_job_pipelined_fn(self.name, self._vote)
 
     def _read_waiting_time(self) -> float | None:
-        """The waiting time of jobs that say none themselves."""
+        """The waiting time of jobs without one of their own."""
         text = self.arguments.get_str(WAITING_TIME)
         if not text:
             return None
@@ -42,7 +42,7 @@ class SlaPlugin:
             self.arguments.warn(f"{WAITING_TIME}: {fault}; write it like 1h30m")
             return None
         if seconds <= 0:
-            self.arguments.warn(f"{WAITING_TIME} {text} is not above zero and is not used")
+            self.arguments.warn(f"{WAITING_TIME} {text} is not above zero and is ignored; write it like 1h30m")
             return None
         return seconds
 
@@ -51,10 +51,10 @@ class SlaPlugin:
         return None if seconds is None else job.created + timedelta(seconds=seconds)
 
     def _earlier_first(self, left: Job, right: Job) -> int:
-        mine, theirs = self._deadline(left), self._deadline(right)
-        if mine is None or theirs is None:
-            return (mine is None) - (theirs is None)
-        return (mine > theirs) - (mine < theirs)
+        left_deadline, right_deadline = self._deadline(left), self._deadline(right)
+        if left_deadline is None or right_deadline is None:
+            return (left_deadline is None) - (right_deadline is None)
+        return (left_deadline > right_deadline) - (left_deadline < right_deadline)
 
     def _vote(self, job: Job) -> Vote:
         deadline = self._deadline(job)

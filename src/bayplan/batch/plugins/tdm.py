@@ -1,8 +1,8 @@
-"""May this task use nodes that are lent for some hours of the day, and who leaves them when the hours are over?
+"""The `tdm` (time division multiplexing) plugin: revocable nodes, which are available for some hours of the day.
 
-Nodes with the label `volcano.sh/revocable-zone` belong to a zone, whose hours are an argument such as
-`tdm.revocable-zone.rz1: 10:00-21:00`, in the local time of the scheduler. Upstream's corner is kept: hours that cross
-midnight begin today, so the part after midnight counts as closed.
+The label `volcano.sh/revocable-zone` assigns a node to a zone. An argument such as
+`tdm.revocable-zone.rz1: 10:00-21:00` sets the hours of a zone, in the local time of the scheduler. An upstream quirk is
+kept unless its fix is on: hours that cross midnight begin today, so the zone counts as closed after midnight.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ MAX_SCORE = 100.0
 
 @dataclass(slots=True)
 class _EvictionTimer:
-    """When victims were named last; outlives sessions."""
+    """Time of the last eviction; outlives sessions."""
 
     evicted_at: datetime | None = None
 
 
 class TdmPlugin:
-    """Sends tasks that may be revoked to lent nodes while these are open, and evicts them afterwards, bit by bit."""
+    """Places revocable tasks on revocable nodes during their hours, and evicts them step by step afterwards."""
 
     name = "tdm"
     takes: ClassVar[tuple[Argument, ...]] = (
@@ -80,39 +80,39 @@ class TdmPlugin:
         session.add_job_starving_fn(self.name, lambda job: not job.preemptable and bool(job.pending))
 
     def closed_reason(self, zone: str) -> str:
-        """Why nodes of the zone may not be used now; nothing if they may."""
+        """Reason why nodes of the zone cannot be used now; empty if they can."""
         hours = self._hours.get(zone)
         if hours is None:
             return f"revocable zone {zone} not support"
         try:
-            mended = QuirkFix.TDM_MIDNIGHT in self._session.quirk_fixes
-            is_open = _is_open(hours, self._now.astimezone(), wraps=mended)
+            wraps = QuirkFix.TDM_MIDNIGHT in self._session.quirk_fixes
+            is_open = _is_open(hours, self._now.astimezone(), wraps=wraps)
         except ValueError as fault:
             return str(fault)
         return "" if is_open else f"current time beyond revocable zone {zone}:{hours}"
 
-    # nodes ------------------------------------------------------------------------------------------------------
+    # Nodes
 
     def _reject(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
-        for zone, members in self._zones.items():
+        for zone, zone_rows in self._zones.items():
             reason = self._closed[zone] or ("" if task.revocable_zone else NOT_ALLOWED)
             if reason:
-                yield Rejection(members[nodes.rows], reason, resolvable=False)
+                yield Rejection(zone_rows[nodes.rows], reason, resolvable=False)
 
     def _score(self, task: Task, nodes: Nodes) -> ScoredRows:
         scores, failed = np.zeros(len(nodes)), np.zeros(len(nodes), dtype=np.bool_)
-        for zone, members in self._zones.items():
-            here = members[nodes.rows]
+        for zone, zone_rows in self._zones.items():
+            here = zone_rows[nodes.rows]
             if self._closed[zone]:
                 failed |= here
             elif task.revocable_zone:
                 scores[here] = MAX_SCORE
         return ScoredRows(scores, failed)
 
-    # victims ----------------------------------------------------------------------------------------------------
+    # Victims
 
     def _preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Who may be evicted itself evicts nobody; others take the room of such tasks, lent nodes aside."""
+        """Victims on non-revocable nodes. A preemptable or revocable preemptor evicts no task."""
         if preemptor.preemptable or preemptor.revocable_zone:
             return []
         return self._within_budgets(
@@ -122,7 +122,7 @@ class TdmPlugin:
         )
 
     def _tasks_in_closed_zones(self, running: Sequence[Task]) -> list[Task]:  # noqa: ARG002
-        """Tasks that are still on lent nodes though the hours are over; asked once a period."""
+        """Tasks on nodes of closed zones; empty until the eviction period is over."""
         last = self._timer.evicted_at
         if last is not None and last + self._period > self._now:
             return []
@@ -136,7 +136,7 @@ class TdmPlugin:
         return victims
 
     def _within_budgets(self, tasks: Iterable[Task]) -> list[Task]:
-        """Running tasks that may be evicted, of each job as many as it can spare."""
+        """Preemptable running tasks, of each job as many as its budget allows."""
         by_job: dict[str, list[Task]] = {}
         for task in tasks:
             if task.preemptable and task.status is TaskStatus.RUNNING:
@@ -176,13 +176,14 @@ def _evict_period(arguments: Arguments) -> timedelta:
         return timedelta(minutes=1)
 
 
-# hours
+# Hours
 
 
 def _is_open(hours: str, now: datetime, *, wraps: bool) -> bool:
-    """Whether it is one of the hours, both ends included; raises ValueError with Go's words for what is no hours.
+    """Whether `now` is within the hours, both ends included. Raises ValueError with Go's text for invalid hours.
 
-    Upstream hours that go over midnight end there, unless the day `wraps`."""
+    As upstream, hours that cross midnight end at midnight, unless `wraps` is true.
+    """
     ends = hours.strip().split("-")
     if len(ends) != 2:
         raise ValueError(f"revocable zone {hours} format error")
@@ -194,7 +195,7 @@ def _is_open(hours: str, now: datetime, *, wraps: bool) -> bool:
 
 
 def _time_of_day(text: str) -> int:
-    """The seconds since midnight of a text such as 9:30; complaints are those of Go's `time.Parse`."""
+    """Seconds since midnight of a text such as 9:30; errors are those of Go's `time.Parse`."""
     hour = re.match("[0-9]{1,2}", text)
     if hour is None:
         raise _unparsable(text, text, "15")
@@ -217,11 +218,11 @@ def _unparsable(text: str, rest: str, element: str) -> ValueError:
     return ValueError(f'parsing time {quote(text)} as "15:04": cannot parse {quote(rest)} as "{element}"')
 
 
-# budgets of jobs
+# Budgets of jobs
 
 
 def _max_victims_of(job: Job) -> int:
-    """How many tasks a job can lose at once, as its annotations say; one, if they say nothing."""
+    """Number of tasks that a job can lose at once, from its budget annotations; 1 without any."""
     tasks, running = len(job.tasks), job.count(TaskStatus.RUNNING)
     if job.budget_max_unavailable:
         finished = job.count(TaskStatus.SUCCEEDED, TaskStatus.FAILED)
@@ -234,7 +235,7 @@ def _max_victims_of(job: Job) -> int:
 
 
 def _count_or_percentage(text: str, tasks: int) -> int:
-    """A number of tasks, or a percentage of them, rounded up; anything else is none."""
+    """A number of tasks, or a percentage of them, rounded up; 0 for any other text."""
     number = parse_int(text, 32)
     if number is not None:
         return number

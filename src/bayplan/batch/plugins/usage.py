@@ -1,8 +1,7 @@
-"""Which node is really least busy, whatever has been requested on it?
+"""The `usage` plugin: filters and scores nodes by measured load instead of requests.
 
-Reads a view of measured loads that is filled between sessions (`batch.usage_sources`). A load that is older than five
-minutes counts as unknown: such a node is neither rejected nor liked. Nothing here depends on the task, so both columns
-are made once a session.
+The load is collected between sessions (`batch.node_usage`). A measurement older than five minutes counts as unknown:
+such a node is not rejected and scores 0. Nothing here depends on the task. Cost: two columns, computed once a session.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MEMORY_TOO_BUSY = "the memory load of the node exceeds the upper limit."
 
 
 class UsagePlugin:
-    """Keeps tasks off nodes whose measured load is above a threshold, and prefers the idlest of the others."""
+    """Rejects nodes whose measured load is above a threshold, and prefers the least loaded of the remaining nodes."""
 
     name = "usage"
     takes: ClassVar[tuple[Argument, ...]] = (
@@ -49,7 +48,7 @@ class UsagePlugin:
         session.add_node_order_nodes_fn(self.name, self._score, signature=same_for_all, depends_on=NODE_STATIC)
 
     def _measure(self, nodes: Nodes) -> None:
-        """Columns of what was measured; not a number where nothing is known."""
+        """Build the columns of measured load; NaN means unknown."""
         self._cpu, self._memory = np.full(len(nodes), np.nan), np.full(len(nodes), np.nan)
         self._fresh = np.zeros(len(nodes), dtype=np.bool_)
         index = nodes.snapshot.nodes.index
@@ -73,17 +72,17 @@ class UsagePlugin:
         cpu, memory = self._cpu[rows], self._memory[rows]
         weights = float(self._cpu_weight + self._memory_weight)
         idle = (100.0 - cpu) / 100.0 * self._cpu_weight + (100.0 - memory) / 100.0 * self._memory_weight
-        with np.errstate(divide="ignore", invalid="ignore"):  # weights of 0 in all give scores that are never chosen
+        with np.errstate(divide="ignore", invalid="ignore"):  # if all weights are 0, no score is comparable
             score = idle / weights * float(MAX_SCORE * self._weight)
         known = self._fresh[rows] & ~np.isnan(cpu) & ~np.isnan(memory)
         return np.where(known, score, 0.0)
 
 
 def _thresholds(arguments: Arguments) -> tuple[float, float]:
-    """The limits of cpu and memory in percent: 80 unless given, 0 where what is given is no whole number."""
+    """Limits of cpu and memory in percent. The default is 80; a value that is not a whole number becomes 0."""
     given = arguments.get("thresholds", object)
     if given is not None and not isinstance(given, Mapping):
-        arguments.warn(f"thresholds {given!r} is no map such as {{cpu: 80, mem: 80}}; 80 is used for both")
+        arguments.warn(f"thresholds {given!r} is not a map such as {{cpu: 80, mem: 80}}; 80 is used for both")
     limits = Arguments(given if isinstance(given, Mapping) else {}, owner=arguments.owner)
     cpu = limits.get_int("cpu", 0) if "cpu" in limits else 80
     memory = limits.get_int("mem", 0) if "mem" in limits else 80

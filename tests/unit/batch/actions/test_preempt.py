@@ -354,4 +354,4 @@ def test_how_many_nodes_are_compared(settings: PreemptSettings, nodes: int, want
 def test_a_key_that_is_gone_keeps_its_value() -> None:
     first = PreemptSettings().updated(Arguments({"minCandidateNodesAbsolute": 3, "predicateErrorCacheEnable": "false"}))
     second = first.updated(Arguments({"maxCandidateNodesAbsolute": 5}))
-    assert second == PreemptSettings(remembers_errors=False, min_absolute=3, max_absolute=5)
+    assert second == PreemptSettings(caches_errors=False, min_absolute=3, max_absolute=5)

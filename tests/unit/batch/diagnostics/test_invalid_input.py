@@ -104,7 +104,7 @@ def test_a_bad_file_leaves_the_good_one_in_force(text: str, words: str) -> None:
     assert not loader.apply_text(text)
     assert loader.error is not None
     assert words in loader.error
-    assert loader.error.endswith("; the configuration that was in force stays so")
+    assert loader.error.endswith("; the previous configuration stays in force")
     assert loader.current is before
 
 
@@ -132,7 +132,7 @@ def test_a_plugin_that_nobody_knows_is_named() -> None:
         ("overcommit", "overcommit-factor", 0.5, "overcommit: overcommit-factor 0.5 is below 1"),
         ("sla", "sla-waiting-time", "soon", 'sla: sla-waiting-time: time: invalid duration "soon"'),
         ("tdm", "tdm.evict.period", "often", 'tdm: tdm.evict.period: time: invalid duration "often"; 1m is used'),
-        ("usage", "thresholds", "high", "usage: thresholds 'high' is no map such as"),
+        ("usage", "thresholds", "high", "usage: thresholds 'high' is not a map such as"),
         ("resource-strategy-fit", "sra", 7, "resource-strategy-fit: Could not parse argument for key sra"),
         (
             "predicates",
@@ -275,10 +275,10 @@ def test_many_annotations_are_not_told_one_by_one() -> None:
         pytest.param([], 'pod group default/odd is in queue "x", which does not exist; create it', id="missing"),
         pytest.param(
             [make_queue("x", parent="y"), make_queue("y", parent="x")],
-            "queues are below themselves: x > y > x; give one of them another parent",
+            "queues form a cycle of parents: x > y > x; give one of them another parent",
             id="cycle",
         ),
-        pytest.param([make_queue("x", parent="x")], "queues are below themselves: x > x", id="its-own-parent"),
+        pytest.param([make_queue("x", parent="x")], "queues form a cycle of parents: x > x", id="its-own-parent"),
     ],
 )
 def test_a_queue_that_cannot_be_is_named(queues: list[Any], words: str) -> None:
@@ -325,7 +325,7 @@ def test_pods_that_have_ended_wait_for_no_group() -> None:
                 make_hyper_node("x", tier=2, children=["leaf"]),
                 make_hyper_node("y", tier=2, children=["leaf"]),
             ],
-            "hypernode leaf is a member of x and of y; leave one out",
+            "hypernode leaf is a member of x and of y; remove it from one of them",
             id="two-parents",
         ),
     ],
@@ -342,11 +342,11 @@ def test_hypernodes_that_contradict_each_other_are_named(places: list[KubeObject
     ("place", "words"),
     [
         pytest.param(
-            make_hyper_node("x", pattern="rack-("), 'hypernode x: the pattern "rack-(" cannot be read: ', id="pattern"
+            make_hyper_node("x", pattern="rack-("), 'hypernode x: the pattern "rack-(" is invalid: ', id="pattern"
         ),
         pytest.param(
             make_hyper_node("x", labels={"not a key!": "a"}),
-            "hypernode x: its label selector cannot be read: ",
+            "hypernode x: its label selector is invalid: ",
             id="labels",
         ),
     ],
@@ -354,7 +354,7 @@ def test_hypernodes_that_contradict_each_other_are_named(places: list[KubeObject
 def test_a_hypernode_that_cannot_be_read_is_named_once(place: KubeObject, words: str) -> None:
     done = run(gangs=(make_gang("close", 2, cpu=1, topology=1),), objects=[place])
     (told,) = [fault for fault in done.faults if fault.startswith(words)]
-    assert told.endswith("; this member stands for no node")
+    assert told.endswith("; the member matches no node")
     assert good(done)
 
 
@@ -363,17 +363,17 @@ def test_a_hypernode_that_cannot_be_read_is_named_once(place: KubeObject, words:
     [
         pytest.param(
             make_hyper_node("x", nodes=["a", "gone"]),
-            "1 member(s) do not exist: gone; they stand for no node",
+            "1 member(s) do not exist: gone; they match no node",
             id="node",
         ),
         pytest.param(
             make_hyper_node("x", tier=2, children=["y"]),
-            "1 member(s) do not exist: y; they stand for no node",
+            "1 member(s) do not exist: y; they match no node",
             id="place",
         ),
         pytest.param(
             make_hyper_node("x", nodes=[f"n{number}" for number in range(9)]),
-            "9 member(s) do not exist: n0, n1, n2, n3, n4 and more; they stand for no node",
+            "9 member(s) do not exist: n0, n1, n2, n3, n4 and more; they match no node",
             id="many",
         ),
     ],

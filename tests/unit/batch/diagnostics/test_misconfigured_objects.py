@@ -32,10 +32,10 @@ ROOT, PARENT = make_queue("root"), make_queue("par", parent="root")
 CHILD, OTHER = make_queue("kid", parent="par"), make_queue("other", parent="root")
 NO_PARENT = (
     "capacity: the parent par of queue kid does not exist; create it, or give kid another parent; "
-    "no queue gets anything until that is mended"
+    "no queue gets anything until this is fixed"
 )
 CLOSE = f"{GANGS}  - name: network-topology-aware\n"
-UNREADY = "jobs that ask for a network topology wait until that is mended"
+UNREADY = "jobs that ask for a network topology wait until this is corrected"
 HARD = NetworkTopology(mode="hard", highest_tier_allowed=1)
 
 
@@ -109,7 +109,7 @@ async def test_only_those_below_a_cycle_of_queues_are_told_and_all_in_one_event(
         await rig.session()
         assert [key for key, _ in told(rig)] == ["below", "default/lost", "x", "y"]
         note = dict(told(rig))["x"]
-        assert "queues are below themselves" in note
+        assert "queues form a cycle of parents" in note
         assert "queue x is its own ancestor, or below one that is; it gets nothing" in note
         assert rig.bound() == {"fine-w-0": "n"}
 
@@ -122,7 +122,7 @@ async def test_hypernodes_that_contradict_each_other_are_told_and_so_are_groups_
     async with run_live_batch(*objects, waiting("close"), waiting("loose")) as rig:
         await rig.session()
         await rig.session()
-        fault = f"hypernodes form a cycle: h-top > h-top; take one of them out; {UNREADY}"
+        fault = f"hypernodes form a cycle: h-top > h-top; remove one of them; {UNREADY}"
         assert told(rig) == [("default/close", fault), ("h-top", fault)]
         assert fault in await why(rig, "close-w-0")
         assert rig.bound() == {"loose-w-0": "n"}
@@ -141,7 +141,7 @@ def of_type(kind: str) -> volcano.HyperNode:
     ("place", "words"),
     [
         pytest.param(make_hyper_node("h", pattern="node-["), 'the pattern "node-[" cannot be read', id="pattern"),
-        pytest.param(of_type("Rack"), 'the member type "Rack" is none; say Node or HyperNode', id="type"),
+        pytest.param(of_type("Rack"), 'the member type "Rack" is unknown; use Node or HyperNode', id="type"),
     ],
 )
 @async_test
@@ -156,7 +156,7 @@ async def test_members_that_cannot_be_read_are_told_on_the_hypernode_and_on_grou
         (group, reason), (name, note) = told(rig)
         assert (group, name) == ("default/close", "h")
         assert words in note
-        assert note.endswith("; this member stands for no node")
+        assert note.endswith("; the member matches no node")
         assert reason == f"{note}; the group asks for a network topology, and may wait for that"
         assert reason in await why(rig, "close-w-0")
 
@@ -165,4 +165,4 @@ async def test_members_that_cannot_be_read_are_told_on_the_hypernode_and_on_grou
 async def test_members_that_are_not_there_are_told_on_the_hypernode() -> None:
     async with run_live_batch(NODE, make_queue(), make_hyper_node("h", nodes=["n", "gone"])) as rig:
         await rig.session()
-        assert told(rig) == [("h", "hypernode h: 1 member(s) do not exist: gone; they stand for no node")]
+        assert told(rig) == [("h", "hypernode h: 1 member(s) do not exist: gone; they match no node")]

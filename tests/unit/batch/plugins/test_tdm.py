@@ -68,7 +68,7 @@ def test_hours(arguments: dict[str, Any], reason: str | None) -> None:
 def test_both_ends_of_the_hours_are_open() -> None:
     for now, is_open in ((NOON, True), (NOON + timedelta(seconds=1), False)):
         with open_session(TdmPlugin, arguments=hours("10:00-12:00"), now=now) as session:
-            assert (session.plugins["tdm"].closed("rz") == "") is is_open
+            assert (session.plugins["tdm"].closed_reason("rz") == "") is is_open
 
 
 def test_who_may_use_lent_nodes() -> None:

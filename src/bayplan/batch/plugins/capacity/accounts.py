@@ -1,7 +1,7 @@
-"""What may each queue have, what does it deserve, and what has it, alone or as part of a tree of queues?
+"""Accounts of queues for the capacity plugin: limit, guarantee, deserved and allocated amounts, flat or as a tree.
 
-Built by capacity when a session opens. In a tree every queue has an account, and a parent's holds the sums of those
-below; without one only queues with jobs have.
+The plugin builds them when a session opens. In a tree every queue has an account, and the account of a parent holds the
+sums of its descendants. Without a tree only queues with jobs have an account.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ _MAX_SCALAR = float(2**63 - 1)
 
 
 class QueueTreeError(BayplanError):
-    """Queues do not form a tree in which jobs can be placed; upstream then places nothing at all.
+    """The queues do not form a valid tree. As upstream, no task is then scheduled.
 
-    Every queue that must be mended is named: whoever mends one is not to find the next only then."""
+    The error names every faulty queue, so that the user can fix all of them at once.
+    """
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.standstills = [
-            StalledQueue(f"capacity: {problem}; no queue gets anything until that is mended", (queue,))
+            StalledQueue(f"capacity: {problem}; no queue gets anything until this is fixed", (queue,))
             for queue, problem in problems.items()
         ]
         super().__init__(" ".join(each.message for each in self.standstills))
 
 
 class CapacityAccount:
-    """One queue's limits and holdings."""
+    """Limits and usage of one queue."""
 
     __slots__ = (
-        "_parts",
+        "_deserved_items",
         "_share",
         "allocated",
         "ancestors",
@@ -71,8 +72,8 @@ class CapacityAccount:
         sums = sums or QueueUsage()
         self.queue = queue
         self.name = queue.name
-        self.ancestors: tuple[CapacityAccount, ...] = ()  # the root first
-        self.path: tuple[CapacityAccount, ...] = (self,)  # from here up to the root
+        self.ancestors: tuple[CapacityAccount, ...] = ()  # from the root down
+        self.path: tuple[CapacityAccount, ...] = (self,)  # from this queue up to the root
         self.children: list[CapacityAccount] = []
         self.capability = queue.capability.clone()
         self.limit = Amounts()
@@ -87,21 +88,21 @@ class CapacityAccount:
     def set_deserved(self, deserved: Amounts) -> None:
         self.deserved = deserved
         self.has_deserved = not deserved.is_empty()
-        self._parts = [(name, deserved.get(name)) for name in deserved.names()]
+        self._deserved_items = [(name, deserved.get(name)) for name in deserved.names()]
         self._share: float | None = None
 
     @property
     def share(self) -> float:
-        """How much of what it deserves the queue has, of whatever it has most; 1 for one that deserves nothing."""
+        """The largest ratio of allocated to deserved over all resources; 1 if the queue deserves nothing."""
         if self._share is None:
             if self.has_deserved:
-                self._share = max([0.0, *(self.allocated.get(name) / part for name, part in self._parts)])
+                self._share = max([0.0, *(self.allocated.get(name) / whole for name, whole in self._deserved_items)])
             else:
                 self._share = 1.0
         return self._share
 
     def allocate(self, amounts: Amounts) -> None:
-        """More is held here. Shares of ancestors stay what they were at open, as upstream has it."""
+        """Add to this account and its ancestors. As upstream, the shares of ancestors keep their value from open."""
         self._share = None
         for account in self.path:
             account.allocated.add(amounts)
@@ -112,58 +113,58 @@ class CapacityAccount:
             account.allocated.sub_unchecked(amounts)
 
     def ancestor_at(self, level: int) -> CapacityAccount | None:
-        """The ancestor so many steps up."""
+        """The ancestor `level` steps up; None above the root."""
         return self.ancestors[-level] if 0 < level <= len(self.ancestors) else None
 
 
 def common_depth(left: CapacityAccount, right: CapacityAccount) -> int:
-    """At which position of their ancestors two queues part, counted by the last that they share."""
+    """Position of the last common ancestor of two queues in their `ancestors`; 0 without a common one."""
     depth = 0
-    for position, (mine, theirs) in enumerate(zip(left.ancestors, right.ancestors, strict=False)):
-        if mine is not theirs:
+    for position, (left_ancestor, right_ancestor) in enumerate(zip(left.ancestors, right.ancestors, strict=False)):
+        if left_ancestor is not right_ancestor:
             break
         depth = position
     return depth
 
 
-# queues side by side
+# Flat queues
 
 
 def flat_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str, CapacityAccount]:
-    """Accounts of the queues that have jobs."""
-    unpromised = excess_amounts(session.total_resource, total_guarantee(session.queues.values()))
+    """Build the accounts of the queues that have jobs."""
+    spare = excess_amounts(session.total_resource, total_guarantee(session.queues.values()))
     accounts = {}
-    for name, held in sums.items():
+    for name, usage in sums.items():
         queue = session.queues[name]
-        account = accounts[name] = CapacityAccount(queue, held)
+        account = accounts[name] = CapacityAccount(queue, usage)
         if queue.queue.spec.capability:
             account.capability = capability_of(queue)
-        account.limit = real_capability(queue, unpromised)
+        account.limit = real_capability(queue, spare)
         deserved = queue.deserved.clone().min_dimension(account.limit, DimensionDefault.INFINITY)
         account.set_deserved(max_amounts(deserved, queue.guarantee))
     for name, queue in session.queues.items():
         if name in accounts:
             export_gauges(session, accounts[name])
         else:
-            _export_idle_gauges(session, queue, unpromised)
+            _export_idle_gauges(session, queue, spare)
     return accounts
 
 
 def export_gauges(session: Session, account: CapacityAccount) -> None:
-    for what, amounts in (
+    for gauge, amounts in (
         ("deserved", account.deserved),
         ("allocated", account.allocated),
         ("request", account.request),
         ("capacity", account.capability),
         ("real_capacity", account.limit),
     ):
-        set_queue_gauges(session, account.name, what, amounts)
+        set_queue_gauges(session, account.name, gauge, amounts)
     session.set_queue_gauge(account.name, "share", account.share)
 
 
-def _export_idle_gauges(session: Session, queue: Queue, unpromised: Amounts) -> None:
-    """A queue without jobs; a capability that does not name cpu or memory counts as nothing of them here."""
-    limit = unpromised.clone().add(queue.guarantee)
+def _export_idle_gauges(session: Session, queue: Queue, spare: Amounts) -> None:
+    """Gauges of a queue without jobs. A capability without cpu or memory counts as 0 of it here."""
+    limit = spare.clone().add(queue.guarantee)
     if queue.queue.spec.capability:
         limit.min_dimension(queue.capability, DimensionDefault.INFINITY)
         set_queue_gauges(session, queue.name, "capacity", queue.capability)
@@ -173,11 +174,11 @@ def _export_idle_gauges(session: Session, queue: Queue, unpromised: Amounts) -> 
     set_queue_gauges(session, queue.name, "real_capacity", limit)
 
 
-# queues in a tree
+# Tree of queues
 
 
 def tree_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str, CapacityAccount]:
-    """Accounts of all queues that hang below the root; raises `QueueTreeError`."""
+    """Build the accounts of all queues below the root; raises `QueueTreeError`."""
     accounts = {name: CapacityAccount(queue, sums.get(name)) for name, queue in session.queues.items()}
     root = accounts.get(ROOT)
     if root is None:
@@ -188,8 +189,8 @@ def tree_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str,
             accounts[_parent_name(account)].children.append(account)
     found = {account.name: account for account in _sum_descendants(root)}
     for name in sorted(accounts.keys() - found.keys()):
-        sentence = f"capacity: queue {name} is its own ancestor, or below one that is; it gets nothing"
-        session.stall_queues(StalledQueue(sentence, (name,), queue=name))
+        message = f"capacity: queue {name} is its own ancestor, or below one that is; it gets nothing"
+        session.stall_queues(StalledQueue(message, (name,), queue=name))
     _check_jobs_in_leaf_queues([found[name] for name in sums if name in found])
     _limit_root(root, session.total_resource)
     _limit_children(root, session)
@@ -224,7 +225,7 @@ def _check_jobs_in_leaf_queues(used: Iterable[CapacityAccount]) -> None:
 
 
 def _sum_descendants(root: CapacityAccount) -> list[CapacityAccount]:
-    """All queues below the root, each after its parent, and their sums added up."""
+    """Add the sums of children to their parents; return the queues below the root, each after its parent."""
     found = [root]
     for account in found:
         for child in account.children:
@@ -241,7 +242,7 @@ def _sum_descendants(root: CapacityAccount) -> list[CapacityAccount]:
 
 
 def _limit_root(root: CapacityAccount, total: Amounts) -> None:
-    """The root has no limit unless it says so: jobs larger than the cluster of the moment may wait in its queues."""
+    """Without a capability of its own the root is unlimited, so that jobs larger than the cluster can be Inqueue."""
     if root.capability.is_empty():
         root.capability = Amounts.unlimited()
         for name in total.scalars or {}:
@@ -253,41 +254,41 @@ def _limit_children(parent: CapacityAccount, session: Session) -> None:
     for child in parent.children:
         child.set_deserved(max_amounts(child.deserved, child.guarantee))
         _inherit_capability(child.capability, parent.capability)
-    promised, deserved = Amounts(), Amounts()
+    guaranteed, deserved = Amounts(), Amounts()
     for child in parent.children:
-        promised.add(child.guarantee)
+        guaranteed.add(child.guarantee)
         deserved.add(child.deserved)
     if parent.name == ROOT:
-        parent.guarantee = promised
+        parent.guarantee = guaranteed
         parent.set_deserved(deserved)
-    _report_overcommitted_parent(parent, promised, deserved, session)
-    unpromised = excess_amounts(parent.limit, promised)
+    _report_overcommitted_parent(parent, guaranteed, deserved, session)
+    spare = excess_amounts(parent.limit, guaranteed)
     for child in parent.children:
-        child.limit = unpromised.clone().add(child.guarantee).min_dimension(child.capability, DimensionDefault.INFINITY)
+        child.limit = spare.clone().add(child.guarantee).min_dimension(child.capability, DimensionDefault.INFINITY)
         _limit_children(child, session)
 
 
-def _inherit_capability(capability: Amounts, of_parent: Amounts) -> None:
-    """What the child's capability does not name is what the parent's says."""
+def _inherit_capability(capability: Amounts, parent_capability: Amounts) -> None:
+    """Fill the child's capability with the parent's for resources that the child does not name."""
     if capability.milli_cpu <= 0:
-        capability.milli_cpu = of_parent.milli_cpu
+        capability.milli_cpu = parent_capability.milli_cpu
     if capability.memory <= 0:
-        capability.memory = of_parent.memory
-    if of_parent.scalars is not None:
-        capability.scalars = {**of_parent.scalars, **(capability.scalars or {})}
+        capability.memory = parent_capability.memory
+    if parent_capability.scalars is not None:
+        capability.scalars = {**parent_capability.scalars, **(capability.scalars or {})}
 
 
 def _report_overcommitted_parent(
-    parent: CapacityAccount, promised: Amounts, deserved: Amounts, session: Session
+    parent: CapacityAccount, guaranteed: Amounts, deserved: Amounts, session: Session
 ) -> None:
-    """Parents that have less than their children are told; it changes nothing."""
+    """Warn about parents that have less than their children; scheduling does not change."""
     for child in parent.children:
         names = child.capability.names_above(parent.capability, DimensionDefault.INFINITY)
         if names:
             session.log_plugin_message(
-                "capacity", f"queue {child.name} may have more than its parent {parent.name} of {names}"
+                "capacity", f"queue {child.name} has more capability than its parent {parent.name} for {names}"
             )
     if parent.deserved.less_partly(deserved):
         session.log_plugin_message("capacity", f"the children of queue {parent.name} deserve more than itself")
-    if parent.guarantee.less_partly(promised):
-        session.log_plugin_message("capacity", f"the children of queue {parent.name} are promised more than itself")
+    if parent.guarantee.less_partly(guaranteed):
+        session.log_plugin_message("capacity", f"the guarantees of the children of queue {parent.name} exceed its own")

@@ -1,7 +1,8 @@
-"""How much of a queue is kept for pods that it has admitted and that have no node yet?
+"""Amounts reserved in a queue for pods that it admitted and that have no node yet.
 
-Asked by `capacity` where pods are held by a gate until their queue has room: without it one free place would let go
-everybody who waits for it. Cost: one addition a pod that is admitted, placed or taken back.
+Used by `capacity` for pods with Volcano's scheduling gate, which is removed when the queue has room. Without the
+reservation, one free slot would release every gated pod. Cost: one addition per pod that is admitted, placed or loses
+its node.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from bayplan.batch.model.tasks import Task
 
 
 class AdmittedPods:
-    """By queue: what the tasks ask for that were admitted to it."""
+    """Sum of the requests of admitted tasks, by queue."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        """Who asked for the gate, waits, and has it no more was admitted in an earlier session."""
-        self._homes: dict[str, str] = {}
+        """Add pending tasks whose gate an earlier session has removed."""
+        self._queue_by_task: dict[str, str] = {}
         self._sums: dict[str, Amounts] = {}
         for job in jobs:
             for task in job.pending.values():
@@ -26,22 +27,22 @@ class AdmittedPods:
                     self.add(job.queue, task)
 
     def add(self, queue: str, task: Task) -> None:
-        """The queue has room for a task; kept for those alone that are held until it has."""
-        if not task.awaits_queue_admission or task.uid in self._homes:
+        """Reserve the task's request in the queue, if the task is subject to queue admission."""
+        if not task.awaits_queue_admission or task.uid in self._queue_by_task:
             return
-        self._homes[task.uid] = queue
+        self._queue_by_task[task.uid] = queue
         self._sums.setdefault(queue, Amounts()).add(task.resreq)
 
     def remove(self, task: Task) -> None:
-        """A task has a node, which counts by itself."""
-        queue = self._homes.pop(task.uid, None)
+        """Release the reservation of a task that has a node, because its usage now counts instead."""
+        queue = self._queue_by_task.pop(task.uid, None)
         if queue is not None:
             self._sums[queue].sub_unchecked(task.resreq)
 
     def added_to(self, held: Amounts, queue: str, task: Task) -> Amounts:
-        """What counts as taken before the task is: what is held, and what is kept for others."""
-        kept = self._sums.get(queue)
-        if kept is None:
+        """The held amounts plus the reservations of the queue, without that of the task itself."""
+        reserved = self._sums.get(queue)
+        if reserved is None:
             return held
-        taken = held.clone().add(kept)
-        return taken.sub_unchecked(task.resreq) if self._homes.get(task.uid) == queue else taken
+        total = held.clone().add(reserved)
+        return total.sub_unchecked(task.resreq) if self._queue_by_task.get(task.uid) == queue else total

@@ -1,8 +1,8 @@
-"""Does a queue have devices left, of those that pods get through resource claims?
+"""Device quotas of queues for devices that pods get through resource claims (DRA).
 
-Part of capacity. A queue limits a device class by `deviceclass/<class>` in its capability (a count) and by
-`<dimension>.deviceclass/<class>` (an amount of what devices share out, looked at only if that is switched on). A class
-that the capability does not name has no limit. A claim that several pods of a queue share counts once.
+Part of capacity. The key `deviceclass/<class>` of a queue's capability limits the number of devices of a class. The key
+`<dimension>.deviceclass/<class>` limits a shared amount; it is only read if consumable capacity is enabled. A class
+without such a key is unlimited. A claim that several pods of a queue share counts once.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ EXCEEDED = "dra-resource-exceeded"
 
 
 class DeviceQuota:
-    """The device limits of a queue, and what it has of them."""
+    """Device limits of a queue, and the devices that its tasks use."""
 
     def __init__(self, capability: ByClass) -> None:
         self.capability = capability
         self.allocated: ByClass = {}
         self.inqueue: ByClass = {}
-        self._users: dict[str, int] = {}  # of claims
+        self._users: dict[str, int] = {}  # number of tasks by claim
 
     @classmethod
     def of(cls, spec: QueueSpec) -> DeviceQuota | None:
-        """None for a queue that says nothing of device classes."""
-        named = [_read_quota(each) for each in (spec.capability, spec.deserved, spec.guarantee.resource)]
-        return cls(named[0]) if any(named) else None
+        """Read the quota of a queue; None if the queue names no device class."""
+        quotas = [_read_quota(each) for each in (spec.capability, spec.deserved, spec.guarantee.resource)]
+        return cls(quotas[0]) if any(quotas) else None
 
     def clone(self) -> DeviceQuota:
-        twin = DeviceQuota(self.capability)
-        twin.allocated = {name: devices.clone() for name, devices in self.allocated.items()}
-        twin.inqueue = {name: devices.clone() for name, devices in self.inqueue.items()}
-        twin._users = dict(self._users)
-        return twin
+        copy = DeviceQuota(self.capability)
+        copy.allocated = {name: devices.clone() for name, devices in self.allocated.items()}
+        copy.inqueue = {name: devices.clone() for name, devices in self.inqueue.items()}
+        copy._users = dict(self._users)
+        return copy
 
     def has_room(self, claims: ByClaim, *, consumable: bool) -> bool:
-        """Whether a task with these claims may come; claims that are in use here already cost nothing."""
-        asked = sum_claims(devices for claim, devices in claims.items() if not self._users.get(claim))
-        return self._within(asked, consumable=consumable, inqueue={})
+        """Whether a task with these claims fits the quota; claims that the queue uses already cost nothing."""
+        requested = sum_claims(devices for claim, devices in claims.items() if not self._users.get(claim))
+        return self._within(requested, consumable=consumable, inqueue={})
 
     def would_admit(self, minimum: ByClass, *, consumable: bool) -> bool:
-        """Whether a job with this minimum may come in, those that are in but have not started counted."""
+        """Whether a job with this minimum may be enqueued; the minimums of Inqueue jobs count too."""
         return self._within(minimum, consumable=consumable, inqueue=self.inqueue)
 
-    def _within(self, asked: ByClass, *, consumable: bool, inqueue: ByClass) -> bool:
-        for name, devices in asked.items():
-            most = self.capability.get(name)
-            if most is None:
+    def _within(self, requested: ByClass, *, consumable: bool, inqueue: ByClass) -> bool:
+        for name, devices in requested.items():
+            limit = self.capability.get(name)
+            if limit is None:
                 continue
-            future = devices.clone()
-            future.add(self.allocated.get(name) or DeviceClassAmount())
-            future.add(inqueue.get(name) or DeviceClassAmount())
-            if most.count > 0 and future.count > most.count:
+            total = devices.clone()
+            total.add(self.allocated.get(name) or DeviceClassAmount())
+            total.add(inqueue.get(name) or DeviceClassAmount())
+            if limit.count > 0 and total.count > limit.count:
                 return False
             if consumable and any(
-                dimension not in most.capacity or future.capacity[dimension].compare(most.capacity[dimension]) > 0
+                dimension not in limit.capacity or total.capacity[dimension].compare(limit.capacity[dimension]) > 0
                 for dimension in devices.capacity
             ):
                 return False

@@ -1,8 +1,8 @@
-"""Does every queue keep within what it may have, and get what it deserves?
+"""The `capacity` plugin: limits queues to their capability and lets them reclaim what they deserve.
 
-What queues deserve and may have is said by the queues themselves, alone or, with `enableHierarchy`, as a tree in which
-a parent's limits bind all below it. At open the accounts are made (`capacity_accounts`); events then change one
-account and its ancestors, and questions compare.
+The queues specify both. With `enableHierarchy` they form a tree, in which the limits of a parent bind all descendants.
+The plugin builds the accounts (`capacity.accounts`) at open. Cost: each event updates one account and its ancestors;
+each check compares amounts along the same path.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONSUMABLE_ENABLED = "capacity.DRAConsumableCapacityEnable"
 
 
 class CapacityPlugin:
-    """Keeps queues to what they say they may have and deserve."""
+    """Enforces the capability, deserved and guarantee amounts of queues."""
 
     name = "capacity"
     also_at: ClassVar[tuple[str, ...]] = ("victim_queue_order",)  # with enableHierarchy
@@ -73,12 +73,12 @@ class CapacityPlugin:
     def on_session_open(self, session: Session) -> None:
         self._session = session
         self._level = self._reclaim_level()
-        self._in_tree = session.hierarchy_enabled(self.name)
+        self._is_hierarchical = session.hierarchy_enabled(self.name)
         self._ready = True
         self._accounts: dict[str, CapacityAccount] = {}
         self._open_accounts()
         self._open_devices()
-        self._reserves = AdmittedPods(session.jobs.values()) if self._handle.queue_admission else None
+        self._admitted_pods = AdmittedPods(session.jobs.values()) if self._handle.queue_admission else None
         name = self.name
         session.add_reclaimable_fn(name, self._reclaimable, VictimHints(never_evicts=self._never_reclaims))
         session.add_unified_evictable_fn(name, self._unified_evictable)
@@ -91,7 +91,7 @@ class CapacityPlugin:
         session.add_event_handler(name, allocate=self._allocate, deallocate=self._deallocate)
 
     def on_session_close(self, session: Session) -> None:
-        """Watchers see what queues hold after the session, and who has more than it deserves."""
+        """Export gauges: allocated amounts after the session, and whether the queue exceeds what it deserves."""
         for name, account in self._accounts.items():
             set_queue_gauges(session, name, "allocated", account.allocated)
             session.set_queue_gauge(name, "share", account.share)
@@ -106,7 +106,7 @@ class CapacityPlugin:
     def _open_accounts(self) -> None:
         session = self._session
         sums = usage_by_queue(self._handle, session)
-        if not self._in_tree:
+        if not self._is_hierarchical:
             self._level = 0
             self._accounts = flat_accounts(session, sums)
             session.add_queue_order_fn(self.name, self._order)
@@ -121,15 +121,15 @@ class CapacityPlugin:
         session.add_queue_order_fn(self.name, self._tree_order)
         session.add_victim_queue_order_fn(self.name, self._victim_order)
 
-    # devices ----------------------------------------------------------------------------------------------------
+    # Devices
 
     def _open_devices(self) -> None:
-        """Count the devices of running tasks, if any queue has a limit for them."""
-        self._asks: ClaimedDeviceRequests | None = None
+        """Count the devices of running tasks, if a queue limits devices."""
+        self._device_requests: ClaimedDeviceRequests | None = None
         if not self._devices_enabled or all(account.devices is None for account in self._accounts.values()):
             return
         claims = self._session.catalog.table(ResourceClaim)
-        self._asks = ClaimedDeviceRequests(claims, consumable=self._consumable)
+        self._device_requests = ClaimedDeviceRequests(claims, consumable=self._consumable)
         for job in self._session.jobs.values():
             account = self._accounts.get(job.queue)
             if account is not None:
@@ -137,23 +137,23 @@ class CapacityPlugin:
                     self._hold_devices(account, task)
 
     def _hold_devices(self, account: CapacityAccount, task: Task) -> None:
-        if self._asks is not None and (claims := self._asks.of_task(task)):
+        if self._device_requests is not None and (claims := self._device_requests.of_task(task)):
             for each in account.path:
                 if each.devices is not None:
                     each.devices.allocate(claims)
 
     def _free_devices(self, account: CapacityAccount, task: Task) -> None:
-        if self._asks is not None and (claims := self._asks.of_task(task)):
+        if self._device_requests is not None and (claims := self._device_requests.of_task(task)):
             for each in account.path:
                 if each.devices is not None:
                     each.devices.deallocate(claims)
 
     def _devices_fit(self, quota: DeviceQuota | None, task: Task) -> bool:
-        if quota is None or self._asks is None:
+        if quota is None or self._device_requests is None:
             return True
-        return quota.has_room(self._asks.of_task(task), consumable=self._consumable)
+        return quota.has_room(self._device_requests.of_task(task), consumable=self._consumable)
 
-    # orders -----------------------------------------------------------------------------------------------------
+    # Orders
 
     def _order(self, left: Queue, right: Queue) -> int:
         if left.priority != right.priority:
@@ -175,14 +175,14 @@ class CapacityPlugin:
         )
 
     def _victim_order(self, left: Queue, right: Queue, preemptor: Queue) -> int:
-        """Relatives of the preemptor's queue lose tasks first."""
-        one, other = self._accounts.get(left.name), self._accounts.get(right.name)
+        """The queue with the closer common ancestor to the preemptor's queue loses tasks first."""
+        left_account, right_account = self._accounts.get(left.name), self._accounts.get(right.name)
         mine = self._accounts.get(preemptor.name)
-        if one is None or other is None or mine is None:
+        if left_account is None or right_account is None or mine is None:
             return 0
-        return common_depth(other, mine) - common_depth(one, mine)
+        return common_depth(right_account, mine) - common_depth(left_account, mine)
 
-    # victims ----------------------------------------------------------------------------------------------------
+    # Victims
 
     def _reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
         if not self._ready:
@@ -190,8 +190,10 @@ class CapacityPlugin:
         return ReclaimVictims(self._session, self._accounts, self._level).victims_for_task(reclaimer, candidates)
 
     def _never_reclaims(self, evictor: Job, task: Task) -> bool:
-        """Whether the task's queue will not lose it however much less it holds; it may hold more where it is one of
-        those above the evictor's."""
+        """Whether the task is protected, however much less its queue holds later in the session.
+
+        An ancestor of the evictor's queue may hold more later, so its tasks are not protected.
+        """
         account, mine = self._accounts.get(self._session.jobs[task.job].queue), self._accounts.get(evictor.queue)
         if not self._ready or account is None or mine is None:
             return True
@@ -207,21 +209,21 @@ class CapacityPlugin:
         return ReclaimVictims(self._session, self._accounts, self._level).victims_for_gang(candidates)
 
     def _preemptive(self, queue: Queue, tasks: Sequence[Task]) -> bool:
-        """Whether the queue, or an ancestor that stands for it, would stay within what it deserves of anything."""
+        """Whether the queue, or an ancestor within the level, stays within its deserved amount of a resource."""
         account = self._accounts.get(queue.name)
         if account is None or not queue.is_open:
             return False
-        asked = total_request(tasks)
-        if not is_within_limit(account.limit, account.allocated, asked):
+        requested = total_request(tasks)
+        if not is_within_limit(account.limit, account.allocated, requested):
             return False
-        standing = [account, *(account.ancestor_at(level) for level in range(1, self._level + 1))]
+        candidates = [account, *(account.ancestor_at(level) for level in range(1, self._level + 1))]
         return any(
-            each.allocated.clone().add(asked).used_names_within(each.deserved, asked)
-            for each in standing
+            each.allocated.clone().add(requested).used_names_within(each.deserved, requested)
+            for each in candidates
             if each is not None and (each is account or each.ancestors)
         )
 
-    # limits -----------------------------------------------------------------------------------------------------
+    # Limits
 
     def _allocatable(self, queue: Queue, task: Task) -> bool:
         account = self._accounts.get(queue.name)
@@ -231,20 +233,20 @@ class CapacityPlugin:
             self._devices_fit(each.devices, task) and is_within_limit(each.limit, each.allocated, task.resreq)
             for each in account.path
         )
-        if not fits or self._reserves is None:
+        if not fits or self._admitted_pods is None:
             return fits
-        # Above the queue nothing is kept, as in Volcano.
-        taken = self._reserves.added_to(account.allocated, account.name, task)
-        if not is_within_limit(account.limit, taken, task.resreq):
+        # As in Volcano, reservations count only in the queue itself, not in its ancestors.
+        total = self._admitted_pods.added_to(account.allocated, account.name, task)
+        if not is_within_limit(account.limit, total, task.resreq):
             return False
-        self._reserves.add(account.name, task)
+        self._admitted_pods.add(account.name, task)
         return True
 
     def _enqueueable(self, job: Job) -> Vote:
         account = self._accounts.get(job.queue)
         if account is None or account.children or not account.queue.is_open:
             return Vote.REJECT
-        devices = self._asks.of_job_minimum(job) if self._asks is not None else {}
+        devices = self._device_requests.of_job_minimum(job) if self._device_requests is not None else {}
         if job.min_resources_given is None and not (account.devices is not None and devices):
             return Vote.PERMIT
         wanted = job.min_resources()
@@ -256,14 +258,14 @@ class CapacityPlugin:
             if names:
                 record_quota_event(self._session, job, names)
                 return Vote.REJECT
-        kept = job.deduct_gated(wanted)
+        reserved = job.deduct_gated(wanted)
         for each in account.path:
-            each.inqueue.add(kept)
+            each.inqueue.add(reserved)
             if each.devices is not None:
                 each.devices.admit(devices)
         return Vote.PERMIT
 
-    # what happens -----------------------------------------------------------------------------------------------
+    # Events
 
     def _account_of(self, task: Task) -> CapacityAccount | None:
         job = self._session.jobs.get(task.job)
@@ -274,49 +276,49 @@ class CapacityPlugin:
         if account is not None:
             account.allocate(task.resreq)
             self._hold_devices(account, task)
-            if self._reserves is not None:
-                self._reserves.remove(task)
+            if self._admitted_pods is not None:
+                self._admitted_pods.remove(task)
 
     def _deallocate(self, task: Task) -> None:
         account = self._account_of(task)
         if account is not None:
             account.deallocate(task.resreq)
             self._free_devices(account, task)
-            if self._reserves is not None:
-                self._reserves.add(account.name, task)
+            if self._admitted_pods is not None:
+                self._admitted_pods.add(account.name, task)
 
-    # what if ----------------------------------------------------------------------------------------------------
+    # Simulation
 
     def _simulated(self, simulation: Simulation, account: CapacityAccount) -> _SimulatedQueue:
-        """What the queue would hold, for this simulation to change."""
-        trials: dict[str, _SimulatedQueue] = simulation.state.setdefault(self.name, {})
-        trial = trials.get(account.name)
-        if trial is None:
-            trial = trials[account.name] = _SimulatedQueue(account)
-        return trial
+        """The simulated account of a queue, created on first use."""
+        copies: dict[str, _SimulatedQueue] = simulation.state.setdefault(self.name, {})
+        copy = copies.get(account.name)
+        if copy is None:
+            copy = copies[account.name] = _SimulatedQueue(account)
+        return copy
 
     def _simulate_add(self, simulation: Simulation, task: Task) -> Status | None:
         account = self._account_of(task)
         if account is None:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
-        claims = self._asks.of_task(task) if self._asks is not None else {}
+        claims = self._device_requests.of_task(task) if self._device_requests is not None else {}
         for each in account.path:
-            trial = self._simulated(simulation, each)
-            trial.allocated.add(task.resreq)
-            if trial.devices is not None:
-                trial.devices.allocate(claims)
+            copy = self._simulated(simulation, each)
+            copy.allocated.add(task.resreq)
+            if copy.devices is not None:
+                copy.devices.allocate(claims)
         return None
 
     def _simulate_remove(self, simulation: Simulation, task: Task) -> Status | None:
         account = self._account_of(task)
         if account is None:
             return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
-        claims = self._asks.of_task(task) if self._asks is not None else {}
+        claims = self._device_requests.of_task(task) if self._device_requests is not None else {}
         for each in account.path:
-            trial = self._simulated(simulation, each)
-            trial.allocated.sub_unchecked(task.resreq)
-            if trial.devices is not None:
-                trial.devices.deallocate(claims)
+            copy = self._simulated(simulation, each)
+            copy.allocated.sub_unchecked(task.resreq)
+            if copy.devices is not None:
+                copy.devices.deallocate(claims)
         return None
 
     def _simulate_allocatable(self, simulation: Simulation, queue: Queue) -> bool:
@@ -325,16 +327,16 @@ class CapacityPlugin:
             return False
         task = simulation.task
         for each in account.path:
-            trial = self._simulated(simulation, each)
-            if not self._devices_fit(trial.devices, task) or not is_within_limit(
-                each.limit, trial.allocated, task.resreq
+            copy = self._simulated(simulation, each)
+            if not self._devices_fit(copy.devices, task) or not is_within_limit(
+                each.limit, copy.allocated, task.resreq
             ):
                 return False
         return True
 
 
 class _SimulatedQueue:
-    """A copy of what an account holds."""
+    """A copy of the allocated amounts of an account, for one simulation."""
 
     __slots__ = ("allocated", "devices")
 
@@ -344,7 +346,7 @@ class _SimulatedQueue:
 
 
 def _compare_accounts(left: CapacityAccount | None, right: CapacityAccount | None) -> int:
-    """The smaller share first; of equal ones, a queue that deserves something."""
+    """Smaller share first; among equal shares, a queue that deserves something first."""
     if left is None or right is None:
         return 0
     if left.share != right.share:

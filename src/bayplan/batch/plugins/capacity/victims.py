@@ -1,7 +1,7 @@
-"""Whose tasks go when a queue takes back what it deserves?
+"""Victims of reclaim for the capacity plugin.
 
-Part of capacity: tasks of queues that have more than they deserve of something the task holds, never below what their
-queue is guaranteed. With `ancestorReclaimLevel` queues up in the tree must have more than they deserve as well.
+Victims are tasks of queues that exceed their deserved amount of a resource that the task holds. A queue never falls
+below its guarantee. With `ancestorReclaimLevel`, ancestors of the victim's queue must exceed theirs as well.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from bayplan.batch.session.session import Session
 
 
 class ReclaimVictims:
-    """One choice of victims; what their queues hold shrinks with each that is chosen."""
+    """One selection of victims. Each selected victim reduces what its queue holds."""
 
     def __init__(self, session: Session, accounts: Mapping[str, CapacityAccount], level: int) -> None:
         self._session = session
         self._accounts = accounts
-        self._level = level  # how many steps up ancestors are looked at
-        self._left: dict[str, Amounts] = {}
+        self._level = level  # number of ancestor levels that are checked
+        self._remaining: dict[str, Amounts] = {}
 
     def victims_for_task(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Victims for one task, the least important first."""
-        mine = self._account_of(reclaimer)
-        if mine is None:
+        """Victims for one task, in eviction order."""
+        own = self._account_of(reclaimer)
+        if own is None:
             return []
         victims = []
         order = self._session.victims_queue(candidates, reclaimer)
@@ -35,12 +35,12 @@ class ReclaimVictims:
             account = self._account_of(task)
             if account is None or not common_names(task.resreq, reclaimer.init_resreq, with_pods=False):
                 continue
-            if self._is_victim(task, account, mine, reclaimer):
+            if self._is_victim(task, account, own, reclaimer):
                 victims.append(task)
         return victims
 
     def victims_for_gang(self, candidates: Sequence[Task]) -> list[Task]:
-        """Victims for a whole gang, in the order given; neither ancestors nor what the gang asks for matter."""
+        """Victims for a whole gang, in the given order. Ancestors and the request of the gang are ignored."""
         victims = []
         for task in candidates:
             account = self._account_of(task)
@@ -52,7 +52,7 @@ class ReclaimVictims:
         return victims
 
     def is_protected(self, task: Task, account: CapacityAccount) -> bool:
-        """Whether the task stays, also if its queue held less."""
+        """Whether the task is no victim, also if its queue held less."""
         if not self._above_guarantee(task, account):
             return True
         return has_deserved(account, task) and not self._exceeds(account, task)
@@ -61,29 +61,29 @@ class ReclaimVictims:
         job = self._session.jobs.get(task.job)
         return None if job is None else self._accounts.get(job.queue)
 
-    def _is_victim(self, task: Task, account: CapacityAccount, mine: CapacityAccount, reclaimer: Task) -> bool:
+    def _is_victim(self, task: Task, account: CapacityAccount, own: CapacityAccount, reclaimer: Task) -> bool:
         if not self._above_guarantee(task, account):
             return False
         if not has_deserved(account, task):
-            # Neither queue deserves any of it and both hang below one ancestor: none has a better title than the other.
-            if self._related(account, mine) and not has_deserved(mine, reclaimer):
+            # Neither queue deserves any of it and both are below one ancestor: neither has a claim to it.
+            if self._share_ancestor(account, own) and not has_deserved(own, reclaimer):
                 return False
         elif not self._exceeds(account, task):
             return False
-        looked_at = []
-        for ancestor in self._ancestors_apart(account, mine):
-            looked_at.append(ancestor)
+        checked = []
+        for ancestor in self._ancestors_apart(account, own):
+            checked.append(ancestor)
             if has_deserved(ancestor, task) and not self._exceeds(ancestor, task):
                 return False
-        self._deduct(task, account, *looked_at)
+        self._deduct(task, account, *checked)
         return True
 
     def _held(self, account: CapacityAccount) -> Amounts:
-        return self._left.get(account.name, account.allocated)
+        return self._remaining.get(account.name, account.allocated)
 
     def _deduct(self, task: Task, *accounts: CapacityAccount) -> None:
         for account in accounts:
-            self._left[account.name] = self._held(account).clone().sub(task.resreq)
+            self._remaining[account.name] = self._held(account).clone().sub(task.resreq)
 
     def _above_guarantee(self, task: Task, account: CapacityAccount) -> bool:
         return account.guarantee.less_equal(self._held(account).clone().sub(task.resreq))
@@ -91,25 +91,25 @@ class ReclaimVictims:
     def _exceeds(self, account: CapacityAccount, task: Task) -> bool:
         return bool(self._held(account).relevant_names_greater(account.deserved, task.resreq))
 
-    def _related(self, left: CapacityAccount, right: CapacityAccount) -> bool:
-        ours = {id(account) for account in self._ancestors_within_level(left)}
-        return any(id(account) in ours for account in self._ancestors_within_level(right))
+    def _share_ancestor(self, left: CapacityAccount, right: CapacityAccount) -> bool:
+        ancestor_ids = {id(account) for account in self._ancestors_within_level(left)}
+        return any(id(account) in ancestor_ids for account in self._ancestors_within_level(right))
 
     def _ancestors_within_level(self, account: CapacityAccount) -> Iterator[CapacityAccount]:
-        """Ancestors within the level, the root left out."""
+        """Ancestors within the level, without the root."""
         for level in range(1, self._level + 1):
             ancestor = account.ancestor_at(level)
             if ancestor is not None and ancestor.name != ROOT:
                 yield ancestor
 
-    def _ancestors_apart(self, account: CapacityAccount, mine: CapacityAccount) -> Iterator[CapacityAccount]:
-        """The victim's ancestors within the level that are not, as many steps up, the reclaimer's."""
+    def _ancestors_apart(self, account: CapacityAccount, own: CapacityAccount) -> Iterator[CapacityAccount]:
+        """The victim's ancestors within the level that differ from the reclaimer's ancestor at the same level."""
         for level in range(1, self._level + 1):
             ancestor = account.ancestor_at(level)
-            if ancestor is not None and ancestor.name != ROOT and ancestor is not mine.ancestor_at(level):
+            if ancestor is not None and ancestor.name != ROOT and ancestor is not own.ancestor_at(level):
                 yield ancestor
 
 
 def has_deserved(account: CapacityAccount, task: Task) -> bool:
-    """Whether the queue deserves any of what the task asks for."""
+    """Whether the queue deserves any resource that the task requests."""
     return bool(common_names(task.resreq, account.deserved))

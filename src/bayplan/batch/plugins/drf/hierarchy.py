@@ -1,12 +1,12 @@
-"""Which of two queues is further below its part, when queues are leaves of a tree of weights?
+"""Hierarchical dominant resource fairness: compares queues that are leaves of a weighted tree. Used by drf.
 
-Hierarchical dominant resource fairness, asked by drf. The tree comes from the queues' annotations: inner nodes are
-path components with a weight, below them hang jobs. A node's share is its dominant resource of what its children hold,
-where children that still want more count no more than the poorest of them, and those that cannot take more, in full.
+The annotations of queues define the tree: inner nodes are path components with a weight, and jobs hang below them. The
+share of a node is the dominant resource of what its children hold. Children that are not saturated count no more than
+the poorest of them; saturated children count in full.
 
-Changes of a job only mark the nodes above it; shares are worked out when somebody compares. Cost of a comparison
-after a change: the children of the nodes on the path to the job, and all jobs when a resource of the cluster becomes
-exhausted or free.
+A change of a job only marks its ancestors as stale; a comparison recomputes their shares. Cost of a comparison after a
+change: the children of the nodes on the path to the job. When a resource of the cluster becomes exhausted or free, all
+jobs are recomputed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ShareOf = Callable[[Amounts], float]
 
 
 class HierarchyJob:
-    """A job in the tree."""
+    """A job, as a leaf of the tree."""
 
     __slots__ = ("_saturated_by_demand", "allocated", "parent", "request", "saturated", "share")
 
-    def __init__(self, above: HierarchyNode, request: Amounts) -> None:
-        self.parent = above
+    def __init__(self, parent: HierarchyNode, request: Amounts) -> None:
+        self.parent = parent
         self.request = request
         self.allocated = Amounts()
         self.share = 0.0
@@ -40,19 +40,19 @@ class HierarchyJob:
         self.parent.mark_stale()
 
     def update_saturation(self, demanding: DemandingResources) -> None:
-        verdict = self._saturated_by_demand.get(demanding)
-        if verdict is None:
-            verdict = self._saturated_by_demand[demanding] = is_saturated(self.allocated, self.request, demanding)
-        self.saturated = verdict
+        saturated = self._saturated_by_demand.get(demanding)
+        if saturated is None:
+            saturated = self._saturated_by_demand[demanding] = is_saturated(self.allocated, self.request, demanding)
+        self.saturated = saturated
 
 
 class HierarchyNode:
-    """An inner node."""
+    """An inner node of the tree."""
 
     __slots__ = ("allocated", "branches", "leaves", "parent", "saturated", "share", "stale", "weight")
 
-    def __init__(self, above: HierarchyNode | None, weight: float) -> None:
-        self.parent = above
+    def __init__(self, parent: HierarchyNode | None, weight: float) -> None:
+        self.parent = parent
         self.weight = weight
         self.branches: dict[str, HierarchyNode] = {}
         self.leaves: dict[str, HierarchyJob] = {}
@@ -62,7 +62,7 @@ class HierarchyNode:
         self.stale = True
 
     def mark_stale(self) -> None:
-        """Something below has changed."""
+        """Mark this node and its ancestors as stale."""
         node: HierarchyNode | None = self
         while node is not None and not node.stale:
             node.stale = True
@@ -74,22 +74,22 @@ class HierarchyNode:
             branch.mark_all_stale()
 
     def update(self, demanding: DemandingResources, share_of: ShareOf) -> None:
-        """Work out what is stale here and below."""
+        """Recompute the stale nodes of this subtree."""
         if not self.stale:
             return
         for branch in self.branches.values():
             branch.update(demanding, share_of)
         for leaf in self.leaves.values():
             leaf.update_saturation(demanding)
-        self._add_up(share_of)
+        self._sum_children(share_of)
         self.stale = False
 
-    def _add_up(self, share_of: ShareOf) -> None:
+    def _sum_children(self, share_of: ShareOf) -> None:
         children: list[HierarchyJob | HierarchyNode] = [*self.branches.values(), *self.leaves.values()]
-        holding = [child for child in children if child.share != 0]
-        poorest = min([1.0, *(share_of(child.allocated) for child in holding if not child.saturated)])
+        holders = [child for child in children if child.share != 0]
+        poorest = min([1.0, *(share_of(child.allocated) for child in holders if not child.saturated)])
         total = Amounts()
-        for child in holding:
+        for child in holders:
             if child.saturated:
                 total.add(child.allocated)
             else:
@@ -100,7 +100,7 @@ class HierarchyNode:
 
 
 class ShareTree:
-    """All queues that have jobs, and their jobs."""
+    """The tree of all queues with jobs, and their jobs."""
 
     def __init__(self, total: Amounts, share_of: ShareOf) -> None:
         self._total = total
@@ -111,31 +111,31 @@ class ShareTree:
         self._leaves: dict[str, HierarchyJob] = {}
 
     def add_job(self, uid: str, hierarchy: str, weights: str, request: Amounts) -> str:
-        """Hang a job below its queue's path; a sentence where the weights do not go with the path, or are none."""
+        """Add a job below the path of its queue. Return an error text if the weights are invalid, else an empty one."""
         node, fault = self._root, ""
         components, given = hierarchy.split("/"), weights.split("/")
         for depth, component in enumerate(components[1:], start=1):
-            below = node.branches.get(component)
-            if below is None:
+            child = node.branches.get(component)
+            if child is None:
                 if depth >= len(given):
                     fault = f'hierarchy weights "{weights}" are fewer than the parts of "{hierarchy}"; 1 is used'
                 elif not _is_weight(given[depth]):
                     fault = f'"{given[depth]}" in hierarchy weights "{weights}" is not a number above 0; 1 is used'
                 weight = _parse_weight(given[depth]) if depth < len(given) else 1.0
-                below = node.branches[component] = HierarchyNode(node, weight)
-            node = below
+                child = node.branches[component] = HierarchyNode(node, weight)
+            node = child
         self._leaves[uid] = node.leaves[uid] = HierarchyJob(node, request)
         node.mark_stale()
         return fault
 
     def set_job(self, uid: str, allocated: Amounts, share: float) -> None:
-        """A job holds this much now."""
+        """Set what a job holds."""
         leaf = self._leaves[uid]
         self._allocated.sub_unchecked(leaf.allocated).add(allocated)
         leaf.set(allocated, share)
 
     def compare(self, left: str, right: str) -> float:
-        """Negative when the queue at the left path is to be served first; 0 for one of which nothing is known."""
+        """Negative if the queue at the left path is served first; 0 if a path is unknown."""
         self._update()
         mine, theirs = self._root, self._root
         lefts, rights = left.split("/"), right.split("/")
@@ -162,21 +162,21 @@ class ShareTree:
         self._root.update(demanding, self._share_of)
 
     def shares(self) -> Mapping[str, float]:
-        """The share of every inner node by its path, for those who look in from outside."""
+        """The share of every inner node by its path."""
         self._update()
         found: dict[str, float] = {}
 
         def walk(path: str, node: HierarchyNode) -> None:
             found[path] = node.share
-            for name, below in node.branches.items():
-                walk(f"{path}/{name}", below)
+            for name, child in node.branches.items():
+                walk(f"{path}/{name}", child)
 
         walk("root", self._root)
         return found
 
 
 def is_saturated(allocated: Amounts, request: Amounts, demanding: DemandingResources) -> bool:
-    """Whether a job has all it wants of something, or wants something that the cluster has no more of."""
+    """Whether a job has all it requests of a resource, or requests a resource that the cluster has exhausted."""
     for name in allocated.names():
         wanted = request.get(name)
         if wanted != 0 and (allocated.get(name) >= wanted or name not in demanding):
@@ -185,7 +185,7 @@ def is_saturated(allocated: Amounts, request: Amounts, demanding: DemandingResou
 
 
 def _parse_number(text: str) -> float:
-    """0 for what is no number."""
+    """The number in the text; 0 if it is not a number."""
     number = 0.0
     if "_" not in text and text == text.strip():
         with suppress(ValueError):
@@ -198,5 +198,5 @@ def _is_weight(text: str) -> bool:
 
 
 def _parse_weight(text: str) -> float:
-    """At least 1, also for what is no number."""
+    """The weight, at least 1; 1 if the text is not a number."""
     return max(1.0, _parse_number(text))

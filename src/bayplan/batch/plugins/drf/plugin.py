@@ -1,7 +1,7 @@
-"""Who has the smallest part of whatever they have most of? They come first.
+"""The `drf` plugin: dominant resource fairness. Orders by the smallest dominant share first.
 
-Dominant resource fairness among jobs, and, with `enableHierarchy`, among queues in a tree of weights. What a job holds
-is read when it is first asked about and then follows the events: an addition each.
+It applies to jobs and, with `enableHierarchy`, to queues in a weighted tree. Cost: what a job holds is read on first
+use; afterwards each event is one addition.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bayplan.batch.session.victim_hints import VictimDependence, VictimHints
 from bayplan.objects.resources import CPU, MEMORY
 
 SHARE_DELTA = 0.000001
-"""Shares that differ by no more are equal to a preemptor."""
+"""The plugin treats shares that differ by at most this as equal for preemption."""
 _JOBS_PER_STEP = 64
 
 
 class JobShare:
-    """What a job holds, rooms that it was promised included."""
+    """Allocated amounts of a job, pipelined tasks included, and its dominant share."""
 
     __slots__ = ("allocated", "share")
 
@@ -37,7 +37,7 @@ class JobShare:
 
 
 class DrfPlugin:
-    """Serves the job with the smallest dominant share first."""
+    """Orders the job with the smallest dominant share first."""
 
     name = "drf"
     takes: ClassVar[tuple[Argument, ...]] = ()
@@ -50,7 +50,7 @@ class DrfPlugin:
         self._session = session
         total = session.total_resource
         self._names = [(name, total.get(name)) for name in total.names()]
-        self._holdings: dict[str, JobShare] = {}
+        self._job_shares: dict[str, JobShare] = {}
         self._tree: ShareTree | None = None
         session.add_preemptable_fn(
             self.name, self._preemptable, VictimHints(VictimDependence.SHRINKING, self._has_less)
@@ -58,32 +58,32 @@ class DrfPlugin:
         session.add_job_order_fn(self.name, self._order)
         session.add_event_handler(self.name, allocate=self._allocate, deallocate=self._deallocate)
         if session.hierarchy_enabled(self.name):
-            self._tree = self._grown(total)
+            self._tree = self._build_tree(total)
             session.add_queue_order_fn(self.name, self._queue_order)
             session.add_reclaimable_fn(self.name, self._reclaimable)
 
     def on_session_close(self, session: Session) -> Iterator[None]:
-        """What each job holds, for whoever shows it; some jobs a turn."""
+        """Write the share of each job into the session, `_JOBS_PER_STEP` jobs at a time."""
         for number, job in enumerate(session.jobs.values()):
             if not number % _JOBS_PER_STEP:
                 yield
             session.job_shares[job.uid] = self._job_share(job).share
 
-    def _grown(self, total: Amounts) -> ShareTree:
+    def _build_tree(self, total: Amounts) -> ShareTree:
         tree = ShareTree(total, self.share_of)
         for job in self._session.jobs.values():
             queue = self._session.queues[job.queue]
             fault = tree.add_job(job.uid, queue.hierarchy, queue.hierarchy_weights, job.total_request)
-            if fault and (sentence := f"{self.name}: queue {queue.name}: {fault}") not in self._session.faults:
-                self._session.faults.append(sentence)
-            holding = self._job_share(job)
-            tree.set_job(job.uid, holding.allocated.clone(), holding.share)
+            if fault and (message := f"{self.name}: queue {queue.name}: {fault}") not in self._session.faults:
+                self._session.faults.append(message)
+            job_share = self._job_share(job)
+            tree.set_job(job.uid, job_share.allocated.clone(), job_share.share)
         return tree
 
-    # shares of jobs ---------------------------------------------------------------------------------------------
+    # Shares of jobs
 
     def share_of(self, allocated: Amounts) -> float:
-        """The largest fraction of anything in the cluster."""
+        """The dominant share: the largest fraction of any resource of the cluster."""
         largest = 0.0
         scalars = allocated.scalars or {}
         for name, whole in self._names:
@@ -98,70 +98,70 @@ class DrfPlugin:
         return largest
 
     def _job_share(self, job: Job) -> JobShare:
-        """What the job holds; before its first event in this session that is what it came with."""
-        holding = self._holdings.get(job.uid)
-        if holding is None:
-            holding = self._holdings[job.uid] = JobShare(job.allocated.clone(), self.share_of(job.allocated))
-        return holding
+        """The share of the job; before its first event in this session, that of the snapshot."""
+        job_share = self._job_shares.get(job.uid)
+        if job_share is None:
+            job_share = self._job_shares[job.uid] = JobShare(job.allocated.clone(), self.share_of(job.allocated))
+        return job_share
 
     def _order(self, left: Job, right: Job) -> int:
         mine, theirs = self._job_share(left).share, self._job_share(right).share
         return (mine > theirs) - (mine < theirs)
 
     def _has_less(self, evictor: Job, task: Task) -> bool:
-        """Whether the task's job has clearly less already; the difference only grows while the other takes from it."""
+        """Whether the task's job has a clearly smaller share. The difference only grows while its tasks are evicted."""
         job = self._session.jobs.get(task.job)
         return job is None or self._job_share(job).share + 2 * SHARE_DELTA < self._job_share(evictor).share
 
     def _preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Tasks of jobs that would still have no less than the preemptor's job."""
+        """Tasks of jobs whose share without the task is at least that of the preemptor's job."""
         jobs = self._session.jobs
         job = jobs.get(preemptor.job)
         if job is None:
             return []
         mine = self.share_of(self._job_share(job).allocated.clone().add(preemptor.resreq))
-        left: dict[str, Amounts] = {}
+        remaining_by_job: dict[str, Amounts] = {}
         victims = []
         for task in candidates:
             victim = jobs.get(task.job)
             if victim is None:
                 continue
-            if task.job not in left:
-                left[task.job] = self._job_share(victim).allocated.clone()
-            theirs = self.share_of(left[task.job].sub(task.resreq))
+            if task.job not in remaining_by_job:
+                remaining_by_job[task.job] = self._job_share(victim).allocated.clone()
+            theirs = self.share_of(remaining_by_job[task.job].sub(task.resreq))
             if mine < theirs or abs(mine - theirs) <= SHARE_DELTA:
                 victims.append(task)
         return victims
 
-    # what happens -----------------------------------------------------------------------------------------------
+    # Events
 
     def _allocate(self, task: Task) -> None:
         job = self._session.jobs.get(task.job)
         if job is None:
             return
-        if job.uid in self._holdings:
-            self._change(job, self._holdings[job.uid].allocated.add(task.resreq))
-        elif IS_HOLDING[task.status]:  # the job has counted it already
+        if job.uid in self._job_shares:
+            self._update_share(job, self._job_shares[job.uid].allocated.add(task.resreq))
+        elif IS_HOLDING[task.status]:  # the job counts the task already
             self._job_share(job)
         else:
-            self._change(job, self._job_share(job).allocated.add(task.resreq))
+            self._update_share(job, self._job_share(job).allocated.add(task.resreq))
 
     def _deallocate(self, task: Task) -> None:
         job = self._session.jobs.get(task.job)
         if job is None:
             return
-        if job.uid in self._holdings:
-            self._change(job, self._holdings[job.uid].allocated.sub_unchecked(task.resreq))
-        else:  # it held the task until this moment, and does not count it any more
+        if job.uid in self._job_shares:
+            self._update_share(job, self._job_shares[job.uid].allocated.sub_unchecked(task.resreq))
+        else:  # the job held the task until now and no longer counts it
             self._job_share(job)
 
-    def _change(self, job: Job, allocated: Amounts) -> None:
-        holding = self._holdings[job.uid]
-        holding.share = self.share_of(allocated)
+    def _update_share(self, job: Job, allocated: Amounts) -> None:
+        job_share = self._job_shares[job.uid]
+        job_share.share = self.share_of(allocated)
         if self._tree is not None:
-            self._tree.set_job(job.uid, allocated.clone(), holding.share)
+            self._tree.set_job(job.uid, allocated.clone(), job_share.share)
 
-    # shares of queues -------------------------------------------------------------------------------------------
+    # Shares of queues
 
     def _queue_order(self, left: Queue, right: Queue) -> int:
         assert self._tree is not None
@@ -169,28 +169,28 @@ class DrfPlugin:
         return (gap > 0) - (gap < 0)
 
     def _reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Tasks without which their queue would still come after the reclaimer's, were it served."""
+        """Tasks whose queue still comes after the reclaimer's queue without the task, if the reclaimer is placed."""
         session, tree = self._session, self._tree
         job = session.jobs.get(reclaimer.job)
         if job is None or tree is None:
             return []
         mine = session.queues[job.queue].hierarchy
-        known: dict[tuple[object, ...], bool] = {}
-        self._try(tree, job, self._job_share(job).allocated.clone().add(reclaimer.resreq))
+        is_victim: dict[tuple[object, ...], bool] = {}
+        self._set_allocated(tree, job, self._job_share(job).allocated.clone().add(reclaimer.resreq))
         victims = []
         for task in candidates:
             victim = session.jobs.get(task.job)
             if victim is None:
                 continue
             key = (task.job, task.demand_key)
-            if key not in known:
-                self._try(tree, victim, self._job_share(victim).allocated.clone().sub(task.resreq))
-                known[key] = tree.compare(mine, session.queues[victim.queue].hierarchy) < 0
-                self._try(tree, victim, self._job_share(victim).allocated.clone())
-            if known[key]:
+            if key not in is_victim:
+                self._set_allocated(tree, victim, self._job_share(victim).allocated.clone().sub(task.resreq))
+                is_victim[key] = tree.compare(mine, session.queues[victim.queue].hierarchy) < 0
+                self._set_allocated(tree, victim, self._job_share(victim).allocated.clone())
+            if is_victim[key]:
                 victims.append(task)
-        self._try(tree, job, self._job_share(job).allocated.clone())
+        self._set_allocated(tree, job, self._job_share(job).allocated.clone())
         return victims
 
-    def _try(self, tree: ShareTree, job: Job, allocated: Amounts) -> None:
+    def _set_allocated(self, tree: ShareTree, job: Job, allocated: Amounts) -> None:
         tree.set_job(job.uid, allocated, self.share_of(allocated))

@@ -1,8 +1,8 @@
-"""What an HTTP extender of a session is told, and what it may answer.
+"""Request and response bodies of the batch HTTP extender.
 
-Keys are the names of Volcano's Go structs, so that services written against those can read the bodies: amounts are
-`{MilliCPU, Memory, ScalarResources, MaxTaskNum}`, statuses of tasks are powers of two from 1 (Pending) to 512
-(Unknown), API objects stand in them as the API has them. Answers are read with keys in any case, as Go reads them.
+Keys are the names of Volcano's Go structs, so that services written for Volcano can read the bodies. Amounts are
+`{MilliCPU, Memory, ScalarResources, MaxTaskNum}`. Task statuses are powers of two from 1 (Pending) to 512 (Unknown).
+API objects have their API form. Keys of answers are case-insensitive, as in Go.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NODE_READY = 1
 
 
 class PredicateAnswer(msgspec.Struct, frozen=True):
-    """`status` is why the task may not go to the node, nothing where it may."""
+    """`status` is the reason why the task may not use the node; empty if it may."""
 
     status: str = ""
     code: int = 0
@@ -39,7 +39,7 @@ class PrioritizeAnswer(msgspec.Struct, frozen=True):
 
 
 class EvictableAnswer(msgspec.Struct, frozen=True):
-    """`status` is a vote, 0 for none; `victims` are tasks, of which the UID is read."""
+    """`status` is a vote, 0 to abstain. `victims` are tasks, of which only the UID is read."""
 
     status: int = 0
     victims: tuple[dict[str, Any], ...] = ()
@@ -65,7 +65,7 @@ class EventAnswer(msgspec.Struct, frozen=True):
 
 
 def lowercase_keys(answer: Any) -> Any:
-    """An answer with the keys of its outermost object in small letters; a null says nothing."""
+    """Return the answer with the keys of its outermost object in lower case; null becomes an empty object."""
     if answer is None:
         return {}
     if not isinstance(answer, dict):
@@ -74,7 +74,7 @@ def lowercase_keys(answer: Any) -> Any:
 
 
 def session_body(session: Session) -> Body:
-    """All that a session opens with."""
+    """Body of `onSessionOpen`: the jobs, nodes, queues and namespaces of the session."""
     nodes = {node.name: node_body(node) for node in session.nodes}
     return {
         "Jobs": {uid: job_body(job) for uid, job in session.jobs.items()},
@@ -181,8 +181,8 @@ def _namespaces(quotas: Iterable[ResourceQuota]) -> Body:
     found: Body = {}
     for quota in quotas:
         name = quota.metadata.namespace
-        told = found.setdefault(name, {"Name": name, "QuotaStatus": {}})
-        told["QuotaStatus"][quota.metadata.name] = quota.status
+        namespace = found.setdefault(name, {"Name": name, "QuotaStatus": {}})
+        namespace["QuotaStatus"][quota.metadata.name] = quota.status
     return found
 
 

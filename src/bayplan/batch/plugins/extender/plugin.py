@@ -1,11 +1,10 @@
-"""What does a service outside, asked by HTTP, say to the decisions of a session?
+"""The `extender` plugin: sends extension point calls of a session to an HTTP service.
 
-Each point has a verb, an argument such as `extender.predicateVerb: predicate`; a point without one is not asked. Bodies
-are POSTed to `<extender.urlPrefix>/<verb>` through the handle (`extender_bodies` says what stands in them). A service
-that fails or answers nonsense counts as a no, or, with `extender.ignorable`, as consent; upstream's exceptions are
-kept unless they are mended: victims are refused in both cases, and a job is then ready exactly where failures are *not*
-ignorable.
-Cost: a request a question, that is one a task and node for predicates.
+Each point has a verb argument such as `extender.predicateVerb: predicate`; a point without one is not sent. Bodies
+(`extender.bodies`) are POSTed to `<extender.urlPrefix>/<verb>` through the handle. A failure or an invalid answer is a
+rejection, or consent with `extender.ignorable`. Two upstream exceptions are kept unless a quirk fix is on:
+victims are refused in both cases, and a job is then ready only if failures are *not* ignorable.
+Cost: one request per call, which is one per task and node for predicates.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ T = TypeVar("T")
 
 
 class BatchExtenderError(BayplanError):
-    """The service did not answer, or not in a way that can be used."""
+    """The service did not answer, or its answer is invalid."""
 
 
 class ExtenderPlugin:
-    """Hands questions of a session to an HTTP service."""
+    """Forwards extension point calls to an HTTP service."""
 
     name = "extender"
     also_at: ClassVar[tuple[str, ...]] = (
@@ -85,7 +84,7 @@ class ExtenderPlugin:
         self._prefix = arguments.get_str("extender.urlPrefix").rstrip("/")
         self._timeout_s = _timeout_s(arguments)
         self._ignorable = arguments.get_bool("extender.ignorable")
-        self._managed = frozenset(arguments.get("extender.managedResources", list[str]) or ())
+        self._managed_resources = frozenset(arguments.get("extender.managedResources", list[str]) or ())
 
     @classmethod
     def factory(cls, arguments: Arguments, handle: BatchHandle) -> ExtenderPlugin:
@@ -93,8 +92,8 @@ class ExtenderPlugin:
 
     def on_session_open(self, session: Session) -> None:
         self._session = session
-        self._mended = QuirkFix.EXTENDER_FAILURES in session.quirk_fixes
-        if not self._opened():
+        self._fixes_failures = QuirkFix.EXTENDER_FAILURES in session.quirk_fixes
+        if not self._send_session_open():
             return
         if self._verb("predicate") and self._any_managed():
             session.add_predicate_fn(self.name, self._predicate)
@@ -113,8 +112,8 @@ class ExtenderPlugin:
         if self._verb("allocateFunc") or self._verb("deallocateFunc"):
             session.add_event_handler(
                 self.name,
-                allocate=self._allocated if self._verb("allocateFunc") else None,
-                deallocate=self._deallocated if self._verb("deallocateFunc") else None,
+                allocate=self._on_allocate if self._verb("allocateFunc") else None,
+                deallocate=self._on_deallocate if self._verb("deallocateFunc") else None,
             )
 
     def on_session_close(self, session: Session) -> None:
@@ -124,13 +123,13 @@ class ExtenderPlugin:
             except BatchExtenderError as fault:
                 session.report_misconfiguration(self.name, str(fault))
 
-    # whether it is asked ----------------------------------------------------------------------------------------
+    # Enabled points
 
     def _verb(self, point: str) -> str:
         return self._arguments.get_str(f"extender.{point}Verb")
 
-    def _opened(self) -> bool:
-        """Tell the service about the session; False where it has no part in it, because it did not hear."""
+    def _send_session_open(self) -> bool:
+        """Send `onSessionOpen`. False if the call failed and failures are not ignorable; nothing is registered then."""
         if not self._verb("onSessionOpen"):
             return True
         try:
@@ -144,16 +143,16 @@ class ExtenderPlugin:
         return any(self._is_managed(task) for job in self._session.jobs.values() for task in job.pending.values())
 
     def _is_managed(self, task: Task) -> bool:
-        """Whether the task asks for a resource that the service manages, if it manages particular ones."""
-        if not self._managed:
+        """Whether the task requests a managed resource; without `managedResources` every task is managed."""
+        if not self._managed_resources:
             return True
         spec = task.pod.spec
         return any(
-            self._managed & (container.resources.requests.keys() | container.resources.limits.keys())
+            self._managed_resources & (container.resources.requests.keys() | container.resources.limits.keys())
             for container in (*spec.containers, *spec.init_containers)
         )
 
-    # nodes ------------------------------------------------------------------------------------------------------
+    # Nodes
 
     def _predicate(self, task: Task, node: Node) -> Status | None:
         if not self._is_managed(task):
@@ -165,7 +164,7 @@ class ExtenderPlugin:
             return self._unless_ignorable(fault)
         if not answer.status:
             return None
-        code = _CODES.get(answer.code, Code.PENDING)  # a code that nobody knows rejects nobody
+        code = _CODES.get(answer.code, Code.PENDING)  # an unknown code does not reject
         return Status(Code.ERROR if code is Code.SUCCESS else code, (answer.status,))
 
     def _prioritize(self, task: Task, nodes: Nodes) -> Mapping[str, float] | Status:
@@ -181,24 +180,24 @@ class ExtenderPlugin:
         names = set(nodes.names)
         return {name: score for name, score in answer.nodescore.items() if name in names}
 
-    # victims ----------------------------------------------------------------------------------------------------
+    # Victims
 
     def _evictable(self, point: str) -> Callable[[Task, Sequence[Task]], list[Task] | None]:
         def answer(evictor: Task, evictees: Sequence[Task]) -> list[Task] | None:
             if not self._is_managed(evictor):
                 return None
-            told = {"evictor": bodies.task_body(evictor), "evictees": [bodies.task_body(task) for task in evictees]}
+            body = {"evictor": bodies.task_body(evictor), "evictees": [bodies.task_body(task) for task in evictees]}
             try:
-                found = self._call(point, told, bodies.EvictableAnswer)
+                found = self._call(point, body, bodies.EvictableAnswer)
             except BatchExtenderError as fault:
                 ignored = self._unless_ignorable(fault) is None
-                return None if ignored and self._mended else []
+                return None if ignored and self._fixes_failures else []
             by_uid = {task.uid: task for task in evictees}
             return [by_uid[uid] for uid in found.uids() if uid in by_uid] if found.status else None
 
         return answer
 
-    # jobs and queues --------------------------------------------------------------------------------------------
+    # Jobs and queues
 
     def _job_enqueueable(self, job: Job) -> Vote:
         try:
@@ -217,14 +216,14 @@ class ExtenderPlugin:
         try:
             return self._call("jobReady", {"job": bodies.job_body(job)}, bodies.ReadyAnswer).status
         except BatchExtenderError as fault:
-            return (self._unless_ignorable(fault) is None) is self._mended
+            return (self._unless_ignorable(fault) is None) is self._fixes_failures
 
-    # events -----------------------------------------------------------------------------------------------------
+    # Events
 
-    def _allocated(self, task: Task) -> Status | None:
+    def _on_allocate(self, task: Task) -> Status | None:
         return self._send_event("allocateFunc", task)
 
-    def _deallocated(self, task: Task) -> None:
+    def _on_deallocate(self, task: Task) -> None:
         objection = self._send_event("deallocateFunc", task)
         if objection is not None:
             self._session.log_plugin_message(self.name, objection.message)
@@ -238,20 +237,20 @@ class ExtenderPlugin:
             return self._unless_ignorable(fault)
         return error(answer.errormessage) if answer.errormessage else None
 
-    # requests ---------------------------------------------------------------------------------------------------
+    # Requests
 
     def _unless_ignorable(self, fault: BatchExtenderError) -> Status | None:
         self._session.report_misconfiguration(self.name, str(fault))
         return None if self._ignorable else error(str(fault))
 
-    def _call(self, point: str, body: bodies.Body, kind: type[T]) -> T:
-        reply = self._send(point, body)
-        if len(reply) > MAX_ANSWER_BYTES:
+    def _call(self, point: str, body: bodies.Body, answer_type: type[T]) -> T:
+        response = self._send(point, body)
+        if len(response) > MAX_ANSWER_BYTES:
             raise BatchExtenderError(f"{self._url(point)} answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
         try:
-            return msgspec.convert(bodies.lowercase_keys(msgspec.json.decode(reply)), kind)
+            return msgspec.convert(bodies.lowercase_keys(msgspec.json.decode(response)), answer_type)
         except msgspec.MsgspecError as fault:
-            raise BatchExtenderError(f"{self._url(point)} answered with something else: {fault}") from None
+            raise BatchExtenderError(f"{self._url(point)} answered with an invalid body: {fault}") from None
 
     def _send(self, point: str, body: bodies.Body) -> bytes:
         url = self._url(point)
@@ -259,8 +258,8 @@ class ExtenderPlugin:
             return self._post(url, msgspec.json.encode(body), self._timeout_s).body_or_error(url)
         except HttpStatusError as fault:
             raise BatchExtenderError(str(fault)) from fault
-        except Exception as fault:  # whatever the transport raises: no answer is an answer here
-            raise BatchExtenderError(f"{url} gave no answer: {fault}") from fault
+        except Exception as fault:  # the transport may raise anything
+            raise BatchExtenderError(f"{url} did not answer: {fault}") from fault
 
     def _url(self, point: str) -> str:
         return f"{self._prefix}/{self._verb(point)}"

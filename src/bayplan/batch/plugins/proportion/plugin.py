@@ -1,7 +1,7 @@
-"""Does each queue get its part of the cluster, by weight, and who has more than that?
+"""The `proportion` plugin: divides the cluster among queues by weight.
 
-What a queue deserves is worked out once, at open (`water_filling`); from then on what it holds follows the events, one
-addition each, and every question is a comparison of the two. Queues without jobs take no part.
+What a queue deserves is computed once, at open (`water_filling`). Cost: afterwards each event is one addition, and each
+check is one comparison. Queues without jobs are ignored.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from bayplan.framework.api.status import Status, error
 
 
 class ProportionAccount:
-    """What a queue may have and has."""
+    """Share request, deserved and allocated amounts of a queue."""
 
-    __slots__ = ("_share", "_whole", "allocated", "deserved", "elastic", "inqueue", "share_request")
+    __slots__ = ("_deserved_items", "_share", "allocated", "deserved", "elastic", "inqueue", "share_request")
 
-    def __init__(self, claim: QueueShareRequest, sums: QueueUsage) -> None:
-        self.share_request = claim
+    def __init__(self, share_request: QueueShareRequest, sums: QueueUsage) -> None:
+        self.share_request = share_request
         self.allocated = sums.allocated.clone()
         self.inqueue = sums.inqueue.clone()
         self.elastic = sums.elastic
@@ -48,14 +48,14 @@ class ProportionAccount:
 
     def set_deserved(self, deserved: Amounts) -> None:
         self.deserved = deserved
-        self._whole = [(name, deserved.get(name)) for name in deserved.names()]
+        self._deserved_items = [(name, deserved.get(name)) for name in deserved.names()]
         self._share: float | None = None
 
     @property
     def share(self) -> float:
-        """How much of what it deserves the queue has, of whatever it has most."""
+        """The largest ratio of allocated to deserved over all resources."""
         if self._share is None:
-            self._share = max([0.0, *(self.allocated.get(name) / whole for name, whole in self._whole)])
+            self._share = max([0.0, *(self.allocated.get(name) / whole for name, whole in self._deserved_items)])
         return self._share
 
     def allocate(self, amounts: Amounts) -> None:
@@ -68,7 +68,7 @@ class ProportionAccount:
 
 
 class ProportionPlugin:
-    """Divides the cluster among queues by weight."""
+    """Weighted fair sharing between queues."""
 
     name = "proportion"
     takes: ClassVar[tuple[Argument, ...]] = ()
@@ -102,7 +102,7 @@ class ProportionPlugin:
         session.add_event_handler(name, allocate=self._allocate, deallocate=self._deallocate)
 
     def on_session_close(self, session: Session) -> None:
-        """Watchers see what queues hold after the session."""
+        """Export gauges of what queues hold after the session."""
         for queue, account in self._accounts.items():
             set_queue_gauges(session, queue, "allocated", account.allocated)
             session.set_queue_gauge(queue, "share", account.share)
@@ -117,28 +117,28 @@ class ProportionPlugin:
             account.set_deserved(deserved)
 
     def _export_gauges(self, sums: Mapping[str, QueueUsage]) -> None:
-        session, weighed = self._session, any(account.share_request.weight for account in self._accounts.values())
+        session, has_weights = self._session, any(account.share_request.weight for account in self._accounts.values())
         for queue in session.queues:
-            held = sums.get(queue) or QueueUsage()
-            set_queue_gauges(session, queue, "allocated", held.allocated)
-            set_queue_gauges(session, queue, "request", held.request)
+            usage = sums.get(queue) or QueueUsage()
+            set_queue_gauges(session, queue, "allocated", usage.allocated)
+            set_queue_gauges(session, queue, "request", usage.request)
             account = self._accounts.get(queue)
             if account is None:
                 continue
             session.set_queue_gauge(queue, "weight", account.share_request.weight)
-            if weighed:
+            if has_weights:
                 set_queue_gauges(session, queue, "deserved", account.deserved)
                 session.set_queue_gauge(queue, "share", account.share)
 
-    # orders and limits ------------------------------------------------------------------------------------------
+    # Orders and limits
 
     def _order(self, left: Queue, right: Queue) -> int:
         if left.priority != right.priority:
             return right.priority - left.priority
-        mine, theirs = self._accounts.get(left.name), self._accounts.get(right.name)
-        if mine is None or theirs is None:
+        left_account, right_account = self._accounts.get(left.name), self._accounts.get(right.name)
+        if left_account is None or right_account is None:
             return 0
-        return (mine.share > theirs.share) - (mine.share < theirs.share)
+        return (left_account.share > right_account.share) - (left_account.share < right_account.share)
 
     def _overused(self, queue: Queue) -> bool:
         account = self._accounts.get(queue.name)
@@ -148,27 +148,27 @@ class ProportionPlugin:
         self._session.set_queue_gauge(queue.name, "overused", float(overused))
         return overused
 
-    def _allocatable(self, queue: Queue, asked: Amounts) -> bool:
+    def _allocatable(self, queue: Queue, requested: Amounts) -> bool:
         account = self._accounts.get(queue.name)
-        return account is not None and queue.is_open and is_within_limit(account.deserved, account.allocated, asked)
+        return account is not None and queue.is_open and is_within_limit(account.deserved, account.allocated, requested)
 
     def _reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
-        """Tasks of queues that have more than they deserve of anything, as long as they do."""
-        left: dict[str, Amounts] = {}
+        """Tasks of queues that exceed their deserved amount of a resource, until their queue no longer does."""
+        remaining: dict[str, Amounts] = {}
         victims = []
         for task in candidates:
             job = self._session.jobs.get(task.job)
             account = self._accounts.get(job.queue) if job is not None else None
             if job is None or account is None:
                 continue
-            allocated = left.setdefault(job.queue, account.allocated)
+            allocated = remaining.setdefault(job.queue, account.allocated)
             if not allocated.less_equal(account.deserved):
-                left[job.queue] = allocated.clone().sub(task.resreq)
+                remaining[job.queue] = allocated.clone().sub(task.resreq)
                 victims.append(task)
         return victims
 
     def _is_within_deserved(self, evictor: Job, task: Task) -> bool:  # noqa: ARG002
-        """Whether the task's queue has nothing to give back; what it holds only shrinks while others reclaim."""
+        """Whether the task's queue is within its deserved amount; what it holds only shrinks during reclaim."""
         account = self._account_of(task)
         return account is None or account.allocated.less_equal(account.deserved)
 
@@ -188,7 +188,7 @@ class ProportionPlugin:
         record_quota_event(self._session, job, names)
         return Vote.REJECT
 
-    # what happens -----------------------------------------------------------------------------------------------
+    # Events
 
     def _account_of(self, task: Task) -> ProportionAccount | None:
         job = self._session.jobs.get(task.job)
@@ -204,14 +204,14 @@ class ProportionPlugin:
         if account is not None:
             account.deallocate(task.resreq)
 
-    # what if ----------------------------------------------------------------------------------------------------
+    # Simulation
 
     def _simulated(self, simulation: Simulation, queue: str) -> Amounts:
-        """What the queue would hold, for this simulation to change."""
-        held: dict[str, Amounts] = simulation.state.setdefault(self.name, {})
-        if queue not in held:
-            held[queue] = self._accounts[queue].allocated.clone()
-        return held[queue]
+        """The simulated allocated amounts of a queue, created on first use."""
+        usage: dict[str, Amounts] = simulation.state.setdefault(self.name, {})
+        if queue not in usage:
+            usage[queue] = self._accounts[queue].allocated.clone()
+        return usage[queue]
 
     def _simulate_add(self, simulation: Simulation, task: Task) -> Status | None:
         if self._account_of(task) is None:
@@ -233,10 +233,10 @@ class ProportionPlugin:
 
 
 def _make_accounts(session: Session, sums: Mapping[str, QueueUsage]) -> dict[str, ProportionAccount]:
-    unpromised = excess_amounts(session.total_resource, total_guarantee(session.queues.values()))
+    spare = excess_amounts(session.total_resource, total_guarantee(session.queues.values()))
     accounts = {}
-    for name, held in sums.items():
+    for name, usage in sums.items():
         queue = session.queues[name]
-        claim = QueueShareRequest(queue.weight, held.request, real_capability(queue, unpromised), queue.guarantee)
-        accounts[name] = ProportionAccount(claim, held)
+        share_request = QueueShareRequest(queue.weight, usage.request, real_capability(queue, spare), queue.guarantee)
+        accounts[name] = ProportionAccount(share_request, usage)
     return accounts

@@ -1,9 +1,9 @@
-"""Which tasks should leave busy nodes for idle ones? A strategy of `rescheduling`.
+"""The strategy `lowNodeUtilization` of `rescheduling`: moves tasks from busy nodes to idle nodes.
 
-A node is low where it can take pods and all of its real usage is below `thresholds`; it is high where some of it is
-above `targetThresholds`. From high nodes, the busiest first, tasks go in the order of their importance until the node
-is below its target or the low nodes have no room left up to theirs. Usage is that of an average over a period, in
-percent. Thresholds are whole numbers for `cpu` and `memory`; one that is not given is 100.
+A node is low if it is schedulable and all of its real usage is below `thresholds`. It is high if some usage is above
+`targetThresholds`. Tasks are evicted from high nodes, the busiest first, in eviction order. The eviction of a node ends
+when it is below its target or the low nodes have no capacity left up to theirs. Usage is an average over a period, in
+percent. Thresholds are whole numbers for `cpu` and `memory`; the default is 100.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def _all_100() -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Percentages by resource."""
+    """Thresholds in percent, by resource."""
 
     low: Mapping[str, float] = field(default_factory=_all_100)
     target: Mapping[str, float] = field(default_factory=_all_100)
 
     @classmethod
     def of(cls, params: Mapping[str, Any], arguments: Arguments) -> Thresholds:
-        """Read a strategy's parameters. What follows one that is no map is not read, as upstream does not."""
+        """Read the parameters of a strategy. As upstream, an invalid map ends the reading of further keys."""
         found = [_all_100(), _all_100()]
         for key, values in zip(("thresholds", "targetThresholds"), found, strict=True):
             if key not in params:
@@ -60,7 +60,7 @@ def _percentages(key: str, given: Mapping[Any, Any]) -> dict[str, float]:
 
 
 class _NodeLoad:
-    """How busy one node is, in percent."""
+    """Usage of one node in percent."""
 
     def __init__(self, node: Node, period: str) -> None:
         usage = node.usage
@@ -82,17 +82,17 @@ class _NodeLoad:
         return any(self.percent[name] >= thresholds[name] for name in RESOURCES)
 
     def amount(self, name: str, percent: float) -> int:
-        """So many percent of what the node offers, in whole units."""
+        """The given percentage of the node's allocatable amount, in whole units."""
         status = self.node.node.status
         whole = _units(name, status.allocatable or status.capacity)
         found = percent * float(whole) * 0.01
         return int(found) if math.isfinite(found) else -(2**63)
 
     def subtract_task(self, task: Task) -> None:
-        """Count a task as gone: its request, as a share of the node's capacity."""
+        """Subtract the task's request, as a share of the node's capacity."""
         capacity = self.node.node.status.capacity
-        for name, asked in _request_of(task).items():
-            part = (Quantity.of_milli(asked) if name == CPU else Quantity.of(asked)).as_float() * 100
+        for name, requested in _request_of(task).items():
+            part = (Quantity.of_milli(requested) if name == CPU else Quantity.of(requested)).as_float() * 100
             whole = parse_quantity(capacity[name]).as_float() if name in capacity else 0.0
             self.percent[name] -= part / whole if whole else (math.inf if part else math.nan)
 
@@ -107,7 +107,7 @@ def _request_of(task: Task) -> dict[str, int]:
 
 
 class LowNodeUtilization:
-    """One round."""
+    """One run of the strategy."""
 
     name = "lowNodeUtilization"
 
@@ -117,31 +117,31 @@ class LowNodeUtilization:
         self._period = period
 
     def victims(self, running: Sequence[Task]) -> list[Task]:
-        """Tasks of busy nodes; nobody where there is no busy node, no idle one, or nothing but idle ones."""
+        """Tasks to evict; empty without a high node, without a low node, or if all nodes are low."""
         loads = [_NodeLoad(node, self._period) for node in self._session.nodes]
         low = [load for load in loads if load.is_low(self._low)]
         high = [load for load in loads if not load.is_low(self._low) and load.is_high(self._target)]
         if not low or not high or len(low) == len(loads):
             return []
-        left = {
+        spare = {
             name: sum(load.amount(name, self._target[name]) - load.amount(name, load.percent[name]) for load in low)
             for name in RESOURCES
         }
         high.sort(key=lambda load: load.percent[CPU] + load.percent[MEMORY], reverse=True)
-        by_name: dict[str, Task] = {}  # upstream finds a pod's task by its name alone
+        by_name: dict[str, Task] = {}  # as upstream, the task of a pod is found by the pod's name alone
         for task in running:
             by_name.setdefault(task.name, task)
-        return [task for load in high for task in self._tasks_to_evict(load, left, by_name)]
+        return [task for load in high for task in self._tasks_to_evict(load, spare, by_name)]
 
-    def _tasks_to_evict(self, load: _NodeLoad, left: dict[str, int], by_name: Mapping[str, Task]) -> list[Task]:
+    def _tasks_to_evict(self, load: _NodeLoad, spare: dict[str, int], by_name: Mapping[str, Task]) -> list[Task]:
         found: list[Task] = []
         for pod in sorted((task.pod for task in load.node.tasks.values()), key=_eviction_order):
-            if not load.is_at(self._target) or 0 in left.values():  # below zero goes on
+            if not load.is_at(self._target) or 0 in spare.values():  # a negative amount does not end the loop
                 break
             task = by_name.get(pod.metadata.name)
             if task is not None:
-                for name, asked in _request_of(task).items():
-                    left[name] -= asked
+                for name, requested in _request_of(task).items():
+                    spare[name] -= requested
                 load.subtract_task(task)
                 found.append(task)
         return found

@@ -1,7 +1,7 @@
-"""Should some running tasks start again elsewhere? Asked by the action `shuffle`, once an interval.
+"""The `rescheduling` plugin: proposes running tasks for eviction to the action `shuffle`, once per interval.
 
-What is unbalanced, and who goes, is a strategy's word; `lowNodeUtilization` is the one there is. Real usage of nodes
-must be collected for it, under the period that `metricsPeriod` names.
+A strategy selects the tasks; `lowNodeUtilization` is the only one. It needs real usage of nodes, collected for the
+period that `metricsPeriod` names.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DEFAULT_PERIOD = "5m"
 
 @dataclass(slots=True)
 class ReschedulingState:
-    """When tasks were moved last, and which averages were read for it; outlives sessions."""
+    """State that outlives sessions: when the last round was, and which averages it reads."""
 
     last: datetime
     period: str = DEFAULT_PERIOD
 
     def is_due(self, now: datetime, interval: timedelta) -> bool:
-        """Whether it is time again; if so, the next round is counted from now."""
+        """Whether the interval is over; if so, the next interval starts now."""
         if self.last + interval >= now:
             return False
         self.last = now
@@ -39,7 +39,7 @@ class ReschedulingState:
 
 @dataclass(frozen=True, slots=True)
 class LowNodeUtilizationParams:
-    """What `lowNodeUtilization` can be told."""
+    """Parameters of `lowNodeUtilization`."""
 
     thresholds: dict[str, int] = field(default_factory=dict)
     target_thresholds: dict[str, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class StrategyEntry:
 
 
 class ReschedulingPlugin:
-    """Proposes victims of its strategies to the action `shuffle`; the first interval begins with the process."""
+    """Registers the victims of its strategies; the first interval starts with the process."""
 
     name = "rescheduling"
     also_at: ClassVar[tuple[str, ...]] = ("victim_tasks",)
@@ -64,10 +64,10 @@ class ReschedulingPlugin:
         Argument("strategies", list[StrategyEntry]),
     )
 
-    def __init__(self, arguments: Arguments, rounds: ReschedulingState) -> None:
-        self._rounds = rounds
+    def __init__(self, arguments: Arguments, state: ReschedulingState) -> None:
+        self._state = state
         self._interval = _interval(arguments)
-        rounds.period = _text(arguments, "metricsPeriod", rounds.period) or DEFAULT_PERIOD
+        state.period = _text(arguments, "metricsPeriod", state.period) or DEFAULT_PERIOD
         self._strategies = dict(_strategies(arguments))
 
     @classmethod
@@ -75,10 +75,10 @@ class ReschedulingPlugin:
         return cls(arguments, handle.keep(cls.name, lambda: ReschedulingState(handle.clock.now())))
 
     def on_session_open(self, session: Session) -> None:
-        if not self._rounds.is_due(session.clock.now(), self._interval):
+        if not self._state.is_due(session.clock.now(), self._interval):
             return
         fns = [
-            LowNodeUtilization(session, thresholds, self._rounds.period).victims
+            LowNodeUtilization(session, thresholds, self._state.period).victims
             for name, thresholds in self._strategies.items()
             if name == LowNodeUtilization.name
         ]
@@ -102,7 +102,7 @@ def _interval(arguments: Arguments) -> timedelta:
 
 
 def _strategies(arguments: Arguments) -> Iterator[tuple[str, Thresholds]]:
-    """The strategies in force with their parameters; the one there is with its defaults, where none are listed."""
+    """The configured strategies with their parameters; without any, `lowNodeUtilization` with its defaults."""
     listed = arguments.get("strategies", object)
     if not isinstance(listed, list) or not listed:
         yield LowNodeUtilization.name, Thresholds()
@@ -110,7 +110,7 @@ def _strategies(arguments: Arguments) -> Iterator[tuple[str, Thresholds]]:
     for item in listed:
         found = _strategy(item)
         if found is None:
-            arguments.warn(f"strategies: {item!r} is no strategy; write `name` and `params`")
+            arguments.warn(f"strategies: {item!r} is not a strategy; write `name` and `params`")
             continue
         name, params = found
         yield name, Thresholds.of(params, arguments)

@@ -1,8 +1,7 @@
-"""Which tasks of a job should share a node? Buckets of tasks, built from what the job's annotations say of its roles.
+"""Buckets: tasks of a job that should share a node, built from the annotations of the job.
 
-`task-topology` builds the buckets of a job when a session opens and follows them as tasks are placed. A bucket holds
-tasks whose roles want to be together; its tasks should all find room on one node.
-Cost: a few array operations a task.
+`task-topology` builds the buckets of a job when a session opens and updates them as tasks are placed. A bucket holds
+tasks whose roles have affinity; ideally all of them fit on one node. Cost: a few array operations per task.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ SELF_ANTI_PRIORITY, INTER_PRIORITY, SELF_PRIORITY, INTER_ANTI_PRIORITY = 4, 3, 2
 
 
 class TaskTopologyError(BayplanError):
-    """What a job says about its roles cannot be followed."""
+    """The annotations of a job name roles incorrectly."""
 
 
 def role_of(task: Task) -> str:
-    """The role as this plugin reads it: from the annotation alone."""
+    """The role from the annotation `volcano.sh/task-spec`; other sources are ignored here."""
     return task.pod.metadata.annotations.get(TASK_SPEC, "")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTopologySpec:
-    """What annotations say of roles: those of one group want to be together, or apart; a group of one means itself."""
+    """Affinity and anti-affinity groups of roles, and their order. A group of one role applies to the role itself."""
 
     affinity: tuple[tuple[str, ...], ...] = ()
     anti_affinity: tuple[tuple[str, ...], ...] = ()
@@ -46,19 +45,19 @@ class TaskTopologySpec:
 
     @classmethod
     def of(cls, job: Job) -> TaskTopologySpec | None:
-        """None for a job that says nothing."""
-        notes = job.pod_group.metadata.annotations
-        if not notes.keys() & {AFFINITY, ANTI_AFFINITY, TASK_ORDER}:
+        """Read the annotations of a job; None if it has none of them."""
+        annotations = job.pod_group.metadata.annotations
+        if not annotations.keys() & {AFFINITY, ANTI_AFFINITY, TASK_ORDER}:
             return None
         roles = {task.role for task in job.tasks.values()}
-        together = _groups(notes, AFFINITY, roles)
-        apart = _groups(notes, ANTI_AFFINITY, roles)
-        order = _group(notes[TASK_ORDER], TASK_ORDER, roles) if TASK_ORDER in notes else ()
-        return cls(together, apart, order)
+        affinity = _groups(annotations, AFFINITY, roles)
+        anti_affinity = _groups(annotations, ANTI_AFFINITY, roles)
+        order = _group(annotations[TASK_ORDER], TASK_ORDER, roles) if TASK_ORDER in annotations else ()
+        return cls(affinity, anti_affinity, order)
 
 
-def _groups(notes: Mapping[str, str], key: str, roles: set[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(_group(text, key, roles) for text in notes[key].split(";")) if key in notes else ()
+def _groups(annotations: Mapping[str, str], key: str, roles: set[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple(_group(text, key, roles) for text in annotations[key].split(";")) if key in annotations else ()
 
 
 def _group(text: str, key: str, roles: set[str]) -> tuple[str, ...]:
@@ -72,17 +71,17 @@ def _group(text: str, key: str, roles: set[str]) -> tuple[str, ...]:
 
 
 class Bucket:
-    """Tasks that should be together: those still waiting, and how many are on which node."""
+    """Tasks that should be together: the waiting ones, and the number of placed ones by node."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.waiting: dict[str, Task] = {}
-        self.request = Amounts()  # of those waiting
+        self.request = Amounts()  # of waiting tasks
         self.bound = 0
         self.on_node: Counter[str] = Counter()
-        self._asked: npt.NDArray[np.float64] | None = None  # a line for each who waited when it was made
-        self._lines: dict[str, int] = {}  # of it, by task
-        self._waiting_mask = np.zeros(0, dtype=np.bool_)  # lines of those who wait still
+        self._requests: npt.NDArray[np.float64] | None = None  # one line per task that waited when it was built
+        self._lines: dict[str, int] = {}  # line by task
+        self._waiting_mask = np.zeros(0, dtype=np.bool_)  # lines of tasks that still wait
 
     def add(self, task: Task) -> None:
         if task.node_name:
@@ -92,9 +91,9 @@ class Bucket:
             self.request.add(task.resreq)
 
     def bind(self, task: Task) -> None:
-        """The task got a node in this session. Upstream takes nothing back when it loses it again."""
+        """Record that the task got a node in this session. As upstream, a later loss of the node is not recorded."""
         self._count(task)
-        if self.waiting.pop(task.uid, None) is not None and self._asked is not None:
+        if self.waiting.pop(task.uid, None) is not None and self._requests is not None:
             self._waiting_mask[self._lines[task.uid]] = False
         self.request.sub_unchecked(task.resreq)
 
@@ -107,18 +106,21 @@ class Bucket:
         return (CPU, MEMORY, *(self.request.scalars or {}))
 
     def remaining_requests(self, task: Task) -> npt.NDArray[np.float64]:
-        """What waits, with all who do, and less one of the others after each other; a column a resource."""
+        """Sum of the waiting requests, then the sum with the tasks except this one removed one after another.
+
+        Columns are resources.
+        """
         resources = self.resources
-        if self._asked is None:
+        if self._requests is None:
             self._lines = {uid: line for line, uid in enumerate(self.waiting)}
-            asked = [[each.resreq.get(name) for name in resources] for each in self.waiting.values()]
-            self._asked = np.array(asked, dtype=np.float64).reshape(-1, len(resources))
-            self._waiting_mask = np.ones(len(asked), dtype=np.bool_)
-        others = self._waiting_mask.copy()
+            requests = [[each.resreq.get(name) for name in resources] for each in self.waiting.values()]
+            self._requests = np.array(requests, dtype=np.float64).reshape(-1, len(resources))
+            self._waiting_mask = np.ones(len(requests), dtype=np.bool_)
+        remaining = self._waiting_mask.copy()
         if task.uid in self._lines:
-            others[self._lines[task.uid]] = False
-        everybody = np.array([[self.request.get(name) for name in resources]])
-        steps: npt.NDArray[np.float64] = np.subtract.accumulate(np.concatenate((everybody, self._asked[others])))
+            remaining[self._lines[task.uid]] = False
+        total = np.array([[self.request.get(name) for name in resources]])
+        steps: npt.NDArray[np.float64] = np.subtract.accumulate(np.concatenate((total, self._requests[remaining])))
         return steps
 
 
@@ -126,23 +128,21 @@ class JobBuckets:
     """The buckets of one job."""
 
     def __init__(self, topology: TaskTopologySpec, tasks: Iterable[Task], rows: Mapping[str, int]) -> None:
-        """`rows`: of the session's nodes, by name."""
+        """Build the buckets; `rows` maps node names of the session to rows."""
         self.buckets: list[Bucket] = []
-        self.largest = 0  # tasks that a bucket has had at most
-        self.version = 0  # changes with every task that is placed
+        self.largest = 0  # size of the largest bucket
+        self.version = 0  # increases with every placed task
         self.priority: dict[str, int] = {}
         self.order = {role: len(topology.order) - place for place, role in enumerate(topology.order)}
-        self._together = self._pairs(topology.affinity, INTER_PRIORITY, SELF_PRIORITY)
-        self._apart = self._pairs(topology.anti_affinity, INTER_ANTI_PRIORITY, SELF_ANTI_PRIORITY)
+        self._affinity_pairs = self._pairs(topology.affinity, INTER_PRIORITY, SELF_PRIORITY)
+        self._anti_affinity_pairs = self._pairs(topology.anti_affinity, INTER_ANTI_PRIORITY, SELF_ANTI_PRIORITY)
         self._bucket_of: dict[str, Bucket] = {}
         self._rows = rows
-        self._anti_affinity_by_role: dict[
-            str, npt.NDArray[np.int64]
-        ] = {}  # by role: tasks of this session on each row to be apart from
+        self._anti_affinity_by_role: dict[str, npt.NDArray[np.int64]] = {}  # placed tasks to avoid, by row
         self._build([task for task in tasks if role_of(task) and role_of(task) in self.priority])
 
-    def _pairs(self, groups: Sequence[tuple[str, ...]], among: int, alone: int) -> set[tuple[str, str]]:
-        """Which role is concerned with which; the priorities of the roles are noted on the way."""
+    def _pairs(self, groups: Sequence[tuple[str, ...]], several: int, single: int) -> set[tuple[str, str]]:
+        """Pairs of roles in the same group; also stores the priorities of the roles."""
         found: set[tuple[str, str]] = set()
         for group in groups:
             if len(group) == 1:
@@ -150,35 +150,35 @@ class JobBuckets:
             else:
                 found.update((a, b) for a in group for b in group if a != b)
             for role in group:
-                self.priority[role] = max(self.priority.get(role, 0), alone if len(group) == 1 else among)
+                self.priority[role] = max(self.priority.get(role, 0), single if len(group) == 1 else several)
         return found
 
     def affinity(self, role: str, other: str) -> int:
-        """How much a task of one role likes a task of the other: 1, -1 or nothing."""
-        return ((role, other) in self._together) - ((role, other) in self._apart)
+        """1 if the roles have affinity, -1 if they have anti-affinity, 0 otherwise or for both."""
+        return ((role, other) in self._affinity_pairs) - ((role, other) in self._anti_affinity_pairs)
 
     def importance(self, task: Task) -> tuple[int, int]:
-        """Tasks of a bucket go by the order that the user gave, then by what their roles need."""
+        """Sort key of tasks in a bucket: the user's order of roles, then the priority of the role."""
         role = role_of(task)
         return self.order.get(role, 0), self.priority.get(role, 0)
 
     def bucket_of(self, task: Task) -> Bucket | None:
         return self._bucket_of.get(task.uid)
 
-    # building ---------------------------------------------------------------------------------------------------
+    # Construction
 
     def _build(self, tasks: list[Task]) -> None:
         roles = {role: number for number, role in enumerate(self.priority)}
-        likes = np.array([[self.affinity(role, other) for role in roles] for other in roles], dtype=np.int64)
-        fondness = np.zeros((len(roles), len(tasks)), dtype=np.int64)  # of each role for each bucket
-        weights = np.zeros(len(tasks))  # what waits in each bucket, all resources added up
+        affinity_by_role = np.array([[self.affinity(role, other) for role in roles] for other in roles], dtype=np.int64)
+        affinities = np.zeros((len(roles), len(tasks)), dtype=np.int64)  # of each role to each bucket
+        weights = np.zeros(len(tasks))  # waiting requests of each bucket, all resources added up
         by_node: dict[str, Bucket] = {}
         for task in sorted(tasks, key=self._build_order):
             role = roles[role_of(task)]
             if task.node_name:
                 bucket = by_node.get(task.node_name)
             else:
-                bucket = self._best(fondness[role, : len(self.buckets)], weights)
+                bucket = self._best(affinities[role, : len(self.buckets)], weights)
             if bucket is None:
                 bucket = Bucket(len(self.buckets))
                 self.buckets.append(bucket)
@@ -187,7 +187,7 @@ class JobBuckets:
             bucket.add(task)
             self._bucket_of[task.uid] = bucket
             self.largest = max(self.largest, len(bucket.waiting) + bucket.bound)
-            fondness[:, bucket.index] += likes[role]
+            affinities[:, bucket.index] += affinity_by_role[role]
             weights[bucket.index] += 0.0 if task.node_name else _weight(task.resreq)
 
     def _build_order(self, task: Task) -> tuple[bool, str, int, int, str]:
@@ -196,20 +196,20 @@ class JobBuckets:
         order, priority = self.importance(task)
         return (True, "", -order, -priority, task.name)
 
-    def _best(self, fondness: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Bucket | None:
-        """The bucket that the role likes best, of equal ones the lightest; None: it is better off alone."""
-        if not len(fondness) or (most := fondness.max()) < 0:
+    def _best(self, affinities: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Bucket | None:
+        """The bucket with the highest affinity, the lightest one among ties; None if all are negative."""
+        if not len(affinities) or (highest := affinities.max()) < 0:
             return None
-        liked = np.flatnonzero(fondness == most)
-        return self.buckets[int(liked[weights[liked].argmin()])]
+        best = np.flatnonzero(affinities == highest)
+        return self.buckets[int(best[weights[best].argmin()])]
 
-    # following --------------------------------------------------------------------------------------------------
+    # Updates
 
     def bind(self, task: Task) -> None:
-        """The task got a node."""
+        """Record that the task got a node."""
         self.version += 1
         row = self._rows.get(task.node_name)
-        for role, other in self._apart if row is not None else ():
+        for role, other in self._anti_affinity_pairs if row is not None else ():
             if other == role_of(task):
                 self._anti_affinity_counts(role)[row] += 1
         bucket = self.bucket_of(task)
@@ -217,7 +217,7 @@ class JobBuckets:
             bucket.bind(task)
 
     def affinity_counts(self, task: Task, bucket: Bucket) -> npt.NDArray[np.int64]:
-        """By row: tasks of the bucket there, less those of this session that the task wants to be apart from."""
+        """By row: placed tasks of the bucket, minus tasks of this session with anti-affinity to the task."""
         found = -self._anti_affinity_counts(role_of(task))
         for node, count in bucket.on_node.items():
             if node in self._rows:
@@ -231,7 +231,7 @@ class JobBuckets:
 
 
 def _weight(amounts: Amounts) -> float:
-    """All resources as one number: a thousandth of a CPU, a MiB and one of anything else count the same."""
+    """All resources as one number: a millicore, a MiB and one unit of any other resource count the same."""
     weight = amounts.milli_cpu + amounts.memory / 1024 / 1024
     for amount in (amounts.scalars or {}).values():
         weight += amount

@@ -1,8 +1,8 @@
-"""Do tasks of a job land on the nodes where their companions are, or can be?
+"""The `task-topology` plugin: places tasks of a job near tasks of roles with affinity.
 
-Jobs say in annotations which roles want to share nodes and which do not (`task_buckets`). Tasks of the fullest bucket
-go first, and a node is better for a task the more of its bucket is there or fits there.
-Cost: some column operations for each task of such a job, since every placement changes what is best for the next.
+Annotations of a job define which roles have affinity or anti-affinity (`task_topology.buckets`). Tasks of the fullest
+bucket go first. A node scores higher for a task the more tasks of its bucket are there or fit there.
+Cost: some column operations for each task of such a job, because every placement changes the scores of the next task.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IntVector = npt.NDArray[np.int64]
 
 
 class TaskTopologyPlugin:
-    """Keeps roles of a job together, or apart, as its annotations ask for."""
+    """Applies affinity and anti-affinity between roles of a job."""
 
     name = "task-topology"
     takes: ClassVar[tuple[Argument, ...]] = (Argument("task-topology.weight", int, 1),)
@@ -58,30 +58,30 @@ class TaskTopologyPlugin:
                 self._jobs[job.uid] = JobBuckets(topology, job.tasks.values(), session.snapshot.nodes.index)
         session.add_task_order_fn(self.name, self._order)
         session.add_node_order_nodes_fn(self.name, self._score, signature=self._signature, depends_on=self._version)
-        session.add_event_handler(self.name, allocate=self._allocated)
+        session.add_event_handler(self.name, allocate=self._on_allocate)
 
-    # tasks ------------------------------------------------------------------------------------------------------
+    # Tasks
 
     def _order(self, left: Task, right: Task) -> int:
-        """Tasks in buckets first, of one job those of fuller buckets, of older ones, of more important roles."""
-        of_left, of_right = self._jobs.get(left.job), self._jobs.get(right.job)
-        if of_left is None or of_right is None:
+        """Tasks in buckets first. Within a job: fuller buckets, then older buckets, then more important roles."""
+        left_job, right_job = self._jobs.get(left.job), self._jobs.get(right.job)
+        if left_job is None or right_job is None:
             return 0
-        one, other = of_left.bucket_of(left), of_right.bucket_of(right)
-        if one is None or other is None:
-            return (one is None) - (other is None)
+        first, second = left_job.bucket_of(left), right_job.bucket_of(right)
+        if first is None or second is None:
+            return (first is None) - (second is None)
         if left.job != right.job:
             return 0
-        if one is not other:
-            return _compare((-len(one.waiting), one.index), (-len(other.waiting), other.index))
-        return _compare(of_right.importance(right), of_left.importance(left))
+        if first is not second:
+            return _compare((-len(first.waiting), first.index), (-len(second.waiting), second.index))
+        return _compare(right_job.importance(right), left_job.importance(left))
 
-    def _allocated(self, task: Task) -> None:
+    def _on_allocate(self, task: Task) -> None:
         buckets = self._jobs.get(task.job)
         if buckets is not None:
             buckets.bind(task)
 
-    # nodes ------------------------------------------------------------------------------------------------------
+    # Nodes
 
     def _signature(self, task: Task) -> Hashable:
         buckets = self._jobs.get(task.job)
@@ -106,32 +106,32 @@ class TaskTopologyPlugin:
         return np.where(self._too_small(task, nodes), 0.0, scores)
 
     def _too_small(self, task: Task, nodes: Nodes) -> BoolVector:
-        """Rows that lack something for the task even when everybody who goes is gone, or that lack anything at all."""
-        asked = task.resreq
-        found = (_idle_columns(nodes, CPU) < asked.milli_cpu) | (_idle_columns(nodes, MEMORY) < asked.memory)
+        """Rows whose future idle is too small for the task, or that lack a resource which it requests with 0."""
+        requested = task.resreq
+        found = (_idle_columns(nodes, CPU) < requested.milli_cpu) | (_idle_columns(nodes, MEMORY) < requested.memory)
         for resource in nodes.accounts.dimensions.names[2:]:
-            room = _idle_columns(nodes, resource)
-            found |= room < asked.get(resource)
-            if resource in (asked.scalars or {}) and not asked.get(resource):
-                found |= (room == 0) & ~rows_with_resource(nodes, resource)[nodes.rows]
+            idle = _idle_columns(nodes, resource)
+            found |= idle < requested.get(resource)
+            if resource in (requested.scalars or {}) and not requested.get(resource):
+                found |= (idle == 0) & ~rows_with_resource(nodes, resource)[nodes.rows]
         return found
 
 
 def count_excluded_tasks(task: Task, bucket: Bucket, nodes: Nodes) -> IntVector:
-    """How many of the others that wait must stay away from each row so that the rest of the bucket fits there."""
-    remains = bucket.remaining_requests(task)
+    """For each row, the number of waiting tasks that must be left out so that the rest of the bucket fits."""
+    remaining = bucket.remaining_requests(task)
     found = np.zeros(len(nodes), dtype=np.int64)
-    for resource, steps in zip(bucket.resources, remains.T, strict=True):
-        room = _idle_columns(nodes, resource)
-        short = np.flatnonzero(steps[0] - room >= TOLERANCE)
-        if len(short):
-            enough = np.searchsorted(-steps, -(room[short] + TOLERANCE), side="right")
-            found[short] = np.maximum(found[short], enough)
-    return np.minimum(found, len(remains) - 1)
+    for resource, steps in zip(bucket.resources, remaining.T, strict=True):
+        idle = _idle_columns(nodes, resource)
+        too_small = np.flatnonzero(steps[0] - idle >= TOLERANCE)
+        if len(too_small):
+            excluded = np.searchsorted(-steps, -(idle[too_small] + TOLERANCE), side="right")
+            found[too_small] = np.maximum(found[too_small], excluded)
+    return np.minimum(found, len(remaining) - 1)
 
 
 def _idle_columns(nodes: Nodes, resource: str) -> FloatVector:
-    """What is idle, and what will be once everybody who goes is gone."""
+    """Idle plus releasing amounts."""
     return nodes.idle(resource) + nodes.releasing(resource)
 
 

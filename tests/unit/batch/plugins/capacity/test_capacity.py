@@ -375,7 +375,7 @@ def test_a_broken_tree_stops_everybody_and_is_told(queues: list[Queue], used: st
     groups = [make_group("job", queue=used, min_resources={"cpu": "1"})]
     engine = build_engine(conf=TREE.format(level=0), nodes=[NODE], pods=[make_member("p")], objects=[*queues, *groups])
     with engine.session() as session:
-        assert session.faults == [f"capacity: {fault}; no queue gets anything until that is mended"]
+        assert session.faults == [f"capacity: {fault}; no queue gets anything until this is fixed"]
         (task,) = tasks_of(session, "p")
         queue, job = session.queues[used], session.jobs["default/job"]
         assert not session.allocatable(queue, task)

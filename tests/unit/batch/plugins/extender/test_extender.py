@@ -106,8 +106,8 @@ BROKEN = [
     pytest.param(OSError("connection refused"), "connection refused", id="no-answer"),
     pytest.param(HttpReply(503, b"{}"), "/ext/predicate answered with HTTP status 503 where 200", id="it-cannot-now"),
     pytest.param(HttpReply(404, b""), "HTTP status 404", id="no-such-verb"),
-    pytest.param(b"<html>", "something else", id="no-json"),
-    pytest.param({"status": []}, "something else", id="nonsense"),
+    pytest.param(b"<html>", "an invalid body", id="no-json"),
+    pytest.param({"status": []}, "an invalid body", id="nonsense"),
     pytest.param(b" " * (MAX_ANSWER_BYTES + 1), "more than 10 MiB", id="too-much"),
 ]
 

@@ -153,7 +153,7 @@ def test_thresholds(params: dict[str, Any], low: tuple[int, int], target: tuple[
         pytest.param({"metricsPeriod": 10}, "argument metricsPeriod must be a text", id="period"),
         pytest.param(strategy(thresholds={"cpu": 2.5}), "thresholds.cpu must be a whole number", id="threshold"),
         pytest.param({"interval": "soon"}, "interval: ", id="no-duration"),
-        pytest.param({"strategies": ["x"]}, "strategies: 'x' is no strategy", id="no-strategy"),
+        pytest.param({"strategies": ["x"]}, "strategies: 'x' is not a strategy", id="no-strategy"),
         pytest.param(strategy(thresholds=5), "thresholds must be a map of resources", id="no-map"),
     ],
 )
