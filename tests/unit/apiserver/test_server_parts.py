@@ -398,7 +398,7 @@ def changes(store: Store, count: int) -> list[WatchCacheEvent]:
 def test_a_history_forgets_the_oldest_change_above_its_limits() -> None:
     made = changes(Store(), 4)
     size = len(made[0].entry.raw)
-    for ring in (WatchCache(most_events=3), WatchCache(most_bytes=3 * size)):
+    for ring in (WatchCache(max_events=3), WatchCache(max_bytes=3 * size)):
         for change in made[:3]:
             ring.append(change)
         assert ([each.version for each in ring.events_after(0)], ring.compacted_version) == ([1, 2, 3], 0)

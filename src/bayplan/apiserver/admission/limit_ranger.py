@@ -1,6 +1,6 @@
-"""What do the LimitRanges of a namespace add to a pod, and what do they refuse?
+"""LimitRanger: defaults and constraints of the LimitRanges of a namespace.
 
-Asked by admission for pods and claims. A namespace without LimitRanges costs one lookup.
+`plugins` calls it for pods and claims. A namespace without LimitRanges costs one lookup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Constraint = Callable[[str, str, Quantity, Quantities, Quantities], str | None]
 
 
 def set_pod_defaults(pod: Tree, ranges: Iterable[Tree]) -> None:
-    """Give containers that do not say how much the amounts that the namespace has for them."""
+    """Set the default requests and limits of the namespace in containers without them."""
     for each in ranges:
         requests, limits = _defaults(each)
         if requests or limits:
@@ -36,7 +36,7 @@ def _defaults(limit_range: Tree) -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 def _fill_containers(pod: Tree, requests: Mapping[str, str], limits: Mapping[str, str]) -> None:
     notes = []
-    for field, called in (("containers", "container"), ("initContainers", "init container")):
+    for field, container_kind in (("containers", "container"), ("initContainers", "init container")):
         for container in pod["spec"].get(field) or ():
             resources = container.setdefault("resources", {})
             for name, given in (("requests", requests), ("limits", limits)):
@@ -44,8 +44,8 @@ def _fill_containers(pod: Tree, requests: Mapping[str, str], limits: Mapping[str
                 new = sorted(set(given) - set(own))
                 if new:
                     resources[name] = {**own, **{key: given[key] for key in new}}
-                    what = f"{', '.join(new)} {name.removesuffix('s')} for {called} {container.get('name', '')}"
-                    notes.append(what)
+                    note = f"{', '.join(new)} {name.removesuffix('s')} for {container_kind} {container.get('name', '')}"
+                    notes.append(note)
     if notes:
         annotations = pod["metadata"].get("annotations") or {}
         pod["metadata"]["annotations"] = {
@@ -55,7 +55,7 @@ def _fill_containers(pod: Tree, requests: Mapping[str, str], limits: Mapping[str
 
 
 def pod_violations(pod: Tree, ranges: Iterable[Tree]) -> list[str]:
-    """What a pod asks for and may not have, for the first LimitRange that refuses it."""
+    """The constraints that a pod violates, of the first LimitRange with a violation."""
     spec = pod["spec"]
     for each in ranges:
         found: list[str] = []
@@ -80,8 +80,8 @@ def pod_violations(pod: Tree, ranges: Iterable[Tree]) -> list[str]:
 
 def _pod_level_resources(spec: Tree, field: str) -> Quantities:
     total = effective_resources(spec, field)
-    told = parse_quantities((spec.get("resources") or {}).get(field))
-    return total | {name: amount for name, amount in told.items() if name in ("cpu", "memory")}
+    pod_level = parse_quantities((spec.get("resources") or {}).get(field))
+    return total | {name: amount for name, amount in pod_level.items() if name in ("cpu", "memory")}
 
 
 def claim_violations(claim: Tree, ranges: Iterable[Tree]) -> list[str]:
@@ -113,42 +113,40 @@ def _check_each(limit: Tree, field: str, rule: Constraint, requests: Quantities,
 
 
 def _min_violation(kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities) -> str | None:
-    told = f"minimum {name} usage per {kind} is {bound}"
+    text = f"minimum {name} usage per {kind} is {bound}"
     if name not in requests:
-        return f"{told}.  No request is specified"
+        return f"{text}.  No request is specified"
     if requests[name].compare(bound) < 0:
-        return f"{told}, but request is {requests[name]}"
+        return f"{text}, but request is {requests[name]}"
     if name in limits and limits[name].compare(bound) < 0:
-        return f"{told}, but limit is {limits[name]}"
+        return f"{text}, but limit is {limits[name]}"
     return None
 
 
 def _max_violation(kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities) -> str | None:
-    told = f"maximum {name} usage per {kind} is {bound}"
+    text = f"maximum {name} usage per {kind} is {bound}"
     if name not in limits:
-        return f"{told}.  No limit is specified"
+        return f"{text}.  No limit is specified"
     if limits[name].compare(bound) > 0:
-        return f"{told}, but limit is {limits[name]}"
+        return f"{text}, but limit is {limits[name]}"
     if name in requests and requests[name].compare(bound) > 0:
-        return f"{told}, but request is {requests[name]}"
+        return f"{text}, but request is {requests[name]}"
     return None
 
 
-def _max_request_violation(
-    kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities
-) -> str | None:
-    told = f"maximum {name} usage per {kind} is {bound}"
+def _max_request_violation(kind: str, name: str, bound: Quantity, requests: Quantities, _: Quantities) -> str | None:
+    text = f"maximum {name} usage per {kind} is {bound}"
     if name not in requests:
-        return f"{told}.  No request is specified"
-    return f"{told}, but request is {requests[name]}" if requests[name].compare(bound) > 0 else None
+        return f"{text}.  No request is specified"
+    return f"{text}, but request is {requests[name]}" if requests[name].compare(bound) > 0 else None
 
 
 def _ratio_violation(kind: str, name: str, bound: Quantity, requests: Quantities, limits: Quantities) -> str | None:
-    told = f"{name} max limit to request ratio per {kind} is {bound}"
+    text = f"{name} max limit to request ratio per {kind} is {bound}"
     request, limit = requests.get(name, _NONE), limits.get(name, _NONE)
     if request.is_zero():
-        return f"{told}, but no request is specified or request is 0"
+        return f"{text}, but no request is specified or request is 0"
     if limit.is_zero():
-        return f"{told}, but no limit is specified or limit is 0"
+        return f"{text}, but no limit is specified or limit is 0"
     ratio = limit.milli_value() / request.milli_value()
-    return f"{told}, but provided ratio is {ratio:f}" if ratio * 1000 > bound.milli_value() else None
+    return f"{text}, but provided ratio is {ratio:f}" if ratio * 1000 > bound.milli_value() else None

@@ -1,8 +1,8 @@
-"""What do admission plugins add to an object, and what do they refuse?
+"""Admission plugins: mutating (`admit`) and validating (`validate`).
 
-The writing side asks twice, as an API server does: `admit` before the object is prepared and validated, when plugins
-may still change it, and `validate` at the very end, when they may only say no. Both look at other objects through
-`Lookup`. A pod in a namespace without quotas and limits costs some ten microseconds.
+The write pipeline calls `admit` before the object is prepared and validated, and `validate` at the end, when plugins
+cannot change the object. Both read other objects through `ObjectLookup`. Cost: some ten microseconds for a pod in a
+namespace without quotas and limit ranges.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def admit(
     lookup: ObjectLookup,
     subresource: str = "",
 ) -> None:
-    """Let the plugins change the object, in place, or refuse the request. `item` is None for a deletion."""
+    """Run the mutating plugins on the object, in place. Raises if one refuses. `item` is None for a deletion."""
     if operation == "delete":
         _check_immortal_namespace(resource, old or {})
         return
@@ -60,18 +60,18 @@ def validate(
     lookup: ObjectLookup,
     subresource: str = "",
 ) -> list[str]:
-    """Refuse what the plugins do not let through, and warn; the object is not changed any more."""
+    """Run the validating plugins. Raises if one refuses; returns the warnings."""
     if operation == "delete":
         return []
-    ours = subresource in ("", "resize")
-    if ours and not resource.group and not resource.custom:
+    applies = subresource in ("", "resize")
+    if applies and not resource.group and not resource.custom:
         _check_limits(resource, item, operation, lookup, subresource)
         if resource.kind == "PersistentVolumeClaim" and old is not None:
             _check_volume_resize(resource, item, old, lookup)
     warnings = pod_security.evaluate(resource, item, old, lookup, subresource=subresource)
-    if ours and resource.kind == "PriorityClass" and resource.group == "scheduling.k8s.io":
+    if applies and resource.kind == "PriorityClass" and resource.group == "scheduling.k8s.io":
         _check_single_global_default(resource, item, operation, lookup)
-    if ours and resource.namespaced:
+    if applies and resource.namespaced:
         _check_quotas(resource, item, old, lookup)
     return warnings
 
@@ -86,14 +86,14 @@ def _check_immortal_namespace(resource: ServedResource, old: Tree) -> None:
 
 
 def _object_name(item: Tree) -> str:
-    """The name in a refusal: of a name that is being made only the beginning is known."""
+    """The name in a refusal: the prefix if the name is generated."""
     metadata = item["metadata"]
     name, prefix = str(metadata.get("name", "")), metadata.get("generateName")
     return str(prefix) if prefix and (not name or len(name) == len(prefix) + 5) else name
 
 
 def _check_namespace(resource: ServedResource, item: Tree, lookup: ObjectLookup) -> None:
-    """Nothing is made in a namespace that is not there, or that is going."""
+    """Refuse creates in a missing or terminating namespace."""
     if resource.group == "authorization.k8s.io":
         return
     name = item["metadata"].get("namespace", "")
@@ -142,14 +142,14 @@ def _set_priority(resource: ServedResource, pod: Tree, lookup: ObjectLookup) -> 
 
 
 def _priority_class(resource: ServedResource, pod: Tree, lookup: ObjectLookup) -> Tree:
-    """The class that the pod names, or everybody's default: of several the one with the lowest value."""
+    """The class that the pod names, or the global default: of several the one with the lowest value."""
     kind = built_in("PriorityClass", "scheduling.k8s.io")
     wanted = pod["spec"].get("priorityClassName")
     if wanted:
         found = lookup.get(kind, "", wanted)
         if found is None:
-            why = f"no PriorityClass with name {wanted} was found"
-            raise forbidden(resource, _object_name(pod), why)
+            reason = f"no PriorityClass with name {wanted} was found"
+            raise forbidden(resource, _object_name(pod), reason)
         return found
     defaults = [each for each in lookup.list(kind) if each.get("globalDefault")]
     return min(defaults, key=lambda each: int(each.get("value", 0)), default={})
@@ -180,8 +180,8 @@ def _set_runtime_class(resource: ServedResource, pod: Tree, lookup: ObjectLookup
     overhead = (found.get("overhead") or {}).get("podFixed")
     if overhead is None:
         if spec.get("overhead") is not None:
-            why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
-            raise forbidden(resource, name, why)
+            reason = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+            raise forbidden(resource, name, reason)
     elif spec.get("overhead") not in (None, overhead):
         raise forbidden(resource, name, "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
     else:
@@ -194,9 +194,9 @@ def _set_scheduling(resource: ServedResource, name: str, spec: Tree, scheduling:
     selector = dict(spec.get("nodeSelector") or {})
     for key, value in (scheduling.get("nodeSelector") or {}).items():
         if selector.get(key, value) != value:
-            theirs = f"runtimeClass.scheduling.nodeSelector[{key}] = {value}"
-            why = f"conflict: {theirs}; pod.spec.nodeSelector[{key}] = {selector[key]}"
-            raise forbidden(resource, name, why)
+            required = f"runtimeClass.scheduling.nodeSelector[{key}] = {value}"
+            reason = f"conflict: {required}; pod.spec.nodeSelector[{key}] = {selector[key]}"
+            raise forbidden(resource, name, reason)
         selector[key] = value
     if selector:
         spec["nodeSelector"] = selector
@@ -217,12 +217,12 @@ def _set_default_class(claim: Tree, lookup: ObjectLookup) -> None:
         claim["spec"]["storageClassName"] = name
 
 
-def _default_class(items: Iterable[Tree], mark: str) -> str | None:
-    """Of those marked as default the youngest, then the first by name."""
-    marked = [each for each in items if (each["metadata"].get("annotations") or {}).get(mark) == "true"]
-    marked.sort(key=lambda each: str(each["metadata"]["name"]))
-    marked.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
-    return marked[0]["metadata"]["name"] if marked else None
+def _default_class(items: Iterable[Tree], annotation: str) -> str | None:
+    """The default class: of several the newest, then the first by name."""
+    default_classes = [each for each in items if (each["metadata"].get("annotations") or {}).get(annotation) == "true"]
+    default_classes.sort(key=lambda each: str(each["metadata"]["name"]))
+    default_classes.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
+    return default_classes[0]["metadata"]["name"] if default_classes else None
 
 
 def _set_ingress_class(item: Tree, lookup: ObjectLookup) -> None:
@@ -247,8 +247,8 @@ def _check_volume_resize(resource: ServedResource, item: Tree, old: Tree, lookup
     chosen = item["spec"].get("storageClassName") or ""
     found = lookup.get(built_in("StorageClass", "storage.k8s.io"), "", chosen) if chosen else None
     if found is None or chosen != old["spec"].get("storageClassName") or not found.get("allowVolumeExpansion"):
-        why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc"
-        raise forbidden(resource, name, f"{why} must support resize")
+        reason = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc"
+        raise forbidden(resource, name, f"{reason} must support resize")
 
 
 def _check_single_global_default(
@@ -258,10 +258,10 @@ def _check_single_global_default(
         return
     name = _object_name(item)
     for other in lookup.list(resource):
-        called = other["metadata"]["name"]
-        if other.get("globalDefault") and (operation == "create" or called != name):
-            why = f"PriorityClass {called} is already marked as default. Only one default can exist"
-            raise forbidden(resource, name, why)
+        other_name = other["metadata"]["name"]
+        if other.get("globalDefault") and (operation == "create" or other_name != name):
+            reason = f"PriorityClass {other_name} is already marked as default. Only one default can exist"
+            raise forbidden(resource, name, reason)
 
 
 # Limits and quotas
@@ -279,14 +279,14 @@ def _check_limits(
         return
     found = limit_ranger.pod_violations(item, ranges) if is_pod else limit_ranger.claim_violations(item, ranges)
     if found:
-        told = found[0] if len(found) == 1 else f"[{', '.join(dict.fromkeys(found))}]"
-        raise forbidden(resource, _object_name(item), told)
+        message = found[0] if len(found) == 1 else f"[{', '.join(dict.fromkeys(found))}]"
+        raise forbidden(resource, _object_name(item), message)
 
 
 def _check_quotas(resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup) -> None:
     namespace = item["metadata"].get("namespace", "")
     for quota in lookup.list(built_in("ResourceQuota"), namespace):
         if resource_quota.covers_kind(quota, resource):
-            told = resource_quota.quota_violation(quota, resource, item, old, lookup)
-            if told:
-                raise forbidden(resource, _object_name(item), told)
+            message = resource_quota.quota_violation(quota, resource, item, old, lookup)
+            if message:
+                raise forbidden(resource, _object_name(item), message)

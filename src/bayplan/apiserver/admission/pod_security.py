@@ -1,8 +1,8 @@
-"""Do the labels of a namespace let this pod in, and what is to be said about it?
+"""PodSecurity: checks pods against the Pod Security labels of their namespace.
 
-`pod-security.kubernetes.io/enforce` refuses pods, `warn` warns of them and of what makes them; `audit` is read for its
-faults alone, since there is no audit log. Who labels a namespace hears which of its pods would no longer be let in.
-A namespace without such labels costs a look at its labels.
+`pod-security.kubernetes.io/enforce` refuses pods. `warn` adds warnings for pods and for workloads with a pod template.
+`audit` is only validated, because there is no audit log. A change of the labels of a namespace returns warnings about
+its existing pods that violate the new level. A namespace without such labels costs a look at its labels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POD_SUBRESOURCES = ("", "ephemeralcontainers", "resize")
 
 @dataclass(frozen=True, slots=True)
 class PolicyLevel:
-    """How strict, by the definitions of which version."""
+    """A Pod Security level and the Kubernetes version of its definition."""
 
     name: str = _PRIVILEGED
     version: str = _LATEST
@@ -58,18 +58,20 @@ _PRIVILEGED_LEVEL = PolicyLevel()
 def evaluate(
     resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup, *, subresource: str = ""
 ) -> list[str]:
-    """The warnings about an object that is let in; raises for one that is not."""
+    """The warnings for an admitted object. Raises if the object is refused."""
     if resource.custom:
         return []
     if resource.kind == "Pod" and not resource.group:
         if subresource not in _POD_SUBRESOURCES or (old is not None and not _images_changed(item, old)):
             return []
-        enforced, warned = _namespace_levels(item, lookup)
-        found = enforced.violations(item["metadata"], item["spec"])
+        enforce_level, warn_level = _namespace_levels(item, lookup)
+        found = enforce_level.violations(item["metadata"], item["spec"])
         if found:
             name = item["metadata"]["name"]
-            raise api_errors.forbidden(resource, name, f'violates PodSecurity "{enforced}": {_violation_text(found)}')
-        return _warning(warned, item)
+            raise api_errors.forbidden(
+                resource, name, f'violates PodSecurity "{enforce_level}": {_violation_text(found)}'
+            )
+        return _warning(warn_level, item)
     if subresource:
         return []
     if resource.kind == "Namespace" and not resource.group:
@@ -88,7 +90,7 @@ def _violation_text(found: Iterable[PolicyViolation]) -> str:
 
 
 def _images_changed(pod: Tree, old: Tree) -> bool:
-    """Of a pod that is there, images alone can change what it may do; containers may come as well."""
+    """Whether an update of a pod changes its images or containers; nothing else affects the level."""
     return any(
         [(each["name"], each.get("image")) for each in pod["spec"].get(part) or ()]
         != [(each["name"], each.get("image")) for each in old["spec"].get(part) or ()]
@@ -105,20 +107,20 @@ def _namespace_levels(item: Tree, lookup: ObjectLookup) -> tuple[PolicyLevel, Po
 
 
 def _levels(labels: Mapping[str, str] | None, faults: FieldErrorList) -> tuple[PolicyLevel, PolicyLevel]:
-    """What is enforced and what is warned of. A level that nobody knows is the strictest when enforced, else none."""
+    """The enforced and the warned level. An invalid level enforces the strictest one and warns of nothing."""
     if not labels or not any(key.startswith(_PREFIX) for key in labels):
         return _PRIVILEGED_LEVEL, _PRIVILEGED_LEVEL
-    enforced, known = _level(labels, "enforce", RESTRICTED, faults)
+    enforce_level, known = _level(labels, "enforce", RESTRICTED, faults)
     _level(labels, "audit", _PRIVILEGED, faults)
-    warned, _ = _level(labels, "warn", _PRIVILEGED, faults)
-    if f"{_PREFIX}warn" not in labels and known and enforced.strictness > warned.strictness:
+    warn_level, _ = _level(labels, "warn", _PRIVILEGED, faults)
+    if f"{_PREFIX}warn" not in labels and known and enforce_level.strictness > warn_level.strictness:
         versioned = f"{_PREFIX}warn-version" in labels
-        warned = PolicyLevel(enforced.name, warned.version if versioned else enforced.version)
-    return enforced, warned
+        warn_level = PolicyLevel(enforce_level.name, warn_level.version if versioned else enforce_level.version)
+    return enforce_level, warn_level
 
 
-def _level(labels: Mapping[str, str], mode: str, otherwise: str, faults: FieldErrorList) -> tuple[PolicyLevel, bool]:
-    """The level of a mode, and whether it is one that the labels name."""
+def _level(labels: Mapping[str, str], mode: str, fallback: str, faults: FieldErrorList) -> tuple[PolicyLevel, bool]:
+    """The level of a mode, and whether the labels name a valid one."""
     name, version = labels.get(f"{_PREFIX}{mode}"), labels.get(f"{_PREFIX}{mode}-version", _LATEST)
     known = name in _LEVELS
     if name is not None and not known:
@@ -126,7 +128,7 @@ def _level(labels: Mapping[str, str], mode: str, otherwise: str, faults: FieldEr
     if version != _LATEST and not re.fullmatch(r"v1\.(0|[1-9][0-9]*)", version):
         faults.invalid(f"metadata.labels[{_PREFIX}{mode}-version]", version, 'must be "latest" or "v1.x"')
         version = _LATEST
-    chosen = _PRIVILEGED if name is None else name if known else otherwise
+    chosen = _PRIVILEGED if name is None else name if known else fallback
     return PolicyLevel(chosen, version), known
 
 
@@ -134,36 +136,38 @@ def _level(labels: Mapping[str, str], mode: str, otherwise: str, faults: FieldEr
 
 
 def _evaluate_namespace(resource: ServedResource, item: Tree, old: Tree | None, lookup: ObjectLookup) -> list[str]:
-    faults, before = FieldErrorList(), FieldErrorList()
-    enforced, _ = _levels(item["metadata"].get("labels"), faults)
-    was, _ = (
-        _levels(old["metadata"].get("labels"), before) if old is not None else (_PRIVILEGED_LEVEL, _PRIVILEGED_LEVEL)
+    faults, old_faults = FieldErrorList(), FieldErrorList()
+    enforce_level, _ = _levels(item["metadata"].get("labels"), faults)
+    old_level, _ = (
+        _levels(old["metadata"].get("labels"), old_faults)
+        if old is not None
+        else (_PRIVILEGED_LEVEL, _PRIVILEGED_LEVEL)
     )
-    if faults and faults != before:
+    if faults and faults != old_faults:
         raise api_errors.invalid(resource.kind, resource.group, item["metadata"]["name"], faults)
-    relaxed = enforced.version == was.version and enforced.strictness <= was.strictness
-    if old is None or enforced.name == _PRIVILEGED or relaxed:
+    relaxed = enforce_level.version == old_level.version and enforce_level.strictness <= old_level.strictness
+    if old is None or enforce_level.name == _PRIVILEGED or relaxed:
         return []
-    return _warnings_of_pods(enforced, item["metadata"]["name"], lookup)
+    return _warnings_of_pods(enforce_level, item["metadata"]["name"], lookup)
 
 
 def _warnings_of_pods(level: PolicyLevel, namespace: str, lookup: ObjectLookup) -> list[str]:
     pods = list(_one_per_owner_first(lookup.list(built_in("Pod"), namespace)))
-    doing: dict[str, list[str]] = {}
+    names_by_reasons: dict[str, list[str]] = {}
     for pod in pods[:_MAX_PODS]:
         if found := level.violations(pod["metadata"], pod["spec"]):
-            doing.setdefault(", ".join(each.reason for each in found), []).append(pod["metadata"]["name"])
+            names_by_reasons.setdefault(", ".join(each.reason for each in found), []).append(pod["metadata"]["name"])
     warnings = []
     if len(pods) > _MAX_PODS:
-        many = f"the first {_MAX_PODS} of {len(pods)} existing pods"
-        warnings.append(f"new PodSecurity enforce level only checked against {many}")
-    if doing:
+        checked = f"the first {_MAX_PODS} of {len(pods)} existing pods"
+        warnings.append(f"new PodSecurity enforce level only checked against {checked}")
+    if names_by_reasons:
         warnings.append(f'existing pods in namespace "{namespace}" violate the new PodSecurity enforce level "{level}"')
-    return warnings + sorted(f"{_first_of(names)}: {what}" for what, names in doing.items())
+    return warnings + sorted(f"{_first_of(names)}: {what}" for what, names in names_by_reasons.items())
 
 
 def _one_per_owner_first(pods: Iterable[Tree]) -> Iterator[Tree]:
-    """One pod of each owner before the others: of many alike the first says all."""
+    """One pod of each owner first: its other pods are alike."""
     seen, later = set(), []
     for pod in pods:
         owner = next(

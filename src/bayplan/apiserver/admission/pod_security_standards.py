@@ -1,8 +1,8 @@
-"""What of a pod do the Pod Security Standards not allow, at which level, since which version of Kubernetes?
+"""Checks of the Pod Security Standards, by level and Kubernetes version.
 
-The table at the end is the whole of it: each row a standard with the version that brought each of its forms. Texts and
-their order are the API server's. Asked for pods in namespaces whose labels name a level; a plain pod costs some twenty
-microseconds there and nothing elsewhere.
+The table at the end lists every check, with the version of each of its revisions. Texts and their order are those of
+kube-apiserver. `pod_security` calls it for pods in namespaces with a level. Cost: some twenty microseconds for a plain
+pod there, nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BASELINE, RESTRICTED = "baseline", "restricted"
 
 @dataclass(frozen=True, slots=True)
 class PolicyViolation:
-    """What is not allowed, in short and with the parts of the pod that do it."""
+    """A violation: its short reason, and the parts of the pod that cause it."""
 
     reason: str
     detail: str
@@ -30,41 +30,41 @@ class PolicyViolation:
 
 
 CheckFunction = Callable[[Tree, Tree], PolicyViolation | None]
-"""Of the metadata and the spec of a pod."""
+"""Gets the metadata and the spec of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityCheck:
-    """One row: its forms by the minor version that brought them, oldest first."""
+    """One check: its revisions by the minor version that introduced them, oldest first."""
 
     name: str
     level: str
-    forms: Sequence[tuple[int, CheckFunction]]
-    instead_of: str = ""
-    """The standard of the lower level that this one makes superfluous."""
+    revisions: Sequence[tuple[int, CheckFunction]]
+    replaces: str = ""
+    """The check of the lower level that this one replaces."""
 
-    def form(self, minor: int) -> CheckFunction | None:
-        return next((form for since, form in reversed(self.forms) if since <= minor), None)
+    def function(self, minor: int) -> CheckFunction | None:
+        return next((function for since, function in reversed(self.revisions) if since <= minor), None)
 
 
 def violations(level: str, minor: int, metadata: Tree, spec: Tree) -> list[PolicyViolation]:
-    """All that a level does not allow, as it was defined in version 1.`minor`."""
-    found = (form(metadata, spec) for form in _forms(level, min(minor, _NEWEST)))
+    """All violations of a level, as it is defined in version 1.`minor`."""
+    found = (function(metadata, spec) for function in _check_functions(level, min(minor, _NEWEST)))
     return [each for each in found if each is not None]
 
 
 @cache
-def _forms(level: str, minor: int) -> tuple[CheckFunction, ...]:
-    """Baseline first, each level by name."""
-    rows = [(row, form) for row in _CHECKS if (form := row.form(minor)) is not None]
+def _check_functions(level: str, minor: int) -> tuple[CheckFunction, ...]:
+    """The checks of a level: baseline first, then by name."""
+    rows = [(row, function) for row in _CHECKS if (function := row.function(minor)) is not None]
     if level == BASELINE:
-        rows = [(row, form) for row, form in rows if row.level == BASELINE]
-    covered = {row.instead_of for row, _ in rows}
+        rows = [(row, function) for row, function in rows if row.level == BASELINE]
+    covered = {row.replaces for row, _ in rows}
     rows.sort(key=lambda each: (each[0].level, each[0].name))
-    return tuple(form for row, form in rows if row.name not in covered)
+    return tuple(function for row, function in rows if row.name not in covered)
 
 
-# Reading a pod
+# Fields of a pod
 
 
 def _containers(spec: Tree) -> Iterator[Tree]:
@@ -76,18 +76,18 @@ def _context(holder: Tree) -> Tree:
     return holder.get("securityContext") or {}
 
 
-def _violators(spec: Tree, name: str, bad: Callable[[Any], bool]) -> tuple[bool, list[str]]:
-    """Whether the pod, and which containers, set a field of their security context to something bad."""
+def _violators(spec: Tree, name: str, is_forbidden: Callable[[Any], bool]) -> tuple[bool, list[str]]:
+    """Whether the pod sets a forbidden value of its security context, and the containers that do."""
     value = _context(spec).get(name)
-    names = [each["name"] for each in _containers(spec) if _is_bad(_context(each).get(name), bad)]
-    return _is_bad(value, bad), names
+    names = [each["name"] for each in _containers(spec) if _has_forbidden(_context(each).get(name), is_forbidden)]
+    return _has_forbidden(value, is_forbidden), names
 
 
-def _is_bad(value: Any, bad: Callable[[Any], bool]) -> bool:
-    return value is not None and bad(value)
+def _has_forbidden(value: Any, is_forbidden: Callable[[Any], bool]) -> bool:
+    return value is not None and is_forbidden(value)
 
 
-# Words
+# Texts
 
 
 def _quoted(words: Iterable[str]) -> str:
@@ -107,11 +107,11 @@ def _name_list(names: Sequence[str], word: str = "container") -> str:
 
 
 def _setters_text(pod: bool, names: Sequence[str]) -> str:
-    """`pod and containers "a", "b"`; empty if nobody."""
+    """`pod and containers "a", "b"`; empty if there are none."""
     return " and ".join(["pod"] * pod + [_name_list(names)] * bool(names))
 
 
-# The standards
+# Checks
 
 
 def _privileged(_: Tree, spec: Tree) -> PolicyViolation | None:
@@ -147,12 +147,12 @@ def _host_ports(_: Tree, spec: Tree) -> PolicyViolation | None:
 
 
 def _hosts(container: Tree) -> set[str]:
-    """Whom probes and hooks of a container ask, if not the pod itself."""
+    """The hosts of the container's probes and hooks, other than the pod itself."""
     lifecycle = container.get("lifecycle") or {}
     handlers = [container.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe")]
     handlers += [lifecycle.get("postStart"), lifecycle.get("preStop")]
-    ways = [(each or {}).get(way) or {} for each in handlers for way in ("httpGet", "tcpSocket")]
-    return {way["host"] for way in ways if way.get("host")}
+    actions = [(each or {}).get(name) or {} for each in handlers for name in ("httpGet", "tcpSocket")]
+    return {action["host"] for action in actions if action.get("host")}
 
 
 def _probed_hosts(_: Tree, spec: Tree) -> PolicyViolation | None:
@@ -164,27 +164,29 @@ def _probed_hosts(_: Tree, spec: Tree) -> PolicyViolation | None:
     return PolicyViolation(word, f"{_name_list(names)} {_use(names)} {_plural(word, hosts)} {_quoted(sorted(hosts))}")
 
 
-_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
+_APPARMOR_PREFIX = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def _apparmor(metadata: Tree, spec: Tree) -> PolicyViolation | None:
     kinds: set[str] = set()
 
-    def bad(profile: Tree) -> bool:
+    def is_forbidden(profile: Tree) -> bool:
         if (kind := profile.get("type", "")) not in ("RuntimeDefault", "Localhost"):
             kinds.add(kind)
         return kind in kinds
 
-    setters = _setters_text(*_violators(spec, "appArmorProfile", bad))
-    notes = [
+    setters = _setters_text(*_violators(spec, "appArmorProfile", is_forbidden))
+    annotations_found = [
         f"{key}={quote(value)}"
         for key, value in sorted((metadata.get("annotations") or {}).items())
-        if key.startswith(_ARMOR) and value not in ("", "runtime/default") and not value.startswith("localhost/")
+        if key.startswith(_APPARMOR_PREFIX)
+        and value not in ("", "runtime/default")
+        and not value.startswith("localhost/")
     ]
-    values = [*sorted(kinds), *notes]
+    values = [*sorted(kinds), *annotations_found]
     if not values:
         return None
-    by = " and ".join(filter(None, (setters, _plural("annotation", notes) if notes else "")))
+    by = " and ".join(filter(None, (setters, _plural("annotation", annotations_found) if annotations_found else "")))
     return PolicyViolation(
         _plural("forbidden AppArmor profile", values), f"{by} must not set AppArmor profile type to {_quoted(values)}"
     )
@@ -199,53 +201,53 @@ _BASELINE_CAPABILITIES = frozenset(
 
 
 def _added(spec: Tree, allowed: frozenset[str]) -> str:
-    """Who adds capabilities that are not allowed, and which; empty if nobody."""
-    names, more = [], set()
+    """The containers that add forbidden capabilities, and these capabilities; empty if there are none."""
+    names, added = [], set()
     for each in _containers(spec):
         if own := set((_context(each).get("capabilities") or {}).get("add") or ()) - allowed:
             names.append(each["name"])
-            more |= own
-    told = f"{_name_list(names)} must not include {_quoted(sorted(more))} in securityContext.capabilities.add"
-    return told if names else ""
+            added |= own
+    detail = f"{_name_list(names)} must not include {_quoted(sorted(added))} in securityContext.capabilities.add"
+    return detail if names else ""
 
 
 def _baseline_capabilities(_: Tree, spec: Tree) -> PolicyViolation | None:
-    told = _added(spec, _BASELINE_CAPABILITIES)
-    return PolicyViolation("non-default capabilities", told) if told else None
+    detail = _added(spec, _BASELINE_CAPABILITIES)
+    return PolicyViolation("non-default capabilities", detail) if detail else None
 
 
 def _restricted_capabilities(_: Tree, spec: Tree) -> PolicyViolation | None:
-    keep = [
+    not_dropped = [
         each["name"]
         for each in _containers(spec)
         if "ALL" not in ((_context(each).get("capabilities") or {}).get("drop") or ())
     ]
-    dropped = f'{_name_list(keep)} must set securityContext.capabilities.drop=["ALL"]' if keep else ""
-    told = "; ".join(filter(None, (dropped, _added(spec, frozenset({"NET_BIND_SERVICE"})))))
-    return PolicyViolation("unrestricted capabilities", told) if told else None
+    dropped = f'{_name_list(not_dropped)} must set securityContext.capabilities.drop=["ALL"]' if not_dropped else ""
+    detail = "; ".join(filter(None, (dropped, _added(spec, frozenset({"NET_BIND_SERVICE"})))))
+    return PolicyViolation("unrestricted capabilities", detail) if detail else None
 
 
 def _proc_mount(_: Tree, spec: Tree) -> PolicyViolation | None:
-    ways = {each["name"]: _context(each).get("procMount") or "Default" for each in _containers(spec)}
-    names = [name for name, way in ways.items() if way != "Default"]
+    proc_mounts = {each["name"]: _context(each).get("procMount") or "Default" for each in _containers(spec)}
+    names = [name for name, proc_mount in proc_mounts.items() if proc_mount != "Default"]
     if not names:
         return None
-    told = _quoted(sorted({ways[name] for name in names}))
-    return PolicyViolation("procMount", f"{_name_list(names)} must not set securityContext.procMount to {told}")
+    detail = _quoted(sorted({proc_mounts[name] for name in names}))
+    return PolicyViolation("procMount", f"{_name_list(names)} must not set securityContext.procMount to {detail}")
 
 
 def _se_linux(types: frozenset[str], _: Tree, spec: Tree) -> PolicyViolation | None:
     kinds: set[str] = set()
     roles: set[str] = set()
 
-    def bad(options: Tree) -> bool:
+    def is_forbidden(options: Tree) -> bool:
         own = {options.get("type", "")} - types
         set_too = {name for name in ("user", "role") if options.get(name)}
         kinds.update(own)
         roles.update(set_too)
         return bool(own or set_too)
 
-    setters = _setters_text(*_violators(spec, "seLinuxOptions", bad))
+    setters = _setters_text(*_violators(spec, "seLinuxOptions", is_forbidden))
     if not setters:
         return None
     what = [f"{_plural('type', kinds)} {_quoted(sorted(kinds))}"] if kinds else []
@@ -259,13 +261,14 @@ _SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
 _SECCOMP_CONTAINER = "container.seccomp.security.alpha.kubernetes.io/"
 
 
-def _seccomp_notes(metadata: Tree, spec: Tree) -> PolicyViolation | None:
+def _seccomp_annotations(metadata: Tree, spec: Tree) -> PolicyViolation | None:
     keys = {_SECCOMP_POD, *(f"{_SECCOMP_CONTAINER}{each['name']}" for each in _containers(spec))}
-    notes = metadata.get("annotations") or {}
+    annotations = metadata.get("annotations") or {}
     found = sorted(
-        f"{key}={quote(notes[key])}"
-        for key in keys & set(notes)
-        if notes[key] not in ("runtime/default", "docker/default") and not notes[key].startswith("localhost/")
+        f"{key}={quote(annotations[key])}"
+        for key in keys & set(annotations)
+        if annotations[key] not in ("runtime/default", "docker/default")
+        and not annotations[key].startswith("localhost/")
     )
     return (
         PolicyViolation("seccompProfile", f"forbidden {_plural('annotation', found)} {', '.join(found)}")
@@ -277,20 +280,22 @@ def _seccomp_notes(metadata: Tree, spec: Tree) -> PolicyViolation | None:
 def _seccomp(_: Tree, spec: Tree, *, needed: bool = False) -> PolicyViolation | None:
     kinds: set[str] = set()
 
-    def bad(profile: Tree) -> bool:
+    def is_forbidden(profile: Tree) -> bool:
         if (kind := profile.get("type", "")) not in ("RuntimeDefault", "Localhost"):
             kinds.add(kind)
         return kind in kinds
 
-    setters = _setters_text(*_violators(spec, "seccompProfile", bad))
+    setters = _setters_text(*_violators(spec, "seccompProfile", is_forbidden))
     if setters:
-        told = f"{setters} must not set securityContext.seccompProfile.type to {_quoted(sorted(kinds))}"
-        return PolicyViolation("seccompProfile", told)
+        detail = f"{setters} must not set securityContext.seccompProfile.type to {_quoted(sorted(kinds))}"
+        return PolicyViolation("seccompProfile", detail)
     if not needed or _context(spec).get("seccompProfile") is not None:
         return None
     names = [each["name"] for each in _containers(spec) if _context(each).get("seccompProfile") is None]
-    told = f'pod or {_name_list(names)} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-    return PolicyViolation("seccompProfile", told) if names else None
+    detail = (
+        f'pod or {_name_list(names)} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
+    )
+    return PolicyViolation("seccompProfile", detail) if names else None
 
 
 _SYSCTLS = frozenset(
@@ -317,14 +322,14 @@ def _sysctls(allowed: frozenset[str], _: Tree, spec: Tree) -> PolicyViolation | 
 
 def _host_process(_: Tree, spec: Tree) -> PolicyViolation | None:
     setters = _setters_text(*_violators(spec, "windowsOptions", lambda options: bool(options.get("hostProcess"))))
-    told = f"{setters} must not set securityContext.windowsOptions.hostProcess=true"
-    return PolicyViolation("hostProcess", told) if setters else None
+    detail = f"{setters} must not set securityContext.windowsOptions.hostProcess=true"
+    return PolicyViolation("hostProcess", detail) if setters else None
 
 
 def _no_escalation(_: Tree, spec: Tree) -> PolicyViolation | None:
     names = [each["name"] for each in _containers(spec) if _context(each).get("allowPrivilegeEscalation") is not False]
-    told = f"{_name_list(names)} must set securityContext.allowPrivilegeEscalation=false"
-    return PolicyViolation("allowPrivilegeEscalation != false", told) if names else None
+    detail = f"{_name_list(names)} must set securityContext.allowPrivilegeEscalation=false"
+    return PolicyViolation("allowPrivilegeEscalation != false", detail) if names else None
 
 
 _VOLUMES = frozenset(
@@ -341,14 +346,16 @@ _OTHER_VOLUMES = (
 
 
 def _restricted_volumes(_: Tree, spec: Tree) -> PolicyViolation | None:
-    others = [each for each in spec.get("volumes") or () if not any(each.get(kind) is not None for kind in _VOLUMES)]
-    if not others:
+    restricted = [
+        each for each in spec.get("volumes") or () if not any(each.get(kind) is not None for kind in _VOLUMES)
+    ]
+    if not restricted:
         return None
-    names = [each["name"] for each in others]
-    kinds = {next((kind for kind in _OTHER_VOLUMES if each.get(kind) is not None), "unknown") for each in others}
+    names = [each["name"] for each in restricted]
+    kinds = {next((kind for kind in _OTHER_VOLUMES if each.get(kind) is not None), "unknown") for each in restricted}
     word = _plural("restricted volume type", kinds)
-    told = f"{_name_list(names, 'volume')} {_use(names)} {word} {_quoted(sorted(kinds))}"
-    return PolicyViolation("restricted volume types", told)
+    detail = f"{_name_list(names, 'volume')} {_use(names)} {word} {_quoted(sorted(kinds))}"
+    return PolicyViolation("restricted volume types", detail)
 
 
 def _not_root(_: Tree, spec: Tree) -> PolicyViolation | None:
@@ -358,8 +365,8 @@ def _not_root(_: Tree, spec: Tree) -> PolicyViolation | None:
     if _context(spec).get("runAsNonRoot"):
         return None
     names = [each["name"] for each in _containers(spec) if _context(each).get("runAsNonRoot") is None]
-    told = f"pod or {_name_list(names)} must set securityContext.runAsNonRoot=true"
-    return PolicyViolation("runAsNonRoot != true", told) if names else None
+    detail = f"pod or {_name_list(names)} must set securityContext.runAsNonRoot=true"
+    return PolicyViolation("runAsNonRoot != true", detail) if names else None
 
 
 def _not_user_zero(_: Tree, spec: Tree) -> PolicyViolation | None:
@@ -367,14 +374,14 @@ def _not_user_zero(_: Tree, spec: Tree) -> PolicyViolation | None:
     return PolicyViolation("runAsUser=0", f"{setters} must not set runAsUser=0") if setters else None
 
 
-def _skip_windows(form: CheckFunction) -> CheckFunction:
-    """Since 1.25 pods that say that they are of Windows need not say what only Linux knows."""
-    return lambda metadata, spec: None if (spec.get("os") or {}).get("name") == "windows" else form(metadata, spec)
+def _skip_windows(function: CheckFunction) -> CheckFunction:
+    """Since 1.25 checks of Linux fields skip pods with `os.name: windows`."""
+    return lambda metadata, spec: None if (spec.get("os") or {}).get("name") == "windows" else function(metadata, spec)
 
 
-def _skip_user_namespaces(form: CheckFunction) -> CheckFunction:
-    """Since 1.35 pods with users of their own are root of nothing else."""
-    return lambda metadata, spec: None if spec.get("hostUsers") is False else form(metadata, spec)
+def _skip_user_namespaces(function: CheckFunction) -> CheckFunction:
+    """Since 1.35 checks of the user skip pods with `hostUsers: false`."""
+    return lambda metadata, spec: None if spec.get("hostUsers") is False else function(metadata, spec)
 
 
 _needs_seccomp: CheckFunction = partial(_seccomp, needed=True)
@@ -387,7 +394,7 @@ _CHECKS = (
         "capabilities_restricted",
         RESTRICTED,
         [(22, _restricted_capabilities), (25, _skip_windows(_restricted_capabilities))],
-        instead_of="capabilities_baseline",
+        replaces="capabilities_baseline",
     ),
     SecurityCheck("hostNamespaces", BASELINE, [(0, _host_namespaces)]),
     SecurityCheck("hostPathVolumes", BASELINE, [(0, _host_paths)]),
@@ -395,8 +402,8 @@ _CHECKS = (
     SecurityCheck("hostProbesAndHostLifecycle", BASELINE, [(34, _probed_hosts)]),
     SecurityCheck("privileged", BASELINE, [(0, _privileged)]),
     SecurityCheck("procMount", BASELINE, [(0, _proc_mount), (35, _skip_user_namespaces(_proc_mount))]),
-    SecurityCheck("procMount_restricted", RESTRICTED, [(35, _proc_mount)], instead_of="procMount"),
-    SecurityCheck("restrictedVolumes", RESTRICTED, [(0, _restricted_volumes)], instead_of="hostPathVolumes"),
+    SecurityCheck("procMount_restricted", RESTRICTED, [(35, _proc_mount)], replaces="procMount"),
+    SecurityCheck("restrictedVolumes", RESTRICTED, [(0, _restricted_volumes)], replaces="hostPathVolumes"),
     SecurityCheck("runAsNonRoot", RESTRICTED, [(0, _not_root), (35, _skip_user_namespaces(_not_root))]),
     SecurityCheck("runAsUser", RESTRICTED, [(23, _not_user_zero), (35, _skip_user_namespaces(_not_user_zero))]),
     SecurityCheck(
@@ -404,12 +411,12 @@ _CHECKS = (
         BASELINE,
         [(0, partial(_se_linux, _SE_LINUX)), (31, partial(_se_linux, _SE_LINUX | {"container_engine_t"}))],
     ),
-    SecurityCheck("seccompProfile_baseline", BASELINE, [(0, _seccomp_notes), (19, _seccomp)]),
+    SecurityCheck("seccompProfile_baseline", BASELINE, [(0, _seccomp_annotations), (19, _seccomp)]),
     SecurityCheck(
         "seccompProfile_restricted",
         RESTRICTED,
         [(19, _needs_seccomp), (25, _skip_windows(_needs_seccomp))],
-        instead_of="seccompProfile_baseline",
+        replaces="seccompProfile_baseline",
     ),
     SecurityCheck(
         "sysctls",
@@ -423,4 +430,4 @@ _CHECKS = (
     ),
     SecurityCheck("windowsHostProcess", BASELINE, [(0, _host_process)]),
 )
-_NEWEST = max(row.forms[-1][0] for row in _CHECKS)
+_NEWEST = max(row.revisions[-1][0] for row in _CHECKS)

@@ -1,7 +1,7 @@
-"""How much of a ResourceQuota is used, and would this object exceed it?
+"""ResourceQuota: usage of a quota, and the check of a new object against it.
 
-Asked by admission, and by whoever keeps the status of quotas. Usage is counted from what is stored, so that it is
-never behind; a namespace without quotas costs one lookup, one with a quota a walk over its objects of that kind.
+Admission calls it. Usage is counted from the stored objects, so it is
+always current. A namespace without quotas costs one lookup; a quota costs a walk over the objects of the kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COUNTED = {
 
 
 def object_usage(resource: ServedResource, item: Tree) -> Quantities:
-    """What one object counts for, by every name that a quota may use."""
+    """The usage of one object, by every name that a quota may use."""
     found: Quantities = {f"count/{resource.qualified}": count_quantity(1)}
     if resource.group:
         return found
@@ -60,7 +60,7 @@ def object_usage(resource: ServedResource, item: Tree) -> Quantities:
 
 
 def _is_active(pod: Tree) -> bool:
-    """A pod that has ended holds no resources; it is one object still."""
+    """A finished pod uses no resources; it still counts as an object."""
     return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
@@ -74,18 +74,18 @@ def _claim_usage(spec: Tree) -> Quantities:
     return storage_usage(spec.get("storageClassName"), size)
 
 
-# Which objects a quota means
+# Scopes
 
 
 def matches(quota: Tree, resource: ServedResource, item: Tree) -> bool:
-    """Whether the quota's scopes let it count the object; they mean pods alone."""
+    """Whether the quota's scopes include the object; scopes apply to pods only."""
     scopes = scopes_of(quota["spec"])
     if not scopes:
         return True
     if resource.kind != "Pod" or resource.group:
         return False
-    traits = _pod_scopes(item["spec"])
-    return all(in_scope(each, traits) for each in scopes)
+    pod_scopes = _pod_scopes(item["spec"])
+    return all(in_scope(each, pod_scopes) for each in scopes)
 
 
 def _pod_scopes(spec: Tree) -> PodScopeFields:
@@ -110,18 +110,18 @@ def _crosses_namespaces(spec: Tree) -> bool:
     return False
 
 
-# The sum, and the question
+# Usage and check
 
 
 def namespace_usage(quota: Tree, lookup: ObjectLookup) -> Quantities:
-    """What the objects of the namespace use of what the quota limits."""
+    """The usage of the objects in the namespace, for the names in the quota."""
     hard = quota["spec"].get("hard") or {}
     total: Quantities = {name: count_quantity(0) for name in hard}
     for resource in _resources_of(hard):
         for item in lookup.list(resource, quota["metadata"]["namespace"]):
             if matches(quota, resource, item):
-                mine = object_usage(resource, item)
-                add_quantities(total, {name: amount for name, amount in mine.items() if name in hard})
+                usage = object_usage(resource, item)
+                add_quantities(total, {name: amount for name, amount in usage.items() if name in hard})
     return total
 
 
@@ -143,7 +143,7 @@ def _resources_of(hard: Mapping[str, Any]) -> Iterable[ServedResource]:
 
 
 def status_of(quota: Tree, lookup: ObjectLookup) -> Tree:
-    """The status that a quota should have."""
+    """The status of a quota."""
     return {"hard": dict(quota["spec"].get("hard") or {}), "used": format_quantities(namespace_usage(quota, lookup))}
 
 
@@ -152,8 +152,8 @@ def quota_violation(
 ) -> str | None:
     """Why the quota refuses the object, or None."""
     hard = parse_quantities(quota["spec"].get("hard"))
-    mine = {name: amount for name, amount in object_usage(resource, item).items() if name in hard}
-    if not mine and not _missing_names(hard, resource):
+    usage = {name: amount for name, amount in object_usage(resource, item).items() if name in hard}
+    if not usage and not _missing_names(hard, resource):
         return None
     if not matches(quota, resource, item):
         return None
@@ -162,22 +162,23 @@ def quota_violation(
         return f"failed quota: {name}: must specify {missing}"
     if old is not None and matches(quota, resource, old):
         before = object_usage(resource, old)
-        mine = {key: amount.sub(before[key]) if key in before else amount for key, amount in mine.items()}
-    mine = {key: amount for key, amount in mine.items() if amount.sign() > 0}
-    if not mine:
+        usage = {key: amount.sub(before[key]) if key in before else amount for key, amount in usage.items()}
+    usage = {key: amount for key, amount in usage.items() if amount.sign() > 0}
+    if not usage:
         return None
-    sums = namespace_usage(quota, lookup)
-    over = sorted(key for key, amount in mine.items() if sums[key].add(amount).compare(hard[key]) > 0)
-    if not over:
+    used_amounts = namespace_usage(quota, lookup)
+    exceeded = sorted(key for key, amount in usage.items() if used_amounts[key].add(amount).compare(hard[key]) > 0)
+    if not exceeded:
         return None
     told = (
-        f"{word}: {','.join(f'{key}={table[key]}' for key in over)}" for word, table in _usage_columns(mine, sums, hard)
+        f"{word}: {','.join(f'{key}={table[key]}' for key in exceeded)}"
+        for word, table in _usage_columns(usage, used_amounts, hard)
     )
     return f"exceeded quota: {name}, {', '.join(told)}"
 
 
-def _usage_columns(mine: Quantities, sums: Quantities, hard: Quantities) -> tuple[tuple[str, Quantities], ...]:
-    return ("requested", mine), ("used", sums), ("limited", hard)
+def _usage_columns(usage: Quantities, used_amounts: Quantities, hard: Quantities) -> tuple[tuple[str, Quantities], ...]:
+    return ("requested", usage), ("used", used_amounts), ("limited", hard)
 
 
 def _missing_names(hard: Quantities, resource: ServedResource) -> bool:
@@ -185,7 +186,7 @@ def _missing_names(hard: Quantities, resource: ServedResource) -> bool:
 
 
 def _missing(hard: Quantities, spec: Tree) -> str:
-    """Amounts that a quota limits must be given by every container, unless the pod as a whole gives them."""
+    """The resources of the quota that containers must specify and do not; none if the pod has pod-level resources."""
     if spec.get("resources"):
         return ""
     lacking: dict[str, set[str]] = {}
@@ -200,7 +201,7 @@ def _missing(hard: Quantities, spec: Tree) -> str:
 
 
 def covers_kind(quota: Tree, resource: ServedResource) -> bool:
-    """Whether objects of the kind can count against the quota at all: most writes are about other kinds."""
+    """Whether objects of the kind can count against the quota; most writes are of other kinds."""
     hard = quota["spec"].get("hard") or {}
     if f"count/{resource.qualified}" in hard:
         return True

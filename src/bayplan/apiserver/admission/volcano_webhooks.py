@@ -1,9 +1,8 @@
-"""Are Volcano's webhooks registered here, and what do they say? They are known by name and asked in this process.
+"""Volcano's webhooks and Bayplan's GPU sharing webhooks, run in the process of the API server.
 
-So are ours, for pods that share GPUs. Who registers them (`bayplan admission manifests`, Volcano's own installation, or
-the cluster itself where its scheduler shares out GPUs) has them at work at once, without a server that could be away;
-other webhooks are stored and not called. Asked for every write; without a registration that is a look at two empty
-places.
+They run if a webhook configuration names them: that of `bayplan admission manifests`, of Volcano's installation, or of
+the embedded cluster if its scheduler shares GPUs. They need no webhook server. Other webhooks are stored and not
+called. Called for every write; without a configuration that costs two lookups.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ _QUEUES = ServedResource(
     storage_group="scheduling.volcano.sh",
     storage_plural="queues",
 )
-_WEBHOOKS = {door.webhook: door for door in WEBHOOKS}
-_VALIDATED_RESOURCES = {(door.group, door.plural) for door in WEBHOOKS}
+_WEBHOOKS = {hook.webhook: hook for hook in WEBHOOKS}
+_VALIDATED_RESOURCES = {(hook.group, hook.plural) for hook in WEBHOOKS}
 _SETTINGS = AdmissionSettings()
 
 
 class _StoreAdmissionContext:
-    """The cluster as the doors see it."""
+    """The admission context of the webhooks, read from the store."""
 
     def __init__(self, lookup: ObjectLookup) -> None:
         self._lookup = lookup
@@ -59,21 +58,21 @@ class _StoreAdmissionContext:
 
 
 def template_faults(name: str, namespace: str, template: Tree) -> list[str]:
-    """What is wrong with the template of a task, if it were a PodTemplate of its name: its defaults filled in first."""
+    """Validation errors of a task's template, checked as a PodTemplate of that name after defaulting."""
     item: Tree = {"metadata": {"name": name, "namespace": namespace}, "template": copy.deepcopy(template)}
-    found = FieldErrorList()
+    errors = FieldErrorList()
     try:
         fill_template(item["template"])
-        check_pod_template(found, item)
-    except (AttributeError, KeyError, TypeError, ValueError) as fault:  # of a shape that its schema should not let in
-        return [f"template: cannot be read: {type(fault).__name__}: {fault}"]
-    return [str(each) for each in found]
+        check_pod_template(errors, item)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # the schema is incomplete
+        return [f"template: cannot be read: {type(error).__name__}: {error}"]
+    return [str(each) for each in errors]
 
 
 def mutate(resource: ServedResource, item: Tree, lookup: ObjectLookup) -> None:
-    """Let the webhooks that are registered change a new object, in place."""
-    for door, settings in _registered_webhooks(resource, "CREATE", lookup, mutating=True):
-        changed, _ = run_webhook(door, _request("CREATE", item, None, lookup, settings))
+    """Run the registered mutating webhooks on a new object, in place."""
+    for hook, settings in _registered_webhooks(resource, "CREATE", lookup, mutating=True):
+        changed, _ = run_webhook(hook, _request("CREATE", item, None, lookup, settings))
         if changed is not item:
             item.clear()
             item.update(changed)
@@ -82,11 +81,11 @@ def mutate(resource: ServedResource, item: Tree, lookup: ObjectLookup) -> None:
 def validate(
     resource: ServedResource, item: Tree | None, old: Tree | None, operation: str, lookup: ObjectLookup
 ) -> None:
-    """Refuse what a registered webhook refuses, in the words of an API server."""
-    for door, settings in _registered_webhooks(resource, operation, lookup, mutating=False):
-        _, fault = run_webhook(door, _request(operation, item or {}, old, lookup, settings))
-        if fault:
-            raise StatusError(400, "", f'admission webhook "{door.webhook}" denied the request: {fault.strip()}')
+    """Run the registered validating webhooks. Refuses with kube-apiserver's message."""
+    for hook, settings in _registered_webhooks(resource, operation, lookup, mutating=False):
+        _, error = run_webhook(hook, _request(operation, item or {}, old, lookup, settings))
+        if error:
+            raise StatusError(400, "", f'admission webhook "{hook.webhook}" denied the request: {error.strip()}')
 
 
 def _request(
@@ -104,15 +103,15 @@ def _registered_webhooks(
     kind = "MutatingWebhookConfiguration" if mutating else "ValidatingWebhookConfiguration"
     for configuration in lookup.list(built_in(kind, "admissionregistration.k8s.io")):
         for webhook in configuration.get("webhooks") or ():
-            door = _WEBHOOKS.get(webhook.get("name", ""))
-            if door is None or door.mutating is not mutating or operation not in door.operations:
+            hook = _WEBHOOKS.get(webhook.get("name", ""))
+            if hook is None or hook.mutating is not mutating or operation not in hook.operations:
                 continue
-            if (door.group, door.plural) == (resource.group, resource.plural):
-                yield door, _settings(door, configuration)
+            if (hook.group, hook.plural) == (resource.group, resource.plural):
+                yield hook, _settings(hook, configuration)
 
 
-def _settings(door: AdmissionWebhook, registration: Tree) -> AdmissionSettings:
-    """The usual ones, and of whose pods a registration speaks."""
-    if door not in GPU_WEBHOOKS:
+def _settings(hook: AdmissionWebhook, registration: Tree) -> AdmissionSettings:
+    """The default settings, with the scheduler names of the webhook configuration for GPU sharing."""
+    if hook not in GPU_WEBHOOKS:
         return _SETTINGS
     return AdmissionSettings(sharing_schedulers=registered_schedulers(registration))

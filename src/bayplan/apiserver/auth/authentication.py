@@ -1,7 +1,7 @@
-"""Who asks? A bearer token, a client certificate, and whoever they say they act for.
+"""Authentication: bearer tokens, client certificates and impersonation.
 
-Without a token nobody is more than `system:anonymous`, whom nothing is open to but health and the version. A token that
-is not known is refused outright. Cost: a dictionary lookup.
+A request without credentials is `system:anonymous`, which may only read health and version. An unknown token is refused
+with 401. Cost: a dictionary lookup.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _EXTRA = "impersonate-extra-"
 
 @dataclass(frozen=True, slots=True)
 class ImpersonationRequest:
-    """Somebody in whose name the request comes; the caller must be allowed to."""
+    """The user of the impersonation headers; the caller needs the listed permissions."""
 
     user: RequestUser
     permissions: tuple[tuple[str, str], ...]
-    """(resource, name) of each right that is needed: users, groups, userextras."""
+    """(resource, name) of each required permission: users, groups, userextras."""
 
 
 class RequestAuthenticator:
-    """The users by their tokens."""
+    """Users by their tokens."""
 
     def __init__(self, tokens: Mapping[str, RequestUser], accounts: ServiceAccountTokens | None = None) -> None:
         self._tokens = {token.encode(): _with_authenticated_group(user) for token, user in tokens.items()}
@@ -38,7 +38,7 @@ class RequestAuthenticator:
     def authenticate_token(self, token: str) -> RequestUser | None:
         given = token.encode()
         found = None
-        for known, user in self._tokens.items():  # all of them, so that time tells nothing
+        for known, user in self._tokens.items():  # compares with every token, so that the time reveals nothing
             if hmac.compare_digest(known, given):
                 found = user
         if found is None and self._accounts is not None:
@@ -47,7 +47,7 @@ class RequestAuthenticator:
 
     @staticmethod
     def certificate_user(certificate: Mapping[str, Any] | None) -> RequestUser | None:
-        """The user of a client certificate that our authority signed: its common name, its organisations as groups."""
+        """The user of a verified client certificate: name from CN, groups from O."""
         if not certificate:
             return None
         parts = [pair for rdn in certificate.get("subject", ()) for pair in rdn]
@@ -55,7 +55,7 @@ class RequestAuthenticator:
         return RequestUser(name, tuple(value for key, value in parts if key == "organizationName")) if name else None
 
     def authenticate(self, authorization: str, certificate: RequestUser | None) -> RequestUser:
-        """The user behind a request."""
+        """The user of a request."""
         if certificate is not None:
             return _with_authenticated_group(certificate)
         scheme, _, token = authorization.strip().partition(" ")
@@ -68,7 +68,7 @@ class RequestAuthenticator:
 
 
 def parse_impersonation(headers: Mapping[str, str], groups: Sequence[str]) -> ImpersonationRequest | None:
-    """Whom the request is made for, from its headers (names in lower case)."""
+    """The impersonated user from the headers (names in lower case)."""
     name = headers.get("impersonate-user", "")
     extra = {key[len(_EXTRA) :]: (value,) for key, value in headers.items() if key.startswith(_EXTRA)}
     if not name:
@@ -82,7 +82,7 @@ def parse_impersonation(headers: Mapping[str, str], groups: Sequence[str]) -> Im
 
 
 def _with_authenticated_group(user: RequestUser) -> RequestUser:
-    """Who was recognised belongs to all who were."""
+    """Adds the group system:authenticated."""
     if AUTHENTICATED_GROUP in user.groups or user.name == ANONYMOUS.name:
         return user
     return RequestUser(user.name, (*user.groups, AUTHENTICATED_GROUP), user.uid, user.extra)

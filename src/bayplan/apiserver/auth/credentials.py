@@ -1,7 +1,7 @@
-"""How is a cluster reached by its owner and nobody else? A certificate and a token, made at the first start.
+"""Credentials of a cluster: a CA, a server certificate and an administrator token.
 
-Both lie in the folder of the cluster, readable by its owner alone, beside the kubeconfig that kubectl takes; later
-starts use them again, so that a kubeconfig stays good. Cost: about 50 ms at the first start.
+The first start creates them in the cluster's folder, beside the kubeconfig; only the owner can read them. Later starts
+reuse them, so a kubeconfig stays valid. Cost: about 50 ms at the first start.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _VALIDITY = timedelta(days=3650)
 
 
 class CredentialsError(BayplanError):
-    """The files by which a cluster is known cannot be read or written."""
+    """The credential files of a cluster cannot be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterCredentials:
-    """Where the files are, and the token of the administrator."""
+    """The folder of the files, and the token of the administrator."""
 
     folder: Path
     token: str
@@ -41,7 +41,7 @@ class ClusterCredentials:
         return self.folder / "ca.crt"
 
     def server_tls(self, client_authority: Path | None = None) -> ssl.SSLContext:
-        """For the server: clients may show a certificate, and need not."""
+        """The TLS context of the server. Client certificates are optional."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.folder / "server.crt", self.folder / "server.key")
@@ -50,7 +50,7 @@ class ClusterCredentials:
             try:
                 context.load_verify_locations(client_authority)
             except OSError as fault:
-                raise CredentialsError(f"{client_authority} is no authority's certificate: {fault}; name one") from None
+                raise CredentialsError(f"{client_authority} is not a CA certificate: {fault}; use a PEM file") from None
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
@@ -70,35 +70,35 @@ class ClusterCredentials:
 
 
 def load_or_create(folder: Path, names: Iterable[str], now: datetime) -> ClusterCredentials:
-    """The credentials of a folder; made if they are not there, or if the certificate lacks one of the names."""
+    """The credentials in a folder. Creates them if they are missing or the certificate lacks a name."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         wanted = sorted(set(names))
-        known = folder / "names.json"
-        if not known.exists() or json.loads(known.read_text()) != wanted:
+        names_file = folder / "names.json"
+        if not names_file.exists() or json.loads(names_file.read_text()) != wanted:
             _make_certificates(folder, wanted, now)
-            _write(known, json.dumps(wanted))
+            _write(names_file, json.dumps(wanted))
         token = folder / "token"
         if not token.exists():
             _write(token, secrets.token_urlsafe(32))
         return ClusterCredentials(folder, token.read_text().strip())
     except (OSError, ValueError) as fault:
-        raise CredentialsError(f"{folder} cannot hold a certificate: {fault}; name another folder") from None
+        raise CredentialsError(f"cannot store credentials in {folder}: {fault}; use another folder") from None
 
 
 def read_tokens(path: Path) -> dict[str, RequestUser]:
-    """Further users, one a line, as kube-apiserver's --token-auth-file has them: token,user,uid,"group1,group2"."""
+    """Further users, from a file as for --token-auth-file of kube-apiserver: token,user,uid,"group1,group2"."""
     import csv
 
     try:
         with path.open(newline="") as lines:
             rows = [row for row in csv.reader(lines) if row]
     except OSError as fault:
-        raise CredentialsError(f"{path} cannot be read: {fault.strerror}; name a file of tokens") from None
+        raise CredentialsError(f"{path} cannot be read: {fault.strerror}; use a readable CSV file of tokens") from None
     found = {}
     for row in rows:
         if len(row) < 3:
-            raise CredentialsError(f'{path}: "{",".join(row)}" is no user; write token,user,uid,"group1,group2"')
+            raise CredentialsError(f'{path}: "{",".join(row)}" is not a valid line; use token,user,uid,"group1,group2"')
         groups = tuple(row[3].split(",")) if len(row) > 3 and row[3] else ()
         found[row[0]] = RequestUser(row[1], groups, row[2])
     return found
@@ -109,7 +109,7 @@ def admin_user() -> RequestUser:
 
 
 def _write(path: Path, text: str | bytes) -> None:
-    """Readable by its owner alone from the first byte on; whole or not at all."""
+    """Writes a file atomically; from its first byte only the owner can read it."""
     new = path.with_name(f"{path.name}.new")
     content = text.encode() if isinstance(text, str) else text
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -124,25 +124,25 @@ def _make_certificates(folder: Path, names: list[str], now: datetime) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    def named(text: str) -> x509.Name:
+    def common_name(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
-    def blank(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def new_certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         start = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
         return start.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + _VALIDITY)
 
-    issuer = named(f"bayplan-cluster@{int(now.timestamp())}")
+    issuer = common_name(f"bayplan-cluster@{int(now.timestamp())}")
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     signs = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
     root = (
-        blank(issuer, authority.public_key())
+        new_certificate(issuer, authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(signs, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA256())
     )
     leaf = (
-        blank(named("bayplan-cluster"), server.public_key())
+        new_certificate(common_name("bayplan-cluster"), server.public_key())
         .add_extension(
             x509.SubjectAlternativeName([_subject_alternative_name(x509, name) for name in names]), critical=False
         )

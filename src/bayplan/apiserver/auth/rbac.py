@@ -1,7 +1,7 @@
-"""May this user do that? Roles and bindings, as Kubernetes evaluates them.
+"""RBAC authorization: roles and bindings, evaluated as in Kubernetes.
 
-Asked for every request of whoever is not an administrator, and by the access reviews. Roles and bindings are read from
-the store and kept decoded until one of them changes. Cost: a walk over the bindings.
+Called for every request of a user outside system:masters, and by the access reviews. Roles and bindings are decoded
+once and cached until one of them changes. Cost: a walk over the bindings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GROUP = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationAttributes:
-    """What somebody wants to do: to objects, or to a path that is about none."""
+    """What a user wants to do: to objects, or to a non-resource path."""
 
     verb: str
     group: str = ""
@@ -34,7 +34,7 @@ class AuthorizationAttributes:
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def denial_message(self, user: RequestUser) -> str:
-        """The sentence behind `is forbidden: `."""
+        """The text after `is forbidden: `."""
         scope = f'in the namespace "{self.namespace}"' if self.namespace else "at the cluster scope"
         return (
             f'User "{user.name}" cannot {self.verb} resource "{self.full_resource}" in API group "{self.group}" {scope}'
@@ -45,59 +45,59 @@ class RbacAuthorizer:
     """The roles and bindings of the cluster."""
 
     def __init__(self, store: Store) -> None:
-        self._places = {
+        self._objects = {
             name: store.committed((_GROUP, name))
             for name in ("clusterroles", "roles", "clusterrolebindings", "rolebindings")
         }
-        self._read: dict[str, tuple[int, dict[str, Tree]]] = {}
+        self._cache: dict[str, tuple[int, dict[str, Tree]]] = {}
         self._changes = 0
-        store.add_commit_listener(lambda place, _: self._changed(place))
+        store.add_commit_listener(lambda objects, _: self._on_change(objects))
 
-    def allows(self, user: RequestUser, asked: AuthorizationAttributes) -> bool:
-        if user.is_master or (asked.path and AUTHENTICATED_GROUP in user.groups and _is_discovery(asked)):
+    def allows(self, user: RequestUser, attributes: AuthorizationAttributes) -> bool:
+        if user.is_master or (attributes.path and AUTHENTICATED_GROUP in user.groups and _is_discovery(attributes)):
             return True
-        return any(_rule_allows(rule, asked) for rule in self.rules(user, asked.namespace))
+        return any(_rule_allows(rule, attributes) for rule in self.rules(user, attributes.namespace))
 
     def rules(self, user: RequestUser, namespace: str) -> Iterator[Tree]:
-        """Every rule that holds for the user in the namespace."""
-        for binding in self._all("clusterrolebindings").values():
+        """All rules of the user in the namespace."""
+        for binding in self._decoded("clusterrolebindings").values():
             if _binds_user(binding, user, ""):
-                yield from self._rules_of(binding, "")
+                yield from self._role_rules(binding, "")
         if not namespace:
             return
-        for key, binding in self._all("rolebindings").items():
+        for key, binding in self._decoded("rolebindings").items():
             if key.startswith(f"{namespace}/") and _binds_user(binding, user, namespace):
-                yield from self._rules_of(binding, namespace)
+                yield from self._role_rules(binding, namespace)
 
-    def _rules_of(self, binding: Tree, namespace: str) -> Iterable[Tree]:
+    def _role_rules(self, binding: Tree, namespace: str) -> Iterable[Tree]:
         ref = binding.get("roleRef") or {}
         if ref.get("kind") == "ClusterRole":
-            role = self._all("clusterroles").get(ref.get("name", ""))
+            role = self._decoded("clusterroles").get(ref.get("name", ""))
         else:
-            role = self._all("roles").get(f"{namespace}/{ref.get('name', '')}")
+            role = self._decoded("roles").get(f"{namespace}/{ref.get('name', '')}")
         return (role.get("rules") or ()) if role else ()
 
-    def _all(self, name: str) -> dict[str, Tree]:
-        known = self._read.get(name)
-        if known is None or known[0] != self._changes:
-            found = {entry.key: entry.tree() for entry in self._places[name].entries()}
-            known = self._read[name] = (self._changes, found)
-        return known[1]
+    def _decoded(self, name: str) -> dict[str, Tree]:
+        cached = self._cache.get(name)
+        if cached is None or cached[0] != self._changes:
+            found = {entry.key: entry.tree() for entry in self._objects[name].entries()}
+            cached = self._cache[name] = (self._changes, found)
+        return cached[1]
 
-    def _changed(self, place: CommittedObjects) -> None:
-        self._changes += place.name[0] == _GROUP
+    def _on_change(self, objects: CommittedObjects) -> None:
+        self._changes += objects.name[0] == _GROUP
 
 
-def aggregated_rules(role: Tree, others: Iterable[Tree]) -> list[Tree]:
-    """The rules of a role that is put together of others, which it selects by their labels; each rule once."""
-    by_name = sorted(others, key=lambda each: str(each["metadata"]["name"]))
+def aggregated_rules(role: Tree, roles: Iterable[Tree]) -> list[Tree]:
+    """The rules of an aggregated ClusterRole: those of the roles that its selectors match, each rule once."""
+    by_name = sorted(roles, key=lambda each: str(each["metadata"]["name"]))
     found: list[Tree] = []
     for selector in (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ():
-        for other in by_name:
-            if other["metadata"]["name"] != role["metadata"]["name"] and selector_matches(
-                selector, other["metadata"].get("labels") or {}
+        for source in by_name:
+            if source["metadata"]["name"] != role["metadata"]["name"] and selector_matches(
+                selector, source["metadata"].get("labels") or {}
             ):
-                found += [rule for rule in other.get("rules") or () if rule not in found]
+                found += [rule for rule in source.get("rules") or () if rule not in found]
     return found
 
 
@@ -117,25 +117,27 @@ def _subject_matches(subject: Tree, user: RequestUser, namespace: str) -> bool:
     return False
 
 
-def _rule_allows(rule: Tree, asked: AuthorizationAttributes) -> bool:
-    if not _matches_any(rule.get("verbs"), asked.verb):
+def _rule_allows(rule: Tree, attributes: AuthorizationAttributes) -> bool:
+    if not _matches_any(rule.get("verbs"), attributes.verb):
         return False
-    if asked.path:
-        return any(_path_matches(each, asked.path) for each in rule.get("nonResourceURLs") or ())
-    if not _matches_any(rule.get("apiGroups"), asked.group) or not _resource_matches(rule.get("resources"), asked):
+    if attributes.path:
+        return any(_path_matches(each, attributes.path) for each in rule.get("nonResourceURLs") or ())
+    if not _matches_any(rule.get("apiGroups"), attributes.group) or not _resource_matches(
+        rule.get("resources"), attributes
+    ):
         return False
     names = rule.get("resourceNames")
-    return not names or asked.name in names
+    return not names or attributes.name in names
 
 
 def _matches_any(listed: list[str] | None, wanted: str) -> bool:
     return "*" in (listed or ()) or wanted in (listed or ())
 
 
-def _resource_matches(listed: list[str] | None, asked: AuthorizationAttributes) -> bool:
-    wanted = {"*", asked.full_resource}
-    if asked.subresource:
-        wanted.add(f"*/{asked.subresource}")
+def _resource_matches(listed: list[str] | None, attributes: AuthorizationAttributes) -> bool:
+    wanted = {"*", attributes.full_resource}
+    if attributes.subresource:
+        wanted.add(f"*/{attributes.subresource}")
     return not wanted.isdisjoint(listed or ())
 
 
@@ -144,11 +146,11 @@ def _path_matches(pattern: str, path: str) -> bool:
 
 
 _DISCOVERY = ("/api", "/apis", "/openapi", "/version")
-_HEALTH = ("/healthz", "/livez", "/readyz")  # as a whole: what single checks say is for those who may
+_HEALTH = ("/healthz", "/livez", "/readyz")  # without subpaths: single checks need a permission
 
 
-def _is_discovery(asked: AuthorizationAttributes) -> bool:
-    """What the roles that every cluster starts with leave open to whoever is known."""
-    path = asked.path
-    known = path in _HEALTH or any(path == each or path.startswith(f"{each}/") for each in _DISCOVERY)
-    return asked.verb == "get" and known
+def _is_discovery(attributes: AuthorizationAttributes) -> bool:
+    """Whether the default roles allow the path to every authenticated user."""
+    path = attributes.path
+    cached = path in _HEALTH or any(path == each or path.startswith(f"{each}/") for each in _DISCOVERY)
+    return attributes.verb == "get" and cached

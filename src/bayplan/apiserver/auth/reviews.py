@@ -1,6 +1,6 @@
-"""How are reviews answered: who am I, may I, what may I, whose token is this?
+"""Bodies of the review kinds: SelfSubjectReview, TokenReview, the access reviews and SelfSubjectRulesReview.
 
-The caller knows users and rights and passes them in; here are the checks of what was sent and the shapes of answers.
+`SubresourceHandlers` passes users and decisions in; this module checks the request and builds the response.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def token_review(review: Tree, user: Tree | None, audience: str) -> Tree:
 
 
 def review_attributes(review: Tree, *, namespace: str = "") -> Tree:
-    """What an access review is about: verb, group, resource, subresource, namespace, name, or verb and path.
+    """The attributes of an access review: verb, group, resource, subresource, namespace, name, or verb and path.
 
     `namespace` is that of the URL of a LocalSubjectAccessReview.
     """
@@ -85,7 +85,7 @@ def access_review(review: Tree, *, allowed: bool, reason: str = "", namespace: s
 
 
 def rules_namespace(review: Tree) -> str:
-    """The namespace that a SelfSubjectRulesReview asks about."""
+    """The namespace of a SelfSubjectRulesReview."""
     name = (review.get("spec") or {}).get("namespace")
     if not name:
         raise bad_request("no namespace on request")
@@ -93,7 +93,7 @@ def rules_namespace(review: Tree) -> str:
 
 
 def rules_review(rules: Iterable[Mapping[str, Any]]) -> Tree:
-    """All rules that somebody has: those about objects and those about paths."""
+    """All rules of a user: resource rules and non-resource rules."""
     objects, paths = [], []
     for rule in rules:
         if rule.get("nonResourceURLs"):

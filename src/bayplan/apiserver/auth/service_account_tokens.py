@@ -1,8 +1,7 @@
-"""Which service account does this token stand for? Tokens that the cluster itself gives out, and believes again.
+"""Service account tokens that this cluster issues and accepts.
 
-They are JWTs (HS256) under a key that only this cluster has, so nothing must be remembered of them: `kubectl create
-token` asks for one, and whoever shows it is the account, as long as the account exists and the time has not come.
-Cost: one HMAC.
+They are JWTs (HS256) under a key of this cluster, so no token is stored. `kubectl create token` requests one. A token
+is valid until it expires or its service account is deleted. Cost: one HMAC.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _HEAD = {"alg": "HS256", "typ": "JWT"}
 
 
 class ServiceAccountTokens:
-    """Gives out tokens and reads them. `uid_of(namespace, name)` is the account's, if there is one."""
+    """Issues and verifies tokens. `uid_of(namespace, name)` is the uid of the account, None if it is missing."""
 
     def __init__(self, secret: str, now: Callable[[], datetime], uid_of: Callable[[str, str], str | None]) -> None:
         self._key = hashlib.sha256(f"service account tokens: {secret}".encode()).digest()

@@ -1,8 +1,7 @@
-"""How does an autoscaler look in its first version, and how in the second, which is the one that is kept?
+"""Conversion of HorizontalPodAutoscalers between autoscaling/v1 and autoscaling/v2, which is stored.
 
-The first version knows the load of processors alone; all other metrics, the behaviour and the conditions go into
-annotations there, so that nothing is lost on the way through it. Asked for every read and write of `autoscaling/v1`.
-Cost: some ten microseconds.
+v1 has a field for CPU utilization only; other metrics, the behavior and the conditions go into annotations, so the
+conversion loses nothing. Called for every read and write of `autoscaling/v1`. Cost: some ten microseconds.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ def is_v1_autoscaler(resource: ServedResource) -> bool:
 
 
 def to_v1(tree: Tree) -> Tree:
-    """The first version of an autoscaler that is given in the second."""
+    """Converts autoscaling/v2 to autoscaling/v1."""
     spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     metrics, behavior = spec.pop("metrics", None) or [], spec.pop("behavior", None)
-    others = []
+    other_metrics = []
     for metric in metrics:
-        if (share := _cpu_utilization(metric, "target")) is not None:
-            spec[_CPU] = share
+        if (utilization := _cpu_utilization(metric, "target")) is not None:
+            spec[_CPU] = utilization
         else:
-            others.append(_metric_to_v1(metric))
+            other_metrics.append(_metric_to_v1(metric))
     for metric in status.pop("currentMetrics", None) or ():
-        if (share := _cpu_utilization(metric, "current")) is not None:
-            status[_CURRENT_CPU] = share
-    kept = {_METRICS: others, _BEHAVIOR: behavior, _CONDITIONS: status.pop("conditions", None)}
+        if (utilization := _cpu_utilization(metric, "current")) is not None:
+            status[_CURRENT_CPU] = utilization
+    annotated = {_METRICS: other_metrics, _BEHAVIOR: behavior, _CONDITIONS: status.pop("conditions", None)}
     annotations = {
         **(metadata.get("annotations") or {}),
-        **{key: json_text(each) for key, each in kept.items() if each},
+        **{key: json_text(each) for key, each in annotated.items() if each},
     }
     if annotations:
         metadata["annotations"] = annotations
@@ -51,21 +50,23 @@ def to_v1(tree: Tree) -> Tree:
 
 
 def to_v2(tree: Tree) -> Tree:
-    """The second version of an autoscaler that is given in the first."""
+    """Converts autoscaling/v1 to autoscaling/v2."""
     spec, status, metadata = (dict(tree.get(part) or {}) for part in ("spec", "status", "metadata"))
     annotations = dict(metadata.get("annotations") or {})
-    others, behavior, conditions = (
+    other_metrics, behavior, conditions = (
         _decode_annotation(annotations.pop(key, "")) for key in (_METRICS, _BEHAVIOR, _CONDITIONS)
     )
-    metrics = [_metric_to_v2(each) for each in others] if isinstance(others, list) else []
-    if (share := spec.pop(_CPU, None)) is not None:
-        metrics.append(_cpu_metric("target", {"type": "Utilization", "averageUtilization": share}))
+    metrics = [_metric_to_v2(each) for each in other_metrics] if isinstance(other_metrics, list) else []
+    if (utilization := spec.pop(_CPU, None)) is not None:
+        metrics.append(_cpu_metric("target", {"type": "Utilization", "averageUtilization": utilization}))
     if metrics:
         spec["metrics"] = metrics
     if isinstance(behavior, dict):
         spec["behavior"] = behavior
-    share = status.pop(_CURRENT_CPU, None)
-    status["currentMetrics"] = [_cpu_metric("current", {"averageUtilization": share})] if share is not None else None
+    utilization = status.pop(_CURRENT_CPU, None)
+    status["currentMetrics"] = (
+        [_cpu_metric("current", {"averageUtilization": utilization})] if utilization is not None else None
+    )
     if isinstance(conditions, list):
         status["conditions"] = conditions
     metadata.pop("annotations", None)
@@ -75,7 +76,7 @@ def to_v2(tree: Tree) -> Tree:
 
 
 def _decode_annotation(text: str) -> Any:
-    """What an annotation holds; one that cannot be read holds nothing, so that nobody can break an object with it."""
+    """The value of an annotation. An invalid one counts as empty, so it cannot make the object unreadable."""
     try:
         return json.loads(text) if text else None
     except ValueError:
@@ -103,12 +104,16 @@ def _metric_to_v1(metric: Tree) -> Tree:
         source = metric.get(kind)
         if source is None:
             continue
-        target, named = source.get("target") or {}, source.get("metric") or {}
-        name, selector, average = named.get("name", ""), named.get("selector"), target.get("averageValue")
-        share = target.get("averageUtilization")
+        target, metric_identifier = source.get("target") or {}, source.get("metric") or {}
+        name, selector, average = (
+            metric_identifier.get("name", ""),
+            metric_identifier.get("selector"),
+            target.get("averageValue"),
+        )
+        utilization = target.get("averageUtilization")
         match kind:
             case "object":
-                old = _without_none(
+                v1_source = _without_none(
                     target=source.get("describedObject"),
                     metricName=name,
                     targetValue=target.get("value", "0"),
@@ -116,20 +121,20 @@ def _metric_to_v1(metric: Tree) -> Tree:
                     averageValue=average,
                 )
             case "pods":
-                old = _without_none(metricName=name, targetAverageValue=average or "0", selector=selector)
+                v1_source = _without_none(metricName=name, targetAverageValue=average or "0", selector=selector)
             case "external":
                 value = target.get("value")
-                old = _without_none(
+                v1_source = _without_none(
                     metricName=name, metricSelector=selector, targetValue=value, targetAverageValue=average
                 )
             case _:
-                old = _without_none(
+                v1_source = _without_none(
                     name=source.get("name"),
-                    targetAverageUtilization=share,
+                    targetAverageUtilization=utilization,
                     targetAverageValue=average,
                     container=source.get("container"),
                 )
-        found[kind] = old
+        found[kind] = v1_source
     return found
 
 
@@ -141,18 +146,18 @@ def _metric_to_v2(metric: Any) -> Tree:
         name = source.get("metricName", "")
         selector = source.get("metricSelector" if kind == "external" else "selector")
         average, value = source.get("targetAverageValue", source.get("averageValue")), source.get("targetValue")
-        share = source.get("targetAverageUtilization")
+        utilization = source.get("targetAverageUtilization")
         match kind:
             case "object":
                 value = value if average is None or value not in (None, "0") else None
                 target = _without_none(
                     type="Value" if average is None else "AverageValue", value=value, averageValue=average
                 )
-                made = {
+                described = {
                     "describedObject": source.get("target") or {},
                     "metric": _without_none(name=name, selector=selector),
                 }
-                found[kind] = {**made, "target": target}
+                found[kind] = {**described, "target": target}
             case "pods":
                 target = {"type": "AverageValue", "averageValue": average}
                 found[kind] = {"metric": _without_none(name=name, selector=selector), "target": target}
@@ -162,7 +167,7 @@ def _metric_to_v2(metric: Any) -> Tree:
                 )
                 found[kind] = {"metric": _without_none(name=name, selector=selector), "target": target}
             case "resource" | "containerResource":
-                of = "AverageValue" if share is None else "Utilization"
-                target = _without_none(type=of, averageValue=average, averageUtilization=share)
+                target_type = "AverageValue" if utilization is None else "Utilization"
+                target = _without_none(type=target_type, averageValue=average, averageUtilization=utilization)
                 found[kind] = _without_none(name=source.get("name"), target=target, container=source.get("container"))
     return found

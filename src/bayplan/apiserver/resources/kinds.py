@@ -1,8 +1,8 @@
-"""Which kinds are served, under which names, with which verbs and sub-resources?
+"""The served kinds, with their names, verbs and sub-resources.
 
-Discovery, routing, the store and every rule ask. The built-in kinds are a table; CustomResourceDefinitions add to it
-while the server runs, and `ResourceRegistry.version` changes whenever they do, so that clients see it in an ETag.
-Cost: a dictionary lookup a question.
+Discovery, routing, the store and the rules read them. The built-in kinds are a table; CustomResourceDefinitions add to
+it at run time. `ResourceRegistry.version` changes with each of them, and with it the ETag of discovery.
+Cost: a dictionary lookup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Tree = dict[str, Any]
-"""An object as the wire has it: JSON, never changed once the store owns it."""
+"""An object as decoded JSON. The store never changes a tree that it owns."""
 
 READ_VERBS = ("get", "list", "watch")
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -23,7 +23,7 @@ _PROXY = ("create", "delete", "get", "patch", "update")
 
 @dataclass(frozen=True, slots=True)
 class Subresource:
-    """A part of an object with a path of its own. `kind` is what is sent there; no group and version: the parent's."""
+    """A sub-resource. `kind` is the kind of its body; without group and version it has those of the parent."""
 
     name: str
     kind: str
@@ -34,7 +34,7 @@ class Subresource:
 
 @dataclass(frozen=True, slots=True)
 class ServedResource:
-    """One kind in one version, as discovery shows it."""
+    """One kind in one version, as in discovery."""
 
     group: str
     version: str
@@ -50,48 +50,48 @@ class ServedResource:
     storage_plural: str = ""
     list_kind: str = ""
     definition: Mapping[str, Any] | None = field(default=None, compare=False)
-    """The entry of `spec.versions` of the CustomResourceDefinition that brought it; None for a built-in kind."""
+    """The entry of `spec.versions` of its CustomResourceDefinition; None for a built-in kind."""
     has_other_versions: bool = False
-    """Whether its objects may have been stored by another version, with another schema."""
+    """Whether another version, with another schema, may have stored its objects."""
     cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False, hash=False)
-    """What others worked out from it once: the type of a custom resource, as what bodies are read."""
+    """Values that other modules derive once from the kind, such as the type of a custom resource."""
     deprecated: str = field(default="", compare=False)
-    """What everybody who asks for it is warned of."""
+    """The deprecation warning of responses; empty if the version is not deprecated."""
     api_version: str = field(init=False, compare=False)
     storage: tuple[str, str] = field(init=False, compare=False)
-    """Where its objects live: versions of one kind, and both groups of events, share one place."""
+    """Key of its objects in the store. Versions of one kind share it, as do both groups of events."""
     custom: bool = field(init=False, compare=False)
-    """Whether a definition brought it."""
+    """Whether a CustomResourceDefinition defines it."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """What follows from the names is asked for some dozens of times in each request, and worked out here."""
-        made = {
+        """Derives values once; each request reads them dozens of times."""
+        derived = {
             "api_version": f"{self.group}/{self.version}" if self.group else self.version,
             "storage": (self.storage_group, self.storage_plural),
             "custom": self.definition is not None,
             "_hash": hash((self.group, self.version, self.plural)),
         }
-        for name, value in made.items():
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
 
     def __hash__(self) -> int:
-        """By name alone: it is asked for with every change that a watch is told of."""
+        """Hash of the names: computed once, because watches use it for every event."""
         return self._hash
 
     @property
     def qualified(self) -> str:
-        """`deployments.apps`: how messages call the resource."""
+        """`deployments.apps`: the resource in messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def qualified_kind(self) -> str:
-        """`Deployment.apps`: how messages of validation call the kind."""
+        """`Deployment.apps`: the kind in validation messages."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     @property
     def stored(self) -> bool:
-        """Whether there are objects of it at all; reviews and bindings are only ever sent."""
+        """Whether objects of the kind are stored; reviews and bindings are not."""
         return "get" in self.verbs
 
     def subresource(self, name: str) -> Subresource | None:
@@ -260,7 +260,7 @@ class ResourceRegistry:
         self._by_storage: dict[tuple[str, str], ServedResource] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
         self.version = 0
-        """Changes with every definition that comes or goes."""
+        """Changes with every definition that is added, changed or removed."""
         self._index()
 
     def __iter__(self) -> Iterator[ServedResource]:
@@ -273,7 +273,7 @@ class ResourceRegistry:
         return self._by_kind.get((group, version, kind))
 
     def built_in(self, kind: str, group: str = "") -> ServedResource:
-        """A kind of ours that rules and controllers need by name."""
+        """A built-in kind by name."""
         return next(each for each in self._built_in if each.kind == kind and each.group == group)
 
     def is_built_in(self, group: str) -> bool:
@@ -287,20 +287,20 @@ class ResourceRegistry:
         return [each for each in self if each.group == group and each.version == version]
 
     def stored_in(self, storage: tuple[str, str]) -> list[ServedResource]:
-        """Every version under which the objects of one place are served."""
+        """Every version that serves the objects of one storage key."""
         return [each for each in self if each.storage == storage]
 
     def first_stored_in(self, storage: tuple[str, str]) -> ServedResource | None:
-        """One version under which the objects of a place are served: the storage's own where there are several."""
+        """One version that serves the objects of a storage key: the storage version if there are several."""
         return self._by_storage.get(storage)
 
     def add(self, name: str, resources: Iterable[ServedResource]) -> None:
-        """Serve what a CustomResourceDefinition of this name brings, in place of what it brought before."""
-        brought = tuple(resources)
-        before = self._custom.get(name, ())
-        if before == brought and [r.definition for r in before] == [r.definition for r in brought]:
+        """Serve the kinds of a CustomResourceDefinition, in place of its earlier kinds."""
+        added = tuple(resources)
+        previous = self._custom.get(name, ())
+        if previous == added and [r.definition for r in previous] == [r.definition for r in added]:
             return
-        self._custom[name] = brought
+        self._custom[name] = added
         self._index()
 
     def remove(self, name: str) -> None:
@@ -308,21 +308,21 @@ class ResourceRegistry:
             self._index()
 
     def _index(self) -> None:
-        everything = [*self._built_in, *(each for brought in self._custom.values() for each in brought)]
-        self._by_path = {(each.group, each.version, each.plural): each for each in everything}
-        self._by_kind = {(each.group, each.version, each.kind): each for each in everything}
-        self._by_storage = {each.storage: each for each in reversed(everything)}
+        all_kinds = [*self._built_in, *(each for added in self._custom.values() for each in added)]
+        self._by_path = {(each.group, each.version, each.plural): each for each in all_kinds}
+        self._by_kind = {(each.group, each.version, each.kind): each for each in all_kinds}
+        self._by_storage = {each.storage: each for each in reversed(all_kinds)}
         versions: dict[str, list[str]] = {}
-        for each in everything:
-            known = versions.setdefault(each.group, [])
-            if each.version not in known:
-                known.append(each.version)
+        for each in all_kinds:
+            versions_of_group = versions.setdefault(each.group, [])
+            if each.version not in versions_of_group:
+                versions_of_group.append(each.version)
         self._groups = {group: tuple(sorted(found, key=version_rank)) for group, found in versions.items()}
         self.version += 1
 
 
 def version_rank(version: str) -> tuple[int, int, int, str]:
-    """Kubernetes' order of versions, best first: v2, v1, v2beta1, v1beta2, v1alpha1, then anything else by name."""
+    """Sort key of versions in Kubernetes' order: v2, v1, v2beta1, v1beta2, v1alpha1, then the rest by name."""
     for order, mark in ((1, "beta"), (2, "alpha")):
         major, found, minor = version.partition(mark)
         if found and major[:1] == "v" and major[1:].isdigit() and minor.isdigit():

@@ -1,7 +1,7 @@
-"""How much do the containers of a pod ask for together, written as plain trees?
+"""Sums of the resource requests and limits of a pod, given as a decoded tree.
 
-Asked by defaults, quality of service, quotas and limit ranges. `bayplan.objects.resources` answers the same for typed
-pods; here nothing is typed, and the limits are asked for as well. A few microseconds a pod.
+Used by defaulting, QoS classes, quotas and limit ranges. `bayplan.objects.resources` does the same for typed pods,
+without limits. Cost: a few microseconds a pod.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Quantities = dict[str, Quantity]
 
 
 def round_quantities(amounts: dict[str, str]) -> None:
-    """Amounts as they are kept, in place: nothing finer than a thousandth."""
+    """Round quantities up to thousandths, in place, as they are stored."""
     for name, text in amounts.items():
         if not isinstance(text, str) or text[-1:] in "un" or "e-" in text or "E-" in text:
             quantity = parse_quantity(text)
@@ -34,44 +34,44 @@ def add_quantities(total: Quantities, more: Mapping[str, Quantity]) -> None:
         total[name] = total[name].add(amount) if name in total else amount
 
 
-def max_quantities(total: Quantities, floor: Mapping[str, Quantity]) -> None:
-    for name, amount in floor.items():
+def max_quantities(total: Quantities, minimum: Mapping[str, Quantity]) -> None:
+    for name, amount in minimum.items():
         if name not in total or amount.compare(total[name]) > 0:
             total[name] = amount
 
 
 def restarts_always(container: Mapping[str, Any]) -> bool:
-    """Whether an init container stays beside the others once it has started."""
+    """Whether an init container is a sidecar, which keeps running beside the other containers."""
     return container.get("restartPolicy") == "Always"
 
 
 def effective_resources(spec: Tree, field: str) -> Quantities:
-    """What all containers say in `requests` or `limits`, added up as they run."""
+    """The `requests` or `limits` of all containers, added up in the order in which they run."""
     total: Quantities = {}
     for container in spec.get("containers") or ():
         add_quantities(total, _container_quantities(container, field))
-    staying: Quantities = {}
+    sidecars: Quantities = {}
     peak: Quantities = {}
     for container in spec.get("initContainers") or ():
-        told = _container_quantities(container, field)
+        amounts_of_container = _container_quantities(container, field)
         if restarts_always(container):
-            add_quantities(total, told)
-            add_quantities(staying, told)
-            max_quantities(peak, staying)
+            add_quantities(total, amounts_of_container)
+            add_quantities(sidecars, amounts_of_container)
+            max_quantities(peak, sidecars)
         else:
-            while_it_runs = dict(told)
-            add_quantities(while_it_runs, staying)
-            max_quantities(peak, while_it_runs)
+            with_sidecars = dict(amounts_of_container)
+            add_quantities(with_sidecars, sidecars)
+            max_quantities(peak, with_sidecars)
     max_quantities(total, peak)
     return total
 
 
 def pod_amounts(spec: Tree, field: str) -> Quantities:
-    """What the pod counts for in quotas: pod-level amounts win over its containers', overhead comes on top."""
+    """The amounts of the pod for quotas: pod-level resources replace those of containers; overhead is added."""
     total = effective_resources(spec, field)
-    whole = (spec.get("resources") or {}).get(field)
-    if whole:
-        total |= {name: amount for name, amount in parse_quantities(whole).items() if is_pod_level(name)}
+    pod_level = (spec.get("resources") or {}).get(field)
+    if pod_level:
+        total |= {name: amount for name, amount in parse_quantities(pod_level).items() if is_pod_level(name)}
     overhead = parse_quantities(spec.get("overhead"))
     if field == "requests":
         add_quantities(total, overhead)
@@ -91,7 +91,7 @@ def count_quantity(number: int) -> Quantity:
 
 
 def init_and_app_containers(spec: Mapping[str, Any]) -> Iterable[Tree]:
-    """Init containers, then the others."""
+    """Init containers, then app containers."""
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 

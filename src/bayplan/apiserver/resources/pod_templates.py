@@ -1,4 +1,4 @@
-"""Where does an object describe the pods that are made of it?"""
+"""Path of the pod template in the kinds that have one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ TEMPLATES: Mapping[tuple[str, str], str] = {
     ("batch", "CronJob"): "spec.jobTemplate.spec.template",
     ("batch", "Job"): "spec.template",
 }
-"""Of each kind that has one, by group and kind, the path of its template."""
+"""Path of the pod template by group and kind."""
 
 
 def pod_template(resource: ServedResource, item: Tree) -> Tree | None:
-    """The template of a kind that has one."""
+    """The pod template of an object; None if its kind has none."""
     path = TEMPLATES.get((resource.group, resource.kind))
     return None if path is None or resource.custom else at_path(item, path)
 
 
 def at_path(item: Tree, path: str) -> Tree:
-    """The part of an object at a path; empty where there is none."""
+    """The value at a path; empty if it is missing."""
     for step in path.split("."):
         item = item.get(step) or {}
     return item

@@ -1,4 +1,4 @@
-"""Which quality of service does a pod get? Asked once a pod, and again when it is resized."""
+"""QoS class of a pod. Computed at its creation and at a resize."""
 
 from __future__ import annotations
 

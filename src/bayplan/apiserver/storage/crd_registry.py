@@ -1,7 +1,7 @@
-"""Which kinds does a CustomResourceDefinition bring, and since when?
+"""Kinds of CustomResourceDefinitions.
 
-Its kinds are served from the moment it is stored until it is gone; the objects of a kind that is gone go with it. Asked
-by the store for every change of a definition. Cost: indexing all kinds anew, well under a millisecond.
+The kinds of a definition are served from its commit until its deletion; their objects are deleted with it. The store
+calls this module for every committed change of a definition. Cost: indexing all kinds anew, well under a millisecond.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UPDATE_VERBS = ("get", "patch", "update")
 
 
 class CustomResourceRegistry:
-    """Keeps the kinds that are served true to the definitions that are stored."""
+    """Keeps the served kinds equal to the stored definitions."""
 
     def __init__(self, store: Store, resources: ResourceRegistry) -> None:
         self._store = store
@@ -43,17 +43,17 @@ class CustomResourceRegistry:
             self._define(change.entry.tree())
 
     def _define(self, tree: Tree) -> None:
-        brought = tuple(crd_resources(tree))
-        self._resources.add(tree["metadata"]["name"], brought)
-        stored = next((each for each in brought if each.version == _storage_version(tree)), None)
+        resources = tuple(crd_resources(tree))
+        self._resources.add(tree["metadata"]["name"], resources)
+        stored = next((each for each in resources if each.version == _storage_version(tree)), None)
         if stored is not None:
             self._store.committed(stored.storage).extract = field_extractor(stored)
 
 
 def crd_resources(tree: Tree) -> Iterator[ServedResource]:
-    """The kinds of a definition, one a version that is served."""
+    """The kinds of a definition, one for each served version."""
     spec, names = tree["spec"], _names(tree)
-    several = len(spec["versions"]) > 1
+    has_other_versions = len(spec["versions"]) > 1
     for version in spec["versions"]:
         if not version.get("served"):
             continue
@@ -72,27 +72,27 @@ def crd_resources(tree: Tree) -> Iterator[ServedResource]:
             storage_plural=names["plural"],
             list_kind=names.get("listKind") or f"{names['kind']}List",
             definition=version,
-            has_other_versions=several,
+            has_other_versions=has_other_versions,
             deprecated=_deprecation(spec, names["kind"], version) if version.get("deprecated") else "",
         )
 
 
 def _deprecation(spec: Tree, kind: str, version: Tree) -> str:
-    """What whoever uses a version that is to go is told, in its own words or by naming the newest that stays."""
-    if own := version.get("deprecationWarning"):
-        return str(own)
-    told = f"{spec['group']}/{version['name']} {kind} is deprecated"
+    """The warning for a deprecated version: its `deprecationWarning`, or a text that names the newest other version."""
+    if custom_warning := version.get("deprecationWarning"):
+        return str(custom_warning)
+    warning = f"{spec['group']}/{version['name']} {kind} is deprecated"
     rank = version_rank(version["name"])
-    stay = [each["name"] for each in spec["versions"] if each.get("served") and not each.get("deprecated")]
-    newer = sorted((each for each in stay if version_rank(each) < rank), key=version_rank)
-    return f"{told}; use {spec['group']}/{newer[0]} {kind}" if newer else told
+    supported = [each["name"] for each in spec["versions"] if each.get("served") and not each.get("deprecated")]
+    newer = sorted((each for each in supported if version_rank(each) < rank), key=version_rank)
+    return f"{warning}; use {spec['group']}/{newer[0]} {kind}" if newer else warning
 
 
 def _names(tree: Tree) -> Tree:
-    """The names that were accepted; a definition that just came has only those that it asks for."""
+    """The accepted names; a new definition without accepted names has those of its spec."""
     accepted: Tree = (tree.get("status") or {}).get("acceptedNames") or {}
-    asked: Tree = tree["spec"]["names"]
-    return accepted if accepted.get("plural") and accepted.get("kind") else asked
+    requested: Tree = tree["spec"]["names"]
+    return accepted if accepted.get("plural") and accepted.get("kind") else requested
 
 
 def _storage_version(tree: Tree) -> str:

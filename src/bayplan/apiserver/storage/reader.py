@@ -1,9 +1,9 @@
-"""What does a get or a list answer?
+"""Get and list.
 
-The texts of the store are put together as they are; a list reads an object only when the client wants another form
-(a Table, an event of the other group). There is one state, the newest: it answers every resourceVersion that is not
-`Exact`, and a continuation goes on from a key in it.
-Cost: joining the texts; matching every object of the namespace where a selector is given.
+A list joins the stored texts. It decodes an object only if the client asks for another form: a Table, or an event of
+the other group. Only the newest committed state exists. It answers every resourceVersion that is not `Exact`, and a
+continue token continues after a key in it.
+Cost: joining the texts; with a selector, matching every object of the namespace.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOO_OLD = (
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """The parameters of a list or watch, as they were given."""
+    """The parameters of a list or watch."""
 
     label_selector: str = ""
     field_selector: str = ""
@@ -66,7 +66,7 @@ class ListOptions:
         return options
 
     def check(self) -> None:
-        """Refuse what does not go together, in Kubernetes' words."""
+        """Refuse invalid combinations, with the messages of kube-apiserver."""
         faults = FieldErrorList()
         (self._check_watch if self.watch else self._check_list)(faults)
         if faults:
@@ -103,14 +103,14 @@ class ListOptions:
 
 
 class ResourceReader:
-    """Answers for one kind in one version."""
+    """Reads one kind in one version."""
 
-    def __init__(self, resource: ServedResource, place: ResourceObjects) -> None:
+    def __init__(self, resource: ServedResource, objects: ResourceObjects) -> None:
         self.resource = resource
-        self.place = place
+        self.objects = objects
 
     def get(self, namespace: str, name: str) -> StoredObject:
-        entry = self.place.get(namespace, name)
+        entry = self.objects.get(namespace, name)
         if entry is None:
             raise api_errors.not_found(self.resource, name)
         return entry
@@ -119,11 +119,11 @@ class ResourceReader:
         return parse_selectors(self.resource, namespace, options.label_selector, options.field_selector)
 
     def page(self, namespace: str, options: ListOptions, version: int) -> tuple[list[StoredObject], Tree]:
-        """The entries of a list and its metadata."""
-        wanted = self.select(namespace, options)
+        """The objects of a list and its metadata."""
+        predicate = self.select(namespace, options)
         limit = 0 if options.version == 0 and not options.continue_token else options.limit
         start, shown = (
-            _continuation(options.continue_token, version, self.place.watch_cache.compacted_version)
+            _continuation(options.continue_token, version, self.objects.watch_cache.compacted_version)
             if options.continue_token
             else ("", 0)
         )
@@ -131,22 +131,22 @@ class ResourceReader:
         check_not_future_version(options.version, version)
         if options.version_match == "Exact" and options.version != version:
             raise api_errors.expired("The resourceVersion for the provided list is too old.")
-        entries = self.place.entries(namespace, after=start)
-        chosen = entries if wanted.matches_all else (each for each in entries if wanted.matches(each))
+        entries = self.objects.entries(namespace, after=start)
+        selected = entries if predicate.matches_all else (each for each in entries if predicate.matches(each))
         if not limit:
-            return list(chosen), {"resourceVersion": str(shown)}
-        found = list(islice(chosen, limit + 1))
+            return list(selected), {"resourceVersion": str(shown)}
+        found = list(islice(selected, limit + 1))
         metadata: Tree = {"resourceVersion": str(shown)}
         if len(found) > limit:
             found.pop()
             metadata["continue"] = _continue_token(shown, found[-1].key)
-            if wanted.matches_all:
-                rest = sum(1 for _ in self.place.entries(namespace, after=found[-1].key))
+            if predicate.matches_all:
+                rest = sum(1 for _ in self.objects.entries(namespace, after=found[-1].key))
                 metadata["remainingItemCount"] = rest
         return found, metadata
 
     def list_json(self, entries: list[StoredObject], metadata: Tree) -> bytes:
-        """The body of a list."""
+        """The JSON body of a list."""
         kind = self.resource.list_kind or f"{self.resource.kind}List"
         start = encode({"kind": kind, "apiVersion": self.resource.api_version, "metadata": metadata})[:-1]
         items = b",".join([to_list_item(self.resource, entry) for entry in entries])
@@ -154,12 +154,12 @@ class ResourceReader:
 
 
 def invalid_options(kind: str, faults: FieldErrorList) -> api_errors.StatusError:
-    """The refusal of parameters that do not go together."""
+    """The error for invalid combinations of parameters."""
     return api_errors.invalid(kind, "meta.k8s.io", "", faults)
 
 
 def parse_bool(text: str) -> bool:
-    """A boolean of the query: anything but what Kubernetes takes for no."""
+    """A boolean of the query: true, except for the values that Kubernetes reads as false."""
     return text.lower() not in ("", "0", "f", "false")
 
 
@@ -175,8 +175,8 @@ def _parse_int(text: str) -> int | None:
     return number
 
 
-def requested_version(query: Mapping[str, str], complaint: str = "") -> int | None:
-    """The version that a request names. Nonsense is a bad request in a list, a mishap of the server's own elsewhere."""
+def requested_version(query: Mapping[str, str], prefix: str = "") -> int | None:
+    """The resourceVersion of a request. An invalid one is a 400 in a list and a 500 otherwise, as in kube-apiserver."""
     text = query.get("resourceVersion", "")
     if not text:
         return None
@@ -184,14 +184,14 @@ def requested_version(query: Mapping[str, str], complaint: str = "") -> int | No
     if why == "value out of range" and int(text) < 1 << 64:
         return int(text)
     shown = json.dumps(text)
-    told = f"{complaint}resourceVersion: Invalid value: {shown}: strconv.ParseUint: parsing {shown}: {why}"
-    raise api_errors.bad_request(told) if complaint else api_errors.StatusError(500, "", told)
+    message = f"{prefix}resourceVersion: Invalid value: {shown}: strconv.ParseUint: parsing {shown}: {why}"
+    raise api_errors.bad_request(message) if prefix else api_errors.StatusError(500, "", message)
 
 
-def check_not_future_version(asked: int | None, current: int) -> None:
-    """Refuse to answer for a version that is still to come."""
-    if asked is not None and asked > current:
-        raise api_errors.resource_version_too_large(asked, current)
+def check_not_future_version(requested: int | None, current: int) -> None:
+    """Refuse a resourceVersion above the current one."""
+    if requested is not None and requested > current:
+        raise api_errors.resource_version_too_large(requested, current)
 
 
 def _continue_token(version: int, key: str) -> str:
@@ -207,8 +207,8 @@ def _invalid_token(why: str) -> api_errors.StatusError:
     return api_errors.bad_request(f"invalid continue token: continue key is not valid: {why}")
 
 
-def _continuation(token: str, version: int, forgotten: int) -> tuple[str, int]:
-    """The key that the last page ended with, and the version that all pages show."""
+def _continuation(token: str, version: int, compacted_version: int) -> tuple[str, int]:
+    """The last key of the previous page, and the resourceVersion that all pages show."""
     try:
         content = json_text.to_plain(json_text.parse(_decode_token(token)))
         start, shown = str(content["start"]).removesuffix("\0"), int(content["rv"])
@@ -216,6 +216,6 @@ def _continuation(token: str, version: int, forgotten: int) -> tuple[str, int]:
         raise _invalid_token(str(fault)) from None
     except (ValueError, KeyError, TypeError):
         raise _invalid_token("illegal base64 data at input byte 0") from None
-    if 0 < shown < forgotten:
+    if 0 < shown < compacted_version:
         raise api_errors.expired(_TOO_OLD, _continue_token(-1, start))
     return start, version if shown < 0 else shown

@@ -1,8 +1,8 @@
-"""Which objects of a kind does a list or a watch mean?
+"""Label and field selectors of lists and watches.
 
-By label as everywhere; by field only those fields that Kubernetes lets one select by, which the store extracts once a
-write (`field_extractor`), so that neither a list nor a watch reads an object to know whether it is wanted.
-Cost: a dictionary lookup a term and object.
+Field selectors cover the fields that Kubernetes supports for the kind. The store extracts these once for each write
+(`field_extractor`), so neither a list nor a watch decodes an object to match it.
+Cost: a dictionary lookup for each term and object.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ _NAMES = ("metadata.name", "metadata.namespace")
 
 
 def field_extractor(resource: ServedResource) -> FieldExtractor | None:
-    """Reads the fields that objects of this kind can be selected by, from the form that is stored."""
+    """Returns a function that reads the selectable fields of this kind from the stored form."""
     fields = _custom_fields(resource) if resource.custom else _FIELDS.get(resource.storage, ())
     if not fields:
         return None
-    ways = [(name, _FIELD_ALIASES.get(name, name).split("."), _DEFAULT_VALUES.get(name, "")) for name in fields]
-    near = [(name, *way, zero) for name, way, zero in ways if len(way) == 2]
-    far = [(name, way, zero) for name, way, zero in ways if len(way) != 2]
+    paths = [(name, _FIELD_ALIASES.get(name, name).split("."), _DEFAULT_VALUES.get(name, "")) for name in fields]
+    two_step_fields = [(name, *path, default) for name, path, default in paths if len(path) == 2]
+    other_fields = [(name, path, default) for name, path, default in paths if len(path) != 2]
 
     def extract(tree: Tree) -> dict[str, str]:
         found = {}
-        for name, first, second, zero in near:
+        for name, first, second, default in two_step_fields:
             part = tree.get(first)
             value = part.get(second) if type(part) is dict else None
-            found[name] = value if type(value) is str else _value_text(value, zero)
-        for name, way, zero in far:
-            found[name] = _text(tree, way, zero)
+            found[name] = value if type(value) is str else _value_text(value, default)
+        for name, path, default in other_fields:
+            found[name] = _text(tree, path, default)
         return found
 
     return extract
@@ -76,7 +76,7 @@ def field_extractor(resource: ServedResource) -> FieldExtractor | None:
 
 @dataclass(frozen=True, slots=True)
 class SelectionPredicate:
-    """What a list or a watch asks for. `name` is set where a field selector leaves only one."""
+    """The selectors of a list or watch. `name` is set if a field selector leaves a single name."""
 
     namespace: str = ""
     labels: LabelMatcher = EVERYTHING
@@ -84,7 +84,7 @@ class SelectionPredicate:
 
     @property
     def matches_all(self) -> bool:
-        """Whether all objects, of the namespace if there is one, are meant."""
+        """Whether every object matches, within the namespace if one is set."""
         return self.labels.everything and not self.terms
 
     @property
@@ -96,7 +96,7 @@ class SelectionPredicate:
             return False
         if not self.labels.matches(entry.labels):
             return False
-        for term in self.terms:  # noqa: SIM110 (a generator costs more than the question, which every watch asks)
+        for term in self.terms:  # noqa: SIM110 (a generator costs more than the loop, and every watch runs it)
             if not _term_matches(term, entry):
                 return False
         return True
@@ -105,12 +105,12 @@ class SelectionPredicate:
 def parse_selectors(
     resource: ServedResource, namespace: str, label_selector: str, field_selector: str
 ) -> SelectionPredicate:
-    """Read both selectors. Raises the refusals that Kubernetes gives for what it cannot select by."""
+    """Parses both selectors. Raises kube-apiserver's error for an unsupported selector."""
     try:
         labels = parse_selector(label_selector) if label_selector else EVERYTHING
         terms = parse_field_selector(field_selector).terms if field_selector else ()
-    except SelectorError as fault:
-        raise api_errors.bad_request(fault.reason) from None
+    except SelectorError as error:
+        raise api_errors.bad_request(error.reason) from None
     return SelectionPredicate(namespace, labels, tuple(_stored_term(resource, term) for term in terms))
 
 
@@ -120,13 +120,13 @@ def _term_matches(term: FieldTerm, entry: StoredObject) -> bool:
             value = entry.name
         case "metadata.namespace":
             value = entry.namespace
-        case other:
-            value = entry.fields.get(other, "")
+        case field:
+            value = entry.fields.get(field, "")
     return (value == term.value) is not term.negated
 
 
 def _stored_term(resource: ServedResource, term: FieldTerm) -> FieldTerm:
-    """The term under the name of the stored form."""
+    """The term with the field name of the stored form."""
     if term.field in _NAMES:
         return term
     if resource.group == "events.k8s.io":
@@ -152,13 +152,13 @@ def _custom_fields(resource: ServedResource) -> tuple[str, ...]:
     return tuple(str(each.get("jsonPath", "")).lstrip(".") for each in found)
 
 
-def _text(tree: Any, way: Sequence[str], zero: str) -> str:
-    for step in way:
+def _text(tree: Any, path: Sequence[str], default: str) -> str:
+    for step in path:
         tree = tree.get(step) if isinstance(tree, dict) else None
-    return _value_text(tree, zero)
+    return _value_text(tree, default)
 
 
-def _value_text(value: Any, zero: str) -> str:
+def _value_text(value: Any, default: str) -> str:
     if value is None or value is False:
-        return zero
+        return default
     return "true" if value is True else str(value)

@@ -40,11 +40,11 @@ _FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
 
 class StorageBackendError(BayplanError):
-    """The file of the embedded cluster cannot be used."""
+    """The SQLite file of the embedded cluster cannot be used."""
 
 
 class SqliteBackend:
-    """The objects of one cluster in one file. Nobody else may have it open."""
+    """The objects of one cluster in one file, locked for this process."""
 
     def __init__(self, path: Path, sync: DataSync = "full") -> None:
         self._path = path
@@ -58,7 +58,7 @@ class SqliteBackend:
         return self._thread.submit(self._fact, "version").result()
 
     def objects(self) -> Iterator[tuple[str, str, int, bytes]]:
-        """(group, plural, version, text) of everything that was kept."""
+        """(group, plural, version, text) of every stored object."""
         query = "SELECT api_group, plural, version, raw FROM objects"
         rows = self._thread.submit(lambda: self._database.execute(query).fetchall()).result()
         yield from rows
@@ -67,11 +67,11 @@ class SqliteBackend:
         return asyncio.get_running_loop().run_in_executor(self._thread, self._write, version, changes)
 
     def close(self) -> None:
-        """Let go of the file, after the commit that is under way."""
+        """Close the file after the running commit."""
         self._thread.submit(self._database.close).result()
         self._thread.shutdown()
 
-    # In the thread.
+    # In the writer thread
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -90,7 +90,7 @@ class SqliteBackend:
         return database
 
     def _make_private(self) -> None:
-        """Earlier versions made files that others could read."""
+        """Restrict files of earlier versions, which other users could read."""
         for path in database_files(self._path):
             if path.exists() and path.stat().st_mode & 0o077:
                 path.chmod(0o600)
@@ -107,7 +107,7 @@ class SqliteBackend:
         if found != FORMAT:
             raise StorageBackendError(
                 f"{self._path} has format {found}, and this version reads format {FORMAT}; "
-                "open it with the version of Bayplan that made it, or name another file"
+                "open it with the version of Bayplan that created it, or use another file"
             )
 
     def _fact(self, name: str) -> int:
@@ -115,8 +115,8 @@ class SqliteBackend:
         return int(found[0]) if found else 0
 
     def _write(self, version: int, changes: Changes) -> None:
-        # Of several states of one object in a group the last is enough.
-        newest = {(*place, change.entry.key): change for place, change in changes}
+        # Of several states of one object in a group only the last is written.
+        newest = {(*group_resource, change.entry.key): change for group_resource, change in changes}
         run = self._database.execute
         try:
             run("BEGIN IMMEDIATE")
@@ -134,17 +134,17 @@ class SqliteBackend:
 
 
 def database_files(path: Path) -> Iterator[Path]:
-    """The file, and what SQLite keeps beside it."""
+    """The database file and the files that SQLite adds to it."""
     return (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
 
 
 def delete_files(path: Path) -> None:
-    """Delete the file, and what SQLite keeps beside it."""
+    """Delete the database file and the files that SQLite adds to it."""
     for each in database_files(path):
         each.unlink(missing_ok=True)
 
 
 def _cannot_open(path: Path, fault: Exception) -> str:
     if "locked" in str(fault):
-        return f"{path} is in use by another cluster; end that one or name another file"
-    return f"{path} cannot be used for objects: {fault}; name a file that can be written, or one that `cluster up` made"
+        return f"{path} is in use by another cluster; stop that cluster or use another file"
+    return f"{path} cannot be used for objects: {fault}; use a writable path, or a file that `cluster up` created"

@@ -1,6 +1,6 @@
-"""What else is in the cluster? The store, as rules see it: trees to read and never to change.
+"""Read access to the store for rules: decoded objects, which callers must not change.
 
-Cost: a decoding an object that was not asked for lately; a few thousand are remembered, as long as they are current.
+Cost: one decode of an object that is not cached. A few thousand objects are cached while they are current.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ _MAX_CACHED = 4096
 
 
 class StoreLookup:
-    """Objects by name and by namespace. `places`: `Store.uncommitted` for the write path, `Store.place` for readers."""
+    """Objects by name and namespace. Built on `Store.uncommitted` for writes, `Store.committed` for readers."""
 
-    def __init__(self, places: Callable[[GroupResource], ResourceObjects]) -> None:
-        self._places = places
-        self.places_read: dict[GroupResource, ResourceObjects] = {}
-        """Where somebody looked: who wants to know what a rule went by clears it first."""
-        self._known: dict[tuple[ServedResource, str], tuple[StoredObject, Tree]] = {}
+    def __init__(self, objects_of: Callable[[GroupResource], ResourceObjects]) -> None:
+        self._objects_of = objects_of
+        self.kinds_read: dict[GroupResource, ResourceObjects] = {}
+        """The kinds that were read. Templates clear it first to learn which kinds a rule read."""
+        self._cache: dict[tuple[ServedResource, str], tuple[StoredObject, Tree]] = {}
 
     def get(self, resource: ServedResource, namespace: str, name: str) -> Tree | None:
-        entry = self._place(resource).get(namespace, name)
+        entry = self._objects(resource).get(namespace, name)
         return None if entry is None else self._tree(resource, entry)
 
     def list(self, resource: ServedResource, namespace: str = "") -> Iterator[Tree]:
-        entries = self._place(resource).entries(namespace)
+        entries = self._objects(resource).entries(namespace)
         return (self._tree(resource, entry) for entry in entries)
 
-    def _place(self, resource: ServedResource) -> ResourceObjects:
-        place = self._places(resource.storage)
-        self.places_read[place.name] = place
-        return place
+    def _objects(self, resource: ServedResource) -> ResourceObjects:
+        objects = self._objects_of(resource.storage)
+        self.kinds_read[objects.name] = objects
+        return objects
 
     def _tree(self, resource: ServedResource, entry: StoredObject) -> Tree:
         key = (resource, entry.key)
-        known = self._known.get(key)
-        if known is not None and known[0] is entry:
-            return known[1]
-        if len(self._known) >= _MAX_CACHED:
-            self._known.clear()
+        cached = self._cache.get(key)
+        if cached is not None and cached[0] is entry:
+            return cached[1]
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
         tree = version_conversion.to_tree(resource, entry)
-        self._known[key] = (entry, tree)
+        self._cache[key] = (entry, tree)
         return tree

@@ -1,8 +1,8 @@
-"""What does the store keep of an object? Its JSON text, and beside it the little that lists and watches select by.
+"""The stored form of an object: its JSON text, and the labels and fields that lists and watches select by.
 
-The text is the truth: it is what clients are sent, it takes a fifth of the memory of a tree, and reading it gives one
-that nobody else holds, more cheaply than copying one. `kind` and `apiVersion` are not in it; the version that a client
-asks for puts them in front. Cost: one encoding a write, one decoding a `tree()`.
+Clients get the stored text. It takes a fifth of the memory of a decoded tree; decoding it costs less than copying a
+tree and gives a private one. It omits `kind` and `apiVersion`; the requested version adds them in front.
+Cost: one encode for each write, one decode for each `tree()`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _DECODER = msgspec.json.Decoder()
 _NO_FIELDS: Mapping[str, str] = {}
 
 FieldExtractor = Callable[[Tree], dict[str, str]]
-"""The fields that objects of a kind can be selected by, beyond their names."""
+"""Reads the selectable fields of a kind, other than the names."""
 
 encode: Callable[[Any], bytes] = _ENCODER.encode
 
 
 class StoredObject(msgspec.Struct, eq=False, gc=False):
-    """One object in one state."""
+    """One state of one object."""
 
     namespace: str
     name: str
@@ -39,7 +39,7 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
     deleting: bool = False
 
     def tree(self) -> Tree:
-        """The object, without kind and apiVersion; yours to change."""
+        """The decoded object without kind and apiVersion. The caller may change it."""
         found: Tree = _DECODER.decode(self.raw)
         return found
 
@@ -51,19 +51,19 @@ class StoredObject(msgspec.Struct, eq=False, gc=False):
 def make_stored_object(
     tree: Tree, version: int, extract: FieldExtractor | None = None, before: StoredObject | None = None
 ) -> StoredObject:
-    """Put an object into the form that is kept. Its metadata gets the version; kind and apiVersion are left out.
+    """Encode an object. Its metadata gets the version; kind and apiVersion are left out.
 
-    `before` is an earlier state of the object, whose labels and fields are kept where they did not change.
+    `before` is an earlier state of the object; its labels and fields are reused where they did not change.
     """
     metadata: Tree = tree["metadata"]
     metadata["resourceVersion"] = str(version)
-    kept = {"metadata": metadata}
-    kept |= {key: value for key, value in tree.items() if key not in ("kind", "apiVersion", "metadata")}
-    return _make(kept, version, encode(kept), extract, before)
+    body = {"metadata": metadata}
+    body |= {key: value for key, value in tree.items() if key not in ("kind", "apiVersion", "metadata")}
+    return _make(body, version, encode(body), extract, before)
 
 
 def load_stored_object(raw: bytes, version: int, extract: FieldExtractor | None = None) -> StoredObject:
-    """The same, from a text that was kept elsewhere."""
+    """Create a stored object from its JSON text."""
     return _make(_DECODER.decode(raw), version, raw, extract)
 
 
@@ -78,16 +78,16 @@ def _make(
         name=metadata["name"],
         version=version,
         raw=raw,
-        labels=_interned(labels, known_labels) if labels else _NO_FIELDS,
-        fields=_interned(extract(tree), known_fields) if extract is not None else _NO_FIELDS,
+        labels=_intern_all(labels, known_labels) if labels else _NO_FIELDS,
+        fields=_intern_all(extract(tree), known_fields) if extract is not None else _NO_FIELDS,
         uid=metadata.get("uid") or "",
         owners=tuple(owner["uid"] for owner in metadata.get("ownerReferences") or () if "uid" in owner),
         deleting="deletionTimestamp" in metadata,
     )
 
 
-def _interned(texts: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
-    """Ten thousand pods of one workload have the same labels: their texts are kept once."""
+def _intern_all(texts: Mapping[str, str], known: Mapping[str, str]) -> Mapping[str, str]:
+    """Interned texts: ten thousand pods of one workload share the texts of their labels."""
     if texts == known:
         return known
     return {intern(key): intern(value) for key, value in texts.items() if isinstance(value, str)}

@@ -1,10 +1,9 @@
-"""How does a stored object look in the version that a client asked for?
+"""Conversion of stored objects to the requested version.
 
-Kinds have one shape in all of their versions, save for the names of those versions; only events have two, since the
-core group and `events.k8s.io` call their fields differently, and autoscalers, whose first version knew less. Events are
-stored in the core form, autoscalers in that of the second version. Versions of a custom
-resource differ in what their schemas know; nothing is converted, but what a version does not know it does not show.
-Cost: joining two byte strings; for an event of the other group one decoding and one encoding.
+The versions of most kinds differ only in the version name. Two kinds have different fields: events, of the core group
+and of `events.k8s.io`, and autoscalers, of `v1` and `v2`. Events are stored in the core form, autoscalers in `v2`.
+Versions of a custom resource differ in their schemas: fields are not converted, unknown fields are pruned.
+Cost: joining two byte strings; for an event of the other group one decode and one encode.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CORE_TO_EVENTS = {
     "count": "deprecatedCount",
     "reportingComponent": "reportingController",
 }
-_EVENTS_TO_CORE = {other: core for core, other in _CORE_TO_EVENTS.items()}
+_EVENTS_TO_CORE = {events_name: core_name for core_name, events_name in _CORE_TO_EVENTS.items()}
 _CORE_EVENT_DEFAULTS: Tree = {
     "involvedObject": {},
     "source": {},
@@ -45,7 +44,7 @@ _EVENTS_GROUP_DEFAULTS: Tree = {
 
 @lru_cache(maxsize=1024)
 def type_meta_json(kind: str, api_version: str) -> bytes:
-    """What stands before the stored text: the opening brace, kind and apiVersion."""
+    """The text in front of the stored one: the opening brace, kind and apiVersion."""
     return encode({"kind": kind, "apiVersion": api_version})[:-1] + b","
 
 
@@ -54,17 +53,17 @@ def is_events_group(resource: ServedResource) -> bool:
 
 
 def to_json(resource: ServedResource, entry: StoredObject) -> bytes:
-    """The object as a single answer."""
+    """The JSON text of a single object."""
     return type_meta_json(resource.kind, resource.api_version) + _text(resource, entry)[1:]
 
 
 def to_list_item(resource: ServedResource, entry: StoredObject) -> bytes:
-    """The object as one of a list: built-in kinds do not repeat what the list says."""
+    """The JSON text of a list item: items of built-in kinds omit kind and apiVersion."""
     return to_json(resource, entry) if resource.custom else _text(resource, entry)
 
 
 def to_tree(resource: ServedResource, entry: StoredObject) -> Tree:
-    """The object with kind and apiVersion, yours to change."""
+    """The decoded object with kind and apiVersion. The caller may change it."""
     body = entry.tree()
     if is_events_group(resource):
         body = _rename_event_fields(body, _CORE_TO_EVENTS, {})
@@ -75,7 +74,7 @@ def to_tree(resource: ServedResource, entry: StoredObject) -> Tree:
 
 
 def to_storage_version(resource: ServedResource, body: Tree) -> Tree:
-    """The form that is kept, of an object in the form that was sent."""
+    """The storage form of an object in its request form."""
     return _rename_event_fields(body, _EVENTS_TO_CORE, _CORE_EVENT_DEFAULTS) if is_events_group(resource) else body
 
 
@@ -89,5 +88,5 @@ def _text(resource: ServedResource, entry: StoredObject) -> bytes:
     return encode(_rename_event_fields(entry.tree(), _CORE_TO_EVENTS, _EVENTS_GROUP_DEFAULTS))
 
 
-def _rename_event_fields(body: Tree, names: dict[str, str], filled: Tree) -> Tree:
-    return {**filled, **{names.get(key, key): value for key, value in body.items()}}
+def _rename_event_fields(body: Tree, names: dict[str, str], defaults: Tree) -> Tree:
+    return {**defaults, **{names.get(key, key): value for key, value in body.items()}}

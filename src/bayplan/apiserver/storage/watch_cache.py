@@ -1,8 +1,8 @@
-"""What has happened to the objects of one kind lately, and who wants to hear of it?
+"""Watch cache: the recent events of one kind, and the listeners of new ones.
 
-The store writes here, watches read: a watch that starts at an older version is given what came after it, and hears of
-everything that follows. The past is bounded in events and in bytes; whoever asks for more than is kept must list anew.
-Cost: appending is constant, plus one call for each watch that listens.
+The store appends, watches read. A watch from an older version gets the events after that version, then every new one.
+The cache is bounded in events and bytes; a watch from a version before it must list again.
+Cost: an append is constant, plus one call for each listener.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ MAX_BYTES = 64 << 20
 
 
 class WatchCacheEvent(msgspec.Struct, eq=False, gc=False):
-    """One write. `entry` is the object afterwards, or for a deletion its last state under the deletion's version."""
+    """One write. `entry` is the object afterwards; for a deletion its last state with the deletion's version."""
 
     type: EventType
     version: int
     entry: StoredObject
     before: StoredObject | None
     encoded_lines: dict[Hashable, bytes] = msgspec.field(default_factory=dict)
-    """The texts that were made of it: a thousand watches send the same bytes."""
+    """Encoded watch lines by format: all watches of a format send the same bytes."""
 
     @property
     def after(self) -> StoredObject | None:
         """The object afterwards; None for a deletion."""
         return None if self.type == "DELETED" else self.entry
 
-    def encoded_line(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+    def encoded_line(self, key: Hashable, encode: Callable[[], bytes]) -> bytes:
         found = self.encoded_lines.get(key)
         if found is None:
-            found = self.encoded_lines[key] = make()
+            found = self.encoded_lines[key] = encode()
         return found
 
 
@@ -47,30 +47,30 @@ EventListener = Callable[[WatchCacheEvent], None]
 
 
 class WatchCache:
-    """The past of one kind, the newest last."""
+    """The recent events of one kind, newest last."""
 
-    def __init__(self, *, most_events: int = MAX_EVENTS, most_bytes: int = MAX_BYTES, since: int = 0) -> None:
-        self._changes: deque[WatchCacheEvent] = deque()
+    def __init__(self, *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES, since: int = 0) -> None:
+        self._events: deque[WatchCacheEvent] = deque()
         self._listeners: dict[EventListener, None] = {}
-        self._most_events = most_events
-        self._most_bytes = most_bytes
+        self._max_events = max_events
+        self._max_bytes = max_bytes
         self._bytes = 0
         self.compacted_version = since
-        """The version up to which nothing is known any more; a watch may start there, not before."""
+        """Events up to this version are dropped. A watch may start at this version, not before."""
 
     def append(self, change: WatchCacheEvent) -> None:
-        self._changes.append(change)
+        self._events.append(change)
         self._bytes += len(change.entry.raw)
-        while len(self._changes) > self._most_events or self._bytes > self._most_bytes:
+        while len(self._events) > self._max_events or self._bytes > self._max_bytes:
             self._drop_oldest()
         for listener in tuple(self._listeners):
             listener(change)
-        change.encoded_lines.clear()  # whoever comes later makes them again; they would double what is kept
+        change.encoded_lines.clear()  # later watches encode again; kept lines would double the memory
 
     def events_after(self, version: int) -> Iterator[WatchCacheEvent]:
-        """What came after a version that is not before `compacted_version`, the oldest first."""
+        """The events after a version not below `compacted_version`, oldest first."""
         newer = []
-        for change in reversed(self._changes):
+        for change in reversed(self._events):
             if change.version <= version:
                 break
             newer.append(change)
@@ -83,12 +83,12 @@ class WatchCache:
         self._listeners.pop(listener, None)
 
     def compact(self, version: int) -> None:
-        """Drop the past up to a version, as a compaction does."""
-        while self._changes and self._changes[0].version <= version:
+        """Drop the events up to a version, as etcd's compaction does."""
+        while self._events and self._events[0].version <= version:
             self._drop_oldest()
         self.compacted_version = max(self.compacted_version, version)
 
     def _drop_oldest(self) -> None:
-        change = self._changes.popleft()
+        change = self._events.popleft()
         self._bytes -= len(change.entry.raw)
         self.compacted_version = change.version

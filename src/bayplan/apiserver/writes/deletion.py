@@ -1,8 +1,7 @@
-"""What happens to an object that somebody deletes?
+"""Deletion of one object: removed at once, or marked until its grace period, finalizers and dependents are over.
 
-It goes at once, or it is marked and waits: for its grace (pods on a node), for finalizers, for its dependents. The same
-rules decide when a write takes the last finalizer away. Everything here decides on one object; the store is told by
-`writing`. Cost: a copy of the object.
+The same rules decide whether a write that removes the last finalizer removes the object. This module decides;
+`ObjectWriter` writes. Cost: a copy of the object.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from bayplan.apiserver.writes.metadata import timestamp
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 CRD_CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
-"""A definition goes after the objects of its kind."""
+"""A CustomResourceDefinition is deleted after the objects of its kind."""
 _DEFINITIONS = ("apiextensions.k8s.io", "customresourcedefinitions")
 _EXPECTED = ExpectedKind("", "v1", "DeleteOptions")
 _POLICIES = ("Background", "Foreground", "Orphan")
 _ORPHAN_BY_DEFAULT = frozenset({("", "replicationcontrollers"), ("batch", "jobs")})
-"""Kinds whose dependents stay when nobody says what to do with them, as in their first versions."""
+"""Kinds whose dependents are orphaned by default, as in their first versions."""
 _RETURNS_OBJECT = frozenset(
     {
         *(("", plural) for plural in ("namespaces", "persistentvolumeclaims", "persistentvolumes", "pods")),
@@ -39,14 +38,14 @@ _RETURNS_OBJECT = frozenset(
         ("resource.k8s.io", "resourceslices"),
     }
 )
-"""Kinds whose deletion answers with the object; the others answer with a Status."""
+"""Kinds whose deletion returns the object; the deletion of the other kinds returns a Status."""
 
 DeletionOutcome = Literal["removed", "marked", "unchanged"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How an object is to be deleted."""
+    """The options of a deletion."""
 
     grace_s: int | None = None
     policy: str = ""
@@ -56,7 +55,7 @@ class DeleteOptions:
 
     @classmethod
     def of(cls, body: Tree) -> DeleteOptions:
-        """From a body, or from parameters in the shape of one. Raises what Kubernetes says about nonsense."""
+        """Parses a body, or query parameters in the form of a body. Raises kube-apiserver's errors."""
         faults = FieldErrorList()
         policy, orphan = body.get("propagationPolicy") or "", body.get("orphanDependents")
         if policy and orphan is not None:
@@ -69,13 +68,15 @@ class DeleteOptions:
             raise api_errors.invalid("DeleteOptions", "meta.k8s.io", "", faults)
         if orphan is not None:
             policy = "Orphan" if orphan else "Background"
-        wanted = body.get("preconditions") or {}
+        preconditions = body.get("preconditions") or {}
         grace = body.get("gracePeriodSeconds")
-        return cls(grace, policy, wanted.get("uid") or "", wanted.get("resourceVersion") or "", bool(dry_run))
+        return cls(
+            grace, policy, preconditions.get("uid") or "", preconditions.get("resourceVersion") or "", bool(dry_run)
+        )
 
     @classmethod
     def of_request(cls, content: bytes, query: Mapping[str, str]) -> DeleteOptions:
-        """From the body, and only if there is none from the parameters."""
+        """Parses the body; without a body the query parameters."""
         if content.strip():
             return cls.of(_read(content))
         body: Tree = {"propagationPolicy": query.get("propagationPolicy")}
@@ -88,7 +89,7 @@ class DeleteOptions:
         return cls.of(body)
 
     def check(self, resource: ServedResource, tree: Tree) -> None:
-        """Refuse when the object is not the one that was meant."""
+        """Refuse if the preconditions do not match the object."""
         metadata = tree["metadata"]
         if self.uid and self.uid != metadata.get("uid"):
             raise api_errors.conflict(
@@ -111,10 +112,10 @@ class DeleteOptions:
 def begin_deletion(
     resource: ServedResource, tree: Tree, options: DeleteOptions, now: datetime
 ) -> tuple[DeletionOutcome, bool]:
-    """Mark the tree, which is changed in place, as far as it must be.
+    """Mark the tree for deletion, in place.
 
-    The outcome, and whether the marking is to be written even though the object goes at once: watches of pods see the
-    mark before the end.
+    Returns the outcome, and whether the mark is written although the object is removed at once: watches of pods see the
+    mark before the removal.
     """
     metadata = tree["metadata"]
     graceful = _grace_period_s(resource, tree, options, now)
@@ -133,7 +134,7 @@ def begin_deletion(
 
 
 def can_remove(resource: ServedResource, tree: Tree) -> bool:
-    """Whether a write leaves nothing that the object's end waits for."""
+    """Whether nothing blocks the removal of the object after a write."""
     metadata = tree["metadata"]
     marked = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds", 0) == 0
     return marked and not metadata.get("finalizers") and not _namespace_has_finalizers(resource, tree)
@@ -144,7 +145,7 @@ def returns_deleted_object(resource: ServedResource) -> bool:
 
 
 def deleted_status(resource: ServedResource, tree: Tree) -> Tree:
-    """The answer for kinds that do not show what was deleted."""
+    """The Status for kinds whose deletion does not return the object."""
     metadata = tree["metadata"]
     details = {"name": metadata["name"], **({"group": resource.group} if resource.group else {})}
     details |= {"kind": resource.plural, "uid": metadata.get("uid", "")}
@@ -152,7 +153,7 @@ def deleted_status(resource: ServedResource, tree: Tree) -> Tree:
 
 
 def _read(content: bytes) -> Tree:
-    """The options of a body; whichever group version they claim to be of, they are the same."""
+    """The options in a body. Every group version that it names is accepted; they are all equal."""
     if content.startswith(MAGIC):
         return decode_protobuf(content, built_in_types())[2]
     type_ = built_in_types().of("", "v1", "DeleteOptions")
@@ -183,7 +184,7 @@ def _dry_run_faults(dry_run: list[Any]) -> FieldErrorList:
 def _grace_period_s(
     resource: ServedResource, tree: Tree, options: DeleteOptions, now: datetime
 ) -> Literal["no", "yes", "pending"]:
-    """Only pods have a grace; a second deletion can only shorten it."""
+    """Set the grace period. Only pods have one; a second deletion can only shorten it."""
     if resource.storage != ("", "pods"):
         return "no"
     metadata = tree["metadata"]
@@ -207,7 +208,7 @@ def _grace_period_s(
 
 
 def _update_propagation_finalizers(resource: ServedResource, metadata: Tree, policy: str) -> bool:
-    """Add or take away the two finalizers of propagation; whether that changed anything."""
+    """Set the finalizers of the propagation policy. Returns whether they changed."""
     if resource.storage == ("", "events"):
         return False
     before = metadata.get("finalizers") or []
@@ -242,7 +243,7 @@ def _count_generation(metadata: Tree) -> None:
 
 
 def _namespace_has_finalizers(resource: ServedResource, tree: Tree) -> bool:
-    """A namespace has finalizers of its own, which go when its content is gone."""
+    """A namespace has finalizers in its spec, which are removed when it is empty."""
     return resource.storage == ("", "namespaces") and bool((tree.get("spec") or {}).get("finalizers"))
 
 

@@ -1,9 +1,9 @@
-"""Which address and which node ports does a service get?
+"""Allocation of cluster IPs and node ports of services.
 
-Asked before a service is validated, on create and on update. Numbers are not kept anywhere: the services that exist
-say which are taken, since a cluster of this size has hundreds of them, not hundreds of thousands. Addresses come from
-10.0.0.0/24 and node ports from 30000 to 32767, both from a place that the service's name decides, so that they do not
-depend on the order of creation alone.
+Called before a service is validated, on create and update. No allocation is stored: the existing services say which
+numbers are taken, because a cluster of this size has hundreds of services. Cluster IPs come from 10.0.0.0/24, node
+ports from 30000 to 32767. The search starts at a hash of the service's name, so the result does not depend on the order
+of creation alone.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from bayplan.apiserver.validation.services import check_service, is_headless, ne
 
 ADDRESSES = IPv4Network("10.0.0.0/24")
 NODE_PORTS = range(30000, 32768)
-_STATIC_ADDRESSES = 16  # the first addresses are left to those who ask for a certain one
+_STATIC_ADDRESSES = 16  # the first addresses are for services that request one
 
 
-def _refused(item: Tree, path: str, value: Any, detail: str) -> StatusError:
+def _invalid_field(item: Tree, path: str, value: Any, detail: str) -> StatusError:
     faults = FieldErrorList()
     faults.invalid(path, value, detail)
     return invalid("Service", "", item["metadata"].get("name", ""), faults)
 
 
-def allocate(item: Tree, old: Tree | None, others: Iterable[Tree]) -> None:
-    """Give a service what it needs and does not have, in place; refuse numbers that cannot be had."""
+def allocate(item: Tree, old: Tree | None, services: Iterable[Tree]) -> None:
+    """Allocate the missing numbers of a service, in place. Refuses numbers that are out of range or taken."""
     spec, before = item["spec"], (old or {}).get("spec") or {}
     if old is not None:
         _keep_allocated(spec, before)
     _normalise_cluster_ips(spec, before)
     if spec.get("type") == "ExternalName":
         return
-    taken = [each["spec"] for each in others if each["metadata"].get("uid") != item["metadata"].get("uid")]
+    other_specs = [each["spec"] for each in services if each["metadata"].get("uid") != item["metadata"].get("uid")]
     _set_ip_families(item, spec, before)
-    _allocate_cluster_ip(item, spec, before, taken)
+    _allocate_cluster_ip(item, spec, before, other_specs)
     if spec.get("type") in ("NodePort", "LoadBalancer"):
-        _allocate_node_ports(item, spec, before, taken)
+        _allocate_node_ports(item, spec, before, other_specs)
 
 
 def _keep_allocated(spec: Tree, before: Tree) -> None:
-    """A client that leaves out what it was given means to keep it."""
+    """Restore allocated numbers that the update omits."""
     has_address = "ExternalName" not in (before.get("type"), spec.get("type"))
     if has_address:
         spec["clusterIP"] = spec.get("clusterIP") or before.get("clusterIP", "")
@@ -55,20 +55,20 @@ def _keep_allocated(spec: Tree, before: Tree) -> None:
         "internalTrafficPolicy"
     ):
         spec.pop("internalTrafficPolicy", None)
-    outside = ("NodePort", "LoadBalancer")
-    if before.get("type") in outside and spec.get("type") in outside:
+    external_types = ("NodePort", "LoadBalancer")
+    if before.get("type") in external_types and spec.get("type") in external_types:
         known = {port.get("name"): port.get("nodePort") for port in before.get("ports", ())}
-        kept = {port.get("nodePort") for port in spec.get("ports", ())} & set(known.values())
+        allocated = {port.get("nodePort") for port in spec.get("ports", ())} & set(known.values())
         for port in spec.get("ports", ()):
             number = known.get(port.get("name"))
-            if not port.get("nodePort") and number and number not in kept:
+            if not port.get("nodePort") and number and number not in allocated:
                 port["nodePort"] = number
     if needs_health_check(before) and needs_health_check(spec) and not spec.get("healthCheckNodePort"):
         spec["healthCheckNodePort"] = before["healthCheckNodePort"]
 
 
 def _normalise_cluster_ips(spec: Tree, before: Tree) -> None:
-    """`clusterIP` and the first of `clusterIPs` are one thing; who changes one alone means both."""
+    """`clusterIP` and the first of `clusterIPs` are the same field: a change of one changes both."""
     first, several = spec.get("clusterIP", ""), spec.get("clusterIPs") or []
     if not before:
         if first and not several:
@@ -93,8 +93,8 @@ def _set_ip_families(item: Tree, spec: Tree, before: Tree) -> None:
         spec["ipFamilyPolicy"] = before.get("ipFamilyPolicy") or dual
     faults = FieldErrorList()
     check_service(faults, {"type": "", **spec}, before)
-    about = ("spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy")
-    related = [fault for fault in faults if fault.field.startswith(about) and fault.value_text != '"None"']
+    paths = ("spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy")
+    related = [fault for fault in faults if fault.field.startswith(paths) and fault.value_text != '"None"']
     if related:
         raise invalid("Service", "", item["metadata"].get("name", ""), related)
     families: list[str] = list(spec.get("ipFamilies") or ())
@@ -108,17 +108,17 @@ def _set_ip_families(item: Tree, spec: Tree, before: Tree) -> None:
             families.append("IPv6" if families[0] == "IPv4" else "IPv4")
     elif spec["ipFamilyPolicy"] == "RequireDualStack":
         detail = "this cluster is not configured for dual-stack services"
-        raise _refused(item, "spec.ipFamilyPolicy", "RequireDualStack", detail)
+        raise _invalid_field(item, "spec.ipFamilyPolicy", "RequireDualStack", detail)
     elif "IPv6" in families:
-        where = f"spec.ipFamilies[{families.index('IPv6')}]"
-        raise _refused(item, where, "IPv6", "not configured on this cluster")
+        path = f"spec.ipFamilies[{families.index('IPv6')}]"
+        raise _invalid_field(item, path, "IPv6", "not configured on this cluster")
     spec["ipFamilies"] = families
 
 
-def _allocate_cluster_ip(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> None:
+def _allocate_cluster_ip(item: Tree, spec: Tree, before: Tree, other_specs: list[Tree]) -> None:
     if is_headless(spec):
         return
-    used = {text for each in taken for text in each.get("clusterIPs") or ()}
+    used = {text for each in other_specs for text in each.get("clusterIPs") or ()}
     given = spec.get("clusterIPs")
     if not given:
         spec["clusterIP"] = _free_cluster_ip(item, used)
@@ -128,11 +128,11 @@ def _allocate_cluster_ip(item: Tree, spec: Tree, before: Tree, taken: list[Tree]
         return
     found = address(given[0])
     if found not in ADDRESSES:
-        told = "the provided network does not match the current range"
-        raise _refused(item, "spec.clusterIPs", given, f"failed to allocate IP {given[0]}: {told}")
+        reason = "the provided network does not match the current range"
+        raise _invalid_field(item, "spec.clusterIPs", given, f"failed to allocate IP {given[0]}: {reason}")
     if given[0] in used:
-        told = f"failed to allocate IP {given[0]}: provided IP is already allocated"
-        raise _refused(item, "spec.clusterIPs", given, told)
+        reason = f"failed to allocate IP {given[0]}: provided IP is already allocated"
+        raise _invalid_field(item, "spec.clusterIPs", given, reason)
 
 
 def _free_cluster_ip(item: Tree, used: set[str]) -> str:
@@ -151,18 +151,18 @@ def _name_hash(item: Tree) -> int:
     return crc32(f"{meta.get('namespace', '')}/{meta.get('name', '')}".encode())
 
 
-def _allocate_node_ports(item: Tree, spec: Tree, before: Tree, taken: list[Tree]) -> None:
-    used = {port.get("nodePort") for each in taken for port in each.get("ports", ())}
-    used |= {each.get("healthCheckNodePort") for each in taken}
-    kept = {port.get("nodePort") for port in before.get("ports", ())}
+def _allocate_node_ports(item: Tree, spec: Tree, before: Tree, other_specs: list[Tree]) -> None:
+    used = {port.get("nodePort") for each in other_specs for port in each.get("ports", ())}
+    used |= {each.get("healthCheckNodePort") for each in other_specs}
+    allocated = {port.get("nodePort") for port in before.get("ports", ())}
     chosen: dict[int, int] = {}
     allocates = spec.get("type") == "NodePort" or spec.get("allocateLoadBalancerNodePorts", True)
     for index, port in enumerate(spec.get("ports", ())):
         number = port.get("nodePort") or chosen.get(port.get("port", 0))
-        if number and number not in kept and number not in chosen.values():
+        if number and number not in allocated and number not in chosen.values():
             _check_port(item, number, used, f"spec.ports[{index}].nodePort")
         if not number and allocates:
-            number = _free_node_port(item, used | kept | set(chosen.values()))
+            number = _free_node_port(item, used | allocated | set(chosen.values()))
         if number:
             port["nodePort"] = chosen[port.get("port", 0)] = number
     if needs_health_check(spec) and not spec.get("healthCheckNodePort"):
@@ -171,12 +171,12 @@ def _allocate_node_ports(item: Tree, spec: Tree, before: Tree, taken: list[Tree]
 
 def _check_port(item: Tree, number: int, used: set[Any], path: str) -> None:
     if number not in NODE_PORTS:
-        told = f"{NODE_PORTS.start}-{NODE_PORTS.stop - 1}"
-        raise _refused(
-            item, path, number, f"provided port is not in the valid range. The range of valid ports is {told}"
+        valid = f"{NODE_PORTS.start}-{NODE_PORTS.stop - 1}"
+        raise _invalid_field(
+            item, path, number, f"provided port is not in the valid range. The range of valid ports is {valid}"
         )
     if number in used:
-        raise _refused(item, path, number, "provided port is already allocated")
+        raise _invalid_field(item, path, number, "provided port is already allocated")
 
 
 def _free_node_port(item: Tree, used: set[Any]) -> int:

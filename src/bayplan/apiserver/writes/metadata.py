@@ -1,6 +1,6 @@
-"""What does the server put into an object's metadata, and what does it keep from the one before?
+"""Metadata that the server sets or restores.
 
-Asked by every create and update. Cost: a few dictionary writes; a uid and a name are drawn from the given chance.
+Called for every create and update. Cost: a few dictionary writes; uids and generated names use the given random source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SERVER_FIELDS = (
 
 
 class _TimestampCache:
-    """The last second that was written down: every write asks for it a few times, and thousands share it."""
+    """The last formatted second: every write formats it a few times, and thousands of writes share it."""
 
     __slots__ = ("minute_of", "second", "text")
 
@@ -51,7 +51,7 @@ def timestamp(now: datetime) -> str:
 
 
 def new_uid(chance: random.Random) -> str:
-    """A random UUID, version 4, as text: the digits that tell of that stand where their values are set."""
+    """A random UUID, version 4, as text."""
     digits = f"{chance.getrandbits(128) & _RANDOM | _VERSION_4:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -61,7 +61,7 @@ def generate_name(base: str, chance: random.Random) -> str:
 
 
 def set_namespace(resource: ServedResource, tree: Tree, namespace: str) -> None:
-    """The object belongs where the path says; one that belongs nowhere has its namespace taken from it."""
+    """Set the namespace of the path. Cluster-scoped objects lose their namespace."""
     metadata = tree.setdefault("metadata", {})
     given = metadata.get("namespace") or ""
     if not resource.namespaced:
@@ -75,7 +75,7 @@ def set_namespace(resource: ServedResource, tree: Tree, namespace: str) -> None:
 
 
 def set_name(tree: Tree, name: str) -> None:
-    """The object is called what the path says."""
+    """Check that the object has the name of the path."""
     metadata = tree.setdefault("metadata", {})
     given = metadata.get("name") or ""
     if not given:
@@ -86,7 +86,7 @@ def set_name(tree: Tree, name: str) -> None:
 
 
 def prepare_create_metadata(resource: ServedResource, tree: Tree, now: datetime, chance: random.Random) -> None:
-    """A new object: identity and birth are the server's to give."""
+    """Set the metadata of a new object: uid and creation time come from the server."""
     metadata: Tree = tree["metadata"]
     metadata.pop("resourceVersion", None)
     generation = metadata.get("generation")
@@ -107,7 +107,7 @@ def check_has_name(resource: ServedResource, tree: Tree) -> None:
 
 
 def prepare_update_metadata(resource: ServedResource, tree: Tree, old: Tree) -> None:
-    """A new state of an object that is there: what identifies it and what only the server writes stays."""
+    """Restore the metadata that an update cannot change, and refuse changes of immutable fields."""
     metadata, before = tree["metadata"], old["metadata"]
     faults = FieldErrorList()
     if metadata.get("uid") and metadata["uid"] != before.get("uid"):

@@ -1,4 +1,4 @@
-"""What does the server make of a new pod before it looks whether the pod is right?"""
+"""Preparation of a new pod before validation: initial status, label keys and AppArmor profiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prepare_pod(pod: Tree) -> None:
 
 
 def _merge_label_keys(spec: Tree, labels: Mapping[str, str]) -> None:
-    """`matchLabelKeys` become requirements with the pod's own values; the scheduler sees selectors alone."""
+    """Turn `matchLabelKeys` into selector requirements with the pod's values; the scheduler reads only selectors."""
     affinity = spec.get("affinity")
     if affinity:
         for name in ("podAffinity", "podAntiAffinity"):
@@ -56,18 +56,18 @@ def _merge_keys(term: Tree, labels: Mapping[str, str]) -> None:
 
 
 def _sync_apparmor_fields(spec: Tree, annotations: Mapping[str, str]) -> None:
-    """Profiles used to be annotations. They still are understood, where the field says nothing."""
-    given = {
+    """Set the AppArmor field from the older annotation where the field is empty."""
+    annotated = {
         key.removeprefix(APPARMOR_ANNOTATION_PREFIX): value
         for key, value in annotations.items()
         if key.startswith(APPARMOR_ANNOTATION_PREFIX)
     }
-    if not given or (spec.get("os") or {}).get("name") == "windows":
+    if not annotated or (spec.get("os") or {}).get("name") == "windows":
         return
     shared = (spec.get("securityContext") or {}).get("appArmorProfile")
     for container in _containers(spec):
         security = container.get("securityContext") or {}
-        profile = _apparmor_profile(given.get(container.get("name", ""), ""))
+        profile = _apparmor_profile(annotated.get(container.get("name", ""), ""))
         if profile and "appArmorProfile" not in security and profile != shared:
             container["securityContext"] = {**security, "appArmorProfile": profile}
 
@@ -78,7 +78,7 @@ def _containers(spec: Tree) -> Iterator[Tree]:
 
 
 def _apparmor_profile(text: str) -> Tree | None:
-    """The field that says the same, if it would be a valid one."""
+    """The profile field for an annotation value; None if the value is invalid."""
     if text in ("unconfined", "runtime/default"):
         return {"type": "Unconfined" if text == "unconfined" else "RuntimeDefault"}
     name = text.removeprefix("localhost/")

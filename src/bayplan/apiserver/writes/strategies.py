@@ -1,9 +1,9 @@
-"""What does the server set, keep or ignore when an object is created or changed?
+"""Strategies: what the server sets, keeps or ignores when an object is created or updated.
 
-The writing side asks after defaults and mutating admission and before validation. An object comes with its name, uid,
-namespace and creationTimestamp; `prepare_create` gives it its first status and generation, `prepare_update` puts back
-what the caller may not change and raises the generation when the spec has changed. Both work in place on a tree that
-belongs to the request. Some ten microseconds for a pod.
+The write pipeline calls them after defaulting and mutating admission and before validation. A new object already has
+its name, uid, namespace and creationTimestamp. `prepare_create` sets its initial status and generation.
+`prepare_update` restores what the caller cannot change, and increments the generation when the spec changes. Both work
+in place on a tree that belongs to the request. Cost: some ten microseconds for a pod.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _INITIAL_STATUS: Mapping[tuple[str, str], Tree] = {
     ("resource.k8s.io", "ResourceClaim"): {},
     ("storage.k8s.io", "VolumeAttachment"): {"attached": False},
 }
-"""The status of a new object, whatever its maker said."""
+"""The status of a new object; a status in the request is ignored."""
 
 _GENERATION_FIELDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): ("spec",),
@@ -78,7 +78,7 @@ _GENERATION_FIELDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("resource.k8s.io", "ResourceSlice"): ("spec",),
     ("scheduling.k8s.io", "PriorityClass"): (),
 }
-"""Kinds that have a generation, and the fields whose change raises it."""
+"""Kinds with a generation, and the fields whose change increments it."""
 
 _STATUS_METADATA_FIELDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "Pod"): ("ownerReferences",),
@@ -93,7 +93,7 @@ _NO_METADATA_BY_STATUS = (
 
 
 def prepare_create(resource: ServedResource, item: Tree, *, lookup: ObjectLookup | None = None) -> None:
-    """Make a new object ready for validation. `lookup` is needed for services, whose numbers must be free."""
+    """Prepare a new object for validation. `lookup` is needed for services, to find free numbers."""
     key = (resource.group, resource.kind)
     if resource.custom:
         _prepare_custom(resource, item)
@@ -104,14 +104,14 @@ def prepare_create(resource: ServedResource, item: Tree, *, lookup: ObjectLookup
     if key in _GENERATION_FIELDS:
         item["metadata"]["generation"] = 1
     _drop_disabled_fields(resource, item)
-    if (special := _ON_CREATE.get(key)) is not None:
-        special(item)
+    if (prepare_kind := _ON_CREATE.get(key)) is not None:
+        prepare_kind(item)
     if key == ("", "Service"):
         allocate(item, None, lookup.list(built_in("Service")) if lookup else ())
 
 
 def _drop_disabled_fields(resource: ServedResource, item: Tree) -> None:
-    """Fields of pods that belong to features that are not on, and so are not kept: signals of one's own choice."""
+    """Drop pod fields of disabled features: `lifecycle.stopSignal`."""
     pod = item if resource.kind == "Pod" and not resource.group else pod_template(resource, item)
     spec = (pod or {}).get("spec") or {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
@@ -142,7 +142,7 @@ def _prepare_job(job: Tree) -> None:
 
 
 def _prepare_job_labels(job: Tree) -> None:
-    """A job without labels of its own has those of its pods, the ones that were just made included."""
+    """A job without labels has those of its pod template, the generated ones included."""
     own = job["metadata"].get("labels")
     shares = not own or own is (job["spec"]["template"].get("metadata") or {}).get("labels")
     _prepare_job(job)
@@ -158,7 +158,7 @@ def _prepare_daemon_set(item: Tree) -> None:
 
 
 def _prepare_stateful_set(item: Tree) -> None:
-    """How many may be away at once is a feature that is not on."""
+    """Drop `maxUnavailable`, whose feature is disabled."""
     rolling = (item["spec"].get("updateStrategy") or {}).get("rollingUpdate")
     if rolling:
         rolling.pop("maxUnavailable", None)
@@ -183,13 +183,13 @@ def _prepare_claim(item: Tree) -> None:
 
 
 def sync_data_source(spec: Tree, old: Tree | None = None) -> None:
-    """`dataSource` and `dataSourceRef` are two names of one thing, unless it lives in another namespace.
+    """`dataSource` and `dataSourceRef` are the same field, unless the source is in another namespace.
 
-    The old name knows claims and snapshots alone; anything else under it is ignored, as it always was.
+    The older `dataSource` supports claims and snapshots only; other sources in it are dropped, as in upstream.
     """
     source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
-    had_one = any((old or {}).get(name) is not None for name in ("dataSource", "dataSourceRef"))
-    if source is not None and reference is None and not had_one:
+    had_source = any((old or {}).get(name) is not None for name in ("dataSource", "dataSourceRef"))
+    if source is not None and reference is None and not had_source:
         known = (source.get("apiGroup") or "", source.get("kind"))
         if known not in (("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")):
             del spec["dataSource"]
@@ -224,7 +224,7 @@ _ON_CREATE: Mapping[tuple[str, str], Callable[[Tree], None]] = {
 def prepare_update(
     resource: ServedResource, item: Tree, old: Tree, subresource: str = "", *, lookup: ObjectLookup | None = None
 ) -> None:
-    """Put back what this way of writing may not change, and raise the generation where it must."""
+    """Restore what this kind of update cannot change, and increment the generation if required."""
     key = (resource.group, resource.kind)
     metadata = item["metadata"]
     _restore_field(metadata, old["metadata"], "generation")
@@ -239,8 +239,8 @@ def prepare_update(
         _drop_disabled_fields(resource, item)
     if key == ("", "Service"):
         allocate(item, old, lookup.list(built_in("Service")) if lookup else ())
-    if (special := _ON_UPDATE.get(key)) is not None and not subresource:
-        special(item, old)
+    if (prepare_kind := _ON_UPDATE.get(key)) is not None and not subresource:
+        prepare_kind(item, old)
     if resource.custom:
         changed = any(item.get(name) != old.get(name) for name in {*item, *old} - {"metadata", "status"})
     else:
@@ -279,22 +279,22 @@ def _keep_all_but_status(resource: ServedResource, item: Tree, old: Tree) -> Non
 
 
 def _keep_all_but_subresource(item: Tree, old: Tree, subresource: str) -> None:
-    """Of a pod, its ephemeral containers or what its containers ask for; all else stays."""
+    """Keep all of a pod except its ephemeral containers or its resources."""
     spec = item["spec"]
-    kept = deepcopy(old["spec"])
+    new_spec = deepcopy(old["spec"])
     if subresource == "ephemeralcontainers":
-        kept.pop("ephemeralContainers", None)
+        new_spec.pop("ephemeralContainers", None)
         if spec.get("ephemeralContainers"):
-            kept["ephemeralContainers"] = spec["ephemeralContainers"]
-    elif not _same_containers(spec, kept):
-        kept = spec
+            new_spec["ephemeralContainers"] = spec["ephemeralContainers"]
+    elif not _same_containers(spec, new_spec):
+        new_spec = spec
     else:
         for name in ("containers", "initContainers"):
-            for mine, theirs in zip(kept.get(name) or (), spec.get(name) or (), strict=True):
-                mine["resources"] = theirs.get("resources", {})
-                _restore_field(mine, theirs, "resizePolicy")
-        _restore_field(kept, spec, "resources")
-    item["spec"] = kept
+            for container, resized in zip(new_spec.get(name) or (), spec.get(name) or (), strict=True):
+                container["resources"] = resized.get("resources", {})
+                _restore_field(container, resized, "resizePolicy")
+        _restore_field(new_spec, spec, "resources")
+    item["spec"] = new_spec
     _restore_field(item, old, "status")
     for name in _ALL_METADATA:
         _restore_field(item["metadata"], old["metadata"], name)
@@ -319,18 +319,18 @@ def _update_namespace(item: Tree, old: Tree) -> None:
 
 
 def _update_service(item: Tree, old: Tree) -> None:
-    """What belongs to the type that a service had goes with it, unless the caller has just set it anew."""
+    """Drop the fields of the earlier service type, unless this update changes them."""
     spec, before = item["spec"], old["spec"]
-    kind, was = spec.get("type"), before.get("type")
-    if was != "ExternalName" and kind == "ExternalName":
+    kind, old_type = spec.get("type"), before.get("type")
+    if old_type != "ExternalName" and kind == "ExternalName":
         if spec.get("clusterIPs") == before.get("clusterIPs"):
             spec.pop("clusterIP", None)
             spec.pop("clusterIPs", None)
         for name in ("ipFamilies", "ipFamilyPolicy"):
             if spec.get(name) == before.get(name):
                 spec.pop(name, None)
-    outside = ("NodePort", "LoadBalancer")
-    if was in outside and kind not in outside:
+    external_types = ("NodePort", "LoadBalancer")
+    if old_type in external_types and kind not in external_types:
         known = {port.get("nodePort") for port in before.get("ports", ())}
         if {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")} <= known:
             for port in spec.get("ports", ()):
@@ -338,7 +338,7 @@ def _update_service(item: Tree, old: Tree) -> None:
     same = spec.get("externalTrafficPolicy") == before.get("externalTrafficPolicy")
     if is_externally_reachable(before) and not is_externally_reachable(spec) and same:
         spec.pop("externalTrafficPolicy", None)
-    if was == "LoadBalancer" != kind:
+    if old_type == "LoadBalancer" != kind:
         for name in ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"):
             if spec.get(name) == before.get(name):
                 spec.pop(name, None)

@@ -1,7 +1,7 @@
-"""What do the sub-resources of pods and workloads do: bind, evict, scale, logs, exec, tokens?
+"""Rules of the sub-resources of pods and workloads: binding, eviction, scale, log, exec and token.
 
-Each function decides on trees and returns new ones, or raises the `Refusal` that the caller sends; storing is the
-caller's part. Nothing here changes a tree that it was given.
+`SubresourceHandlers` calls them. Each function takes trees and returns new ones, or raises the `StatusError` of the
+response; the caller stores the result. No function changes a tree that it gets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bayplan.apiserver.validation.metadata import selector_matches
 
 SUCCESS: Tree = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 _TOO_MANY = "Cannot evict pod as it would violate the pod's disruption budget."
-_MOST_DISRUPTED = 2000
+_MAX_DISRUPTED_PODS = 2000
 _TEN_MINUTES_S = 600
 _TERMINAL_PHASES = ("Succeeded", "Failed")
 
@@ -38,7 +38,7 @@ _TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 def bind(pod: Tree, binding: Tree, now: str) -> Tree:
-    """The pod on its node. `now` is the time of the condition."""
+    """The pod with its node. `now` is the time of the condition."""
     name, meta = pod["metadata"]["name"], pod["metadata"]
     _check_binding(binding)
     wanted = (binding.get("metadata") or {}).get("uid")
@@ -51,7 +51,7 @@ def bind(pod: Tree, binding: Tree, now: str) -> Tree:
         raise conflict(kind, name, f'pod {name} is already assigned to node "{node}"', called="pods/binding")
     if pod["spec"].get("schedulingGates"):
         raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates", called="pods/binding")
-    return _with_binding(pod, binding, now)
+    return _set_node(pod, binding, now)
 
 
 def _check_binding(binding: Tree) -> None:
@@ -65,7 +65,7 @@ def _check_binding(binding: Tree) -> None:
         raise StatusError(500, "", texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
 
 
-def _with_binding(pod: Tree, binding: Tree, now: str) -> Tree:
+def _set_node(pod: Tree, binding: Tree, now: str) -> Tree:
     given = binding.get("metadata") or {}
     metadata = dict(pod["metadata"])
     for name in ("annotations", "labels"):
@@ -73,13 +73,13 @@ def _with_binding(pod: Tree, binding: Tree, now: str) -> Tree:
             metadata[name] = {**(metadata.get(name) or {}), **given[name]}
     condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     status = with_condition(pod.get("status") or {}, condition)
-    status.pop("nominatedNodeName", None)  # it has served its purpose
+    status.pop("nominatedNodeName", None)  # the pod has a node now
     spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
     return {**pod, "metadata": metadata, "spec": spec, "status": status}
 
 
 def with_condition(status: Tree, condition: Tree) -> Tree:
-    """The status with the condition in place of the one of its type; the time stays if nothing changes."""
+    """The status with the condition in place of that of its type; an unchanged condition keeps its time."""
     conditions = list(status.get("conditions") or ())
     for index, each in enumerate(conditions):
         if each.get("type") == condition["type"]:
@@ -96,14 +96,14 @@ def with_condition(status: Tree, condition: Tree) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class EvictionResult:
-    """What an eviction does: the pod to store before it is deleted, and the budget that pays for it, if one does."""
+    """The result of an eviction: the pod to store before its deletion, and the changed disruption budget, if any."""
 
     pod: Tree
     budget: Tree | None = None
 
 
 def evict(pod: Tree, lookup: ObjectLookup, now: str, *, dry_run: bool = False) -> EvictionResult:
-    """Let a pod go if its budget has room for it."""
+    """Evict a pod if its disruption budget allows it."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",
@@ -123,8 +123,8 @@ def evict(pod: Tree, lookup: ObjectLookup, now: str, *, dry_run: bool = False) -
         raise StatusError(500, "", rule)
     if not budgets or _can_evict_unhealthy(pod, budgets[0]):
         return EvictionResult(marked)
-    paid = _consume_disruption(budgets[0], pod["metadata"]["name"], now)
-    return EvictionResult(marked, None if dry_run else paid)
+    changed_budget = _consume_disruption(budgets[0], pod["metadata"]["name"], now)
+    return EvictionResult(marked, None if dry_run else changed_budget)
 
 
 def _budgets_of(pod: Tree, lookup: ObjectLookup) -> Iterable[Tree]:
@@ -136,7 +136,7 @@ def _budgets_of(pod: Tree, lookup: ObjectLookup) -> Iterable[Tree]:
 
 
 def _can_evict_unhealthy(pod: Tree, budget: Tree) -> bool:
-    """A pod that is not ready does not count; it may go if the policy says so, or if enough others are ready."""
+    """An unready pod may be evicted if the policy allows it, or if enough other pods are ready."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     if any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions):
         return False
@@ -149,10 +149,10 @@ def _can_evict_unhealthy(pod: Tree, budget: Tree) -> bool:
 def _consume_disruption(budget: Tree, pod_name: str, now: str) -> Tree:
     name, status = budget["metadata"]["name"], budget.get("status") or {}
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        told = f"The disruption budget {name} is still being processed by the server."
-        raise _too_many(told, {"retryAfterSeconds": 10})
+        message = f"The disruption budget {name} is still being processed by the server."
+        raise _too_many(message, {"retryAfterSeconds": 10})
     disrupted = status.get("disruptedPods") or {}
-    if len(disrupted) > _MOST_DISRUPTED:
+    if len(disrupted) > _MAX_DISRUPTED_PODS:
         why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         raise forbidden(built_in("PodDisruptionBudget", "policy"), name, why)
     if status.get("disruptionsAllowed", 0) == 0:
@@ -182,7 +182,7 @@ def _too_many(message: str, more: Tree) -> StatusError:
 
 
 def check_body_name(given: Tree, name: str, kind: str) -> None:
-    """The name in a body that goes to a pod's sub-resource must be the pod's."""
+    """Check that the name in the body of a pod's sub-resource is the pod's."""
     if (given.get("metadata") or {}).get("name") != name:
         raise bad_request(f"name in URL does not match name in {kind} object")
 
@@ -191,7 +191,7 @@ def check_body_name(given: Tree, name: str, kind: str) -> None:
 
 
 def to_scale(resource: ServedResource, item: Tree) -> Tree:
-    """How many replicas an object has and should have, whatever its kind."""
+    """The Scale of an object: desired and current replicas."""
     meta = item["metadata"]
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     wanted, found, selector = _scale_values(resource, item)
@@ -220,7 +220,7 @@ def _scale_values(resource: ServedResource, item: Tree) -> tuple[int, int, str]:
 
 
 def apply_scale(resource: ServedResource, item: Tree, scale: Tree) -> Tree:
-    """The object with the number of replicas that the Scale asks for."""
+    """The object with the replicas of the Scale."""
     given, name = (scale.get("metadata") or {}).get("name", ""), item["metadata"]["name"]
     if given != name:
         raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
@@ -249,11 +249,11 @@ def _set_path(item: Tree, steps: list[str], value: Any) -> Tree:
     return {**item, first: _set_path(item.get(first) or {}, rest, value) if rest else value}
 
 
-# Logs, exec and its sisters
+# Logs, exec, attach, port-forward
 
 
 def check_log_options(name: str, query: Mapping[str, str]) -> None:
-    """Numbers of a request for logs that make no sense."""
+    """Refuse invalid numbers in the options of a log request."""
     faults = FieldErrorList()
     for field, least, rule in (
         ("tailLines", 0, "must be greater than or equal to 0"),
@@ -269,7 +269,7 @@ def check_log_options(name: str, query: Mapping[str, str]) -> None:
 
 
 def container_of(pod: Tree, wanted: str) -> str:
-    """The container that is meant: the one that is named, or the only one there is."""
+    """The requested container, or the default one."""
     spec, name = pod["spec"], pod["metadata"]["name"]
     known = [
         each.get("name", "")
@@ -286,19 +286,19 @@ def container_of(pod: Tree, wanted: str) -> str:
         return str(chosen)
     if len(containers) == 1 and not spec.get("initContainers"):
         return str(containers[0])
-    return _choose_one(name, spec, containers)
+    return _default_container_error(name, spec, containers)
 
 
-def _choose_one(name: str, spec: Tree, containers: list[str]) -> str:
-    others = [each.get("name", "") for each in spec.get("initContainers") or ()]
-    told = f"a container name must be specified for pod {name}, choose one of: [{' '.join(containers)}]"
-    if others:
-        told += f" or one of the init containers: [{' '.join(others)}]"
-    raise bad_request(told)
+def _default_container_error(name: str, spec: Tree, containers: list[str]) -> str:
+    init_containers = [each.get("name", "") for each in spec.get("initContainers") or ()]
+    message = f"a container name must be specified for pod {name}, choose one of: [{' '.join(containers)}]"
+    if init_containers:
+        message += f" or one of the init containers: [{' '.join(init_containers)}]"
+    raise bad_request(message)
 
 
 def check_log(pod: Tree, wanted: str, lookup: ObjectLookup) -> None:
-    """Refuse logs that cannot be had. Of a pod on no node there are none yet, which is no fault."""
+    """Refuse unavailable logs. A pod without a node has an empty log."""
     container_of(pod, wanted)
     node = pod["spec"].get("nodeName")
     if node:
@@ -306,7 +306,7 @@ def check_log(pod: Tree, wanted: str, lookup: ObjectLookup) -> None:
 
 
 def check_stream(pod: Tree, wanted: str, lookup: ObjectLookup, *, upgrade: bool) -> None:
-    """Refuse exec, attach and port-forward: no kubelet runs here that could answer."""
+    """Refuse exec, attach and port-forward: the cluster runs no kubelet."""
     container_of(pod, wanted)
     node = pod["spec"].get("nodeName")
     if not node:
@@ -326,7 +326,7 @@ def _unreachable(node: str, lookup: ObjectLookup) -> StatusError:
 
 
 def token_request(account: Tree, request: Tree, now: datetime, issuer: str) -> tuple[Tree, Tree]:
-    """The answer to a TokenRequest, still without its token, and the claims that the token must have."""
+    """The response to a TokenRequest without its token, and the claims of the token."""
     spec, faults = dict(request.get("spec") or {}), FieldErrorList()
     seconds = spec.get("expirationSeconds")
     seconds = 3600 if seconds is None else seconds

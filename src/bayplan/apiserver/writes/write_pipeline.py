@@ -1,7 +1,7 @@
-"""Through which hands does an object go between reading and storing, and in which order?
+"""Write pipeline: the steps of an object between decoding and storing, in upstream's order.
 
-The order is upstream's: defaults belong to reading; the writer's fields are tracked before admission adds its own, so
-that nobody owns those; then the kind's own preparation, and validation of the result. Cost: the sum of its parts.
+Defaulting comes first. The managed fields of the writer are tracked before admission adds fields, so that no manager
+owns those. Then come admission, the strategy of the kind, and validation. Cost: the sum of its steps.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _CSR_RESOURCE = ("certificates.k8s.io", "certificatesigningrequests")
 
 def _validate_crd(tree: Tree, old: Tree | None = None) -> Sequence[api_errors.FieldCause]:
     from bayplan.apiserver.schema.crd import (
-        definitions,  # with it comes a language for rules: a plain start can spare it
+        definitions,  # imports CEL; other starts do not load it
     )
 
     return definitions.validate_crd(tree, old)
 
 
 class WritePipeline:
-    """The rules of one cluster, on the objects that it has."""
+    """The write pipeline of one cluster."""
 
     def __init__(self, lookup: ObjectLookup, clock: Clock) -> None:
         self._lookup = lookup
         self._clock = clock
 
     def prepare_create(self, write: WriteRequest, tree: Tree) -> None:
-        """Make a new object ready to be stored, or refuse it."""
+        """Prepare a new object for the store, or refuse it."""
         resource = write.resource
         self._set_defaults(write, tree)
         self._track_managed_fields(write, tree, None)
@@ -60,7 +60,7 @@ class WritePipeline:
             faults += _validate_crd(tree)
         self._raise_invalid(write, tree, faults)
         if resource.custom:
-            custom_type(resource).default(tree)  # once more: the status that its maker gave it was taken away
+            custom_type(resource).default(tree)  # again: the status of the request was removed
         if not write.subresource:
             volcano_webhooks.validate(resource, tree, None, "CREATE", self._lookup)
         write.warnings.extend(warnings_for(resource, tree))
@@ -69,7 +69,7 @@ class WritePipeline:
             self._accept_crd_names(write, tree, None)
 
     def prepare_update(self, write: WriteRequest, tree: Tree, old: Tree) -> None:
-        """The same for a new state of an object that is there."""
+        """Prepare a new state of an existing object, or refuse it."""
         resource, part = write.resource, write.subresource
         self._set_defaults(write, tree)
         self._track_managed_fields(write, tree, old)
@@ -93,7 +93,7 @@ class WritePipeline:
             self._accept_crd_names(write, tree, old)
 
     def check_delete(self, write: WriteRequest, tree: Tree) -> None:
-        """Refuse the deletion of what may not go."""
+        """Refuse a deletion that admission forbids."""
         plugins.admit(write.resource, None, tree, "delete", self._lookup, write.subresource)
         volcano_webhooks.validate(write.resource, None, tree, "DELETE", self._lookup)
 
@@ -102,11 +102,11 @@ class WritePipeline:
             from bayplan.apiserver.schema.crd import definitions
 
             definitions.set_crd_defaults(tree)
-        elif not write.resource.custom:  # those have the defaults of their schema from being read
+        elif not write.resource.custom:  # decoding has set the defaults of its schema
             set_defaults(write.resource, tree)
 
     def _track_managed_fields(self, write: WriteRequest, tree: Tree, old: Tree | None) -> None:
-        """Note down who manages what from now on."""
+        """Update the managed fields."""
         if write.fields_tracked:
             return
         resource, before, after = write.resource, old, tree
@@ -131,14 +131,14 @@ class WritePipeline:
             tree["metadata"].pop("managedFields", None)
 
     def _accept_crd_names(self, write: WriteRequest, tree: Tree, old: Tree | None) -> None:
-        """A definition is in force as soon as it is stored, unless its names are taken."""
+        """Accept a definition with its first write, unless its names are taken."""
         from bayplan.apiserver.schema.crd import definitions
 
         tree["status"] = definitions.initial_status(tree, old)
         before = dict(tree)
         name = tree["metadata"]["name"]
-        others = [each for each in self._lookup.list(write.resource) if each["metadata"]["name"] != name]
-        tree["status"] = definitions.accept_names(tree, others, timestamp(self._clock.now()))
+        other_definitions = [each for each in self._lookup.list(write.resource) if each["metadata"]["name"] != name]
+        tree["status"] = definitions.accept_names(tree, other_definitions, timestamp(self._clock.now()))
         write.warnings.extend(definitions.crd_warnings(tree, old))
         tree["metadata"]["managedFields"] = track(
             before,

@@ -1,10 +1,10 @@
-"""What does a write do to an object, and what does its answer show?
+"""Object writer: creates, updates and deletes objects, and returns what the response shows.
 
-Creates, updates of every kind (a `UpdateFunction` says what the new state is made of the old one) and deletions, each
-from the object that was read to the one that is stored. All of it is plain code without awaiting, so what was read is
-still true when the write happens; requests wait for the commit afterwards. It works on the uncommitted state of the
-store, so that a write sees the ones before it. Cost: decoding the old state and encoding the new one, and the rules
-between."""
+An update gets an `UpdateFunction` that makes the new state from the current one. Reading, deciding and writing happen
+without awaiting, so nothing changes between them; requests wait for the commit afterwards. The writer works on the
+uncommitted objects, so a write sees all earlier writes. Cost: decoding the old state, the write pipeline, and encoding
+the new state.
+"""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ _REQUIRE_VERSION_ON_UPDATE = frozenset(
         ),
     }
 )
-"""Kinds that are not replaced by somebody who does not say what he has seen."""
+"""Kinds whose replacement requires a resourceVersion."""
 _IMMUTABLE = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 _GENERATE_NAME_TRIES = 8
 
 UpdateFunction = Callable[[Tree], Tree]
-"""The new state of an object, made of the one that is there, which it may change."""
+"""Returns the new state of an object. It may change its argument, the current state."""
 
 
 class WriteResult(msgspec.Struct, frozen=True):
-    """What a write left. `text` is the object as the answer shows it."""
+    """The result of a write. `text` is the object in the response."""
 
     text: bytes
     tree: Tree
@@ -79,13 +79,13 @@ class WriteResult(msgspec.Struct, frozen=True):
 class ObjectWriter:
     """Writes objects of all kinds into one store."""
 
-    def __init__(self, store: Store, rules: WritePipeline, clock: Clock, chance: random.Random) -> None:
+    def __init__(self, store: Store, pipeline: WritePipeline, clock: Clock, chance: random.Random) -> None:
         self._store = store
-        self._rules = rules
+        self._pipeline = pipeline
         self._clock = clock
         self._chance = chance
 
-    # Creating.
+    # Create
 
     def create(self, write: WriteRequest, tree: Tree) -> WriteResult:
         try:
@@ -96,39 +96,41 @@ class ObjectWriter:
 
     def _create(self, write: WriteRequest, tree: Tree) -> WriteResult:
         if is_v1_autoscaler(write.resource):
-            return self._write_as_storage_version(write, lambda newer: self.create(newer, to_v2(_with_metadata(tree))))
+            return self._write_as_storage_version(
+                write, lambda storage_write: self.create(storage_write, to_v2(_with_metadata(tree)))
+            )
         resource = write.resource
         set_namespace(resource, tree, write.namespace)
         metadata = tree["metadata"]
         had_version = bool(metadata.get("resourceVersion"))
         prepare_create_metadata(resource, tree, self._clock.now(), self._chance)
         check_has_name(resource, tree)
-        place = self._store.uncommitted(resource.storage)
+        objects = self._store.uncommitted(resource.storage)
         if not metadata.get("name"):
-            metadata["name"] = self._free_name(place, write.namespace, metadata["generateName"])
-        self._rules.prepare_create(write, tree)
-        if had_version and not write.options.dry_run:  # which only the store minds, and a dry run never comes there
+            metadata["name"] = self._generate_free_name(objects, write.namespace, metadata["generateName"])
+        self._pipeline.prepare_create(write, tree)
+        if had_version and not write.options.dry_run:  # the store refuses it, and a dry run does not reach the store
             raise api_errors.internal_error("resourceVersion should not be set on objects to be created")
-        if place.get(write.namespace, metadata["name"]) is not None:
+        if objects.get(write.namespace, metadata["name"]) is not None:
             raise api_errors.already_exists(resource, metadata["name"])
         return self._store_object(write, tree, created=True)
 
-    def _free_name(self, place: ResourceObjects, namespace: str, base: str) -> str:
-        """A name made of its beginning, that nobody has if one can be had in a few tries."""
+    def _generate_free_name(self, objects: ResourceObjects, namespace: str, base: str) -> str:
+        """A generated name; unused if a few tries find one."""
         for _ in range(_GENERATE_NAME_TRIES):
             name = generate_name(base, self._chance)
-            if place.get(namespace, name) is None:
+            if objects.get(namespace, name) is None:
                 break
         return name
 
-    # Updating.
+    # Update
 
     def replace(self, write: WriteRequest, name: str, tree: Tree) -> WriteResult:
-        """PUT: the new state is the one that was sent."""
+        """PUT: the new state is the body."""
         set_namespace(write.resource, tree, write.namespace)
         set_name(tree, name)
-        place = self._store.uncommitted(write.resource.storage)
-        known = place.get(write.namespace, name)
+        objects = self._store.uncommitted(write.resource.storage)
+        known = objects.get(write.namespace, name)
         missing = known is None
         given = tree["metadata"].get("uid")
         if known is not None and given and given != known.uid:
@@ -138,58 +140,62 @@ class ObjectWriter:
             return self.create(write, tree)
         return self.update(write, name, lambda _: tree, whole=True)
 
-    def update(self, write: WriteRequest, name: str, revision: UpdateFunction, *, whole: bool = False) -> WriteResult:
-        """Any other change. `whole`: the new state says for itself which version it is based on."""
+    def update(
+        self, write: WriteRequest, name: str, update_function: UpdateFunction, *, whole: bool = False
+    ) -> WriteResult:
+        """Every other update. `whole`: the new state names the resourceVersion it is based on."""
         try:
-            return self._revise(write, name, revision, whole=whole)
+            return self._update(write, name, update_function, whole=whole)
         except api_errors.StatusError as refusal:
             refusal.warnings = write.warnings
             raise
 
-    def _revise(self, write: WriteRequest, name: str, revision: UpdateFunction, *, whole: bool) -> WriteResult:
+    def _update(self, write: WriteRequest, name: str, update_function: UpdateFunction, *, whole: bool) -> WriteResult:
         if is_v1_autoscaler(write.resource):
 
-            def newly(live: Tree) -> Tree:
-                return to_v2(_with_metadata(revision(to_v1(live))))
+            def update_as_v1(live: Tree) -> Tree:
+                return to_v2(_with_metadata(update_function(to_v1(live))))
 
-            return self._write_as_storage_version(write, lambda newer: self.update(newer, name, newly, whole=whole))
+            return self._write_as_storage_version(
+                write, lambda storage_write: self.update(storage_write, name, update_as_v1, whole=whole)
+            )
         resource = write.resource
-        place = self._store.uncommitted(resource.storage)
-        entry = place.get(write.namespace, name)
+        objects = self._store.uncommitted(resource.storage)
+        entry = objects.get(write.namespace, name)
         if entry is None:
             raise api_errors.not_found(resource, name)
         old = version_conversion.to_tree(resource, entry)
         if write.subresource == "status" and not resource.custom:
-            # All but the status is put back as it was, so the new state may have the very parts of the old one.
-            tree = revision({**old, "metadata": {**old["metadata"]}})
+            # All fields but the status are restored, so the new state may share parts of the old one.
+            tree = update_function({**old, "metadata": {**old["metadata"]}})
         else:
-            tree = revision(version_conversion.to_tree(resource, entry))
+            tree = update_function(version_conversion.to_tree(resource, entry))
         set_namespace(resource, tree, write.namespace)
         set_name(tree, name)
         self._check_version(resource, tree["metadata"], entry, whole=whole)
         if resource.custom and write.subresource == "status":
-            for key in _IMMUTABLE:  # such a status is taken whoever it is said to be for, as by Kubernetes itself
+            for key in _IMMUTABLE:  # the object of such a status is not checked, as in Kubernetes
                 tree["metadata"].pop(key, None)
         prepare_update_metadata(resource, tree, old)
-        self._rules.prepare_update(write, tree, old)
+        self._pipeline.prepare_update(write, tree, old)
         if self._is_no_op(tree, old):
             return WriteResult(version_conversion.to_json(resource, entry), old, entry=entry)
         if can_remove(resource, tree):
             return self._remove(write, entry, tree)
         return self._store_object(write, tree)
 
-    def update_unchecked(self, write: WriteRequest, name: str, revision: UpdateFunction) -> WriteResult:
-        """A change by the server's own rules, which need no judging and leave no manager: bindings, evictions.
+    def update_unchecked(self, write: WriteRequest, name: str, update_function: UpdateFunction) -> WriteResult:
+        """An update by the server itself, without validation and managed fields: bindings, evictions.
 
-        The revision may not change what it is given, which is what its result is compared with.
+        The function must not change its argument, because the result is compared with it.
         """
         resource = write.resource
-        place = self._store.uncommitted(resource.storage)
-        entry = place.get(write.namespace, name)
+        objects = self._store.uncommitted(resource.storage)
+        entry = objects.get(write.namespace, name)
         if entry is None:
             raise api_errors.not_found(resource, name)
         live = version_conversion.to_tree(resource, entry)
-        tree = revision(live)
+        tree = update_function(live)
         if tree == live:
             return WriteResult(version_conversion.to_json(resource, entry), tree, entry=entry)
         return self._store_object(write, {**tree, "metadata": dict(tree["metadata"])})
@@ -205,40 +211,42 @@ class ObjectWriter:
         metadata["resourceVersion"] = str(entry.version)
 
     def _is_no_op(self, tree: Tree, old: Tree) -> bool:
-        """Whether a write changes nothing; when its fields were touched last does not count."""
+        """Whether an update changes nothing, apart from the times in the managed fields."""
         fields, known = tree["metadata"].get("managedFields"), old["metadata"].get("managedFields")
         return _without_fields(tree) == _without_fields(old) and _without_times(fields) == _without_times(known)
 
-    # Deleting.
+    # Delete
 
     def delete(self, write: WriteRequest, name: str, options: DeleteOptions) -> WriteResult:
         if is_v1_autoscaler(write.resource):
-            return self._write_as_storage_version(write, lambda newer: self.delete(newer, name, options))
+            return self._write_as_storage_version(
+                write, lambda storage_write: self.delete(storage_write, name, options)
+            )
         resource = write.resource
-        place = self._store.uncommitted(resource.storage)
-        entry = place.get(write.namespace, name)
+        objects = self._store.uncommitted(resource.storage)
+        entry = objects.get(write.namespace, name)
         if entry is None:
             raise api_errors.not_found(resource, name)
         tree = version_conversion.to_tree(resource, entry)
         options.check(resource, tree)
-        self._rules.check_delete(write, tree)
-        outcome, told = begin_deletion(resource, tree, options, self._clock.now())
+        self._pipeline.check_delete(write, tree)
+        outcome, write_mark = begin_deletion(resource, tree, options, self._clock.now())
         if outcome == "unchanged":
             return WriteResult(version_conversion.to_json(resource, entry), tree, entry=entry)
         if outcome == "marked":
             return self._store_object(write, tree)
-        if told and not write.options.dry_run:
+        if write_mark and not write.options.dry_run:
             entry = self._store.put(resource.storage, version_conversion.to_storage_version(resource, tree))
         return self._remove(write, entry, version_conversion.to_tree(resource, entry))
 
-    # The store.
+    # Store
 
     def _write_as_storage_version(
         self, write: WriteRequest, work: Callable[[WriteRequest], WriteResult]
     ) -> WriteResult:
-        """A write in an old version: done in the one that is kept, shown in the old one."""
-        kept = built_in(write.resource.kind, write.resource.group)
-        written = work(replace(write, resource=kept, request_version=write.resource))
+        """A write in an older version: done in the storage version, returned in the older one."""
+        storage_resource = built_in(write.resource.kind, write.resource.group)
+        written = work(replace(write, resource=storage_resource, request_version=write.resource))
         tree = to_v1(written.tree)
         return replace(written, tree=tree, text=encode(tree))
 

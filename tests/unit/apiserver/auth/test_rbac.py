@@ -115,7 +115,7 @@ def test_users_from_a_file(tmp_path: Path) -> None:
     path.write_text('t1,ann,u1,"a,b"\nt2,bob,u2\n')
     assert read_tokens(path) == {"t1": RequestUser("ann", ("a", "b"), "u1"), "t2": RequestUser("bob", (), "u2")}
     path.write_text("only-a-token\n")
-    with pytest.raises(CredentialsError, match="is no user; write token,user,uid"):
+    with pytest.raises(CredentialsError, match="is not a valid line; use token,user,uid"):
         read_tokens(path)
     with pytest.raises(CredentialsError, match="cannot be read"):
         read_tokens(tmp_path / "none.csv")

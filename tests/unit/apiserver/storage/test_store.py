@@ -76,4 +76,4 @@ def test_a_failing_callback_stops_neither_the_write_nor_the_watches(caplog: pyte
     store.committed(PODS).watch_cache.add_listener(lambda change: watched.append(change.version))
     assert store.put(PODS, tree("a")).version == 1
     assert (store.version, later, watched) == (1, [1], [1])
-    assert "a callback failed on version 1 of default/a" in caplog.text
+    assert "a commit listener failed at version 1 of default/a" in caplog.text

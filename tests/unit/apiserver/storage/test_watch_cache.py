@@ -25,14 +25,14 @@ def test_it_replays_what_came_after_a_version() -> None:
 
 
 def test_it_forgets_the_oldest_by_count() -> None:
-    ring = WatchCache(most_events=2)
+    ring = WatchCache(max_events=2)
     for version in (3, 5, 9):
         ring.append(change(version))
     assert (kept(ring, 3), ring.compacted_version) == ([5, 9], 3)
 
 
 def test_it_forgets_the_oldest_by_size() -> None:
-    ring = WatchCache(most_bytes=1500)
+    ring = WatchCache(max_bytes=1500)
     for version in (3, 5, 9):
         ring.append(change(version, size=600))
     assert (kept(ring, 3), ring.compacted_version) == ([5, 9], 3)
