@@ -1,7 +1,7 @@
-"""When does this schedule of a CronJob come round, and if it is none, what does its parser say? Also time zones.
+"""Cron schedules of CronJobs with the errors of upstream's parser, and time zone names.
 
-Asked by admission and by the controller of CronJobs. Reading costs some ten microseconds and is remembered; the next
-moment costs a walk over the days until it.
+Used by admission and by the CronJob controller. Parsing takes about ten microseconds and is cached. The next time costs
+a walk over the days until it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, 
 
 
 class CronScheduleError(ValueError):
-    """What the parser says."""
+    """A schedule that does not parse. The message is upstream's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """Moments on the wall clock of one place; `every_s` instead where it only counts seconds."""
+    """Times on the wall clock of one time zone. For `@every`, `every_s` is the interval instead."""
 
     minutes: frozenset[int] = frozenset()
     hours: frozenset[int] = frozenset()
@@ -54,13 +54,14 @@ class CronSchedule:
     months: frozenset[int] = frozenset()
     weekdays: frozenset[int] = frozenset()
     any_day: bool = True
-    """Whether one of the two fields for days says all: then both must agree, otherwise either will do."""
+    """Whether day of month or day of week is `*`. If so, both must match; otherwise one of them is enough."""
     every_s: int = 0
 
     def next(self, after: datetime, zone: tzinfo = UTC) -> datetime | None:
-        """The first moment later than this one, by clocks of the zone; None where there is none in five years.
+        """The first time after `after`, on the clocks of the zone; None if there is none within five years.
 
-        A time that a change of the clocks skips is left out; one that comes twice is met once."""
+        A time that a clock change skips is left out; a repeated time counts once.
+        """
         if self.every_s:
             return after.astimezone(UTC).replace(microsecond=0) + timedelta(seconds=self.every_s)
         local = after.astimezone(zone)
@@ -90,7 +91,7 @@ class CronSchedule:
 
 @lru_cache(maxsize=512)
 def schedule_error(text: str) -> str | None:
-    """What is wrong with a schedule, or None."""
+    """The parse error of a schedule, or None."""
     try:
         parse_cron_schedule(text)
     except CronScheduleError as wrong:
@@ -100,7 +101,7 @@ def schedule_error(text: str) -> str | None:
 
 @lru_cache(maxsize=512)
 def parse_cron_schedule(text: str) -> CronSchedule:
-    """Read a schedule; raises `CronScheduleError`."""
+    """Parse a schedule; raises `CronScheduleError`."""
     if text.startswith("@"):
         return _read_descriptor(text)
     fields = text.split()
@@ -173,7 +174,7 @@ def _zones() -> frozenset[str]:
 
 
 def time_zone_error(name: str) -> str | None:
-    """What is wrong with the name of a time zone, or None."""
+    """The error of a time zone name, or None."""
     if not name:
         return "timeZone must be nil or non-empty string"
     for part in name.split("/"):

@@ -1,7 +1,7 @@
-"""Which bytes does this base64 text hold, and where would Go stop reading it?
+"""Base64 decoding with the errors of Go.
 
-Certificates may stand in a configuration as base64. Python says that a text is wrong, Go says at which byte, and
-the position is part of the message. Linear in the text; asked at most three times per extender.
+A configuration may contain certificates as base64. Go's error message has the position of the wrong byte, which
+Python's does not. Cost: linear in the text; called at most three times per extender.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _QUANTUM = 4
 
 
 class Base64Error(ValueError):
-    """The text is not base64; the message is Go's."""
+    """The text is not base64. The message is Go's."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"illegal base64 data at input byte {position}")
 
 
 def decode_base64(text: str) -> bytes:
-    """The bytes of a padded base64 text; line ends do not count, bits that are left over are dropped."""
+    """The bytes of a padded base64 text. Line ends are ignored, and left-over bits are dropped."""
     data = text.encode()
     digits = 0
     for at, byte in enumerate(data):
@@ -41,7 +41,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def _check_padding(data: bytes, at: int, filled: int) -> None:
-    """After two digits two pads must follow, after three one, and then nothing at all."""
+    """Two pads must follow two digits, one pad three digits, and nothing after them."""
     if filled not in (2, 3):
         raise Base64Error(at)
     following = _skip_newlines(data, at + 1)

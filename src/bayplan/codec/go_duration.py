@@ -1,7 +1,7 @@
-"""How long is "1h30m", and how is that written normally?
+"""Durations in Go's notation, such as "1h30m".
 
-Durations in configurations are Go texts. They are kept in nanoseconds, as there, so that what is printed back is what
-kube-scheduler prints. Asked a few times while a configuration is read.
+Durations in configurations are Go texts. They have nanosecond precision as in Go, so that the output equals
+kube-scheduler's. Used a few times per configuration.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _DIGITS = "0123456789"
 
 
 class DurationError(ObjectError):
-    """The text is not a duration; the message is Go's."""
+    """The text is not a duration. The message is Go's."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class GoDuration:
-    """A span of time in whole nanoseconds; prints as Go does ("1m30s", "1h0m0s", "1.5s")."""
+    """A duration in whole nanoseconds. Prints as Go does ("1m30s", "1h0m0s", "1.5s")."""
 
     nanoseconds: int = 0
 
@@ -95,7 +95,7 @@ def parse_duration(text: str) -> GoDuration:
 
 
 def _parse_term(rest: str, text: str, invalid: DurationError) -> tuple[int, str]:
-    """The nanoseconds of the first number and its unit, and what follows them."""
+    """The nanoseconds of the first number and its unit, and the rest of the text."""
     whole, rest = _split(rest, _DIGITS)
     fraction, pointed = "", rest.startswith(".")
     if pointed:
@@ -115,7 +115,7 @@ def _parse_term(rest: str, text: str, invalid: DurationError) -> tuple[int, str]
 
 
 def _fraction(digits: str, unit: int) -> int:
-    """Nanoseconds behind the point. Float arithmetic, and digits past 63 bits dropped, as in the reference."""
+    """Nanoseconds after the decimal point. Float arithmetic, and digits beyond 63 bits dropped, as in Go."""
     value, scale = 0, 1.0
     for digit in digits:
         grown = value * 10 + int(digit)

@@ -1,7 +1,7 @@
-"""What does the text of a flag mean to Go, and what would Go say if it means nothing?
+"""Flag values in Go's notation, with the errors of Go's libraries.
 
-Asked for every flag that is given. Each reader takes a text and returns a value, or raises `ValueError` with the words
-of the library that kube-scheduler reads it with.
+Called for every flag on the command line. Each function takes a text and returns a value, or raises `ValueError` with
+the message of the library that kube-scheduler uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def go_int32(text: str) -> int:
 
 
 def go_level(text: str) -> int:
-    """A verbosity: 32 bits without a sign."""
+    """A log verbosity: an unsigned 32-bit integer."""
     return _integer("ParseUint", text, 0, (1 << 32) - 1)
 
 
@@ -64,7 +64,7 @@ def go_ip(text: str) -> str:
 
 
 def go_strings(text: str) -> tuple[str, ...]:
-    """A list with commas between; a value with a comma of its own stands in quotes."""
+    """A list separated by commas. A value that contains a comma is quoted."""
     if not text:
         return ()
     try:
@@ -74,7 +74,7 @@ def go_strings(text: str) -> tuple[str, ...]:
 
 
 def go_map(text: str) -> tuple[tuple[str, str], ...]:
-    """Pairs `key=value` with commas between. A text with one `=` is one pair, whatever commas it has."""
+    """Pairs `key=value` separated by commas. A text with a single `=` is one pair, even if it contains commas."""
     pairs = []
     for each in (text.strip('"'),) if text.count("=") == 1 else go_strings(text):
         key, equals, value = each.partition("=")
@@ -85,7 +85,7 @@ def go_map(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def go_vmodule(text: str) -> str:
-    """Verbosities of single files, `pattern=N` with commas between."""
+    """Verbosities of single files: `pattern=N` separated by commas."""
     for each in filter(None, text.split(",")):
         pattern, equals, level = each.partition("=")
         if not equals or not pattern or not level:

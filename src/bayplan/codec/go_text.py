@@ -1,7 +1,7 @@
-"""How does Go print this value?
+"""Values in the notation of Go's `%q`, `%v`, `%#v`, `encoding/json` and `strconv`.
 
-Users compare our messages with kube-scheduler's, and those come from Go's `%q`, `encoding/json` and `strconv`. Asked by
-the YAML and JSON readers and by every configuration error; linear in the length of the value.
+Users compare Bayplan's messages with kube-scheduler's, which use these formats. Called by the YAML and JSON readers and
+by every configuration error. Cost: linear in the length of the value.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from typing import Any
 _ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 _ESCAPES |= {'"': '\\"', "\\": "\\\\"}
 
-# encoding/json escapes these so that its output can be put into HTML; the line separators so that it is JavaScript.
+# encoding/json escapes these so that its output is safe in HTML, and the line separators so that it is valid
+# JavaScript.
 _HTML_SAFE = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"},
 )
 
-# encoding/json leaves the plain notation below and above these magnitudes.
+# encoding/json uses exponents below and above these magnitudes.
 _MIN_PLAIN_FLOAT, _MAX_PLAIN_FLOAT = 1e-6, 1e21
 
 
 def quote(text: str) -> str:
     """The text as `%q` prints it."""
-    return f'"{"".join(map(_quoted_char, text))}"'
+    return f'"{"".join(map(_quote_char, text))}"'
 
 
 def quote_byte(char: str) -> str:
-    """The first byte of a character in single quotes, as the JSON scanner names it in its complaints."""
+    """The first byte of a character in single quotes, as the errors of the JSON scanner show it."""
     byte = chr(char.encode("utf-8", "replace")[0])
     if byte == "'":
         return "'\\''"
-    return "'\"'" if byte == '"' else f"'{_quoted_char(byte)}'"
+    return "'\"'" if byte == '"' else f"'{_quote_char(byte)}'"
 
 
-def _quoted_char(char: str) -> str:
+def _quote_char(char: str) -> str:
     if (escape := _ESCAPES.get(char)) is not None:
         return escape
     if char.isprintable():
@@ -54,7 +55,7 @@ def json_string(text: str) -> str:
 
 
 def json_float(number: float) -> str:
-    """The shortest digits that read back as the number; a whole one has no decimal point."""
+    """The shortest digits that parse to the same number. A whole number has no decimal point."""
     if math.isinf(number) or math.isnan(number):
         raise ValueError(f"json: unsupported value: {'NaN' if math.isnan(number) else f'{number:+}'.title()}")
     size = abs(number)
@@ -66,7 +67,7 @@ def json_float(number: float) -> str:
 
 
 def json_text(value: Any, *, sort_keys: bool = False) -> str:
-    """A tree of plain values as `encoding/json` writes it; maps there are sorted, structs keep their order."""
+    """A tree of plain values as `encoding/json` writes it. It sorts maps; structs keep their order."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -86,7 +87,7 @@ def json_text(value: Any, *, sort_keys: bool = False) -> str:
 
 
 def go_syntax(value: Any) -> str:
-    """The value as `%#v` prints it, with the types that a YAML document without a schema has."""
+    """The value as `%#v` prints it, with the types of a YAML document without a schema."""
     if value is None:
         return "interface {}(nil)"
     if isinstance(value, str):
@@ -115,7 +116,7 @@ def go_value(value: Any) -> str:
 
 
 def _shortest_float(number: float) -> str:
-    """The fewest digits that read back as the number, with an exponent from a million on and below 0.0001."""
+    """The fewest digits that parse to the same number, with an exponent from a million on and below 0.0001."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):

@@ -1,8 +1,8 @@
-"""What does this JSON text say, and if it is not JSON, what would Go complain about?
+"""JSON parser that keeps positions and duplicate keys, with Go's errors.
 
-Unlike `json.loads` the tree keeps what a strict reader must see: the order of keys, keys that occur twice, the digits
-of a number and where a value stands in the text. Configurations are read with it; it costs about a microsecond per
-token, so large manifests take the shorter way of `yaml.read_documents`.
+Unlike `json.loads` the tree has what a strict decoder needs: the order of keys, repeated keys, the digits of a number
+and the position of each value. Configurations are parsed with it. Cost: about a microsecond per token; large manifests
+use the faster `yaml.read_documents`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEX = re.compile(r"[0-9a-fA-F]*")
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LITERALS: dict[str, tuple[str, bool | None]] = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 
-# Go stops at 10,000; Python's own stack is shorter, and no object of ours is a tenth as deep.
+# Go's limit is 10,000. Python's stack is smaller, and no API object is a tenth as deep.
 _MAX_DEPTH = 400
 
 JsonValue = Any
@@ -31,12 +31,12 @@ JsonValue = Any
 
 
 class JsonSyntaxError(ObjectError):
-    """The text is not JSON; the message is Go's."""
+    """The text is not JSON. The message is Go's."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonNumber:
-    """A number as it is spelled: whether `4.0` may become an integer is for the reader of the field to say."""
+    """A number as written. The field decides whether `4.0` may become an integer."""
 
     text: str
 
@@ -46,7 +46,7 @@ class JsonNumber:
 
 @dataclass(frozen=True, slots=True)
 class JsonMember:
-    """One key of an object with its value; `start` and `end` are the value's place in the text."""
+    """One key of an object with its value; `start` and `end` are the value's position in the text."""
 
     key: str
     value: JsonValue
@@ -62,7 +62,7 @@ class JsonObject:
 
 
 def parse(text: str) -> JsonValue:
-    """The tree of a JSON text that holds exactly one value."""
+    """Parse a JSON text that contains exactly one value."""
     reader = _JsonReader(text)
     node, end = reader.value(reader.skip(0), 0)
     end = reader.skip(end)
@@ -72,7 +72,7 @@ def parse(text: str) -> JsonValue:
 
 
 def to_plain(node: JsonValue) -> Any:
-    """The tree as dictionaries, lists and numbers; of repeated keys the last one counts."""
+    """The tree as dictionaries, lists and numbers. The last one of repeated keys counts."""
     if isinstance(node, JsonObject):
         return {member.key: to_plain(member.value) for member in node.members}
     if isinstance(node, list):
@@ -94,7 +94,10 @@ class _JsonReader:
         return JsonSyntaxError(f"invalid character {quote_byte(self._text[at])} {where}")
 
     def _token_error(self, at: int, where: str) -> JsonSyntaxError:
-        """A fault inside a word, a number or an escape: Go ends its input with a blank, which it then finds there."""
+        """An error inside a literal, a number or an escape.
+
+        Go appends a blank to its input, which it reports at the end.
+        """
         return self.error(at, where) if at < len(self._text) else JsonSyntaxError(f"invalid character ' ' {where}")
 
     def value(self, at: int, depth: int) -> tuple[JsonValue, int]:
@@ -179,11 +182,11 @@ class _JsonReader:
         if match is None:
             raise self._token_error(at + 1, "in numeric literal")
         end, following = match.end(), self._text[match.end() : match.end() + 1]
-        spelled = match.group()
-        has_exponent = "e" in spelled or "E" in spelled
-        if following == "." and "." not in spelled and not has_exponent:
+        digits = match.group()
+        has_exponent = "e" in digits or "E" in digits
+        if following == "." and "." not in digits and not has_exponent:
             raise self._token_error(end + 1, "after decimal point in numeric literal")
         if following in ("e", "E") and not has_exponent:
             signed = self._text[end + 1 : end + 2] in ("+", "-")
             raise self._token_error(end + 2 if signed else end + 1, "in exponent of numeric literal")
-        return JsonNumber(spelled), end
+        return JsonNumber(digits), end

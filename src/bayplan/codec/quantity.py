@@ -1,13 +1,13 @@
-"""How much is "1.5Gi", and how is it written back?
+"""Quantities such as "1.5Gi": parsing, arithmetic and canonical form.
 
-Everybody who reads a resource list, a volume's capacity or a device's capacity asks. The answers are those of
-apimachinery's `resource.Quantity` to the last bit, also where it overflows: a manifest with an absurd number must be
-placed (or refused) as kube-scheduler would.
+Used for resource lists and for the capacities of volumes and devices. The results equal those of apimachinery's
+`resource.Quantity` to the last bit, also on overflow, so that a manifest with an absurd number is placed or refused as
+in kube-scheduler.
 
-A quantity is `amount * 10**exponent`, in one of two forms. The *narrow* form is a 64-bit integer and a power of ten;
-the *wide* form has no bounds and is what long, fractional binary or overflowing numbers become. The two forms round
-and overflow differently and only the narrow one can be asked for its integer, so the form is part of the state even
-though it never makes two quantities unequal.
+A quantity is `amount * 10**exponent`, in one of two forms. The *narrow* form is a 64-bit integer and a power of ten.
+The *wide* form has no bounds; long, fractional binary and overflowing numbers have it. The two forms round and overflow
+differently, and only the narrow one has an integer value. So the form is part of the state, although it never makes two
+quantities unequal.
 
 Cost: parsing takes a few microseconds and is cached by text; arithmetic is a handful of integer operations.
 """
@@ -29,8 +29,8 @@ FORMAT_ERROR = f"quantities must match the regular expression '{_PATTERN_TEXT}'"
 NUMBER_ERROR = "unable to parse numeric part of quantity"
 SUFFIX_ERROR = "unable to parse quantity's suffix"
 
-# More permissive than the expression that the error names, exactly as the scanner behind that error is: every part
-# may be missing as long as something is there ("+", "." and "k" all mean zero).
+# More permissive than the expression in the error, exactly like upstream's scanner: every part may be missing as long
+# as one is present ("+", "." and "k" all mean zero).
 _SHAPE = re.compile(r"([+-]?)(0*)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)")
 _POWER = re.compile(r"[eE]([+-]?)(?=[0-9])0*([0-9]*)")
 
@@ -38,11 +38,11 @@ _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
 _NANO = -9
 _MAX_NARROW_DIGITS = 18
-_MAX_SHIFT = 512  # beyond this gap between exponents, comparing must not write the zeros out
+_MAX_SHIFT = 512  # beyond this gap between exponents, a comparison must not write out the zeros
 
 
 class QuantityFormat(StrEnum):
-    """The family of suffixes a quantity came with, and goes back to when it is written."""
+    """The family of suffixes of a quantity, for input and output."""
 
     DECIMAL_EXPONENT = "DecimalExponent"
     BINARY_SI = "BinarySI"
@@ -50,7 +50,7 @@ class QuantityFormat(StrEnum):
 
 
 class QuantityError(ObjectError):
-    """A text is no quantity. `reason` is the API server's wording of why."""
+    """A text is not a quantity. `reason` is the API server's message."""
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(f"{text!r} is not a quantity: {reason}; write a number and a suffix, such as 500m or 1.5Gi")
@@ -74,36 +74,36 @@ _BINARY_TEXT = {power: text for text, power in _BINARY.items()}
 
 
 class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """An exact amount of something. Immutable; equal and hashed by value, whatever the form or the suffix."""
+    """An exact amount. Immutable; equality and hash depend on the value alone, not on form or suffix."""
 
     amount: int = 0
     exponent: int = 0
     wide: bool = False
     format: QuantityFormat = QuantityFormat.DECIMAL_SI
     text: str = ""
-    """The spelling it was read from, kept only where upstream writes that back instead of the canonical form."""
+    """The original text, stored only where upstream writes it back instead of the canonical form."""
 
     @staticmethod
     def parse(text: str) -> Quantity:
-        """Read a quantity; raises `QuantityError`. Spaces are refused: use `parse_quantity` for fields of objects."""
+        """Parse a quantity; raises `QuantityError`. Spaces are refused: use `parse_quantity` for fields of objects."""
         return _parse(text)
 
     @staticmethod
     def of(value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> Quantity:  # noqa: A002 (the word of the domain)
-        """A whole number as a quantity."""
+        """A quantity from an integer."""
         return Quantity(amount=value, format=format)
 
     @staticmethod
     def of_milli(value: int, format: QuantityFormat = QuantityFormat.DECIMAL_SI) -> Quantity:  # noqa: A002
-        """A number of thousandths as a quantity."""
+        """A quantity from a number of thousandths."""
         return Quantity(amount=value, exponent=-3, format=format)
 
     def value(self) -> int:
-        """The whole number, rounded away from zero; what does not fit 64 bits comes out as upstream's overflow."""
+        """The integer value, rounded away from zero. Values beyond 64 bits overflow as upstream's do."""
         return self._scaled(0)
 
     def milli_value(self) -> int:
-        """The number of thousandths, rounded and overflowing like `value`."""
+        """The number of thousandths, with the rounding and overflow of `value`."""
         return self._scaled(-3)
 
     def sign(self) -> int:
@@ -113,14 +113,17 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.amount == 0
 
     def as_integer(self) -> int | None:
-        """The 64-bit integer of a narrow whole number, else None. So "1.5Gi" and "1.0" have none, whole as they are."""
+        """The 64-bit integer of a narrow whole number, else None.
+
+        "1.5Gi" and "1.0" have none, although they are whole.
+        """
         if self.wide or self.exponent < 0:
             return None
         integer, fits = _shift_up(self.amount, self.exponent)
         return integer if fits else None
 
     def as_float(self) -> float:
-        """The nearest float of the digits times the float power of ten: two roundings, as upstream does it."""
+        """The nearest float of the digits times the float power of ten: two roundings, as in upstream."""
         base = _float(self.amount)
         return base if self.exponent == 0 else base * _pow10(self.exponent)
 
@@ -128,8 +131,8 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
         """-1, 0 or 1 for less than, equal to or greater than `other`."""
         gap = self.exponent - other.exponent
         if abs(gap) > _MAX_SHIFT:
-            mine, theirs = _decimal(self), _decimal(other)
-            return (mine > theirs) - (mine < theirs)
+            own, other_value = _decimal(self), _decimal(other)
+            return (own > other_value) - (own < other_value)
         left = self.amount * _ten(gap) if gap > 0 else self.amount
         right = other.amount * _ten(-gap) if gap < 0 else other.amount
         return (left > right) - (left < right)
@@ -152,7 +155,10 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
         return Quantity(amount, self.exponent, self.wide, self.format)
 
     def larger(self, other: Quantity) -> Quantity:
-        """The larger of the two. Where `other` wins over a wide quantity it becomes wide too, for its overflows."""
+        """The larger of the two.
+
+        If `other` is larger than a wide quantity, the result is wide too, which matters for overflow.
+        """
         if other.compare(self) <= 0:
             return self
         return Quantity(other.amount, other.exponent, True, other.format) if self.wide else other
@@ -173,7 +179,7 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
         return isinstance(other, Quantity) and self.compare(other) == 0
 
     def __ne__(self, other: object) -> bool:
-        """Spelled out: the struct's own would compare the form, not the value."""
+        """Explicit, because the generated method of the struct would compare the form, not the value."""
         return not self == other
 
     def __hash__(self) -> int:
@@ -183,17 +189,17 @@ class Quantity(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.compare(other) < 0
 
     def __str__(self) -> str:
-        """The spelling that the API server would show."""
+        """The canonical text, as the API server shows it."""
         return self.text or _canonical(self)
 
 
 @lru_cache(maxsize=16_384)
 def parse_quantity(text: QuantityText) -> Quantity:
-    """Read a quantity as it stands in a field of an object: a number or a string, spaces around it allowed."""
+    """Parse a quantity from a field of an object: a number or a string, with optional spaces around it."""
     if isinstance(text, str):
         return _parse(text.strip())
     if isinstance(text, float) and text.is_integer() and abs(text) < 1e21:
-        return _parse(str(int(text)))  # a whole float has no point or power when it passes through JSON
+        return _parse(str(int(text)))  # a whole float has no decimal point or exponent after JSON
     return _parse(str(text))
 
 
@@ -229,7 +235,7 @@ def _read_suffix(text: str) -> _Suffix | None:
 
 
 def _read_narrow(sign: str, whole: str, fraction: str, suffix: _Suffix, text: str) -> Quantity | None:
-    """The narrow form, or None where upstream gives up on it (too many digits, a binary fraction, below nano)."""
+    """The narrow form, or None where upstream uses the wide form (too many digits, a binary fraction, below nano)."""
     digits = whole + fraction
     if suffix.base == 2:
         # Digits of the number and about three for each Ki must stay within fifteen: "1Pi" and "100000Gi" do not.
@@ -250,7 +256,7 @@ def _read_narrow(sign: str, whole: str, fraction: str, suffix: _Suffix, text: st
 def _read_wide(sign: str, digits: str, places: int, suffix: _Suffix, text: str) -> Quantity:
     try:
         amount = int(digits or "0")
-    except ValueError as error:  # thousands of digits, which the interpreter will not convert
+    except ValueError as error:  # thousands of digits, which the interpreter refuses to convert
         raise QuantityError(text, NUMBER_ERROR) from error
     exponent = -places
     if suffix.base == 2:
@@ -270,16 +276,16 @@ def _read_wide(sign: str, digits: str, places: int, suffix: _Suffix, text: str) 
 def _round_up_to_nano(amount: int, exponent: int, text: str) -> int:
     shift = exponent - _NANO
     if shift > _MAX_SHIFT * 8:
-        raise QuantityError(text, NUMBER_ERROR)  # writing the zeros out would take all memory there is
+        raise QuantityError(text, NUMBER_ERROR)  # writing out the zeros would exhaust the memory
     if shift >= 0:
         return amount * _ten(shift)
-    if -shift > amount.bit_length():  # fewer digits than places: any crumb counts as one nano
+    if -shift > amount.bit_length():  # fewer digits than places: any remainder counts as one nano
         return 1
     return -(-amount // _ten(-shift))
 
 
 def _add_narrow(a: Quantity, b: Quantity) -> tuple[int, int] | None:
-    """Amount and exponent of the sum, or None when it leaves 64 bits on the way."""
+    """Amount and exponent of the sum, or None when it exceeds 64 bits on the way."""
     if b.amount == 0:
         return a.amount, a.exponent
     if a.amount == 0:
@@ -301,7 +307,7 @@ def _add_wide(a: Quantity, b: Quantity) -> tuple[int, int]:
 
 
 def _shift_up(amount: int, places: int) -> tuple[int, bool]:
-    """`amount * 10**places` and whether it fits 64 bits; where it does not, what upstream leaves in its place."""
+    """`amount * 10**places` and whether it fits 64 bits. If it does not, the amount is upstream's overflow value."""
     if amount == 0:
         return 0, True
     if places > _MAX_NARROW_DIGITS:
@@ -309,12 +315,12 @@ def _shift_up(amount: int, places: int) -> tuple[int, bool]:
     product = amount * _ten(places)
     if _INT64_MIN <= product <= _INT64_MAX:
         return product, True
-    # These steps are single multiplications that wrap around; the others stop at the first digit too many.
+    # These steps are single multiplications that wrap around; all other shifts stop at the first digit too many.
     return (int64(product) if places in (1, 2, 3, 6, 9) else 0), False
 
 
 def _scaled_wide(amount: int, shift: int) -> int:
-    """The wide form's `amount * 10**shift` as 64 bits: rounded up, except that short negatives go up twice."""
+    """The wide form's `amount * 10**shift` as 64 bits: rounded up, except that short negatives are rounded up twice."""
     if shift == 0:
         return int64(amount)
     if shift > 0:
@@ -359,7 +365,7 @@ def _whole(quantity: Quantity) -> int | None:
 
 
 def _without_zeros(amount: int, exponent: int) -> tuple[int, int]:
-    """The same value with the trailing zeros moved to the exponent; one spelling a value."""
+    """The same value with the trailing zeros moved to the exponent, so that the form is unique."""
     if amount == 0:
         return 0, 0
     while amount % 10 == 0:
@@ -395,7 +401,7 @@ def _float(number: int) -> float:
 
 
 def _pow10(exponent: int) -> float:
-    """Go's `math.Pow10`: a product (or quotient) of two table entries, hence not always the nearest float."""
+    """Go's `math.Pow10`: a product (or quotient) of two table entries, so not always the nearest float."""
     if exponent > 308:
         return float("inf")
     if exponent >= 0:
@@ -406,4 +412,4 @@ def _pow10(exponent: int) -> float:
 
 
 QuantityText = str | int | float
-"""A quantity as it stands in a manifest: `"500m"`, `2` or `0.5`."""
+"""A quantity in a manifest: `"500m"`, `2` or `0.5`."""

@@ -1,9 +1,9 @@
-"""What do the documents of this text say, read as Kubernetes reads YAML and JSON?
+"""Reads YAML and JSON documents as Kubernetes does.
 
-kube-scheduler, kubectl and the API server turn YAML into JSON with a reader of YAML 1.1 that has its own idea of
-scalars: `y` is true, `0o17` and `1e3` are numbers, dates and `12:30` are texts, a whole float is an integer.
-`yaml_nodes` parses, `yaml_scalars` resolves scalars. Asked for every configuration file and manifest; a pod manifest of
-7 KB costs about 2 ms.
+kube-scheduler, kubectl and the API server convert YAML to JSON with a YAML 1.1 reader that has its own scalars: `y` is
+true, `0o17` and `1e3` are numbers, dates and `12:30` are strings, a whole float is an integer. `yaml_nodes` parses,
+`yaml_scalars` resolves scalars. Called for every configuration file and manifest; a pod manifest of 7 KB costs about 2
+ms.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from bayplan.codec.yaml_nodes import (
 from bayplan.codec.yaml_scalars import json_scalar, key_text
 from bayplan.errors import ObjectError
 
-# What `unicode.IsSpace` says; str.lstrip() would also take the separators 0x1c to 0x1f.
+# Go's `unicode.IsSpace`; str.lstrip() would also strip the separators 0x1c to 0x1f.
 _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestDocument:
-    """One document of a file and where it stands, so that a complaint can say so."""
+    """One document of a file and its position, for error messages."""
 
     path: Path
     index: int
@@ -48,19 +48,19 @@ class ManifestDocument:
 
 @dataclass(frozen=True, slots=True)
 class JsonConversion:
-    """A YAML text as JSON text, and what a strict reader holds against it (keys that are set twice)."""
+    """A YAML text as JSON text, and the error of strict decoding for keys that are set twice."""
 
     text: str
     duplicate_key_error: str | None
 
 
 def is_json(text: str) -> bool:
-    """Whether Kubernetes takes the text for JSON and nothing else: flow YAML such as `{a: 1}` is refused."""
+    """Whether Kubernetes accepts the text as JSON only: flow YAML such as `{a: 1}` is refused."""
     return text.lstrip(_SPACES).startswith("{")
 
 
 def to_json(text: str) -> JsonConversion:
-    """The first YAML document as JSON with sorted keys; of keys that are set twice the last one is taken."""
+    """The first YAML document as JSON with sorted keys. The last one of repeated keys counts."""
     document = next(_documents(text), _Document(None))
     try:
         return JsonConversion(go_json(document.value, sort_keys=True), document.fault)
@@ -74,12 +74,12 @@ def read_document(text: str) -> Any:
 
 
 def read_documents(text: str) -> list[Any]:
-    """Every document of the text that is not empty: YAML between `---` lines, or JSON values one after another."""
+    """Every non-empty document of the text: YAML between `---` lines, or JSON values one after another."""
     return [value for value in _values(text) if value is not None]
 
 
 def read_manifests(path: Path) -> Iterator[ManifestDocument]:
-    """The objects of a file; every error names the file and the document."""
+    """The objects of a file. Every error has the file and the document."""
     try:
         values = _values(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -105,8 +105,8 @@ _END = object()
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The documents as plain values, None for an empty one, each read when it is asked for."""
-    return _read_json(text) if is_json(text) else map(_checked, _documents(text))
+    """The documents as plain values, None for an empty one; each is read on demand."""
+    return _read_json(text) if is_json(text) else map(_check_document, _documents(text))
 
 
 def _read_json(text: str) -> Iterator[Any]:
@@ -131,7 +131,7 @@ def _read_json(text: str) -> Iterator[Any]:
             raise depth_error("json: ") from None
         if duplicates:
             raise ObjectError(f"duplicate field {quote(duplicates[0])}")
-        yield _checked_json_value(value)
+        yield _check_json_value(value)
         at += len(text[at:]) - len(text[at:].lstrip(_SPACES))
 
 
@@ -150,24 +150,24 @@ class _Document:
         return f"yaml: unmarshal errors:{lines}" if lines else None
 
 
-def _checked(document: _Document) -> Any:
+def _check_document(document: _Document) -> Any:
     if document.fault is not None:
         raise ObjectError(document.fault)
-    return _checked_json_value(document.value)
+    return _check_json_value(document.value)
 
 
-def _checked_json_value(value: Any, depth: int = 0) -> Any:
-    """The value itself, unless JSON could not carry it."""
+def _check_json_value(value: Any, depth: int = 0) -> Any:
+    """The value itself; raises an error if JSON cannot represent it."""
     if depth > MAX_DEPTH:
         raise depth_error("json: ")
     if isinstance(value, float) and not math.isfinite(value):
         raise ObjectError(f"json: unsupported value: {'NaN' if math.isnan(value) else f'{value:+}'.title()}")
     if isinstance(value, dict):
         for member in value.values():
-            _checked_json_value(member, depth + 1)
+            _check_json_value(member, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _checked_json_value(item, depth + 1)
+            _check_json_value(item, depth + 1)
     return value
 
 
@@ -176,7 +176,7 @@ def _documents(text: str) -> Iterator[_Document]:
 
 
 class _NodeReader:
-    """Turns the nodes of one document into values. Aliases are read anew each time, as Go does."""
+    """Converts the nodes of one document to values. Aliases are converted again each time, as in Go."""
 
     def __init__(self) -> None:
         self._duplicates: list[str] = []
@@ -188,7 +188,7 @@ class _NodeReader:
 
     def _value(self, node: YamlNode, depth: int) -> Any:
         self._aliases.count()
-        if depth > MAX_DEPTH:  # aliases in aliases nest deeper than the text does
+        if depth > MAX_DEPTH:  # nested aliases can be deeper than the text
             raise depth_error(f"yaml: line {node.line}: ")
         if node.kind is YamlNodeKind.SCALAR:
             return json_scalar(node.content, node.tag, plain=node.plain)
@@ -205,7 +205,7 @@ class _NodeReader:
         return {key_text(key): value for (_, key), value in members.items()}
 
     def _fill(self, node: YamlNode, members: dict[tuple[type, Any], Any], depth: int) -> None:
-        """Add the pairs of a mapping. Pairs of `<<` count where they stand: a later one wins, merged or not."""
+        """Add the pairs of a mapping. Pairs of `<<` count at their position: a later pair wins, merged or not."""
         for key_node, value_node in node.pairs():
             if key_node.merges:
                 for mapping in value_node.merged():
@@ -216,8 +216,8 @@ class _NodeReader:
                 raise ObjectError(f"yaml: invalid map key: {go_syntax(key)}")
             value = self._value(value_node, depth + 1)
             if (type(key), key) in members:
-                spelled = quote(key) if isinstance(key, str) else key_text(key)
-                self._duplicates.append(f"line {value_node.line}: key {spelled} already set in map")
+                key_repr = quote(key) if isinstance(key, str) else key_text(key)
+                self._duplicates.append(f"line {value_node.line}: key {key_repr} already set in map")
             members[type(key), key] = value
 
     def _merge(self, node: YamlNode, members: dict[tuple[type, Any], Any], depth: int) -> None:

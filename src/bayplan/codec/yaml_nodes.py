@@ -1,8 +1,8 @@
-"""Of which nodes does a YAML text consist, before anybody says what they mean?
+"""Parses YAML into nodes, before scalars are resolved.
 
-PyYAML is used as the parser only. `yaml` makes JSON values of the nodes, as Kubernetes does; whoever decodes into typed
+PyYAML is the parser only. `yaml` converts the nodes to JSON values as Kubernetes does. Code that decodes into typed
 fields, as Volcano does with its configuration, needs the nodes themselves: their lines, tags and quotes. Syntax errors
-are worded as go-yaml words them. Cost: that of the parser.
+have go-yaml's wording. Cost: that of the parser.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LONG_TAG = "tag:yaml.org,2002:"
 
 MAX_DEPTH = 200
-"""Go stops at 10,000; Python's own stack is shorter, and no object of ours is a tenth as deep."""
+"""Go's limit is 10,000. Python's stack is smaller, and no API object is a tenth as deep."""
 
 MERGE_ERROR = "yaml: map merge requires map or sequence of maps as the value"
 
@@ -35,17 +35,19 @@ class YamlNodeKind(Enum):
 
 @dataclass(slots=True)
 class YamlNode:
-    """A node of the document; `content` is a text, a list of nodes, a list of key, value, key, value… or, of an alias,
-    the node that it stands for."""
+    """A node of the document.
+
+    `content` is a text, a list of nodes, a list of key, value, key, value… or, for an alias, the node it refers to.
+    """
 
     kind: YamlNodeKind
     content: Any
     line: int
     tag: str = ""
-    """A scalar's tag as `!!str`; tags of anything else mean nothing to go-yaml."""
+    """A scalar's tag such as `!!str`. go-yaml ignores the tags of all other nodes."""
     plain: bool = False
     name: str = ""
-    """An alias's anchor."""
+    """The anchor of an alias."""
 
     @property
     def merges(self) -> bool:
@@ -57,14 +59,14 @@ class YamlNode:
         return zip(self.content[::2], self.content[1::2], strict=True)
 
     def merged(self) -> Iterator[YamlNode]:
-        """The mappings that `<<` with this value brings in, in the order in which they are to be read."""
+        """The mappings that `<<` with this value merges, in the order in which they are read."""
         if self.kind is YamlNodeKind.SEQUENCE:
             for child in reversed(self.content):
-                yield child._checked_mapping()
+                yield child._check_mapping()
         else:
-            yield self._checked_mapping()
+            yield self._check_mapping()
 
-    def _checked_mapping(self) -> YamlNode:
+    def _check_mapping(self) -> YamlNode:
         target = self.content if self.kind is YamlNodeKind.ALIAS else self
         if target.kind is not YamlNodeKind.MAPPING:
             raise ObjectError(MERGE_ERROR)
@@ -72,7 +74,7 @@ class YamlNode:
 
 
 def read_nodes(text: str) -> Iterator[YamlNode]:
-    """The root of each document, read when it is asked for; raises `ObjectError` with Go's words."""
+    """The root node of each document, read on demand; raises `ObjectError` with Go's message."""
     loader = _Loader(text)
     try:
         loader.get_event()
@@ -91,7 +93,7 @@ def depth_error(where: str) -> ObjectError:
 
 
 def _syntax_error(error: yaml.MarkedYAMLError) -> str:
-    """Go's wording of a parser error. Its line numbers are one short, except for errors of the scanner."""
+    """Go's wording of a parser error. Its line numbers are one too low, except for errors of the scanner."""
     line = 0
     if error.problem_mark is not None and error.problem_mark.line:
         line = error.problem_mark.line + (1 if isinstance(error, yaml.scanner.ScannerError) else 0)
@@ -102,7 +104,7 @@ def _syntax_error(error: yaml.MarkedYAMLError) -> str:
 
 
 class _Composer:
-    """Turns the events of one document into nodes."""
+    """Builds nodes from the events of one document."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -128,16 +130,20 @@ class _Composer:
             return YamlNode(YamlNodeKind.ALIAS, self._anchors[event.anchor], line, name=event.anchor)
         if isinstance(event, yaml.ScalarEvent):
             tag = (event.tag or "").replace(_LONG_TAG, "!!", 1)
-            return self._anchored(event, YamlNode(YamlNodeKind.SCALAR, event.value, line, tag, event.implicit[0]))
+            return self._register_anchor(
+                event, YamlNode(YamlNodeKind.SCALAR, event.value, line, tag, event.implicit[0])
+            )
         in_list = isinstance(event, yaml.SequenceStartEvent)
-        node = self._anchored(event, YamlNode(YamlNodeKind.SEQUENCE if in_list else YamlNodeKind.MAPPING, [], line))
+        node = self._register_anchor(
+            event, YamlNode(YamlNodeKind.SEQUENCE if in_list else YamlNodeKind.MAPPING, [], line)
+        )
         end = yaml.SequenceEndEvent if in_list else yaml.MappingEndEvent
         while not self._loader.check_event(end):
             node.content.append(self._node(depth + 1))
         self._loader.get_event()
         return node
 
-    def _anchored(self, event: Any, node: YamlNode) -> YamlNode:
+    def _register_anchor(self, event: Any, node: YamlNode) -> YamlNode:
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -145,10 +151,10 @@ class _Composer:
 
 @dataclass(slots=True)
 class AliasResolver:
-    """Follows the aliases of a document, and stops at those that would never end.
+    """Resolves the aliases of a document, and refuses endless or excessive ones.
 
-    A few lines of aliases can stand for more than fits any memory. The limits are those of Go's reader: small
-    documents may repeat themselves as they like, large ones may owe less and less to aliases.
+    A few lines of aliases can stand for more values than fit into memory. The limits are those of Go's reader: small
+    documents may repeat values freely; the larger a document, the smaller the allowed share of aliased values.
     """
 
     _read: int = 0
@@ -157,7 +163,7 @@ class AliasResolver:
     _open: set[int] = field(default_factory=set)
 
     def count(self) -> None:
-        """One more value is read."""
+        """Count one more value."""
         self._read += 1
         if not self._depth:
             return
@@ -167,7 +173,7 @@ class AliasResolver:
 
     @contextmanager
     def resolve(self, alias: YamlNode) -> Iterator[YamlNode]:
-        """What the alias stands for, while it is read."""
+        """The node that the alias refers to, while it is read."""
         if id(alias) in self._open:
             raise ObjectError(f"yaml: anchor '{alias.name}' value contains itself")
         self._open.add(id(alias))

@@ -1,7 +1,7 @@
-"""What does this word of a YAML file stand for: a text, a number, a truth or nothing?
+"""Resolves YAML scalars: string, number, boolean or null.
 
-The words are those of the reader of YAML 1.1 that Kubernetes uses, which differ from PyYAML's and from YAML 1.2's.
-Asked for every scalar; a dictionary and at most two regular expressions each.
+The rules are those of the YAML 1.1 reader that Kubernetes uses, which differ from PyYAML's and from YAML 1.2's. Called
+for every scalar; cost: a dictionary lookup and at most two regular expressions.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _ZONE = r"(?:Z|[+-]([0-9]{2}):([0-9]{2}))"
 _TIMESTAMPS = tuple(map(re.compile, (_DATE, f"{_DATE} {_TIME}", f"{_DATE}[Tt]{_TIME}{_ZONE}")))
 
 _DECIMAL_DIGITS = 20
-"""No 64-bit number has more; longer ones are not even tried, as the interpreter refuses to read thousands of them."""
+"""No 64-bit number has more. Longer ones are not parsed, as the interpreter refuses thousands of digits."""
 
-# Beyond this Go writes a whole float with an exponent, so that no reader takes it for an integer.
+# Beyond this Go writes a whole float with an exponent, so that it does not read back as an integer.
 _WHOLE_FLOAT_LIMIT = 1e21
 
 
 def json_scalar(text: str, tag: str, *, plain: bool) -> Any:
-    """What a scalar is in JSON, where a whole float has no decimal point. Parameters as of `resolve_scalar`."""
+    """The JSON value of a scalar, where a whole float has no decimal point. Parameters as in `resolve_scalar`."""
     _, value = resolve_scalar(text, tag, plain=plain)
     if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_FLOAT_LIMIT:
-        # By way of the shortest digits: those are what Go writes, not the float's exact value.
+        # Via the shortest digits: Go writes those, not the exact value of the float.
         return int(Decimal(repr(value)))
     return value
 
 
 def resolve_scalar(text: str, tag: str, *, plain: bool) -> tuple[str, Any]:
-    """Tag and value of a scalar with this tag ("" for none); `plain`: it stands without quotes."""
+    """Tag and value of a scalar with this tag ("" for none); `plain`: the scalar has no quotes."""
     if tag == "!!binary":
         return tag, _binary(text)
     if tag == "!!str" or (not tag and not plain):
@@ -70,7 +70,7 @@ def resolve_scalar(text: str, tag: str, *, plain: bool) -> tuple[str, Any]:
 
 
 def _is_timestamp(text: str) -> bool:
-    """Whether Go takes the text for a date. It stays a text all the same, but complaints call it a timestamp."""
+    """Whether Go takes the text for a date. Its value is a string all the same, but errors call it a timestamp."""
     shapes = (form.fullmatch(text) for form in _TIMESTAMPS) if text[4:5] == "-" else ()
     shape = next((found for found in shapes if found), None)
     if shape is None:
@@ -78,7 +78,7 @@ def _is_timestamp(text: str) -> bool:
     numbers = [int(group or 0) for group in shape.groups()] + [0] * 5
     year, month, day, hour, minute, second, zone_hours, zone_minutes = numbers[:8]
     try:
-        # A check of ranges and nothing else. The year 0 is a leap year; Python has none.
+        # A check of ranges only. The year 0 is a leap year, which Python does not have.
         datetime(year or 4, month, day, hour, minute, second)  # noqa: DTZ001
     except ValueError:
         return False
@@ -101,7 +101,7 @@ def _resolve(text: str) -> Any:
 
 def _number(text: str) -> int | float | str:
     if text[0] == "." and _STRAY_UNDERSCORE.search(text):
-        # Only here must underscores stand between digits; elsewhere they may stand anywhere.
+        # Only here must underscores be between digits; elsewhere they are allowed anywhere.
         return text
     digits = text.replace("_", "")
     if _INTEGER.match(digits) and (value := _integer(digits)) is not None and -(2**63) <= value < 2**64:
@@ -130,7 +130,7 @@ def _tag_of(value: Any) -> str:
 
 
 def key_text(key: Any) -> str:
-    """The text that a key becomes in JSON."""
+    """The JSON key for a YAML key."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool):

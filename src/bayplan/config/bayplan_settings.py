@@ -1,7 +1,7 @@
-"""What may be set about Bayplan that kube-scheduler has no name for? The file of `--settings`.
+"""Bayplan's own settings: the file of `--settings`.
 
-Upstream's configuration files get no new keys, so these have a file of their own. Read once at start, strictly: a key
-that is misspelt is an error and not a default. Cost: one small decode.
+Upstream's configuration files get no new keys, so these have a file of their own. It is read once at start, strictly:
+an unknown key is an error. Cost: one small decode.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ class BayplanSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     """Bayplan's own settings, with their defaults."""
 
     writes_at_once: Annotated[int, Meta(ge=1, le=4096)] = 64
-    """Pods in PreBind and Bind at the same time; more wait for their turn."""
+    """Pods in PreBind and Bind at the same time; further pods wait."""
     slice_milliseconds: Annotated[int, Meta(ge=1, le=100)] = 4
-    """How long decisions go on before connections and watches get their turn."""
+    """How long decisions run before the event loop handles connections and watches."""
     watchdog_seconds: Annotated[int, Meta(ge=0, le=3600)] = 30
-    """After so long without a turn of the loop the process says who holds it, and ends. 0: never."""
+    """If the event loop is blocked for so long, the process logs where and exits. 0: never."""
     records_mebibytes: Annotated[int, Meta(ge=1, le=65536)] = 16
-    """How much is remembered about decisions."""
+    """Memory for decision records."""
     plugin_poll_seconds: Annotated[int, Meta(ge=1, le=3600)] = 2
-    """How often the files of --plugins-dir are looked at."""
+    """How often the scheduler checks the files of --plugins-dir."""
     stop_seconds: Annotated[int, Meta(ge=0, le=3600)] = 20
-    """How long what is under way may take when the process is told to stop."""
+    """How long running work may take after the process receives a stop signal."""
     request_timeout_seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
-    """The API server's --request-timeout: for so long a write with a lost answer may still take effect."""
+    """The API server's --request-timeout: for so long a write whose response was lost may still take effect."""
     bind_requests: bool = False
-    """Whether the batch engine has pods bound by the binder; the pod engine has, by the plugin BindRequestBinder."""
+    """Whether the binder binds the batch engine's pods. In the pod engine the plugin BindRequestBinder decides it."""
     bind_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
-    """How often the binder may fail with one request before another node is looked for."""
+    """How often the binder may fail with one request before the scheduler looks for another node."""
     stale_request_seconds: Annotated[int, Meta(ge=1, le=86400)] = 600
-    """A request of which no binder speaks for so long is complained about; one that failed without a pod goes."""
+    """A request without a binder's report for so long is logged as stale; a failed one without a pod is deleted."""
     binder_workers: Annotated[int, Meta(ge=1, le=1000)] = 10
     """Pods that the binder binds at the same time."""
     binder_plugin_seconds: Annotated[int, Meta(ge=1, le=86400)] = 900
     """How long a call of a binder plugin may take; longer than any bindTimeoutSeconds, below 6 staleRequestSeconds."""
     binder_plugins: dict[str, Any] = {}
-    """The binder's plugins by name: enabled, priority and arguments of each that is not to be as shipped."""
+    """The binder's plugins by name, with `enabled`, `priority` and `arguments` where they differ from the defaults."""
     binder_lease_namespace: str = ""
-    """Where `why` looks for the binder's lease; none: where the pod engine's own is, and kube-system for sessions."""
+    """Where `why` looks for the binder's lease; empty: the pod engine's lease namespace, kube-system for sessions."""
     resource_reservation: ReservationSettings = ReservationSettings()
-    """The pods that hold shared GPUs, for the binder that makes them and the scheduler that counts them; see below."""
+    """The pods that reserve shared GPUs; the binder creates them and the scheduler counts them."""
     ties: Literal["drawn", "inOrder"] = "drawn"
-    """Which of equally good nodes a single pod gets: one that is drawn each time, or the first in a fixed order."""
+    """Which of equally good nodes a single pod gets: a random one, or the first in a fixed order."""
     volcano_quirk_fixes: tuple[str, ...] = ()
-    """Names of Volcano's quirks that the batch engine is to do without; the page about differences has them."""
+    """Names of Volcano's quirks that the batch engine does not reproduce; the page about differences lists them."""
     page_address: str = ""
-    """host:port of loopback on which the page is shown to everybody on this machine; none: nowhere."""
+    """Loopback host:port of the page, readable by all users of this machine. Empty: no page."""
 
 
 class _SettingsFile(BayplanSettings, frozen=True, kw_only=True):
@@ -70,12 +70,12 @@ class _SettingsFile(BayplanSettings, frozen=True, kw_only=True):
 
 
 def load_settings(text: str, place: str) -> BayplanSettings:
-    """The settings that a text (YAML or JSON) describes; `place` names it in complaints."""
+    """The settings in a text (YAML or JSON); `place` names the text in errors."""
     found = _tree(text, place)
     _check_keys(found, place)
     if (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
         raise _settings_error(
-            f"{place} is {found.get('kind') or 'of no kind'} of {found.get('apiVersion') or 'no apiVersion'}; "
+            f"{place} has kind {found.get('kind') or 'none'} and apiVersion {found.get('apiVersion') or 'none'}; "
             f"write apiVersion: {API_VERSION} and kind: {KIND}"
         )
     try:
@@ -83,24 +83,28 @@ def load_settings(text: str, place: str) -> BayplanSettings:
     except msgspec.ValidationError as fault:
         what, _, where = str(fault).partition(" - at `$.")
         key = where.rstrip("`")
-        raise _settings_error(f"{place}: {key}: {_lower_first(what)}, and it is {_value_at(found, key)!r}") from None
+        raise _settings_error(f"{place}: {key}: {_lower_first(what)}; the value is {_value_at(found, key)!r}") from None
     for below, problem in settings.resource_reservation.validate():
         key = f"resourceReservation.{below}"
-        raise _settings_error(f"{place}: {key}: {problem}, and it is {_value_at(found, key)!r}")
+        raise _settings_error(f"{place}: {key}: {problem}; the value is {_value_at(found, key)!r}")
     for problem in _conflicting_timeouts(settings, found):
         raise _settings_error(f"{place}: {problem}")
     return BayplanSettings(**{name: getattr(settings, name) for name in BayplanSettings.__struct_fields__})
 
 
 def _conflicting_timeouts(settings: BayplanSettings, found: dict[str, Any]) -> Iterator[str]:
-    """What would end a call of a binder plugin that does as it was told. What is not said may be in another process's
-    file: the engine has requests deleted, the binder carries them out."""
+    """Timeouts that would end a call of a binder plugin too early.
+
+    Keys that are not set here may be set in another process's file: the engine deletes requests, the binder carries
+    them out.
+    """
     limit_s, stale_s = settings.binder_plugin_seconds, settings.stale_request_seconds
     if {"binderPluginSeconds", "staleRequestSeconds"} <= found.keys() and STALE_FACTOR * stale_s <= limit_s:
         yield (
-            f"staleRequestSeconds is {stale_s} and binderPluginSeconds {limit_s}: a request would be deleted after "
-            f"{STALE_FACTOR} times {stale_s} s, while a plugin may still be at work on it; write a staleRequestSeconds "
-            f"above {limit_s / STALE_FACTOR:g}, or a binderPluginSeconds below {STALE_FACTOR * stale_s}"
+            f"staleRequestSeconds is {stale_s} and binderPluginSeconds {limit_s}: the scheduler would delete a "
+            f"request after {STALE_FACTOR} times {stale_s} s, while a plugin may still work on it; set "
+            f"staleRequestSeconds above {limit_s / STALE_FACTOR:g}, "
+            f"or binderPluginSeconds below {STALE_FACTOR * stale_s}"
         )
     for name, given in settings.binder_plugins.items():
         arguments = given.get("arguments") if isinstance(given, dict) else None
@@ -108,7 +112,7 @@ def _conflicting_timeouts(settings: BayplanSettings, found: dict[str, Any]) -> I
         if isinstance(wait_s, int | float) and wait_s > limit_s:
             yield (
                 f"binderPlugins.{name}.arguments.bindTimeoutSeconds is {wait_s} and binderPluginSeconds {limit_s}: "
-                "the call would be ended before the wait is over; write a binderPluginSeconds that is longer"
+                "the binder would end the call before the wait is over; set a longer binderPluginSeconds"
             )
 
 
@@ -121,9 +125,7 @@ def _tree(text: str, place: str) -> dict[str, Any]:
     except (ObjectError, msgspec.DecodeError) as fault:
         raise _settings_error(f"{place} is neither YAML nor JSON: {fault}") from None
     if not isinstance(found, dict):
-        raise _settings_error(
-            f"{place} holds no object; write apiVersion: {API_VERSION}, kind: {KIND} and what is to be set"
-        )
+        raise _settings_error(f"{place} has no object; write apiVersion: {API_VERSION}, kind: {KIND} and the settings")
     return found
 
 
@@ -137,13 +139,13 @@ def _check_keys(
         if key not in known:
             near = get_close_matches(key, known, n=1)
             hint = f'did you mean "{above}{near[0]}"?' if near else f"known keys: {', '.join(sorted(known))}"
-            raise _settings_error(f'{place}: there is no key "{above}{key}"; {hint}')
+            raise _settings_error(f'{place}: unknown key "{above}{key}"; {hint}')
         if isinstance(value, dict) and isinstance(known[key], type) and issubclass(known[key], msgspec.Struct):
             _check_keys(value, place, known[key], f"{above}{key}.")
 
 
 def _value_at(found: dict[str, Any], path: str) -> Any:
-    """What the file has there; of what stands in a list or under a name that anybody may choose, all of that."""
+    """The value in the file. For a path into a list or below a free name, the whole list or map."""
     value: Any = found
     while path and isinstance(value, dict):
         key = next((key for key in value if path == key or path.startswith((f"{key}.", f"{key}["))), None)

@@ -1,8 +1,8 @@
-"""Does this JSON fit that struct, and if not, what would Go say?
+"""Strict decoding of JSON into configuration structs, with Go's errors.
 
-Go's strict decoder reports the first value of a wrong type in document order; a bad duration ends decoding at once and
-wins over it; fields that are unknown or given twice are collected and reported together when all else is well. All
-three come out of one walk over the tree. Used once for a configuration and once for each plugin's arguments.
+Go's strict decoder reports the first value of a wrong type in document order. A bad duration ends the decoding at once
+and wins over it. Unknown and repeated fields are collected and reported together if there is no other error. All three
+come out of one walk over the tree. Called once for a configuration and once for each plugin's arguments.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ W = TypeVar("W", bound=ConfigStruct)
 
 
 class DecodeError(ObjectError):
-    """The document does not fit the struct; the message is Go's."""
+    """The document does not fit the struct. The message is Go's."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrictDecoding:
-    """An object and what a strict reader holds against it."""
+    """An object, and the errors of strict decoding."""
 
     value: Any
     strict_errors: tuple[str, ...]
 
 
 def decode_object(cls: type[W], node: JsonValue, text: str) -> StrictDecoding:
-    """The struct that the tree of `text` describes; raises the first fault that is not a matter of strictness."""
+    """The struct that the tree of `text` describes; raises the first error that is not one of strict decoding."""
     walk = _StrictDecoder(text)
     value = cls() if node is None else walk.struct(GoStruct(cls), node, root=True)
     if walk.first_type_error is not None:
@@ -72,7 +72,7 @@ def decode_object(cls: type[W], node: JsonValue, text: str) -> StrictDecoding:
 
 
 def json_type_name(node: JsonValue) -> str:
-    """What Go calls a JSON value in its complaints."""
+    """Go's name for the type of a JSON value."""
     if isinstance(node, bool):
         return "bool"
     if isinstance(node, str):
@@ -84,7 +84,7 @@ def json_type_name(node: JsonValue) -> str:
 
 @dataclass(slots=True)
 class _StrictDecoder:
-    """Where the decoder stands, and what it has found so far."""
+    """The position of the decoder and the errors found so far."""
 
     text: str
     first_type_error: str | None = None
@@ -94,7 +94,7 @@ class _StrictDecoder:
     _place: str = ""
 
     def value(self, shape: GoFieldType, node: JsonValue) -> Any:
-        """The value of a node that is not null; the zero value after a fault, which ends nothing yet."""
+        """The value of a node that is not null; the zero value after an error, since decoding continues."""
         match shape:
             case GoStruct():
                 return self.struct(shape, node)
@@ -138,7 +138,7 @@ class _StrictDecoder:
 
     def _member(self, shape: GoStruct, described: ConfigField, member: JsonMember, values: dict[str, Any]) -> None:
         if isinstance(described.shape, GoRawExtension):
-            # A raw value takes anything, and null means that there is none.
+            # A raw value accepts anything; null means that it is absent.
             values[described.attribute] = RawArgs(
                 "" if member.value is None else self.text[member.start : member.end],
             )
@@ -149,7 +149,7 @@ class _StrictDecoder:
                 return
             values.pop(described.attribute, None)
             if isinstance(described.shape, GoDurationField) and not described.nullable:
-                parse_duration("")  # raises: Go reads null into a duration as the empty text
+                parse_duration("")  # raises: Go decodes null into a duration as the empty text
 
     @contextmanager
     def _inside(self, name: str, described: ConfigField) -> Iterator[None]:
@@ -225,7 +225,7 @@ class _StrictDecoder:
         return self._record_type_error(json_type_name(node), go_type)
 
     def _record_type_error(self, found: str, go_type: str) -> Any:
-        """Keep the first complaint. What stands in for the value is nothing: nobody will see it."""
+        """Record the first error. The returned value is not used."""
         self.first_type_error = self.first_type_error or self._type_fault(found, go_type)
         return None
 

@@ -1,7 +1,6 @@
-"""What does a configuration mean where it says nothing?
+"""Defaults of the scheduler configuration.
 
-Applied once to a decoded configuration. The order of the default plugins is part of the behaviour: it is the order in
-which they run.
+Applied once to a decoded configuration. The order of the default plugins matters: plugins run in it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DEFAULT_MULTIPOINT = (
     PluginRef("VolumeZone"),
     PluginRef("PodTopologySpread", 2),
     PluginRef("InterPodAffinity", 2),
-    # Before preemption: giving back an idle claim is kinder than evicting a pod.
+    # Before preemption: deallocating an idle claim is cheaper than evicting a pod.
     PluginRef("DynamicResources", 2),
     PluginRef("DefaultPreemption"),
     PluginRef("NodeResourcesBalancedAllocation", 1),
@@ -60,7 +59,7 @@ DEFAULT_PLUGINS = Plugins(multi_point=PluginSet(enabled=DEFAULT_MULTIPOINT))
 
 @dataclass(frozen=True, slots=True)
 class ProfileDraft:
-    """A profile with its gaps filled, before anybody has checked it: names may be missing, arguments given twice."""
+    """A profile with defaults, before validation: names may be missing, arguments may be repeated."""
 
     scheduler_name: str
     percentage_of_nodes_to_score: int | None
@@ -74,7 +73,7 @@ class ProfileDraft:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationDraft:
-    """A configuration with its gaps filled, before validation."""
+    """A configuration with defaults, before validation."""
 
     settings: Configuration
     profiles: tuple[ProfileDraft, ...]
@@ -84,7 +83,7 @@ class ConfigurationDraft:
 
 
 DecodedArgs = Mapping[tuple[int, int], ConfigStruct]
-"""Decoded arguments by the place of their entry: profile and position."""
+"""Decoded arguments by the position of their entry: profile and index."""
 
 
 _GATED_PLUGINS = {
@@ -94,7 +93,7 @@ _GATED_PLUGINS = {
 
 
 def default_plugins(gates: Collection[str]) -> Plugins:
-    """The plugins that run unless somebody says otherwise, with the feature gates that are on."""
+    """The plugins of a profile without own plugin lists, given the enabled feature gates."""
     gated = [ref for gate, refs in _GATED_PLUGINS.items() if gate in gates for ref in refs]
     return Plugins(multi_point=PluginSet(enabled=(*DEFAULT_MULTIPOINT, *gated))) if gated else DEFAULT_PLUGINS
 
@@ -102,11 +101,11 @@ def default_plugins(gates: Collection[str]) -> Plugins:
 def apply_defaults(
     source: VersionedConfiguration, decoded: DecodedArgs, kinds: ArgsKinds, gates: Collection[str] = ()
 ) -> ConfigurationDraft:
-    """Fill the gaps. Entries of `pluginConfig` that are not in `decoded` stay raw."""
+    """Apply the defaults. Entries of `pluginConfig` that are not in `decoded` stay raw."""
     plugins = default_plugins(gates)
     sources = source.profiles or (VersionedProfile(),)
     if len(sources) == 1 and sources[0].scheduler_name is None:
-        # With several profiles there is no telling which one is meant to be the default.
+        # With several profiles it is unclear which one is the default.
         sources = (replace(sources[0], scheduler_name=DEFAULT_SCHEDULER_NAME),)
     profiles = tuple(_profile(number, profile, decoded, kinds, plugins) for number, profile in enumerate(sources))
     return ConfigurationDraft(_settings(source), profiles)
@@ -137,7 +136,7 @@ CLIENT_CONNECTION_DEFAULTED_FIELDS = ("content_type", "qps", "burst")
 
 
 def _default_zero_fields(given: Any, defaults: Any, names: tuple[str, ...]) -> Any:
-    """These fields have no zero of their own: 0 and "" take the default, too."""
+    """Fill in defaults of fields where 0 and "" mean the default, too."""
     return replace(given, **{name: getattr(given, name) or getattr(defaults, name) for name in names})
 
 
@@ -169,11 +168,11 @@ def merge_plugins(defaults: Plugins, custom: Plugins | None) -> Plugins:
 
 
 def merge_plugin_set(defaults: PluginSet, custom: PluginSet) -> PluginSet:
-    """A default that is listed again is replaced where it stands; what is disabled goes; the rest comes after.
+    """A default that is listed again is replaced at its position; disabled plugins are removed; the rest is appended.
 
-    A plugin that is both disabled and enabled thus moves to the end, which is how plugins are put in another order.
+    A plugin that is both disabled and enabled moves to the end; this is how users reorder plugins.
     """
-    # Weights of disabled entries mean nothing and would make equal sets differ.
+    # Weights of disabled entries have no meaning and would make equal sets differ.
     disabled = tuple(PluginRef(plugin.name) for plugin in (*custom.disabled, *defaults.disabled))
     names = {plugin.name for plugin in disabled}
     last = {plugin.name: position for position, plugin in enumerate(custom.enabled)}

@@ -1,7 +1,7 @@
-"""What does a configuration come to once a scheduler runs it?
+"""The configuration as a running scheduler uses it.
 
-Asked for `--write-config-to` and `/configz`, where people look for what counts, not for what they wrote. kube-scheduler
-shows the two differently: the file is made of the profiles as they were built. Linear in profiles and extenders.
+Used for `--write-config-to` and `/configz`, which show the values in force. kube-scheduler shows the two differently:
+the file contains the profiles as they were built. Cost: linear in profiles and extenders.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from bayplan.config.model import Configuration, ProfileConfig
 
 
 def effective_configuration(configuration: Configuration) -> Configuration:
-    """With what its extenders change in it; they stand as they were given, not as they are asked."""
+    """The configuration with the changes and the timeouts of its extenders.
+
+    The extenders keep the order of the file, not the order of calls.
+    """
     extenders = tuple(replace(extender, http_timeout=extender.timeout) for extender in configuration.extenders)
     return replace(apply_extenders(configuration), extenders=extenders)
 
 
 def built_configuration(configuration: Configuration) -> Configuration:
-    """In force, and of the arguments those that somebody reads: of plugins that run, by their names."""
+    """The configuration in force, with the arguments of the plugins that run, sorted by plugin name."""
     changed = effective_configuration(configuration)
     return replace(changed, profiles=tuple(map(_built_profile, changed.profiles)))
 

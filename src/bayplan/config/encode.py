@@ -1,7 +1,7 @@
-"""How is a configuration struct written out again?
+"""Encodes configuration structs.
 
-In two forms: as the v1 API shows it (for `config show` and /configz), and as kube-scheduler's error texts show its
-internal structs, with Go names and nothing left out. Both follow the description of the struct in `schema`.
+There are two forms: the v1 API form (for `config show` and /configz), and the form of kube-scheduler's error texts,
+which show internal structs with Go names and every field. Both follow the description of the struct in `schema`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bayplan.config.schema import ConfigField, ConfigStruct, GoDurationField, Go
 
 
 def encode_v1(value: Any) -> Any:
-    """The value as plain JSON with the names of the API; empty fields are left out unless they are marked."""
+    """The value as plain JSON with the names of the API. Empty fields are left out unless they are marked."""
     if isinstance(value, ConfigStruct):
         return {
             field.name: encode_v1(getattr(value, field.attribute))

@@ -1,7 +1,7 @@
-"""In which order are extenders asked, and what do they change about the profiles?
+"""Order of extenders, and their changes to the profiles.
 
-Asked once, before profiles are built: a resource that an extender manages and the scheduler is to ignore replaces what
-NodeResourcesFit was told to ignore. Linear in profiles and extenders.
+Called once, before profiles are built. Resources that an extender manages and the scheduler ignores replace the
+`ignoredResources` of NodeResourcesFit. Cost: linear in profiles and extenders.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ PROFILE_STAGE = "profile"
 
 
 def apply_extenders(configuration: Configuration) -> Configuration:
-    """The configuration with its extenders in the order of asking and their ignored resources in every profile."""
+    """The configuration with its extenders in the order of calls and their ignored resources in every profile."""
     ordered = sort_extenders(configuration.extenders)
     ignored = _ignored_resources(configuration.extenders)
     profiles = configuration.profiles
     if ignored:
-        profiles = tuple(_with_ignored_resources(profile, ignored) for profile in profiles)
+        profiles = tuple(_set_ignored_resources(profile, ignored) for profile in profiles)
     return replace(configuration, extenders=ordered, profiles=profiles)
 
 
 def sort_extenders(extenders: tuple[ExtenderConfig, ...]) -> tuple[ExtenderConfig, ...]:
-    """Those that matter come first: an ignorable one sees what the others have left over."""
+    """Ignorable extenders come last, so they see the nodes that all the rest left over."""
     return tuple(sorted(extenders, key=lambda extender: extender.ignorable))
 
 
@@ -39,8 +39,8 @@ def _ignored_resources(extenders: tuple[ExtenderConfig, ...]) -> tuple[str, ...]
     )
 
 
-def _with_ignored_resources(profile: ProfileConfig, resources: tuple[str, ...]) -> ProfileConfig:
-    """The profile whose fit check ignores these resources and no others: the list is replaced, not extended."""
+def _set_ignored_resources(profile: ProfileConfig, resources: tuple[str, ...]) -> ProfileConfig:
+    """The profile whose NodeResourcesFit ignores exactly these resources: the list is replaced, not extended."""
     if _FIT_PLUGIN not in profile.plugin_config:
         message = "couldn't build extenders: can't find NodeResourcesFitArgs in plugin config"
         raise ConfigError(message, stage=PROFILE_STAGE)

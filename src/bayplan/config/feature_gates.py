@@ -1,9 +1,8 @@
-"""Which feature gates does this scheduler know, and what do flags make of them?
+"""Feature gates of kube-scheduler.
 
-Asked once at start with the texts of `--feature-gates`, `--emulated-version` and `--min-compatibility-version`. Errors
-are kube-scheduler's. Gates of other components are accepted, because one list is often shared by a whole control plane;
-they are told, since a slip of the pen looks just like them. So is a gate that would change something here and cannot be
-turned: nobody is to believe that it was.
+Evaluated once at start from `--feature-gates`, `--emulated-version` and `--min-compatibility-version`. Errors are
+kube-scheduler's. Gates of other components are accepted, because a control plane often shares one list. The log names
+them, since a typing error looks the same. The log also names gates of the scheduler that cannot be changed in Bayplan.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bayplan.errors import ConfigError
 
 VERSION = (1, 36)
 RELEASE = "1.36.4"
-"""The kube-scheduler that we behave as."""
+"""The kube-scheduler release that Bayplan follows."""
 
 _MIN_VERSION = (1, 33)
 _STAGE = "flags"
@@ -101,7 +100,7 @@ CONFIGURABLE_GATES = frozenset(
         WORKLOAD_AWARE_PREEMPTION,
     }
 )
-"""Gates that change something here, or nothing because there is nothing to change (pods are never batched by hints)."""
+"""Gates that change Bayplan's behaviour, or whose effect Bayplan does not need (it never batches pods by hints)."""
 
 _GATE_DEPENDENCIES = {
     "GangScheduling": ("GenericWorkload",),
@@ -112,7 +111,7 @@ _GATE_DEPENDENCIES = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """The gates that were given, and what holds for all that are known."""
+    """The gates from the command line, and the state of all known gates."""
 
     set_gates: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
     emulated_version: str = "1.36"
@@ -121,24 +120,24 @@ class FeatureGates:
         return self.set_gates.get(name, name in ENABLED_GATES or name in LOCKED_GATES)
 
     def all(self) -> Iterator[tuple[str, str, bool]]:
-        """Name, stage (ALPHA, BETA; none once general) and whether it is on, of each that the scheduler knows."""
+        """Name, stage (ALPHA, BETA; empty once general) and state of each gate that the scheduler knows."""
         for name in sorted(ENABLED_GATES | LOCKED_GATES | DISABLED_GATES):
             beta = name in ENABLED_GATES or name in _DISABLED_BETA_GATES
             yield name, "" if name in _GA_GATES else "BETA" if beta else "ALPHA", self.is_effective(name)
 
     def is_effective(self, name: str) -> bool:
-        """Whether a gate is on, those that were turned in vain as they are."""
+        """Whether a gate is on. A gate that cannot be changed has its fixed state."""
         return name in ENABLED_GATES or name in LOCKED_GATES if name not in CONFIGURABLE_GATES else self.enabled(name)
 
     def ineffective_gates(self) -> list[str]:
-        """Gates of the scheduler that were turned and stay as they are."""
+        """Gates of the scheduler that the command line sets without effect."""
         known = (name for name in sorted(self.set_gates) if name in ENABLED_GATES or name in DISABLED_GATES)
         return [
             name for name in known if name not in CONFIGURABLE_GATES and self.set_gates[name] != (name in ENABLED_GATES)
         ]
 
     def unknown(self) -> Iterator[tuple[str, str]]:
-        """Gates that were given and that the scheduler does not know, each with the nearest that it does, or ""."""
+        """Gates from the command line that the scheduler does not know, each with the nearest known name, or ""."""
         known = {name.lower(): name for name in sorted(ENABLED_GATES | LOCKED_GATES | DISABLED_GATES)}
         for name in sorted(self.set_gates.keys() - known.values()):
             near = get_close_matches(name.lower(), known, n=1)
@@ -148,7 +147,7 @@ class FeatureGates:
 def parse_feature_gates(
     gates: Iterable[str], emulated: Iterable[str] = (), compatible: Iterable[str] = ()
 ) -> FeatureGates:
-    """What three flags say; `ConfigError` in kube-scheduler's words where they cannot be meant."""
+    """The gates of the three flags; raises `ConfigError` with kube-scheduler's message if they are invalid."""
     version = _parse_version(emulated)
     least = _parse_version(compatible)
     if not _MIN_VERSION <= version <= VERSION:
@@ -190,8 +189,8 @@ def _parse_gate(text: str) -> tuple[str, bool] | None:
 
 
 def _parse_version(texts: Iterable[str]) -> tuple[int, int]:
-    """The version that is told of the one component there is; ours where none is."""
-    told = VERSION
+    """The version given for kube-scheduler's component; the default is the current version."""
+    version_given = VERSION
     for text in texts:
         component, equals, version = text.rpartition("=")
         if equals and component != _COMPONENT:
@@ -199,8 +198,8 @@ def _parse_version(texts: Iterable[str]) -> tuple[int, int]:
         found = _VERSION_TEXT.fullmatch(version)
         if found is None:
             raise _flag_error(f'could not parse "{version}" as version')
-        told = int(found[1]), int(found[2])
-    return told
+        version_given = int(found[1]), int(found[2])
+    return version_given
 
 
 def _version_text(version: tuple[int, int]) -> str:

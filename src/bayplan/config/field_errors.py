@@ -1,7 +1,7 @@
-"""What is wrong with which field, in Kubernetes' own form of words?
+"""Field errors of configurations in Kubernetes' format.
 
-A validator returns `FieldError`s; they print as `path: Invalid value: <v>: <message>` and its sisters, and `aggregate`
-joins them the way every Kubernetes component does. Building one costs a few string joins.
+Validators return `FieldError`s, which print as `path: Invalid value: <v>: <message>` and similar. `aggregate` joins
+them as every Kubernetes component does. Cost: a few string joins per error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bayplan.codec.go_text import json_text, quote
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """The way from the top of a configuration to one of its fields; the empty path is the top itself."""
+    """The path from the root of a configuration to a field; the empty path is the root."""
 
     text: str = ""
 
@@ -32,7 +32,7 @@ class FieldPath:
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One fault of one field."""
+    """An error of one field."""
 
     path: FieldPath
     body: str
@@ -43,7 +43,7 @@ class FieldError:
 
 @dataclass(frozen=True, slots=True)
 class JsonValue:
-    """A value that is shown as JSON: lists, structs, and texts of a named type, which escape in another way."""
+    """A value shown as JSON: lists, structs, and strings of a named type, which have other escapes."""
 
     value: Any
 
@@ -52,7 +52,7 @@ class JsonValue:
 
 
 FieldValue = int | str | JsonValue
-"""A value as it is shown: a number as it is, a text quoted, the rest as JSON."""
+"""A value in an error: numbers as they are, strings quoted, the rest as JSON."""
 
 
 def _format_value(value: FieldValue) -> str:
@@ -86,6 +86,6 @@ def forbidden(path: FieldPath, detail: str) -> FieldError:
 
 
 def aggregate(errors: Iterable[FieldError]) -> str:
-    """All errors as one text: one alone as it is, several in brackets, each text once."""
+    """All errors as one text: a single error as it is, several in brackets, each text once."""
     texts = list(dict.fromkeys(map(str, errors)))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"

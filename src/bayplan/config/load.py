@@ -1,8 +1,8 @@
-"""What configuration does this file hold, and if none, why not?
+"""Loads a KubeSchedulerConfiguration.
 
-`load` takes the text of a KubeSchedulerConfiguration (YAML or JSON) through the steps of kube-scheduler: kind and
-version, types, plugin arguments, strictness, defaults, validation. The first step that fails gives the whole text of
-the `ConfigError`, word for word kube-scheduler's. Called once for each configuration; a few milliseconds.
+`load` runs the steps of kube-scheduler on a text (YAML or JSON): kind and version, types, plugin arguments, strict
+decoding, defaults, validation. The first step that fails gives the whole text of the `ConfigError`, word for word
+kube-scheduler's. Called once per configuration; cost: a few milliseconds.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from bayplan.errors import ConfigError, ObjectError
 DECODE_STAGE = "config"
 VALIDATION_STAGE = "invalid"
 
-# Part of the message: where kube-scheduler's source declares its table of kinds.
+# Part of the message: the position in kube-scheduler's source where the table of kinds is declared.
 _SCHEME = "pkg/scheduler/apis/config/scheme/scheme.go:29"
 _KIND_STRUCT = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
 
 
 def load(text: str, args_kinds: ArgsKinds, gates: Collection[str] = ()) -> Configuration:
-    """The configuration that the text describes, complete and valid; `ConfigError` says why there is none.
+    """The configuration in the text, complete and valid; raises `ConfigError`.
 
-    `gates`: the feature gates that are on; some add a plugin to those that run by default.
+    `gates`: the enabled feature gates; some add a default plugin.
     """
     try:
         source, decoded = _decode(text, args_kinds)
@@ -55,12 +55,12 @@ def load(text: str, args_kinds: ArgsKinds, gates: Collection[str] = ()) -> Confi
 
 
 def load_default(args_kinds: ArgsKinds, gates: Collection[str] = ()) -> Configuration:
-    """The configuration that is in force without a file."""
+    """The configuration in force without a file."""
     return _default_and_validate(VersionedConfiguration(), {}, args_kinds, gates)
 
 
 def dump(configuration: Configuration) -> dict[str, Any]:
-    """The configuration as a v1 object with every default spelled out."""
+    """The configuration as a v1 object with all defaults."""
     profiles = [_dump_profile(profile) for profile in configuration.profiles]
     settings = SharedSettings(**{name: getattr(configuration, name) for name in SharedSettings.__struct_fields__})
     return {"apiVersion": API_VERSION, "kind": KIND, **encode_v1(settings), "profiles": profiles}
@@ -103,7 +103,7 @@ class _GroupVersionKind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def with_default(self, default: _GroupVersionKind) -> _GroupVersionKind:
-        """This kind with what it leaves open taken from another one."""
+        """This kind, with missing parts from the default."""
         group, version = self.group, self.version
         if not version and group in ("", default.group):
             group, version = default.group, default.version
@@ -149,7 +149,7 @@ def _strict_decoding_error(errors: list[str] | tuple[str, ...]) -> str:
 
 
 def _decode_args(entry: PluginConfig, place: str, structs: dict[str, type[ConfigStruct]]) -> _DecodedObject:
-    """The arguments of one entry; kind and version need not be given, as the name of the plugin tells them."""
+    """The arguments of one entry. Kind and version are optional, since the name of the plugin implies them."""
     wanted = _GroupVersionKind(GROUP, VERSION, f"{entry.name}Args")
     prefix = f"decoding args for plugin {entry.name}: "
     try:
@@ -167,7 +167,7 @@ def _decode_args(entry: PluginConfig, place: str, structs: dict[str, type[Config
 
 
 def _decode_object(text: str, default: _GroupVersionKind, structs: dict[str, type[ConfigStruct]]) -> _DecodedObject:
-    """An object of one of the known kinds. JSON is read as it stands; YAML becomes JSON first."""
+    """An object of one of the known kinds. JSON is decoded as it is; YAML is converted to JSON first."""
     strict_errors: tuple[str, ...] = ()
     source = text
     if not is_json(text):
@@ -195,7 +195,7 @@ def _parse_document(text: str) -> JsonValue:
 
 
 def _read_gvk(node: JsonValue) -> _GroupVersionKind:
-    """What the object says it is. Here, and only here, the case of keys does not matter."""
+    """Group, version and kind of the object. Only here the case of keys does not matter."""
     if node is None:
         return _EMPTY_GVK
     prefix = "couldn't get version/kind; json parse error: json: cannot unmarshal"

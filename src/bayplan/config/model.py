@@ -1,8 +1,8 @@
-"""What does the configuration in force say?
+"""The configuration structs.
 
-`Configuration` is a KubeSchedulerConfiguration v1 after decoding, defaulting and validation: every field has its value
-and every in-tree plugin that takes arguments has them, decoded. It is frozen and shared by whoever builds a scheduler.
-The structs named `…Source` are the same things as they stand in a file.
+`Configuration` is a KubeSchedulerConfiguration v1 after decoding, defaulting and validation. Every field has its value,
+and every in-tree plugin with arguments has them, decoded. It is frozen and shared by all users of the configuration.
+The structs `Versioned…` have the form of the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_EXTENDER_TIMEOUT = GoDuration.of_seconds(5)
 
 
 class LeaderElection(ConfigStruct, frozen=True):
-    """How replicas agree on the one that schedules."""
+    """How replicas elect the one that schedules."""
 
     go_name: ClassVar[str] = "LeaderElectionConfiguration"
     go_package: ClassVar[str] = "v1alpha1"
@@ -42,7 +42,7 @@ class LeaderElection(ConfigStruct, frozen=True):
 
 
 class ClientConnection(ConfigStruct, frozen=True):
-    """How to reach the API server."""
+    """The connection to the API server."""
 
     go_name: ClassVar[str] = "ClientConnectionConfiguration"
     go_package: ClassVar[str] = "v1alpha1"
@@ -55,7 +55,7 @@ class ClientConnection(ConfigStruct, frozen=True):
 
 
 class ExtenderTLSConfig(ConfigStruct, frozen=True):
-    """Certificates for talking to an extender; data wins over files."""
+    """Certificates for connections to an extender; data takes precedence over files."""
 
     insecure: bool = False
     server_name: str = ""
@@ -68,14 +68,19 @@ class ExtenderTLSConfig(ConfigStruct, frozen=True):
 
 
 class ExtenderManagedResource(ConfigStruct, frozen=True):
-    """A resource that an extender looks after."""
+    """A resource that an extender manages."""
 
     name: Annotated[str, NO_OMIT_EMPTY] = ""
     ignored_by_scheduler: bool = False
 
 
 class ExtenderConfig(ConfigStruct, frozen=True):
-    """An HTTP service that filters, scores, preempts or binds; an empty verb is a capability it does not have."""
+    """An HTTP service that filters, scores, preempts or binds.
+
+    An empty verb means that it does not support the call.
+    """
+
+    go_name: ClassVar[str] = "Extender"
 
     url_prefix: Annotated[str, NO_OMIT_EMPTY] = ""
     filter_verb: str = ""
@@ -92,12 +97,12 @@ class ExtenderConfig(ConfigStruct, frozen=True):
 
     @property
     def timeout(self) -> GoDuration:
-        """How long a call may take; nothing given means five seconds."""
+        """The timeout of a call; the default is five seconds."""
         return self.http_timeout or DEFAULT_EXTENDER_TIMEOUT
 
 
 class PluginRef(ConfigStruct, frozen=True):
-    """A plugin named in a list. A weight of 0 is one that was not given."""
+    """A plugin in a list. A weight of 0 means that it was not set."""
 
     go_name: ClassVar[str] = "Plugin"
 
@@ -106,7 +111,7 @@ class PluginRef(ConfigStruct, frozen=True):
 
 
 class PluginSet(ConfigStruct, frozen=True):
-    """The plugins that one extension point, or all at once, are told to use and not to use."""
+    """The plugins that one extension point, or all points, enable and disable."""
 
     enabled: tuple[PluginRef, ...] = ()
     disabled: tuple[PluginRef, ...] = ()
@@ -150,7 +155,7 @@ EXTENSION_POINTS = tuple(point for point in _ATTRIBUTE_NAMES if point != MULTI_P
 
 
 class PluginConfig(ConfigStruct, frozen=True):
-    """The arguments of one plugin as they are given."""
+    """The arguments of one plugin as they stand in the file."""
 
     name: Annotated[str, NO_OMIT_EMPTY] = ""
     args: RawArgs = RawArgs()
@@ -168,7 +173,7 @@ class VersionedProfile(ConfigStruct, frozen=True):
 
 
 class SharedSettings(ConfigStruct, frozen=True):
-    """What all profiles share."""
+    """The settings that all profiles share."""
 
     parallelism: Annotated[Int32, NO_OMIT_EMPTY] = 16
     leader_election: LeaderElection = LeaderElection()
@@ -193,7 +198,8 @@ class VersionedConfiguration(SharedSettings, frozen=True):
 class ProfileConfig(msgspec.Struct, frozen=True):
     """One scheduler name with its plugins and their arguments.
 
-    `plugin_config` has a struct for each in-tree plugin that takes arguments, and plain JSON values for the others.
+    `plugin_config` has a struct for each in-tree plugin that takes arguments, and plain JSON values for all other
+    plugins.
     """
 
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
@@ -208,6 +214,6 @@ class Configuration(SharedSettings, frozen=True):
     profiles: tuple[ProfileConfig, ...] = ()
 
     def percentage_for(self, profile: ProfileConfig) -> int:
-        """The share of nodes to look at for pods of a profile; its own setting wins, even where it is 0."""
+        """The percentage of nodes to score for pods of a profile. The profile's own setting wins, even if it is 0."""
         own = profile.percentage_of_nodes_to_score
         return self.percentage_of_nodes_to_score if own is None else own

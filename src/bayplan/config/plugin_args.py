@@ -1,7 +1,7 @@
-"""What arguments does a plugin take?
+"""Kinds of plugin arguments.
 
-Arguments belong to the plugin, which lives on a higher floor; so the loader is handed a table of `ArgsKind`s, one for
-each plugin that takes any, and knows nothing of them but what is here.
+Arguments belong to the plugins, which are in a higher layer. So the loader gets a table of `ArgsKind`s, one for each
+plugin with arguments, and knows nothing else about them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def keep_args(args: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgsKind:
-    """The arguments of one plugin: their struct, what fills the gaps, what makes them valid.
+    """The arguments of one plugin: struct, defaults and validation.
 
-    Field defaults of the struct stand for absent fields; `apply_defaults` is for the rest (a 0 that means 1).
+    Field defaults of the struct stand for absent fields; `apply_defaults` does the rest (a 0 that means 1).
     """
 
     plugin: str
@@ -30,7 +30,8 @@ class ArgsKind:
     apply_defaults: Callable[[Any], Any] = keep_args
     validate: Callable[[Any, FieldPath], list[FieldError]]
     validated_at_load: bool = True
-    """kube-scheduler looks NodeResourcesFit up under a wrong name, so only the plugin itself checks its arguments."""
+    """kube-scheduler looks NodeResourcesFit up under a wrong name, so only the plugin itself validates its arguments.
+    """
 
     @property
     def kind(self) -> str:

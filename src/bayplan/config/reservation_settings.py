@@ -1,7 +1,7 @@
-"""Where do the pods live that hold shared GPUs, and what do they run? The key `resourceReservation` of `--settings`.
+"""Settings of the GPU reservation pods: the key `resourceReservation` of `--settings`.
 
-The binder makes them, and the scheduler's GpuSharing has to know their namespace. Names are those that KAI-Scheduler's
-Config has for it; an image is one text here, as in a pod.
+The binder creates the pods, and the scheduler's GpuSharing needs their namespace. Names are those of KAI-Scheduler's
+Config; an image is one string, as in a pod.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ ResourceAmounts = dict[str, str | int | float]
 
 
 class PodResources(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What else a reservation pod asks for."""
+    """Further requests and limits of a reservation pod."""
 
     requests: ResourceAmounts = {}
     limits: ResourceAmounts = {}
 
 
 class ReservationSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How reservation pods are made."""
+    """How the binder creates reservation pods."""
 
     namespace: str = RESERVATION_NAMESPACE
-    """Where they are made, and nobody else lives: every pod in it with the label of a GPU group counts as one."""
+    """Their namespace. It contains no other pods: every pod in it with the label of a GPU group counts as one."""
     service_account_name: str = RESERVATION_NAMESPACE
-    """As whom they run. It must be there, may get and patch pods in the namespace, and has the image's pull secrets."""
+    """Their service account. It exists, may get and patch pods in the namespace, and has the image's pull secrets."""
     app_label: str = RESERVATION_NAMESPACE
     """The value of their label `app`."""
     image: str = "ghcr.io/kai-scheduler/kai-scheduler/resourcereservation:v0.17.0"
-    """The program that says which device it got; KAI-Scheduler's, unless you mirror it or have one of your own."""
+    """The program that reports its device: KAI-Scheduler's image, a mirror of it, or a program of your own."""
     runtime_class_name: str = ""
-    """The RuntimeClass by which containers see GPUs, such as nvidia; none where that is the node's default."""
+    """The RuntimeClass that gives containers access to GPUs, such as nvidia. Empty: the node's default."""
     allocation_timeout: Annotated[float, Meta(gt=0, le=3600)] = 40
-    """For how many seconds the binder waits until one says which device it got; pulling the image counts."""
+    """Seconds that the binder waits for a pod's report of its device, including the pull of the image."""
     scaling_pod_namespace: str = "kai-scale-adjust"
-    """Where pods of KAI-Scheduler's node-scale-adjuster live: while one of them waits nothing is reserved."""
+    """The namespace of KAI-Scheduler's node-scale-adjuster. While a pod in it is pending, nothing is reserved."""
     pod_resources: PodResources = PodResources()
-    """Requests and limits beside the device, such as {requests: {cpu: 1m}}, where a quota asks for them."""
+    """Requests and limits beside the device, such as {requests: {cpu: 1m}}, where a quota requires them."""
 
     @property
     def timeout_s(self) -> float:
         return self.allocation_timeout
 
     def validate(self) -> Iterator[tuple[str, str]]:
-        """What cannot be: the key, and a sentence about it."""
+        """The invalid keys, each with an error."""
         names = (
             ("namespace", self.namespace, dns_label_problems),
             ("serviceAccountName", self.service_account_name, dns_subdomain_problems),
@@ -63,7 +63,7 @@ class ReservationSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=T
         for key, value, problems_of in names:
             yield from ((key, each) for each in problems_of(value))
         if not self.image or any(letter.isspace() for letter in self.image):
-            yield "image", "an image has a name, and no spaces in it"
+            yield "image", "an image must have a name without spaces"
         for kind, amounts in (("requests", self.pod_resources.requests), ("limits", self.pod_resources.limits)):
             yield from _validate_amounts(f"podResources.{kind}", amounts)
 
@@ -75,7 +75,7 @@ def _check_optional_subdomain(text: str) -> list[str]:
 def _validate_amounts(place: str, amounts: Mapping[str, str | int | float]) -> Iterator[tuple[str, str]]:
     for name, amount in amounts.items():
         if name == GPU:
-            yield f"{place}.{name}", "each of them asks for one device, which cannot be changed"
+            yield f"{place}.{name}", "each reservation pod requests one device; remove this key"
             continue
         try:
             is_negative = parse_quantity(amount) < parse_quantity(0)
@@ -83,4 +83,4 @@ def _validate_amounts(place: str, amounts: Mapping[str, str | int | float]) -> I
             yield f"{place}.{name}", str(fault)
         else:
             if is_negative:
-                yield f"{place}.{name}", "an amount is not below 0"
+                yield f"{place}.{name}", "an amount must not be negative"

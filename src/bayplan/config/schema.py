@@ -1,8 +1,8 @@
-"""What may stand in a field of a configuration, and what does Go call it?
+"""Field types of configuration structs, with their Go names.
 
-Configuration structs are ordinary frozen msgspec structs. Their annotations carry the little that Python cannot know:
-the width of a number, the name of a named text type, whether an empty value is still written out. The decoder, the
-dumper and the error texts read this description; it is worked out once per class.
+Configuration structs are frozen msgspec structs. Their annotations add what Python types do not say: the width of a
+number, the name of a named string type, whether an empty value is written. The decoder, the encoder and the error texts
+use this description, which is computed once per class.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class GoTypeName:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedIn:
-    """The field stands in an embedded Go struct, which error paths name."""
+    """The field belongs to an embedded Go struct, which error paths name."""
 
     struct: str
 
 
 @dataclass(frozen=True, slots=True)
 class NoOmitEmpty:
-    """The field is written out even where it is zero."""
+    """The field is written even if it is zero."""
 
 
 NO_OMIT_EMPTY = NoOmitEmpty()
@@ -45,10 +45,10 @@ Float32 = Annotated[float, GoTypeName("float32")]
 
 
 class ConfigStruct(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of everything that is decoded from a configuration. Field defaults are what an absent field means."""
+    """Base class of all structs in a configuration. Field defaults are the meaning of absent fields."""
 
     go_name: ClassVar[str] = ""
-    """The Go struct's name, where the class is called otherwise."""
+    """The name of the Go struct, if it differs from the class name."""
     go_package: ClassVar[str] = "v1"
     tagged: ClassVar[bool] = False
     """A type of the core API: shown with its JSON names even inside configuration structs, which show Go names."""
@@ -56,7 +56,7 @@ class ConfigStruct(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class RawArgs:
-    """Arguments that nobody here understands: the text as it was given, `""` if nothing was."""
+    """Arguments of an unknown kind: the original text, `""` if there is none."""
 
     text: str = ""
 
@@ -103,7 +103,7 @@ class GoRawExtension:
 
 @dataclass(frozen=True, slots=True)
 class GoStringMap:
-    """Texts by text."""
+    """A map of strings by string."""
 
     go_type: str = "map[string]string"
 
@@ -147,13 +147,13 @@ _SCALAR_TYPES: dict[Any, GoFieldType] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigField:
-    """One field of a struct: its names and what may stand in it."""
+    """One field of a struct: its names and its type."""
 
     attribute: str
     name: str
     shape: GoFieldType
     nullable: bool
-    """A pointer in Go: `None` is a value of its own, and what is not `None` is always written out."""
+    """A pointer in Go: `None` is a value of its own, and any other value is always written."""
     keep: bool
     embedded: str | None
 
@@ -164,7 +164,7 @@ class ConfigField:
 
 @functools.cache
 def config_fields(cls: type[ConfigStruct]) -> tuple[ConfigField, ...]:
-    """The fields of a struct in the order of its Go twin."""
+    """The fields of a struct in the order of its Go struct."""
     hints = get_type_hints(cls, include_extras=True)
     return tuple(_field(info.name, info.encode_name, hints[info.name]) for info in msgspec.structs.fields(cls))
 
@@ -181,7 +181,7 @@ def _field(attribute: str, name: str, annotation: Any) -> ConfigField:
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """The bare type, whether `None` is allowed, and the marks found on the way."""
+    """The bare type, whether `None` is allowed, and the annotations."""
     origin = get_origin(annotation)
     if origin is Annotated:
         bare, *marks = get_args(annotation)

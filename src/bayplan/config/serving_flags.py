@@ -1,7 +1,7 @@
-"""What do flags say about the server for probes, scrapers and people, and about the process? One value, handed on.
+"""Flags of the server for probes, metrics and the page, and of the process.
 
-Made once at start. `validate` holds what kube-scheduler would refuse, in its words; what needs a file or a certificate
-is found out by whoever reads it.
+Created once at start. `validate` returns what kube-scheduler would refuse, with its messages. Files and certificates
+are checked where they are read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PREVIOUS_MINOR = "1.35"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFlags:
-    """Flags of kube-scheduler by their names, with its defaults."""
+    """Flags of kube-scheduler by name, with its defaults."""
 
     bind_address: str = "0.0.0.0"
     secure_port: int = 10259
@@ -66,16 +66,16 @@ class ServingFlags:
 
     features: FeatureGates = field(default_factory=FeatureGates)
     flag_texts: Mapping[str, str] = field(default_factory=dict)
-    """Every flag with the value that holds, as text: what `/flagz` shows."""
+    """Every flag with its value as text, for `/flagz`."""
 
     @classmethod
-    def from_flags(cls, values: Mapping[str, Any], *, features: FeatureGates, told: Mapping[str, str]) -> ServingFlags:
-        """From the values of all flags, by their names on the command line."""
-        mine = {name: values[flag] for name in _NAMES if (flag := name.replace("_", "-")) in values}
-        return cls(**mine, features=features, flag_texts=told)
+    def from_flags(cls, values: Mapping[str, Any], *, features: FeatureGates, texts: Mapping[str, str]) -> ServingFlags:
+        """Create the value from all flags by their command-line names."""
+        values_by_field = {name: values[flag] for name in _NAMES if (flag := name.replace("_", "-")) in values}
+        return cls(**values_by_field, features=features, flag_texts=texts)
 
     def validate(self) -> list[str]:
-        """What kube-scheduler refuses."""
+        """The errors that kube-scheduler reports."""
         return [*self._bad_port(), *self._bad_headers(), *self._bad_tls(), *self._bad_metrics()]
 
     def _bad_port(self) -> Iterable[str]:
@@ -115,9 +115,9 @@ _NAMES = tuple(each.name for each in fields(ServingFlags) if each.name not in ("
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """What the command line says about a scheduler process, besides its configuration."""
+    """Options of a scheduler process from the command line, besides its configuration."""
 
     settings: BayplanSettings = field(default_factory=BayplanSettings)
     serving: ServingFlags = field(default_factory=ServingFlags)
     max_in_unschedulable_pods: GoDuration = _FIVE_MINUTES
-    """How long a pod is parked at most."""
+    """The longest time that a pod stays in the unschedulable pods."""

@@ -9,7 +9,7 @@ _MIN_SIMILARITY = 0.85
 
 
 def nearly(attribute: str, known: Iterable[str]) -> str:
-    """The one of these that an attribute is nearly called, whatever its capitals; "" where there is none."""
+    """The nearest of the known names to an attribute, regardless of case; "" if there is none."""
     by_letters = {name.lower(): name for name in known}
     found = get_close_matches(attribute.lower(), by_letters, n=1, cutoff=_MIN_SIMILARITY)
     return by_letters[found[0]] if found else ""

@@ -1,7 +1,7 @@
-"""Which fields of a configuration are wrong?
+"""Validation of the scheduler configuration.
 
-All faults are collected, in the order in which kube-scheduler reports them: connection, leader election, profiles in
-turn, what profiles must agree on, backoff, extenders. Asked once per configuration, after defaulting.
+All errors are collected, in kube-scheduler's order: connection, leader election, each profile, conditions across
+profiles, backoff, extenders. Called once per configuration, after the defaulting.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ REMOVED_PLUGINS = frozenset({"AzureDiskLimits", "CinderLimits", "EBSLimits", "GC
 # Lists of these points are not searched for removed plugins.
 _PLACEMENT_POINTS = ("placementGenerate", "placementScore")
 
-# kube-scheduler keeps the validator of NodeResourcesFit under this name, where it never meets arguments of its type.
+# kube-scheduler registers the validator of NodeResourcesFit under this name, where it never gets arguments of its type.
 _MISPLACED_VALIDATOR = "NodeResourcesFitArgs"
 
 _MAX_PERCENTAGE = 100
 
 
 def validate(draft: ConfigurationDraft, kinds: ArgsKinds) -> list[FieldError]:
-    """Every fault of the configuration; none if it can be used."""
+    """All errors of the configuration."""
     settings = draft.settings
     return [
         *_client_connection(settings.client_connection, FieldPath("clientConnection")),
@@ -58,7 +58,7 @@ def _client_connection(connection: ClientConnection, path: FieldPath) -> Iterato
 
 
 def check_rate(qps: float, burst: int) -> None:
-    """Raise `ConfigError` where a limit of requests lets nobody through; a rate that is not above 0 is no limit."""
+    """Raise `ConfigError` if a rate limit permits no request. A rate of 0 or below is no limit."""
     if qps > 0 and burst <= 0:
         raise ConfigError(
             "burst is required to be greater than 0 when RateLimiter is not set and QPS is set to greater than 0",
@@ -67,7 +67,7 @@ def check_rate(qps: float, burst: int) -> None:
 
 
 def check_election(election: LeaderElection) -> None:
-    """Raise `ConfigError` where nobody could be elected so: flags may say other things than the file did."""
+    """Raise `ConfigError` if no leader can be elected. Flags may override the file."""
     if errors := list(_leader_election(election, FieldPath("leaderElection"))):
         raise ConfigError(aggregate(errors), stage="invalid")
 
@@ -126,7 +126,7 @@ def _profiles(profiles: tuple[ProfileDraft, ...], path: FieldPath, kinds: ArgsKi
         yield from _removed_plugins(profile, place.child("plugins"))
         yield from _plugin_config(profile, place.child("pluginConfig"), kinds)
         if profile.scheduler_name in names:
-            # The reference shows a path object here, which prints as an empty struct.
+            # Upstream shows a path object here, which prints as an empty struct.
             yield duplicate(place.child("schedulerName"), JsonValue({}))
         names.add(profile.scheduler_name)
     yield from _queue_sort(profiles, path)
@@ -162,7 +162,7 @@ def _plugin_config(profile: ProfileDraft, path: FieldPath, kinds: ArgsKinds) -> 
 
 
 def _queue_sort(profiles: tuple[ProfileDraft, ...], path: FieldPath) -> Iterator[FieldError]:
-    """All pods wait in one queue, so profiles must sort it alike."""
+    """All pods wait in one queue, so all profiles must have the same queue sort plugin."""
     first = profiles[0].plugins.queue_sort
     if len(first.enabled) > 1:
         place = path.index(0).child("plugins", "queueSort", "Enabled")
@@ -182,7 +182,7 @@ def _queue_sort(profiles: tuple[ProfileDraft, ...], path: FieldPath) -> Iterator
 
 
 def _equal_args(one: Any, other: Any) -> bool:
-    """Raw arguments are compared as texts, so that spaces count; what was not given equals null."""
+    """Raw arguments are compared as texts, so spaces count; absent arguments equal null."""
     if isinstance(one, RawArgs) or isinstance(other, RawArgs):
         return (one or RawArgs()) == (other or RawArgs())
     return bool(one == other)
@@ -207,7 +207,7 @@ def _extenders(extenders: tuple[ExtenderConfig, ...], path: FieldPath) -> Iterat
 
 def _extended_resource(name: str, path: FieldPath) -> Iterator[FieldError]:
     problems = label_key_problems(name)
-    # The name is of a named type here, and is therefore shown as JSON.
+    # The name has a named type here, and is therefore shown as JSON.
     yield from (invalid(path, JsonValue(name), problem) for problem in problems)
     if not problems and not is_extended_resource_name(name):
         yield invalid(path, name, "is an invalid extended resource name")

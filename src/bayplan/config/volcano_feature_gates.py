@@ -1,7 +1,7 @@
-"""Which feature gates do Volcano's programs know, and which were turned?
+"""Feature gates of Volcano's programs.
 
-Asked once at start with the texts of `--feature-gates`. A name that Volcano does not know is refused in its words. One
-gate turns something here; that another one was turned and nothing came of it is told, so that nobody believes it did.
+Evaluated once at start from `--feature-gates`. An unknown name is refused with Volcano's message. One gate has an
+effect; the log names all other changed gates as ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bayplan.codec.go_flags import go_bool, go_strings
 from bayplan.config.feature_gates import LOCKED_GATES
 
 QUEUE_ADMISSION_GATE = "SchedulingGatesQueueAdmission"
-"""Pods that ask for it are held by a gate until their queue has room: the webhook adds it, the scheduler removes it."""
+"""Opt-in scheduling gate for pods, until their queue has room: the webhook adds it, the scheduler removes it."""
 
 _DEFAULTS = {
     "WorkLoadSupport": True,
@@ -26,7 +26,7 @@ _DEFAULTS = {
     QUEUE_ADMISSION_GATE: False,
 }
 VOLCANO_GATES = frozenset(_DEFAULTS)
-"""Those that Kubernetes does not have."""
+"""Gates that Kubernetes does not have."""
 
 _NAMES = """
 APIResponseCompression APIServerIdentity APIServerTracing APIServingWithRoutine AggregatedDiscoveryRemoveBetaType
@@ -95,24 +95,24 @@ WatchList WatchListClient WinDSR WinOverlay WindowsCPUAndMemoryAffinity WindowsG
 WorkloadAwarePreemption WorkloadWithJob
 """
 _KUBERNETES_GATES = frozenset(_NAMES.split())
-"""Volcano's programs are linked with Kubernetes, so they take its gates, too; those of 1.34 to 1.36."""
+"""Volcano's programs link Kubernetes, so they accept its gates, too: those of 1.34 to 1.36."""
 
 
 def parse_volcano_gates(text: str) -> tuple[tuple[str, bool], ...]:
-    """What `Gate=true,Other=false` turns; `ValueError` in the words of Volcano's library where it cannot be meant."""
+    """The gates in `Gate=true,Other=false`; raises `ValueError` with the message of Volcano's library."""
     return tuple(_parse_gate(each.strip()) for each in go_strings(text) if each.strip())
 
 
 def is_queue_admission_enabled(given: Iterable[tuple[str, bool]]) -> bool:
-    """Whether pods are held by a gate until their queue has room."""
+    """Whether the scheduling gate holds pods until their queue has room."""
     return dict(given).get(QUEUE_ADMISSION_GATE, _DEFAULTS[QUEUE_ADMISSION_GATE])
 
 
 def ignored_gate_messages(given: Iterable[tuple[str, bool]], *, none: bool = False) -> Iterator[str]:
-    """A sentence for each gate that was turned in vain; `none`: of a program in which none turns anything."""
+    """A message for each gate that is set without effect; `none`: no gate has an effect in this program."""
     for name, on in dict(given).items():
-        turned = name not in _DEFAULTS or on != _DEFAULTS[name]
-        if turned and (none or name != QUEUE_ADMISSION_GATE):
+        changed = name not in _DEFAULTS or on != _DEFAULTS[name]
+        if changed and (none or name != QUEUE_ADMISSION_GATE):
             yield f"feature gate {name} has no effect here"
 
 

@@ -1,4 +1,4 @@
-"""When schedules come round, on which clocks, and what no schedule is."""
+"""Cron schedules: the next time, time zones, and parse errors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from bayplan.codec.cron import parse_cron_schedule, schedule_error
         ("@every 1h30m", "2026-01-01T00:00:00.5", "2026-01-01T01:30:00"),
     ],
 )
-def test_the_next_moment(text: str, after: str, expected: str) -> None:
+def test_the_next_time(text: str, after: str, expected: str) -> None:
     found = parse_cron_schedule(text).next(datetime.fromisoformat(after).replace(tzinfo=UTC))
     assert found == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
-def test_there_may_be_none() -> None:
+def test_a_schedule_without_a_next_time() -> None:
     assert parse_cron_schedule("0 0 31 2 *").next(datetime(2026, 1, 1, tzinfo=UTC)) is None
 
 
@@ -43,11 +43,11 @@ def test_there_may_be_none() -> None:
         pytest.param("30 2 * * *", "2026-10-25T00:30:00+00:00", "2026-10-26T01:30:00+00:00", id="and is met once"),
     ],
 )
-def test_clocks_of_a_zone(text: str, after: str, expected: str) -> None:
+def test_clock_changes_of_a_time_zone(text: str, after: str, expected: str) -> None:
     found = parse_cron_schedule(text).next(datetime.fromisoformat(after), ZoneInfo("Europe/Berlin"))
     assert found == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "@often"])
-def test_what_is_no_schedule(text: str) -> None:
+def test_invalid_schedules(text: str) -> None:
     assert schedule_error(text)

@@ -57,7 +57,7 @@ def test_durations_print_normalised(text: str, printed: str) -> None:
         ("2562047h47m16.854775808s", 'time: invalid duration "2562047h47m16.854775808s"'),
     ],
 )
-def test_what_is_no_duration(text: str, message: str) -> None:
+def test_invalid_durations(text: str, message: str) -> None:
     with pytest.raises(DurationError) as caught:
         parse_duration(text)
     assert str(caught.value) == message

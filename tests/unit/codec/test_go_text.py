@@ -69,7 +69,7 @@ def test_maps_can_be_sorted() -> None:
     assert json_text({"b": {"d": 1, "c": 2}, "a": 1}, sort_keys=True) == '{"a":1,"b":{"c":2,"d":1}}'
 
 
-def test_what_has_no_json_is_refused() -> None:
+def test_a_value_without_json_form_is_refused() -> None:
     with pytest.raises(TypeError, match="set has no JSON form"):
         json_text(set())
 

@@ -29,7 +29,7 @@ def test_values(text: str, value: Any) -> None:
     assert to_plain(parse(text)) == value
 
 
-def test_the_tree_keeps_what_a_strict_reader_needs() -> None:
+def test_the_tree_has_positions_and_repeated_keys() -> None:
     text = '{"b": 1.50, "a": { }, "b": null}'
     tree = parse(text)
     assert isinstance(tree, JsonObject)
@@ -73,7 +73,7 @@ def test_the_tree_keeps_what_a_strict_reader_needs() -> None:
         ("[" * 2000, "exceeded max depth"),
     ],
 )
-def test_faults_are_told_in_go_words(text: str, message: str) -> None:
+def test_errors_are_go_s(text: str, message: str) -> None:
     with pytest.raises(JsonSyntaxError) as caught:
         parse(text)
     assert str(caught.value) == message

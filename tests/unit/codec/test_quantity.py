@@ -1,4 +1,4 @@
-"""Every figure here is what k8s.io/apimachinery 0.36.4 answers for the same text."""
+"""Quantities. Every expected value is the result of k8s.io/apimachinery 0.36.4 for the same text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MAX = 2**63 - 1
         (".", "0", SI, 0, 0, 0),
     ],
 )
-def test_reading(text: str, written: str, unit: QuantityFormat, value: int, milli: int, integer: int | None) -> None:
+def test_parsing(text: str, written: str, unit: QuantityFormat, value: int, milli: int, integer: int | None) -> None:
     quantity = Quantity.parse(text)
     assert (str(quantity), quantity.format) == (written, unit)
     assert (quantity.value(), quantity.milli_value(), quantity.as_integer()) == (value, milli, integer)
@@ -136,7 +136,7 @@ def test_fields_of_objects(raw: str | float, written: str, integer: int | None) 
     assert (str(quantity), quantity.as_integer()) == (written, integer)
 
 
-def test_reading_is_cached() -> None:
+def test_parsing_is_cached() -> None:
     assert parse_quantity("123Mi") is parse_quantity("123Mi")
 
 
@@ -227,18 +227,18 @@ def test_floats_are_rounded_twice() -> None:
     assert Quantity.parse("5u").as_float() == 4.9999999999999996e-06 != 5e-06
 
 
-def test_made_from_numbers() -> None:
+def test_quantities_from_numbers() -> None:
     assert str(Quantity.of(2048, QuantityFormat.BINARY_SI)) == "2Ki"
     assert str(Quantity.of(1000, QuantityFormat.BINARY_SI)) == "1k"
     assert str(Quantity.of_milli(100)) == "100m"
 
 
-def test_a_sum_that_nobody_could_write_out_is_refused() -> None:
+def test_a_sum_with_too_many_digits_is_refused() -> None:
     with pytest.raises(QuantityError):
         Quantity.parse("1e2000000000").add(Quantity.parse("1"))
 
 
-def test_equal_amounts_are_not_unequal() -> None:
+def test_inequality_ignores_the_form() -> None:
     assert parse_quantity("8Gi") == parse_quantity("8192Mi")
     assert operator.ne(parse_quantity("8Gi"), parse_quantity("8192Mi")) is False
     assert operator.ne(parse_quantity("8Gi"), parse_quantity("8G")) is True

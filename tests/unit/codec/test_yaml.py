@@ -66,7 +66,7 @@ def test_scalars_are_those_of_kubernetes(scalar: str, value: Any) -> None:
     assert type(found) is type(value)
 
 
-def test_the_order_of_keys_is_kept() -> None:
+def test_the_order_of_keys_is_preserved() -> None:
     assert list(read_document("b: 1\na: 2\nc: 3\n")) == ["b", "a", "c"]
 
 
@@ -114,7 +114,7 @@ def test_a_merge_that_sets_a_key_again_is_refused() -> None:
         ),
     ],
 )
-def test_faults_are_told_in_go_words(text: str, message: str) -> None:
+def test_errors_are_go_s(text: str, message: str) -> None:
     with pytest.raises(ObjectError) as caught:
         read_document(text)
     assert str(caught.value) == message
@@ -148,7 +148,7 @@ def test_flow_yaml_is_refused_as_json() -> None:
         read_document("{a: 1}")
 
 
-def test_documents_follow_each_other_and_empty_ones_do_not_count() -> None:
+def test_empty_documents_are_skipped() -> None:
     assert read_documents("a: 1\n---\n---\n# none\n---\nb: 2\n...\n") == [{"a": 1}, {"b": 2}]
     assert read_documents('{"a": 1}\n{"b": 2.0}\n') == [{"a": 1}, {"b": 2.0}]
 
@@ -164,7 +164,7 @@ def test_what_is_not_json_is_refused(text: str) -> None:
         read_documents(text)
 
 
-def test_manifests_know_where_they_stand(tmp_path: Path) -> None:
+def test_manifests_have_their_file_and_document(tmp_path: Path) -> None:
     path = tmp_path / "pods.yaml"
     path.write_text("kind: Pod\n---\nkind: Node\n", encoding="utf-8")
     found = list(read_manifests(path))
@@ -193,14 +193,14 @@ def test_a_missing_manifest_is_an_object_error(tmp_path: Path) -> None:
         list(read_manifests(tmp_path / "absent.yaml"))
 
 
-# what could take all memory, or all of the stack
+# Limits of memory and stack.
 
 BOMB = "\n".join(
     ["a: &a [x,x,x,x,x,x,x,x,x]"] + [f"{b}: &{b} [{','.join(['*' + a] * 9)}]" for a, b in pairwise("abcdefgh")]
 )
 
 
-def test_a_few_lines_cannot_stand_for_a_million_values() -> None:
+def test_a_few_lines_cannot_expand_to_a_million_values() -> None:
     with pytest.raises(ObjectError, match=r"^yaml: document contains excessive aliasing$"):
         read_document(BOMB)
 
@@ -215,13 +215,13 @@ def test_merges_count_as_aliases_do() -> None:
 @pytest.mark.parametrize(
     ("own", "aliases", "refused"),
     [
-        # Nothing is refused below a thousand values, nor where a hundredth of the document is its own.
+        # Allowed: fewer than a thousand values, or a document of which a hundredth is not aliased.
         pytest.param(0, 30, False, id="small"),
         pytest.param(0, 2000, True, id="all-of-it"),
         pytest.param(6000, 1000, False, id="some-of-it"),
     ],
 )
-def test_repeating_oneself_is_allowed(own: int, aliases: int, refused: bool) -> None:
+def test_aliases_are_allowed_up_to_a_limit(own: int, aliases: int, refused: bool) -> None:
     text = f"a: &a [{','.join(['x'] * 300)}]\nown: [{','.join(['y'] * own)}]\nb: [{','.join(['*a'] * aliases)}]"
     if refused:
         with pytest.raises(ObjectError, match="excessive aliasing"):
@@ -241,32 +241,32 @@ def test_repeating_oneself_is_allowed(own: int, aliases: int, refused: bool) -> 
         ),
     ],
 )
-def test_nesting_has_an_end(text: str) -> None:
+def test_nesting_has_a_limit(text: str) -> None:
     with pytest.raises(ObjectError, match=r"yaml: line \d+: exceeded max depth of 200$"):
         read_document(text)
 
 
-def test_what_is_deep_but_not_too_deep() -> None:
+def test_nesting_below_the_limit() -> None:
     value = read_document("[" * 200 + "]" * 200)
     assert str(value) == "[" * 200 + "]" * 200
 
 
 @pytest.mark.parametrize("text", ["a: &a {b: *a}", "a: &a [*a]", "a: &a {<<: *a}"])
-def test_what_contains_itself(text: str) -> None:
+def test_an_anchor_that_contains_itself(text: str) -> None:
     with pytest.raises(ObjectError, match="anchor 'a' value contains itself"):
         read_document(text)
 
 
-def test_an_alias_means_the_anchor_before_it() -> None:
+def test_an_alias_refers_to_the_last_anchor_before_it() -> None:
     assert read_document("a: &x 1\nb: *x\nc: &x 2\nd: *x") == {"a": 1, "b": 1, "c": 2, "d": 2}
 
 
-def test_numbers_of_thousands_of_digits_are_texts() -> None:
+def test_numbers_with_thousands_of_digits_are_strings() -> None:
     digits = "9" * 5000
     assert read_document(f"a: {digits}") == {"a": digits}
     assert read_document(f"a: 0{'0' * 5000}7") == {"a": 7}
 
 
-def test_binary_that_is_none() -> None:
+def test_invalid_binary() -> None:
     with pytest.raises(ObjectError, match="!!binary value contains invalid base64 data"):
         read_document("a: !!binary é")

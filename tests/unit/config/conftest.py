@@ -1,4 +1,4 @@
-"""Short ways to write configurations that differ from the plainest one in a single place."""
+"""Fixtures for configurations that differ from the minimal one in a single place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text_of(**fields: Any) -> str:
 
 
 def refusal_of(text: str) -> str:
-    """The stage and text with which a configuration is refused; nothing if it is taken."""
+    """The stage and the error of a refused configuration; empty if it is accepted."""
     try:
         load(text, ARGS_KINDS)
     except ConfigError as error:
@@ -32,13 +32,13 @@ def refusal_of(text: str) -> str:
 
 @pytest.fixture
 def refusal() -> Refusal:
-    """The refusal of a configuration with these fields."""
+    """The error of a configuration with these fields."""
     return lambda **fields: refusal_of(text_of(**fields))
 
 
 @pytest.fixture
 def args_refusal() -> Refusal:
-    """The refusal of a configuration in which one plugin has these arguments, without the path that leads to them."""
+    """The error of a configuration with these arguments of a plugin, without their path."""
 
     def refused(plugin: str, args: Any) -> str:
         profiles = [{"pluginConfig": [{"name": plugin, "args": args}]}]

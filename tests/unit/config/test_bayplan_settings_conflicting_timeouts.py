@@ -1,4 +1,4 @@
-"""Settings of which one would cut short what another one allows: both are named, and what to write."""
+"""Conflicting timeouts: the error names both settings and what to write."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ WAITS = "binderPlugins: {volumebinding: {arguments: {bindTimeoutSeconds: %s}}}\n
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("text", "words"),
     [
         pytest.param(
             "staleRequestSeconds: 3\nbinderPluginSeconds: 60\n",
-            "staleRequestSeconds is 3 and binderPluginSeconds 60: a request would be deleted after 6 times 3 s, while "
-            "a plugin may still be at work on it; write a staleRequestSeconds above 10, or a binderPluginSeconds "
-            "below 18",
+            "staleRequestSeconds is 3 and binderPluginSeconds 60: the scheduler would delete a "
+            "request after 6 times 3 s, while a plugin may still work on it; set staleRequestSeconds above 10, "
+            "or binderPluginSeconds below 18",
             id="deleted while a plugin is at work",
         ),
         pytest.param(
-            "staleRequestSeconds: 10\nbinderPluginSeconds: 60\n", "write a staleRequestSeconds above 10", id="just so"
+            "staleRequestSeconds: 10\nbinderPluginSeconds: 60\n", "set staleRequestSeconds above 10", id="equal"
         ),
         pytest.param(
             f"binderPluginSeconds: 60\n{WAITS % 60.5}",
-            "binderPlugins.volumebinding.arguments.bindTimeoutSeconds is 60.5 and binderPluginSeconds 60: the call "
-            "would be ended before the wait is over; write a binderPluginSeconds that is longer",
+            "binderPlugins.volumebinding.arguments.bindTimeoutSeconds is 60.5 and binderPluginSeconds 60: the binder "
+            "would end the call before the wait is over; set a longer binderPluginSeconds",
             id="a wait that the limit ends",
         ),
-        pytest.param(WAITS % 901, "is 901 and binderPluginSeconds 900: the call", id="the limit as shipped"),
+        pytest.param(WAITS % 901, "is 901 and binderPluginSeconds 900: the binder", id="the limit as shipped"),
     ],
 )
-def test_times_that_are_at_odds_are_refused(said: str, words: str) -> None:
-    with pytest.raises(ConfigError) as told:
-        load_settings(HEAD + said, "s.yaml")
-    assert str(told.value).startswith("s.yaml: ")
-    assert words in str(told.value)
+def test_conflicting_timeouts_are_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(HEAD + text, "s.yaml")
+    assert str(caught.value).startswith("s.yaml: ")
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         pytest.param("staleRequestSeconds: 11\nbinderPluginSeconds: 60\n", id="longer than a call may take"),
         pytest.param("staleRequestSeconds: 1\n", id="the binder has a file of its own"),
@@ -51,5 +51,5 @@ def test_times_that_are_at_odds_are_refused(said: str, words: str) -> None:
         pytest.param("binderPluginSeconds: 60\nbinderPlugins: {volumebinding: 3}\n", id="so does who reads it"),
     ],
 )
-def test_other_times_are_taken(said: str) -> None:
-    assert load_settings(HEAD + said, "s.yaml").binder_workers == 10
+def test_compatible_timeouts_are_accepted(text: str) -> None:
+    assert load_settings(HEAD + text, "s.yaml").binder_workers == 10

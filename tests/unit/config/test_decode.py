@@ -1,4 +1,4 @@
-"""Texts that do not decode: what kube-scheduler says, in the order in which it looks."""
+"""Decoding errors, which are kube-scheduler's, in the order of its checks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def refused(text: str) -> str:
         ),
     ],
 )
-def test_before_the_fields(text: str, message: str) -> None:
+def test_errors_before_the_fields(text: str, message: str) -> None:
     assert refused(text) == message
 
 
@@ -328,7 +328,7 @@ def test_types_in_arguments(args_refusal: Callable[..., str], plugin: str, args:
         ),
     ],
 )
-def test_strictness(fields: str, errors: str) -> None:
+def test_strict_decoding(fields: str, errors: str) -> None:
     assert refused(f"{JSON_HEADER},{fields}}}") == f"strict decoding error: {errors}"
 
 

@@ -1,4 +1,4 @@
-"""Profiles: names, the merge with the default plugins, arguments, and what profiles must agree on."""
+"""Profiles: names, the merge with the default plugins, arguments, and conditions across profiles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plugin_set(enabled: str = "", disabled: str = "") -> PluginSet:
         pytest.param(plugin_set("D"), "A B:2 C D", id="added at the end"),
         pytest.param(plugin_set("B:7"), "A B:7 C", id="weight changed in place"),
         pytest.param(plugin_set("B"), "A B C", id="listed again without weight loses it"),
-        pytest.param(plugin_set("B:1 D B:3"), "A B:3 C B:1 D", id="of equal names the last replaces, the others stay"),
+        pytest.param(plugin_set("B:1 D B:3"), "A B:3 C B:1 D", id="of equal names the last replaces, the rest stays"),
         pytest.param(plugin_set(disabled="B"), "A C", id="disabled"),
         pytest.param(plugin_set("A", "A"), "B:2 C A", id="disabled and enabled moves to the end"),
         pytest.param(plugin_set("D A", "*"), "D A", id="all disabled"),
@@ -50,7 +50,7 @@ def test_merge_of_enabled(custom: PluginSet, expected: str) -> None:
     assert merge_plugin_set(plugin_set("A B:2 C"), custom).enabled == plugin_set(expected).enabled
 
 
-def test_merge_of_disabled_keeps_custom_ones_first_and_drops_weights() -> None:
+def test_merge_of_disabled_puts_custom_ones_first_and_drops_weights() -> None:
     custom = PluginSet(disabled=(PluginRef("X", 5),))
     assert merge_plugin_set(plugin_set("A", "Y"), custom).disabled == (PluginRef("X"), PluginRef("Y"))
 
@@ -63,7 +63,7 @@ def test_the_default_set_fills_multipoint_only() -> None:
     assert all(profile.plugins.at(point) == PluginSet() for point in EXTENSION_POINTS)
 
 
-def test_points_are_reached_by_their_name_in_the_file() -> None:
+def test_points_are_found_by_their_name_in_the_file() -> None:
     (profile,) = profiles_of({"plugins": {"preFilter": {"enabled": [{"name": "X", "weight": 2}]}}})
     assert profile.plugins.at("preFilter").enabled == (PluginRef("X", 2),)
     assert dict(profile.plugins.items())["multiPoint"] == profile.plugins.multi_point
@@ -82,7 +82,7 @@ def test_a_plugin_that_is_not_enabled_gets_no_arguments() -> None:
     assert profile.plugin_config == {}
 
 
-def test_given_arguments_come_first_and_unknown_ones_stay_as_they_are() -> None:
+def test_given_arguments_come_first_and_unknown_ones_stay_raw() -> None:
     entries = [
         {"name": "Foo", "args": {"a": [1, 2.5, None]}},
         {"name": "Bar"},
@@ -192,7 +192,7 @@ REMOVED = (
         ),
     ],
 )
-def test_what_is_refused(refusal: Refusal, profiles: list[dict[str, Any]], message: str) -> None:
+def test_invalid_profiles_are_refused(refusal: Refusal, profiles: list[dict[str, Any]], message: str) -> None:
     assert refusal(profiles=profiles) == f"invalid: {message}"
 
 
@@ -220,5 +220,5 @@ def test_what_is_refused(refusal: Refusal, profiles: list[dict[str, Any]], messa
         ),
     ],
 )
-def test_what_is_taken(refusal: Refusal, profiles: list[dict[str, Any]]) -> None:
+def test_valid_profiles_are_accepted(refusal: Refusal, profiles: list[dict[str, Any]]) -> None:
     assert refusal(profiles=profiles) == ""

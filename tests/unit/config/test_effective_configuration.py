@@ -1,4 +1,4 @@
-"""What a configuration comes to: what extenders change in it, and which arguments somebody reads."""
+"""The effective configuration: changes by extenders, and the arguments of plugins that run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def configuration(*profiles: dict[str, Any], extenders: tuple[dict[str, Any], ..
     return load(json.dumps(HEADER | {"profiles": list(profiles), "extenders": list(extenders)}), ARGS_KINDS)
 
 
-def gives(name: str, **args: Any) -> dict[str, Any]:
+def args_entry(name: str, **args: Any) -> dict[str, Any]:
     return {"name": name, "args": args}
 
 
@@ -26,10 +26,10 @@ def ignored(found: Configuration) -> list[tuple[str, ...]]:
     return [profile.plugin_config["NodeResourcesFit"].ignored_resources for profile in found.profiles]
 
 
-def test_what_extenders_want_ignored_is_shown_in_place_of_what_was_given() -> None:
+def test_ignored_resources_of_extenders_replace_the_given_ones() -> None:
     managed = ({"name": "x.com/gpu", "ignoredByScheduler": True}, {"name": "x.com/seen"})
     given = configuration(
-        {"schedulerName": "one", "pluginConfig": [gives("NodeResourcesFit", ignoredResources=["x.com/other"])]},
+        {"schedulerName": "one", "pluginConfig": [args_entry("NodeResourcesFit", ignoredResources=["x.com/other"])]},
         {"schedulerName": "two"},
         extenders=({"urlPrefix": "u", "managedResources": list(managed)},),
     )
@@ -38,15 +38,15 @@ def test_what_extenders_want_ignored_is_shown_in_place_of_what_was_given() -> No
         assert ignored(found) == [("x.com/gpu",), ("x.com/gpu",)]
 
 
-def test_extenders_stand_as_they_were_given_with_the_time_they_have() -> None:
+def test_extenders_keep_their_order_and_have_their_timeout() -> None:
     extenders = ({"urlPrefix": "first", "ignorable": True}, {"urlPrefix": "second", "httpTimeout": "1s"})
     found = dump(effective_configuration(configuration({}, extenders=extenders)))["extenders"]
     assert [(each["urlPrefix"], each["httpTimeout"]) for each in found] == [("first", "5s"), ("second", "1s")]
 
 
-def test_arguments_are_written_by_name_and_only_where_they_are_read() -> None:
-    entries = [gives("VolumeBinding", bindTimeoutSeconds=5), gives("NoSuch", a=1), {"name": "NodeName"}]
-    given = configuration({"pluginConfig": [*entries, gives("NodePorts", b=1)]})
+def test_arguments_are_sorted_by_name_and_only_of_running_plugins() -> None:
+    entries = [args_entry("VolumeBinding", bindTimeoutSeconds=5), args_entry("NoSuch", a=1), {"name": "NodeName"}]
+    given = configuration({"pluginConfig": [*entries, args_entry("NodePorts", b=1)]})
     names = {"DefaultPreemption", "DynamicResources", "InterPodAffinity", "NodeAffinity", "NodePorts"}
     names |= {"NodeResourcesBalancedAllocation", "NodeResourcesFit", "PodTopologySpread", "VolumeBinding"}
     (shown,), (written,) = (

@@ -66,11 +66,11 @@ def resources(*names: str, ignored: bool = False) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_is_refused(refusal: Callable[..., str], extenders: list[Any], message: str) -> None:
+def test_invalid_extenders_are_refused(refusal: Callable[..., str], extenders: list[Any], message: str) -> None:
     assert refusal(extenders=extenders) == f"invalid: {message}"
 
 
-def test_fields_and_the_timeout_that_zero_means() -> None:
+def test_fields_and_the_default_timeout() -> None:
     found = configuration(
         {"urlPrefix": "http://a", "enableHTTPS": True, "tlsConfig": {"caData": "aGk="}, "httpTimeout": "3s"},
         {"urlPrefix": "http://b"},
@@ -85,7 +85,7 @@ def test_fields_and_the_timeout_that_zero_means() -> None:
     assert found[1].timeout == GoDuration.of_seconds(5)
 
 
-def test_ignorable_extenders_are_asked_last() -> None:
+def test_ignorable_extenders_come_last() -> None:
     given = [{"urlPrefix": name, "ignorable": name in "ac"} for name in "abcd"]
     assert [extender.url_prefix for extender in apply_extenders(configuration(*given)).extenders] == list("bdac")
 
@@ -104,7 +104,7 @@ def test_ignored_resources_replace_those_of_every_profile() -> None:
     assert ignored == [("a.b/c", "a.b/d")] * 2
 
 
-def test_nothing_ignored_changes_nothing() -> None:
+def test_extenders_without_ignored_resources_change_nothing() -> None:
     fit = {"name": "NodeResourcesFit", "args": {"ignoredResources": ["own.example/x"]}}
     given = configuration(resources("a.b/e"), profiles=[{"pluginConfig": [fit]}])
     assert apply_extenders(given) == given

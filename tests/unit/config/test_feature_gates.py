@@ -1,4 +1,4 @@
-"""Feature gates: which are known, what can be turned, and what is refused."""
+"""Feature gates: known gates, configurable gates, and errors."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ def test_defaults_hold_without_flags() -> None:
     assert features.emulated_version == "1.36"
 
 
-def test_no_gate_is_of_two_kinds() -> None:
+def test_no_gate_is_in_two_sets() -> None:
     assert len(ENABLED_GATES | DISABLED_GATES | LOCKED_GATES) == len(ENABLED_GATES) + len(DISABLED_GATES) + len(
         LOCKED_GATES
     )
     assert CONFIGURABLE_GATES <= ENABLED_GATES | DISABLED_GATES
 
 
-def test_the_last_word_counts_and_spaces_do_not() -> None:
+def test_the_last_value_counts_and_spaces_are_ignored() -> None:
     features = parse_feature_gates(["SchedulerPopFromBackoffQ=true", " kube: SchedulerPopFromBackoffQ = false", ""])
     assert not features.enabled("SchedulerPopFromBackoffQ")
 
 
-def test_gates_that_change_nothing_here_are_named() -> None:
+def test_ineffective_gates_are_listed() -> None:
     features = parse_feature_gates(
         ["StorageCapacityScoring=true", "SchedulerAsyncPreemption=true", "KubeletThing=true", "OpportunisticBatching=0"]
     )
     assert features.ineffective_gates() == ["StorageCapacityScoring"]
 
 
-def test_gates_that_nobody_knows_are_named_with_the_nearest_that_is_known() -> None:
+def test_unknown_gates_are_listed_with_the_nearest_known_name() -> None:
     gates = ["GangSchedulling=true", "genericworkload=true", "Nope=false", "OpportunisticBatching=false"]
     nearest = [("GangSchedulling", "GangScheduling"), ("Nope", ""), ("genericworkload", "GenericWorkload")]
     assert list(parse_feature_gates(gates).unknown()) == nearest
 
 
-def test_the_gates_of_pod_groups_can_be_turned() -> None:
+def test_the_gates_of_pod_groups_are_configurable() -> None:
     features = parse_feature_gates(
         ["GenericWorkload=true", "GangScheduling=true", "TopologyAwareWorkloadScheduling=true"]
     )
@@ -68,7 +68,7 @@ def test_the_gates_of_pod_groups_can_be_turned() -> None:
         ),
     ],
 )
-def test_gates_bring_plugins(gates: list[str], added: list[str]) -> None:
+def test_gates_add_default_plugins(gates: list[str], added: list[str]) -> None:
     plain, found = (default_plugins(each).multi_point.enabled for each in ((), gates))
     assert [ref.name for ref in found[len(plain) :]] == added
 
@@ -97,7 +97,7 @@ def test_an_older_version_can_be_emulated() -> None:
         pytest.param([], ["1.34"], ["1.35"], "minCompatibilityVersion version 1.35 is not between", id="compatible"),
     ],
 )
-def test_what_is_refused(gates: list[str], emulated: list[str], compatible: list[str], words: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_invalid_gates_are_refused(gates: list[str], emulated: list[str], compatible: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         parse_feature_gates(gates, emulated, compatible)
-    assert words in str(told.value)
+    assert words in str(caught.value)

@@ -8,7 +8,7 @@ from bayplan.config.load import dump, load, load_default
 from bayplan.plugins.args_kinds import ARGS_KINDS
 
 
-def test_the_default_configuration_spelled_out() -> None:
+def test_the_dump_of_the_default_configuration() -> None:
     shown = dump(load_default(ARGS_KINDS))
     profile = shown["profiles"][0]
     assert shown["kind"] == "KubeSchedulerConfiguration"
@@ -42,7 +42,7 @@ def test_the_default_configuration_spelled_out() -> None:
         ),
     ],
 )
-def test_a_dump_loads_as_what_was_dumped(fields: str) -> None:
+def test_a_dump_loads_as_the_same_configuration(fields: str) -> None:
     header = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
     first = dump(load(header + fields, ARGS_KINDS))
     # Loading merges the default plugins once more, which must change nothing.

@@ -1,4 +1,4 @@
-"""Top-level fields: what they default to and what is refused."""
+"""Top-level fields: defaults and errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_contention_profiling(text: str, expected: bool) -> None:
     assert loaded(text).enable_contention_profiling is expected
 
 
-def test_zeroes_that_take_the_default() -> None:
+def test_zeroes_that_mean_the_default() -> None:
     found = loaded(
         "leaderElection: {leaseDuration: 0s, renewDeadline: 0s, retryPeriod: 0s, "
         "resourceLock: '', resourceName: '', resourceNamespace: ''}\n"
@@ -60,7 +60,7 @@ def test_zeroes_that_take_the_default() -> None:
     assert found.client_connection == ClientConnection()
 
 
-def test_given_values_are_kept() -> None:
+def test_given_values_are_used() -> None:
     found = loaded(
         "parallelism: 4\nleaderElection: {leaderElect: no, leaseDuration: 1m}\n"
         "clientConnection: {qps: 2.5, kubeconfig: /k}\ndelayCacheUntilActive: yes\n"
@@ -134,7 +134,7 @@ LEASE = {"leaseDuration": "15s", "renewDeadline": "10s"}
         ),
     ],
 )
-def test_what_is_refused(refusal: Callable[..., str], fields: dict[str, Any], message: str) -> None:
+def test_invalid_fields_are_refused(refusal: Callable[..., str], fields: dict[str, Any], message: str) -> None:
     assert refusal(**fields) == f"invalid: {message}"
 
 

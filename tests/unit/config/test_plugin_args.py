@@ -1,4 +1,4 @@
-"""The arguments of the eight plugins that take any: defaults, and what is refused."""
+"""The arguments of the eight plugins that have any: defaults and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VALUE = (
 )
 
 
-def test_the_table_has_the_eight_of_them() -> None:
+def test_the_table_has_eight_plugins() -> None:
     assert sorted(ARGS_KINDS) == [
         "DefaultPreemption",
         "DynamicResources",
@@ -279,7 +279,9 @@ FIELD = f"{REQUIRED}.matchFields[0]"
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_is_refused_while_loading(args_refusal: Refusal, plugin: str, args: Any, errors: list[str]) -> None:
+def test_invalid_arguments_are_refused_while_loading(
+    args_refusal: Refusal, plugin: str, args: Any, errors: list[str]
+) -> None:
     joined = ", ".join(errors)
     expected = "" if not errors else f"invalid: {joined if len(errors) == 1 else f'[{joined}]'}"
     assert args_refusal(plugin, args) == expected
@@ -354,7 +356,9 @@ SHAPE = "scoringStrategy.requestedToCapacityRatio.shape"
         ),
     ],
 )
-def test_what_node_resources_fit_refuses_when_it_is_built(args: NodeResourcesFitArgs, errors: list[str]) -> None:
+def test_node_resources_fit_validates_its_arguments_when_it_is_built(
+    args: NodeResourcesFitArgs, errors: list[str]
+) -> None:
     complete = fit_args.apply_defaults(args)
     assert list(map(str, ARGS_KINDS["NodeResourcesFit"].validate(complete, FieldPath()))) == errors
 

@@ -1,4 +1,4 @@
-"""Volcano's feature gates: which are known, what one turns, and what is refused."""
+"""Volcano's feature gates: known gates, the one with an effect, and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bayplan.config.volcano_feature_gates import (
 )
 
 
-def test_queues_admit_no_pods_unless_they_are_told_to() -> None:
+def test_queue_admission_is_off_by_default() -> None:
     assert not is_queue_admission_enabled(())
     assert is_queue_admission_enabled(parse_volcano_gates(f"VolcanoJobSupport=true, {QUEUE_ADMISSION_GATE}=true"))
     assert not is_queue_admission_enabled(
@@ -24,7 +24,7 @@ def test_queues_admit_no_pods_unless_they_are_told_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("Bogus=true", "unrecognized feature gate: Bogus", id="nobody's"),
         pytest.param("CSIStorage", "missing bool value for CSIStorage", id="no value"),
@@ -40,10 +40,10 @@ def test_queues_admit_no_pods_unless_they_are_told_to() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_volcanos_words(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)) as fault:
+def test_invalid_gates_are_refused_with_volcanos_message(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as fault:
         parse_volcano_gates(text)
-    assert str(fault.value) == said
+    assert str(fault.value) == message
 
 
 def test_the_gates_of_kubernetes_are_known() -> None:
@@ -51,11 +51,11 @@ def test_the_gates_of_kubernetes_are_known() -> None:
     assert {name for name, _ in parse_volcano_gates(",".join(f"{name}=true" for name in sorted(names)))} == names
 
 
-def test_gates_that_turn_nothing_are_told_when_they_are_turned() -> None:
+def test_changed_gates_without_effect_are_reported() -> None:
     given = parse_volcano_gates(f"CSIStorage=true,WorkLoadSupport=true,PriorityClass=false,{QUEUE_ADMISSION_GATE}=true")
-    told = ["feature gate CSIStorage has no effect here", "feature gate PriorityClass has no effect here"]
-    assert list(ignored_gate_messages(given)) == told
+    messages = ["feature gate CSIStorage has no effect here", "feature gate PriorityClass has no effect here"]
+    assert list(ignored_gate_messages(given)) == messages
     assert list(ignored_gate_messages(given, none=True)) == [
-        *told,
+        *messages,
         f"feature gate {QUEUE_ADMISSION_GATE} has no effect here",
     ]

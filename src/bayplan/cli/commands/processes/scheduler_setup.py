@@ -142,7 +142,7 @@ def process_options(
             continue
         hint = f"; the nearest that is known is {near}" if near else ""
         log.warning("feature gate %s is not known here and turns nothing%s", gate, hint)
-    serving = ServingFlags.from_flags(flags, features=features, told=texts)
+    serving = ServingFlags.from_flags(flags, features=features, texts=texts)
     if faults := serving.validate():
         raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")
     own = BayplanSettings() if settings is None else load_settings(read_text(settings), str(settings))
