@@ -1,7 +1,7 @@
-"""What is wrong with a Job of batch.volcano.sh? Volcano's own sentences, in its order.
+"""Validation of a Job of batch.volcano.sh, with Volcano's messages in Volcano's order.
 
-Asked by the webhooks and the embedded cluster for every new or changed job, and by the job controller before it starts
-one. The template of a pod is judged by the schema and again by the API server when the pod is made.
+The webhooks and the embedded API server call it for every new or changed job, the job controller before it starts one.
+The pod template is validated by the schema, and again by the API server when the pod is created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONFLICTING_CLAIM = (
 
 
 def job_errors(job: Tree) -> str:
-    """What is wrong with a new job itself; empty when nothing is."""
+    """Why a new job is invalid; empty if it is valid."""
     spec, name = job.get("spec") or {}, _name(job)
     tasks: list[Tree] = spec.get("tasks") or []
     if not tasks:
@@ -42,40 +42,40 @@ def job_errors(job: Tree) -> str:
         task.get("name") for task in tasks
     }:
         return "The specified mpi master task was not found"
-    said = topology_error(spec.get("networkTopology"))
-    said += _task_errors(tasks, name)
+    message = topology_error(spec.get("networkTopology"))
+    message += _task_errors(tasks, name)
     if problems := label_key_problems(name):
-        said += f"create job with name {name} validate failed [{' '.join(problems)}]"
+        message += f"create job with name {name} validate failed [{' '.join(problems)}]"
     if sum(replicas(task) for task in tasks) < int(spec.get("minAvailable") or 0):
-        said += " job 'minAvailable' should not be greater than total replicas in tasks;"
-    said += _policies_error(spec.get("policies") or [], "spec.policies")
-    said += "".join(f" unable to find job plugin: {each};" for each in plugins if each not in JOB_PLUGINS)
-    said += _volume_error(spec.get("volumes") or [])
+        message += " job 'minAvailable' should not be greater than total replicas in tasks;"
+    message += _policies_error(spec.get("policies") or [], "spec.policies")
+    message += "".join(f" unable to find job plugin: {each};" for each in plugins if each not in JOB_PLUGINS)
+    message += _volume_error(spec.get("volumes") or [])
     if any(task.get("dependsOn") for task in tasks) and not _is_acyclic(tasks):
-        said += " job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG);"
-    return said
+        message += " job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG);"
+    return message
 
 
 def job_queue_error(job: Tree, queues: Mapping[str, Tree]) -> str:
-    """Why a new job may not go to its queue."""
+    """Why a new job cannot be submitted to its queue; empty if it can."""
     name = (job.get("spec") or {}).get("queue") or ""
     queue = queues.get(name)
     if queue is None:
         return f' unable to find job queue: queue.scheduling.volcano.sh "{name}" not found;'
     state = (queue.get("status") or {}).get("state") or ""
-    said = ""
+    message = ""
     if state != OPEN:
-        said = f" can only submit job to queue with state `Open`, queue `{name}` status is `{state}`;"
+        message = f" can only submit job to queue with state `Open`, queue `{name}` status is `{state}`;"
     if name == ROOT_QUEUE:
-        return said + " can not submit job to root queue;"
+        return message + " can not submit job to root queue;"
     children = sum((each.get("spec") or {}).get("parent") == name for each in queues.values())
     if children:
-        said += f" can only submit job to leaf queue, queue `{name}` has {children} child queues;"
-    return said
+        message += f" can only submit job to leaf queue, queue `{name}` has {children} child queues;"
+    return message
 
 
 def job_update_error(old: Tree, new: Tree) -> str:
-    """Why a job may not become this one."""
+    """Why an update of a job is refused; empty if it is allowed."""
     spec = new.get("spec") or {}
     tasks: list[Tree] = spec.get("tasks") or []
     for task in tasks:
@@ -86,15 +86,15 @@ def job_update_error(old: Tree, new: Tree) -> str:
                 return f"'minAvailable' must be >= 0 in task: {task.get('name')}"
             if least > replicas(task):
                 return f"'minAvailable' must be <= 'replicas' in task: {task.get('name')}"
-        if said := _partition_error(task, _name(new)):
-            return said
+        if message := _partition_error(task, _name(new)):
+            return message
     least = int(spec.get("minAvailable") or 0)
     if least > sum(replicas(task) for task in tasks):
         return "job 'minAvailable' must not be greater than total replicas"
     if least < 0:
         return "job 'minAvailable' must be >= 0"
-    if said := topology_error(spec.get("networkTopology")):
-        return said
+    if message := topology_error(spec.get("networkTopology")):
+        return message
     before = (old.get("spec") or {}).get("tasks") or []
     if len(before) != len(tasks):
         return "job updates may not add or remove tasks"
@@ -107,7 +107,7 @@ def job_update_error(old: Tree, new: Tree) -> str:
 
 
 def _immutable_part(job: Tree) -> Tree:
-    """What of a job stays as it is; the name of a claim is filled in by the controller."""
+    """The immutable fields of a job. The claim name of a volume may change: the controller sets it."""
     spec = {key: value for key, value in (job.get("spec") or {}).items() if value not in (None, [], {}, "", 0)}
     for key in ("minAvailable", "priorityClassName"):
         spec.pop(key, None)
@@ -121,29 +121,29 @@ def _immutable_part(job: Tree) -> Tree:
 
 
 def _task_errors(tasks: list[Tree], job: str) -> str:
-    said, seen = "", set()
+    message, seen = "", set()
     for index, task in enumerate(tasks):
         name = task.get("name") or ""
         if task.get("minAvailable") is not None and min_available(task) > replicas(task):
-            said += f" 'minAvailable' is greater than 'replicas' in task: {name}, job: {job};"
+            message += f" 'minAvailable' is greater than 'replicas' in task: {name}, job: {job};"
         if name in seen:
-            return said + f" duplicated task name {name};"
+            return message + f" duplicated task name {name};"
         seen.add(name)
-        said += _policies_error(task.get("policies") or [], "spec.tasks.policies")
+        message += _policies_error(task.get("policies") or [], "spec.tasks.policies")
         pod = pod_name(job, name, index)
         if problems := label_key_problems(pod):
-            said += f"create pod with name {pod} validate failed [{' '.join(problems)}];"
-        said += _numa_error(task, index)
-        said += _partition_error(task, job)
-    return said
+            message += f"create pod with name {pod} validate failed [{' '.join(problems)}];"
+        message += _numa_error(task, index)
+        message += _partition_error(task, job)
+    return message
 
 
 def _policies_error(policies: list[Tree], path: str) -> str:
-    faults = list(_policy_errors(policies, path))
-    if not faults:
+    errors = list(_policy_errors(policies, path))
+    if not errors:
         return ""
-    count = "1 error occurred" if len(faults) == 1 else f"{len(faults)} errors occurred"
-    listed = "".join(f"\t* {fault}\n" for fault in faults)
+    count = "1 error occurred" if len(errors) == 1 else f"{len(errors)} errors occurred"
+    listed = "".join(f"\t* {error}\n" for error in errors)
     events, actions = " ".join(POLICY_EVENTS), " ".join(POLICY_ACTIONS)
     return f"{count}:\n{listed}\n valid events are [{events}], valid actions are [{actions}];"
 
@@ -152,16 +152,16 @@ def _policy_errors(policies: list[Tree], path: str) -> Iterable[str]:
     events: set[str] = set()
     codes: set[int] = set()
     for policy in policies:
-        fault = _policy_error(policy, path, events, codes)
-        if fault:
-            yield fault
+        error = _policy_error(policy, path, events, codes)
+        if error:
+            yield error
             break
     if ANY_EVENT in events and len(events) > 1:
         yield "if there's * here, no other policy should be here"
 
 
 def _policy_error(policy: Tree, path: str, events: set[str], codes: set[int]) -> str:
-    """What is wrong with one policy, after those whose events and exit codes were noted down."""
+    """Why one policy is invalid. Adds its events and exit codes to the given sets."""
     named, code = policy_events(policy), policy.get("exitCode")
     if named and code is not None:
         return "must not specify event and exitCode simultaneously"
@@ -196,16 +196,16 @@ def _partition_error(task: Tree, job: str) -> str:
     if not policy:
         return ""
     total, size, least = (int(policy.get(key) or 0) for key in ("totalPartitions", "partitionSize", "minPartitions"))
-    where, said = f"in task: {task.get('name')}, job: {job}", ""
+    where, message = f"in task: {task.get('name')}, job: {job}", ""
     if total <= 0:
-        said = f"'TotalPartitions' must be greater than 0 {where}"
+        message = f"'TotalPartitions' must be greater than 0 {where}"
     elif size <= 0:
-        said = f"'PartitionSize' must be greater than 0 {where}"
+        message = f"'PartitionSize' must be greater than 0 {where}"
     elif replicas(task) != total * size:
-        said = f"'Replicas' are not equal to TotalPartitions*PartitionSize {where}"
+        message = f"'Replicas' are not equal to TotalPartitions*PartitionSize {where}"
     elif task.get("minAvailable") is not None and least > 0 and least * size != task["minAvailable"]:
-        said = f"'MinAvailable' is not equal to MinPartitions*PartitionSize {where}"
-    return said + topology_error(policy.get("networkTopology"))
+        message = f"'MinAvailable' is not equal to MinPartitions*PartitionSize {where}"
+    return message + topology_error(policy.get("networkTopology"))
 
 
 def topology_error(topology: Tree | None) -> str:
@@ -220,11 +220,11 @@ def _numa_error(task: Tree, index: int) -> str:
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     for number, container in enumerate(containers):
         resources = container.get("resources") or {}
-        asked = (resources.get("requests") or resources.get("limits") or {}).get("cpu", 0)
+        cpu = (resources.get("requests") or resources.get("limits") or {}).get("cpu", 0)
         try:
-            quantity = parse_quantity(asked)
+            quantity = parse_quantity(cpu)
         except QuantityError:
-            continue  # the schema has said so
+            continue  # the schema refuses it
         if quantity.value() * 1000 != quantity.milli_value() or not quantity.value():
             return f"the cpu request isn't  an integer in spec.task[{index}] container[{number}]."
     return ""
@@ -249,17 +249,17 @@ def _volume_error(volumes: list[Tree]) -> str:
 
 
 def _is_acyclic(tasks: list[Tree]) -> bool:
-    """Whether every task can start some day: repeatedly take those away whose dependencies are gone."""
-    waiting = {task["name"]: set((task.get("dependsOn") or {}).get("name") or ()) for task in tasks}
-    while free := [name for name, needs in waiting.items() if not needs & waiting.keys()]:
+    """Whether the dependencies of the tasks form a DAG: removes tasks without open dependencies until none is left."""
+    remaining = {task["name"]: set((task.get("dependsOn") or {}).get("name") or ()) for task in tasks}
+    while free := [name for name, needs in remaining.items() if not needs & remaining.keys()]:
         for name in free:
-            del waiting[name]
+            del remaining[name]
     unknown = {need for task in tasks for need in (task.get("dependsOn") or {}).get("name") or ()}
-    return not waiting and unknown <= {task["name"] for task in tasks}
+    return not remaining and unknown <= {task["name"] for task in tasks}
 
 
-def argument_value(arguments: object, name: str, otherwise: str) -> str:
-    """The value of a flag among a plugin's arguments, which are written as for Go: `--port=22` or `-port 22`."""
+def argument_value(arguments: object, name: str, default: str) -> str:
+    """The value of a flag in a plugin's arguments, in Go's syntax: `--port=22` or `-port 22`."""
     given = [str(each) for each in arguments] if isinstance(arguments, list) else []
     for index, argument in enumerate(given):
         key, equals, value = argument.partition("=")
@@ -268,7 +268,7 @@ def argument_value(arguments: object, name: str, otherwise: str) -> str:
                 return value
             following = given[index + 1] if index + 1 < len(given) else ""
             return following if following and not following.startswith("-") else "true"
-    return otherwise
+    return default
 
 
 def _name(item: Tree) -> str:

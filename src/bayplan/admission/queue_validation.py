@@ -1,7 +1,7 @@
-"""What is wrong with a Queue, seen by itself and among the other queues? Volcano's own sentences.
+"""Validation of a Queue alone and with the other queues, with Volcano's messages.
 
-Asked by the webhooks and the embedded cluster for every new, changed or deleted queue. Cost: a walk along its ancestors
-and one over its subtree.
+The webhooks and the embedded API server call it for every new, changed or deleted queue. Cost: a walk along its
+ancestors and one over its subtree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_DEPTH = 5
 
 @dataclass(frozen=True, slots=True)
 class QueueValidationRules:
-    """What a cluster wants of queues beyond their form; Volcano's flags."""
+    """Configurable rules; the flags of Volcano's webhook manager."""
 
     max_depth: int = MAX_DEPTH
     check_allocated_pods: bool = False
@@ -36,20 +36,20 @@ class QueueValidationRules:
 def queue_error(
     queue: Tree, queues: Mapping[str, Tree], *, old: Tree | None = None, rules: QueueValidationRules
 ) -> str:
-    """Why a queue may not be stored; `old`: what it was before."""
-    faults = [*_amount_errors(queue), *_state_errors(queue, old), *_hierarchy_errors(queue, queues)]
-    if faults:
-        return faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
-    if (old is None or parent_of(old) != parent_of(queue)) and (fault := _parent_error(queue, queues, rules)):
-        return fault
+    """Why a queue is refused; empty if it is valid. `old`: its earlier state."""
+    errors = [*_amount_errors(queue), *_state_errors(queue, old), *_hierarchy_errors(queue, queues)]
+    if errors:
+        return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+    if (old is None or parent_of(old) != parent_of(queue)) and (error := _parent_error(queue, queues, rules)):
+        return error
     if rules.protect_root and old is not None and _name(queue) == ROOT_QUEUE and _shares(queue) != _shares(old):
         return "root queue's resource attributes (capability, deserved, guarantee) cannot be modified"
-    moved = old is None or parent_of(old) != parent_of(queue) or _shares(queue) != _shares(old)
-    return _share_error(queue, queues) if moved and _name(queue) != ROOT_QUEUE else ""
+    affects_shares = old is None or parent_of(old) != parent_of(queue) or _shares(queue) != _shares(old)
+    return _share_error(queue, queues) if affects_shares and _name(queue) != ROOT_QUEUE else ""
 
 
 def queue_deletion_error(name: str, queues: Mapping[str, Tree], *, rules: QueueValidationRules) -> str:
-    """Why a queue may not go."""
+    """Why a queue cannot be deleted; empty if it can."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
         return f"`{name}` queue can not be deleted"
     if rules.check_allocated_pods and (pods := _allocated_pods(queues.get(name, {}))):
@@ -87,8 +87,8 @@ def _amount_errors(queue: Tree) -> Iterator[str]:
     path = "requestBody.spec"
     try:
         capability, deserved, guarantee = _shares(queue)
-    except QuantityError as fault:
-        yield f"{path}: {fault}"
+    except QuantityError as error:
+        yield f"{path}: {error}"
         return
     for share, amounts in (("capability", capability), ("deserved", deserved), ("guarantee.resource", guarantee)):
         for name, amount in amounts.items():
@@ -110,7 +110,7 @@ def _amount_errors(queue: Tree) -> Iterator[str]:
 
 
 def _state_errors(queue: Tree, old: Tree | None) -> Iterator[str]:
-    """A queue that is closing already may still be changed otherwise."""
+    """Errors of the state. An unchanged state is not checked, so a closing queue can still be updated."""
     state = (queue.get("status") or {}).get("state") or ""
     if old is not None and ((old.get("status") or {}).get("state") or "") == state:
         return
@@ -137,10 +137,12 @@ def _hierarchy_errors(queue: Tree, queues: Mapping[str, Tree]) -> Iterator[str]:
             yield invalid(path, weights, f"{weight} in the {weights} must be larger than 0")
             return
     for name, other in queues.items():
-        theirs = ((other.get("metadata") or {}).get("annotations") or {}).get(HIERARCHY) or ""
-        if name != _name(queue) and theirs.startswith(f"{hierarchy}/"):
+        other_hierarchy = ((other.get("metadata") or {}).get("annotations") or {}).get(HIERARCHY) or ""
+        if name != _name(queue) and other_hierarchy.startswith(f"{hierarchy}/"):
             yield invalid(
-                path, hierarchy, f"{hierarchy} is not allowed to be in the sub path of {theirs} of queue {name}"
+                path,
+                hierarchy,
+                f"{hierarchy} is not allowed to be in the sub path of {other_hierarchy} of queue {name}",
             )
             return
 
@@ -181,37 +183,36 @@ def _allocated_pods(queue: Tree) -> int:
 
 
 def _share_error(queue: Tree, queues: Mapping[str, Tree]) -> str:
-    """Why the shares of a queue do not go together with those above, beside and below it."""
+    """Why the shares of a queue contradict those of its ancestors, siblings and descendants."""
     name, parent = _name(queue), parent_of(queue)
     if parent not in ("", ROOT_QUEUE):
         if parent not in queues:
             return f"parent queue {parent} not found: {_not_found(parent)}"
-        if fault := _ancestor_error(queue, queues):
-            return fault
+        if error := _ancestor_error(queue, queues):
+            return error
         siblings = [queues[each] for each in children_of(parent, queues) if each != name]
-        if fault := _sum_error(queues[parent], [*siblings, queue]):
-            return f"parent queue {parent} validation failed: {fault}"
+        if error := _sum_error(queues[parent], [*siblings, queue]):
+            return f"parent queue {parent} validation failed: {error}"
     children = [queues[each] for each in children_of(name, queues)]
     for resource, most in _amounts(queue, "capability").items():
         below = max((_subtree_capability(each, resource, queues) for each in children), default=Quantity.of(0))
         if most < below:
             return f"queue {name} capability[{resource}]={most} is smaller than its descendants' max capability={below}"
-    if fault := _sum_error(queue, children):
-        return f"queue {name} validation failed: {fault}"
+    if error := _sum_error(queue, children):
+        return f"queue {name} validation failed: {error}"
     return ""
 
 
 def _ancestor_error(queue: Tree, queues: Mapping[str, Tree]) -> str:
-    for resource, mine in _amounts(queue, "capability").items():
+    for resource, own_amount in _amounts(queue, "capability").items():
         above, seen = parent_of(queue), set[str]()
         while above in queues and above != ROOT_QUEUE and above not in seen:
             seen.add(above)
-            theirs = _amounts(queues[above], "capability").get(resource)
-            if theirs is not None and theirs.sign() > 0:
-                if theirs < mine:
-                    return (
-                        f"queue {_name(queue)} capability[{resource}]={mine} exceeds its ancestor's capability={theirs}"
-                    )
+            ancestor_amount = _amounts(queues[above], "capability").get(resource)
+            if ancestor_amount is not None and ancestor_amount.sign() > 0:
+                if ancestor_amount < own_amount:
+                    exceeded = f"exceeds its ancestor's capability={ancestor_amount}"
+                    return f"queue {_name(queue)} capability[{resource}]={own_amount} {exceeded}"
                 break
             above = parent_of(queues[above])
     return ""
@@ -236,11 +237,11 @@ def _amounts_text(amounts: Quantities) -> str:
 
 
 def _subtree_capability(queue: Tree, resource: str, queues: Mapping[str, Tree], depth: int = 0) -> Quantity:
-    mine = _amounts(queue, "capability").get(resource)
-    if mine is not None and mine.sign() > 0:
-        return mine
+    own_amount = _amounts(queue, "capability").get(resource)
+    if own_amount is not None and own_amount.sign() > 0:
+        return own_amount
     if depth > len(queues):
-        return Quantity.of(0)  # queues that are each other's parents
+        return Quantity.of(0)  # a cycle of parents
     below = (
         _subtree_capability(queues[each], resource, queues, depth + 1) for each in children_of(_name(queue), queues)
     )

@@ -1,7 +1,7 @@
-"""What does Volcano fill in where an object of its kinds says nothing?
+"""Volcano's defaults for jobs, queues and pod groups.
 
-Asked by the webhooks, by the embedded cluster, and by the controllers for objects that passed neither. Each function
-returns the object anew and leaves what cannot be read as it is: that is for the schema to refuse.
+The webhooks and the embedded API server call these functions, and the controllers for objects that passed neither. Each
+function returns a new object. Fields of a wrong type are left for the schema to refuse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLUGINS_NEEDING_SVC = ("mpi", "pytorch", "ray", "tensorflow")
 
 
 def with_job_defaults(job: Tree, *, scheduler: str = SCHEDULER) -> Tree:
-    """A Job of batch.volcano.sh as Volcano would store it."""
+    """A Job of batch.volcano.sh as Volcano stores it."""
     job = copy.deepcopy(job)
     spec = job.setdefault("spec", {})
     if not isinstance(spec, dict):
@@ -52,8 +52,8 @@ def _fill_task(task: Tree, index: int) -> None:
         pod["dnsPolicy"] = "ClusterFirstWithHostNet"
     if task.get("minAvailable") is None:
         partition = task.get("partitionPolicy") or {}
-        whole = (partition.get("minPartitions") or 0) * (partition.get("partitionSize") or 0)
-        task["minAvailable"] = whole if (partition.get("minPartitions") or 0) > 0 else replicas(task)
+        partitioned = (partition.get("minPartitions") or 0) * (partition.get("partitionSize") or 0)
+        task["minAvailable"] = partitioned if (partition.get("minPartitions") or 0) > 0 else replicas(task)
     if not task.get("maxRetry"):
         task["maxRetry"] = MAX_RETRY
 
@@ -63,13 +63,13 @@ def replicas(task: Tree) -> int:
 
 
 def min_available(task: Tree) -> int:
-    """How many pods of a task must run; all of them where it does not say."""
+    """How many pods of a task must run; all of them by default."""
     given = task.get("minAvailable")
     return replicas(task) if given is None else int(given)
 
 
 def with_queue_defaults(queue: Tree) -> Tree:
-    """A Queue as Volcano would store it."""
+    """A Queue as Volcano stores it."""
     queue = copy.deepcopy(queue)
     annotations = queue.setdefault("metadata", {}).get("annotations") or {}
     hierarchy, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
@@ -85,7 +85,7 @@ def with_queue_defaults(queue: Tree) -> Tree:
 
 
 def with_pod_group_defaults(group: Tree, namespace_queue: str = "") -> Tree:
-    """A PodGroup as Volcano would store it; `namespace_queue`: what the annotation of its namespace names."""
+    """A PodGroup as Volcano stores it. `namespace_queue`: the queue in the annotation of its namespace."""
     group = copy.deepcopy(group)
     spec = group.setdefault("spec", {})
     if isinstance(spec, dict) and spec.get("queue") == DEFAULT_QUEUE and namespace_queue:

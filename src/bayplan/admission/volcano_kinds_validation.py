@@ -1,7 +1,7 @@
-"""What is wrong with a PodGroup, a JobFlow, a CronJob, a HyperNode, or the annotations of a pod? Volcano's sentences.
+"""Validation of PodGroups, JobFlows, CronJobs, HyperNodes and pod annotations, with Volcano's messages.
 
-Asked by the webhooks and the embedded cluster, and by the controllers for objects that passed neither. Jobs and queues
-have files of their own.
+The webhooks and the embedded API server call it, and the controllers for objects that passed neither. Jobs and queues
+have their own modules.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from bayplan.objects.volcano.constants import (
 )
 
 MAX_CRON_NAME = 52
-"""A job's name has 63 characters, and eleven of them are the time."""
+"""A job's name has at most 63 characters; the scheduled time takes eleven of them."""
 _ZONE_PART = re.compile(r"[A-Za-z.\-_0-9+]{1,14}")
 _INT = re.compile(r"[+-]?\d+")
 
 
 def pod_group_error(group: Tree, queues: Mapping[str, Tree]) -> str:
-    """Why a new pod group may not be."""
+    """Why a new pod group is refused; empty if it is valid."""
     spec = group.get("spec") or {}
-    said, name = "", spec.get("queue") or ""
+    message, name = "", spec.get("queue") or ""
     if name and name not in queues:
-        said = f'unable to find queue: queue.scheduling.volcano.sh "{name}" not found'
+        message = f'unable to find queue: queue.scheduling.volcano.sh "{name}" not found'
     elif name and (state := (queues[name].get("status") or {}).get("state") or "") != OPEN:
-        said = f"can only submit PodGroup to queue with state `Open`, queue `{name}` status is `{state}`. "
-    faults = [f"{fault}." for fault in [topology_error(spec.get("networkTopology"))] if fault]
+        message = f"can only submit PodGroup to queue with state `Open`, queue `{name}` status is `{state}`. "
+    errors = [f"{error}." for error in [topology_error(spec.get("networkTopology"))] if error]
     for policy in spec.get("subGroupPolicy") or ():
-        if fault := topology_error(policy.get("networkTopology")):
-            faults.append(f"in subGroupPolicy '{policy.get('name')}': {fault}.")
+        if error := topology_error(policy.get("networkTopology")):
+            errors.append(f"in subGroupPolicy '{policy.get('name')}': {error}.")
             break
-    return said + " ".join(faults)
+    return message + " ".join(errors)
 
 
 def pod_error(pod: Tree, schedulers: tuple[str, ...]) -> str:
-    """What is wrong with the annotations of a pod that one of these schedulers places."""
+    """Why the annotations of a pod of these schedulers are invalid; empty if they are valid."""
     if (pod.get("spec") or {}).get("schedulerName") not in schedulers:
         return ""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     keys = (JDB_MIN_AVAILABLE, JDB_MAX_UNAVAILABLE)
     for key in keys:
-        if key in annotations and (fault := _budget_error(key, annotations[key])):
-            return fault
+        if key in annotations and (error := _budget_error(key, annotations[key])):
+            return error
     if all(key in annotations for key in keys):
         return f"not allow configure multiple annotations <[{' '.join(keys)}]> at same time"
     return ""
@@ -71,7 +71,7 @@ def _budget_error(key: str, value: str) -> str:
 
 
 def job_flow_error(flow: Tree) -> str:
-    """Why the steps of a flow cannot follow one another."""
+    """Why the dependencies of a flow are invalid; empty if they form a DAG."""
     flows = (flow.get("spec") or {}).get("flows") or []
     needs = {each.get("name"): list((each.get("dependsOn") or {}).get("targets") or ()) for each in flows}
     not_dag = "jobflow Flow is not DAG"
@@ -79,27 +79,27 @@ def job_flow_error(flow: Tree) -> str:
         for target in targets:
             if target not in needs:
                 return f"{not_dag}: vertex is not defined: {target}"
-    waiting = {name: set(targets) for name, targets in needs.items()}
-    while free := [name for name, targets in waiting.items() if not targets & waiting.keys()]:
+    remaining = {name: set(targets) for name, targets in needs.items()}
+    while free := [name for name, targets in remaining.items() if not targets & remaining.keys()]:
         for name in free:
-            del waiting[name]
-    return not_dag if waiting else ""
+            del remaining[name]
+    return not_dag if remaining else ""
 
 
 def cron_job_error(cron: Tree) -> str:
-    """What is wrong with the schedule, the zone or the name of a CronJob of batch.volcano.sh."""
+    """Why the schedule, the time zone or the name of a CronJob of batch.volcano.sh is invalid."""
     spec, name = cron.get("spec") or {}, str((cron.get("metadata") or {}).get("name") or "")
-    said = _schedule_error(spec.get("schedule") or "")
+    message = _schedule_error(spec.get("schedule") or "")
     if spec.get("timeZone") is not None:
-        said += time_zone_error(spec["timeZone"])
+        message += time_zone_error(spec["timeZone"])
     if len(name) > MAX_CRON_NAME:
         return (
-            f"{said}cronJob name must be no more than {MAX_CRON_NAME} characters to accommodate job name suffix "
+            f"{message}cronJob name must be no more than {MAX_CRON_NAME} characters to accommodate job name suffix "
             "(max 63 total)"
         )
     if problems := label_key_problems(name):
-        said += f'invalid cronJob name "{name}": {"; ".join(problems)}'
-    return said
+        message += f'invalid cronJob name "{name}": {"; ".join(problems)}'
+    return message
 
 
 def _schedule_error(schedule: str) -> str:
@@ -111,33 +111,33 @@ def _schedule_error(schedule: str) -> str:
 
 
 def time_zone_error(zone: str) -> str:
-    """Why a time zone is none."""
+    """Why a time zone is invalid; empty if it is valid."""
     if not zone:
         return " timeZone must be nil or non-empty string, got empty string"
-    said = ""
+    message = ""
     for part in zone.split("/"):
         if part in (".", "..") or part.startswith("-") or not _ZONE_PART.fullmatch(part):
-            said += " unknown timeZone"
+            message += " unknown timeZone"
     if zone.lower() == "local":
-        return said + " timeZone can't be Local, and must be defined in https://www.iana.org/time-zones"
+        return message + " timeZone can't be Local, and must be defined in https://www.iana.org/time-zones"
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        said += " invalid timeZone"
-    return said
+        message += " invalid timeZone"
+    return message
 
 
 def hyper_node_error(node: Tree) -> str:
-    """What is wrong with the members of a HyperNode."""
+    """Why the members of a HyperNode are invalid; empty if they are valid."""
     members = (node.get("spec") or {}).get("members") or []
     if not members:
         return "spec.members: Invalid value: []: member must have at least one member"
-    faults = []
+    errors = []
     for member in members:
         pattern = ((member.get("selector") or {}).get("regexMatch") or {}).get("pattern") or ""
         try:
             re.compile(pattern)
-        except re.error as fault:
-            why = f"member regexMatch pattern is invalid: {fault}"
-            faults.append(invalid("spec.members.selector.regexMatch.pattern", pattern, why))
-    return faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]" if faults else ""
+        except re.error as error:
+            why = f"member regexMatch pattern is invalid: {error}"
+            errors.append(invalid("spec.members.selector.regexMatch.pattern", pattern, why))
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""

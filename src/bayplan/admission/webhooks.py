@@ -1,8 +1,9 @@
-"""Which requests for Volcano's kinds are let in, and as what? One answer for the webhooks and for the embedded cluster.
+"""Admission webhooks of Volcano's kinds and of GPU sharing, for the webhook server and the embedded API server.
 
-A `AdmissionWebhook` is a webhook: its path, what it is asked about, and what it decides. Those that Volcano opens
-unless told otherwise are `DEFAULT_WEBHOOKS`; `GPU_WEBHOOKS`, for pods that share GPUs, are ours, and closed unless
-somebody names them. A decision costs some ten microseconds, with many queues one look at each."""
+An `AdmissionWebhook` has a path, the requests it applies to, and a function. Volcano's defaults are `DEFAULT_WEBHOOKS`.
+`GPU_WEBHOOKS`, for pods that share GPUs, are Bayplan's; they are disabled unless they are named. Cost: some ten
+microseconds for each request; webhooks that need the queues read all of them.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +38,24 @@ RESOURCE_GROUP = "volcano.sh/resource-group"
 
 
 class AdmissionContext(Protocol):
-    """What a decision may depend on besides the object."""
+    """Other objects that a webhook reads."""
 
     def queues(self) -> Mapping[str, Tree]:
         """All queues by name."""
         ...
 
     def namespace(self, name: str) -> Tree | None:
-        """A namespace, if it is known."""
+        """A namespace; None if it is unknown."""
         ...
 
     def template_faults(self, name: str, namespace: str, template: Tree) -> Iterable[str]:
-        """What an API server would refuse a pod template for."""
+        """Validation errors of a pod template, as from an API server."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """Pods of some namespaces, or with some annotations, that belong on some nodes."""
+    """A resource group of Volcano's admission configuration: selects pods and sets where they run."""
 
     name: str = ""
     key: str = ""
@@ -67,13 +68,13 @@ class ResourceGroup:
 
     @staticmethod
     def parse(tree: Tree) -> ResourceGroup:
-        """One entry of `resourceGroups` in Volcano's admission configuration, with lists read already."""
-        about = tree.get("object") or {}
-        values = tuple(str(each) for each in about.get("value") or ())
+        """Parses one entry of `resourceGroups` in Volcano's admission configuration, with decoded lists."""
+        selector = tree.get("object") or {}
+        values = tuple(str(each) for each in selector.get("value") or ())
         pairs = (value.partition(":") for value in values if ":" in value)
         return ResourceGroup(
             name=str(tree.get("resourceGroup") or ""),
-            key=str(about.get("key") or ""),
+            key=str(selector.get("key") or ""),
             values=values,
             annotations={key.strip(): value.strip().strip("\"'") for key, _, value in pairs},
             scheduler=str(tree.get("schedulerName") or ""),
@@ -88,30 +89,31 @@ class ResourceGroup:
             return metadata.get("namespace") in self.values
         if self.key not in ("", "annotation"):
             return False
-        said = metadata.get("annotations") or {}
-        if any(said.get(key) == value for key, value in self.annotations.items()):
+        annotations = metadata.get("annotations") or {}
+        if any(annotations.get(key) == value for key, value in self.annotations.items()):
             return True
-        return not self.key and bool(self.name) and said.get(RESOURCE_GROUP) == self.name
+        return not self.key and bool(self.name) and annotations.get(RESOURCE_GROUP) == self.name
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """What a cluster has chosen; the defaults are Volcano's."""
+    """Settings of the webhooks; the defaults are Volcano's."""
 
     schedulers: tuple[str, ...] = (SCHEDULER,)
     queue_rules: QueueValidationRules = field(default_factory=QueueValidationRules)
     resource_groups: tuple[ResourceGroup, ...] = ()
     allocation_gates: bool = False
-    """Whether pods that ask for it are held by a gate until their queue has room. Somebody has to remove it then."""
+    """Whether pods with the annotation get a scheduling gate until their queue has room. The batch engine must remove
+    the gate."""
     sharing_schedulers: tuple[str, ...] = (SHARING_SCHEDULER,)
-    """Whose pods may share GPUs."""
+    """The schedulers whose pods may share GPUs."""
     random_suffix: Callable[[], str] = random_suffix
-    """The random part of a name."""
+    """Generates the random part of a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """One request as a webhook is asked about it."""
+    """One admission request to a webhook."""
 
     operation: str
     object: Tree
@@ -138,7 +140,7 @@ class AdmissionWebhook:
     mutate: Mutator | None = None
     validate: Validator | None = None
     registered_by: str = ""
-    """The beginning of the registration's name; that of the service in front of us where it is missing."""
+    """Prefix of the name of the webhook configuration; by default the name of the service."""
 
     @property
     def mutating(self) -> bool:
@@ -146,11 +148,11 @@ class AdmissionWebhook:
 
     @property
     def needs_context(self) -> bool:
-        """Whether it has to know more than the object: pods are judged by themselves, also where nobody has queues."""
+        """Whether the webhook reads other objects. Webhooks of pods do not, so they work without queues."""
         return bool(self.group)
 
     def registration(self, service: str) -> str:
-        """The name of the object that makes an API server ask."""
+        """The name of the webhook configuration."""
         return f"{self.registered_by or service}{self.path.replace('/', '-')}"
 
 
@@ -159,8 +161,8 @@ def _mutate_pod(request: AdmissionRequest) -> Tree:
     spec = pod["spec"]
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     gates = list(spec.get("schedulingGates") or ())
-    asked = request.settings.allocation_gates and annotations.get(ALLOCATION_GATE) == "true"
-    if asked and not any(gate.get("name") == ALLOCATION_GATE for gate in gates):
+    wants_gate = request.settings.allocation_gates and annotations.get(ALLOCATION_GATE) == "true"
+    if wants_gate and not any(gate.get("name") == ALLOCATION_GATE for gate in gates):
         spec["schedulingGates"] = [*gates, {"name": ALLOCATION_GATE}]
     group = next((each for each in request.settings.resource_groups if each.matches(pod)), None)
     if group is None:
@@ -178,28 +180,28 @@ def _mutate_pod(request: AdmissionRequest) -> Tree:
 
 def _mutate_pod_group(request: AdmissionRequest) -> Tree:
     metadata = request.object.get("metadata") or {}
-    space = request.context.namespace(metadata.get("namespace") or "")
-    annotations = ((space or {}).get("metadata") or {}).get("annotations") or {}
+    namespace = request.context.namespace(metadata.get("namespace") or "")
+    annotations = ((namespace or {}).get("metadata") or {}).get("annotations") or {}
     return with_pod_group_defaults(request.object, annotations.get(QUEUE_NAME_OF_PODS, ""))
 
 
 def _validate_job(request: AdmissionRequest) -> str:
     if request.old is not None:
         return job_update_error(request.old, request.object)
-    said = job_errors(request.object) + _template_errors(request)
-    return (said + job_queue_error(request.object, request.context.queues())).strip()
+    message = job_errors(request.object) + _template_errors(request)
+    return (message + job_queue_error(request.object, request.context.queues())).strip()
 
 
 def _template_errors(request: AdmissionRequest) -> str:
-    """What is wrong with the pods of a job's tasks, in the words of whoever will be asked to make them."""
-    namespace, said = str((request.object.get("metadata") or {}).get("namespace") or "default"), ""
+    """Validation errors of the pod templates of a job's tasks, as from an API server."""
+    namespace, message = str((request.object.get("metadata") or {}).get("namespace") or "default"), ""
     for index, task in enumerate((request.object.get("spec") or {}).get("tasks") or ()):
-        faults = list(
+        errors = list(
             request.context.template_faults(str(task.get("name") or ""), namespace, task.get("template") or {})
         )
-        if faults:
-            said += f" spec.task[{index}]." + "".join(f"{fault}. " for fault in faults)
-    return said
+        if errors:
+            message += f" spec.task[{index}]." + "".join(f"{error}. " for error in errors)
+    return message
 
 
 def _validate_queue(request: AdmissionRequest) -> str:
@@ -237,7 +239,7 @@ GPU_WEBHOOKS: tuple[AdmissionWebhook, ...] = (
         registered_by="bayplan",
     ),
 )
-"""For pods that share GPUs; off unless they are named."""
+"""Webhooks of pods that share GPUs; disabled unless they are named."""
 
 WEBHOOKS: tuple[AdmissionWebhook, ...] = (
     AdmissionWebhook(
@@ -329,44 +331,44 @@ DEFAULT_WEBHOOKS = (
     "/queues/mutate",
     "/queues/validate",
 )
-"""What Volcano opens unless `--enabled-admission` says otherwise."""
+"""The webhooks that Volcano enables without `--enabled-admission`."""
 
 
 def webhooks_for(paths: Iterable[str]) -> tuple[AdmissionWebhook, ...]:
-    """The doors with these paths, in the order in which an API server goes through them. Raises KeyError."""
+    """The webhooks with these paths, in the order in which an API server calls them. Raises KeyError."""
     wanted = set(paths)
-    if unknown := wanted - {door.path for door in WEBHOOKS}:
+    if unknown := wanted - {admission_webhook.path for admission_webhook in WEBHOOKS}:
         raise KeyError(", ".join(sorted(unknown)))
-    return tuple(door for door in WEBHOOKS if door.path in wanted)
+    return tuple(admission_webhook for admission_webhook in WEBHOOKS if admission_webhook.path in wanted)
 
 
-def run_webhook(door: AdmissionWebhook, request: AdmissionRequest) -> tuple[Tree, str]:
-    """The object as it goes on, and why it may not (empty when it may)."""
+def run_webhook(admission_webhook: AdmissionWebhook, request: AdmissionRequest) -> tuple[Tree, str]:
+    """Run a webhook. Returns the object, changed by a mutating webhook, and why it is refused (empty if admitted)."""
     try:
-        if door.mutate is not None:
-            return door.mutate(request), ""
-        assert door.validate is not None
-        return request.object, door.validate(request)
-    except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        # The schema refuses such objects too, but a webhook may be asked where there is none.
-        log.info("%s: %s cannot be read: %r", door.path, request.name, fault)
-        return request.object, f"the object has a field of the wrong type ({fault}); compare it with the schema"
+        if admission_webhook.mutate is not None:
+            return admission_webhook.mutate(request), ""
+        assert admission_webhook.validate is not None
+        return request.object, admission_webhook.validate(request)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # The schema refuses such objects too, but a cluster may have no schema for them.
+        log.info("%s: %s has a field of the wrong type: %r", admission_webhook.path, request.name, error)
+        return request.object, f"the object has a field of the wrong type ({error}); compare it with the schema"
 
 
 def json_patch(old: Any, new: Any, path: str = "") -> Iterator[Tree]:
-    """The operations of a JSON patch that make one of the other; lists are replaced as a whole."""
+    """The operations of a JSON patch from one object to the other; lists are replaced as a whole."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         if old != new:
             yield {"op": "replace", "path": path, "value": new}
         return
     for key in old.keys() - new.keys():
-        yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+        yield {"op": "remove", "path": f"{path}/{_escape(key)}"}
     for key, value in new.items():
         if key not in old:
-            yield {"op": "add", "path": f"{path}/{_escaped(key)}", "value": value}
+            yield {"op": "add", "path": f"{path}/{_escape(key)}", "value": value}
         else:
-            yield from json_patch(old[key], value, f"{path}/{_escaped(key)}")
+            yield from json_patch(old[key], value, f"{path}/{_escape(key)}")
 
 
-def _escaped(key: str) -> str:
+def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")

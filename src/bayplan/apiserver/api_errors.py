@@ -97,10 +97,10 @@ def already_exists(resource: ServedResource, name: str) -> StatusError:
     return StatusError(409, "AlreadyExists", f'{resource.qualified} "{name}" already exists', _details(resource, name))
 
 
-def conflict(resource: ServedResource, name: str, why: str, *, called: str = "") -> StatusError:
-    """`called` replaces the resource name in the message, for example `pods/binding` or the kind."""
-    details = {**_details(resource, name), "kind": called or resource.plural}
-    message = f'Operation cannot be fulfilled on {called or resource.qualified} "{name}": {why}'
+def conflict(resource: ServedResource, name: str, why: str, *, resource_name: str = "") -> StatusError:
+    """`resource_name` replaces the resource in the message, for example `pods/binding` or the kind."""
+    details = {**_details(resource, name), "kind": resource_name or resource.plural}
+    message = f'Operation cannot be fulfilled on {resource_name or resource.qualified} "{name}": {why}'
     return StatusError(409, "Conflict", message, details)
 
 
@@ -110,11 +110,11 @@ def version_conflict(resource: ServedResource, name: str) -> StatusError:
     return conflict(resource, name, why)
 
 
-def uid_conflict(resource: ServedResource, namespace: str, name: str, *, asked: str, found: str) -> StatusError:
+def uid_conflict(resource: ServedResource, namespace: str, name: str, *, requested: str, found: str) -> StatusError:
     """The object with this name has another uid than the request."""
     place = f"{namespace}/{name}" if namespace else name
     key = f"/registry/{f'{resource.group}/' if resource.custom else ''}{resource.plural}/{place}"
-    failed = f"Precondition failed: UID in precondition: {asked}, UID in object meta: {found}"
+    failed = f"Precondition failed: UID in precondition: {requested}, UID in object meta: {found}"
     why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {failed}"
     return conflict(resource, name, why)
 
@@ -152,9 +152,9 @@ def invalid(kind: str, group: str, name: str, faults: Sequence[FieldCause]) -> S
     causes = [{"reason": each.reason, "message": each.message, "field": each.field} for each in faults]
     details: Tree = {"name": name} if name else {}
     details |= {"group": group} if group else {}
-    called = f"{kind}.{group}" if group else kind
+    qualified = f"{kind}.{group}" if group else kind
     details |= {"kind": kind} if kind else {}
-    return StatusError(422, "Invalid", f'{called} "{name}" is invalid: {message}', {**details, "causes": causes})
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {message}', {**details, "causes": causes})
 
 
 def method_not_allowed() -> StatusError:
@@ -191,12 +191,12 @@ def expired(message: str, continue_token: str = "") -> StatusError:
     return refusal
 
 
-def resource_version_too_large(asked: int, current: int) -> StatusError:
+def resource_version_too_large(requested: int, current: int) -> StatusError:
     details = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
     }
-    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+    message = f"Timeout: Too large resource version: {requested}, current: {current}"
     refusal = StatusError(504, "Timeout", message, details)
     refusal.headers["Retry-After"] = "1"
     return refusal

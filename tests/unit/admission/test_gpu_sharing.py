@@ -51,7 +51,7 @@ def pod(said: Mapping[str, str] = HALF, *, metadata: Tree | None = None, **spec:
 
 def ask(path: str, item: Tree, **settings: Any) -> tuple[Tree, str]:
     (door,) = webhooks_for([path])
-    given = AdmissionSettings(**{"draw": lambda: "abcdefg", **settings})
+    given = AdmissionSettings(**{"random_suffix": lambda: "abcdefg", **settings})
     return run_webhook(door, AdmissionRequest("CREATE", item, None, "web", Nowhere(), given))
 
 
@@ -92,12 +92,12 @@ def test_what_is_let_in(said: dict[str, str]) -> None:
     ("said", "words"),
     [
         *(
-            pytest.param({"gpu-fraction": text}, f'gpu-fraction is "{text}"; it is between 0 and 1', id=text or "empty")
+            pytest.param({"gpu-fraction": text}, f'gpu-fraction is "{text}"; it must be between 0 and 1', id=text or "empty")
             for text in ("0", "1", "1.2", "-1", "half", "nan", "", "0_0.5", "0.5 ", "٠.٥")
         ),
         *(
             pytest.param(
-                {"gpu-memory": text}, f'gpu-memory is "{text}"; it takes a whole number above 0', id=f"m{text}"
+                {"gpu-memory": text}, f'gpu-memory is "{text}"; it must be a whole number above 0', id=f"m{text}"
             )
             for text in ("0", "-1", "0.5", "1Gi", "")
         ),
@@ -105,19 +105,19 @@ def test_what_is_let_in(said: dict[str, str]) -> None:
         *(
             pytest.param(
                 {**HALF, "gpu-fraction-num-devices": text},
-                f'gpu-fraction-num-devices is "{text}"; it takes a whole number above 0',
+                f'gpu-fraction-num-devices is "{text}"; it must be a whole number above 0',
                 id=f"n{text}",
             )
             for text in ("0", "1.2", "-2", "two")
         ),
         pytest.param(
             {"gpu-fraction-num-devices": "2"},
-            "pod ml/web has the annotation gpu-fraction-num-devices and neither gpu-fraction nor gpu-memory",
+            "pod ml/web has the annotation gpu-fraction-num-devices and neither gpu-fraction nor gpu-memory; add one of these",
             id="devices alone",
         ),
         pytest.param(
-            {**HALF, CONTAINER: "nobody"},
-            f'pod ml/web has no container "nobody", which its annotation {CONTAINER} names',
+            {**HALF, CONTAINER: "none"},
+            f'pod ml/web has no container "none" of its annotation {CONTAINER}',
             id="no such container",
         ),
     ],
@@ -133,7 +133,7 @@ def test_annotations_that_are_refused(said: dict[str, str], words: str) -> None:
 def test_whole_gpus_and_instances_of_mig_exclude_a_part(said: dict[str, str], resource: str, place: str) -> None:
     beside = pod(said)
     beside["spec"][place] = [limited(resource)]
-    assert refused(beside) == "pod ml/web wants whole GPUs, or instances of MIG, and a part of one; it gets either"
+    assert refused(beside) == "pod ml/web requests whole GPUs or MIG instances, and a part of a GPU; remove one request"
 
 
 def test_a_pod_without_a_name_is_spoken_of_by_what_makes_its_name() -> None:
@@ -198,7 +198,7 @@ def test_what_a_container_says_of_its_devices_itself_does_not_count() -> None:
 
 def test_a_pod_that_was_here_before_keeps_all_it_has() -> None:
     once = mutated(pod())
-    assert mutated(once, draw=lambda: "zzzzzzz") == once
+    assert mutated(once, random_suffix=lambda: "zzzzzzz") == once
 
 
 def test_a_name_that_somebody_has_chosen_is_kept() -> None:
@@ -237,7 +237,7 @@ def test_names_are_never_longer_than_allowed(length: int, container: str) -> Non
 
 
 def test_two_pods_of_one_template_have_names_of_their_own() -> None:
-    drawn = {mutated(pod(), draw=random_suffix)["metadata"]["annotations"][NAME] for _ in range(100)}
+    drawn = {mutated(pod(), random_suffix=random_suffix)["metadata"]["annotations"][NAME] for _ in range(100)}
     assert len(drawn) == 100
     letters = next(iter(drawn)).split("-")[1]
     assert (len(letters), set(letters) - set(NAME_SUFFIX_ALPHABET)) == (7, set())

@@ -170,11 +170,11 @@ def quota_violation(
     exceeded = sorted(key for key, amount in usage.items() if used_amounts[key].add(amount).compare(hard[key]) > 0)
     if not exceeded:
         return None
-    told = (
+    columns = (
         f"{word}: {','.join(f'{key}={table[key]}' for key in exceeded)}"
         for word, table in _usage_columns(usage, used_amounts, hard)
     )
-    return f"exceeded quota: {name}, {', '.join(told)}"
+    return f"exceeded quota: {name}, {', '.join(columns)}"
 
 
 def _usage_columns(usage: Quantities, used_amounts: Quantities, hard: Quantities) -> tuple[tuple[str, Quantities], ...]:
@@ -193,9 +193,11 @@ def _missing(hard: Quantities, spec: Tree) -> str:
     for field in ("containers", "initContainers"):
         for container in spec.get(field) or ():
             resources = container.get("resources") or {}
-            told = compute_usage(parse_quantities(resources.get("requests")), parse_quantities(resources.get("limits")))
+            usage = compute_usage(
+                parse_quantities(resources.get("requests")), parse_quantities(resources.get("limits"))
+            )
             for name in hard:
-                if name in _REQUIRED_ON_ALL and name not in told:
+                if name in _REQUIRED_ON_ALL and name not in usage:
                     lacking.setdefault(name, set()).add(container.get("name", ""))
     return "; ".join(f"{name} for: {','.join(sorted(lacking[name]))}" for name in sorted(lacking))
 

@@ -1,4 +1,4 @@
-"""When is an image pulled, if nobody says? Asked for every container and image volume; remembered by name."""
+"""Default image pull policy. Used for every container and image volume; cached by image name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HASH = re.compile(r"[a-f0-9]{64}")
 
 @lru_cache(maxsize=4096)
 def default_pull_policy(image: str) -> str:
-    """Always for `latest`, said or meant. What is named by digest does not change; what cannot be read has no tag."""
+    """Always for the tag `latest` and for images without tag and digest; IfNotPresent otherwise."""
     reference = _parse_reference(image)
     if reference is None:
         return "IfNotPresent"
@@ -25,15 +25,15 @@ def default_pull_policy(image: str) -> str:
 
 
 def _parse_reference(image: str) -> tuple[str | None, str | None] | None:
-    """Tag and digest, or None for what is no reference to an image."""
+    """Tag and digest of an image reference; None if it is invalid."""
     if _HASH.fullmatch(image):
         return None
-    match = _REFERENCE.fullmatch(_with_domain(image))
+    match = _REFERENCE.fullmatch(_add_default_domain(image))
     return None if match is None else (match[3], match[4])
 
 
-def _with_domain(image: str) -> str:
-    """The first part is a host only if it looks like one; else it belongs to the name, at the default registry."""
+def _add_default_domain(image: str) -> str:
+    """Adds the default registry, unless the first part looks like a host."""
     first, slash, _ = image.partition("/")
     host = slash and ("." in first or ":" in first or first == "localhost" or first != first.lower())
     return image if host else f"docker.io/{image}"

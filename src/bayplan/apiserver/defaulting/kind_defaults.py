@@ -1,8 +1,9 @@
-"""What does the API server fill in before it looks at an object any closer?
+"""Defaulting of the built-in kinds.
 
-The writing side asks for every object that comes in, and again after a patch. `set_defaults` works in place on a tree
-that belongs to the request, sets only what is missing, and changes nothing when asked again. Custom resources get the
-defaults of their schema elsewhere. Cost: ten microseconds for a pod, less for anything else."""
+The write pipeline calls `set_defaults` for every object in a request, and again after a patch. It works in place on a
+tree that belongs to the request and sets only missing fields; a second call changes nothing. Custom resources get the
+defaults of their schema when they are decoded. Cost: ten microseconds for a pod, less for other kinds.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +75,6 @@ _DEFAULTERS: Mapping[tuple[str, str], Callable[[Tree], None]] = {
 
 def set_defaults(resource: ServedResource, item: Tree) -> None:
     """Set the defaults of a built-in kind, in place."""
-    filling = None if resource.custom else _DEFAULTERS.get((resource.group, resource.kind))
-    if filling is not None:
-        filling(item)
+    fill_defaults = None if resource.custom else _DEFAULTERS.get((resource.group, resource.kind))
+    if fill_defaults is not None:
+        fill_defaults(item)

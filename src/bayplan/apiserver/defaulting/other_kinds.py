@@ -1,6 +1,6 @@
-"""Which fields does the API server fill in for services, nodes, namespaces and every kind that holds no pods?
+"""Defaults of services, nodes, namespaces and all other kinds without pods.
 
-`rules.defaults` asks. Some are no defaults but fields that are always written, empty or not: clients read them.
+`kind_defaults` calls them. Some fields are not defaults: kube-apiserver always writes them, even if empty.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def fill_node(item: Tree) -> None:
     spec = item.setdefault("spec", {})
     first, several = spec.get("podCIDR"), spec.get("podCIDRs") or []
     if first and several[:1] != [first]:
-        spec["podCIDRs"] = [first]  # whoever knows the old name alone means it
+        spec["podCIDRs"] = [first]  # clients of the older field set only that one
     elif several:
         spec["podCIDR"] = several[0]
     status = item.setdefault("status", {})
@@ -121,12 +121,12 @@ def fill_limit_range(item: Tree) -> None:
             if amounts := limit.get(name):
                 round_quantities(amounts)
         if limit.get("type") == "Container":
-            most = {**limit.get("max", {}), **limit.get("default", {})}
-            least = {**limit.get("min", {}), **most, **limit.get("defaultRequest", {})}
-            if most:
-                limit["default"] = most
-            if least:
-                limit["defaultRequest"] = least
+            defaults = {**limit.get("max", {}), **limit.get("default", {})}
+            default_requests = {**limit.get("min", {}), **defaults, **limit.get("defaultRequest", {})}
+            if defaults:
+                limit["default"] = defaults
+            if default_requests:
+                limit["defaultRequest"] = default_requests
 
 
 def fill_resource_quota(item: Tree) -> None:
@@ -137,11 +137,11 @@ def fill_resource_quota(item: Tree) -> None:
 
 
 def fill_secret(item: Tree) -> None:
-    """Texts of `stringData` go into `data`, and are gone; whoever wrote them manages what they became."""
+    """Move `stringData` into `data`; the writer of `stringData` becomes the manager of these fields."""
     _set_default_text(item, "type", "Opaque")
     if texts := item.pop("stringData", None):
-        folded = {key: b64encode(value.encode()).decode() for key, value in texts.items()}
-        item["data"] = {**(item.get("data") or {}), **folded}
+        encoded = {key: b64encode(value.encode()).decode() for key, value in texts.items()}
+        item["data"] = {**(item.get("data") or {}), **encoded}
 
 
 def fill_event(item: Tree) -> None:
@@ -158,7 +158,7 @@ def fill_event(item: Tree) -> None:
 
 
 def fill_events_v1(item: Tree) -> None:
-    """The same in the events.k8s.io group, where the old fields have other names."""
+    """The same for the events.k8s.io group, which has other field names."""
     _set_defaults(item, eventTime=None, regarding={}, deprecatedSource={}, deprecatedFirstTimestamp=None)
     _set_defaults(item, deprecatedLastTimestamp=None)
 
@@ -336,7 +336,7 @@ def fill_priority_level(item: Tree) -> None:
 
 
 def _fill_shares(level: Tree, shares: int) -> None:
-    if level.get("nominalConcurrencyShares") is None:  # the field is always shown, and null is none
+    if level.get("nominalConcurrencyShares") is None:  # the field is always returned, and null counts as missing
         level["nominalConcurrencyShares"] = shares
     _set_defaults(level, lendablePercent=0)
 

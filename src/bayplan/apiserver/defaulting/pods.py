@@ -1,8 +1,8 @@
-"""Which fields does the API server fill in for pods and for the pod templates of workloads?
+"""Defaults of pods and of the pod templates of workloads.
 
-`rules.defaults` asks. Everything works in place on objects that were decoded for this request: whoever has set a field
-keeps it. A template gets less than a pod: what would change all workloads of an upgraded cluster is set on pods alone.
-Cost: some five microseconds a container.
+`kind_defaults` calls them. They work in place on objects that were decoded for this request, and keep fields that are
+set. Some defaults are set on pods but not on templates: in templates they would change all workloads of an upgraded
+cluster. Cost: some five microseconds a container.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def fill_pod_spec(spec: Tree) -> None:
     if not spec.get("schedulerName"):
         spec["schedulerName"] = "default-scheduler"
     if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
-        spec["serviceAccountName"] = spec["serviceAccount"] = account  # one thing, of which the second name is old
+        spec["serviceAccountName"] = spec["serviceAccount"] = account  # `serviceAccount` is a deprecated alias
     spec.setdefault("securityContext", {})
     spec.setdefault("terminationGracePeriodSeconds", 30)
     if overhead := spec.get("overhead"):
@@ -138,7 +138,7 @@ def _round_quantities(resources: Mapping[str, Any]) -> None:
 
 
 def _fill_host_ports(spec: Tree) -> None:
-    """On the host's own network a container's port is the host's port."""
+    """With the host network, the port of a container is the port of the host."""
     for container in init_and_app_containers(spec):
         for port in container.get("ports", ()):
             if not port.get("hostPort") and port.get("containerPort"):
@@ -146,7 +146,7 @@ def _fill_host_ports(spec: Tree) -> None:
 
 
 def _fill_pod_level(spec: Tree, resources: Tree) -> None:
-    """What is asked for the pod as a whole, completed by what its containers say."""
+    """Complete the pod-level resources from those of the containers."""
     requests, limits = resources.get("requests", {}), resources.get("limits", {})
     if requests or limits:
         for name, amount in effective_resources(spec, "limits").items():

@@ -1,6 +1,6 @@
-"""Which fields does the API server fill in for volumes of pods, volumes of the cluster and claims?
+"""Defaults of pod volumes, PersistentVolumes and PersistentVolumeClaims.
 
-Asked by the defaults of pods and of storage. A volume that names no source is an empty directory.
+The defaults of pods and storage kinds call them. A volume without a source is an emptyDir.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bayplan.apiserver.resources.pod_resources import round_quantities
 
 _MODE = 0o644
 
-_TEXTS: Mapping[str, Mapping[str, Any]] = {
+_MISSING_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "secret": {"defaultMode": _MODE},
     "configMap": {"defaultMode": _MODE},
     "downwardAPI": {"defaultMode": _MODE},
@@ -22,14 +22,14 @@ _TEXTS: Mapping[str, Mapping[str, Any]] = {
     "hostPath": {"type": ""},
     "azureDisk": {"cachingMode": "ReadWrite", "fsType": "ext4", "readOnly": False, "kind": "Shared"},
 }
-"""What is filled in where the key is missing."""
+"""Defaults of missing fields."""
 
-_NAMES: Mapping[str, Mapping[str, str]] = {
+_EMPTY_DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "iscsi": {"iscsiInterface": "default"},
     "rbd": {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
     "scaleIO": {"storageMode": "ThinProvisioned", "fsType": "xfs"},
 }
-"""What is filled in where the text is empty or missing."""
+"""Defaults of missing or empty fields."""
 
 
 def fill_volume(volume: Tree) -> None:
@@ -51,10 +51,10 @@ def fill_volume(volume: Tree) -> None:
 
 
 def fill_source(kind: str, source: Tree) -> None:
-    """The defaults of one source, of a pod's volume or of a PersistentVolume."""
-    for name, value in _TEXTS.get(kind, {}).items():
+    """Set the defaults of one volume source, of a pod volume or of a PersistentVolume."""
+    for name, value in _MISSING_DEFAULTS.get(kind, {}).items():
         source.setdefault(name, value)
-    for name, text in _NAMES.get(kind, {}).items():
+    for name, text in _EMPTY_DEFAULTS.get(kind, {}).items():
         if not source.get(name):
             source[name] = text
 
@@ -104,7 +104,7 @@ def fill_persistent_volume(volume: Tree) -> None:
     if not spec.get("persistentVolumeReclaimPolicy"):
         spec["persistentVolumeReclaimPolicy"] = "Retain"
     spec.setdefault("volumeMode", "Filesystem")
-    for kind in (*_TEXTS, *_NAMES):
+    for kind in (*_MISSING_DEFAULTS, *_EMPTY_DEFAULTS):
         if (source := spec.get(kind)) is not None:
             fill_source(kind, source)
     if capacity := spec.get("capacity"):

@@ -1,4 +1,4 @@
-"""Which fields does the API server fill in for workloads, autoscalers and budgets? `rules.defaults` asks."""
+"""Defaults of workloads, autoscalers and disruption budgets. `kind_defaults` calls them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def _fill_template(spec: Tree) -> None:
     fill_template(spec.setdefault("template", {}))
 
 
-def _fill_status(item: Tree, **zeros: Any) -> None:
-    """Counters that are always shown."""
+def _fill_status(item: Tree, **counters: Any) -> None:
+    """Set status counters, which are always returned."""
     status = item.setdefault("status", {})
-    for name, value in zeros.items():
+    for name, value in counters.items():
         status.setdefault(name, value)
 
 
@@ -41,7 +41,7 @@ def fill_deployment(item: Tree) -> None:
 
 
 TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
-"""A field inside the server, an annotation outside: who writes the object writes it, whether he says so or not."""
+"""An internal field of the server, an annotation in the API: the writer becomes its manager in any case."""
 
 
 def fill_daemon_set(item: Tree) -> None:
@@ -124,7 +124,7 @@ def fill_job_spec(item: Tree, spec: Tree) -> None:
     _fill_template(spec)
     labels = spec["template"]["metadata"].get("labels")
     if labels and not item["metadata"].get("labels"):
-        item["metadata"]["labels"] = labels  # the very same: what is added to the pods' is the job's too
+        item["metadata"]["labels"] = labels  # the same dict: labels that are added to the pods are added to the job
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
     spec.setdefault("podReplacementPolicy", "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed")
@@ -149,7 +149,7 @@ def fill_cron_job(item: Tree) -> None:
     spec.setdefault("failedJobsHistoryLimit", 1)
     template = spec.setdefault("jobTemplate", {})
     template.setdefault("metadata", {})
-    # The job of a template is made later, and gets its own defaults then; the pod's are filled in now.
+    # The job gets its defaults when it is created; the pod template gets them now.
     job = template.setdefault("spec", {})
     _fill_template(job)
     _fill_failure_rules(job)

@@ -139,10 +139,10 @@ class _TableFormat:
         return encode(table)
 
     def bookmark(self, version: int, annotations: Tree) -> Tree:
-        whole = ObjectFormat(self._shape.resource).bookmark(version, annotations)
+        bookmark_object = ObjectFormat(self._shape.resource).bookmark(version, annotations)
         table = self._shape._table([], {"resourceVersion": str(version)}, with_columns=self._with_columns)
         self._with_columns = False
-        table["rows"] = [{"cells": [], "object": self._shape._metadata(whole)}]
+        table["rows"] = [{"cells": [], "object": self._shape._metadata(bookmark_object)}]
         return table
 
 

@@ -1,4 +1,4 @@
-"""Objects as rows of a Table: which columns a kind has, and what stands in them."""
+"""Objects as rows of a Table: the columns of a kind and the cells of an object."""
 
 from __future__ import annotations
 

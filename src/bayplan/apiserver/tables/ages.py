@@ -1,4 +1,4 @@
-"""How old is it, in the few characters of a column?"""
+"""Age of an object in the short form of a column."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _YEAR_H = 365 * _DAY_H
 
 @lru_cache(maxsize=4096)
 def parse_timestamp(text: str) -> datetime:
-    """The moment of a timestamp on the wire."""
+    """Parses an RFC 3339 timestamp."""
     return datetime.fromisoformat(text)
 
 
 def age_cell(now: datetime, then: str | None) -> str:
-    """The time since a timestamp; `<unknown>` if there is none."""
+    """The time since a timestamp; `<unknown>` without one."""
     return UNKNOWN if not then else format_age(now - parse_timestamp(then))
 
 
@@ -25,10 +25,10 @@ def _two_units(first: int, unit: str, second: int, smaller: str) -> str:
     return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
 
 
-def format_age(span: timedelta) -> str:
-    """A span, coarser the longer it is."""
-    exact = span.total_seconds()
-    seconds = int(exact)
+def format_age(duration: timedelta) -> str:
+    """A duration, with fewer units the longer it is."""
+    total_s = duration.total_seconds()
+    seconds = int(total_s)
     if seconds < -1:
         return "<invalid>"
     if seconds < 2 * 60:

@@ -1,4 +1,4 @@
-"""Labels, selectors, lists and containers as they stand in a cell."""
+"""Cell texts of labels, selectors, lists and containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def labels_text(labels: Mapping[str, str] | None) -> str:
 
 
 def selector_text(selector: Mapping[str, Any] | None) -> str:
-    """A label selector in the form of `kubectl -l`; one that selects all, or nothing, is empty."""
+    """A label selector in the form of `kubectl -l`; empty if it selects all or nothing."""
     if not selector:
         return ""
     parts = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
@@ -39,7 +39,7 @@ def selector_cell(selector: Mapping[str, Any] | None) -> str:
 
 
 def containers_cells(pod: Mapping[str, Any] | None) -> list[str]:
-    """Names and images of a pod template's containers."""
+    """Names and images of the containers of a pod template."""
     containers = ((pod or {}).get("spec") or {}).get("containers") or ()
     return [",".join(each.get(name, "") for each in containers) for name in ("name", "image")]
 
@@ -60,7 +60,7 @@ _SHORT = {
 
 
 def access_modes_text(modes: Iterable[str] | None) -> str:
-    """Access modes in their short form, in the one order."""
+    """Access modes in their short form, in a fixed order."""
     given = set(modes or ())
     return ",".join(short for mode, short in _SHORT.items() if mode in given)
 

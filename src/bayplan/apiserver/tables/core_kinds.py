@@ -1,4 +1,4 @@
-"""What stands in the rows of nodes, namespaces, configuration, access, devices and admission?"""
+"""Table rows of nodes, namespaces, configuration, RBAC, devices and admission kinds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.tables.ages import age_cell, format_age
 from bayplan.apiserver.tables.cell_text import NONE, UNSET
-from bayplan.apiserver.tables.object_parts import name_age_spec_status, name_of, object_age_cell
+from bayplan.apiserver.tables.object_parts import name_of, object_age_cell, spec_and_status
 
 _ROLE = "node-role.kubernetes.io/"
 
 
 def node(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     ready = next((each for each in status.get("conditions") or () if each.get("type") == "Ready"), None)
     words = ["Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"]
     words += ["SchedulingDisabled"] if spec.get("unschedulable") else []
@@ -54,7 +54,7 @@ def event(item: Tree, now: datetime) -> list[Any]:
     def get(name: str, new: str) -> Any:
         return item.get(name) or item.get(new)
 
-    about: Tree = get("involvedObject", "regarding") or {}
+    involved_object: Tree = get("involvedObject", "regarding") or {}
     source: Tree = get("source", "deprecatedSource") or {}
     first_time = get("firstTimestamp", "deprecatedFirstTimestamp")
     first = age_cell(now, first_time or item.get("eventTime"))
@@ -62,18 +62,18 @@ def event(item: Tree, now: datetime) -> list[Any]:
     last, count = age_cell(now, last_time) if last_time else first, get("count", "deprecatedCount") or 1
     if (series := item.get("series")) is not None:
         last, count = age_cell(now, series.get("lastObservedTime")), series.get("count", 0)
-    target = about.get("kind", "").lower()
-    target += f"/{about['name']}" if about.get("name") else ""
+    target = involved_object.get("kind", "").lower()
+    target += f"/{involved_object['name']}" if involved_object.get("name") else ""
     component = source.get("component") or get("reportingComponent", "reportingController") or ""
     instance = source.get("host") or item.get("reportingInstance") or ""
     sender = f"{component}, {instance}" if instance else component
     message = (get("message", "note") or "").strip()
     start = [last, item.get("type", ""), item.get("reason", ""), target]
-    return [*start, about.get("fieldPath", ""), sender, message, first, count, name_of(item)]
+    return [*start, involved_object.get("fieldPath", ""), sender, message, first, count, name_of(item)]
 
 
 def resource_quota(item: Tree, now: datetime) -> list[Any]:
-    _, status = name_age_spec_status(item)
+    _, status = spec_and_status(item)
     hard, used = status.get("hard") or {}, status.get("used") or {}
     texts = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
     requests = ", ".join(text for name, text in texts.items() if not name.startswith("limits."))
@@ -95,7 +95,7 @@ def runtime_class(item: Tree, now: datetime) -> list[Any]:
 
 
 def resource_claim(item: Tree, now: datetime) -> list[Any]:
-    _, status = name_age_spec_status(item)
+    _, status = spec_and_status(item)
     ending = bool(item["metadata"].get("deletionTimestamp"))
     states = ["deleted"] if ending else []
     if status.get("allocation") is None:
@@ -106,7 +106,7 @@ def resource_claim(item: Tree, now: datetime) -> list[Any]:
 
 
 def resource_slice(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = name_age_spec_status(item)
+    spec, _ = spec_and_status(item)
     names = [spec.get("nodeName") or "", spec.get("driver", ""), (spec.get("pool") or {}).get("name", "")]
     return [name_of(item), *names, object_age_cell(item, now)]
 
@@ -128,7 +128,7 @@ def webhooks(item: Tree, now: datetime) -> list[Any]:
 
 
 def admission_policy(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = name_age_spec_status(item)
+    spec, _ = spec_and_status(item)
     kind = spec.get("paramKind")
     shown = UNSET if kind is None else f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}"
     rules = spec.get("validations") or spec.get("mutations") or ()
@@ -136,14 +136,14 @@ def admission_policy(item: Tree, now: datetime) -> list[Any]:
 
 
 def admission_policy_binding(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = name_age_spec_status(item)
+    spec, _ = spec_and_status(item)
     reference = spec.get("paramRef") or {}
     shown = f"{reference.get('namespace') or '*'}/{reference['name']}" if reference.get("name") else UNSET
     return [name_of(item), spec.get("policyName", ""), shown, object_age_cell(item, now)]
 
 
 def flow_schema(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     dangling = next(
         (each.get("status") for each in status.get("conditions") or () if each.get("type") == "Dangling"), "?"
     )
@@ -153,7 +153,7 @@ def flow_schema(item: Tree, now: datetime) -> list[Any]:
 
 
 def priority_level(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = name_age_spec_status(item)
+    spec, _ = spec_and_status(item)
     limited = spec.get("limited") or {}
     queuing = (limited.get("limitResponse") or {}).get("queuing") or {}
     numbers = [queuing.get(name, NONE) for name in ("queues", "handSize", "queueLengthLimit")]
@@ -162,48 +162,48 @@ def priority_level(item: Tree, now: datetime) -> list[Any]:
 
 
 def certificate_signing_request(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
-    held = [each.get("type") for each in status.get("conditions") or ()]
-    words = ["Denied" if "Denied" in held else "Approved" if "Approved" in held else "Pending"]
-    words += ["Failed"] if "Failed" in held else []
+    spec, status = spec_and_status(item)
+    types = [each.get("type") for each in status.get("conditions") or ()]
+    words = ["Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"]
+    words += ["Failed"] if "Failed" in types else []
     words += ["Issued"] if status.get("certificate") else []
     seconds = spec.get("expirationSeconds")
-    asked = NONE if seconds is None else format_age(timedelta(seconds=seconds))
+    requested_duration = NONE if seconds is None else format_age(timedelta(seconds=seconds))
     return [
         name_of(item),
         object_age_cell(item, now),
         spec.get("signerName") or NONE,
         spec.get("username", ""),
-        asked,
+        requested_duration,
         ",".join(words),
     ]
 
 
 def api_service(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     target = spec.get("service")
-    called = "Local" if target is None else f"{target.get('namespace', '')}/{target.get('name', '')}"
+    service_name = "Local" if target is None else f"{target.get('namespace', '')}/{target.get('name', '')}"
     shown = "Unknown"
     for each in status.get("conditions") or ():
         if each.get("type") == "Available":
             shown = each.get("status", "")
             shown += f" ({each.get('reason', '')})" if shown != "True" else ""
-    return [name_of(item), called, shown, object_age_cell(item, now)]
+    return [name_of(item), service_name, shown, object_age_cell(item, now)]
 
 
 def scale(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     return [name_of(item), spec.get("replicas", 0), status.get("replicas", 0), object_age_cell(item, now)]
 
 
 def pod_group(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     policy = "Gang" if (spec.get("schedulingPolicy") or {}).get("gang") is not None else "Basic"
-    held = {each.get("type"): each for each in status.get("conditions") or ()}
+    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
     shown = "Pending"
-    if (scheduled := held.get("PodGroupScheduled")) is not None:
+    if (scheduled := conditions.get("PodGroupScheduled")) is not None:
         shown = "Scheduled" if scheduled.get("status") == "True" else "Unschedulable"
-    if (target := held.get("DisruptionTarget")) is not None:
+    if (target := conditions.get("DisruptionTarget")) is not None:
         shown = target.get("reason", "")
     reference = spec.get("podGroupTemplateRef")
     workload = NONE if reference is None else (reference.get("workload") or {}).get("workloadName", "")

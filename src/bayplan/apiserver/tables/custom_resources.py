@@ -1,7 +1,7 @@
-"""Which columns and cells do custom resources have? Those of `additionalPrinterColumns`, or else their age.
+"""Table columns and cells of custom resources: those of `additionalPrinterColumns`, otherwise the age.
 
-A path is compiled once and remembered. Only what such columns use is known: fields, quoted fields, indices, `[*]`,
-and `[?(@.a=="b")]`; of several values the first one counts.
+A JSON path is compiled once and cached. It may have fields, quoted fields, indices, `[*]` and `[?(@.a=="b")]`. Of
+several values the first is used.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ MISSING = object()
 Step = Callable[[Any], Iterable[Any]]
 
 
-def _defined(definition: Mapping[str, Any]) -> list[Tree]:
+def _printer_columns(definition: Mapping[str, Any]) -> list[Tree]:
     return list(definition.get("additionalPrinterColumns") or (_AGE,))
 
 
 def columns(definition: Mapping[str, Any]) -> list[Tree]:
-    return [_NAME, *map(_column, _defined(definition))]
+    return [_NAME, *map(_column, _printer_columns(definition))]
 
 
 def _column(given: Tree) -> Tree:
     path = given.get("jsonPath", "")
-    described = given.get("description") or f"Custom resource definition column (in JSONPath format): {path}"
+    description = given.get("description") or f"Custom resource definition column (in JSONPath format): {path}"
     return {
         "name": given.get("name", ""),
         "type": given.get("type", ""),
         "format": given.get("format", ""),
-        "description": described,
+        "description": description,
         "priority": given.get("priority", 0),
     }
 
@@ -55,13 +55,13 @@ def _column(given: Tree) -> Tree:
 def cells(definition: Mapping[str, Any], item: Tree, now: datetime) -> list[Any]:
     found = (
         _cell(each.get("type", ""), json_path_value(each.get("jsonPath", ""), item), now)
-        for each in _defined(definition)
+        for each in _printer_columns(definition)
     )
     return [item["metadata"]["name"], *found]
 
 
 def json_path_value(path: str, item: Any) -> Any:
-    """The first value that the path leads to, null included; `MISSING` if it leads nowhere."""
+    """The first value at the path, null included; `MISSING` if there is none."""
     values: Iterable[Any] = [item]
     for step in _steps(path):
         values = [found for value in values for found in step(value)]
@@ -94,10 +94,10 @@ def _date(value: Any, now: datetime) -> str:
 
 @lru_cache(maxsize=1024)
 def _steps(path: str) -> tuple[Step, ...]:
-    return tuple(_compiled(match) for match in _STEP.finditer(path))
+    return tuple(_compile_step(match) for match in _STEP.finditer(path))
 
 
-def _compiled(match: re.Match[str]) -> Step:
+def _compile_step(match: re.Match[str]) -> Step:
     if match["left"] is not None:
         return _filter(match["left"], match["operator"], match["right"])
     if match["all"]:
@@ -119,17 +119,17 @@ def _filter(left: str, operator: str, right: str) -> Step:
     wanted = right.strip("'\"")
     equal = operator == "=="
 
-    def keep(value: Any) -> Iterable[Any]:
+    def select(value: Any) -> Iterable[Any]:
         if not isinstance(value, list):
             return ()
         given = ((each, json_path_value(left, each)) for each in value)
         return [each for each, found in given if found is not MISSING and (_text(found) == wanted) is equal]
 
-    return keep
+    return select
 
 
 def _text(value: Any) -> str:
-    """Words as they are, anything with parts as JSON."""
+    """Strings unchanged, objects and lists as JSON."""
     if value is None:
         return "<no value>"
     return (

@@ -1,7 +1,7 @@
-"""Which columns does a kind have, and which cells does an object put into them?
+"""Columns of a kind, and the cells of an object.
 
-`kubectl get` asks for lists as Tables and prints what it gets. All columns are always sent; those of priority 1 show
-with `-o wide`. Custom resources have the columns of their definition. Some five microseconds a row.
+`kubectl get` requests lists as Tables and prints them. All columns are always returned; those of priority 1 are shown
+with `-o wide`. Custom resources have the columns of their definition. Cost: some five microseconds a row.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ _TABLES: Mapping[tuple[str, str], tuple[str, Cells]] = {
     ),
     ("storage.k8s.io", "VolumeAttributesClass"): ("DriverName, Age", network_storage_kinds.volume_attributes_class),
 }
-"""Columns after the name (a dash: in place of it), and who fills them. `~` is priority 1, `/i` and so on the type."""
+"""Columns after the name (after a dash: instead of the name) and the function of the cells. `~`: priority 1; `/i`,
+`/b`, `/d`: type."""
 
 _UNKNOWN: tuple[str, Cells] = ("Created At/d", object_parts.name_and_creation_time)
 
@@ -156,19 +157,19 @@ def columns(resource: ServedResource) -> list[Tree]:
 
 
 def cells(resource: ServedResource, item: Tree, now: datetime) -> list[Any]:
-    """One object's cells, a column each."""
+    """The cells of one object."""
     if resource.definition is not None:
         return custom_resources.cells(resource.definition, item, now)
     return _TABLES.get(_key(resource), _UNKNOWN)[1](item, now)
 
 
 def row_conditions(resource: ServedResource, item: Tree) -> list[Tree]:
-    """What a row is marked with besides its cells; only pods that have ended are."""
+    """The conditions of a row; only rows of finished pods have one."""
     return pod_row_conditions(item) if resource.kind == "Pod" and not resource.group else []
 
 
 def _key(resource: ServedResource) -> tuple[str, str]:
-    """Both groups of events have the same columns."""
+    """Key of the kind in the table; both groups of events share one."""
     return (
         ("", "Event")
         if resource.kind == "Event" and resource.group == "events.k8s.io"
@@ -178,17 +179,17 @@ def _key(resource: ServedResource) -> tuple[str, str]:
 
 @lru_cache(maxsize=128)
 def _columns(text: str) -> list[Tree]:
-    named = [] if text.startswith("-") else [_column("Name/n")]
-    return [*named, *map(_column, text.removeprefix("-").split(", "))]
+    name_columns = [] if text.startswith("-") else [_column("Name/n")]
+    return [*name_columns, *map(_column, text.removeprefix("-").split(", "))]
 
 
 def _column(text: str) -> Tree:
-    called, _, mark = text.partition("/")
-    name = called.removesuffix("~")
+    header, _, type_mark = text.partition("/")
+    name = header.removesuffix("~")
     return {
         "name": name,
-        "type": _TYPES.get(mark, "string"),
-        "format": "name" if mark == "n" else "",
+        "type": _TYPES.get(type_mark, "string"),
+        "format": "name" if type_mark == "n" else "",
         "description": "",
-        "priority": int(called.endswith("~")),
+        "priority": int(header.endswith("~")),
     }

@@ -1,4 +1,4 @@
-"""What stands in the rows of services, ingresses, volumes and classes of storage?"""
+"""Table rows of services, ingresses, volumes and storage classes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bayplan.apiserver.tables.cell_text import (
     load_balancer_text,
     selector_cell,
 )
-from bayplan.apiserver.tables.object_parts import name_age_spec_status, name_of, object_age_cell
+from bayplan.apiserver.tables.object_parts import name_of, object_age_cell, spec_and_status
 from bayplan.codec.quantity import parse_quantity
 
 
 def service(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     ports = ",".join(_port(each) for each in spec.get("ports") or ())
-    inside = (spec.get("clusterIPs") or [spec.get("clusterIP")])[0] or NONE
-    start = [name_of(item), spec.get("type", ""), inside, _external_ips(spec, status), ports or NONE]
+    cluster_ip = (spec.get("clusterIPs") or [spec.get("clusterIP")])[0] or NONE
+    start = [name_of(item), spec.get("type", ""), cluster_ip, _external_ips(spec, status), ports or NONE]
     return [*start, object_age_cell(item, now), labels_text(spec.get("selector"))]
 
 
@@ -76,7 +76,7 @@ def _slice_port(port: Tree) -> str:
 
 
 def ingress(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     rules = spec.get("rules") or ()
     hosts = [rule["host"] for rule in rules if rule.get("host")]
     shown = ",".join(hosts[:3]) or "*"
@@ -93,7 +93,7 @@ def ingress(item: Tree, now: datetime) -> list[Any]:
 
 
 def ingress_class(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = name_age_spec_status(item)
+    spec, _ = spec_and_status(item)
     parameters = spec.get("parameters")
     shown = NONE
     if parameters is not None:
@@ -103,10 +103,10 @@ def ingress_class(item: Tree, now: datetime) -> list[Any]:
     return [name, spec.get("controller", ""), shown, object_age_cell(item, now)]
 
 
-def _default_name(item: Tree, *marks: str) -> str:
+def _default_name(item: Tree, *keys: str) -> str:
     annotations = item["metadata"].get("annotations") or {}
-    marked = any(annotations.get(mark) == "true" for mark in marks)
-    return f"{name_of(item)} (default)" if marked else name_of(item)
+    is_default = any(annotations.get(key) == "true" for key in keys)
+    return f"{name_of(item)} (default)" if is_default else name_of(item)
 
 
 def network_policy(item: Tree, now: datetime) -> list[Any]:
@@ -138,7 +138,7 @@ def _amount(amounts: Mapping[str, Any] | None) -> str:
 
 
 def persistent_volume(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     claim = spec.get("claimRef")
     bound = f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim is not None else ""
     old_class = (item["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
@@ -149,7 +149,7 @@ def persistent_volume(item: Tree, now: datetime) -> list[Any]:
 
 
 def volume_claim(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     bound = bool(spec.get("volumeName"))
     capacity = _amount(status.get("capacity")) if bound else ""
     modes = access_modes_text(status.get("accessModes")) if bound else ""
@@ -160,8 +160,8 @@ def volume_claim(item: Tree, now: datetime) -> list[Any]:
 
 
 def storage_class(item: Tree, now: datetime) -> list[Any]:
-    marks = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
-    start = [_default_name(item, *marks), item.get("provisioner", ""), item.get("reclaimPolicy", "Delete")]
+    keys = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
+    start = [_default_name(item, *keys), item.get("provisioner", ""), item.get("reclaimPolicy", "Delete")]
     expands = bool(item.get("allowVolumeExpansion"))
     return [*start, item.get("volumeBindingMode", "Immediate"), expands, object_age_cell(item, now)]
 
@@ -171,7 +171,7 @@ def volume_attributes_class(item: Tree, now: datetime) -> list[Any]:
 
 
 def volume_attachment(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     volume = (spec.get("source") or {}).get("persistentVolumeName") or ""
     start = [name_of(item), spec.get("attacher", ""), volume, spec.get("nodeName", "")]
     return [*start, status.get("attached", False), object_age_cell(item, now)]
@@ -182,7 +182,7 @@ def csi_node(item: Tree, now: datetime) -> list[Any]:
 
 
 def csi_driver(item: Tree, now: datetime) -> list[Any]:
-    spec, _ = name_age_spec_status(item)
+    spec, _ = spec_and_status(item)
     tokens = spec.get("tokenRequests")
     audiences = UNSET if tokens is None else ",".join(each.get("audience", "") for each in tokens)
     flags = [spec.get("attachRequired", True), spec.get("podInfoOnMount", False), spec.get("storageCapacity", False)]

@@ -1,4 +1,4 @@
-"""What stands in the row of a pod? The status is what people look at first, and the one cell that is computed."""
+"""Table row of a pod. The status cell is computed from the container statuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NODE_LOST = "NodeLost"
 
 
 class _RestartTally:
-    """Restarts of some containers, and when the last of them ended."""
+    """Restarts of some containers, and the end of the last one."""
 
     def __init__(self) -> None:
         self.restarts = 0
@@ -65,7 +65,7 @@ def _is_true(status: Tree, kind: str) -> bool:
 
 
 def _init_status(spec: Tree, status: Tree, sidecars: set[Any]) -> tuple[str, _RestartTally, int]:
-    """What holds the pod up before its containers run, if anything; restarts until there; sidecars that are ready."""
+    """Status of the init containers if they still run, their restarts, and the number of ready sidecars."""
     tally, ready = _RestartTally(), 0
     count = len(spec.get("initContainers") or ())
     for index, each in enumerate(status.get("initContainerStatuses") or ()):
@@ -94,7 +94,7 @@ def _terminated_reason(terminated: Tree) -> str:
 
 
 def _running_status(status: Tree, reason: str, tally: _RestartTally) -> tuple[str, int]:
-    """The reason that the containers give, the first of them last; and how many are ready."""
+    """Status of the containers, in which the first one wins, and the number of ready ones."""
     ready, failed = 0, ""
     for each in reversed(status.get("containerStatuses") or ()):
         tally.add(each)
@@ -138,7 +138,7 @@ def _wide_cells(spec: Tree, status: Tree) -> list[Any]:
 
 
 def pod_row_conditions(pod: Tree) -> list[Tree]:
-    """Rows of pods that have ended are marked, so that clients can leave them out."""
+    """Rows of finished pods have a condition, so that clients can omit them."""
     phase = (pod.get("status") or {}).get("phase")
     if phase not in ("Succeeded", "Failed"):
         return []

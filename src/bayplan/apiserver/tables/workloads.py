@@ -1,4 +1,4 @@
-"""What stands in the rows of workloads, budgets and autoscalers?"""
+"""Table rows of workloads, disruption budgets and autoscalers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bayplan.apiserver.tables.cell_text import (
     selector_cell,
     selector_text,
 )
-from bayplan.apiserver.tables.object_parts import name_age_spec_status, name_of, object_age_cell
+from bayplan.apiserver.tables.object_parts import name_of, object_age_cell, spec_and_status
 
 
 def deployment(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
     counts = [status.get("updatedReplicas", 0), status.get("availableReplicas", 0)]
     wide = [*containers_cells(spec.get("template")), selector_text(spec.get("selector"))]
@@ -28,27 +28,27 @@ def deployment(item: Tree, now: datetime) -> list[Any]:
 
 
 def replica_set(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
     wide = [*containers_cells(spec.get("template")), selector_cell(spec.get("selector"))]
     return [name_of(item), *counts, object_age_cell(item, now), *wide]
 
 
 def replication_controller(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
     wide = [*containers_cells(spec.get("template")), labels_text(spec.get("selector"))]
     return [name_of(item), *counts, object_age_cell(item, now), *wide]
 
 
 def stateful_set(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
     return [name_of(item), ready, object_age_cell(item, now), *containers_cells(spec.get("template"))]
 
 
 def daemon_set(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     names = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady")
     counts = [status.get(name, 0) for name in (*names, "updatedNumberScheduled", "numberAvailable")]
     template = spec.get("template") or {}
@@ -58,7 +58,7 @@ def daemon_set(item: Tree, now: datetime) -> list[Any]:
 
 
 def job(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     done, wanted, parallel = status.get("succeeded", 0), spec.get("completions"), spec.get("parallelism", 0)
     completions = f"{done}/{wanted}" if wanted is not None else f"{done}/1"
     if wanted is None and parallel > 1:
@@ -75,15 +75,17 @@ def job(item: Tree, now: datetime) -> list[Any]:
 
 
 def _job_status(item: Tree) -> str:
-    held = [
+    true_conditions = [
         each.get("type") for each in (item.get("status") or {}).get("conditions") or () if each.get("status") == "True"
     ]
     for kind in ("Complete", "Failed"):
-        if kind in held:
+        if kind in true_conditions:
             return kind
     if item["metadata"].get("deletionTimestamp"):
         return "Terminating"
-    return next((kind for kind in ("Suspended", "FailureTarget", "SuccessCriteriaMet") if kind in held), "Running")
+    return next(
+        (kind for kind in ("Suspended", "FailureTarget", "SuccessCriteriaMet") if kind in true_conditions), "Running"
+    )
 
 
 def _job_duration(status: Tree, now: datetime) -> str:
@@ -94,7 +96,7 @@ def _job_duration(status: Tree, now: datetime) -> str:
 
 
 def cron_job(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     suspended = spec.get("suspend")
     inner = (spec.get("jobTemplate") or {}).get("spec") or {}
     last = age_cell(now, status["lastScheduleTime"]) if status.get("lastScheduleTime") else NONE
@@ -113,16 +115,16 @@ def pod_template(item: Tree, now: datetime) -> list[Any]:  # noqa: ARG001
 def controller_revision(item: Tree, now: datetime) -> list[Any]:
     owners = item["metadata"].get("ownerReferences") or ()
     owner = next((each for each in owners if each.get("controller")), None)
-    called = NONE
+    controller = NONE
     if owner is not None:
         group = owner.get("apiVersion", "").rpartition("/")[0]
         kind = f"{owner.get('kind', '')}.{group}" if group else owner.get("kind", "")
-        called = f"{kind.lower()}/{owner.get('name', '')}"
-    return [name_of(item), called, item.get("revision", 0), object_age_cell(item, now)]
+        controller = f"{kind.lower()}/{owner.get('name', '')}"
+    return [name_of(item), controller, item.get("revision", 0), object_age_cell(item, now)]
 
 
 def budget(item: Tree, now: datetime) -> list[Any]:
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     bounds = [str(spec[name]) if spec.get(name) is not None else "N/A" for name in ("minAvailable", "maxUnavailable")]
     return [name_of(item), *bounds, status.get("disruptionsAllowed", 0), object_age_cell(item, now)]
 
@@ -130,11 +132,11 @@ def budget(item: Tree, now: datetime) -> list[Any]:
 def autoscaler(item: Tree, now: datetime) -> list[Any]:
     if item.get("apiVersion") == "autoscaling/v1":
         item = to_v2(item)
-    spec, status = name_age_spec_status(item)
+    spec, status = spec_and_status(item)
     target = spec.get("scaleTargetRef") or {}
     metrics = _metrics(spec.get("metrics") or (), status.get("currentMetrics") or [])
-    least = str(spec["minReplicas"]) if spec.get("minReplicas") is not None else UNSET
-    counts = [least, spec.get("maxReplicas", 0), status.get("currentReplicas", 0)]
+    min_replicas = str(spec["minReplicas"]) if spec.get("minReplicas") is not None else UNSET
+    counts = [min_replicas, spec.get("maxReplicas", 0), status.get("currentReplicas", 0)]
     return [
         name_of(item),
         f"{target.get('kind', '')}/{target.get('name', '')}",
@@ -171,5 +173,5 @@ def _metric(metric: Tree, status: Tree) -> str:
     return f"{current.get('value') or '<unknown>'}/{target.get('value')}"
 
 
-def _percent(number: int | None, otherwise: str = "") -> str:
-    return otherwise if number is None else f"{number}%"
+def _percent(number: int | None, fallback: str = "") -> str:
+    return fallback if number is None else f"{number}%"

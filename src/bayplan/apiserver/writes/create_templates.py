@@ -132,7 +132,7 @@ TemplateKey = tuple[str, str, str, str, bytes]
 
 
 class TemplateInput(NamedTuple):
-    """The part of a body that it shares with other creates, and its differing texts."""
+    """What a body has in common with other creates, and its differing texts."""
 
     key: TemplateKey
     name: str

@@ -97,7 +97,7 @@ class DeleteOptions:
                 metadata["name"],
                 f"the UID in the precondition ({self.uid}) does not match the UID in record ({metadata.get('uid')}). "
                 "The object might have been deleted and then recreated",
-                called=resource.kind,
+                resource_name=resource.kind,
             )
         if self.version and self.version != metadata.get("resourceVersion"):
             raise api_errors.conflict(
@@ -105,7 +105,7 @@ class DeleteOptions:
                 metadata["name"],
                 f"the ResourceVersion in the precondition ({self.version}) does not match the ResourceVersion in "
                 f"record ({metadata.get('resourceVersion')}). The object might have been modified",
-                called=resource.kind,
+                resource_name=resource.kind,
             )
 
 

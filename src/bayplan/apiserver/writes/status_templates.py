@@ -119,7 +119,7 @@ class Placeholder(NamedTuple):
 
 
 class StatusTemplateInput(NamedTuple):
-    """The part of a pod and of a body that they share with others, and their differing texts."""
+    """What a pod and a body have in common with other pods and bodies, and their differing texts."""
 
     key: StatusTemplateKey
     live: StoredObject

@@ -43,14 +43,16 @@ def bind(pod: Tree, binding: Tree, now: str) -> Tree:
     _check_binding(binding)
     wanted = (binding.get("metadata") or {}).get("uid")
     if wanted and wanted != meta.get("uid"):
-        raise uid_conflict(built_in("Pod"), meta["namespace"], name, asked=wanted, found=meta["uid"])
+        raise uid_conflict(built_in("Pod"), meta["namespace"], name, requested=wanted, found=meta["uid"])
     kind = built_in("Pod")
     if meta.get("deletionTimestamp"):
-        raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host", called="pods/binding")
+        raise conflict(
+            kind, name, f"pod {name} is being deleted, cannot be assigned to a host", resource_name="pods/binding"
+        )
     if node := pod["spec"].get("nodeName"):
-        raise conflict(kind, name, f'pod {name} is already assigned to node "{node}"', called="pods/binding")
+        raise conflict(kind, name, f'pod {name} is already assigned to node "{node}"', resource_name="pods/binding")
     if pod["spec"].get("schedulingGates"):
-        raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates", called="pods/binding")
+        raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates", resource_name="pods/binding")
     return _set_node(pod, binding, now)
 
 
@@ -83,8 +85,8 @@ def with_condition(status: Tree, condition: Tree) -> Tree:
     conditions = list(status.get("conditions") or ())
     for index, each in enumerate(conditions):
         if each.get("type") == condition["type"]:
-            kept = each.get("lastTransitionTime") if each.get("status") == condition["status"] else None
-            conditions[index] = {**condition, "lastTransitionTime": kept or condition["lastTransitionTime"]}
+            previous_time = each.get("lastTransitionTime") if each.get("status") == condition["status"] else None
+            conditions[index] = {**condition, "lastTransitionTime": previous_time or condition["lastTransitionTime"]}
             break
     else:
         conditions.append(condition)

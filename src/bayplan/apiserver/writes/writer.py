@@ -134,30 +134,32 @@ class ObjectWriter:
         missing = known is None
         given = tree["metadata"].get("uid")
         if known is not None and given and given != known.uid:
-            raise api_errors.uid_conflict(write.resource, write.namespace, name, asked=given, found=known.uid)
+            raise api_errors.uid_conflict(write.resource, write.namespace, name, requested=given, found=known.uid)
         if missing and write.resource.storage in _ALLOW_CREATE_ON_UPDATE and not write.subresource:
             tree["metadata"].pop("resourceVersion", None)
             return self.create(write, tree)
-        return self.update(write, name, lambda _: tree, whole=True)
+        return self.update(write, name, lambda _: tree, is_replace=True)
 
     def update(
-        self, write: WriteRequest, name: str, update_function: UpdateFunction, *, whole: bool = False
+        self, write: WriteRequest, name: str, update_function: UpdateFunction, *, is_replace: bool = False
     ) -> WriteResult:
-        """Every other update. `whole`: the new state names the resourceVersion it is based on."""
+        """Every other update. `is_replace`: the new state names the resourceVersion it is based on."""
         try:
-            return self._update(write, name, update_function, whole=whole)
+            return self._update(write, name, update_function, is_replace=is_replace)
         except api_errors.StatusError as refusal:
             refusal.warnings = write.warnings
             raise
 
-    def _update(self, write: WriteRequest, name: str, update_function: UpdateFunction, *, whole: bool) -> WriteResult:
+    def _update(
+        self, write: WriteRequest, name: str, update_function: UpdateFunction, *, is_replace: bool
+    ) -> WriteResult:
         if is_v1_autoscaler(write.resource):
 
             def update_as_v1(live: Tree) -> Tree:
                 return to_v2(_with_metadata(update_function(to_v1(live))))
 
             return self._write_as_storage_version(
-                write, lambda storage_write: self.update(storage_write, name, update_as_v1, whole=whole)
+                write, lambda storage_write: self.update(storage_write, name, update_as_v1, is_replace=is_replace)
             )
         resource = write.resource
         objects = self._store.uncommitted(resource.storage)
@@ -172,7 +174,7 @@ class ObjectWriter:
             tree = update_function(version_conversion.to_tree(resource, entry))
         set_namespace(resource, tree, write.namespace)
         set_name(tree, name)
-        self._check_version(resource, tree["metadata"], entry, whole=whole)
+        self._check_version(resource, tree["metadata"], entry, is_replace=is_replace)
         if resource.custom and write.subresource == "status":
             for key in _IMMUTABLE:  # the object of such a status is not checked, as in Kubernetes
                 tree["metadata"].pop(key, None)
@@ -200,11 +202,13 @@ class ObjectWriter:
             return WriteResult(version_conversion.to_json(resource, entry), tree, entry=entry)
         return self._store_object(write, {**tree, "metadata": dict(tree["metadata"])})
 
-    def _check_version(self, resource: ServedResource, metadata: Tree, entry: StoredObject, *, whole: bool) -> None:
+    def _check_version(
+        self, resource: ServedResource, metadata: Tree, entry: StoredObject, *, is_replace: bool
+    ) -> None:
         given = metadata.get("resourceVersion") or ""
         if given and given != str(entry.version):
             raise api_errors.version_conflict(resource, entry.name)
-        if not given and whole and (resource.custom or resource.storage in _REQUIRE_VERSION_ON_UPDATE):
+        if not given and is_replace and (resource.custom or resource.storage in _REQUIRE_VERSION_ON_UPDATE):
             faults = FieldErrorList()
             faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")
             raise api_errors.invalid(resource.plural, resource.group, entry.name, faults)
