@@ -71,8 +71,8 @@ def test_what_is_wrong_with_objects_is_said_on_them(corner: BatchSchedulerHarnes
             )
 
         says("lost-w-0", 'is in queue "nowhere", which does not exist')
-        says("unknown-w-0", "does not exist; the pod waits until it does")
-        says("alone", "the pod names no pod group by the annotation")
+        says("unknown-w-0", "does not exist; the pod waits until it is created")
+        says("alone", "the pod has no pod group in the annotation")
         wait_until(
             lambda: any("nowhere" in each for each in corner.event_notes("lost")), "the group is told about its queue"
         )

@@ -84,7 +84,7 @@ def test_metrics_profiles_and_dumps(corner: BatchSchedulerHarness, verb: str) ->
 LEVELS = {
     3: ('"session" uid=', '"Successfully bound pod to node" pod="{}/fits-w-0"'),
     4: ('"Task found no node" task="{}/lost-w-0"', '"Plugin answered" point="job_order"', '"Job" job="{}/lost"'),
-    5: ('"Enter Allocate ..."', '"Leaving Allocate ..."', '"Nodes refused task"', "cache: node "),
+    5: ('"Enter Allocate ..."', '"Leaving Allocate ..."', '"Nodes rejected task"', "cache: node "),
 }
 """Of each level of `-v`, lines that the levels below do not have."""
 

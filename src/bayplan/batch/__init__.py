@@ -1,7 +1,7 @@
-"""The batch engine: sessions, actions, tiers and plugins, behaving like Volcano's scheduler.
+"""The batch engine: sessions, actions, tiers and plugins that behave like Volcano's scheduler.
 
-What a plugin or an action is made of can be imported from here. Names are loaded when they are first used: whoever
-wants the configuration alone does not load the engine.
+Exports the names that plugins and actions need. A name is loaded at its first use, so that reading a configuration does
+not load the engine.
 """
 
 from __future__ import annotations

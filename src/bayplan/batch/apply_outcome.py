@@ -1,7 +1,7 @@
-"""What becomes of a cluster that has no API server when sessions decide? What they want comes true, at once.
+"""Applies the result of a session to the cluster state directly, without an API server.
 
-For test kits, recordings and what-if: bound pods run, evicted ones are gone, groups and queues know it. A change costs
-what it costs the cache and the ledger.
+Used by test harnesses, recordings and what-if: bound pods run, evicted pods are deleted, groups and queues get their
+statuses. Cost of a change: that of the cache and the cluster state.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from bayplan.objects.volcano.types import PodGroup, Queue
 
 
 class OutcomeApplier:
-    """The objects round one engine, and how they change."""
+    """The objects of one engine, changed by session results."""
 
     def __init__(self, engine: BatchEngine) -> None:
         self.engine = engine
         self.pods: dict[str, Pod] = {}
-        """By key, as last told."""
+        """By key, in the last known version."""
 
     def note_object(self, item: KubeObject) -> None:
-        """Something that the cache holds already, or that is no business of its own."""
+        """Register an object that the cache already contains."""
         if isinstance(item, Pod):
             self.pods[item.key] = item
             self.engine.handle_update(item)
 
     def add(self, objects: Iterable[KubeObject]) -> None:
-        """Objects that are new, or that have changed, as an API server would show them."""
+        """Add new or changed objects, as an API server would report them."""
         cache = self.engine.cache
         for item in objects:
             if isinstance(item, Node):
@@ -46,7 +46,7 @@ class OutcomeApplier:
             self.note_object(item)
 
     def remove(self, objects: Iterable[KubeObject]) -> None:
-        """Objects that are gone."""
+        """Delete objects."""
         cache = self.engine.cache
         for item in objects:
             if isinstance(item, Node):
@@ -60,7 +60,7 @@ class OutcomeApplier:
                 self.pods.pop(item.key, None)
 
     def apply(self, outcome: SessionResult) -> None:
-        """Let what a session decided come true."""
+        """Apply the result of a session."""
         for key, node in outcome.binds.items():
             pod = self.pods[key].bound_to(node)
             self.add([replace(pod, status=replace(pod.status, phase="Running", nominated_node_name=""))])
@@ -75,7 +75,7 @@ class OutcomeApplier:
         catalog = self.engine.cache.catalog
         for key, group in outcome.groups.items():
             self.add([replace(catalog.table(PodGroup)[key], status=group.status)])
-        for name, held in outcome.queues.items():
+        for name, allocated in outcome.queues.items():
             queue = catalog.table(Queue)[name]
-            amounts = {resource: str(amount) for resource, amount in held.items()}
+            amounts = {resource: str(amount) for resource, amount in allocated.items()}
             self.add([replace(queue, status=replace(queue.status, allocated=amounts))])

@@ -1,8 +1,9 @@
-"""What the batch engine knows between sessions: jobs, tasks, queues, and the accounts of all nodes.
+"""State of the batch engine between sessions: jobs, tasks, queues and node accounts.
 
-Pods on nodes come from the shared cache, by the rows that changed since the last look; pods that wait or have ended are
-told by `update_pod`; groups, queues and the rest are read from the cache's catalog. A session opens on `refresh`: its
-cost is what changed, plus a little a job. A session moves tasks of these jobs; `settle` sets them back to what is true.
+Pods on nodes are read from the shared cache, by changed rows. Pending and finished pods arrive by `update_pod`. Groups,
+queues and other objects are read from the cache's catalog. A session opens after `refresh`, which costs in proportion
+to the changes, plus a little per job. A session changes task statuses; `restore_after_session` resets them to the state
+of the cluster.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _PLACED_STATUSES = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDI
 
 
 class BatchClusterState:
-    """The model that sessions open on."""
+    """The cluster state on which sessions open."""
 
     def __init__(
         self,
@@ -65,37 +66,38 @@ class BatchClusterState:
         self.node_accounts = NodeAccounts(ResourceDimensions())
         self.jobs: dict[str, Job] = {}
         self.queues: dict[str, Queue] = {}
-        self.queue_faults: dict[str, tuple[str, ...]] = {}  # by sentence: what cannot be read, or be, and whose it is
-        self.group_faults: dict[str, list[str]] = {}  # by group: what cannot be read of it
-        self.manages: NodePredicateFn | None = (
-            None  # on which nodes sessions work, where others share them; None: on all
-        )
+        # by message: invalid amounts and cycles, with the queue names
+        self.queue_faults: dict[str, tuple[str, ...]] = {}
+        self.group_faults: dict[str, list[str]] = {}  # by group: invalid amounts
+        # nodes of this scheduler's shard; None: all nodes
+        self.manages: NodePredicateFn | None = None
         self.hypernodes: dict[str, HyperNode] = {}
-        self.topology_faults: hypernodes.HyperNodeFaults = {}  # why the hypernodes cannot be used
-        self.hypernode_faults: hypernodes.HyperNodeFaults = {}  # what cannot be read of them
-        self.missing_members: hypernodes.HyperNodeFaults = {}  # whom they name and nobody is
+        self.topology_faults: hypernodes.HyperNodeFaults = {}  # why the hypernode tree is not ready
+        self.hypernode_faults: hypernodes.HyperNodeFaults = {}  # invalid members
+        self.missing_members: hypernodes.HyperNodeFaults = {}  # members that do not exist
         self._scheduler_names = frozenset(scheduler_names)
         self._default_queue = default_queue
         self._nominations = nominations or Nominator()
-        self._leaving: dict[str, TerminatingVictim] = {}  # by uid: who was known to leave at the last refresh
-        self._refused: frozenset[str] = frozenset()  # uids of pods that could not be deleted, at the last refresh
-        self._groups: dict[str, volcano.PodGroup] = {}  # as the catalog has them
-        self._tasks: dict[str, Task] = {}  # of groups, by uid
-        self._foreign_tasks: dict[str, Task] = {}  # pods on nodes that belong to no group
-        self._evicted: dict[str, Pod] = {}  # by uid: the version that was asked to go
-        self.is_shared = False  # others have changed the cache since the session opened: what it sees is not the truth
-        self._live: LiveSnapshot | None = None  # the cache as it is while a session runs; made when others use it too
+        self._terminating: dict[str, TerminatingVictim] = {}  # by uid: terminating victims at the last refresh
+        self._refused: frozenset[str] = frozenset()  # uids of pods whose deletion failed, at the last refresh
+        self._groups: dict[str, volcano.PodGroup] = {}  # as in the catalog
+        self._tasks: dict[str, Task] = {}  # tasks of pod groups, by uid
+        self._foreign_tasks: dict[str, Task] = {}  # pods on nodes without a pod group
+        self._evicted: dict[str, Pod] = {}  # by uid: the pod version that was evicted
+        self.is_shared = False  # another engine changed the cache after the session opened
+        # the current cache during a session; created when another engine uses the cache
+        self._live: LiveSnapshot | None = None
         self._live_at = (-1, -1)
         self.nominated_pods: list[tuple[str, PodInfo]] = []
-        """Nodes, and who waits there for room that was made for them, as of the last refresh."""
-        self._recomputed_nodes: set[str] = set()  # nodes whose accounts ran ahead of the snapshot
+        """Node names and the pods nominated there, as of the last refresh."""
+        self._recomputed_nodes: set[str] = set()  # nodes whose accounts are newer than the snapshot
         self._seen_generation = (-1, -1)
-        self._stale_rows: set[int] = set()  # of the snapshot: changed by sessions
+        self._stale_rows: set[int] = set()  # rows of the snapshot changed by sessions
         self._stale_slots: set[int] = set()
-        self._replaced_uids: set[str] = set()  # uids of tasks that are other objects now, or have another status
+        self._replaced_uids: set[str] = set()  # uids of tasks with a new object or status
         self._node_cursor = -1
         self._revisions: dict[type, int] = {}
-        self._known_nodes: dict[str, NodeObject] = {}  # nodes by name, as last looked at
+        self._known_nodes: dict[str, NodeObject] = {}  # nodes by name, at the last refresh
         self._offered_by_node: dict[str, Amounts] = {}
         self._images = ImageNodeCounts()
         self._volumes = VolumeCounts(cache.catalog, ignored_provisioners)
@@ -103,10 +105,10 @@ class BatchClusterState:
         self._layout = -1
         self._renewed = -1
 
-    # pods -------------------------------------------------------------------------------------------------------
+    # Pods
 
     def update_pod(self, pod: Pod) -> None:
-        """The API server shows a pod, or another version of it."""
+        """Add a pod, or a new version of it, that the API server reports."""
         if not pod.spec.node_name and pod.scheduler_name not in self._scheduler_names:
             self.remove_pod(pod)
             return
@@ -117,12 +119,12 @@ class BatchClusterState:
         if pod.uid in self._nominations.refused:
             task.preemptable = False
         self._reset_status(task)
-        self.node_accounts.demand(task)  # now, where a pod comes, and not when a session opens
+        self.node_accounts.demand(task)  # computed here, so that opening a session does not pay for it
         self._tasks[task.uid] = task
         self._job(task.job).add_task(task)
 
     def remove_pod(self, pod: Pod) -> None:
-        """The pod is gone."""
+        """Remove a deleted pod."""
         self._drop(pod.uid)
         self._evicted.pop(pod.uid, None)
 
@@ -139,10 +141,10 @@ class BatchClusterState:
     def task(self, uid: str) -> Task | None:
         return self._tasks.get(uid)
 
-    # questions of others, which change nothing ------------------------------------------------------------------
+    # Queries
 
     def offered_amounts(self, node: NodeObject) -> Amounts:
-        """What sessions take a node to offer. Shared."""
+        """The amounts that sessions use for the node. Shared."""
         return (
             self._offered_by_node[node.name]
             if self._known_nodes.get(node.name) is node
@@ -150,7 +152,7 @@ class BatchClusterState:
         )
 
     def as_task(self, pod: Pod) -> Task:
-        """A pod that is, or might be, as sessions would see it; it enters no account."""
+        """The pod as a task. It is not added to any account."""
         return self._volumes.with_volume_requests_uncached(Task(pod))
 
     def task_of_pod(self, info: PodInfo) -> Task:
@@ -158,31 +160,31 @@ class BatchClusterState:
         known = self._tasks.get(info.uid) or self._foreign_tasks.get(info.uid)
         return known if known is not None and known.pod is info.pod else self.as_task(info.pod)
 
-    # what sessions decide ---------------------------------------------------------------------------------------
+    # Session decisions
 
     def record_eviction(self, task: Task) -> None:
-        """The pod was asked to go: it is releasing its room until the API server shows more."""
+        """Mark an evicted pod as releasing until the API server reports a new version."""
         self._evicted[task.uid] = task.pod
 
     def cancel_eviction(self, uid: str) -> None:
-        """The pod was not asked to go after all."""
+        """Undo `record_eviction`."""
         self._evicted.pop(uid, None)
 
     def restore_after_session(self, session: Session) -> Iterator[None]:
-        """A session is over: what it moved stands again where the cluster has it, some tasks a turn."""
+        """Reset the tasks that a session moved to the state of the cluster, some per step."""
         view = session.snapshot_changes
         for number, _ in enumerate(view.restore()):
             if not number % _CHANGES_PER_STEP:
                 yield
         self._stale_rows |= view.stale_rows
         self._stale_slots |= view.stale_slots
-        index, held = self.snapshot.nodes.index, self.node_accounts.tasks
-        for number, (task, held_as) in enumerate(session.moved_tasks.values()):
+        index, tasks_by_row = self.snapshot.nodes.index, self.node_accounts.tasks
+        for number, (task, counted_as) in enumerate(session.moved_tasks.values()):
             if not number % _CHANGES_PER_STEP:
                 yield
             row = index.get(task.node_name)
             if row is not None:
-                held[row].pop(task.uid, None)
+                tasks_by_row[row].pop(task.uid, None)
             before = task.status
             self._reset_status(task)
             after, task.status = task.status, before
@@ -191,13 +193,13 @@ class BatchClusterState:
                 job.set_status(task, after)
             task.status = after
             row = index.get(task.node_name)
-            if held_as is not None and row is not None:  # as these accounts have it: sessions have their own
-                held[row][task.uid] = task
-                task.counted_status = held_as
+            if counted_as is not None and row is not None:  # in these accounts; sessions use a copy
+                tasks_by_row[row][task.uid] = task
+                task.counted_status = counted_as
                 self._replaced_uids.add(task.uid)
 
     def _reset_status(self, task: Task) -> None:
-        """Status and node as the cluster has them."""
+        """Set status and node to the state of the cluster."""
         assumed = self.cache.pod(task.uid) if self.cache.is_assumed(task.uid) else None
         if assumed is not None and not task.pod.spec.node_name:
             task.status, task.node_name = TaskStatus.BINDING, assumed.spec.node_name
@@ -216,16 +218,17 @@ class BatchClusterState:
             job = self.jobs[uid] = Job(uid)
         return job
 
-    # others on the same cache -----------------------------------------------------------------------------------
+    # Changes of the cache by other engines
 
     def mark_cache_seen(self) -> None:
-        """What is in the cache at this moment is known here: the session's own doing, or just refreshed."""
+        """Mark the current cache generation as known: the session's own change, or just refreshed."""
         self._seen_generation = self.cache.generation
 
     def apply_cache_changes(self) -> bool:
-        """Take in what happened to the cache since the last look, if others use it too. False: nothing to take in.
+        """Apply cache changes since the last look, if another engine uses the cache. False: nothing to apply.
 
-        Only the accounts of this ledger follow; the session goes on with what it saw."""
+        Only the accounts of the cluster state change; the open session keeps its own copy.
+        """
         now = self.cache.generation
         self.is_shared |= now != self._seen_generation
         if not self.is_shared or now == self._live_at:
@@ -247,15 +250,15 @@ class BatchClusterState:
 
     @property
     def live(self) -> LiveSnapshot | None:
-        """The cluster as it was when `apply_cache_changes` was called last, where others change it; else None."""
+        """The cluster at the last `apply_cache_changes`, if another engine changes it; else None."""
         return self._live if self.is_shared else None
 
     def has_node(self, node_name: str) -> bool:
-        """Whether the cluster has the node at this moment."""
+        """Whether the cluster currently has the node."""
         return self.cache.node(node_name) is not None
 
     def can_still_place(self, task: Task) -> bool:
-        """Whether nobody has placed the task's pod, or taken a host port of its, since the session opened."""
+        """Whether the task's pod is still unplaced, and its host ports on the node are free."""
         if self.cache.pod(task.uid) is not None:
             return False
         if self._live is None or not task.info.host_ports:
@@ -265,34 +268,36 @@ class BatchClusterState:
         return row is None or not ports_conflict(task.info.host_ports, columns.ports[row])
 
     def future_idle_of(self, node_name: str) -> Amounts:
-        """What a node will have left when everybody who goes is gone and everybody whom the session put there is.
+        """What a node has left after all releasing tasks are gone and the session's tasks are placed.
 
-        Below zero where others took what the session counts on."""
+        Negative if another engine used resources that the session counts on.
+        """
         row = self.snapshot.nodes.index[node_name]
-        left = self.node_accounts.allocatables[row].clone()
+        remaining = self.node_accounts.allocatables[row].clone()
         columns = self._live.snapshot.nodes if self._live is not None else None
         live = columns.index.get(node_name) if columns is not None else None
-        there = columns.pods[live] if columns is not None and live is not None else ()
-        tasks = {info.uid: self._task_of(info) for info in there}
+        pods = columns.pods[live] if columns is not None and live is not None else ()
+        tasks = {info.uid: self._task_of(info) for info in pods}
         for task in (
             tasks
             | {uid: task for uid, task in self.node_accounts.tasks[row].items() if task.status in _PLACED_STATUSES}
         ).values():
             if task.status is not TaskStatus.RELEASING:
-                left.sub_unchecked(task.resreq)
-        return left
+                remaining.sub_unchecked(task.resreq)
+        return remaining
 
-    # catching up ------------------------------------------------------------------------------------------------
+    # Refresh
 
     def refresh(self) -> None:
-        """Bring everything up to the moment."""
+        """Update everything to the current state of the cache."""
         for _ in self.refresh_steps():
             pass
 
     def refresh_steps(self) -> Iterator[None]:
-        """The same in turns. What others do to the cache meanwhile is no part of it: commits find out."""
+        """`refresh` in steps. Later cache changes are not included: commits detect them."""
         changes: list[PodSwap] = []
-        cursor, self._node_cursor = self._node_cursor, -1  # who stops in the middle has everything counted anew
+        # if this stops in the middle, the next refresh recounts every node
+        cursor, self._node_cursor = self._node_cursor, -1
         rows, slots, images = self._stale_rows, self._stale_slots, self._images.image_states
         if (
             yield from self.cache.refresh_in_slices(
@@ -303,7 +308,7 @@ class BatchClusterState:
         self.cache.refresh(self.snapshot, rows=rows, slots=slots, changes=changes, images=images)
         self._stale_rows.clear()
         self._stale_slots.clear()
-        self._refresh_leaving()
+        self._refresh_terminating()
         self.is_shared = False
         self.mark_cache_seen()
         yield
@@ -323,21 +328,22 @@ class BatchClusterState:
         yield
         self._refresh_hypernodes()
 
-    def _refresh_leaving(self) -> None:
-        """Others evict too: who leaves for somebody's sake releases room, whatever the API server shows of it yet.
+    def _refresh_terminating(self) -> None:
+        """Mark the victims of other engines as releasing, even before the API server reports it.
 
-        For whom they leave is read at the same moment as who is there. Of a later one the room would count as promised
-        and nobody as leaving it, and a session would evict once more for it."""
+        Nominated pods are read at the same moment as terminating victims. If they were read later, a nomination could
+        count without its releasing victim, and a session would evict once more.
+        """
         nominations = self._nominations
         self.nominated_pods = [(name, info) for name in nominations.nodes() for info in nominations.on_node(name)]
         now = nominations.terminating_victims
-        for uid in now.keys() ^ self._leaving.keys():
+        for uid in now.keys() ^ self._terminating.keys():
             task = self._tasks.get(uid)
             if task is not None:
                 self.update_pod(task.pod)
             self._foreign_tasks.pop(uid, None)
-            self._recomputed_nodes.add((now.get(uid) or self._leaving[uid]).node_name)
-        self._leaving = dict(now)
+            self._recomputed_nodes.add((now.get(uid) or self._terminating[uid]).node_name)
+        self._terminating = dict(now)
         refused = nominations.refused
         for uid in refused.keys() ^ self._refused:
             task = self._tasks.get(uid)
@@ -348,11 +354,11 @@ class BatchClusterState:
 
     def _refresh_volumes(self) -> None:
         for uid in self._volumes.newly_resolvable():
-            task, stranger = self._tasks.get(uid), self._foreign_tasks.pop(uid, None)
+            task, foreign = self._tasks.get(uid), self._foreign_tasks.pop(uid, None)
             if task is not None:
                 self.update_pod(task.pod)
-            elif stranger is not None:
-                self._recomputed_nodes.add(stranger.node_name)
+            elif foreign is not None:
+                self._recomputed_nodes.add(foreign.node_name)
         for name in self._volumes.changed_nodes():
             self._known_nodes.pop(name, None)
             self._recomputed_nodes.add(name)
@@ -365,7 +371,7 @@ class BatchClusterState:
         return True
 
     def _refresh_rows(self, changes: list[PodSwap], cursor: int) -> Iterator[None]:
-        """Bring the accounts up to the snapshot: pod by pod, or row by row where nodes changed since `cursor`."""
+        """Update the accounts to the snapshot: by pod, or by row for nodes that changed since `cursor`."""
         snapshot, columns = self.snapshot, self.snapshot.nodes
         renewed = snapshot.renewed.since(cursor) if cursor >= 0 else None
         if renewed is None or snapshot.layout != self._layout:
@@ -388,23 +394,23 @@ class BatchClusterState:
             rows[row] = self._offered_by_node[name], [self._task_of(info) for info in columns.pods[row]]
         self.node_accounts.set_rows(rows)
         with self.node_accounts.batched_changes() as sums:
-            index, held, tasks = columns.index, self.node_accounts.tasks, self._tasks
+            index, tasks_by_row, tasks = columns.index, self.node_accounts.tasks, self._tasks
             for number, (before, after) in enumerate(changes):
                 if not number % _CHANGES_PER_STEP:
                     yield
-                if before is not None and after is not None and before.uid == after.uid:  # most of what is told
-                    task, at = tasks.get(after.uid), index.get(after.node_name)
+                if before is not None and after is not None and before.uid == after.uid:  # the most frequent change
+                    task, row_of_pod = tasks.get(after.uid), index.get(after.node_name)
                     if (
                         task is not None
-                        and at is not None
-                        and self._replace_pod_version(at, held[at].get(task.uid), task)
+                        and row_of_pod is not None
+                        and self._replace_pod_version(row_of_pod, tasks_by_row[row_of_pod].get(task.uid), task)
                     ):
                         continue
-                self._apply(before, after, sums)
+                self._apply_pod_change(before, after, sums)
         for number, uid in enumerate(self._replaced_uids):
             if not number % _CHANGES_PER_STEP:
                 yield
-            self._count_again(uid)
+            self._recount(uid)
         self._replaced_uids.clear()
         self._node_cursor = snapshot.renewed.end
 
@@ -418,11 +424,11 @@ class BatchClusterState:
         offered = offered_amounts(node) if self.manages is None or self.manages(node) else Amounts()
         return self._volumes.with_volume_limits(node.name, offered)
 
-    def _apply(self, before: PodInfo | None, after: PodInfo | None, sums: NodeAccountChanges) -> None:
-        """One pod came, went, or is another version. Counting what is counted, or freeing what is not, does nothing."""
-        index, held = self.snapshot.nodes.index, self.node_accounts.tasks
+    def _apply_pod_change(self, before: PodInfo | None, after: PodInfo | None, sums: NodeAccountChanges) -> None:
+        """Apply one added, removed or changed pod. Repeated additions and removals have no effect."""
+        index, tasks_by_row = self.snapshot.nodes.index, self.node_accounts.tasks
         if before is not None and (row := index.get(before.node_name)) is not None:
-            counted = held[row].pop(before.uid, None)
+            counted = tasks_by_row[row].pop(before.uid, None)
             if counted is not None:
                 sums.remove_task(row, counted)
             if after is None or after.uid != before.uid:
@@ -430,12 +436,12 @@ class BatchClusterState:
         if after is not None and (row := index.get(after.node_name)) is not None:
             task = self._task_of(after)
             if task.counted_status is None:
-                held[row][task.uid] = task
+                tasks_by_row[row][task.uid] = task
                 sums.add_task(row, task)
                 self._replaced_uids.discard(task.uid)
 
     def _replace_pod_version(self, row: int, counted: Task | None, task: Task) -> bool:
-        """Put another version of a pod in the place of the one that is counted, where no account changes by that."""
+        """Replace the counted version of a pod without changing an account, if the two versions count equally."""
         if counted is None or task.counted_status is not None or counted.counted_status is not task.status:
             return False
         if counted.demand is None or counted.demand is not task.demand:
@@ -445,17 +451,17 @@ class BatchClusterState:
         self._replaced_uids.discard(task.uid)
         return True
 
-    def _count_again(self, uid: str) -> None:
-        """A task is another object, or has another status, than the one that its node counts."""
-        task, room, index = self._tasks.get(uid), self.node_accounts, self.snapshot.nodes.index
+    def _recount(self, uid: str) -> None:
+        """Count a task again whose object or status differs from the one counted on its node."""
+        task, accounts, index = self._tasks.get(uid), self.node_accounts, self.snapshot.nodes.index
         row = index.get(task.node_name) if task is not None else None
         if task is None or row is None:
             return
-        counted = room.tasks[row].get(uid)
+        counted = accounts.tasks[row].get(uid)
         if counted is None or (counted is task and task.counted_status is task.status):
             return
-        room.remove_task(row, counted)
-        room.add_task(row, task)
+        accounts.remove_task(row, counted)
+        accounts.add_task(row, task)
 
     def _forget_nodes(self, known: Mapping[str, int]) -> None:
         for name in [name for name in self._known_nodes if name not in known]:
@@ -463,17 +469,19 @@ class BatchClusterState:
             self._images.remove_node(name)
 
     def _task_of(self, info: PodInfo) -> Task:
-        """The task of a pod on a node: its group's, or one that only takes room."""
+        """The task of a pod on a node: a group's task, or a foreign task that only uses resources."""
         return self._tasks.get(info.uid) or self._foreign_task(info)
 
     def _foreign_task(self, info: PodInfo) -> Task:
-        stranger = self._foreign_tasks.get(info.uid)
-        if stranger is None or stranger.pod is not info.pod:
-            stranger = self._foreign_tasks[info.uid] = self._volumes.with_volume_requests(Task(info.pod, info))
-            stranger.job = ""
-            if info.uid in self._leaving or self._nominations.is_victim(info.uid):  # it may be gone since the refresh
-                stranger.status = TaskStatus.RELEASING
-        return stranger
+        foreign = self._foreign_tasks.get(info.uid)
+        if foreign is None or foreign.pod is not info.pod:
+            foreign = self._foreign_tasks[info.uid] = self._volumes.with_volume_requests(Task(info.pod, info))
+            foreign.job = ""
+            if info.uid in self._terminating or self._nominations.is_victim(
+                info.uid
+            ):  # it can be gone since the refresh
+                foreign.status = TaskStatus.RELEASING
+        return foreign
 
     def _refresh_groups(self) -> None:
         groups = self.cache.catalog.table(volcano.PodGroup)
@@ -492,10 +500,10 @@ class BatchClusterState:
     def _set_group(self, job: Job, group: volcano.PodGroup) -> None:
         self._groups[job.uid] = group
         self.group_faults.pop(job.uid, None)
-        legible, faults = with_valid_amounts(group)
+        valid, faults = with_valid_amounts(group)
         if faults:
             self.group_faults[job.uid] = faults
-        job.set_group(legible)
+        job.set_group(valid)
         job.queue = job.queue or self._default_queue
 
     def _forget_job(self, job: Job) -> None:

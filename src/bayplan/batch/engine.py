@@ -1,7 +1,8 @@
-"""The batch engine in one process: a cache that it shares, a configuration, and sessions one after another.
+"""The batch engine: a shared cache, a configuration, and sessions one after another.
 
-`run_session` opens, runs the actions and closes; what it returns is what the session decided. Bound pods are assumed in
-the shared cache at once, so that nobody else takes their room. What it costs to open is what changed since the last.
+`run_session` opens a session, runs the actions, closes it and returns the decisions. Bound pods are assumed in the
+shared cache at once, so that no other engine uses their resources. The cost of opening depends on the changes since the
+last session.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ _TERMINATING_STATUSES = COMPLETED | {TaskStatus.RELEASING}
 
 
 class SessionAlreadyOpen(BayplanError):
-    """Sessions work on the same jobs, so there is one at a time."""
+    """A second session was started. Sessions use the same jobs, so only one can be open."""
 
     def __init__(self) -> None:
-        super().__init__("a session of this engine is still open; let it come to its end before another one begins")
+        super().__init__("a session of this engine is still open; close it before opening another one")
 
 
 class BatchEngine:
-    """Volcano's brain, without its wires."""
+    """Volcano's scheduler logic without API access."""
 
     def __init__(
         self,
@@ -78,17 +79,20 @@ class BatchEngine:
         nominations: Nominator | None = None,
         file: ConfFile | None = None,
         outside: HttpPoster | None = None,
-        mends: Iterable[str | QuirkFix] = (),
+        quirk_fixes: Iterable[str | QuirkFix] = (),
     ) -> None:
-        """`file`: where the configuration is looked up before each session; `outside`: how extenders are reached;
-        `mends`: which of Volcano's quirks are switched off."""
+        """Build an engine.
+
+        `file` is checked for a new configuration before each session. `outside` sends the HTTP requests of extenders.
+        `quirk_fixes` lists the quirks of Volcano to fix.
+        """
         self.cache = cache
         self.configuration = configuration
         self._file = file
-        self._file_fault = ""  # why what the file says now is not in force
+        self._file_fault = ""  # why the current file content is not in force
         self._http = outside
         self.handle = BatchHandle(cache, clock, chance, framework_plugins)
-        self.handle.quirk_fixes = parse_quirk_fixes(mends)
+        self.handle.quirk_fixes = parse_quirk_fixes(quirk_fixes)
         if nominations is not None:
             self.handle.nominator = nominations
         self.cluster_state = BatchClusterState(
@@ -99,21 +103,20 @@ class BatchEngine:
             ignored_provisioners=ignored_provisioners,
         )
         self.call_and_wait: Callable[[Callable[[], tuple[int, bytes]]], tuple[int, bytes]] = _call_directly
-        """How answers from outside are waited for: whoever runs sessions may do something else meanwhile."""
+        """Runs a blocking HTTP call. The process can replace it to do other work meanwhile."""
         self._has_posted = False
         if outside is not None:
             self.handle.http_post = partial(self._post, outside)
-        self._nominated_uids: set[str] = set()  # uids of tasks that wait for room on a node since the last session
+        self._nominated_uids: set[str] = set()  # uids of tasks pipelined by the last session
         self._is_open = False
-        self._pending_events: deque[tuple[Pod, bool]] = (
-            deque()
-        )  # what was told while a session is open, and whether the pod is gone
-        self._gone: set[str] = set()  # uids of pods that have gone, ended or been asked to go since it opened
+        # pod events received while a session is open; true: the pod is deleted
+        self._pending_events: deque[tuple[Pod, bool]] = deque()
+        self._removed_uids: set[str] = set()  # uids of pods deleted, finished or terminating since the session opened
         self._bad_annotations = BadAnnotations()
         self._plugins = plugins
         self._actions = actions
-        self._failed_actions: dict[str, str] = {}  # actions that broke before anything was asked of them, and how
-        self.unreadable_pods: dict[str, tuple[Pod, str]] = {}  # by uid: pods whose amounts are no quantities, and why
+        self._failed_actions: dict[str, str] = {}  # by name: why `initialize` failed
+        self.unreadable_pods: dict[str, tuple[Pod, str]] = {}  # by uid: pods with invalid quantities, and the message
         self._initialize_actions(actions)
 
     def _post(self, outside: HttpPoster, url: str, body: bytes, timeout_s: float) -> HttpReply:
@@ -122,11 +125,11 @@ class BatchEngine:
 
     @property
     def calls_http(self) -> bool:
-        """Whether sessions may wait for answers of others: by the plugin for that, or because one did."""
+        """Whether sessions can wait for HTTP responses: an extender is configured or was called before."""
         return self._has_posted or any(each.name == _EXTENDER for each in self.configuration.plugins)
 
     def _initialize_actions(self, actions: ActionSet) -> None:
-        """One that breaks is refused where it is configured; else it is nobody's loss until it is."""
+        """Initialize the actions. A failing action raises if it is configured; otherwise it is logged."""
         for name in actions:
             try:
                 _call_action(actions, name, "initialize")
@@ -137,33 +140,36 @@ class BatchEngine:
                 log.error(str(fault))
 
     def replace_plugins(self, plugins: BatchPluginSet, actions: ActionSet) -> None:
-        """Go on with other plugins and actions, between two sessions. What cannot begin is refused: nothing changed.
+        """Use other plugins and actions from the next session on. An error leaves everything unchanged.
 
-        Plugins are made for each session anyway; what they keep in the handle stays. Actions that are other objects
-        than before begin anew, and those that nobody is going to run any more release what they hold."""
+        Plugins are built anew in each session; their state in the handle stays. Changed actions are initialized, and
+        removed ones are uninitialized.
+        """
         if self._is_open:
             raise SessionAlreadyOpen
         self._check_plugins_build(plugins)
-        before, unready = self._actions, self._failed_actions
+        before, failed_actions = self._actions, self._failed_actions
         fresh = ActionSet(
             {name: actions.actions[name] for name in actions if before.get(name) is not actions.get(name)}
         )
-        self._failed_actions = {name: why for name, why in unready.items() if name not in fresh and name in actions}
+        self._failed_actions = {
+            name: reason for name, reason in failed_actions.items() if name not in fresh and name in actions
+        }
         try:
             self._initialize_actions(fresh)
         except PluginError:
-            self._failed_actions = unready
+            self._failed_actions = failed_actions
             raise
         self._release(
             ActionSet({name: before.actions[name] for name in before if before.get(name) is not actions.get(name)}),
-            unready,
+            failed_actions,
         )
         self._plugins, self._actions = plugins, actions
         if self._file is not None:
             self._file.set_actions(tuple(actions))
 
     def _check_plugins_build(self, plugins: BatchPluginSet) -> None:
-        """Build each plugin that is configured and another than before: one that cannot be must not take its place."""
+        """Build each changed plugin that is configured, so that a broken one does not replace a working one."""
         for option in self.configuration.plugins:
             name = option.name
             if name not in plugins or plugins.get(name) is self._plugins.get(name):
@@ -174,14 +180,14 @@ class BatchEngine:
                 raise PluginError(f'plugin "{name}" cannot be built: {describe_with_location(fault)}') from fault
 
     def close(self) -> None:
-        """Let the actions release what they hold; one that cannot is named, and the others still do."""
+        """Uninitialize the actions. A failing action is logged, and the remaining ones follow."""
         self._release(self._actions, self._failed_actions)
         if self._http is not None:
             self._http.close()
 
-    def _release(self, actions: ActionSet, unready: Mapping[str, str]) -> None:
+    def _release(self, actions: ActionSet, failed_actions: Mapping[str, str]) -> None:
         for name in actions:
-            if name in unready:
+            if name in failed_actions:
                 continue
             try:
                 _call_action(actions, name, "uninitialize")
@@ -190,37 +196,39 @@ class BatchEngine:
 
     @property
     def records(self) -> DecisionRing:
-        """Why pods that sessions have bound were put where they are: the newest."""
+        """The newest decision records of bound pods."""
         return self.handle.decision_records
 
     @property
     def file_fault(self) -> str:
-        """Why what the file says now is not in force; nothing where it is."""
+        """Why the current file content is not in force; "" if it is."""
         return self._file.fault if self._file is not None else ""
 
     def load_configuration(self) -> BatchConfiguration:
-        """The configuration of this moment. One of a file that names an action which broke at start stays out."""
+        """The current configuration. A file that uses an action whose `initialize` failed is rejected."""
         if self._file is None:
             return self.configuration
         latest, self._file_fault = self._file.check(), self._file.fault
         broken = [self._failed_actions[name] for name in latest.actions if name in self._failed_actions]
         if broken:
-            self._file_fault = f"{self._file.path}: {broken[0]}; the configuration that was in force stays so"
+            self._file_fault = f"{self._file.path}: {broken[0]}; the previous configuration stays in force"
         else:
             self.configuration = latest
         return self.configuration
 
-    # the cluster ------------------------------------------------------------------------------------------------
+    # Cluster events
 
     def handle_update(self, item: KubeObject) -> None:
-        """A pod was added or changed. Pods on nodes must be in the cache as well; other objects need only that.
+        """Handle an added or changed pod. Pods on nodes must be in the cache as well; other objects only need to be
+        there.
 
-        A session that is open keeps the jobs that it opened with; the next one has the news."""
+        An open session keeps its jobs; the next one sees the change.
+        """
         if isinstance(item, Pod):
             self._queue_or_apply(item, is_gone=False)
 
     def handle_delete(self, item: KubeObject) -> None:
-        """A pod is gone. A session that is open does not place it any more."""
+        """Handle a deleted pod. An open session no longer places it."""
         if isinstance(item, Pod):
             self._queue_or_apply(item, is_gone=True)
 
@@ -228,7 +236,7 @@ class BatchEngine:
         if self._is_open:
             self._pending_events.append((pod, is_gone))
             if is_gone or status_of(pod) in _TERMINATING_STATUSES:
-                self._gone.add(pod.uid)
+                self._removed_uids.add(pod.uid)
         else:
             self._apply_event(pod, is_gone=is_gone)
 
@@ -243,53 +251,54 @@ class BatchEngine:
             self._bad_annotations.update_pod(pod)
 
     def _add_pod(self, pod: Pod) -> None:
-        """A pod whose amounts cannot be read stays out, and is named, until another version of it can."""
+        """Add a pod. A pod with invalid quantities is left out and reported until a valid version arrives."""
         self.unreadable_pods.pop(pod.uid, None)
         try:
             self.cluster_state.update_pod(pod)
         except QuantityError as fault:
-            sentence = f"pod {pod.key}: {fault}; it waits until that is mended"
-            self.unreadable_pods[pod.uid] = pod, sentence
-            log.error(sentence)
+            message = f"pod {pod.key}: {fault}; it waits until this is corrected"
+            self.unreadable_pods[pod.uid] = pod, message
+            log.error(message)
 
     def _apply_pending_events(self) -> Iterator[None]:
-        """Learn what was told while a session was open, some of it a turn; what is told meanwhile comes after it."""
+        """Apply the events received during a session, some per step; later events follow in order."""
         while self._pending_events:
             for _ in range(min(_EVENTS_PER_STEP, len(self._pending_events))):
                 pod, is_gone = self._pending_events.popleft()
                 self._apply_event(pod, is_gone=is_gone)
             yield
 
-    def _catch_up(self) -> None:
+    def _finish_session(self) -> None:
         for _ in self._apply_pending_events():
             pass
-        self._gone.clear()
+        self._removed_uids.clear()
         self._is_open = False
 
     def cancel_eviction(self, pod: Pod) -> None:
-        """A pod that a session wanted to go stays: nobody could have it deleted."""
+        """Undo the eviction of a pod that could not be deleted."""
         self.cluster_state.cancel_eviction(pod.uid)
         self._queue_or_apply(pod, is_gone=False)
 
     def set_usage(self, usage: Mapping[str, NodeUsage]) -> None:
-        """How busy nodes really are, as last collected."""
+        """Set the measured usage of nodes."""
         self.handle.usage = usage
 
-    # sessions ---------------------------------------------------------------------------------------------------
+    # Sessions
 
     def run_session(self) -> SessionResult:
-        """One session from opening to closing, in one go."""
+        """Run one session without interruption."""
         outcome = SessionResult()
         for _ in self.run_session_steps(outcome):
             pass
         return outcome
 
     def run_session_steps(self, outcome: SessionResult) -> Generator[None, None, None]:
-        """One session that gives others their turn after each statement; what it decides goes into `outcome`.
+        """Run one session, with a step after each statement; `outcome` receives the decisions.
 
-        Others may change the cache meanwhile: every commit is checked against it. One session at a time."""
+        The cache can change between steps: every commit is checked against it. Only one session can run at a time.
+        """
         session = yield from self._open_session(outcome)
-        settling = self.cluster_state.restore_after_session(session)
+        restoring = self.cluster_state.restore_after_session(session)
         try:
             yield from session.verbose_log.log_open(session)
             for name in self.configuration.actions:
@@ -311,15 +320,15 @@ class BatchEngine:
             outcome.shares, outcome.stalled_queues = session.job_shares, session.stalled_queues
             self._save_hypernodes(session)
             _unreserve_unbound(session)
-            yield from settling
+            yield from restoring
             yield from self._apply_pending_events()
         finally:
-            self._end_session(session, settling)
+            self._end_session(session, restoring)
             session.release()
 
     @contextmanager
     def session(self, outcome: SessionResult | None = None) -> Iterator[Session]:
-        """An open session; whatever happens in it, the engine's own state is right again afterwards."""
+        """An open session. When the block ends, even by an error, the engine's state is restored."""
         session = run_to_end(self._open_session(SessionResult() if outcome is None else outcome))
         try:
             yield session
@@ -327,14 +336,14 @@ class BatchEngine:
             self._end_session(session, self.cluster_state.restore_after_session(session))
 
     def _open_session(self, outcome: SessionResult) -> Generator[None, None, Session]:
-        """A session in which the plugins have registered. Whoever stops in the middle of this leaves no trace."""
+        """Open a session in which the plugins have registered. An interrupted opening leaves no changes."""
         if self._is_open:
             raise SessionAlreadyOpen
         session: Session | None = None
         configuration = self.load_configuration()
-        self._is_open = True  # from here on news wait: what opens bit by bit must open on one state of affairs
+        self._is_open = True  # later events are queued, so that all steps of the opening see the same state
         try:
-            with pause_gc():  # a cluster that is read for the first time stays
+            with pause_gc():  # objects read for the first time stay in memory
                 session = yield from open_session(
                     self.cluster_state,
                     configuration,
@@ -343,13 +352,13 @@ class BatchEngine:
                         self.cluster_state,
                         outcome,
                         self.handle.nominator,
-                        promised=self._nominated_uids,
-                        gone=self._gone,
+                        nominated_uids=self._nominated_uids,
+                        removed_uids=self._removed_uids,
                     ),
                     uid=str(uuid.UUID(int=self.handle.random.getrandbits(128))),
                 )
             session.faults += [each for each in (self._file_fault, self.handle.usage_fault) if each]
-            session.faults += [sentence for _, sentence in self.unreadable_pods.values()]
+            session.faults += [message for _, message in self.unreadable_pods.values()]
             session.faults += self._bad_annotations.warnings_for(
                 self.cluster_state, {each.name for each in self.configuration.plugins}
             )
@@ -361,19 +370,19 @@ class BatchEngine:
             if session is not None:
                 self._end_session(session, self.cluster_state.restore_after_session(session))
             else:
-                self._catch_up()
+                self._finish_session()
             raise
         outcome.queue_gauges = {queue: dict(gauges) for queue, gauges in session.queue_gauges.items()}
         return session
 
-    def _end_session(self, session: Session, settling: Iterator[None]) -> None:
-        """`settling`: what is left of setting tasks back; all of it where the session broke off."""
+    def _end_session(self, session: Session, restoring: Iterator[None]) -> None:
+        """End a session. `restoring` is the rest of `restore_after_session`; all of it after an error."""
         self.handle.previous_faults = frozenset(session.faults)
         self._save_hypernodes(session)
         _unreserve_unbound(session)
-        for _ in settling:
+        for _ in restoring:
             pass
-        self._catch_up()
+        self._finish_session()
 
     def _now_s(self) -> float:
         return self.handle.clock.monotonic_s()
@@ -382,10 +391,10 @@ class BatchEngine:
         for tier in self.configuration.tiers:
             for option in tier:
                 if option.name not in self._plugins:
-                    sentence = f"Failed to get plugin {option.name}; `bayplan plugin list --batch` lists the known ones"
-                    session.faults.append(sentence)
-                    if sentence not in session.previous_faults:
-                        log.error("%s", sentence)
+                    message = f"Failed to get plugin {option.name}; `bayplan plugin list --batch` lists the known ones"
+                    session.faults.append(message)
+                    if message not in session.previous_faults:
+                        log.error("%s", message)
                     continue
                 start_s = self._now_s()
                 arguments = Arguments(option.arguments, owner=option.name)
@@ -397,7 +406,7 @@ class BatchEngine:
                     _require_no_answer(plugin.on_session_open(session))
                 except PLUGIN_EXCEPTIONS as fault:
                     session.record_plugin_fault(option.name, fault, "on_session_open")
-                    session.plugins.pop(option.name, None)  # who did not open is not closed
+                    session.plugins.pop(option.name, None)  # a plugin that did not open is not closed
                     if before is not None:
                         session.plugins[option.name] = before
                 finally:
@@ -414,7 +423,7 @@ class BatchEngine:
             start_s = self._now_s()
             try:
                 work = closing(session)
-                if isinstance(work, Generator):  # one that takes long may give others their turn
+                if isinstance(work, Generator):  # a slow plugin can yield between steps
                     work = yield from work
                 _require_no_answer(work)
             except PLUGIN_EXCEPTIONS as fault:
@@ -425,7 +434,7 @@ class BatchEngine:
     def _run(self, name: str, session: Session) -> Iterator[None]:
         action = self._actions.get(name)
         if action is None:
-            session.faults.append(f"action {name} is configured but not there; it was passed over")
+            session.faults.append(f"action {name} is configured but does not exist; the session skipped it")
             return
         if name in self._failed_actions:
             session.faults.append(self._failed_actions[name])
@@ -435,13 +444,13 @@ class BatchEngine:
             yield from action.execute(session) or ()
         except PLUGIN_EXCEPTIONS as fault:
             session.undo_action()
-            sentence = f"action {name} broke off: {describe_with_location(fault)}"
-            session.faults.append(sentence)
-            if sentence not in session.previous_faults:
-                log.exception(sentence)
+            message = f"action {name} was aborted: {describe_with_location(fault)}"
+            session.faults.append(message)
+            if message not in session.previous_faults:
+                log.exception(message)
 
     def _nominate_pipelined(self, session: Session) -> None:
-        """Let everybody know for whom room is being released, so that nobody takes it meanwhile."""
+        """Nominate pods for resources that are being released, so that no other engine uses them."""
         waiting = {uid: task for uid, (task, _) in session.moved_tasks.items() if task.status is TaskStatus.PIPELINED}
         for uid in self._nominated_uids - waiting.keys():
             self.handle.nominator.delete_nomination(uid)
@@ -450,7 +459,7 @@ class BatchEngine:
         self._nominated_uids = set(waiting)
 
     def _save_hypernodes(self, session: Session) -> None:
-        """What jobs were allocated to outlives the session where it was marked; else it is as before."""
+        """Save the hypernodes of marked jobs for the next session; restore the previous ones of all other jobs."""
         for job in session.jobs.values():
             if not job.has_topology_specs:
                 continue
@@ -466,7 +475,7 @@ def _call_directly(wait: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
 
 
 def _require_no_answer(answer: object) -> None:
-    """Where nothing is answered, something is a mistake: a coroutine that nobody awaits has not done its work."""
+    """Reject an answer where none is expected; for example a coroutine, which nothing awaits."""
     if isinstance(answer, Coroutine):
         answer.close()
     if answer is not None:
@@ -478,12 +487,12 @@ def _call_action(actions: ActionSet, name: str, method: str) -> None:
         getattr(actions.get(name), method)()
     except PLUGIN_EXCEPTIONS as fault:
         raise PluginError(
-            f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; mend it or leave it out'
+            f'action "{name}" broke in {method}(): {type(fault).__name__}: {fault}; correct it or remove it'
         ) from fault
 
 
 def _unreserve_unbound(session: Session) -> None:
-    """Volumes and devices of tasks that are not bound are anybody's until the next session reserves them again."""
+    """Unreserve volumes and devices of tasks that are not bound, until the next session reserves them again."""
     for uid, needs in list(session.pre_binds.items()):
         moved = session.moved_tasks.get(uid)
         if moved is not None and moved[0].status in _UNBOUND_STATUSES:
@@ -492,7 +501,7 @@ def _unreserve_unbound(session: Session) -> None:
 
 
 def _record_placements(session: Session, outcome: SessionResult) -> None:
-    """Where tasks stand after the last action that are neither bound nor waiting."""
+    """Record the nodes of tasks that are pipelined or allocated after the last action."""
     for task, _ in session.moved_tasks.values():
         if task.status is TaskStatus.PIPELINED:
             outcome.pipelined[task.key] = task.node_name

@@ -1,7 +1,7 @@
-"""What plugins of a session may reach of the world, and what they may keep from one session to the next.
+"""The handle of batch plugins: their access to the engine, and state that outlives a session.
 
-A plugin is made anew for every session by `factory(arguments, handle)`, or by calling its class with the arguments.
-What must outlive a session (a timer, a view of real usage) is kept here under the plugin's own name.
+A plugin is created for every session by `factory(arguments, handle)`, or by calling its class with the arguments. State
+that outlives a session (a timer, a view of measured usage) is stored here under the plugin's name.
 """
 
 from __future__ import annotations
@@ -36,46 +36,48 @@ HTTP_OK = 200
 
 
 class HttpStatusError(BayplanError):
-    """Somebody outside answered that it cannot do what it was asked for."""
+    """An HTTP service returned an error status."""
 
     def __init__(self, url: str, status: int) -> None:
-        super().__init__(f"{url} answered with HTTP status {status} where {HTTP_OK} is needed; its own log may say why")
+        super().__init__(
+            f"{url} answered with HTTP status {status} where {HTTP_OK} is needed; see the log of the service"
+        )
         self.url, self.status = url, status
 
 
 class HttpReply(NamedTuple):
-    """What came back from outside, be it good or not."""
+    """An HTTP response with any status."""
 
     status: int
     body: bytes
 
     def body_or_error(self, url: str) -> bytes:
-        """The body of an answer that can be used; raises `HttpStatusError` for any other."""
+        """The body of a successful response; raises `HttpStatusError` for any other status."""
         if self.status != HTTP_OK:
             raise HttpStatusError(url, self.status)
         return self.body
 
 
 HttpPost = Callable[[str, bytes, float], HttpReply]
-"""POST a body to a URL within so many seconds: what the session's HTTP extender uses."""
+"""POST a body to a URL with a timeout in seconds; used by the HTTP extender."""
 
 
 class HttpPoster(Protocol):
-    """A way to HTTP services that waits for their answers."""
+    """A blocking HTTP client."""
 
     def post(self, url: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        """Status and body of the answer."""
+        """Status and body of the response."""
         ...
 
     def close(self) -> None: ...
 
 
 class NetworkUnavailable(BayplanError):
-    """A plugin wanted to talk to the outside in a process that has no way to."""
+    """A plugin used the network in a process without network access."""
 
 
 class _NoWaitingPods:
-    """Pods that Permit holds back: a session has none."""
+    """The waiting pods of Permit: a session has none."""
 
     def get(self, uid: str) -> None:  # noqa: ARG002
         return None
@@ -89,61 +91,57 @@ class _NoWrites:
         raise NetworkUnavailable(f"{type(intent).__name__} needs an API server; a session only decides")
 
     def submit(self, intent: object) -> None:
-        """What is written so takes back an earlier write, and there was none."""
+        """Such a write cancels an earlier one, and there was none."""
 
 
 def raise_no_network(url: str, body: bytes, timeout_s: float) -> HttpReply:
-    """What a process without a network has to say."""
+    """The default of `http_post`: raises, because the process has no network."""
     raise NetworkUnavailable(f"POST {url} needs a network client ({len(body)} bytes, {timeout_s} s)")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRequests:
-    """The bind requests of sessions: only sessions themselves draw them up."""
+    """Bind requests as the framework's plugins see them: only the session creates them."""
 
     factory: BindRequestFactory
 
     def annotations(self, cycle: Cycle, node_name: str) -> Mapping[str, str]:
-        raise NetworkUnavailable(f"the bind request of {cycle.pod.key} to {node_name} is the session's to draw up")
+        raise NetworkUnavailable(f"the bind request of {cycle.pod.key} to {node_name} is created by the session only")
 
 
 @dataclass(slots=True)
 class BatchHandle:
-    """Everything a plugin of a session may reach; also the handle of the framework's plugins behind the bridge."""
+    """Everything that a plugin of a session can access. The framework's plugins in sessions use it, too."""
 
     cache: Cache
     clock: Clock
     random: random.Random
     framework_plugins: Registry
-    nominator: Nominator = field(default_factory=Nominator)  # who waits for which node, of both engines
-    usage: Mapping[str, NodeUsage] = field(default_factory=dict)  # real usage by node, as last collected
-    usage_fault: str = ""  # why that is not the newest there could be
+    nominator: Nominator = field(default_factory=Nominator)  # nominated pods of both engines
+    usage: Mapping[str, NodeUsage] = field(default_factory=dict)  # measured usage by node, as last collected
+    usage_fault: str = ""  # why `usage` is not current
     http_post: HttpPost = raise_no_network
-    quirk_fixes: frozenset[QuirkFix] = frozenset()  # quirks of Volcano's that are switched off
-    node_sampling: FeasibleNodeSampling | None = (
-        None  # how many nodes are looked at for a task, where that is not all of them
-    )
-    shard: Shard | None = None  # the nodes that are ours, where several schedulers share a cluster
-    preferred_nodes: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by pod key: what decides between equally good nodes
-    last_choices: LastChoices | None = None  # repeated among equals; None: each session draws anew
-    writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
-    memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
-    bind_request_desk: BindRequestFactory | None = (
-        None  # where pods are bound by the binder: how its requests are drawn up
-    )
-    queue_admission: bool = False  # whether pods are held by a gate until their queue has room
-    previous_faults: Set[str] = frozenset()  # what the last session complained of
-    decision_records: DecisionRing = field(
-        default_factory=DecisionRing
-    )  # why tasks that were bound were put where they are
+    quirk_fixes: frozenset[QuirkFix] = frozenset()  # quirks of Volcano to fix
+    # number of nodes to examine per task; None: all
+    node_sampling: FeasibleNodeSampling | None = None
+    shard: Shard | None = None  # the nodes of this scheduler, when several share a cluster
+    # by pod key: decides between nodes with equal scores
+    preferred_nodes: Mapping[str, str] = field(default_factory=dict)
+    last_choices: LastChoices | None = None  # repeats choices between equal nodes; None: each session chooses anew
+    writes: Writes = field(default_factory=_NoWrites)  # writes of the framework's plugins before a pod is bound
+    memory: dict[str, Any] = field(default_factory=dict)  # by plugin: state that outlives sessions
+    # creates bind requests; None without the binder
+    bind_request_factory: BindRequestFactory | None = None
+    queue_admission: bool = False  # whether Volcano's gate holds pods until their queue has capacity
+    previous_faults: Set[str] = frozenset()  # the faults of the last session
+    # why bound tasks were placed on their nodes
+    decision_records: DecisionRing = field(default_factory=DecisionRing)
 
     @property
     def bind_requests(self) -> SessionRequests:
-        """What the framework's plugins may know of them."""
-        assert self.bind_request_desk is not None, "nobody asks where pods are not bound by the binder"
-        return SessionRequests(self.bind_request_desk)
+        """Bind requests as the framework's plugins see them."""
+        assert self.bind_request_factory is not None, "bind requests exist only with the binder"
+        return SessionRequests(self.bind_request_factory)
 
     @property
     def catalog(self) -> Catalog:
@@ -163,17 +161,17 @@ class BatchHandle:
 
     @property
     def filter_runner(self) -> Any:
-        raise NetworkUnavailable("a session has no profile whose filters could be asked")
+        raise NetworkUnavailable("a session has no profile, so its filters cannot run")
 
     def keep(self, plugin: str, make: Callable[[], T]) -> T:
-        """What a plugin keeps between sessions; made at the first ask."""
+        """State of a plugin between sessions, created at the first call."""
         if plugin not in self.memory:
             self.memory[plugin] = make()
-        kept: T = self.memory[plugin]
-        return kept
+        stored: T = self.memory[plugin]
+        return stored
 
     def activate(self, pods: Mapping[str, Pod]) -> None:
-        """Sessions look at every job anyway."""
+        """No effect: sessions process every job anyway."""
 
     def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:  # noqa: ARG002
         return ()

@@ -1,4 +1,4 @@
-"""Which plugins and actions a configuration can name: values built by a function, never a side effect of an import."""
+"""The plugins and actions that a configuration can name: values built by a function, without import side effects."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _EXPECTED_METHODS = {
     "batch plugin": ("on_session_open", "on_session_close", "factory"),
     "action": ("initialize", "execute", "uninitialize"),
 }
-"""The methods by which the engine calls each of them."""
+"""The methods that the engine calls."""
 
 
 @runtime_checkable
 class BatchPlugin(Protocol):
-    """A plugin of sessions: registers functions when a session opens, may look back when it closes."""
+    """A batch plugin: registers functions when a session opens; `on_session_close` is optional."""
 
     name: str
 
@@ -35,14 +35,14 @@ class BatchPlugin(Protocol):
 
 @runtime_checkable
 class BatchAction(Protocol):
-    """A step of a session. One object for the life of the process."""
+    """An action of a session. One object for the life of the process."""
 
     name: str
 
     def initialize(self) -> None: ...
 
     def execute(self, session: Session) -> Iterator[None] | None:
-        """Do the step. A generator gives others their turn at every yield; it yields between statements only."""
+        """Run the action. A generator yields between statements only, so that other work can run."""
         ...
 
     def uninitialize(self) -> None: ...
@@ -84,15 +84,15 @@ class BatchPluginSet:
         return self._classes.get(name)
 
     def build(self, name: str, arguments: Arguments, handle: BatchHandle) -> Any:
-        """A plugin for one session."""
+        """Build a plugin for one session."""
         plugin = self._classes[name]
         factory = getattr(plugin, "factory", None)
         if factory is None:
             return plugin(arguments)
-        made = factory(arguments, handle)
-        if not hasattr(made, "on_session_open"):
-            raise InvalidAnswer(made, "an object with on_session_open")
-        return made
+        built = factory(arguments, handle)
+        if not hasattr(built, "on_session_open"):
+            raise InvalidAnswer(built, "an object with on_session_open")
+        return built
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class ActionSet:
         return ActionSet({**self.actions, **{action.name: action for action in actions}})
 
     def with_classes(self, *classes: type[Any]) -> ActionSet:
-        """With one object of each class. Unlike `with_actions` this takes no name twice: they come from outside."""
+        """With one object of each class. Rejects duplicate names, because the classes are third-party code."""
         actions = dict(self.actions)
         for each in classes:
             name = _name_of(each, "action", "defragment")
@@ -142,7 +142,7 @@ def _name_of(candidate: Any, what: str, example: str) -> str:
 
 
 def _reject_misspelt_methods(candidate: type[Any], name: str, what: str) -> None:
-    """A method that is nearly one of ours would never be called, and nobody would notice."""
+    """Reject a method whose name is nearly an expected one, because the engine would never call it."""
     known = _EXPECTED_METHODS[what]
     for attribute, value in vars(candidate).items():
         if attribute.startswith("_") or not callable(value) or attribute in known:
@@ -161,10 +161,10 @@ def _instantiate(candidate: type[Any], name: str) -> BatchAction:
                 f'action "{name}" ({place}) has no {method}(); it needs {", ".join(_EXPECTED_METHODS["action"])}'
             )
     try:
-        made: BatchAction = candidate()
+        action: BatchAction = candidate()
     except PLUGIN_EXCEPTIONS as fault:
         raise PluginError(
-            f'action "{name}" ({plugin_location(candidate)}) cannot be made: {type(fault).__name__}: {fault}; '
-            "it is called without arguments"
+            f'action "{name}" ({plugin_location(candidate)}) cannot be created: {type(fault).__name__}: {fault}; '
+            "the class is called without arguments"
         ) from fault
-    return made
+    return action

@@ -222,7 +222,7 @@ class BatchExplainer:
             asked += build_filters(
                 engine.handle, Arguments(options.arguments, owner=_REASON_OWNER), _REASON_OWNER
             ).values()
-        if engine.handle.bind_request_desk is not None:
+        if engine.handle.bind_request_factory is not None:
             asked.append(cached_plugin(engine.handle, _REASON_OWNER, GIVEN_UP))
         return FilterPoints(
             [each for each in asked if PRE_FILTER.extended_by(each)],

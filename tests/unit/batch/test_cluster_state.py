@@ -287,7 +287,7 @@ def test_an_opening_that_is_interrupted_counts_what_one_of_a_new_engine_counts(
     cluster = [make_node(name, cpu=4) for name in "abc"]
     pods = [make_member("p"), make_member("q", node="c")]
     engine = build_engine(nodes=cluster, pods=pods, objects=[make_group()])
-    with mock.patch.multiple(ledger_module, _CHANGES_A_TURN=1, _ROWS_A_TURN=1):
+    with mock.patch.multiple(ledger_module, _CHANGES_PER_STEP=1, _ROWS_PER_STEP=1):
         assert engine.run_session().binds
         with engine.session() as session:  # leaves a row behind that only it has changed
             session.statement().evict(*tasks_of(session, "q"), "test")

@@ -92,7 +92,7 @@ def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told(
         (fault,) = engine.run_session().faults
         assert words in fault
         assert str(conf) in fault
-        assert fault.endswith("; the configuration that was in force stays so")
+        assert fault.endswith("; the previous configuration stays in force")
         assert engine.configuration.actions == ("enqueue", "allocate")
     assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [fault]  # once is enough
     conf.write_text(ACTIONS + "# mended")
@@ -293,7 +293,7 @@ async def test_a_round_that_fails_leaves_the_readings_and_sessions_say_so() -> N
             assert not await collector.collect_once()
             (fault,) = engine.run_session().faults
             assert "answered with HTTP status 503" in fault
-            assert fault.endswith("; the readings of before count as long as they are fresh")
+            assert fault.endswith("; earlier readings stay in use while they are recent")
             assert engine.handle.usage["busy"].cpu == {"10m": 95.0}
             server.route = prometheus
             assert await collector.collect_once()
@@ -333,7 +333,7 @@ async def test_a_round_that_takes_too_long_is_given_up() -> None:
         async with usage_collector(engine) as collector:
             collector = type(collector)(engine, collector._fetch, clock)
             assert not await collector.collect_once()
-        assert "60 s were not enough to ask about all nodes" in engine.handle.usage_fault
+        assert "60 s were not enough to query all nodes" in engine.handle.usage_fault
         assert len(server.requests) == 2
 
 

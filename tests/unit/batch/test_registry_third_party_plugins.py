@@ -141,7 +141,7 @@ def test_a_batch_plugin_that_cannot_be_taken_is_named(tmp_path: Path, write: Wri
         ),
         pytest.param(
             ACTION + "    def __init__(self, x): pass\n",
-            'action "tidy" .* cannot be made: TypeError: .*without arg',
+            'action "tidy" .* cannot be created: TypeError: .*without arg',
             id="args",
         ),
     ],

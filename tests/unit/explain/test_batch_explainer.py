@@ -86,7 +86,7 @@ async def test_a_queue_that_is_closed_is_named() -> None:
     async with run_live_batch(NODE, shut, make_group("job", min_member=1), *waits, conf=SHARED) as rig:
         await rig.session()
         answer = await why(rig, "job-w-0")
-        assert "its queue q is Closed, and lets nobody start until it is opened" in answer.sentence
+        assert "its queue q is Closed and admits no job until it is opened" in answer.sentence
 
 
 @async_test

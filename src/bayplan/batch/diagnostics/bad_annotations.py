@@ -1,8 +1,8 @@
-"""Which annotations say something that nobody can read, and what counts instead?
+"""Warnings about annotations with invalid values.
 
-Volcano takes such a value for missing, or for false, without a word, and people look for the reason elsewhere. Here
-each is a sentence that names the object, the key and the value; sessions tell it as long as it stands there. Objects
-are read when they come or change. Cost: a set operation a pod that has none of these keys.
+Volcano silently treats such a value as missing or as false. Bayplan reports each with the object, the key, the value
+and the consequence, in every session until it is corrected. Objects are checked when they are added or change. Cost: a
+set operation for a pod without these keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bayplan.batch.cluster_state import BatchClusterState
 
 MAX_WARNINGS_PER_SESSION = 20
-"""So many sentences a session; whoever has more has one cause for them."""
+"""More than this usually has one cause."""
 
 _COOLDOWN_TIME = "volcano.sh/cooldown-time"
 _NUMA_POLICY = "volcano.sh/numa-topology-policy"
@@ -52,7 +52,8 @@ _NUMA_POLICIES = ("", "none", BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE)
 
 @dataclass(frozen=True, slots=True)
 class AnnotationRule:
-    """How one annotation is read: by which plugin ("": by all), what it may say, and what counts if it does not."""
+    """The format of one annotation: the plugin that reads it ("": all), the check, the expected format and the
+    consequence of a bad value."""
 
     key: str
     plugin: str
@@ -97,7 +98,7 @@ def _is_card_list(text: str) -> bool:
 
 _PREEMPTABLE = AnnotationRule(PREEMPTABLE, "", TRUE_TEXTS.__contains__, "true or false", "it counts as false")
 _REVOCABLE = AnnotationRule(
-    REVOCABLE_ZONE, "", ("", "*").__contains__, "*, which is all it can be", "it counts as missing"
+    REVOCABLE_ZONE, "", ("", "*").__contains__, "*, the only valid value", "it counts as missing"
 )
 
 _POD_RULES = (
@@ -107,7 +108,13 @@ _POD_RULES = (
     _PREEMPTABLE,
     _REVOCABLE,
     AnnotationRule(_COOLDOWN_TIME, "cdp", _is_duration, "a duration such as 10m", "the pod is not protected"),
-    AnnotationRule(_NUMA_POLICY, "numa-aware", _NUMA_POLICIES.__contains__, "a policy of kubelets", "no node has it"),
+    AnnotationRule(
+        _NUMA_POLICY,
+        "numa-aware",
+        _NUMA_POLICIES.__contains__,
+        "a policy of the kubelet's topology manager",
+        "no node has it",
+    ),
     AnnotationRule(
         _POD_RESOURCE_WEIGHTS, _STRATEGY_FIT, _is_weight_map, 'weights such as {"cpu": 1}', "no resource counts"
     ),
@@ -129,25 +136,27 @@ _POD_GROUP_RULES = (
     ),
 )
 _NODE_RULES = (
-    AnnotationRule(OVERSUBSCRIPTION_CPU, "", _is_number, "a number of thousandths of a CPU", "nothing is lent"),
-    AnnotationRule(OVERSUBSCRIPTION_MEMORY, "", _is_number, "a number of bytes", "nothing is lent"),
+    AnnotationRule(
+        OVERSUBSCRIPTION_CPU, "", _is_number, "a number of thousandths of a CPU", "no oversubscription is added"
+    ),
+    AnnotationRule(OVERSUBSCRIPTION_MEMORY, "", _is_number, "a number of bytes", "no oversubscription is added"),
     AnnotationRule(REGISTER, "deviceshare", _is_card_list, "a list of cards", "no card of the node is known"),
-    AnnotationRule(UNHEALTHY, "deviceshare", _is_number_list, "a list of numbers", "other parts are passed over"),
+    AnnotationRule(UNHEALTHY, "deviceshare", _is_number_list, "a list of numbers", "invalid parts are ignored"),
 )
 _POD_KEYS = frozenset(each.key for each in _POD_RULES)
 _NODE_KEYS = frozenset(each.key for each in _NODE_RULES)
 
 Warnings = tuple[tuple[str, str], ...]
-"""Each with the plugin that it matters to."""
+"""Plugin that reads the annotation, and the message."""
 
 
 class BadAnnotations:
-    """What cannot be read at the moment, by object."""
+    """The warnings about invalid annotations, by object."""
 
     def __init__(self) -> None:
         self._pods: dict[str, Warnings] = {}
         self._groups: dict[str, tuple[PodGroup, Warnings]] = {}
-        self._of_groups: list[Warnings] = []  # of those alone that have some
+        self._group_warnings: list[Warnings] = []  # of the groups that have warnings
         self._nodes: dict[str, Warnings] = {}
         self._revision = self._renewed = -1
 
@@ -163,17 +172,17 @@ class BadAnnotations:
     def remove_pod(self, pod: Pod) -> None:
         self._pods.pop(pod.uid, None)
 
-    def warnings_for(self, ledger: BatchClusterState, plugins: Collection[str]) -> list[str]:
-        """The sentences that matter to a session with these plugins."""
-        self._read_groups(ledger)
-        self._read_nodes(ledger)
-        everything = (*self._nodes.values(), *self._of_groups, *self._pods.values())
+    def warnings_for(self, cluster_state: BatchClusterState, plugins: Collection[str]) -> list[str]:
+        """The warnings for a session with these plugins."""
+        self._read_groups(cluster_state)
+        self._read_nodes(cluster_state)
+        everything = (*self._nodes.values(), *self._group_warnings, *self._pods.values())
         found = [text for each in everything for plugin, text in each if not plugin or plugin in plugins]
         more = len(found) - MAX_WARNINGS_PER_SESSION
         return found if more <= 0 else [*found[:MAX_WARNINGS_PER_SESSION], f"{more} more annotation(s) cannot be read"]
 
-    def _read_groups(self, ledger: BatchClusterState) -> None:
-        catalog = ledger.cache.catalog
+    def _read_groups(self, cluster_state: BatchClusterState) -> None:
+        catalog = cluster_state.cache.catalog
         if self._revision == (revision := catalog.revision(PodGroup)):
             return
         self._revision = revision
@@ -183,10 +192,10 @@ class BadAnnotations:
             if known is None or known[0] is not group:
                 known = (group, tuple(_check_annotations("pod group", key, group, _POD_GROUP_RULES)))
             self._groups[key] = known
-        self._of_groups = [found for _, found in self._groups.values() if found]
+        self._group_warnings = [found for _, found in self._groups.values() if found]
 
-    def _read_nodes(self, ledger: BatchClusterState) -> None:
-        snapshot = ledger.snapshot
+    def _read_nodes(self, cluster_state: BatchClusterState) -> None:
+        snapshot = cluster_state.snapshot
         columns = snapshot.nodes
         rows = snapshot.renewed.since(self._renewed) if self._renewed >= 0 else None
         self._renewed = snapshot.renewed.end
@@ -202,10 +211,10 @@ class BadAnnotations:
 
 
 def _check_annotations(
-    kind: str, name: str, item: KubeObject, readings: tuple[AnnotationRule, ...]
+    kind: str, name: str, item: KubeObject, rules: tuple[AnnotationRule, ...]
 ) -> Iterator[tuple[str, str]]:
     meta = item.metadata
-    for each in readings:
+    for each in rules:
         text = meta.annotations.get(each.key, meta.labels.get(each.key))
         if text is not None and not each.is_valid(text):
             yield each.plugin, f'{kind} {name}: {each.key} is "{text}", not {each.expected}; {each.consequence}'

@@ -1,7 +1,7 @@
-"""What does the batch engine believe? The cache in text, for a log, and as one document, for a file.
+"""Dump of the batch engine's cluster state: text lines for the log, and one JSON document for a file.
 
-Asked by a person (SIGUSR2, SIGUSR1), and after each session at `-v 5`. Cost: a line a node and a job; a person's
-question holds the loop meanwhile, so nobody asks without a reason.
+Triggered by signals (SIGUSR2, SIGUSR1) and after each session at `-v 5`. Cost: one line per node and job. A dump on a
+signal blocks the event loop.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from bayplan.batch.model.node_accounts import NodeAccounts
 
 
 def dump_lines(engine: BatchEngine) -> Iterator[str]:
-    """For a log; the last line is all of it as JSON."""
+    """Lines for the log; the last line contains the whole dump as JSON."""
     yield from cache_lines(engine)
     yield f"batch: {json.dumps(dump_dict(engine), sort_keys=True)}"
 
 
 def cache_lines(engine: BatchEngine) -> Iterator[str]:
-    """A line a node, queue, job and leaving pod. Each is looked up when its turn comes: there may be others."""
-    ledger = engine.cluster_state
-    for name, row in _rows(ledger):
-        node = _node(ledger.node_accounts, row)
+    """One line per node, queue, job and terminating victim. A generator: objects can change between two lines."""
+    cluster_state = engine.cluster_state
+    for name, row in _rows(cluster_state):
+        node = _node(cluster_state.node_accounts, row)
         yield f"cache: node {name}: idle {node['idle']}; used {node['used']}; {len(node['pods'])} pods"
-    for name, queue in sorted(ledger.queues.items()):
+    for name, queue in sorted(cluster_state.queues.items()):
         yield f"cache: queue {name}: weight {queue.weight}, {queue.queue.status.state or 'state unknown'}"
-    for uid, each in sorted(ledger.jobs.items()):
+    for uid, each in sorted(cluster_state.jobs.items()):
         job = _job(each)
         counts = ", ".join(f"{count} {status}" for status, count in sorted(job["tasks"].items()))
         phase = job["phase"] or "no phase"
@@ -40,15 +40,16 @@ def cache_lines(engine: BatchEngine) -> Iterator[str]:
 
 
 def dump_dict(engine: BatchEngine) -> dict[str, Any]:
-    """Nodes, queues and jobs as the last session left them; a node that an opening one has not counted yet is not."""
-    ledger = engine.cluster_state
+    """Nodes, queues and jobs as the last session left them. A node that an opening session has not counted yet is
+    missing."""
+    cluster_state = engine.cluster_state
     return {
-        "nodes": {name: _node(ledger.node_accounts, row) for name, row in _rows(ledger)},
+        "nodes": {name: _node(cluster_state.node_accounts, row) for name, row in _rows(cluster_state)},
         "queues": {
             name: {"weight": queue.weight, "state": queue.queue.status.state, "parent": queue.parent}
-            for name, queue in sorted(ledger.queues.items())
+            for name, queue in sorted(cluster_state.queues.items())
         },
-        "jobs": {uid: _job(job) for uid, job in sorted(ledger.jobs.items())},
+        "jobs": {uid: _job(job) for uid, job in sorted(cluster_state.jobs.items())},
         "leaving": {
             uid: {"node": each.node_name, "for": each.preemptor}
             for uid, each in sorted(engine.handle.nominator.terminating_victims.items())
@@ -56,16 +57,18 @@ def dump_dict(engine: BatchEngine) -> dict[str, Any]:
     }
 
 
-def _rows(ledger: BatchClusterState) -> list[tuple[str, int]]:
-    return sorted(each for each in ledger.snapshot.nodes.index.items() if each[1] < len(ledger.node_accounts.tasks))
+def _rows(cluster_state: BatchClusterState) -> list[tuple[str, int]]:
+    return sorted(
+        each for each in cluster_state.snapshot.nodes.index.items() if each[1] < len(cluster_state.node_accounts.tasks)
+    )
 
 
-def _node(room: NodeAccounts, row: int) -> dict[str, Any]:
+def _node(accounts: NodeAccounts, row: int) -> dict[str, Any]:
     return {
-        "idle": str(room.amounts(room.idle, row)),
-        "used": str(room.amounts(room.used, row)),
-        "releasing": str(room.amounts(room.releasing, row)),
-        "pods": sorted(task.key for task in room.tasks[row].values()),
+        "idle": str(accounts.amounts(accounts.idle, row)),
+        "used": str(accounts.amounts(accounts.used, row)),
+        "releasing": str(accounts.amounts(accounts.releasing, row)),
+        "pods": sorted(task.key for task in accounts.tasks[row].values()),
     }
 
 

@@ -1,10 +1,9 @@
-"""Which amounts of a pod group or a queue are no quantities or below zero, and what counts then?
+"""Check of the amounts of pod groups and queues: invalid or negative quantities.
 
-Asked when such an object comes or changes, and of quotas by the plugin that reads them. The API server lets most of
-them pass: these kinds are custom ones. What cannot be read is left out of the object, and a sentence says so, instead
-of a plugin that breaks on it. So is what is below zero, which would give to everybody else: Volcano's webhook refuses
-it of queues, but not of groups.
-Cost: a look at each amount.
+Called when such an object is added or changes, and by the plugin that reads quotas. The API server accepts most of
+these values, because the kinds are custom resources. An invalid amount is removed from the object and reported, so that
+no plugin fails on it. A negative amount is removed, too, because it would add resources for all other queues. Volcano's
+webhook rejects negative amounts of queues, but not of pod groups. Cost: one check per amount.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from bayplan.objects.volcano.types import PodGroup, Queue
 
 
 class AmountReader:
-    """Reads the amounts of one object."""
+    """Checks the amounts of one object."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self.faults: list[str] = []
 
     def read(self, field: str, amounts: ResourceList) -> ResourceList:
-        """The amounts that are quantities and not below zero; the same object where all are."""
+        """The valid, non-negative amounts; the same object if all are valid."""
         bad = {name: fault for name, text in amounts.items() if (fault := _amount_error(text))}
         for name, fault in bad.items():
             self.faults.append(f'{self._title}: {field}.{name} is "{amounts[name]}", {fault}; it counts as missing')
@@ -32,7 +31,7 @@ class AmountReader:
 
 
 def with_valid_amounts(group: PodGroup) -> tuple[PodGroup, list[str]]:
-    """The group with what can be read of it, and what cannot."""
+    """The group with its valid amounts, and the errors."""
     if not group.spec.min_resources:
         return group, []
     reader = AmountReader(f"pod group {group.key}")
@@ -43,7 +42,7 @@ def with_valid_amounts(group: PodGroup) -> tuple[PodGroup, list[str]]:
 
 
 def queue_with_valid_amounts(queue: Queue) -> tuple[Queue, list[str]]:
-    """The queue with what can be read of it, and what cannot."""
+    """The queue with its valid amounts, and the errors."""
     reader, spec, status = AmountReader(f"queue {queue.name}"), queue.spec, queue.status
     capability = reader.read("capability", spec.capability)
     deserved = reader.read("deserved", spec.deserved)
@@ -54,14 +53,14 @@ def queue_with_valid_amounts(queue: Queue) -> tuple[Queue, list[str]]:
         reader.faults.append(f"queue {queue.name}: weight is {weight}, which is below zero; it counts as 1")
         weight = 1
     if reader.faults:
-        promised = replace(spec.guarantee, resource=guarantee)
-        spec = replace(spec, weight=weight, capability=capability, deserved=deserved, guarantee=promised)
+        valid_guarantee = replace(spec.guarantee, resource=guarantee)
+        spec = replace(spec, weight=weight, capability=capability, deserved=deserved, guarantee=valid_guarantee)
         queue = replace(queue, spec=spec, status=replace(status, allocated=allocated))
     return queue, reader.faults
 
 
 def _amount_error(text: str | float) -> str:
-    """What is wrong with an amount; empty if nothing is."""
+    """The error of an amount; "" if it is valid."""
     try:
         amount = parse_quantity(text)
     except QuantityError:

@@ -1,8 +1,8 @@
-"""Where is a task not to be tried, because the binder has lately given it up there? And when not at all?
+"""Excludes nodes on which the binder recently failed to bind a task, and tasks during their backoff.
 
-A part of every session whose pods are bound by the binder, whatever plugins are listed: without it a binding that is
-always refused would be asked for in session after session, and others would wait. Asked before all predicates, and once
-more at commits, for actions need not ask. Cost: one mask for each task that has failed; the others share an empty one.
+Part of every session that uses the binder, whatever plugins are configured. Without it, a binding that always fails
+would be requested in every session, and other tasks would wait. Runs before all predicates, and again at commits,
+because actions can skip predicates. Cost: one mask for each task with a failure; all other tasks share an empty one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.framework.runtime.bind_request_mutation import EXCLUDED_NODE_REASON
 
 OWNER = "BindRequestBinder"
-"""Who does the same in the pod engine."""
+"""The pod engine's plugin with the same function."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindFailureFilter:
-    """What is remembered of failures, as one session asks for it."""
+    """The bind failures, as one session queries them."""
 
     failures: BindFailures
 
@@ -37,12 +37,12 @@ class BindFailureFilter:
         )
 
     def pre_predicate(self, task: Task) -> Status | None:
-        """Why a task is not to be tried on any node."""
-        why = self.failures.backoff_message(task.uid)
-        return error(f"plugin {OWNER} pre-predicates failed {why}") if why else None
+        """The reason why a task is on backoff for all nodes; None if it is not."""
+        message = self.failures.backoff_message(task.uid)
+        return error(f"plugin {OWNER} pre-predicates failed {message}") if message else None
 
     def allows_binding(self, tasks: Iterable[Task]) -> bool:
-        """Whether each that is to be bound may be bound where it was put."""
+        """Whether no allocated task is on backoff or on an excluded node."""
         failures = self.failures
         return not any(
             failures.backoff_message(task.uid) or task.node_name in failures.excluded_nodes(task.uid)
@@ -51,7 +51,7 @@ class BindFailureFilter:
         )
 
     def _signature(self, task: Task) -> Hashable:
-        """A task that has failed before is like no other."""
+        """A task with failures shares its evaluation with no other task."""
         return task.uid if task.uid in self.failures.records else ""
 
     def _reject_excluded_nodes(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:

@@ -1,10 +1,10 @@
-"""Do the filters still agree, now that others have changed the cluster? Asked at a commit, of the nodes chosen alone.
+"""Filters at commit: checks chosen nodes again after another engine changed the cluster.
 
-A session works on the cluster as it was when it opened. Room, host ports and promises are checked by the outbox. What
-others changed besides (a cordon, a taint, a label, a pod with anti-affinity, the counts of a spread, volumes) is seen
-by the filters of `predicates`, which are asked once more here, on the cluster of the moment. Tasks that wait for
-victims to go are left out: they are looked at again before they are bound. Cost: where nobody in sight has terms about
-other pods, one question for each class of tasks, about its rows; else one a task.
+A session uses the cluster state as of its opening. `SessionCommit` checks resources, host ports and nominations. The
+filters of `predicates` detect all other changes (a cordon, a taint, a label, a pod with anti-affinity, spread counts,
+volumes). They run once more here, on the current cluster state. Pipelined tasks are left out: they are checked again
+before they are bound. Cost: one call per class of tasks while no pod has terms about other pods; otherwise one call per
+task.
 """
 
 from __future__ import annotations
@@ -30,33 +30,35 @@ PluginBuilder = Callable[[str], Any]
 
 
 class CommitFilters:
-    """The filters of a session, on another snapshot than its own."""
+    """The filters of a session, on a snapshot of the current cluster state."""
 
     def __init__(
-        self, session: Session, pre_filters: Sequence[str], filters: Sequence[str], built: PluginBuilder
+        self, session: Session, pre_filters: Sequence[str], filters: Sequence[str], build_plugin: PluginBuilder
     ) -> None:
         self._session = session
         self._names = (pre_filters, filters)
-        self._built = built
-        self._plugins: dict[str, Any] = {}  # made when others turn out to use the cache too, which most never do
+        self._build_plugin = build_plugin
+        self._plugins: dict[str, Any] = {}  # built when another engine turns out to use the cache, which is rare
 
     def allow(self, live: LiveSnapshot, tasks: Sequence[Task]) -> bool:
-        """Whether every task that is to be bound may still go where it was put."""
+        """Whether every allocated task still passes the filters on its node."""
         placed = [task for task in tasks if task.status is TaskStatus.ALLOCATED]
         if not self._plugins:
-            self._plugins = {name: self._built(name) for name in dict.fromkeys((*self._names[0], *self._names[1]))}
+            self._plugins = {
+                name: self._build_plugin(name) for name in dict.fromkeys((*self._names[0], *self._names[1]))
+            }
         if AFFINITY in self._plugins:
             limit_affinity_rows(self._plugins[AFFINITY], live.snapshot)
         if live.snapshot.pods.affinity_users or any(map(_depends_on_other_pods, placed)):
             with live.with_added(placed) as each:
                 return all(self._passes_filters(live.snapshot, task, [row]) for task, row in each)
-        alike: dict[int, list[Task]] = {}
+        by_template: dict[int, list[Task]] = {}
         for task in placed:
-            alike.setdefault(self._session.templates.template_number(task), []).append(task)
+            by_template.setdefault(self._session.templates.template_number(task), []).append(task)
         index = live.snapshot.nodes.index
         return all(
             self._passes_filters(live.snapshot, group[0], sorted({index[task.node_name] for task in group}))
-            for group in alike.values()
+            for group in by_template.values()
         )
 
     def _passes_filters(self, snapshot: Snapshot, task: Task, rows: Sequence[int]) -> bool:
@@ -93,7 +95,7 @@ class CommitFilters:
 
 
 def _depends_on_other_pods(task: Task) -> bool:
-    """Whether it matters to the task, or through it to the next one, who else is there."""
+    """Whether the task, or the next one through it, depends on the other pods of the cluster."""
     spec = task.pod.spec
     return bool(
         task.info.affinity is not None

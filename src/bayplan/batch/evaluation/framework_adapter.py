@@ -1,12 +1,12 @@
-"""The pod engine's plugins as predicates and node scores of a session.
+"""Adapters that use kube-scheduler plugins as predicates and node scores of a session.
 
-`FrameworkFilters` asks PreFilter and Filter plugins for one class of tasks and keeps the answers up to date;
-`FrameworkScores` does the same for PreScore, Score and normalising. Both read the session's snapshot. A filter is asked
-about all rows once; after that only about rows that changed, and in full when what it depends on elsewhere has changed.
+`FrameworkFilters` calls PreFilter and Filter plugins for one class of tasks and keeps the answers current.
+`FrameworkScores` does the same for PreScore, Score and NormalizeScore. Both read the session's snapshot. A filter is
+called for all rows once, then only for changed rows, and for all rows again when its other dependencies change.
 
-A plugin that raises or answers nonsense is named, and has no opinion on what it was asked about.
+A plugin that raises or returns an invalid answer is reported and ignored for that call.
 
-Volcano goes on after a plain "unschedulable" and collects, and ends a node's list at the first graver answer.
+Volcano collects plain "unschedulable" answers and stops at the first other rejection of a node.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SELECTOR_KINDS = (Service, ReplicationController, ReplicaSet, StatefulSet)
 
 
 def cached_plugin(handle: BatchHandle, owner: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """A plugin of the framework with arguments as its configuration would have them; kept between sessions."""
+    """A framework plugin with defaulted arguments, kept between sessions."""
     key = f"{owner}/{name} {arguments}"
     return handle.keep(key, lambda: _build_plugin(handle, name, arguments))
 
@@ -68,9 +68,9 @@ def _build_plugin(handle: BatchHandle, name: str, arguments: Mapping[str, Any] |
 
 
 def limit_affinity_rows(affinity: Any, snapshot: Snapshot) -> None:
-    """Let InterPodAffinity hear the terms of pods only on rows where somebody has such terms when the session opens.
+    """Limit InterPodAffinity's events to rows that have pods with such terms when the session opens.
 
-    Volcano lists those nodes once a session; elsewhere it does not hear what pods want that are placed meanwhile.
+    Volcano lists those nodes once per session. On other nodes it does not see the terms of pods placed meanwhile.
     """
     pods = snapshot.pods
     rows, terms = pods.rows[: pods.slots], pods.affinities[: pods.slots]
@@ -83,22 +83,23 @@ def limit_affinity_rows(affinity: Any, snapshot: Snapshot) -> None:
 
 
 class FrameworkSignatures:
-    """Which tasks the framework's plugins treat alike, in one session.
+    """Signatures of tasks that the framework's plugins treat alike, in one session.
 
-    What a pod's labels mean to affinity and spread is left out where nobody in sight has terms or constraints: pods of
-    one gang differ in labels, and would share nothing.
+    Labels are left out of affinity and spread signatures while no pod in the session has terms or constraints.
+    Otherwise pods of one gang, which differ in labels, would share nothing.
     """
 
     def __init__(self, session: Session, plugins: Iterable[Any]) -> None:
         self._session = session
         self._plugins = list({id(plugin): plugin for plugin in plugins}.values())
-        self._labels_matter: bool | None = None
+        self._uses_labels: bool | None = None
         self._known: dict[Hashable, int | None] = {}
-        self._numbers: dict[Hashable, int] = {}  # signatures are long; numbers compare and hash at once
+        # short numbers instead of long signatures, because they compare and hash fast
+        self._numbers: dict[Hashable, int] = {}
 
     def signature(self, task: Task) -> int | None:
         key: Hashable = task.template or self._session.templates.template_number(task)
-        if self._labels_matter is not False and self.uses_labels:
+        if self._uses_labels is not False and self.uses_labels:
             meta = task.pod.metadata
             key = (key, meta.namespace, frozenset(meta.labels.items()), meta.controller)
         if key not in self._known:
@@ -126,9 +127,9 @@ class FrameworkSignatures:
 
     @property
     def uses_labels(self) -> bool:
-        if self._labels_matter is None:
-            self._labels_matter = self._any_affinity_or_spread()
-        return self._labels_matter
+        if self._uses_labels is None:
+            self._uses_labels = self._any_affinity_or_spread()
+        return self._uses_labels
 
     def _any_affinity_or_spread(self) -> bool:
         session = self._session
@@ -141,17 +142,17 @@ class FrameworkSignatures:
 
 
 class FilterColumn:
-    """One filter's own answer on every row, for one class of tasks."""
+    """The answers of one filter on all rows, for one class of tasks."""
 
-    __slots__ = ("_blame", "active", "codes", "dependency_value", "looks_at_pods", "plugin", "reasons")
+    __slots__ = ("_record_fault", "active", "codes", "dependency_value", "looks_at_pods", "plugin", "reasons")
 
-    def __init__(self, plugin: Any, count: int, blame: FaultRecorder) -> None:
+    def __init__(self, plugin: Any, count: int, record_fault: FaultRecorder) -> None:
         self.plugin = plugin
-        self._blame = blame
+        self._record_fault = record_fault
         self.active = False
         self.looks_at_pods = bool(getattr(plugin, "looks_at_pods", True))
         self.codes: npt.NDArray[np.int8] = np.zeros(count, dtype=np.int8)
-        self.reasons: dict[str, BoolVector] = {}  # in the order the filter gives them
+        self.reasons: dict[str, BoolVector] = {}  # in the order of the filter
         self.dependency_value: Hashable = None
 
     def evaluate(self, cycle: Cycle) -> None:
@@ -172,7 +173,7 @@ class FilterColumn:
         try:
             self._record_rejections(cycle, table)
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self.plugin.name, fault)
+            self._record_fault(self.plugin.name, fault)
             self.codes[table.rows] = 0
             for mask in self.reasons.values():
                 mask[table.rows] = False
@@ -210,9 +211,9 @@ class FrameworkFilters:
         self._pre_filters = {plugin.name: plugin for plugin in pre_filters}
         self._columns = [FilterColumn(plugin, count, session.fault_recorder(FILTER.key)) for plugin in filters]
         self._watching = [plugin for plugin in pre_filters if not _is_row_local(plugin)]
-        self._stamps: dict[str, Hashable] = {}
+        self._dependency_values: dict[str, Hashable] = {}
         self._ran = False
-        self._full_evaluation = False  # some filter was asked about all rows since the last refresh
+        self._full_evaluation = False  # a filter was called for all rows since the last refresh
         self._refused: Status | None = None
         self._full: BoolVector = np.zeros(count, dtype=np.bool_)
         self.rejected: BoolVector = np.zeros(count, dtype=np.bool_)
@@ -222,56 +223,60 @@ class FrameworkFilters:
     # PreFilter --------------------------------------------------------------------------------------------------
 
     def pre_filter(self) -> Status | None:
-        """What PreFilter says of the task at this moment; asked again only where it may have changed."""
-        moved = set(self._pre_filters)
+        """Run PreFilter. Plugins are called again only when their dependencies may have changed."""
+        stale = set(self._pre_filters)
         if self._ran:
-            stamps = self._stamps
-            found = [plugin.name for plugin in self._watching if self._stamp(plugin) != stamps[plugin.name]]
+            dependency_values = self._dependency_values
+            found = [
+                plugin.name
+                for plugin in self._watching
+                if self._dependency_value(plugin) != dependency_values[plugin.name]
+            ]
             if not found:
                 return self._refused
             if self._refused is None:
-                moved = set(found)
+                stale = set(found)
         self._refused = None
         self._ran = True
         for name, plugin in self._pre_filters.items():
-            if name not in moved:
+            if name not in stale:
                 continue
             status = self._run_pre_filter(plugin)
-            self._stamps[name] = self._stamp(plugin)
+            self._dependency_values[name] = self._dependency_value(plugin)
             if status.code is Code.SKIP:
                 self.cycle.skip_filter.add(name)
             elif status.ok:
                 self.cycle.skip_filter.discard(name)
             else:
                 self._refused = error(f"plugin {name} pre-predicates failed {status.message}")
-                self._ran = False  # those behind it were not asked
+                self._ran = False  # the plugins after it were not called
                 return self._refused
             self._evaluate(name)
         return None
 
     def _run_pre_filter(self, plugin: Any) -> Status:
-        """Who breaks is passed over: its Filter would miss what PreFilter leaves for it."""
+        """Run PreFilter of one plugin. A failing plugin is skipped: its Filter would miss the PreFilter state."""
         try:
             if is_not_applicable(plugin, self.cycle):
                 return SKIP
-            answer = plugin.pre_filter(self.cycle)
-            if isinstance(answer, PreFilterResult):  # its Filter says the same again, node by node
+            result = plugin.pre_filter(self.cycle)
+            if isinstance(result, PreFilterResult):  # the plugin's Filter rejects the same nodes
                 return to_status(None, plugin.name, PRE_FILTER)
-            return to_status(answer, plugin.name, PRE_FILTER)
+            return to_status(result, plugin.name, PRE_FILTER)
         except PLUGIN_EXCEPTIONS as fault:
             self._session.record_plugin_fault(plugin.name, fault, PRE_FILTER.key)
             return SKIP
 
-    def _stamp(self, plugin: Any) -> Hashable:
+    def _dependency_value(self, plugin: Any) -> Hashable:
         depends = getattr(plugin, "depends_on", None)
         if depends is None:
             return object()
         try:
-            stamp: Hashable = depends(self.cycle)
+            value: Hashable = depends(self.cycle)
         except PLUGIN_EXCEPTIONS as fault:
             self._session.record_plugin_fault(plugin.name, fault, "depends_on")
             return object()
-        return stamp
+        return value
 
     # Filter -----------------------------------------------------------------------------------------------------
 
@@ -295,7 +300,7 @@ class FrameworkFilters:
         return False
 
     def _evaluate(self, name: str) -> None:
-        """Ask a filter about all rows."""
+        """Run a filter on all rows."""
         if not self._evaluated:
             return
         for column in self._columns:
@@ -310,10 +315,10 @@ class FrameworkFilters:
                 column.refresh(self.cycle, touched)
 
     def _combine_columns(self, rows: Sequence[int] | None) -> None:
-        room, pod_count = self._session.nodes.accounts, self._snapshot.nodes.pod_count
+        accounts, pod_count = self._session.nodes.accounts, self._snapshot.nodes.pod_count
         if rows is None:
-            count = room.count
-            self._full = room.max_tasks <= pod_count[:count]
+            count = accounts.count
+            self._full = accounts.max_tasks <= pod_count[:count]
             self.rejected = self._full.copy()
             self.unresolvable = np.zeros(count, dtype=np.bool_)
             for column in self._columns:
@@ -324,12 +329,12 @@ class FrameworkFilters:
         active = [column.codes for column in self._columns if column.active]
         for row in rows:
             codes = [code for column in active if (code := column.item(row))]
-            self._full[row] = full = room.max_tasks.item(row) <= pod_count.item(row)
+            self._full[row] = full = accounts.max_tasks.item(row) <= pod_count.item(row)
             self.rejected[row] = full or bool(codes)
             self.unresolvable[row] = bool(codes) and any(_UNRESOLVABLE_CODES[code] for code in codes)
 
     def keys(self) -> IntVector:
-        """Equal for rows that answer alike."""
+        """Equal for rows with equal answers."""
         masks = [self._full]
         for column in self._columns:
             if column.active:
@@ -347,127 +352,129 @@ class FrameworkFilters:
 
 
 class FrameworkScores:
-    """PreScore, Score and normalising of the framework's plugins for one class of tasks: a `RowScores`."""
+    """PreScore, Score and NormalizeScore of the framework's plugins for one class of tasks: a `RowScores`."""
 
     def __init__(self, session: Session, task: Task, plugins: Sequence[tuple[Any, int]]) -> None:
         self._snapshot = session.snapshot
-        self._blame = session.fault_recorder(SCORE.key)
+        self._record_fault = session.fault_recorder(SCORE.key)
         self._cycle = Cycle(task.info, self._snapshot)
-        self._parts = [(number, ScoreColumn(plugin, weight)) for number, (plugin, weight) in enumerate(plugins)]
-        self._live = self._parts  # those that score, or may begin to
+        self._columns = [(number, ScoreColumn(plugin, weight)) for number, (plugin, weight) in enumerate(plugins)]
+        self._live = self._columns  # columns that score, or may begin to
         self._active: list[ScoreColumn] = []
-        self._out: set[int] = set()  # those that have nothing to say of the pod
+        self._not_applicable: set[int] = set()  # columns that are not applicable to the pod
         self._compares = True
-        self._stamps: dict[int, Hashable] = {}
+        self._dependency_values: dict[int, Hashable] = {}
         self._candidates: BoolVector | None = None
         self._watching = [not _is_row_local(plugin) for plugin, _ in plugins]
         self.values: FloatVector = np.zeros(session.nodes.accounts.count)
         self.failed: BoolVector | None = None
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:  # noqa: ARG002
-        anew = self._candidates is None or touched is None
-        same = not anew and (not self._compares or bool((candidates == self._candidates).all()))
+        full = self._candidates is None or touched is None
+        same = not full and (not self._compares or bool((candidates == self._candidates).all()))
         try:
-            for number, part in self._parts if anew else self._live:
-                anew |= self._refresh_column_safely(number, part, candidates, touched, same=same)
+            for number, column in self._columns if full else self._live:
+                full |= self._refresh_column_safely(number, column, candidates, touched, same=same)
         except ScoreError as fault:
             self._candidates = None
             return error(str(fault) or "a score is out of range")
-        if anew or not same:
+        if full or not same:
             self._update_active()
-        if anew or not same or not self._compares:
+        if full or not same or not self._compares:
             self._candidates = candidates.copy()
-        if anew or touched is None:
+        if full or touched is None:
             self.values = np.zeros(len(candidates))
-            for part in self._active:
-                self.values += part.weighted
+            for column in self._active:
+                self.values += column.weighted
             return True
         for row in touched:
-            self.values[row] = sum([part.weighted.item(row) for part in self._active])
+            self.values[row] = sum([column.weighted.item(row) for column in self._active])
         return False
 
     def _update_active(self) -> None:
-        """Whom to ask from now on, and whether the candidates matter to any of them."""
-        self._live = [(number, part) for number, part in self._parts if part.active or self._watching[number]]
-        self._active = [part for _, part in self._live if part.active]
+        """Update the columns to refresh, and whether any of them compares candidates."""
+        self._live = [(number, column) for number, column in self._columns if column.active or self._watching[number]]
+        self._active = [column for _, column in self._live if column.active]
         self._compares = any(
-            part.compares_candidates or (part.active and part.normalizes)
-            for number, part in self._live
-            if number not in self._out
+            column.compares_candidates or (column.active and column.normalizes)
+            for number, column in self._live
+            if number not in self._not_applicable
         )
 
     def _refresh_column_safely(
-        self, number: int, part: ScoreColumn, candidates: BoolVector, touched: Sequence[int] | None, *, same: bool
+        self, number: int, column: ScoreColumn, candidates: BoolVector, touched: Sequence[int] | None, *, same: bool
     ) -> bool:
-        """The same for plugins that may break: such a one gives nothing until it is asked in full again."""
+        """Refresh one column. A failing plugin scores 0 until its next full evaluation."""
         try:
-            return self._refresh_column(number, part, candidates, touched, same=same)
+            return self._refresh_column(number, column, candidates, touched, same=same)
         except ScoreError:
             raise
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(part.plugin.name, fault)
-            part.active = False
-            self._out.add(number)
-            self._stamps[number] = None
+            self._record_fault(column.plugin.name, fault)
+            column.active = False
+            self._not_applicable.add(number)
+            self._dependency_values[number] = None
             return True
 
     def _refresh_column(
         self,
         number: int,
-        part: ScoreColumn,
+        column: ScoreColumn,
         candidates: BoolVector,
         touched: Sequence[int] | None,
         *,
         same: bool,
     ) -> bool:
-        """Bring one plugin's scores up to date; true when more than the touched rows may have changed."""
-        moved = number not in self._stamps or (self._watching[number] and self._stamp(part) != self._stamps[number])
-        rows = touched if part.looks_at_pods else ()
-        if number in self._out and not moved and touched is not None:
-            return False  # whoever the candidates are
-        if moved or touched is None or (part.compares_candidates and (not same or rows)):
-            self._evaluate(number, part, candidates)
+        """Update one plugin's scores. True when more than the touched rows may have changed."""
+        stale = number not in self._dependency_values or (
+            self._watching[number] and self._dependency_value(column) != self._dependency_values[number]
+        )
+        rows = touched if column.looks_at_pods else ()
+        if number in self._not_applicable and not stale and touched is not None:
+            return False  # whatever the candidates are
+        if stale or touched is None or (column.compares_candidates and (not same or rows)):
+            self._evaluate(number, column, candidates)
             return True
-        if not part.active:
+        if not column.active:
             return False
-        if part.normalizes:
+        if column.normalizes:
             if rows:
-                self._evaluate(number, part, candidates)
+                self._evaluate(number, column, candidates)
                 return True
             if not same:
-                part.normalize_and_weight(self._cycle, candidates)
+                column.normalize_and_weight(self._cycle, candidates)
                 return True
             return False
         if rows:
-            part.refresh(self._cycle, rows)
+            column.refresh(self._cycle, rows)
         return False
 
-    def _evaluate(self, number: int, part: ScoreColumn, candidates: BoolVector) -> None:
-        plugin = part.plugin
+    def _evaluate(self, number: int, column: ScoreColumn, candidates: BoolVector) -> None:
+        plugin = column.plugin
         table = self._snapshot.table.restricted_to(candidates)
-        part.active = not is_not_applicable(plugin, self._cycle)
-        (self._out.discard if part.active else self._out.add)(number)
-        if part.active and hasattr(plugin, "pre_score"):
+        column.active = not is_not_applicable(plugin, self._cycle)
+        (self._not_applicable.discard if column.active else self._not_applicable.add)(number)
+        if column.active and hasattr(plugin, "pre_score"):
             status = to_status(plugin.pre_score(self._cycle, table), plugin.name, PRE_SCORE)
             if not status.ok and status.code is not Code.SKIP:
                 raise ScoreError(status.message)
-            part.active = status.ok
-        if part.active:
-            part.evaluate(self._cycle, candidates)
-        self._stamps[number] = self._stamp(part)
+            column.active = status.ok
+        if column.active:
+            column.evaluate(self._cycle, candidates)
+        self._dependency_values[number] = self._dependency_value(column)
 
-    def _stamp(self, part: ScoreColumn) -> Hashable:
-        """What its scores depend on, while it scores; else whether it begins to."""
-        plugin = part.plugin
+    def _dependency_value(self, column: ScoreColumn) -> Hashable:
+        """The dependencies of the scores, while the plugin scores; else those of its applicability."""
+        plugin = column.plugin
         depends = getattr(plugin, "depends_on", None)
         if depends is None:
             return object()
-        scores = getattr(plugin, "scores_depend_on", None) if part.active else None
+        scores = getattr(plugin, "scores_depend_on", None) if column.active else None
         return depends(self._cycle) if scores is None else (depends(self._cycle), scores(self._cycle))
 
 
 def is_not_applicable(plugin: Any, cycle: Cycle) -> bool:
-    """Whether a plugin says at once that it has nothing to say of the pod."""
+    """Whether a plugin declares at once that it is not applicable to the pod."""
     sits_out = getattr(plugin, "sits_out", None)
     return sits_out is not None and bool(sits_out(cycle))
 

@@ -1,7 +1,8 @@
-"""What plugins make themselves to answer for all rows, kept from harming others.
+"""Guards for result objects of plugins: contains their faults.
 
-Asked by prospects, for registrations by `make(task)`. A plugin whose object cannot be made, breaks, or shows nonsense
-is named, and has no opinion about that class of tasks from then on. Cost: some comparisons a refresh, none a row.
+Called by `TaskClassEvaluation` for registrations by `make(task)`. A plugin whose object cannot be created, raises or
+returns invalid results is reported. From then on it is ignored for that class of tasks. Cost: some comparisons per
+refresh, none per row.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from bayplan.snapshot import BoolVector, RowVector
 
 
 class GuardedPredicateResults:
-    """A plugin's own `RowPredicateResults`, guarded."""
+    """A guard around a plugin's own `RowPredicateResults`."""
 
-    def __init__(self, fn: NodeFunction, task: Task, count: int, blame: FaultRecorder) -> None:
+    def __init__(self, fn: NodeFunction, task: Task, count: int, record_fault: FaultRecorder) -> None:
         self._plugin = fn.plugin
-        self._blame = blame
+        self._record_fault = record_fault
         self._none: BoolVector = np.zeros(count, dtype=np.bool_)
         self.rejected = self.unresolvable = self._none
-        self.instance: Any = _call_factory(fn, task, ("refresh", "statuses", "rejected", "unresolvable"), blame)
+        self.instance: Any = _call_factory(fn, task, ("refresh", "statuses", "rejected", "unresolvable"), record_fault)
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
-        made = self.instance
-        if made is None:
+        instance = self.instance
+        if instance is None:
             return False
         try:
-            moved = bool(made.refresh(task, touched))
-            self.rejected, self.unresolvable = self._mask(made.rejected), self._mask(made.unresolvable)
+            changed = bool(instance.refresh(task, touched))
+            self.rejected, self.unresolvable = self._mask(instance.rejected), self._mask(instance.unresolvable)
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self._plugin, fault)
+            self._record_fault(self._plugin, fault)
             self.instance, self.rejected, self.unresolvable = None, self._none, self._none
             return True
-        return moved
+        return changed
 
     def _mask(self, mask: Any) -> BoolVector:
         found: BoolVector = _check_column(
-            mask, self._none.shape, "b", f"a mask of {len(self._none)} truths, one a node,"
+            mask, self._none.shape, "b", f"a mask of {len(self._none)} booleans, one per node,"
         )
         return found
 
@@ -54,11 +55,11 @@ class GuardedPredicateResults:
         try:
             return _check_statuses(self.instance.statuses(row))
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self._plugin, fault)
+            self._record_fault(self._plugin, fault)
             return (self._no_reason_status(),)
 
     def rejections(self, rows: RowVector) -> list[RejectedRows]:
-        """Why these rows, which it rejects, do not want the task."""
+        """The rejections of these rejected rows, by answer."""
         if not len(rows):
             return []
         try:
@@ -66,56 +67,56 @@ class GuardedPredicateResults:
             for statuses, _ in found:
                 _check_statuses(statuses)
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self._plugin, fault)
+            self._record_fault(self._plugin, fault)
             return [RejectedRows((self._no_reason_status(),), rows)]
         return found
 
     def _no_reason_status(self) -> Status:
-        """It had said no before it broke: others have acted on that."""
+        """The rejection happened before the fault and stays in force, but its reason is unknown."""
         return unschedulable(f"plugin {self._plugin} does not say why")
 
 
 class GuardedScores:
-    """A plugin's own `RowScores`, guarded."""
+    """A guard around a plugin's own `RowScores`."""
 
-    def __init__(self, fn: NodeFunction, task: Task, count: int, blame: FaultRecorder) -> None:
+    def __init__(self, fn: NodeFunction, task: Task, count: int, record_fault: FaultRecorder) -> None:
         self._plugin = fn.plugin
-        self._blame = blame
+        self._record_fault = record_fault
         self.values: FloatVector = np.zeros(count)
         self.failed: BoolVector | None = None
-        self._made: Any = _call_factory(fn, task, ("refresh", "values", "failed"), blame)
+        self._instance: Any = _call_factory(fn, task, ("refresh", "values", "failed"), record_fault)
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:
-        made = self._made
-        if made is None:
+        instance = self._instance
+        if instance is None:
             return False
         try:
-            moved = made.refresh(task, candidates, touched)
-            if isinstance(moved, Status):
-                return moved
+            changed = instance.refresh(task, candidates, touched)
+            if isinstance(changed, Status):
+                return changed
             count = len(candidates)
-            self.values = _check_column(made.values, (count,), "fiu", f"a vector of {count} numbers, one a node,")
-            if made.failed is not None:
-                _check_column(made.failed, (count,), "b", f"a mask of {count} truths, one a node, or None")
-            self.failed = made.failed
-            return bool(moved)
+            self.values = _check_column(instance.values, (count,), "fiu", f"a vector of {count} numbers, one per node,")
+            if instance.failed is not None:
+                _check_column(instance.failed, (count,), "b", f"a mask of {count} booleans, one per node, or None")
+            self.failed = instance.failed
+            return bool(changed)
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self._plugin, fault)
-            self._made, self.values, self.failed = None, np.zeros(len(candidates)), None
+            self._record_fault(self._plugin, fault)
+            self._instance, self.values, self.failed = None, np.zeros(len(candidates)), None
             return True
 
 
-def _call_factory(fn: NodeFunction, task: Task, members: tuple[str, ...], blame: FaultRecorder) -> Any:
-    """The plugin's object; None where it has none that could be asked."""
+def _call_factory(fn: NodeFunction, task: Task, members: tuple[str, ...], record_fault: FaultRecorder) -> Any:
+    """The plugin's object; None if it is not usable."""
     assert fn.factory is not None
     try:
-        made = fn.factory(task)
-        if not all(hasattr(made, member) for member in members):
-            raise InvalidAnswer(made, f"an object with {', '.join(members)}")
+        instance = fn.factory(task)
+        if not all(hasattr(instance, member) for member in members):
+            raise InvalidAnswer(instance, f"an object with {', '.join(members)}")
     except PLUGIN_EXCEPTIONS as fault:
-        blame(fn.plugin, fault)
+        record_fault(fn.plugin, fault)
         return None
-    return made
+    return instance
 
 
 def _check_column(answer: Any, shape: tuple[int, ...], kinds: str, wanted: str) -> Any:

@@ -1,13 +1,14 @@
-"""Which nodes have room for a pod as sessions count room? Their rule as a filter, to be asked between sessions.
+"""The resource rule of sessions as a filter, for use between sessions.
 
-Asked by whoever explains why a pod waits. It differs from the pod engine's: cpu and memory are compared whatever a pod
-asks for, so that a node which holds more than it has takes nobody; what is lent on top counts; a pod that asks for
-nothing is backfilled, and where nobody does that it stays. The room is looked at when it is bound, if not before.
-Room that others were promised is theirs.
+Called to explain why a pod waits. It differs from the pod engine's rule. Cpu and memory are compared even without a
+request, so an overcommitted node takes no pod. Oversubscribed amounts count. A pod without requests is backfilled, or
+stays pending without that action. Resources are checked at the latest when the pod is bound. Resources reserved for
+nominated pods are not available.
 
-What is idle is read off columns, so that a fork with pods that come and go is judged as well. Columns round up once a
-pod, sessions once a container: they differ where somebody asks for parts of a milli-CPU or of a byte. Cost of an
-answer: one pass over the nodes; then some vector operations a look, and a pass over the pods for a pod with volumes.
+Idle amounts are derived from the snapshot's columns, so that a fork with added and removed pods can be evaluated as
+well. Columns round up once per pod, sessions once per container; the results differ for fractions of a milli-CPU or of
+a byte. Cost of an answer: one pass over the nodes, then some vector operations per call, and a pass over the pods for a
+pod with volumes.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ _MILLI = 1000.0
 
 
 class NodeAccountFilter:
-    """Keeps pods off nodes on which no session would put them for want of room."""
+    """Rejects nodes where sessions would not place the pod for lack of resources."""
 
     name = "room"
 
     def __init__(self, engine: BatchEngine) -> None:
-        self._ledger, self._handle = engine.cluster_state, engine.handle
+        self._cluster_state, self._handle = engine.cluster_state, engine.handle
         self._backfills = _BACKFILL in engine.configuration.actions
         self._offered = _OfferedColumns([], [])
 
     def pre_filter(self, cycle: Cycle) -> None:
-        cycle.put(_TASK, self._ledger.as_task(cycle.pod))
+        cycle.put(_TASK, self._cluster_state.as_task(cycle.pod))
 
     def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
         task = cycle.get(_TASK)
@@ -61,63 +62,65 @@ class NodeAccountFilter:
         yield Rejection(offered.most_pods[nodes.rows] <= nodes.pod_count, POD_NUMBER_EXCEEDED)
 
     def is_never_tried(self, pod: Pod) -> bool:
-        """Whether no session tries the pod: it asks for nothing, and nobody backfills."""
+        """Whether no session tries the pod: it has no requests, and the backfill action is off."""
         if self._backfills:
             return False
         try:
-            return self._ledger.as_task(pod).best_effort
-        except QuantityError:  # it asks for something, whatever that is
+            return self._cluster_state.as_task(pod).best_effort
+        except QuantityError:  # it has requests, although invalid ones
             return False
 
     def shortages(
         self, pod: Pod, requests: Mapping[str, int], lowest: Mapping[str, int], columns: NodeColumns
     ) -> Callable[[int], dict[str, int]]:
-        """By how much less the pod would have to ask for on a row; nothing where that does not help, or is not needed.
+        """A function from a row to the amounts by which the pod's requests must shrink to fit there.
 
-        A node that holds more than it has takes nobody, however little they ask for."""
-        task = self._ledger.as_task(pod)
+        Its result is empty if that is impossible or not needed. An overcommitted node takes no pod, however small its
+        requests.
+        """
+        task = self._cluster_state.as_task(pod)
         idle = self._idle(NodeTable(columns, np.arange(columns.count)), task)
-        asked = [(name, amount, idle(name)) for name, amount in _compared_amounts(task.resreq)]
-        told = [
+        compared = [(name, amount, idle(name)) for name, amount in _compared_amounts(task.resreq)]
+        checks = [
             (
                 name,
                 is_sufficient(amount, have).tolist(),
                 is_sufficient(0.0, have).tolist(),
                 (have // _unit(name)).tolist(),
             )
-            for name, amount, have in asked
+            for name, amount, have in compared
         ]
 
-        def of(row: int) -> dict[str, int]:
+        def row_shortages(row: int) -> dict[str, int]:
             short: dict[str, int] = {}
-            for name, fits, is_in_bounds, free in told:
+            for name, fits, is_in_bounds, free in checks:
                 if fits[row]:
                     continue
-                left = int(free[row])
-                if not is_in_bounds[row] or name not in requests or left < lowest.get(name, 0):
-                    return {}  # places for pods and volumes are nothing that a pod could ask less of
-                short[name] = requests[name] - left
+                remaining = int(free[row])
+                if not is_in_bounds[row] or name not in requests or remaining < lowest.get(name, 0):
+                    return {}  # a pod cannot request fewer pods or volumes
+                short[name] = requests[name] - remaining
             return short
 
-        return of
+        return row_shortages
 
-    # what nodes have ----------------------------------------------------------------------------------------------
+    # Node amounts
 
     def _offered_amounts(self, columns: NodeColumns) -> _OfferedColumns:
-        """Of all rows. Worked out once an answer, as long as the nodes are the same objects."""
+        """The amounts of all rows; computed once per answer, while the node objects stay the same."""
         if self._offered.nodes != columns.nodes:
             self._offered = _OfferedColumns(
-                list(columns.nodes), [self._ledger.offered_amounts(node) for node in columns.nodes]
+                list(columns.nodes), [self._cluster_state.offered_amounts(node) for node in columns.nodes]
             )
         return self._offered
 
     def _idle(self, nodes: NodeTable, task: Task) -> Callable[[str], FloatVector]:
-        offered, promised = self._offered_amounts(nodes.columns), self._nominated_amounts(nodes, task)
+        offered, nominated = self._offered_amounts(nodes.columns), self._nominated_amounts(nodes, task)
 
         def idle(name: str) -> FloatVector:
             have: FloatVector = offered.column(name)[nodes.rows] - self._used(nodes, name)
-            for place, (going, coming) in promised.items():
-                have[place] = min(have[place], have[place] + going.get(name) - coming.get(name))
+            for position, (releasing, pipelined) in nominated.items():
+                have[position] = min(have[position], have[position] + releasing.get(name) - pipelined.get(name))
             return have
 
         return idle
@@ -126,36 +129,36 @@ class NodeAccountFilter:
         if name == PODS:
             return nodes.pod_count.astype(np.float64)
         if name.startswith(ATTACHABLE_VOLUMES_PREFIX):
-            pods, counted = nodes.columns.pods, self._ledger.task_of_pod
+            pods, counted = nodes.columns.pods, self._cluster_state.task_of_pod
             sums = (sum(counted(info).resreq.get(name) for info in pods[row]) for row in nodes.rows.tolist())
             return np.fromiter(sums, np.float64, len(nodes))
         used: FloatVector = nodes.requested(name).astype(np.float64) * _unit(name)
         return used
 
     def _nominated_amounts(self, nodes: NodeTable, task: Task) -> dict[int, tuple[Amounts, Amounts]]:
-        """By place in the table: what is being released there, and what others wait for."""
+        """By position in the table: amounts being released there, and amounts of nominated pods."""
         found: dict[int, tuple[Amounts, Amounts]] = {}
-        nominations, ledger = self._handle.nominator, self._ledger
+        nominations, cluster_state = self._handle.nominator, self._cluster_state
         if not nominations.nodes():
             return found
-        for place, row in enumerate(nodes.rows.tolist()):
-            guests = nominations.on_node(nodes.columns.names[row])
-            coming = Amounts(scalars={})
-            for guest in guests:
-                if guest.uid != task.uid and ledger.task(guest.uid) is None:
-                    coming.add(pod_amounts(guest.pod))
-            if coming.is_empty():
+        for position, row in enumerate(nodes.rows.tolist()):
+            nominated_pods = nominations.on_node(nodes.columns.names[row])
+            pipelined = Amounts(scalars={})
+            for nominated_pod in nominated_pods:
+                if nominated_pod.uid != task.uid and cluster_state.task(nominated_pod.uid) is None:
+                    pipelined.add(pod_amounts(nominated_pod.pod))
+            if pipelined.is_empty():
                 continue
-            going = Amounts(scalars={})
+            releasing = Amounts(scalars={})
             for info in nodes.columns.pods[row]:
-                other = ledger.task_of_pod(info)
-                if other.status is TaskStatus.RELEASING:
-                    going.add(other.resreq)
-            found[place] = going, coming
+                task_on_node = cluster_state.task_of_pod(info)
+                if task_on_node.status is TaskStatus.RELEASING:
+                    releasing.add(task_on_node.resreq)
+            found[position] = releasing, pipelined
         return found
 
     def _reject_outside_shard(self, nodes: NodeTable) -> Iterator[Rejection]:
-        manages, shard = self._ledger.manages, self._handle.shard
+        manages, shard = self._cluster_state.manages, self._handle.shard
         if manages is not None:
             ours = [manages(nodes.columns.nodes[row]) for row in nodes.rows.tolist()]
             yield Rejection(~np.array(ours, dtype=np.bool_), NOT_SELECTED, resolvable=False)
@@ -165,7 +168,7 @@ class NodeAccountFilter:
 
 
 class _OfferedColumns:
-    """What some nodes offer, by resource; each is read off them when it is first asked for."""
+    """Allocatable amounts of some nodes, by resource; each column is read at first use."""
 
     def __init__(self, nodes: list[Node], offers: list[Amounts]) -> None:
         self.nodes = nodes
@@ -182,11 +185,11 @@ class _OfferedColumns:
 
 
 def _compared_amounts(amounts: Amounts) -> list[tuple[str, float]]:
-    """What is compared, in a session's order: cpu and memory in any case."""
+    """The compared amounts in a session's order: always with cpu and memory."""
     scalars = amounts.scalars or {}
     return [(CPU, amounts.milli_cpu), (MEMORY, amounts.memory), *((name, scalars[name]) for name in sorted(scalars))]
 
 
 def _unit(name: str) -> float:
-    """What one of a resource as nodes and pods count it is in amounts."""
+    """The value of one unit of a node's resource in `Amounts`."""
     return 1.0 if name in (CPU, MEMORY) else _MILLI

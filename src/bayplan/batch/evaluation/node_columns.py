@@ -1,7 +1,7 @@
-"""What several scorers ask about all nodes at once: how full would they be with a task on them?
+"""Utilization of nodes with a task added, computed for several scorers.
 
-Amounts are matrices here, a line a resource and a column a node, so that a question costs the same few operations
-for one node and for all of them.
+Amounts are matrices with one row per resource and one column per node. A call costs the same few operations for one
+node and for all nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bayplan.snapshot import BoolVector
 
 @dataclass(frozen=True, slots=True)
 class WeightedDemand:
-    """What tasks of one kind ask for, of the resources that somebody has given a weight; one line each."""
+    """The request of one class of tasks, limited to weighted resources; one row per resource."""
 
     columns: npt.NDArray[np.intp]
     asked: FloatMatrix
@@ -28,46 +28,46 @@ class WeightedDemand:
 
     @classmethod
     def of(cls, task: Task, nodes: Nodes, weights: Iterable[tuple[str, int]]) -> WeightedDemand:
-        """`weights`: resources of the task, in the order in which they are added up."""
-        nodes.accounts.demand(task)  # from here on the room has a line for each of them
-        named = list(weights)
+        """Read the request of `task`. `weights` lists its resources in the order of summation."""
+        nodes.accounts.demand(task)  # adds missing resources to the accounts
+        weighted = list(weights)
         index = nodes.accounts.dimensions.index
         return cls(
-            np.array([index[name] for name, _ in named], dtype=np.intp),
-            np.array([[task.resreq.get(name)] for name, _ in named], dtype=np.float64).reshape(-1, 1),
-            np.array([[weight] for _, weight in named], dtype=np.float64).reshape(-1, 1),
+            np.array([index[name] for name, _ in weighted], dtype=np.intp),
+            np.array([[task.resreq.get(name)] for name, _ in weighted], dtype=np.float64).reshape(-1, 1),
+            np.array([[weight] for _, weight in weighted], dtype=np.float64).reshape(-1, 1),
         )
 
     def used_with_task(self, nodes: Nodes) -> FloatMatrix:
-        """What would be used of each with the task there."""
-        return self.asked + self._lines(nodes, nodes.accounts.used)
+        """The usage of each resource with the task added."""
+        return self.asked + self._matrix_rows(nodes, nodes.accounts.used)
 
     def capacity(self, nodes: Nodes) -> FloatMatrix:
-        return self._lines(nodes, nodes.accounts.allocatable)
+        return self._matrix_rows(nodes, nodes.accounts.allocatable)
 
-    def _lines(self, nodes: Nodes, matrix: FloatMatrix) -> FloatMatrix:
-        lines: FloatMatrix = matrix[self.columns] if nodes.is_whole else matrix[self.columns[:, None], nodes.rows]
-        return lines
+    def _matrix_rows(self, nodes: Nodes, matrix: FloatMatrix) -> FloatMatrix:
+        selected: FloatMatrix = matrix[self.columns] if nodes.is_whole else matrix[self.columns[:, None], nodes.rows]
+        return selected
 
     def weighted_mean(self, parts: FloatMatrix, capacity: FloatMatrix, total_weight: int) -> FloatVector:
-        """The weighted mean of parts of a capacity. None of a resource counts as an empty part of it."""
+        """The weighted mean of utilizations. A resource without capacity counts as 0."""
         known = capacity != 0
         shares = np.where(known, parts * self.weights / np.where(known, capacity, 1.0), 0.0)
         total = np.zeros(shares.shape[1])
-        for line in shares:  # one after the other, as floats must be added to come out the same everywhere
-            total += line
+        for row in shares:  # fixed order, so that float sums are equal on all machines
+            total += row
         if total_weight > 0:
             total /= total_weight
         return total
 
 
 def exceeds_capacity(taken: FloatMatrix, capacity: FloatMatrix) -> BoolVector:
-    """Nodes on which anything would be more than there is; what a node has none of is not looked at."""
+    """Nodes on which any usage exceeds the capacity. Resources without capacity are ignored."""
     found: BoolVector = ((taken > capacity) & (capacity != 0)).any(axis=0)
     return found
 
 
 def rows_with_resource(nodes: Nodes, resource: str) -> BoolVector:
-    """The rows of a session whose nodes speak of a resource, be it of none of it, which columns do not tell."""
+    """The rows whose nodes list the resource, even with amount zero. Columns do not show that difference."""
     offers = nodes.accounts.allocatables
     return np.fromiter((resource in (offer.scalars or {}) for offer in offers), np.bool_, len(offers))

@@ -1,14 +1,14 @@
-"""Predicates and node scores as plugins register them, and as they are asked: for a class of tasks on all rows.
+"""Predicates and node scores: the forms of registration, and their evaluation for a class of tasks on all rows.
 
-A plugin answers in one of three forms; the first is the one anybody can write:
+A plugin registers one of three forms; the first is the simplest:
 
-- about one node: `fn(task, node)`, asked on the rows that nobody else rejects;
-- about many nodes at once: `fn(task, nodes)`, with columns in and columns out;
-- by an object a class of tasks (`factory(task)`), which keeps itself up to date: what the bridge to the framework uses.
+- for one node: `fn(task, node)`, called for the rows that no other predicate rejects;
+- for many nodes at once: `fn(task, nodes)`, with columns as input and output;
+- an object per class of tasks (`factory(task)`) that updates itself incrementally, as the framework adapter does.
 
-Tasks share answers where every plugin says of what its answers depend: `signature(task)` (equal: treated alike; None:
-never shared) and `depends_on(task)` (a value that changes when answers on untouched rows may; `ROW_LOCAL`: never;
-`NODE_STATIC`: not on touched ones either). A plugin that states neither is asked in full for every task.
+Tasks share results if every plugin declares its dependencies: `signature(task)` (equal values: tasks are treated alike;
+None: never shared) and `depends_on(task)` (a value that changes when answers on untouched rows may change; `ROW_LOCAL`:
+never; `NODE_STATIC`: not on touched rows either). A plugin without both is evaluated in full for every task.
 """
 
 from __future__ import annotations
@@ -47,58 +47,63 @@ def unshared(task: Task) -> Hashable | None:  # noqa: ARG001
 
 
 def same_for_all(task: Task) -> Hashable:  # noqa: ARG001
-    """`signature=same_for_all`: the plugin does not look at the task at all."""
+    """`signature=same_for_all`: the answer does not depend on the task."""
     return ()
 
 
 def NODE_STATIC(task: Task) -> Hashable:  # noqa: ARG001, N802
-    """`depends_on=NODE_STATIC`: not even on who is on the row; such an answer holds for the whole session."""
+    """`depends_on=NODE_STATIC`: the answer does not even depend on the pods of the row; it is valid for the whole
+    session."""
     return ()
 
 
 def ROW_LOCAL(task: Task) -> Hashable:  # noqa: ARG001, N802
-    """`depends_on=ROW_LOCAL`: what is said of a row depends on that row and on the task, on nothing else."""
+    """`depends_on=ROW_LOCAL`: the answer for a row depends only on that row and the task."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """Scores of a table with rows on which scoring failed: such a row loses what every plugin gives it by node."""
+    """Scores of a table, with the rows on which scoring failed. A failed row gets 0 from all per-node scorers."""
 
     values: FloatVector
     failed: BoolVector
 
 
 class RowPredicateResults(Protocol):
-    """What one plugin says of every row, for one class of tasks. With `keys()`, a number a row that is equal where rows
-    answer alike, thousands of rows are explained at the cost of a few."""
+    """One plugin's answer on every row, for one class of tasks.
 
-    rejected: BoolVector  # any objection
-    unresolvable: BoolVector  # one that evicting does not cure
+    With `keys()`, a number per row that is equal for rows with equal answers, thousands of rows are explained at the
+    cost of a few.
+    """
+
+    rejected: BoolVector  # rows with any rejection
+    unresolvable: BoolVector  # rows with a rejection that eviction does not resolve
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
-        """Catch up; None: everything may have changed. True when more than the touched rows was asked again."""
+        """Update; None: everything may have changed. True if more than the touched rows was evaluated."""
         ...
 
     def statuses(self, row: int) -> tuple[Status, ...]: ...
 
 
 class RowScores(Protocol):
-    """What one plugin gives every row, for one class of tasks."""
+    """One plugin's scores of every row, for one class of tasks."""
 
-    values: FloatVector  # of candidates; other rows mean nothing
+    values: FloatVector  # valid for candidates only
     failed: BoolVector | None  # candidates on which scoring failed
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:
-        """Catch up; None: everything may have changed. True when more than the touched rows may have other values.
+        """Update; None: everything may have changed. True if more than the touched rows may have new values.
 
-        A Status: scoring failed for all."""
+        A Status: scoring failed for all rows.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFunction:
-    """A registration at a point about nodes."""
+    """A registered function of a point about nodes."""
 
     plugin: str
     per_node: Callable[..., Any] | None = None
@@ -109,29 +114,29 @@ class NodeFunction:
 
     @property
     def callables(self) -> tuple[object, ...]:
-        """What has to be a function."""
+        """The members that must be callable."""
         fns = tuple(each for each in (self.per_node, self.for_nodes, self.factory) if each is not None) or (None,)
         return (*fns, self.signature) if self.depends_on is None else (*fns, self.signature, self.depends_on)
 
 
 class TablePredicateResults:
-    """`fn(task, nodes)` kept up to date."""
+    """Incrementally updated results of `fn(task, nodes)`."""
 
-    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, record_fault: FaultRecorder) -> None:
         self._fn = fn
         self._nodes = nodes
-        self._blame = blame
-        self._stamp: Hashable = None
-        self._asked = False
+        self._record_fault = record_fault
+        self._last_dependency: Hashable = None
+        self._evaluated = False
         self._reasons: dict[tuple[str, Code], BoolVector] = {}
         self.rejected: BoolVector = np.zeros(nodes.accounts.count, dtype=np.bool_)
         self.unresolvable: BoolVector = np.zeros(nodes.accounts.count, dtype=np.bool_)
 
     def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
         depends = self._fn.depends_on
-        stamp = _dependency_value(self._fn, task, self._blame)
-        if touched is None or not self._asked or stamp != self._stamp:
-            self._stamp, self._asked = stamp, True
+        dependency = _dependency_value(self._fn, task, self._record_fault)
+        if touched is None or not self._evaluated or dependency != self._last_dependency:
+            self._last_dependency, self._evaluated = dependency, True
             self._reasons.clear()
             self.rejected[:] = False
             self.unresolvable[:] = False
@@ -164,14 +169,14 @@ class TablePredicateResults:
                     self._reasons[rejection.reason, code] = mask
                 mask[hit] = True
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self._fn.plugin, fault)
+            self._record_fault(self._fn.plugin, fault)
             self.rejected[rows] = False
             self.unresolvable[rows] = False
             for mask in self._reasons.values():
                 mask[rows] = False
 
     def keys(self) -> IntVector:
-        """Equal for rows that answer alike."""
+        """Equal for rows with equal answers."""
         return combination_numbers(list(self._reasons.values()), len(self.rejected))
 
     def statuses(self, row: int) -> tuple[Status, ...]:
@@ -179,23 +184,23 @@ class TablePredicateResults:
 
 
 class TableScores:
-    """`fn(task, nodes)` kept up to date."""
+    """Incrementally updated scores of `fn(task, nodes)`."""
 
-    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder, *, compares: bool) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, record_fault: FaultRecorder, *, compares: bool) -> None:
         self._fn = fn
         self._nodes = nodes
-        self._blame = blame
+        self._record_fault = record_fault
         self._compares = compares  # the scores depend on which nodes are candidates
-        self._stamp: Hashable = None
-        self._asked = False
+        self._last_dependency: Hashable = None
+        self._evaluated = False
         self.values: FloatVector = np.zeros(nodes.accounts.count)
         self.failed: BoolVector | None = None
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> bool | Status:
         depends = self._fn.depends_on
-        stamp = _dependency_value(self._fn, task, self._blame)
-        if self._compares or touched is None or not self._asked or stamp != self._stamp:
-            self._stamp, self._asked = stamp, True
+        dependency = _dependency_value(self._fn, task, self._record_fault)
+        if self._compares or touched is None or not self._evaluated or dependency != self._last_dependency:
+            self._last_dependency, self._evaluated = dependency, True
             self.values = np.zeros(self._nodes.accounts.count)
             self.failed = None
             nodes = self._nodes.select_rows(np.flatnonzero(candidates)) if self._compares else self._nodes
@@ -210,7 +215,7 @@ class TableScores:
         try:
             answer = self._fn.for_nodes(task, nodes)
             if isinstance(answer, Status):
-                self._asked = False
+                self._evaluated = False
                 return answer
             if isinstance(answer, ScoredRows):
                 if self.failed is None:
@@ -218,21 +223,21 @@ class TableScores:
                 self.failed[rows] = answer.failed
                 answer = answer.values
             if not isinstance(answer, np.ndarray) or answer.shape != rows.shape or answer.dtype.kind not in "fiu":
-                raise InvalidAnswer(answer, f"a vector of {len(rows)} numbers, one a node,")
+                raise InvalidAnswer(answer, f"a vector of {len(rows)} numbers, one per node,")
             self.values[rows] = answer
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self._fn.plugin, fault)
+            self._record_fault(self._fn.plugin, fault)
             self.values[rows] = 0.0
         return None
 
 
 class NodeScores:
-    """`fn(task, node)` asked of every candidate, each time."""
+    """Scores of `fn(task, node)`, computed for every candidate at each refresh."""
 
-    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, record_fault: FaultRecorder) -> None:
         self._fn = fn
         self._nodes = nodes
-        self._blame = blame
+        self._record_fault = record_fault
         self.values: FloatVector = np.zeros(nodes.accounts.count)
         self.failed: BoolVector | None = None
 
@@ -250,18 +255,18 @@ class NodeScores:
                     score = 0.0
                 self.values[node.row] = float(score)
             except PLUGIN_EXCEPTIONS as fault:
-                self._blame(self._fn.plugin, fault)
+                self._record_fault(self._fn.plugin, fault)
                 self.values[node.row] = 0.0
         return True
 
 
 class BatchScores:
-    """`fn(task, nodes)` with scores by name, asked each time."""
+    """Scores by name of `fn(task, nodes)`, computed at each refresh."""
 
-    def __init__(self, fn: NodeFunction, nodes: Nodes, blame: FaultRecorder) -> None:
+    def __init__(self, fn: NodeFunction, nodes: Nodes, record_fault: FaultRecorder) -> None:
         self._fn = fn
         self._nodes = nodes
-        self._blame = blame
+        self._record_fault = record_fault
         self.values: FloatVector = np.zeros(nodes.accounts.count)
         self.failed: BoolVector | None = None
 
@@ -274,32 +279,32 @@ class BatchScores:
                 return answer
             self.values = scores_by_row(answer, self._nodes)
         except PLUGIN_EXCEPTIONS as fault:
-            self._blame(self._fn.plugin, fault)
+            self._record_fault(self._fn.plugin, fault)
         return True
 
 
 def scores_by_row(answer: Mapping[str, float], nodes: Nodes) -> FloatVector:
-    """Scores by the names of nodes as a column of all rows; strange names, and what is no number, are refused."""
+    """Scores by node name as a column of all rows. Unknown names and non-numbers raise `InvalidAnswer`."""
     if not isinstance(answer, Mapping) or not all(isinstance(score, Real) for score in answer.values()):
         raise InvalidAnswer(answer, "a number for each node by its name")
     index = nodes.snapshot.nodes.index
-    strangers = [name for name in answer if name not in index]
-    if strangers:
-        raise InvalidAnswer(strangers[0], "the name of a node")
+    unknown = [name for name in answer if name not in index]
+    if unknown:
+        raise InvalidAnswer(unknown[0], "the name of a node")
     values: FloatVector = np.zeros(nodes.accounts.count)
     for name, score in answer.items():
         values[index[name]] = float(score)
     return values
 
 
-def _dependency_value(fn: NodeFunction, task: Task, blame: FaultRecorder) -> Hashable:
-    """What the plugin's answers depend on elsewhere; new each time where it does not say."""
+def _dependency_value(fn: NodeFunction, task: Task, record_fault: FaultRecorder) -> Hashable:
+    """The plugin's current dependency value; a new object each time if it declares none."""
     if fn.depends_on is None:
         return object()
     try:
         return fn.depends_on(task)
     except PLUGIN_EXCEPTIONS as fault:
-        blame(fn.plugin, fault)
+        record_fault(fn.plugin, fault)
         return object()
 
 
@@ -312,30 +317,30 @@ def _check_rejections(answer: Iterable[Rejection], count: int) -> Iterator[Rejec
 
 
 def check_rejection(each: Rejection, count: int) -> None:
-    """Refuse what is no rejection of some of so many rows."""
+    """Raise `InvalidAnswer` unless the rejection is valid for this number of rows."""
     if not isinstance(each, Rejection):
         raise InvalidAnswer(each, "a Rejection")
     mask = each.mask
     if not isinstance(mask, np.ndarray) or mask.shape != (count,) or mask.dtype != np.bool_:
-        raise InvalidAnswer(mask, f"a mask of {count} truths, one a node,")
+        raise InvalidAnswer(mask, f"a mask of {count} booleans, one per node,")
 
 
 def call_predicate_per_node(
-    fn: NodeFunction, task: Task, nodes: Nodes, blame: FaultRecorder
+    fn: NodeFunction, task: Task, nodes: Nodes, record_fault: FaultRecorder
 ) -> list[tuple[int, tuple[Status, ...]]]:
-    """A predicate in the simple form on these nodes: the rows that it rejects, and why."""
+    """Call a predicate for one node at a time. Returns the rejected rows with their statuses."""
     assert fn.per_node is not None
     found = []
     for node in nodes:
         try:
             answer = fn.per_node(task, node)
             if not isinstance(answer, Status | list | tuple | None):
-                raise InvalidAnswer(answer, "a Status, several, or None where the task may go there,")
+                raise InvalidAnswer(answer, "a Status, several, or None to accept,")
             statuses = statuses_of(answer)
             if not all(isinstance(status, Status) for status in statuses):
-                raise InvalidAnswer(answer, "a Status, several, or None where the task may go there,")
+                raise InvalidAnswer(answer, "a Status, several, or None to accept,")
         except PLUGIN_EXCEPTIONS as fault:
-            blame(fn.plugin, fault)
+            record_fault(fn.plugin, fault)
             continue
         if any(not status.ok for status in statuses):
             found.append((node.row, tuple(status for status in statuses if not status.ok)))

@@ -1,4 +1,4 @@
-"""Of how many nodes does one task's search look at, where people want it to look at fewer than all?"""
+"""Sampling of nodes: limits how many feasible nodes a search looks for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from bayplan.snapshot import BoolVector
 
 
 class FeasibleNodeSampling:
-    """How many nodes are looked at for one task: a percentage, but never fewer than a number.
+    """The number of feasible nodes to find for one task: a percentage of all nodes, with a minimum.
 
-    Volcano's way to save time: a search ends when it has found so many, and the next one begins where it ended."""
+    Volcano's way to save time: a search ends after this many feasible nodes, and the next one begins where it ended.
+    """
 
     __slots__ = ("_least", "_next", "_percentage")
 
@@ -25,8 +26,11 @@ class FeasibleNodeSampling:
         return max(nodes * self._percentage // 100, self._least)
 
     def sample(self, feasible: BoolVector, among: BoolVector | None, first: int | None = None) -> BoolVector:
-        """The first of the feasible rows, as many as are wanted: from where the last search ended or, for a task that
-        had a row before, from that row on. Else a task that waits would see other rows in every session."""
+        """The first feasible rows in search order, up to the limit.
+
+        The search begins where the last one ended or, for a task that had a row before, at that row. Otherwise a
+        pending task would get other rows in every session.
+        """
         rows = np.arange(len(feasible)) if among is None else np.flatnonzero(among)
         wanted = self.num_feasible_nodes_to_find(len(rows))
         if wanted >= len(rows):
@@ -34,10 +38,10 @@ class FeasibleNodeSampling:
         again = first is not None and bool(feasible[first])
         start = int(np.searchsorted(rows, first or 0)) if again else self._next % len(rows)
         order = np.concatenate((rows[start:], rows[:start]))
-        good = np.flatnonzero(feasible[order])[:wanted]
+        chosen = np.flatnonzero(feasible[order])[:wanted]
         if not again:
-            looked_at = int(good[-1]) + 1 if len(good) == wanted else len(rows)
-            self._next = (start + looked_at) % len(rows)
+            examined = int(chosen[-1]) + 1 if len(chosen) == wanted else len(rows)
+            self._next = (start + examined) % len(rows)
         found: BoolVector = np.zeros(len(feasible), dtype=np.bool_)
-        found[order[good]] = True
+        found[order[chosen]] = True
         return found

@@ -1,7 +1,7 @@
-"""Rows that refuse a task, told together where they give the same answer.
+"""Rows that reject a task, grouped by equal answers.
 
-A cluster of thousands of nodes has a handful of reasons. Plugins that answer for all rows say which of them answer
-alike (`keys`), so that a reason is made into words once, not once a node.
+A cluster of thousands of nodes has a handful of reasons. Results for all rows identify equal answers by `keys`, so a
+reason is formatted once, not once per node.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _MOST_BITS = 62
 
 
 class RejectedRows(NamedTuple):
-    """One answer, and the rows that give it."""
+    """One answer and the rows that gave it."""
 
     statuses: tuple[Status, ...]
     rows: RowVector
 
 
-def fit_errors_of(refusals: Iterable[RejectedRows], rows: int) -> FitErrors:
-    """What a search found that was refused by all of these; `rows` is how many rows there are at all."""
+def fit_errors_of(rejections: Iterable[RejectedRows], rows: int) -> FitErrors:
+    """Combine the rejections of a search; `rows` is the total number of rows."""
     reasons: Counter[str] = Counter()
     unresolvable: BoolVector | None = None
     count = 0
-    for statuses, where in refusals:
+    for statuses, where in rejections:
         count += len(where)
         for status in statuses:
             if status.message:
@@ -43,31 +43,31 @@ def fit_errors_of(refusals: Iterable[RejectedRows], rows: int) -> FitErrors:
     return FitErrors(count, reasons, unresolvable)
 
 
-def group_rows_by_answer(rows: RowVector, verdicts: Any) -> list[RejectedRows]:
-    """What one plugin says of rows that it rejects; rows that answer alike together."""
+def group_rows_by_answer(rows: RowVector, results: Any) -> list[RejectedRows]:
+    """Group the rejected rows of one plugin by answer."""
     if not len(rows):
         return []
-    keys = getattr(verdicts, "keys", None)
+    keys = getattr(results, "keys", None)
     if keys is None:
-        return group_rows_by_statuses((row, verdicts.statuses(row)) for row in rows.tolist())
+        return group_rows_by_statuses((row, results.statuses(row)) for row in rows.tolist())
     found = []
     values = keys()[rows]
     for value in np.unique(values):
-        alike = rows[values == value]
-        found.append(RejectedRows(verdicts.statuses(int(alike[0])), alike))
+        same_answer = rows[values == value]
+        found.append(RejectedRows(results.statuses(int(same_answer[0])), same_answer))
     return found
 
 
-def group_rows_by_statuses(told: Iterable[tuple[int, tuple[Status, ...]]]) -> list[RejectedRows]:
-    """The same of rows that were asked one by one."""
+def group_rows_by_statuses(statuses_by_row: Iterable[tuple[int, tuple[Status, ...]]]) -> list[RejectedRows]:
+    """Group rows that were evaluated one by one."""
     groups: dict[tuple[Status, ...], list[int]] = {}
-    for row, statuses in told:
+    for row, statuses in statuses_by_row:
         groups.setdefault(statuses, []).append(row)
     return [RejectedRows(statuses, np.array(rows, dtype=np.intp)) for statuses, rows in groups.items()]
 
 
 def combination_numbers(masks: Sequence[BoolVector], count: int) -> IntVector:
-    """A number for each row, equal where the row is in the same masks."""
+    """A number for each row; equal for rows in the same masks."""
     keys = np.zeros(count, dtype=np.int64)
     if len(masks) > _MOST_BITS:
         _, keys = np.unique(np.stack(masks), axis=1, return_inverse=True)

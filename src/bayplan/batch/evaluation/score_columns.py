@@ -1,6 +1,6 @@
-"""What one of the framework's score plugins gives to every row, for one class of tasks.
+"""One kube-scheduler score plugin on every row, for one class of tasks.
 
-Kept by `bridge.Scorers`, which decides what has to be asked again. Cost of a refresh: the rows that changed.
+Used by `FrameworkScores`, which decides what must be evaluated again. Cost of a refresh: the changed rows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.snapshot import BoolVector, IntVector, NodeInfo, NodeTable
 
 _FEW_ROWS = 2
-"""Up to so many changed rows are asked about one by one, more of them as a table."""
+"""Up to this many changed rows are scored one by one, more of them as a table."""
 
 
 class ScoreError(Exception):
-    """A plugin refuses to score, or its scores are out of range."""
+    """A plugin failed to score, or its scores are out of range."""
 
 
 @dataclass(slots=True)
 class ScoreColumn:
-    """One score plugin on every row: what it says, and what that adds to the total."""
+    """One score plugin on every row: its raw and its weighted scores."""
 
     plugin: Any
     weight: int
@@ -43,12 +43,12 @@ class ScoreColumn:
         self.compares_candidates = bool(getattr(self.plugin, "compares_candidates", False))
 
     def evaluate(self, cycle: Cycle, feasible: BoolVector) -> None:
-        """Ask about all rows, or about the candidates where the plugin compares them."""
+        """Score all rows, or only the candidates if the plugin compares them."""
         table = cycle.snapshot.table
         if not self.compares_candidates:
             self.raw = np.array(
                 _check_vector(self.plugin.score_nodes(cycle, table))
-            )  # a plugin may keep what it returned
+            )  # copied, because a plugin may keep what it returned
         else:
             candidates = table.restricted_to(feasible)
             self.raw = np.zeros(len(table), dtype=np.int64)
@@ -56,18 +56,18 @@ class ScoreColumn:
         self.normalize_and_weight(cycle, feasible)
 
     def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
-        """Ask about some rows. Only for plugins that neither compare candidates nor normalise."""
+        """Score some rows. Only for plugins that neither compare candidates nor normalize."""
         if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "score"):
             for row in rows:
                 self.raw[row] = score = self.plugin.score(cycle, NodeInfo(cycle.snapshot.nodes, row))
                 self.weighted[row] = _check_score(score) * self.weight
             return
         where = np.array(rows, dtype=np.intp)
-        self.raw[where] = fresh = _check_vector(self.plugin.score_nodes(cycle, NodeTable(cycle.snapshot.nodes, where)))
-        self.weighted[where] = _check_scores(fresh) * self.weight
+        self.raw[where] = scores = _check_vector(self.plugin.score_nodes(cycle, NodeTable(cycle.snapshot.nodes, where)))
+        self.weighted[where] = _check_scores(scores) * self.weight
 
     def normalize_and_weight(self, cycle: Cycle, feasible: BoolVector) -> None:
-        """Normalise over the candidates and apply the weight."""
+        """Normalize over the candidates and apply the weight."""
         if not self.normalizes:
             self.weighted = _check_scores(self.raw, feasible) * self.weight
             return
@@ -79,7 +79,7 @@ class ScoreColumn:
 
 def _check_vector(answer: object) -> IntVector:
     if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iuf":
-        raise InvalidAnswer(answer, "a vector of whole numbers, one a node,")
+        raise InvalidAnswer(answer, "a vector of whole numbers, one per node,")
     return answer.astype(np.int64, copy=False)
 
 
@@ -90,8 +90,8 @@ def _check_score(score: int) -> int:
 
 
 def _check_scores(scores: IntVector, where: BoolVector | None = None) -> IntVector:
-    """Scores that are in range where it matters: on candidates."""
-    judged = scores if where is None else scores[where]
-    if len(judged) and (judged.min() < 0 or judged.max() > MAX_SCORE):
+    """The scores, if they are in range on the candidates."""
+    checked = scores if where is None else scores[where]
+    if len(checked) and (checked.min() < 0 or checked.max() > MAX_SCORE):
         raise ScoreError
     return scores

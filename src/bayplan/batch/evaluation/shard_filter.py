@@ -1,7 +1,7 @@
-"""Which nodes are one scheduler's own, where several share a cluster by NodeShards, or sessions keep to labelled nodes?
+"""Node filter of a session for a NodeShard or a node selector, when several schedulers share a cluster.
 
-A session is told once, when it opens. In `hard` mode no other node will do, in `soft` mode others are tried after them.
-Cost: a look at every node's name a session, and one mask a question.
+Fixed when the session opens. In `hard` mode only nodes of the shard are used; in `soft` mode other nodes are tried
+after them. Cost: one check of every node's name per session, and one mask per call.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bayplan.objects.volcano.types import NodeShard
 from bayplan.snapshot import BoolVector
 
 NOT_IN_SHARD = "node isn't in scheduler node shard"
-NOT_SELECTED = "node isn't among those that sessions work on"
+NOT_SELECTED = "node isn't selected by the scheduler's node selector"
 _OWNER, _SELECTOR = "sharding", "node-selector"
 
 
 NodePredicateFn = Callable[[Node], bool]
-"""Whether sessions work on a node."""
+"""Whether sessions use a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The nodes that are ours at this moment."""
+    """The current nodes of this scheduler."""
 
     names: frozenset[str]
     is_hard: bool
@@ -38,7 +38,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """What a scheduler says of its shard."""
+    """The shard status that a scheduler reports."""
 
     in_use: frozenset[str] = frozenset()
     to_add: frozenset[str] = frozenset()
@@ -51,17 +51,17 @@ class ShardStatus:
 
 
 def usable_nodes(own: str, shards: Mapping[str, NodeShard]) -> ShardStatus:
-    """What is desired for our shard and in use by no other; the rest comes when the others have let it go."""
-    mine = shards.get(own)
-    desired = frozenset(mine.spec.nodes_desired) if mine is not None else frozenset[str]()
-    others = {name for shard in shards.values() if shard.name != own for name in shard.status.nodes_in_use}
-    in_use = desired - others
+    """The desired nodes of the own shard that no other shard uses. The rest follows when other shards release it."""
+    own_shard = shards.get(own)
+    desired = frozenset(own_shard.spec.nodes_desired) if own_shard is not None else frozenset[str]()
+    used_by_others = {name for shard in shards.values() if shard.name != own for name in shard.status.nodes_in_use}
+    in_use = desired - used_by_others
     return ShardStatus(in_use, desired - in_use)
 
 
 @dataclass(slots=True)
 class ShardFilter:
-    """A shard over the nodes of one session, and which of them it works on at all."""
+    """The shard on the nodes of one session, and the nodes selected for sessions."""
 
     shard: Shard | None
     nodes: Nodes
@@ -76,11 +76,11 @@ class ShardFilter:
 
     @classmethod
     def for_nodes(cls, nodes: Nodes, shard: Shard | None, manages: NodePredicateFn | None) -> ShardFilter | None:
-        """None where every node is as good as any other."""
+        """None without a shard and a node selector."""
         return None if shard is None and manages is None else cls(shard, nodes, manages)
 
     def predicates(self) -> list[NodeFunction]:
-        """Asked before all others."""
+        """Predicates that run before those of plugins."""
         found = []
         if self.manages is not None:
             found.append(
@@ -110,5 +110,5 @@ class ShardFilter:
 
 
 def _same_signature(task: Task) -> tuple[()]:  # noqa: ARG001
-    """All tasks are alike to a fence."""
+    """The filter treats all tasks alike."""
     return ()

@@ -1,11 +1,11 @@
-"""Where can this task go, where is it best, and why not elsewhere? Asked by every action that places tasks.
+"""Evaluation of a class of tasks on all rows: where the tasks fit, how good each node is, and why nodes reject them.
 
-A `TaskClassEvaluation` is what one class of tasks knows about every row: who rejects it and what each scorer gives it.
-It is made by one full evaluation and then caught up: rows that changed since are asked again (the session's journal has
-them). Tasks are of one class where they ask for the same amounts and every plugin that speaks about nodes says that it
-treats them alike, so a gang of 1,000 is evaluated once and 1,000 single rows after that.
+Called by every action that places tasks. A `TaskClassEvaluation` holds the rejections and the scores of every row. It
+is created by one full evaluation; afterwards only changed rows are evaluated again (the session's journal lists them).
+Tasks belong to one class if they have equal requests and all plugins with node functions declare that they treat them
+alike. So a gang of 1,000 costs one full evaluation and 1,000 single rows.
 
-Totals are floats added in Volcano's order: what plugins give by node, tier by tier, then what they give by batch.
+Totals are floats summed in Volcano's order: per-node scores tier by tier, then batch scores.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_EVALUATIONS = 512
 
 
 class NodeScoreTotals:
-    """The sums of all node scorers for one class of tasks."""
+    """The sums of all node scores for one class of tasks."""
 
     def __init__(self, session: Session, task: Task) -> None:
         self._session = session
@@ -64,52 +64,52 @@ class NodeScoreTotals:
         self._order = [self._scorer(fn, task, nodes, by_batch=False) for fn in session.node_fns("node_order")]
         self._batch = [self._scorer(fn, task, nodes, by_batch=True) for fn in session.node_fns("batch_node_order")]
         self._values: FloatVector = np.zeros(nodes.accounts.count)
-        self._fresh = False
+        self._is_current = False
         self.plugins = tuple(dict.fromkeys(plugin for plugin, _ in (*self._order, *self._batch)))
 
     def _scorer(self, fn: NodeFunction, task: Task, nodes: Nodes, *, by_batch: bool) -> tuple[str, RowScores]:
-        blame = self._session.fault_recorder("batch_node_order" if by_batch else "node_order")
+        record_fault = self._session.fault_recorder("batch_node_order" if by_batch else "node_order")
         if fn.factory is not None:
-            return fn.plugin, GuardedScores(fn, task, nodes.accounts.count, blame)
+            return fn.plugin, GuardedScores(fn, task, nodes.accounts.count, record_fault)
         if fn.for_nodes is not None:
-            return fn.plugin, TableScores(fn, nodes, blame, compares=by_batch)
-        return fn.plugin, BatchScores(fn, nodes, blame) if by_batch else NodeScores(fn, nodes, blame)
+            return fn.plugin, TableScores(fn, nodes, record_fault, compares=by_batch)
+        return fn.plugin, BatchScores(fn, nodes, record_fault) if by_batch else NodeScores(fn, nodes, record_fault)
 
     def refresh(self, task: Task, candidates: BoolVector, touched: Sequence[int] | None) -> FloatVector | None:
-        """The total of every candidate; None where scoring failed as a whole."""
-        anew = not self._fresh
-        self._fresh = False
+        """The total of every candidate; None if scoring failed as a whole."""
+        full = not self._is_current
+        self._is_current = False
         for plugin, scorer in self._order:
-            moved = scorer.refresh(task, candidates, touched)
-            if isinstance(moved, Status):  # as if it had failed on every node
-                self._session.log_plugin_message(plugin, moved.message)
-                scorer.failed, moved = candidates, True
-            anew |= moved
+            changed = scorer.refresh(task, candidates, touched)
+            if isinstance(changed, Status):  # as if it had failed on every node
+                self._session.log_plugin_message(plugin, changed.message)
+                scorer.failed, changed = candidates, True
+            full |= changed
         reduced = self._session.reduced_scores(task, candidates)
         if isinstance(reduced, Status):
             self._session.log_plugin_message("node_reduce", reduced.message)
             return None
         for plugin, scorer in self._batch:
-            moved = scorer.refresh(task, candidates, touched)
-            if isinstance(moved, Status):
-                self._session.log_plugin_message(plugin, moved.message)
+            changed = scorer.refresh(task, candidates, touched)
+            if isinstance(changed, Status):
+                self._session.log_plugin_message(plugin, changed.message)
                 return None
-            anew |= moved
-        if anew or touched is None:
+            full |= changed
+        if full or touched is None:
             self._values = self._sums(len(candidates))
         else:
             for row in touched:
                 self._values[row] = self._sum(row)
-        self._fresh = True
+        self._is_current = True
         return self._values if reduced is None else reduced + self._values
 
     def scores_by_plugin(self, row: int) -> list[float]:
-        """What each of the plugins gave to a row, by node and by batch."""
+        """The score of each plugin on a row, per node plus batch."""
         failed = any(scorer.failed is not None and scorer.failed[row] for _, scorer in self._order)
-        given = dict.fromkeys(self.plugins, 0.0)
+        scores = dict.fromkeys(self.plugins, 0.0)
         for plugin, scorer in self._batch if failed else (*self._order, *self._batch):
-            given[plugin] += scorer.values.item(row)
-        return list(given.values())
+            scores[plugin] += scorer.values.item(row)
+        return list(scores.values())
 
     def _sums(self, count: int) -> FloatVector:
         order = np.zeros(count)
@@ -137,22 +137,22 @@ class NodeScoreTotals:
 
 
 class TaskClassEvaluation:
-    """One class of tasks against all rows of a session."""
+    """One class of tasks on all rows of a session."""
 
     def __init__(self, session: Session, task: Task) -> None:
         self._session = session
         self._nodes: Nodes = session.nodes
-        self._room = session.nodes.accounts
+        self._accounts = session.nodes.accounts
         self._record_fault = session.fault_recorder("predicate")
-        self.demand = self._room.demand(task)
-        self.predicates: list[tuple[NodeFunction, RowPredicateResults | None]] = []  # None: asked node by node
+        self.demand = self._accounts.demand(task)
+        self.predicates: list[tuple[NodeFunction, RowPredicateResults | None]] = []  # None: called node by node
         for fn in session.node_fns("predicate"):
             self.predicates.append((fn, self._predicate_results(fn, task)))
-        self._simple = [fn for fn, verdicts in self.predicates if verdicts is None]
-        self._tables = [verdicts for _, verdicts in self.predicates if verdicts is not None]
+        self._simple = [fn for fn, results in self.predicates if results is None]
+        self._tables = [results for _, results in self.predicates if results is not None]
         self._totals: NodeScoreTotals | None = None
-        count = self._room.count
-        self._accepted_rows: BoolVector = np.ones(count, dtype=np.bool_)  # no table test objects
+        count = self._accounts.count
+        self._accepted_rows: BoolVector = np.ones(count, dtype=np.bool_)  # no table or object rejects
         self._idle: BoolVector = np.zeros(count, dtype=np.bool_)
         self._future: BoolVector = np.zeros(count, dtype=np.bool_)
         self._cursor = -1
@@ -161,30 +161,30 @@ class TaskClassEvaluation:
 
     def _predicate_results(self, fn: NodeFunction, task: Task) -> RowPredicateResults | None:
         if fn.factory is not None:
-            return GuardedPredicateResults(fn, task, self._room.count, self._record_fault)
+            return GuardedPredicateResults(fn, task, self._accounts.count, self._record_fault)
         return TablePredicateResults(fn, self._nodes, self._record_fault) if fn.for_nodes is not None else None
 
     def predicate_object(self, plugin: str) -> Any:
-        """The object that a plugin's `make` gave for its predicate."""
-        for fn, verdicts in self.predicates:
-            if fn.plugin == plugin and isinstance(verdicts, GuardedPredicateResults):
-                return verdicts.instance
+        """The object that a plugin's factory created for its predicate."""
+        for fn, results in self.predicates:
+            if fn.plugin == plugin and isinstance(results, GuardedPredicateResults):
+                return results.instance
         return None
 
-    # keeping up -------------------------------------------------------------------------------------------------
+    # Refresh
 
     def refresh(self, task: Task) -> None:
-        """Ask again about what changed since the last time: nothing changes without a row being touched."""
+        """Evaluate changed rows again. Every change is recorded as a touched row."""
         journal = self._session.changed_rows
         if self._cursor == journal.end:
             return
         touched = journal.since(self._cursor) if self._cursor >= 0 else None
         self._cursor = journal.end
         rows = None if touched is None else sorted(touched)
-        anew = False
-        for verdicts in self._tables:
-            anew |= verdicts.refresh(task, rows)
-        if rows is None or anew:
+        full = False
+        for results in self._tables:
+            full |= results.refresh(task, rows)
+        if rows is None or full:
             self._combine_predicates()
         else:
             for row in rows:
@@ -196,69 +196,70 @@ class TaskClassEvaluation:
             self._unscored.update(rows)
 
     def _is_rejected(self, row: int) -> bool:
-        return any(verdicts.rejected.item(row) for verdicts in self._tables)
+        return any(results.rejected.item(row) for results in self._tables)
 
     def _combine_predicates(self) -> None:
-        self._accepted_rows = np.ones(self._room.count, dtype=np.bool_)
-        for verdicts in self._tables:
-            self._accepted_rows &= ~verdicts.rejected
+        self._accepted_rows = np.ones(self._accounts.count, dtype=np.bool_)
+        for results in self._tables:
+            self._accepted_rows &= ~results.rejected
 
     def _update_fit(self, rows: Sequence[int] | None) -> None:
-        room, demand = self._room, self.demand
+        accounts, demand = self._accounts, self.demand
         if rows is None:
-            self._idle = room.fits(room.idle, demand)
-            self._future = room.fits(room.future_idle(), demand)
+            self._idle = accounts.fits(accounts.idle, demand)
+            self._future = accounts.fits(accounts.future_idle(), demand)
             return
         for row in rows:
-            self._idle[row], self._future[row] = room.fits_row(row, demand)
+            self._idle[row], self._future[row] = accounts.fits_row(row, demand)
 
-    # where ------------------------------------------------------------------------------------------------------
+    # Candidates
 
     @property
     def fits_idle(self) -> BoolVector:
-        """Rows with enough idle room. Not to be written."""
+        """Rows with enough idle resources. Read-only."""
         return self._idle
 
     @property
     def fits_future(self) -> BoolVector:
-        """Rows with enough room once everybody who goes is gone. Not to be written."""
+        """Rows with enough resources once all releasing tasks are gone. Read-only."""
         return self._future
 
     def rows_to_allocate(self, task: Task, among: BoolVector | None = None) -> BoolVector:
-        """Rows that no predicate rejects, for placing at once."""
+        """Rows that no predicate rejects, for immediate placement."""
         found = self._accepted_rows.copy() if among is None else self._accepted_rows & among
         for fn in self._simple:
-            asked = self._nodes.select_rows(np.flatnonzero(found))
-            for row, statuses in call_predicate_per_node(fn, task, asked, self._record_fault):
+            undecided = self._nodes.select_rows(np.flatnonzero(found))
+            for row, statuses in call_predicate_per_node(fn, task, undecided, self._record_fault):
                 if rejects(statuses, REJECTING_ALLOCATE):
                     found[row] = False
         return found
 
     def rows_to_preempt(self, task: Task, among: BoolVector | None = None) -> BoolVector:
-        """Rows that no predicate rejects for good: the first plugin with an objection decides how grave it is."""
-        undecided = np.ones(self._room.count, dtype=np.bool_) if among is None else among.copy()
+        """Rows without an unresolvable rejection. The first plugin that rejects a row decides whether eviction can
+        help."""
+        undecided = np.ones(self._accounts.count, dtype=np.bool_) if among is None else among.copy()
         found = undecided.copy()
-        for fn, verdicts in self.predicates:
-            if verdicts is not None:
-                hit = verdicts.rejected & undecided
-                found &= ~(hit & verdicts.unresolvable)
+        for fn, results in self.predicates:
+            if results is not None:
+                hit = results.rejected & undecided
+                found &= ~(hit & results.unresolvable)
                 undecided &= ~hit
                 continue
-            asked = self._nodes.select_rows(np.flatnonzero(undecided))
-            for row, statuses in call_predicate_per_node(fn, task, asked, self._record_fault):
+            remaining = self._nodes.select_rows(np.flatnonzero(undecided))
+            for row, statuses in call_predicate_per_node(fn, task, remaining, self._record_fault):
                 undecided[row] = False
                 if rejects(statuses, REJECTING_PREEMPT):
                     found[row] = False
         return found
 
-    # why not ----------------------------------------------------------------------------------------------------
+    # Rejections
 
     def statuses(self, task: Task, row: int) -> tuple[Status, ...]:
-        """What the predicates say of one row: the objections of the first plugin that has any."""
-        for fn, verdicts in self.predicates:
-            if verdicts is not None:
-                if verdicts.rejected[row]:
-                    return verdicts.statuses(row)
+        """The predicates' answer on one row: the rejections of the first plugin that has any."""
+        for fn, results in self.predicates:
+            if results is not None:
+                if results.rejected[row]:
+                    return results.statuses(row)
                 continue
             node = self._nodes.select_rows(np.array([row], dtype=np.intp))
             for _, statuses in call_predicate_per_node(fn, task, node, self._record_fault):
@@ -266,51 +267,53 @@ class TaskClassEvaluation:
         return ()
 
     def rejections(self, task: Task, rows: RowVector, *, with_room: bool) -> list[RejectedRows]:
-        """Why the task does not go to these rows, which do not want it: by answer."""
+        """The rejections of the task on these rows, which reject it, grouped by answer."""
         found: list[RejectedRows] = []
         if with_room:
             fits = self._future[rows]
             found += self._insufficient_rows(rows[~fits])
             rows = rows[fits]
-        for fn, verdicts in self.predicates:
+        for fn, results in self.predicates:
             if not len(rows):
                 break
-            if verdicts is not None:
-                said_no = verdicts.rejected[rows]
-                hit = rows[said_no]
+            if results is not None:
+                is_rejected = results.rejected[rows]
+                hit = rows[is_rejected]
                 found += (
-                    verdicts.rejections(hit)
-                    if isinstance(verdicts, GuardedPredicateResults)
-                    else group_rows_by_answer(hit, verdicts)
+                    results.rejections(hit)
+                    if isinstance(results, GuardedPredicateResults)
+                    else group_rows_by_answer(hit, results)
                 )
-                rows = rows[~said_no]
+                rows = rows[~is_rejected]
                 continue
-            told = call_predicate_per_node(fn, task, self._nodes.select_rows(rows), self._record_fault)
-            found += group_rows_by_statuses(told)
-            rows = np.setdiff1d(rows, np.array([row for row, _ in told], dtype=np.intp))
+            statuses_by_row = call_predicate_per_node(fn, task, self._nodes.select_rows(rows), self._record_fault)
+            found += group_rows_by_statuses(statuses_by_row)
+            rows = np.setdiff1d(rows, np.array([row for row, _ in statuses_by_row], dtype=np.intp))
         return found
 
     def _insufficient_rows(self, rows: RowVector) -> list[RejectedRows]:
-        """Rows without enough room, by the first resource that they lack."""
-        room = self._room
+        """Rows without enough resources, by the first resource that they lack."""
+        accounts = self._accounts
 
         def have(column: int) -> FloatVector:
-            left: FloatVector = (room.idle[column, rows] + room.releasing[column, rows]) - room.pipelined[column, rows]
-            return left
+            future_idle: FloatVector = (
+                accounts.idle[column, rows] + accounts.releasing[column, rows]
+            ) - accounts.pipelined[column, rows]
+            return future_idle
 
         return [
-            RejectedRows((unschedulable(insufficient_reason([room.dimensions.names[column]])),), rows[short])
+            RejectedRows((unschedulable(insufficient_reason([accounts.dimensions.names[column]])),), rows[short])
             for column, short in first_insufficient(self.demand, have)
         ]
 
     def explain(self, task: Task, rows: RowVector, *, with_room: bool) -> FitErrors:
-        """Why the task goes to none of these rows."""
-        return fit_errors_of(self.rejections(task, rows, with_room=with_room), self._room.count)
+        """The fit errors of the task on these rows."""
+        return fit_errors_of(self.rejections(task, rows, with_room=with_room), self._accounts.count)
 
-    # how good ---------------------------------------------------------------------------------------------------
+    # Scores
 
     def scores(self, task: Task, candidates: BoolVector) -> FloatVector | None:
-        """The total of every candidate (other rows mean nothing); None where scoring failed as a whole."""
+        """The total of every candidate; other rows are undefined. None if scoring failed as a whole."""
         if self._totals is None:
             self._totals = NodeScoreTotals(self._session, task)
         touched = None if self._unscored is None else sorted(self._unscored)
@@ -321,7 +324,7 @@ class TaskClassEvaluation:
         return found
 
     def ranking(self, rows: Sequence[int], totals: FloatVector) -> Ranking:
-        """These rows by what each plugin gave to them when they were last scored; `totals` came of that."""
+        """These rows with each plugin's latest scores; `totals` are their sums."""
         assert self._totals is not None
         scores: list[float] = []
         for row in rows:
@@ -332,7 +335,7 @@ class TaskClassEvaluation:
 
 
 class TaskClassEvaluations:
-    """The prospects of a session, by class of task."""
+    """The evaluations of a session, by class of task."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -342,11 +345,11 @@ class TaskClassEvaluations:
         self._last: tuple[str, TaskClassEvaluation] | None = None
 
     def of(self, task: Task) -> TaskClassEvaluation:
-        """What is known about the task's class, up to date."""
+        """The current evaluation of the task's class."""
         if self._last is not None and self._last[0] == task.uid:
-            prospect = self._last[1]
-            prospect.refresh(task)
-            return prospect
+            evaluation = self._last[1]
+            evaluation.refresh(task)
+            return evaluation
         key = self._class_of.get(task.uid)
         if key is None:
             key = self._class_of[task.uid] = self._intern_key(self._key(task))
@@ -361,11 +364,11 @@ class TaskClassEvaluations:
         return found
 
     def _intern_key(self, key: Hashable) -> Hashable:
-        """The key in one object for all tasks of a class: there are thousands."""
+        """One key object per class, because there are thousands of tasks."""
         return self._keys.setdefault(key, key)
 
     def of_without_refresh(self, task: Task) -> TaskClassEvaluation:
-        """The same as it was when it was last asked for, be it out of date; made where it never was."""
+        """The last evaluation of the class, perhaps out of date; created if there is none."""
         if self._last is not None and self._last[0] == task.uid:
             return self._last[1]
         key = self._class_of.get(task.uid)

@@ -1,1 +1,1 @@
-"""The batch engine on a cluster: what the API server tells goes in, what sessions decide is written."""
+"""The batch engine on a cluster: handles events of the API server and writes the decisions of sessions."""

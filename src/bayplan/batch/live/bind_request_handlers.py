@@ -1,4 +1,4 @@
-"""What do BindRequests mean for sessions? Pods that have one are binding; pods that lost it wait for the next one."""
+"""Handlers of BindRequest events: pods with a request are binding, pods that lost theirs are pending again."""
 
 from __future__ import annotations
 
@@ -17,54 +17,56 @@ from bayplan.telemetry.events import WARNING
 
 
 class BatchBindRequests:
-    """Fits `cache.bind_requests.Engine`."""
+    """Implements `bind_requests.tracker.RequestOwner` for the batch engine."""
 
-    def __init__(self, following: BatchEventHandlers, writes: IntentWriter, speaker: ObjectEventRecorder) -> None:
-        self._following = following
+    def __init__(
+        self, event_handlers: BatchEventHandlers, writes: IntentWriter, event_recorder: ObjectEventRecorder
+    ) -> None:
+        self._event_handlers = event_handlers
         self._writes = writes
-        self._speaker = speaker
+        self._event_recorder = event_recorder
 
     def waiting_pod(self, request: BindRequest) -> Pod | None:
-        waiting = self._following.waiting
+        waiting = self._event_handlers.waiting
         if uid := request.pod_uid:
             return waiting.get(uid)
-        return next((pod for pod in waiting.values() if pod.key == request.pod_key), None)  # made by hand
+        return next((pod for pod in waiting.values() if pod.key == request.pod_key), None)  # created by hand
 
     def on_assumed(self, pod: Pod) -> None:
-        self._following.engine.handle_update(pod)
+        self._event_handlers.engine.handle_update(pod)
 
     def on_released(self, pod: Pod, was: Pod) -> None:
-        self._following.engine.handle_update(pod)
-        self._following.on_pod_released(was)
+        self._event_handlers.engine.handle_update(pod)
+        self._event_handlers.on_pod_released(was)
 
     def submit(self, intent: object) -> None:
         self._writes.submit(intent)
 
     def record_warning(self, pod: Pod, reason: str, note: str) -> None:
-        self._speaker.record_core_event(pod, WARNING, reason, note)
+        self._event_recorder.record_core_event(pod, WARNING, reason, note)
 
     def wake(self, uid: str) -> None:
-        """Sessions look at every job anyway."""
+        """No effect: sessions process every job anyway."""
 
 
 def track_bind_requests(
-    following: BatchEventHandlers,
-    binds: BatchBinder,
+    event_handlers: BatchEventHandlers,
+    binder: BatchBinder,
     writes: IntentWriter,
-    speaker: ObjectEventRecorder,
+    event_recorder: ObjectEventRecorder,
     clock: LoopClock,
     *,
     attempts: int,
     stale_s: float,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> BindRequestTracker:
-    """Have sessions' pods bound by the binder, and count those that are on their way so."""
-    desk = following.engine.handle.bind_request_desk = BindRequestFactory(clock, attempts=attempts)
-    engine = BatchBindRequests(following, writes, speaker)
-    cache = following.engine.cache
-    requests = BindRequestTracker(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
+    """Let the binder bind the pods of sessions, and track their requests."""
+    factory = event_handlers.engine.handle.bind_request_factory = BindRequestFactory(clock, attempts=attempts)
+    engine = BatchBindRequests(event_handlers, writes, event_recorder)
+    cache = event_handlers.engine.cache
+    requests = BindRequestTracker(cache, engine, factory.failures, clock, stale_s, request_timeout_s=request_timeout_s)
     requests.foreign_requests = ForeignBindRequests(
-        cache, following.is_responsible_for, following.on_pod_released, LostRequests(clock, request_timeout_s)
+        cache, event_handlers.is_responsible_for, event_handlers.on_pod_released, LostRequests(clock, request_timeout_s)
     )
-    desk.tracker = following.requests = binds.requests = requests
+    factory.tracker = event_handlers.requests = binder.requests = requests
     return requests

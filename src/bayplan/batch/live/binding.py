@@ -1,8 +1,8 @@
-"""The way of a pod from a session's commit to its binding, and back if that fails.
+"""Binding of pods that a session committed, and their return to pending after a failure.
 
-Begun when the session commits it, so many pods at once; those that wait for their turn are entries of a queue and not
-tasks of the loop, of which ten thousand would keep the collector of garbage busy. Nothing waits for the whole gang:
-what one member loses by a refused write it gets back in the next session. Order of steps and words are Volcano's.
+A binding starts at the commit, with a limited number at a time. Waiting pods are entries of a queue, not asyncio tasks:
+ten thousand tasks would slow down garbage collection. No pod waits for its whole gang: a member whose write is refused
+is placed again by the next session. The order of steps and the messages are Volcano's.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ SCHEDULER_ERROR = "SchedulerError"
 
 
 class _BindError(Exception):
-    """Why a pod is not bound, in the words that its condition gets."""
+    """Why a pod is not bound; the message becomes its condition."""
 
 
 class _PlacedPod(NamedTuple):
-    """A pod that has a node, and what is to be done first."""
+    """A pod with a node, and the steps before its binding."""
 
     pod: Pod
     node_name: str
     needs: PreBindState | None
     annotations: Mapping[str, str]
-    handed: Mapping[str, str]
+    request_annotations: Mapping[str, str]
 
 
 @dataclass(slots=True)
 class BatchBinder:
-    """Carries out what sessions have placed."""
+    """Binds the pods that sessions placed."""
 
     event_handlers: BatchEventHandlers
     writes: IntentWriter
@@ -64,9 +64,9 @@ class BatchBinder:
     clock: Clock
     max_workers: int = 64
     requests: BindRequestTracker | None = None
-    """Where the binder carries out what sessions have placed: who knows what became of it."""
+    """Tracker of bind requests, if the binder binds the pods."""
     in_flight: set[str] = field(default_factory=set)
-    """Uids of pods whose binding is not written yet, or that the binder has."""
+    """uids of pods whose binding is not written yet, or is in progress at the binder."""
     _waiting: deque[_PlacedPod] = field(default_factory=deque)
     _workers: set[asyncio.Task[None]] = field(default_factory=set)
     _idle_workers: int = 0
@@ -77,12 +77,13 @@ class BatchBinder:
         node_name: str,
         needs: PreBindState | None,
         annotations: Mapping[str, str] | None,
-        handed: Mapping[str, str] | None = None,
+        request_annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """A session has given a pod a node; the cache counts it there already. `handed`: to the binder's plugins."""
+        """Start the binding of a pod that the cache already counts on its node. `request_annotations` go to the
+        binder's plugins."""
         self.observer.task_stage("Assumed", pod)
         self.in_flight.add(pod.uid)
-        self._waiting.append(_PlacedPod(pod, node_name, needs, annotations or {}, handed or {}))
+        self._waiting.append(_PlacedPod(pod, node_name, needs, annotations or {}, request_annotations or {}))
         self._start_worker()
 
     def _start_worker(self) -> None:
@@ -92,12 +93,12 @@ class BatchBinder:
             worker.add_done_callback(self._workers.discard)
 
     async def drain(self) -> None:
-        """Until everything is written; what the binder has is carried out without us."""
+        """Wait until everything is written. The binder continues with its requests on its own."""
         if self.requests is not None:
             self.requests.stop_tracking()
         while self._workers:
-            await asyncio.wait(self._workers)  # it cancels no binding when it is cancelled itself
-        await asyncio.sleep(0)  # for those whose end was told just now
+            await asyncio.wait(self._workers)  # does not cancel a binding when it is cancelled itself
+        await asyncio.sleep(0)  # let callbacks of finished workers run
         self.in_flight.clear()
 
     async def abandon(self) -> None:
@@ -106,10 +107,10 @@ class BatchBinder:
             worker.cancel()
         await self.drain()
 
-    # inside -----------------------------------------------------------------------------------------------------
+    # Implementation
 
     async def _run_worker(self) -> None:
-        """Bind the pod that waits longest, until none waits. No worker waits for what the binder makes of a pod."""
+        """Bind the pod that waits longest, until none waits. Workers do not wait for the result of the binder."""
         worker_slot.set(self._release_worker_slot)
         while self._waiting and len(self._workers) - self._idle_workers <= self.max_workers:
             placed = self._waiting.popleft()
@@ -125,7 +126,7 @@ class BatchBinder:
 
     @asynccontextmanager
     async def _release_worker_slot(self) -> AsyncIterator[None]:
-        """Let another worker start while this one only waits to learn the outcome of a write."""
+        """Start another worker while this one only waits for the outcome of a write."""
         self._idle_workers += 1
         self._start_worker()
         try:
@@ -134,7 +135,8 @@ class BatchBinder:
             self._idle_workers -= 1
 
     async def _run_binding_cycle(self, placed: _PlacedPod) -> Status | None:
-        """How a pod stands whose binding was written, or was not; None: the binder has it, and may take minutes."""
+        """Run the binding cycle of a pod and return its result. None: the binder has the request, which may take
+        minutes."""
         pod = placed.pod
         try:
             await self._pre_bind_and_bind(placed)
@@ -142,8 +144,8 @@ class BatchBinder:
             return self._track_bind_request(placed)
         except _BindError as fault:
             return error(str(fault))
-        except Exception as fault:  # a bug of ours costs the pod one session, and never leaves it counted on its node
-            log.exception("the binding of pod %s broke", pod.key)
+        except Exception as fault:  # a bug costs the pod one session, but must not leave it counted on its node
+            log.exception("the binding of pod %s failed", pod.key)
             return error(f"{type(fault).__name__}: {fault}")
 
     def _track_bind_request(self, placed: _PlacedPod) -> Status | None:
@@ -152,7 +154,7 @@ class BatchBinder:
         return self.requests.track(placed.pod, partial(self._schedule_result, placed))
 
     def _schedule_result(self, placed: _PlacedPod, status: Status) -> None:
-        """The binder has done with a pod; we are told in the midst of a change, and come to it after that."""
+        """Handle the binder's result in the next loop iteration, because this callback runs during a cache change."""
         asyncio.get_running_loop().call_soon(self._handle_result, placed, status)
 
     def _handle_result(self, placed: _PlacedPod, status: Status) -> None:
@@ -160,7 +162,7 @@ class BatchBinder:
         self._finish(placed, status)
 
     def _finish(self, placed: _PlacedPod, status: Status) -> None:
-        """A pod is bound, or taken back."""
+        """Finish the binding of a pod, or undo it."""
         if status.ok:
             self._finish_binding(placed.pod, placed.node_name)
         else:
@@ -173,7 +175,7 @@ class BatchBinder:
     async def _run_pre_bind(
         self, pod: Pod, node_name: str, needs: PreBindState | None, annotations: Mapping[str, str]
     ) -> None:
-        """Everything that must be there before: volumes, devices, what plugins tell the node by annotations."""
+        """Run all steps before the binding: volumes, devices, and the plugins' annotations."""
         if needs is not None:
             start_s = self.clock.monotonic_s()
             status = await needs.run_pre_bind(node_name)
@@ -189,26 +191,26 @@ class BatchBinder:
 
     async def _bind(self, placed: _PlacedPod) -> None:
         pod, node_name = placed.pod, placed.node_name
-        if (saying := self.statuses.pending_write(pod.uid)) is not None:
-            await asyncio.wait([saying])  # else why it waited could be written after it has a node
+        if (status_write := self.statuses.pending_write(pod.uid)) is not None:
+            await asyncio.wait([status_write])  # otherwise the waiting reason could be written after the binding
         start_s = self.clock.monotonic_s()
         try:
-            desk = self.event_handlers.engine.handle.bind_request_desk
-            if desk is None:
+            factory = self.event_handlers.engine.handle.bind_request_factory
+            if factory is None:
                 await self.writes.perform(BindPod(pod, node_name))
             else:
-                given = {**whole_device_spec(pod), **(placed.needs.request_fields if placed.needs is not None else {})}
-                wanted = CreateBindRequest(pod, desk.request(pod, node_name, placed.handed, **given))
-                desk.observe_created(await self.writes.perform(wanted), pod)
+                fields = {**whole_device_spec(pod), **(placed.needs.request_fields if placed.needs is not None else {})}
+                intent = CreateBindRequest(pod, factory.request(pod, node_name, placed.request_annotations, **fields))
+                factory.observe_created(await self.writes.perform(intent), pod)
         except NotFound:
-            raise _BindError("") from None  # it is gone, and nobody is left to be told
+            raise _BindError("") from None  # the pod is deleted; no message is needed
         except BayplanError as fault:
             raise _BindError(f"failed to bind to node {node_name}: {fault}") from fault
         finally:
             self.observer.stage("Bind", self.clock.monotonic_s() - start_s)
 
     def _record_scheduled_event(self, placed: _PlacedPod) -> None:
-        """The API server has the binding of a pod, or the request for it: the binder tells of the rest."""
+        """Record the event once the API server has the binding or its request. The binder records further events."""
         pod, node_name = placed.pod, placed.node_name
         self.event_recorder.record_core_event(
             pod, NORMAL, "Scheduled", f"Successfully assigned {pod.key} to {node_name}"
@@ -221,8 +223,8 @@ class BatchBinder:
         if outcomes.enabled(DECISIONS):
             outcomes.info("Successfully bound pod to node", v=DECISIONS, pod=ObjectRef(pod.key), node=node_name)
 
-    def _handle_binding_failure(self, pod: Pod, needs: PreBindState | None, node_name: str, why: str) -> None:
-        """Nothing is held for the pod any more, and the next session finds it waiting."""
+    def _handle_binding_failure(self, pod: Pod, needs: PreBindState | None, node_name: str, message: str) -> None:
+        """Undo all reservations of the pod; the next session finds it pending."""
         engine = self.event_handlers.engine
         if needs is not None:
             needs.unreserve(node_name)
@@ -230,12 +232,12 @@ class BatchBinder:
         if assumed is not None:
             engine.cache.forget(assumed)
             self.event_handlers.on_pod_released(assumed)
-        newest = self.event_handlers.latest_pod(pod)
-        if newest is None or newest.spec.node_name:
-            return  # gone, or on a node: the watch knows better than whoever answered us
-        engine.handle_update(newest)
+        latest = self.event_handlers.latest_pod(pod)
+        if latest is None or latest.spec.node_name:
+            return  # deleted or bound: the watch is more reliable than the failed response
+        engine.handle_update(latest)
         self.observer.observe_failed(pod)
-        if why:
-            log.warning("pod %s: %s", pod.key, why)
-            if self.statuses.set_unschedulable(newest, SCHEDULER_ERROR, why, None) is not None:
-                self.event_recorder.record_core_event(newest, WARNING, "FailedScheduling", why)
+        if message:
+            log.warning("pod %s: %s", pod.key, message)
+            if self.statuses.set_unschedulable(latest, SCHEDULER_ERROR, message, None) is not None:
+                self.event_recorder.record_core_event(latest, WARNING, "FailedScheduling", message)

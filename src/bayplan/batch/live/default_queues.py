@@ -1,8 +1,7 @@
-"""The queues that must be there before anything can be scheduled: `root`, and the one of jobs that name none.
+"""Creation of the queues that scheduling needs: `root`, and the default queue of jobs without one.
 
-Made at the start, as Volcano does. Their definition or a webhook may not be ready yet, or the server may be ill, so
-this is tried until it works. Volcano gives up after two minutes and ends; here the process lives, says why it waits,
-and begins when it can.
+Created at the start, as in Volcano. The CRD or a webhook may not be ready yet, or the API server may fail, so creation
+is retried until it succeeds. Volcano exits after two minutes; here the process logs the reason and continues to retry.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ async def ensure_default_queues(
     known: Callable[[str], bool],
     default: str = DEFAULT_QUEUE,
 ) -> None:
-    """Make sure that both are there, and `known`: else the first session finds jobs in queues that do not exist."""
+    """Create both queues and wait until they are `known`, so that the first session does not find jobs in missing
+    queues."""
     for name, reclaimable in ((ROOT_QUEUE, False), (default, True)):
         await _create_with_retry(client, queues, clock, name, reclaimable=reclaimable)
     for _ in range(_MAX_POLLS):
@@ -44,14 +44,14 @@ async def ensure_default_queues(
 async def _create_with_retry(
     client: Client, queues: GroupVersionResource, clock: LoopClock, name: str, *, reclaimable: bool
 ) -> None:
-    told = ""
+    last_error = ""
     while True:
         try:
             await _create_and_open(client, queues, name, reclaimable=reclaimable)
             return
         except ApiError as fault:
-            if str(fault) != told:
-                told = str(fault)
+            if str(fault) != last_error:
+                last_error = str(fault)
                 log.warning('queue "%s" cannot be created yet, and nothing is scheduled until it is: %s', name, fault)
         await clock.sleep(RETRY_INTERVAL_S)
 
@@ -69,8 +69,8 @@ async def _create_and_open(client: Client, queues: GroupVersionResource, name: s
         found = await client.get_raw(queues, "", name)
         if found.get("status", {}).get("state"):
             return
-    # The queue controller says whether a queue is open. Where none runs these two would stay closed, and all with them.
-    # With the version: a patch that is applied late must not open a queue that was closed meanwhile.
+    # The queue controller sets the state of queues. Without one, these two would stay closed, and with them all queues
+    # below. The resourceVersion ensures that a late patch does not open a queue that was closed meanwhile.
     opened = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "status": {"state": _OPEN}}
     await client.patch(queues, opened, name=name, subresource="status", kind=MERGE_PATCH)
     log.info('queue "%s" is open', name)

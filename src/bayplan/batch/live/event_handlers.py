@@ -1,7 +1,7 @@
-"""What does a change that the API server tells mean for the cache and for the engine?
+"""Event handlers that update the cache and the batch engine.
 
-Asked once a watch event, with the object before and after. Where the pod engine works on the same cache it keeps the
-kinds that it watches; the rest, and what becomes of pods that only we have assumed, is ours in any case.
+Called once per watch event, with the object before and after. If the pod engine uses the same cache, it handles the
+kinds that it watches. The remaining kinds, and the assumed pods of this engine, are always handled here.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ def manage_every_node(_: Node) -> bool:
 
 
 def ignore_freed_pod(_: Pod) -> None:
-    """Nobody else waits for room."""
+    """The default of `on_pod_released`: no other component waits for resources."""
 
 
 @dataclass(slots=True)
 class BatchEventHandlers:
-    """Keeps cache and engine true to what the API server tells."""
+    """Updates cache and engine after events of the API server."""
 
     engine: BatchEngine
     scheduler_names: Collection[str]
     kinds_handled_elsewhere: Collection[type[KubeObject]] = ()
-    """Kinds that somebody else writes into the cache: the pod engine, where it works on the same one."""
+    """Kinds that the pod engine writes into the shared cache."""
     manages: Callable[[Node], bool] = manage_every_node
     multi_scheduler: MultiScheduler | None = None
-    """Which jobs are ours, where several schedulers of one name divide them among themselves."""
+    """The job division among schedulers of the same name; None if there is only one."""
     on_pod_released: Callable[[Pod], None] = ignore_freed_pod
-    """Told of a pod that was assumed on a node and is not going to be there."""
+    """Called with a pod that was assumed on a node and is not bound there."""
     pods: dict[str, Pod] = field(default_factory=dict)
-    """By key: every pod of ours that waits, and every pod on a node or of a group, as last told."""
+    """By key: every pending pod of this scheduler, and every pod on a node or of a group, in its latest version."""
     waiting: dict[str, Pod] = field(default_factory=dict)
-    """By uid: pods of ours without a node."""
+    """By uid: pods of this scheduler without a node."""
     requests: BindRequestTracker | None = None
-    """Where pods may be on their way by a BindRequest; None: they are bound by us."""
+    """Tracker of bind requests; None if this process binds pods itself."""
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """One change; None stands for "was not there" and "is gone"."""
+        """Handle one change; None means that the object did not exist before or is deleted."""
         item = new if new is not None else old
         if isinstance(item, Pod):
             assert old is None or isinstance(old, Pod)
@@ -70,7 +70,7 @@ class BatchEventHandlers:
 
     @property
     def knows_all_nodes(self) -> bool:
-        """Whether a node that the cache does not have is not there; else it may be another scheduler's."""
+        """Whether a node missing in the cache does not exist. Otherwise it may belong to another scheduler."""
         return Node in self.kinds_handled_elsewhere or self.manages is manage_every_node
 
     def is_responsible_for(self, pod: Pod) -> bool:
@@ -80,11 +80,11 @@ class BatchEventHandlers:
         return self.multi_scheduler is not None and not self.multi_scheduler.owns_job(item)
 
     def latest_pod(self, pod: Pod) -> Pod | None:
-        """The same pod as last told; None where it is gone."""
+        """The latest version of the pod; None if it is deleted."""
         known = self.pods.get(pod.key)
         return known if known is not None and known.uid == pod.uid else None
 
-    # inside -----------------------------------------------------------------------------------------------------
+    # Implementation
 
     def _handle_bind_request(self, old: KubeObject | None, new: KubeObject | None) -> None:
         assert old is None or isinstance(old, BindRequest)
@@ -109,7 +109,7 @@ class BatchEventHandlers:
         if not new.spec.node_name and not self.is_responsible_for(new):
             if self.requests is not None and new.status.phase not in ENDED_PHASES:
                 self.requests.handle_foreign_pod(new)
-            return  # somebody else's, and nowhere yet
+            return  # pending pod of another scheduler
         self.pods[new.key] = new
         if new.spec.node_name:
             self.waiting.pop(new.uid, None)
@@ -142,7 +142,7 @@ class BatchEventHandlers:
         self.engine.handle_delete(pod)
 
     def _forget_assumed(self, pod: Pod) -> None:
-        """What a pod held that went on its way to a node is free."""
+        """Release the resources of a pod that was assumed on a node."""
         cache = self.engine.cache
         assumed = cache.pod(pod.uid) if cache.is_assumed(pod.uid) and self.is_responsible_for(pod) else None
         if assumed is not None:
@@ -150,7 +150,7 @@ class BatchEventHandlers:
             self.on_pod_released(assumed)
 
     def _update_cache(self, pod: Pod) -> None:
-        """A pod on a node takes room there until it ends, whoever put it there."""
+        """Count a pod on its node until it ends, whichever scheduler placed it."""
         cache, known = self.engine.cache, self.engine.cache.pod(pod.uid)
         if pod.status.phase in ENDED_PHASES:
             if known is not None and not cache.is_assumed(pod.uid):

@@ -1,8 +1,8 @@
-"""Makes the pods go that a session has evicted: told, then deleted, and spared when nobody can have them deleted.
+"""Evictions of sessions: writes the pod's conditions, deletes the pod, and cancels the eviction if that fails.
 
-From the moment of the decision until the pod is gone both engines know that it leaves (`Nominator`), so neither
-evicts another in its place. Unlike Volcano's, an eviction that has told the pod and could not delete it tries to delete
-it again: after a pause that grows, and without telling the pod once more.
+From the decision until the deletion, `Nominator` marks the pod as terminating in both engines, so that neither evicts
+another pod instead. Unlike Volcano's, an eviction whose delete failed is retried with exponential backoff, and without
+writing the conditions again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVICT = "Evict"
 
 @dataclass(slots=True)
 class PodEvictor:
-    """Carries out the evictions of sessions."""
+    """Executes the evictions of sessions."""
 
     event_handlers: BatchEventHandlers
     writes: IntentWriter
@@ -45,17 +45,18 @@ class PodEvictor:
     observer: BatchObserver
     clock: LoopClock
     _refused: RefusedEvictions = field(init=False)
-    _told: set[str] = field(default_factory=set)  # uids of pods that have the conditions and may not be deleted
+    # uids of pods that have the conditions, but whose deletion was refused
+    _notified: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._refused = RefusedEvictions(self.event_handlers.engine.handle.nominator, self.clock)
 
     def end_pauses(self) -> None:
-        """Let sessions choose pods again whose deletion was refused a while ago."""
+        """Let sessions choose pods again whose deletion was refused, once their backoff is over."""
         self._refused.end_pauses()
 
     def start(self, pod: Pod, reason: str) -> None:
-        """A session wants a pod to go."""
+        """Start the eviction of a pod."""
         engine = self.event_handlers.engine
         engine.handle.nominator.add_victim(pod.uid, pod.spec.node_name, reason)
         self.observer.observe_evicted(reason)
@@ -66,10 +67,10 @@ class PodEvictor:
         if not self._refused.times(pod.uid):
             self.event_recorder.record_core_event(pod, WARNING, EVICT, text)
         try:
-            if await self._tell(pod, text):
+            if await self._write_conditions(pod, text):
                 await self.writes.perform(DeletePod(pod))
                 self._refused.forget(pod.uid)
-                self._told.discard(pod.uid)
+                self._notified.discard(pod.uid)
                 self.writes.crash_point(VICTIMS_EVICTED)
                 if outcomes.enabled(DECISIONS):
                     values = {"pod": ObjectRef(pod.key), "node": pod.spec.node_name, "reason": reason}
@@ -86,35 +87,38 @@ class PodEvictor:
         if group is not None:
             self.event_recorder.record_core_event(group, NORMAL, EVICT, reason)
 
-    async def _tell(self, pod: Pod, text: str) -> bool:
-        """Whether there still is such a pod. A pod that could not be deleted has the conditions from the first try."""
-        if pod.uid in self._told or any(_says(condition, text) for condition in pod.status.conditions):
+    async def _write_conditions(self, pod: Pod, text: str) -> bool:
+        """Write the eviction conditions unless the pod has them from an earlier attempt. False: the pod is deleted."""
+        if pod.uid in self._notified or any(
+            _has_eviction_condition(condition, text) for condition in pod.status.conditions
+        ):
             return True
         if not await self.statuses.patch(pod, self._eviction_status_patch(pod, text)):
             return False
-        self._told = {uid for uid in self._told if self._refused.times(uid)} | {pod.uid}
+        self._notified = {uid for uid in self._notified if self._refused.times(uid)} | {pod.uid}
         return True
 
     def _eviction_status_patch(self, pod: Pod, text: str) -> dict[str, Any]:
         now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        told = {"lastTransitionTime": now, "message": text}
+        common = {"lastTransitionTime": now, "message": text}
         conditions = [
-            {"type": "Ready", "status": "False", "reason": EVICT, **told},
-            {"type": DISRUPTION_TARGET, "status": "True", "reason": PREEMPTION_BY_SCHEDULER, **told},
+            {"type": "Ready", "status": "False", "reason": EVICT, **common},
+            {"type": DISRUPTION_TARGET, "status": "True", "reason": PREEMPTION_BY_SCHEDULER, **common},
         ]
         return {"metadata": {"uid": pod.uid}, "status": {"conditions": conditions}}
 
-    def _cancel_eviction(self, pod: Pod, why: str) -> None:
-        log.warning("%s", why)
+    def _cancel_eviction(self, pod: Pod, message: str) -> None:
+        log.warning("%s", message)
         self.event_handlers.engine.handle.nominator.remove_victim(pod.uid)
-        newest = self.event_handlers.latest_pod(pod)
-        if newest is not None:
-            self.event_handlers.engine.cancel_eviction(newest)
-            self.event_handlers.on_pod_released(newest)  # whoever counted on its going has to look again
+        latest = self.event_handlers.latest_pod(pod)
+        if latest is not None:
+            self.event_handlers.engine.cancel_eviction(latest)
+            # another engine that counted on the eviction must schedule again
+            self.event_handlers.on_pod_released(latest)
 
     def _group(self, pod: Pod) -> volcano.PodGroup | None:
         return self.event_handlers.engine.cache.catalog.table(volcano.PodGroup).get(Task(pod).job)
 
 
-def _says(condition: Condition, text: str) -> bool:
+def _has_eviction_condition(condition: Condition, text: str) -> bool:
     return (condition.type, condition.status, condition.message) == (DISRUPTION_TARGET, "True", text)

@@ -1,8 +1,8 @@
-"""Lets pods go that their queue has room for: the gate that held them until then is removed.
+"""Removal of the scheduling gate that holds a pod until its queue has capacity.
 
-Only pods that asked for the gate, and have no other, come here, and only with Volcano's feature gate for it. A removal
-that fails is tried again by a later session, which finds the pod as it was: the next one where the API server could not
-be reached, else one after a pause that grows. Sending it again is safe: nothing adds a gate to a pod that exists.
+Only for pods that requested the gate and have no other, and only with Volcano's feature gate. A failed removal is
+retried by a later session: by the next one if the API server was unreachable, otherwise after an exponential backoff. A
+repeated removal is safe, because nothing adds a gate to an existing pod.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ log = logging.getLogger(__name__)
 outcomes = StructuredLog(__name__)
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 10.0, 600.0
-"""How long a removal that was refused is not tried again: twice as long each time."""
+"""Backoff after a refused removal, doubled each time."""
 
 _NEVER = 0, float("-inf")
 
 
 @dataclass(slots=True)
 class GateRemovals:
-    """Carries out what sessions have admitted."""
+    """Removes the gates of pods that sessions admitted."""
 
     client: Client
     writes: IntentWriter
     clock: Clock
-    _under_way: set[str] = field(default_factory=set)
-    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # by uid: how often, and no try before then
+    _in_progress: set[str] = field(default_factory=set)
+    # by uid: number of attempts, and the earliest time of the next
+    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def start(self, pod: Pod) -> None:
-        """A session found room for a pod in its queue."""
+        """Start the removal of the gate of a pod whose queue has capacity."""
         _, paused_until_s = self._refused.get(pod.uid, _NEVER)
-        if pod.uid not in self._under_way and self.clock.monotonic_s() >= paused_until_s:
-            self._under_way.add(pod.uid)
+        if pod.uid not in self._in_progress and self.clock.monotonic_s() >= paused_until_s:
+            self._in_progress.add(pod.uid)
             self.writes.start(self._remove_gate(pod), f"removing the gate of {pod.key}")
 
     async def _remove_gate(self, pod: Pod) -> None:
@@ -53,16 +54,16 @@ class GateRemovals:
             self._refused.pop(pod.uid, None)
             outcomes.info("Removed Volcano scheduling gate from pod", v=DECISIONS, pod=ObjectRef(pod.key))
         except (NotFound, Conflict):
-            self._refused.pop(pod.uid, None)  # gone, or a namesake that came after it
+            self._refused.pop(pod.uid, None)  # deleted, or replaced by a pod with the same name
         except BayplanError as fault:
             pause_s = 0.0 if isinstance(fault, Unreachable | LeaseLost) else self._note_refusal(pod.uid)
             after = f"a session tries again after {pause_s:.0f} s" if pause_s else "the next session tries again"
             log.warning("cannot remove the scheduling gate of pod %s: %s; %s", pod.key, fault, after)
         finally:
-            self._under_way.discard(pod.uid)
+            self._in_progress.discard(pod.uid)
 
     def _note_refusal(self, uid: str) -> float:
-        """For how many seconds the removal is not tried again."""
+        """Record a refused removal and return its backoff in seconds."""
         times, now_s = self._refused.get(uid, _NEVER)[0], self.clock.monotonic_s()
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(times, 16), LAST_PAUSE_S)
         forgotten_s = now_s - 2.0 * LAST_PAUSE_S

@@ -1,9 +1,9 @@
-"""Which of several schedulers of one name is responsible for a job, and for a node?
+"""Division of jobs and nodes among several schedulers with the same name, as in Volcano.
 
-Volcano's schedulers divide both among themselves where `MULTI_SCHEDULER_ENABLE` is `true`: each knows how many there
-are (`SCHEDULER_NUM`) and which one it is (`SCHEDULER_POD_NAME`, that of a StatefulSet's pod), and a ring of hashes says
-the rest. The ring is Volcano's, point by point, so that ours and theirs divide the same way side by side.
-Cost: one checksum and a binary search for each pod, group and node that is told of.
+Enabled by `MULTI_SCHEDULER_ENABLE=true`. Each scheduler knows the number of schedulers (`SCHEDULER_NUM`) and its own
+index (from `SCHEDULER_POD_NAME`, the name of a StatefulSet's pod). A consistent hash ring assigns jobs and nodes. The
+ring equals Volcano's, point by point, so that Bayplan and Volcano schedulers can run side by side. Cost: one checksum
+and a binary search per event of a pod, pod group or node.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import PodGroup
 
 _POINTS_PER_NAME = 20
-"""Of each scheduler on the ring."""
+"""Points of each scheduler on the ring."""
 
 
 class HashRing:
-    """Words to names, so that most words keep their name when a name comes or goes."""
+    """Consistent hash ring: most words keep their name when a name is added or removed."""
 
     def __init__(self, names: Iterable[str]) -> None:
         points = {crc32(f"{number}{name}".encode()): name for name in names for number in range(_POINTS_PER_NAME)}
@@ -30,13 +30,13 @@ class HashRing:
         self._names = [points[each] for each in self._hashes]
 
     def name_for(self, word: str) -> str:
-        place = bisect_right(self._hashes, crc32(word.encode()))
-        return self._names[place % len(self._names)]
+        position = bisect_right(self._hashes, crc32(word.encode()))
+        return self._names[position % len(self._names)]
 
 
 @dataclass(frozen=True, slots=True)
 class MultiScheduler:
-    """One of several schedulers."""
+    """One of several schedulers with the same name."""
 
     own: str
     count: int
@@ -48,7 +48,7 @@ class MultiScheduler:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> MultiScheduler | None:
-        """What Volcano's variables say; None where one scheduler has everything to itself."""
+        """Read Volcano's environment variables; None if there is only one scheduler."""
         if environment.get("MULTI_SCHEDULER_ENABLE") != "true":
             return None
         count = environment.get("SCHEDULER_NUM", "")
@@ -56,7 +56,7 @@ class MultiScheduler:
         return cls(environment.get("SCHEDULER_POD_NAME", ""), int(count) if is_number else 1)
 
     def validation_error(self) -> str:
-        """What cannot be meant; nothing where all is well."""
+        """The error in the settings; "" if they are valid."""
         _, dash, number = self.own.rpartition("-")
         if dash and number.isascii() and number.isdigit() and int(number) < self.count:
             return ""
@@ -66,14 +66,14 @@ class MultiScheduler:
         )
 
     def owns_key(self, word: str) -> bool:
-        """Whether our part of the ring has what is called so."""
+        """Whether this scheduler's part of the ring contains the key."""
         return self._ring.name_for(word) == self.own
 
     def owns_node(self, node: Node) -> bool:
         return self.owns_key(node.name)
 
     def owns_job(self, item: Pod | PodGroup) -> bool:
-        """By the first owner, which a pod and its group have in common; else by its own name."""
+        """Decided by the first owner, which a pod and its group share; without owners by the name."""
         return self.owns_key(_owner_name(item))
 
 

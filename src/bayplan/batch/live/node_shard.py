@@ -1,7 +1,7 @@
-"""Keeps to one's own NodeShard: which nodes are ours is looked up between sessions and told in the shard's status.
+"""Sync with the scheduler's NodeShard: reads the usable nodes between sessions and writes the shard's status.
 
-Other schedulers read that status: a node that is desired of us is ours only when nobody else says that it is in use,
-and a node that is ours no longer is let go between two sessions, never within one.
+Other schedulers read that status. A desired node is used only while no other shard reports it in use. A node that is no
+longer desired is released between two sessions, never within one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class NodeShardSync:
-    """One scheduler's part of a cluster that several share."""
+    """Syncs one scheduler's node shard."""
 
     engine: BatchEngine
     client: Client
@@ -35,38 +35,39 @@ class NodeShardSync:
     _is_missing: bool = False
     _writing: bool = False
     _is_unsure: bool = False
-    """Whether a patch may still be applied. The next one is sent whatever the shard says, to change its version."""
-    _last_written: tuple[str, ShardStatus] | None = field(default=None)  # version of the shard, and what we wrote of it
+    """Whether a patch with unknown outcome may still be applied. The next patch is sent in any case, to change the
+    version."""
+    _last_written: tuple[str, ShardStatus] | None = field(default=None)  # version of the shard, and the status written
 
     def sync(self) -> None:
-        """Before a session: what is ours from now on."""
+        """Update the usable nodes; called before a session."""
         known = self.engine.cache.catalog.table(NodeShard)
         status = usable_nodes(self.name, known)
         self.engine.handle.shard = Shard(status.in_use, self.is_hard)
-        mine = known.get(self.name)
-        self._log_missing_shard(is_missing=mine is None)
-        if mine is None or self._writing or (status == ShardStatus.from_node_shard(mine) and not self._is_unsure):
+        shard = known.get(self.name)
+        self._log_missing_shard(is_missing=shard is None)
+        if shard is None or self._writing or (status == ShardStatus.from_node_shard(shard) and not self._is_unsure):
             return
-        saying = mine.metadata.resource_version, status
-        if saying != self._last_written:
-            self._last_written, self._writing = saying, True
-            self.writes.start(self._write_status(mine, status), f"writing the status of node shard {self.name}")
+        version_and_status = shard.metadata.resource_version, status
+        if version_and_status != self._last_written:
+            self._last_written, self._writing = version_and_status, True
+            self.writes.start(self._write_status(shard, status), f"writing the status of node shard {self.name}")
 
     def _log_missing_shard(self, *, is_missing: bool) -> None:
         if is_missing and not self._is_missing:
-            log.error("sharding is on, and there is no node shard %s; create it, or name another one", self.name)
+            log.error("sharding is on, and there is no node shard %s; create it or use another name", self.name)
         self._is_missing = is_missing
 
-    async def _write_status(self, mine: NodeShard, status: ShardStatus) -> None:
-        said: dict[str, Any] = {
+    async def _write_status(self, shard: NodeShard, status: ShardStatus) -> None:
+        fields: dict[str, Any] = {
             "nodesInUse": sorted(status.in_use),
             "nodesToAdd": sorted(status.to_add),
             "nodesToRemove": sorted(status.to_remove),
             "lastUpdateTime": self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        # With the version: a late patch must not say of a node that it is free which this scheduler uses again.
-        meta = {"uid": mine.metadata.uid, "resourceVersion": mine.metadata.resource_version}
-        patch = {"metadata": meta, "status": said}
+        # The resourceVersion ensures that a late patch does not release a node that this scheduler uses again.
+        meta = {"uid": shard.metadata.uid, "resourceVersion": shard.metadata.resource_version}
+        patch = {"metadata": meta, "status": fields}
         try:
             await self.client.patch(self.shards, patch, name=self.name, subresource="status", kind=MERGE_PATCH)
             self._is_unsure = False
@@ -75,7 +76,7 @@ class NodeShardSync:
         except Conflict:
             self._last_written = None
         except ApiError as fault:
-            self._last_written = None  # the next session tries again
+            self._last_written = None  # the next session retries
             self._is_unsure = self._is_unsure or fault.outcome_unknown
             raise
         finally:

@@ -1,4 +1,4 @@
-"""What is worth counting of live sessions: told as it happens, to metrics or to nobody."""
+"""Interface for metrics of live sessions."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from bayplan.objects.core import Pod
 
 
 class BatchObserver(Protocol):
-    """Told of what a live batch engine does. Each call costs a look-up and an addition."""
+    """Receives the actions of a live batch engine. Each call costs a lookup and an addition."""
 
     def task_stage(self, stage: str, pod: Pod) -> None:
-        """How far a pod has come since it was created: Watched, Assumed, PreBound, Bound."""
+        """A pod reached a stage since its creation: Watched, Assumed, PreBound, Bound."""
         ...
 
     def stage(self, stage: str, seconds: float) -> None:
-        """One step took so long: PreBind, Bind."""
+        """The duration of one step: PreBind, Bind."""
         ...
 
     def observe_bound(self, pod: Pod) -> None: ...
 
     def observe_failed(self, pod: Pod) -> None:
-        """A pod that had a node did not get it."""
+        """The binding of a pod failed."""
         ...
 
     def observe_evicted(self, reason: str) -> None: ...
 
     def observe_session(self, outcome: SessionResult, seconds: float, open_s: float) -> None:
-        """A session is over."""
+        """A session ended."""
         ...
 
     def forget(self, jobs: Iterable[str]) -> None:
-        """Jobs that are gone; nobody needs their numbers any more."""
+        """Drop the metrics of deleted jobs."""
         ...
 
 
 class NoBatchObserver:
-    """Nobody counts."""
+    """An observer that does nothing."""
 
     def task_stage(self, stage: str, pod: Pod) -> None: ...
     def stage(self, stage: str, seconds: float) -> None: ...

@@ -1,4 +1,4 @@
-"""What the command line says about a live batch engine. One value, handed on; its defaults are Volcano's."""
+"""Command line options of a live batch engine, as one value. The defaults are Volcano's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_SHARDS, HARD_SHARDS, SOFT_SHARDS = "none", "hard", "soft"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """Flags of vc-scheduler by their names."""
+    """Flags of vc-scheduler, by name."""
 
     scheduler_name: tuple[str, ...] = (DEFAULT_SCHEDULER,)
     schedule_period: GoDuration = _ONE_SECOND
@@ -33,52 +33,54 @@ class BatchOptions:
     sharding_mode: str = NO_SHARDS
     sharding_name: str = DEFAULT_SCHEDULER
     queue_admission: bool = False
-    """Whether pods are let go from Volcano's gate when their queue has room: the feature gate for that is on."""
+    """Whether Volcano's queue admission gate is removed from pods whose queue has capacity (a feature gate)."""
     multi_scheduler: MultiScheduler | None = None
-    """Which of several schedulers of one name this is."""
+    """The division among several schedulers of the same name."""
     max_concurrent_writes: int = 64
     slice_s: float = 0.004
 
     @property
     def lock_name(self) -> str:
-        """The lease: the scheduler's name where it has one, so that an old scheduler of that name stays out."""
+        """The name of the lease: the scheduler's name if there is one, so that an old scheduler of that name does not
+        run."""
         return self.scheduler_name[0] if len(self.scheduler_name) == 1 else DEFAULT_SCHEDULER
 
     @property
     def exclusive_scheduler_names(self) -> tuple[str, ...]:
-        """The names whose pods are all ours; none where several schedulers of a name divide the work."""
+        """The scheduler names whose pods all belong to this process; empty if several schedulers divide the work."""
         return () if self.is_sharded or self.multi_scheduler is not None else self.scheduler_name
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a NodeShard says which nodes are ours."""
+        """Whether a NodeShard decides which nodes this scheduler uses."""
         return self.sharding_mode != NO_SHARDS
 
     @property
     def node_sampling(self) -> FeasibleNodeSampling | None:
-        """How many nodes are looked at for a task; None: all of them, which costs little here."""
+        """The sampling of feasible nodes; None: all nodes, which is cheap here."""
         if not self.percentage_nodes_to_find:
             return None
         return FeasibleNodeSampling(self.percentage_nodes_to_find, self.minimum_feasible_nodes)
 
     def validation_errors(self) -> Iterable[str]:
-        """What cannot be meant."""
+        """Errors in the options, one message each."""
         if not all(self.scheduler_name) or not self.scheduler_name:
             yield "--scheduler-name must not be empty; leave it out for volcano"
         if self.sharding_mode not in (NO_SHARDS, HARD_SHARDS, SOFT_SHARDS):
-            yield f"--scheduler-sharding-mode is {self.sharding_mode!r}; it is none, hard or soft"
+            yield f"--scheduler-sharding-mode is {self.sharding_mode!r}; use none, hard or soft"
         elif self.is_sharded and not self.sharding_name:
             yield "--scheduler-sharding-name must not be empty; it is the name of a NodeShard"
         for text in self.node_selector:
             if not all(text.partition(":")):
-                yield f"--node-selector {text!r} is no label:value; write, for instance, pool:batch"
+                yield f"--node-selector {text!r} is not label:value; use a form such as pool:batch"
         if self.multi_scheduler is not None and (fault := self.multi_scheduler.validation_error()):
             yield fault
         if self.schedule_period.seconds <= 0:
             yield "--schedule-period must be above zero"
 
     def manages(self, node: Node) -> bool:
-        """Whether any of the selectors names the node (all of them do where there is none), and it is in our part."""
+        """Whether a selector matches the node (all nodes match without selectors) and it belongs to this scheduler's
+        part."""
         if self.multi_scheduler is not None and not self.multi_scheduler.owns_node(node):
             return False
         labels: Mapping[str, Any] = node.metadata.labels

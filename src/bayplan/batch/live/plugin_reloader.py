@@ -1,8 +1,8 @@
-"""Have the files of plugins and actions changed, and can what they hold now be used?
+"""Reload of changed plugin and action files.
 
-Asked before every session: a stat a file. What changed is loaded, built once to see that it can be, and put in force
-before the session opens, so that no session is lost and none runs on half of it. If that fails, what was loaded before
-goes on, and the reason is told once for each state of the files.
+Called before every session: one stat per file. Changed files are loaded, built once as a test, and activated before the
+session opens, so that no session is lost and none runs with a partial load. If that fails, the previous plugins stay in
+use, and the reason is logged once per state of the files.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class BatchPluginReloader:
-    """Keeps the plugins and actions of an engine in step with their files."""
+    """Reloads the plugins and actions of an engine when their files change."""
 
     engine: BatchEngine
     read_version: Callable[[], object]
     load: Callable[[], tuple[BatchPluginSet, ActionSet]]
     fault: str = ""
-    """Why the files of now are not in use; empty where they are."""
+    """Why the current files are not in use; "" if they are."""
     _loaded_version: object = field(init=False)
 
     def __post_init__(self) -> None:
         self._loaded_version = self.read_version()
 
     def reload_if_changed(self) -> None:
-        """Take over what has changed since the last look."""
+        """Load the files if they changed since the last check."""
         try:
-            seen = self.read_version()
-            if seen == self._loaded_version:
+            version = self.read_version()
+            if version == self._loaded_version:
                 return
-            self._loaded_version = seen
+            self._loaded_version = version
             self.engine.replace_plugins(*self.load())
-        except Exception as fault:  # whatever somebody's file does, the process goes on
-            told = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
-            if told != self.fault:
-                log.error("plugins are not reloaded, and those loaded before go on: %s", told)
-            self.fault = told
+        except Exception as fault:  # errors in plugin files must not stop the process
+            message = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
+            if message != self.fault:
+                log.error("plugins are not reloaded; the previous ones stay in use: %s", message)
+            self.fault = message
             return
         self.fault = ""
         log.info("plugins are reloaded")

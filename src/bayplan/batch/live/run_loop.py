@@ -1,11 +1,11 @@
-"""The batch engine on a cluster: one session after another, and what the API server tells meanwhile.
+"""Run loop of the batch engine on a cluster: runs sessions and handles events of the API server in between.
 
-One loop owns everything. A session is plain code that yields; whenever a slice of a few milliseconds is over the loop
-has its turn, so that connections, watches, bindings and probes are served during a session of any size. What a session
-has committed by then is sent on its way at once.
+One event loop owns everything. A session is synchronous code that yields. After each slice of a few milliseconds the
+event loop runs, so that connections, watches, bindings and probes are served during a session of any size. Commits of
+the session so far start their writes at once.
 
-Sessions are a period apart, as Volcano's are. Where something has happened that a session could make use of, one comes
-before its time: it decides, and leaves it to the next regular one to tell why others wait.
+Sessions run at a fixed period, as in Volcano. A relevant event triggers an early session: it makes decisions, but
+leaves messages about waiting pods to the next regular session.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ details = StructuredLog(__name__)
 SLICE_S = 0.004
 PERIOD_S = 1.0
 MIN_PAUSE_S = 0.05
-"""Between two sessions: changes seldom come alone, and a gang is worth more when more of it is there."""
+"""Minimum time between two sessions: events seldom come alone, and a gang is placed better when more of it exists."""
 _PAUSE_FACTOR = 3
-"""So many times as long as the last session took is others' before the next comes before its time."""
+"""The pause before an early session, in multiples of the last session's duration, which is left to other work."""
 _END_OF_SESSION = object()
 
 
@@ -54,7 +54,7 @@ async def _nothing_to_prepare() -> None: ...
 
 @dataclass(slots=True)
 class BatchRunLoop:
-    """Runs one batch engine. `handle_event` is the handler of every informer; `run` goes on until it is cancelled."""
+    """Runs one batch engine. `handle_event` is the handler of every informer; `run` continues until it is cancelled."""
 
     engine: BatchEngine
     event_handlers: BatchEventHandlers
@@ -68,33 +68,33 @@ class BatchRunLoop:
     slice_s: float = SLICE_S
     observer: BatchObserver = field(default_factory=NoBatchObserver)
     blocking_thread: StepThread = field(default_factory=StepThread)
-    """Where sessions wait for others."""
+    """The thread in which sessions make blocking calls."""
     prepare: Callable[[], Awaitable[None]] = _nothing_to_prepare
-    """What must be there before the first session; only who leads does it."""
+    """Run before the first session, by the leader only."""
     between_sessions: list[Callable[[], None]] = field(default_factory=list)
-    """Called before each session: what may change only while none is open."""
+    """Called before each session, for changes that need a closed session."""
     after_session: list[Callable[[SessionResult], None]] = field(default_factory=list)
-    """Told of what each session left."""
+    """Called with the result of each session."""
     session_count: int = 0
-    """How many there were."""
+    """Number of finished sessions."""
     last_outcome: SessionResult = field(default_factory=SessionResult)
-    """What the last session decided."""
+    """The result of the last session."""
     last_session_ended_at: datetime | None = None
-    """When that was."""
+    """The end of the last session."""
     failed_sessions: dict[str, int] = field(default_factory=dict)
-    """By key: in how many sessions a pod that waits found no node."""
+    """By key: number of sessions in which a pending pod found no node."""
     _pending_events: deque[tuple[KubeObject | None, KubeObject | None]] = field(default_factory=deque)
     _event_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _session_requested: asyncio.Event = field(default_factory=asyncio.Event)
-    """Something has happened that a session could make use of."""
+    """Set by an event that triggers an early session."""
     _runs_sessions: bool = True
     _slice_ends_s: float = 0.0
     _jobs: set[str] = field(default_factory=set)
 
-    # what is told -----------------------------------------------------------------------------------------------
+    # Events
 
     def handle_event(self, old: KubeObject | None, new: KubeObject | None) -> None:
-        """The API server told of a change."""
+        """Queue an event of the API server."""
         if (
             isinstance(new, Pod)
             and old is None
@@ -106,7 +106,7 @@ class BatchRunLoop:
         self._event_arrived.set()
 
     async def handle_events(self) -> None:
-        """Keep cache and engine true, in slices, until cancelled."""
+        """Handle events in slices, until cancelled."""
         while True:
             self._event_arrived.clear()
             if self._handle_event_slice():
@@ -115,7 +115,7 @@ class BatchRunLoop:
                 await asyncio.sleep(0)
 
     async def handle_pending_events(self) -> None:
-        """Follow all that was told so far."""
+        """Handle all events received so far."""
         while not self._handle_event_slice():
             await asyncio.sleep(0)
 
@@ -125,34 +125,34 @@ class BatchRunLoop:
             old, new = self._pending_events.popleft()
             try:
                 self.event_handlers.handle_event(old, new)
-            except Exception:  # one change that cannot be followed must not stop all others
+            except Exception:  # a failing event must not stop the handling of the rest
                 item = new if new is not None else old
-                log.exception("cannot follow a change of %s %s", type(item).__name__, item.key if item else "")
+                log.exception("cannot handle an event of %s %s", type(item).__name__, item.key if item else "")
             if not self._session_requested.is_set() and triggers_session(old, new, self.event_handlers):
                 self._session_requested.set()
             if self.clock.monotonic_s() > ends_s:
                 return not self._pending_events
         return True
 
-    # the loop ---------------------------------------------------------------------------------------------------
+    # Sessions
 
     async def run(self) -> None:
-        """Sessions, as long as the process leads."""
-        following = asyncio.ensure_future(self.handle_events())
-        deciding = asyncio.ensure_future(self._run_sessions())
+        """Run sessions and event handling, as long as the process leads."""
+        event_handling = asyncio.ensure_future(self.handle_events())
+        sessions = asyncio.ensure_future(self._run_sessions())
         try:
-            done, _ = await asyncio.wait((following, deciding), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((event_handling, sessions), return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
         finally:
-            for each in (following, deciding):
+            for each in (event_handling, sessions):
                 each.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await each
 
     async def _run_sessions(self) -> None:
         await self.prepare()
-        await self.handle_pending_events()  # nobody decides on half a picture
+        await self.handle_pending_events()  # the first session needs the complete state
         due_s = 0.0
         while self._runs_sessions:
             start_s = self.clock.monotonic_s()
@@ -163,16 +163,19 @@ class BatchRunLoop:
             if not early:
                 due_s = end_s + self.period_s
             await self._pause(end_s - start_s, due_s)
-        await asyncio.Event().wait()  # whoever stopped us ends us, too
+        await asyncio.Event().wait()  # until `run` is cancelled
 
     async def _pause(self, took_s: float, due_s: float) -> None:
-        """Until the next session is due, or called for and others had their share of the time."""
-        left_s = due_s - self.clock.monotonic_s()
-        await self.clock.sleep(min(left_s, max(MIN_PAUSE_S, _PAUSE_FACTOR * took_s)))
-        left_s = due_s - self.clock.monotonic_s()
-        if left_s <= 0 or self._session_requested.is_set():
+        """Wait until the next session is due, or triggered after the minimum pause."""
+        remaining_s = due_s - self.clock.monotonic_s()
+        await self.clock.sleep(min(remaining_s, max(MIN_PAUSE_S, _PAUSE_FACTOR * took_s)))
+        remaining_s = due_s - self.clock.monotonic_s()
+        if remaining_s <= 0 or self._session_requested.is_set():
             return
-        both = asyncio.ensure_future(self._session_requested.wait()), asyncio.ensure_future(self.clock.sleep(left_s))
+        both = (
+            asyncio.ensure_future(self._session_requested.wait()),
+            asyncio.ensure_future(self.clock.sleep(remaining_s)),
+        )
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -180,31 +183,33 @@ class BatchRunLoop:
                 each.cancel()
 
     async def run_session(self, *, early: bool = False) -> SessionResult:
-        """One session from opening to closing; the loop has its turn whenever a slice is over.
+        """Run one session from opening to closing; the event loop runs after each slice.
 
-        `early`: one before its time, which tells groups how far they came, and leaves the rest to the next."""
+        `early`: a session before its period, which writes the phases of groups and leaves other messages to the next.
+        """
         for change in self.between_sessions:
             change()
         self.evictions.end_pauses()
-        outcome, sent = SessionResult(), _StartedWrites()
+        outcome, started_writes = SessionResult(), _StartedWrites()
         start_s = open_s = self.clock.monotonic_s()
         self._slice_ends_s = start_s + self.slice_s
         details.info("Start scheduling ...", v=TRACE)
-        turns = self.engine.run_session_steps(outcome)
+        steps = self.engine.run_session_steps(outcome)
         try:
-            async for _ in self._iterate_session(turns):
+            async for _ in self._iterate_session(steps):
                 if not outcome.session:
                     open_s = self.clock.monotonic_s()
                 if self.clock.monotonic_s() > self._slice_ends_s:
-                    self._start_writes(outcome, sent)
+                    self._start_writes(outcome, started_writes)
                     await self._yield_to_loop()
         except asyncio.CancelledError:
-            turns.close()
-            self._start_writes(outcome, sent)  # what is committed is assumed: it must not be left behind
+            steps.close()
+            # committed changes are assumed in the cache, so their writes must start
+            self._start_writes(outcome, started_writes)
             raise
-        except Exception:  # a bug of ours costs one session
-            log.exception("a session broke off; what it had committed is carried out, and the next one begins anew")
-        self._start_writes(outcome, sent)
+        except Exception:  # a bug costs one session
+            log.exception("a session was aborted; its commits are executed, and sessions continue")
+        self._start_writes(outcome, started_writes)
         await self._run_in_slices(self.status_updater.update_statuses(outcome, early=early))
         if details.enabled(TRACE):
             await self._run_in_slices(_log_lines(cache_lines(self.engine)))
@@ -214,19 +219,20 @@ class BatchRunLoop:
         self._report_session(outcome, self.clock.monotonic_s() - start_s, open_s - start_s)
         return outcome
 
-    async def _iterate_session(self, turns: Iterator[None]) -> AsyncIterator[None]:
-        """Go through a session; one that may wait for others gives the loop its turn there, too."""
+    async def _iterate_session(self, steps: Iterator[None]) -> AsyncIterator[None]:
+        """Iterate over a session. One that may make blocking calls runs in a thread, so that the event loop is not
+        blocked."""
         if not self.engine.calls_http:
-            for _ in turns:
+            for _ in steps:
                 yield
             return
-        while await self.blocking_thread.run_step(lambda: next(turns, _END_OF_SESSION)) is not _END_OF_SESSION:
+        while await self.blocking_thread.run_step(lambda: next(steps, _END_OF_SESSION)) is not _END_OF_SESSION:
             yield
 
     def _report_session(self, outcome: SessionResult, seconds: float, open_s: float) -> None:
         self.observer.observe_session(outcome, seconds, open_s)
-        for hear in self.after_session:
-            hear(outcome)
+        for callback in self.after_session:
+            callback(outcome)
         self.observer.forget(self._jobs - outcome.groups.keys())
         self._jobs = set(outcome.groups)
         if details.enabled(DECISIONS):
@@ -250,33 +256,33 @@ class BatchRunLoop:
         await asyncio.sleep(0)
         self._slice_ends_s = self.clock.monotonic_s() + self.slice_s
 
-    def _start_writes(self, outcome: SessionResult, sent: _StartedWrites) -> None:
-        """Start the writes of what was committed since the last look."""
+    def _start_writes(self, outcome: SessionResult, started_writes: _StartedWrites) -> None:
+        """Start the writes of the commits since the last call."""
         pods = self.event_handlers.pods
-        for key, reason in _items_added_since(outcome.evicts, sent.evictions):
+        for key, reason in _items_added_since(outcome.evicts, started_writes.evictions):
             if (victim := pods.get(key)) is not None:
                 self.evictions.start(victim, reason)
-        sent.evictions = len(outcome.evicts)
-        for key, uid in _items_added_since(outcome.admitted, sent.admissions):
+        started_writes.evictions = len(outcome.evicts)
+        for key, uid in _items_added_since(outcome.admitted, started_writes.admissions):
             pod = pods.get(key)
             if pod is not None and pod.uid == uid:
                 self.admissions.start(pod)
-        sent.admissions = len(outcome.admitted)
-        for key, node_name in _items_added_since(outcome.binds, sent.binds):
+        started_writes.admissions = len(outcome.admitted)
+        for key, node_name in _items_added_since(outcome.binds, started_writes.binds):
             pod = pods.get(key)
             if pod is not None:
                 needs, annotations = outcome.pre_binds.get(pod.uid), outcome.annotations.get(key)
                 self.binds.start(pod, node_name, needs, annotations, outcome.request_annotations.get(key))
-        sent.binds = len(outcome.binds)
+        started_writes.binds = len(outcome.binds)
 
-    # the end ----------------------------------------------------------------------------------------------------
+    # Stop
 
     def stop_scheduling(self) -> None:
-        """No session begins any more; what is under way goes on."""
+        """Start no more sessions; the current one continues."""
         self._runs_sessions = False
 
     async def drain(self) -> None:
-        """Wait for what is being written."""
+        """Wait for all writes."""
         await self.binds.drain()
         await self.writes.drain()
 
@@ -286,12 +292,12 @@ class BatchRunLoop:
         return self.writes.has_open_writes
 
     async def abandon(self) -> None:
-        """Leave everything that is under way as it is; who starts next finds out how far it came."""
+        """Cancel all writes in progress; the next leader finds out which took effect."""
         await self.binds.abandon()
         await self.writes.abandon()
 
     def dump(self) -> Iterable[str]:
-        """What is known, for people."""
+        """The state of the engine, for users."""
         return dump_lines(self.engine)
 
 
@@ -301,14 +307,14 @@ def _log_lines(lines: Iterable[str]) -> Iterator[None]:
         yield
 
 
-def _items_added_since(decided: dict[str, str], known: int) -> list[tuple[str, str]]:
-    """What was added since so many were known, in its order; found from the end, since little is added at a time."""
-    return list(islice(reversed(decided.items()), len(decided) - known))[::-1]
+def _items_added_since(decisions: dict[str, str], known: int) -> list[tuple[str, str]]:
+    """The entries added since there were `known` ones, in order. Searches from the end, as few are added at a time."""
+    return list(islice(reversed(decisions.items()), len(decisions) - known))[::-1]
 
 
 @dataclass(slots=True)
 class _StartedWrites:
-    """How much of an outcome is on its way."""
+    """Number of entries of a session result whose writes were started."""
 
     binds: int = 0
     evictions: int = 0

@@ -1,4 +1,4 @@
-"""Puts a live batch engine together: engine, following, bindings, evictions and what is told."""
+"""Builds a live batch engine: event handlers, binding, evictions and status updates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bayplan.objects.volcano import types as volcano
 
 @dataclass(frozen=True, slots=True)
 class ApiWriters:
-    """How the engine reaches the API server, and people."""
+    """The writers to the API server."""
 
     client: Client
     writes: IntentWriter
@@ -43,57 +43,68 @@ def build_event_handlers(
     engine: BatchEngine,
     options: BatchOptions,
     *,
-    left_to_others: Collection[type[KubeObject]] = (),
-    freed: Callable[[Pod], None] = ignore_freed_pod,
+    kinds_handled_elsewhere: Collection[type[KubeObject]] = (),
+    on_pod_released: Callable[[Pod], None] = ignore_freed_pod,
 ) -> BatchEventHandlers:
-    """What keeps an engine in step with the API server."""
+    """Build the event handlers of an engine."""
     manages: Callable[[Node], bool] = (
         options.manages if options.node_selector or options.multi_scheduler else manage_every_node
     )
-    if Node in left_to_others and manages is not manage_every_node:
-        engine.cluster_state.manages = (
-            manages  # the cache has them all: which of them are ours is the sessions' own affair
-        )
-    return BatchEventHandlers(engine, options.scheduler_name, left_to_others, manages, options.multi_scheduler, freed)
+    if Node in kinds_handled_elsewhere and manages is not manage_every_node:
+        engine.cluster_state.manages = manages  # the shared cache has all nodes, so sessions filter them
+    return BatchEventHandlers(
+        engine, options.scheduler_name, kinds_handled_elsewhere, manages, options.multi_scheduler, on_pod_released
+    )
 
 
-def _queue_is_known(following: BatchEventHandlers) -> Callable[[str], bool]:
-    return lambda queue: queue in following.engine.cache.catalog.table(volcano.Queue)
+def _queue_is_known(event_handlers: BatchEventHandlers) -> Callable[[str], bool]:
+    return lambda queue: queue in event_handlers.engine.cache.catalog.table(volcano.Queue)
 
 
 def build_run_loop(
-    following: BatchEventHandlers,
-    ways: ApiWriters,
+    event_handlers: BatchEventHandlers,
+    writers: ApiWriters,
     options: BatchOptions,
     clock: LoopClock,
     observer: BatchObserver | None = None,
 ) -> BatchRunLoop:
-    """An engine that follows the API server and writes what its sessions decide."""
-    engine, observer = following.engine, observer or NoBatchObserver()
-    engine.handle.writes = ways.writes
+    """Build the run loop of an engine that follows the API server and writes the decisions of its sessions."""
+    engine, observer = event_handlers.engine, observer or NoBatchObserver()
+    engine.handle.writes = writers.writes
     engine.handle.node_sampling = options.node_sampling
     engine.handle.queue_admission = options.queue_admission
     engine.handle.last_choices = LastChoices()
-    made = (following, ways.writes, ways.statuses, ways.event_recorder)
-    aside = StepThread()
-    engine.call_and_wait = aside.wait_outside
+    common = (event_handlers, writers.writes, writers.statuses, writers.event_recorder)
+    blocking_thread = StepThread()
+    engine.call_and_wait = blocking_thread.wait_outside
     return BatchRunLoop(
         engine,
-        following,
-        BatchBinder(*made, observer, clock, max_workers=options.max_concurrent_writes),
-        PodEvictor(*made, observer, clock),
-        GateRemovals(ways.client, ways.writes, clock),
+        event_handlers,
+        BatchBinder(*common, observer, clock, max_workers=options.max_concurrent_writes),
+        PodEvictor(*common, observer, clock),
+        GateRemovals(writers.client, writers.writes, clock),
         SessionStatusUpdater(
-            following, ways.client, ways.writes, ways.statuses, ways.event_recorder, ways.groups, ways.queues
+            event_handlers,
+            writers.client,
+            writers.writes,
+            writers.statuses,
+            writers.event_recorder,
+            writers.groups,
+            writers.queues,
         ),
-        ways.writes,
+        writers.writes,
         clock,
         period_s=options.schedule_period.seconds,
         slice_s=options.slice_s,
         observer=observer,
-        blocking_thread=aside,
-        after_session=[OrphanedClaims(following, ways.writes, clock).release_orphaned],
+        blocking_thread=blocking_thread,
+        after_session=[OrphanedClaims(event_handlers, writers.writes, clock).release_orphaned],
         prepare=partial(
-            ensure_default_queues, ways.client, ways.queues, clock, _queue_is_known(following), options.default_queue
+            ensure_default_queues,
+            writers.client,
+            writers.queues,
+            clock,
+            _queue_is_known(event_handlers),
+            options.default_queue,
         ),
     )

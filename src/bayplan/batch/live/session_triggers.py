@@ -1,9 +1,9 @@
-"""Does a change call for a session before the period is over?
+"""Triggers of early sessions: whether an event calls for a session before the period is over.
 
-Asked once a watch event, after it was followed. Volcano opens its sessions a period apart, whatever happens meanwhile;
-here somebody who came, or room for somebody who waits, need not sit the period out. What sessions write themselves
-(bindings, conditions, phases) comes back by the watch and calls for nothing: else each session would call the next.
-Cost: a few comparisons; the parts of an object that are compared are those that sessions never write.
+Called once per watch event, after it was handled. Volcano opens sessions at a fixed period. Here new pods, and freed
+resources for pending pods, need not wait for it. The session's own writes (bindings, conditions, phases) return by the
+watch and trigger nothing; otherwise each session would trigger the next. Cost: a few comparisons of object parts that
+sessions never write.
 """
 
 from __future__ import annotations
@@ -14,33 +14,35 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.volcano.types import PodGroup, Queue
 
 
-def triggers_session(old: KubeObject | None, new: KubeObject | None, following: BatchEventHandlers) -> bool:
-    """Whether a session could now decide something that the last one could not."""
+def triggers_session(old: KubeObject | None, new: KubeObject | None, event_handlers: BatchEventHandlers) -> bool:
+    """Whether a session could now make a decision that the last one could not."""
     item = new if new is not None else old
     match item:
         case Pod():
             assert old is None or isinstance(old, Pod)
             assert new is None or isinstance(new, Pod)
-            return _pod_became_pending(old, new, following) or (_pod_freed_node(old, new) and bool(following.waiting))
+            return _pod_became_pending(old, new, event_handlers) or (
+                _pod_freed_node(old, new) and bool(event_handlers.waiting)
+            )
         case PodGroup() | Queue():
             assert old is None or isinstance(old, (PodGroup, Queue))
             return new is not None and (old is None or _spec_changed(old, item) or _queue_state_changed(old, item))
         case Node():
             assert old is None or isinstance(old, Node)
-            return new is not None and bool(following.waiting) and (old is None or _node_changed(old, item))
+            return new is not None and bool(event_handlers.waiting) and (old is None or _node_changed(old, item))
         case _:
-            return bool(following.waiting)
+            return bool(event_handlers.waiting)
 
 
-def _pod_became_pending(old: Pod | None, new: Pod | None, following: BatchEventHandlers) -> bool:
-    """A pod of ours waits that did not, or another one of it does."""
-    if new is None or new.spec.node_name or not following.is_responsible_for(new):
+def _pod_became_pending(old: Pod | None, new: Pod | None, event_handlers: BatchEventHandlers) -> bool:
+    """A pod of this scheduler became pending, or a pending one changed."""
+    if new is None or new.spec.node_name or not event_handlers.is_responsible_for(new):
         return False
     return old is None or old.spec != new.spec or old.metadata.annotations != new.metadata.annotations
 
 
 def _pod_freed_node(old: Pod | None, new: Pod | None) -> bool:
-    """A pod took room on a node, and does no longer."""
+    """A pod on a node ended or was deleted."""
     if old is None or not old.spec.node_name or old.status.phase in ENDED_PHASES:
         return False
     return new is None or new.status.phase in ENDED_PHASES
@@ -51,7 +53,7 @@ def _spec_changed(old: PodGroup | Queue, new: PodGroup | Queue) -> bool:
 
 
 def _queue_state_changed(old: PodGroup | Queue, new: PodGroup | Queue) -> bool:
-    """A queue was opened, or closed."""
+    """A queue was opened or closed."""
     return isinstance(old, Queue) and isinstance(new, Queue) and old.status.state != new.status.state
 
 

@@ -1,9 +1,9 @@
-"""What people and controllers are told after a session: conditions of groups, what queues hold, why pods wait.
+"""Status updates after a session: conditions of pod groups, allocations of queues, conditions of pods, events.
 
-Nothing is written that is written already, and nothing twice: Volcano repeats its events every second. Writes about one
-object go one after another, and of those that wait only the newest. What is refused is tried again after the next
-session, as long as it is still true. Sessions that come before their time tell groups of new phases, for which
-controllers wait: why pods wait changes with every member of a gang that arrives, and is worth a write a period.
+Unchanged values are not written, and events are not repeated; Volcano repeats its events every second. Writes to one
+object run one after another, and only the newest waiting one is kept. A refused write is repeated after the next
+session, if it still applies. Early sessions only write new phases of groups, because controllers wait for them. The
+condition of a waiting pod changes with every new member of its gang, and is written once per period.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 UNSCHEDULABLE, MISCONFIGURED = "Unschedulable", "Misconfigured"
 NO_POD_GROUP_MESSAGE = (
-    f"the pod names no pod group by the annotation {GROUP_NAME}; the pod group controller adds it, or create a "
-    "PodGroup and name it"
+    f"the pod has no pod group in the annotation {GROUP_NAME}; run the pod group controller, or create a PodGroup and "
+    "set the annotation"
 )
 _CLEANUP_THRESHOLD = 1024
 
@@ -43,29 +43,28 @@ _Object = tuple[type[KubeObject], str, str]
 
 @dataclass(slots=True)
 class SessionStatusUpdater:
-    """Writes what a session has left."""
+    """Writes the results of sessions."""
 
-    following: BatchEventHandlers
+    event_handlers: BatchEventHandlers
     client: Client
     writes: IntentWriter
     statuses: PodStatusWriter
-    speaker: ObjectEventRecorder
+    event_recorder: ObjectEventRecorder
     groups: GroupVersionResource
     queues: GroupVersionResource
-    _latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by path: what waits to be written
+    _latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by path: the newest patch that waits
     _busy: set[str] = field(default_factory=set)
-    _last_written: dict[str, tuple[str, Any]] = field(
-        default_factory=dict
-    )  # by path: version of the object, and what we wrote
+    # by path: version of the object, and the value written
+    _last_written: dict[str, tuple[str, Any]] = field(default_factory=dict)
     _last_events: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    """By object and reason: the texts of the events of the last session that had any."""
+    """By object and reason: the event texts of the last session that had any."""
     _faults: set[str] = field(default_factory=set)
-    _last_reported: dict[_Object, str] = field(default_factory=dict)  # what is wrong with objects, as last told
+    _last_reported: dict[_Object, str] = field(default_factory=dict)  # the last reported problems of objects
     _pods_without_group: set[str] = field(default_factory=set)
 
     def update_statuses(self, outcome: SessionResult, *, early: bool = False) -> Iterable[None]:
-        """All that a session has left to say, some of it a turn; after an early one, what others wait to hear."""
-        catalog = self.following.engine.cache.catalog
+        """Write the results of a session, some per step. After an early session, only what controllers wait for."""
+        catalog = self.event_handlers.engine.cache.catalog
         table = catalog.table(volcano.PodGroup)
         written: set[str] = set()
         for uid, found in outcome.groups.items():
@@ -87,24 +86,24 @@ class SessionStatusUpdater:
 
     def _update_pods_and_queues(self, outcome: SessionResult) -> Iterable[None]:
         for key, message in outcome.messages.items():
-            pod = self.following.pods.get(key)
-            if pod is not None and not self.following.engine.cache.pod(pod.uid):
+            pod = self.event_handlers.pods.get(key)
+            if pod is not None and not self.event_handlers.engine.cache.pod(pod.uid):
                 self._update_pod_condition(pod, message.reason, message.message, message.nominated_node)
                 yield
-        queues = self.following.engine.cache.catalog.table(volcano.Queue)
-        for name, held in outcome.queues.items():
+        queues = self.event_handlers.engine.cache.catalog.table(volcano.Queue)
+        for name, allocated in outcome.queues.items():
             if name in queues:
-                self._update_queue(queues[name], held)
+                self._update_queue(queues[name], allocated)
                 yield
         yield from self._report_faults(outcome)
         self._forget_deleted_objects()
 
-    # groups and queues ------------------------------------------------------------------------------------------
+    # Pod groups and queues
 
     def _update_group(self, group: volcano.PodGroup, found: GroupOutcome) -> None:
-        """Groups have no status of their own: the object itself is patched, and only what a session decides of it."""
+        """Patch the status fields that a session decides. Pod groups have no status subresource."""
         status = found.status
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "phase": status.phase or None,
             "conditions": [_condition_to_dict(each) for each in status.conditions] or None,
             "running": status.running or None,
@@ -112,12 +111,12 @@ class SessionStatusUpdater:
             "failed": status.failed or None,
         }
         meaning = (status.phase, status.running, status.succeeded, status.failed, _condition_keys(status.conditions))
-        patch = {"metadata": _precondition(group), "status": said}
+        patch = {"metadata": _precondition(group), "status": fields}
         self._write(self.groups, group, patch, meaning)
 
-    def _update_queue(self, queue: volcano.Queue, held: Mapping[str, Quantity]) -> None:
-        allocated: dict[str, str | None] = {name: None for name in queue.status.allocated if name not in held}
-        allocated |= {name: str(amount) for name, amount in held.items()}
+    def _update_queue(self, queue: volcano.Queue, amounts: Mapping[str, Quantity]) -> None:
+        allocated: dict[str, str | None] = {name: None for name in queue.status.allocated if name not in amounts}
+        allocated |= {name: str(amount) for name, amount in amounts.items()}
         patch = {"metadata": _precondition(queue), "status": {"allocated": allocated}}
         self._write(self.queues, queue, patch, allocated, subresource="status")
 
@@ -146,7 +145,7 @@ class SessionStatusUpdater:
         try:
             while (patch := self._latest.pop(path, None)) is not None:
                 version = patch["metadata"]["resourceVersion"]
-                if version == before:  # the watch did not show the patch before this one
+                if version == before:  # the watch has not shown the previous patch yet
                     patch["metadata"]["resourceVersion"] = after
                 try:
                     answer = await self.client.patch(
@@ -161,63 +160,61 @@ class SessionStatusUpdater:
                 except NotFound:
                     return
                 except Conflict:
-                    self._last_written.pop(
-                        path, None
-                    )  # the next session writes what is still true of the newer version
+                    # the next session writes what still applies to the newer version
+                    self._last_written.pop(path, None)
                 except ApiError as fault:
-                    self._last_written.pop(
-                        path, None
-                    )  # nobody knows what it says now: the next session writes it again
+                    # the current value is unknown: the next session writes it again
+                    self._last_written.pop(path, None)
                     log.warning("cannot write the status of %s: %s; the next session tries again", path, fault)
         finally:
             self._busy.discard(path)
 
-    # pods and people --------------------------------------------------------------------------------------------
+    # Pods and events
 
     def _update_pod_condition(self, pod: Pod, reason: str, message: str, nominate: str = "") -> None:
         if self.statuses.set_unschedulable(pod, reason, message, nominate or None) is not None:
-            self.speaker.record_core_event(pod, WARNING, "FailedScheduling", message)
+            self.event_recorder.record_core_event(pod, WARNING, "FailedScheduling", message)
 
     def _record_group_events(self, item: KubeObject, events: Sequence[GroupEvent]) -> None:
-        """Record a session's events of one reason about an object, without those of the session before."""
+        """Record events of one reason about an object, without those already recorded in the last session."""
         key = item.metadata.uid, events[0].reason
         before = self._last_events.get(key, ())
         self._last_events[key] = tuple(dict.fromkeys(event.text for event in events))
         for event in {event.text: event for event in events}.values():
             if event.text not in before:
-                self.speaker.record_core_event(item, event.type, event.reason, event.text)
+                self.event_recorder.record_core_event(item, event.type, event.reason, event.text)
 
     def _report_faults(self, outcome: SessionResult) -> Iterable[None]:
-        """What somebody must mend: on the object where it is one's, and in the log once."""
+        """Report faults: on the objects concerned, and once in the log."""
         current = set(outcome.faults)
-        for sentence in sorted(current - self._faults):
-            log.warning("%s", sentence)
+        for message in sorted(current - self._faults):
+            log.warning("%s", message)
         self._faults = current
-        yield from self._report_objects(
-            list(find_misconfigured_objects(self.following.engine, outcome))
-        )  # at once: turns change the ledger
+        # a list, because the cluster state changes between steps
+        yield from self._report_objects(list(find_misconfigured_objects(self.event_handlers.engine, outcome)))
         yield from self._report_pods_without_group()
 
     def _report_objects(self, found: Iterable[ObjectProblem]) -> Iterable[None]:
-        """One event an object, with all that is wrong, when that is not what it was told last; of a pod its status."""
+        """Report all problems of an object in one event, if they changed since the last report. A pod gets a condition
+        instead."""
         by_object: dict[_Object, tuple[KubeObject, list[str]]] = {}
-        for item, sentence in found:
-            by_object.setdefault((type(item), item.key, item.metadata.uid), (item, []))[1].append(sentence)
-        told_before, self._last_reported = self._last_reported, {}
-        for key, (item, sentences) in by_object.items():
-            text = ". ".join(sentences)
+        for item, message in found:
+            by_object.setdefault((type(item), item.key, item.metadata.uid), (item, []))[1].append(message)
+        last_reported, self._last_reported = self._last_reported, {}
+        for key, (item, messages) in by_object.items():
+            text = ". ".join(messages)
             if isinstance(item, Pod):
                 self._update_pod_condition(item, UNSCHEDULABLE, text)
             else:
                 self._last_reported[key] = text
-                if told_before.get(key) != text:
-                    self.speaker.record_core_event(item, WARNING, MISCONFIGURED, text)
+                if last_reported.get(key) != text:
+                    self.event_recorder.record_core_event(item, WARNING, MISCONFIGURED, text)
             yield
 
     def _report_pods_without_group(self) -> Iterable[None]:
-        """Pods of ours without a group. Controllers need a moment: who is without one for two sessions is told."""
-        following, found = self.following, set[str]()
-        for pod in list(following.waiting.values()):
+        """Report pods without a group for two sessions; controllers need a moment to create the group."""
+        event_handlers, found = self.event_handlers, set[str]()
+        for pod in list(event_handlers.waiting.values()):
             if GROUP_NAME in pod.metadata.annotations:
                 continue
             found.add(pod.uid)
@@ -227,14 +224,14 @@ class SessionStatusUpdater:
         self._pods_without_group = found
 
     def _forget_deleted_objects(self) -> None:
-        """Forget what was said about objects that are gone."""
+        """Forget the last writes and events of deleted objects."""
         if len(self._last_written) < _CLEANUP_THRESHOLD and len(self._last_events) < _CLEANUP_THRESHOLD:
             return
-        catalog = self.following.engine.cache.catalog
+        catalog = self.event_handlers.engine.cache.catalog
         groups, queues = catalog.table(volcano.PodGroup), catalog.table(volcano.Queue)
         paths = {f"{self.groups} {key}" for key in groups} | {f"{self.queues} {key}" for key in queues}
         uids = {item.metadata.uid for item in (*groups.values(), *queues.values())}
-        self._last_written = {path: said for path, said in self._last_written.items() if path in paths}
+        self._last_written = {path: written for path, written in self._last_written.items() if path in paths}
         self._last_events = {key: text for key, text in self._last_events.items() if key[0] in uids}
 
 
@@ -243,7 +240,7 @@ class _Answer(msgspec.Struct):
 
 
 def _precondition(item: KubeObject) -> dict[str, Any]:
-    """Of two patches of one version the API server applies one: a late patch does not replace a newer status."""
+    """Precondition of a patch. The API server rejects a late patch of an old version."""
     return {"uid": item.metadata.uid, "resourceVersion": item.metadata.resource_version}
 
 
@@ -255,5 +252,5 @@ def _condition_to_dict(condition: volcano.PodGroupCondition) -> dict[str, Any]:
 
 
 def _condition_keys(conditions: Iterable[volcano.PodGroupCondition]) -> tuple[tuple[str, str, str, str], ...]:
-    """What counts of conditions: not when they were set, nor by which session."""
+    """The compared fields of conditions, without time and session."""
     return tuple((each.type, each.status, each.reason, each.message) for each in conditions)

@@ -1,6 +1,6 @@
-"""What live sessions need of whoever writes to the API server; the composition root hands it over.
+"""Interfaces of live sessions to the writers of the API server, which the composition root provides.
 
-The pod engine's own writers fit these by shape, so that both engines share one set where they share a process.
+The pod engine's writers implement these protocols, so that both engines share one set of writers in one process.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from bayplan.objects.meta import KubeObject
 
 
 class IntentWriter(Protocol):
-    """Performs intents, and runs work that nobody waits for."""
+    """Performs intents, and runs work in the background."""
 
     crash_point: CrashPointCallback
-    """Told of every step at which a test may want the process to die."""
+    """Called at every step at which a test can stop the process."""
 
     async def perform(self, intent: object) -> Any: ...
 
     def submit(self, intent: object) -> None: ...
 
     def start(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
-        """Do it meanwhile; what goes wrong is logged with what it was."""
+        """Run work in the background; an error is logged with `what`."""
         ...
 
     @property
@@ -42,17 +42,18 @@ class PodStatusWriter(Protocol):
     """Writes the status of pods."""
 
     def set_unschedulable(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
-        """Write why a pod waits, unless its status says so: then None. `nominate`: None keeps its node."""
+        """Write the reason why a pod waits, or return None if its status has it already. `nominate`: None keeps its
+        node."""
         ...
 
     def pending_write(self, uid: str) -> asyncio.Task[None] | None: ...
 
     async def patch(self, pod: Pod, patch: dict[str, Any]) -> bool:
-        """Whether there still is such a pod; raises what goes wrong again and again."""
+        """Patch the status. False: the pod is deleted. Raises errors that persist after retries."""
         ...
 
 
 class ObjectEventRecorder(Protocol):
-    """Tells people, by events about objects."""
+    """Records events about objects."""
 
     def record_core_event(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None: ...

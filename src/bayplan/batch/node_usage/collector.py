@@ -1,8 +1,9 @@
-"""Who keeps the view of real usage up to date? A collector beside the engine, round by round.
+"""Collector of measured node usage, which runs beside the engine.
 
-`run` it as a task beside the sessions, or ask for a `collect_once` before one. What is asked, and how often, is what
-the configuration of the moment says, so that a changed file counts from the next round on. A round that fails leaves
-the readings as they are, and every session says so until one succeeds. Cost: one or two requests a node and round."""
+Start `run` as a task, or await `collect_once` before a session. Each round uses the current configuration, so a changed
+file takes effect in the next round. A failed round keeps the readings; every session reports the failure until a round
+succeeds. Cost: one or two requests per node and round.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class UsageCollector:
-    """Fills the engine's view of how busy nodes are."""
+    """Updates the engine's view of measured node usage."""
 
     def __init__(self, engine: BatchEngine, fetch: Fetch, clock: LoopClock) -> None:
         self._engine = engine
@@ -37,13 +38,13 @@ class UsageCollector:
         engine.set_usage(self._view)
 
     async def run(self) -> None:
-        """Collect for ever."""
+        """Collect in an endless loop."""
         while True:
             await self.collect_once()
             await self._clock.sleep(interval_s(self._engine.load_configuration().metrics or {}))
 
     async def collect_once(self) -> bool:
-        """Collect once. False: nothing new, because nothing is asked for or because it cannot be had."""
+        """Run one round. False: no new readings, because none are configured or the round failed."""
         try:
             source = metrics_source(self._engine.load_configuration().metrics or {})
             if source is None:
@@ -52,20 +53,20 @@ class UsageCollector:
             nodes = self._engine.cache.node_names()
             readings = await collect(source, nodes, self._with_deadline(), self._engine.handle.clock.now())
         except BayplanError as fault:
-            self._set_fault(f"metrics: {fault}; the readings of before count as long as they are fresh")
+            self._set_fault(f"metrics: {fault}; earlier readings stay in use while they are recent")
             return False
         self._view.replace_samples(readings)
         self._set_fault("")
         return True
 
     def _with_deadline(self) -> Fetch:
-        """Fetches as long as the round has not taken too long; the last request gets the time that is left."""
+        """A `fetch` that limits the duration of the round; the last request gets the remaining time."""
         end_s = self._clock.monotonic_s() + ROUND_TIMEOUT_S
 
         async def fetch(request: MetricsRequest, timeout_s: float) -> HttpReply:
             left_s = end_s - self._clock.monotonic_s()
             if left_s <= 0:
-                raise MetricsError(f"{ROUND_TIMEOUT_S:g} s were not enough to ask about all nodes")
+                raise MetricsError(f"{ROUND_TIMEOUT_S:g} s were not enough to query all nodes")
             return await self._fetch(request, min(timeout_s, left_s))
 
         return fetch

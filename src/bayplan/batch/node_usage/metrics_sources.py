@@ -1,10 +1,9 @@
-"""How busy are the nodes really? What to ask a metrics system, how to read its answers, and the view that they fill.
+"""Metrics systems for measured node usage: requests, response parsing, and the view of the results.
 
 The `metrics` section of the configuration names the system: `prometheus`, `elasticsearch` or `prometheus_adaptor` (the
-custom metrics API). Nothing is sent from here: whoever can await gives `collect` a `fetch`, which sends a request and
-returns the answer. A round that fails leaves the view as it was; how old a reading is counts
-from when it was taken, and plugins judge whether that is too old. A node of which the system knows nothing reads as
-idle, as it does upstream. Cost: one or two requests a node and round.
+custom metrics API). This module sends nothing: the caller passes `collect` a `fetch`, which sends a request and returns
+the response. A failed round leaves the view unchanged. A reading ages from its measurement on, and plugins decide when
+it is too old. A node unknown to the system counts as idle, as in Volcano. Cost: one or two requests per node and round.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from bayplan.errors import BayplanError
 T = TypeVar("T")
 
 PERIOD = "10m"
-"""Over how long readings are averages; the only period that is collected."""
+"""The averaging period of readings; no other period is collected."""
 
 DEFAULT_INTERVAL_S = 30.0
 ROUND_TIMEOUT_S = 60.0
@@ -58,20 +57,20 @@ METRICS = (
     Argument("elasticsearch.username", str, ""),
     Argument("elasticsearch.password", str, ""),
 )
-"""What a `metrics` section can say."""
+"""The keys of a `metrics` section."""
 
 
 class MetricsError(BayplanError):
-    """Real usage cannot be collected."""
+    """The node usage cannot be collected."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsRequest:
-    """A question to the metrics system. A URL that begins with a slash is a path of the API server."""
+    """A request to the metrics system. A URL that begins with a slash is a path of the API server."""
 
     url: str
-    node: str = ""  # the node that it is about; nothing: all of them
-    measure: str = ""  # `cpu` or `memory`; nothing: both
+    node: str = ""  # the node; "": all nodes
+    measure: str = ""  # `cpu` or `memory`; "": both
     method: str = "POST"
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -79,12 +78,12 @@ class MetricsRequest:
 
 
 Fetch = Callable[[MetricsRequest, float], Awaitable[HttpReply]]
-"""Sends a request and waits so many seconds for the answer."""
+"""Sends a request and waits at most this many seconds for the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """What was measured on a node, in percent."""
+    """Measured usage of a node, in percent."""
 
     at: datetime
     cpu: float = 0.0
@@ -92,7 +91,7 @@ class UsageSample:
 
 
 Measurement = tuple[str, Mapping[str, Any]]
-"""A node and the fields of its reading that are known now."""
+"""A node and the fields of its reading in one response."""
 
 
 class MetricsSource(Protocol):
@@ -104,7 +103,7 @@ class MetricsSource(Protocol):
 
 
 def metrics_source(metrics: Mapping[str, str]) -> MetricsSource | None:
-    """The source that a configuration's `metrics` section asks for; None where it asks for none."""
+    """The source that the `metrics` section configures; None without one."""
     kind = metrics.get("type", "")
     if not kind:
         return None
@@ -121,7 +120,7 @@ def metrics_source(metrics: Mapping[str, str]) -> MetricsSource | None:
 
 
 def metrics_problems(metrics: Mapping[str, str]) -> Iterator[str]:
-    """What a `metrics` section says that nobody reads, and why nothing would be collected: a sentence each."""
+    """Unknown keys of a `metrics` section, and the reason if nothing can be collected: one message each."""
     yield from argument_problems("metrics", METRICS, metrics)
     try:
         metrics_source(metrics)
@@ -131,7 +130,7 @@ def metrics_problems(metrics: Mapping[str, str]) -> Iterator[str]:
 
 
 def interval_s(metrics: Mapping[str, str]) -> float:
-    """How often to collect."""
+    """Seconds between two rounds."""
     try:
         seconds = parse_duration(metrics.get("interval", "")).seconds
     except DurationError:
@@ -140,7 +139,7 @@ def interval_s(metrics: Mapping[str, str]) -> float:
 
 
 class PrometheusSource:
-    """Node exporter's metrics; the label `instance` must be the name of the node."""
+    """Metrics of the Prometheus node exporter; the label `instance` must be the node name."""
 
     def __init__(self, metrics: Mapping[str, str]) -> None:
         self._url = metrics["address"].rstrip("/") + "/api/v1/query"
@@ -167,7 +166,7 @@ class PrometheusSource:
 
 
 class ElasticsearchSource:
-    """Metricbeat's documents."""
+    """Documents of Metricbeat."""
 
     def __init__(self, metrics: Mapping[str, str]) -> None:
         index = metrics.get("elasticsearch.index") or "metricbeat-*"
@@ -202,7 +201,7 @@ class ElasticsearchSource:
 
 
 class AdaptorSource:
-    """The custom metrics API of the cluster, as prometheus-adapter serves it: all nodes in one answer."""
+    """The custom metrics API of the cluster, as prometheus-adapter serves it: all nodes in one response."""
 
     def requests(self, nodes: Iterable[str], now: datetime) -> Iterator[MetricsRequest]:  # noqa: ARG002
         for measure in ("cpu", "memory"):
@@ -218,7 +217,8 @@ class AdaptorSource:
 
 
 async def collect(source: MetricsSource, nodes: Sequence[str], fetch: Fetch, now: datetime) -> dict[str, UsageSample]:
-    """One round: a reading for each of the nodes. Raises what `fetch` raises, `BadAnswer` or `MetricsError`."""
+    """Run one round and return a reading for each node. Raises the errors of `fetch`, `HttpStatusError` or
+    `MetricsError`."""
     found = {node: UsageSample(now) for node in nodes}
     for request in source.requests(nodes, now):
         reply = await fetch(request, ROUND_TIMEOUT_S)
@@ -229,14 +229,14 @@ async def collect(source: MetricsSource, nodes: Sequence[str], fetch: Fetch, now
 
 
 class UsageView(Mapping[str, NodeUsage]):
-    """Readings as plugins see them, each with its age at the moment of looking."""
+    """Readings as plugins see them, each with its current age."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._readings: dict[str, UsageSample] = {}
 
     def replace_samples(self, readings: Mapping[str, UsageSample]) -> None:
-        """The result of a round; nodes that are not in it are forgotten."""
+        """Store the result of a round; nodes without a reading are removed."""
         self._readings = dict(readings)
 
     def __getitem__(self, node: str) -> NodeUsage:
@@ -251,7 +251,7 @@ class UsageView(Mapping[str, NodeUsage]):
         return len(self._readings)
 
 
-# answers, only what is read of them
+# Responses, limited to the fields that are read
 
 _Number = Annotated[str, msgspec.Meta(pattern=r"^([+-]?[0-9.]+([eE][+-]?[0-9]+)?|NaN|[+-]?Inf)$")]
 
@@ -305,11 +305,11 @@ class _MetricValues(msgspec.Struct):
 
 def _decode(answer: bytes, kind: type[T]) -> T:
     if len(answer) > MAX_ANSWER_BYTES:
-        raise MetricsError(f"the metrics system answered with {len(answer)} bytes; {MAX_ANSWER_BYTES} are read at most")
+        raise MetricsError(f"the metrics system answered with {len(answer)} bytes; the limit is {MAX_ANSWER_BYTES}")
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.MsgspecError as fault:
-        raise MetricsError(f"the metrics system answered with something else: {fault}") from None
+        raise MetricsError(f"the metrics system answered with an unexpected body: {fault}") from None
 
 
 def _verify_tls(metrics: Mapping[str, str]) -> bool:

@@ -1,8 +1,9 @@
-"""How much does a job that was let into its queue still keep others from taking?
+"""Resources that an admitted job keeps reserved.
 
-Asked by every plugin that votes on letting jobs in (overcommit, proportion, capacity), for each job once a session. A
-job that is in and has not started keeps its whole minimum; a running one keeps what its minimum lacks, unless too few
-of its tasks are left for that to mean anything: the rest of a finished job is not coming back.
+Called once per job and session by the plugins that vote on admission (overcommit, proportion, capacity). An admitted
+job that has not started reserves its whole minimum. A running job reserves what its minimum still lacks. A job with
+fewer allocated tasks than its minimum member count reserves nothing: the missing tasks of a finishing job do not come
+back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bayplan.objects.resources import PODS, is_scalar_resource
 
 
 def reserved_resources(job: Job) -> Amounts:
-    """What the job keeps reserved, gated tasks left out; nothing for a job that says no minimum."""
+    """The job's reservation without gated tasks; empty for a job without minimum resources."""
     if job.min_resources_given is None:
         return Amounts()
     if job.phase == INQUEUE_PHASE:
@@ -26,7 +27,7 @@ def reserved_resources(job: Job) -> Amounts:
 
 
 def inqueue_resources(job: Job) -> Amounts:
-    """The same less what the job holds already, for those who count that as allocated."""
+    """The reservation minus the resources that the job holds, for callers that count those as allocated."""
     if job.min_resources_given is None:
         return Amounts()
     started = job.phase == RUNNING_PHASE and job.allocated_task_num >= job.pod_group.spec.min_member
@@ -36,18 +37,18 @@ def inqueue_resources(job: Job) -> Amounts:
 
 
 def _still_missing(job: Job) -> Amounts:
-    """The minimum less what is allocated; a scalar that the job holds enough of is not named."""
-    wanted, held = job.min_resources(), job.allocated
-    missing = Amounts(max(wanted.milli_cpu - held.milli_cpu, 0.0), max(wanted.memory - held.memory, 0.0))
-    for name in wanted.scalars or {}:
+    """The minimum minus the allocated amounts. A scalar that the job holds enough of is left out."""
+    minimum, allocated = job.min_resources(), job.allocated
+    missing = Amounts(max(minimum.milli_cpu - allocated.milli_cpu, 0.0), max(minimum.memory - allocated.memory, 0.0))
+    for name in minimum.scalars or {}:
         if name != PODS and not is_scalar_resource(name):
-            continue  # ephemeral storage, which upstream forgets here
-        lacking = wanted.get(name) - held.get(name)
-        if lacking > 0 or (name != PODS and name not in (held.scalars or {})):
-            missing.set_scalar(name, lacking)
+            continue  # ephemeral storage, which Volcano ignores here
+        shortfall = minimum.get(name) - allocated.get(name)
+        if shortfall > 0 or (name != PODS and name not in (allocated.scalars or {})):
+            missing.set_scalar(name, shortfall)
     return missing
 
 
 def insufficient_message(problem: str, verb: str, names: Sequence[str]) -> str:
-    """How events tell of which resources there is too little."""
+    """Text of events: the resources that are insufficient."""
     return f"{problem}: {', '.join(f'{verb} {name}' for name in names)}" if names else problem

@@ -1,7 +1,7 @@
-"""What may a queue have at most, and would this much more stay within that?
+"""Upper limits of queues, and the check whether a request stays within them.
 
-Shared by the plugins that divide the cluster among queues. Limits are worked out when a session opens;
-`is_within_limit` is asked for every task that is to be placed, so it makes nothing and costs well below a microsecond.
+Shared by the plugins that divide the cluster among queues. Limits are computed when a session opens. `is_within_limit`
+is called for every task to place: it allocates nothing and costs well below a microsecond.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _GAUGES = {
 
 
 def total_guarantee(queues: Iterable[Queue]) -> Amounts:
-    """What is promised to queues in sum."""
+    """The sum of all guarantees."""
     total = Amounts()
     for queue in queues:
         total.add(queue.guarantee)
     return total
 
 
-def real_capability(queue: Queue, unpromised: Amounts) -> Amounts:
-    """The most that a queue can have: what is promised to nobody and its own promise, within its capability."""
-    limit = unpromised.clone().add(queue.guarantee)
+def real_capability(queue: Queue, unguaranteed: Amounts) -> Amounts:
+    """The upper limit of a queue: unguaranteed resources plus its own guarantee, limited by its capability."""
+    limit = unguaranteed.clone().add(queue.guarantee)
     if queue.queue.spec.capability:
         limit.min_dimension(capability_of(queue), DimensionDefault.INFINITY)
     return limit
 
 
 def capability_of(queue: Queue) -> Amounts:
-    """What the queue says is its most; without limit in cpu and memory if it does not name them."""
+    """The queue's capability; unlimited in cpu and memory if it does not name them."""
     capability = queue.capability.clone()
     if capability.milli_cpu <= 0:
         capability.milli_cpu = UNLIMITED
@@ -52,39 +52,42 @@ def capability_of(queue: Queue) -> Amounts:
     return capability
 
 
-def is_within_limit(limit: Amounts, held: Amounts, asked: Amounts) -> bool:
-    """Whether what is asked for on top of what is held stays within the limit, to the last crumb.
+def is_within_limit(limit: Amounts, allocated: Amounts, request: Amounts) -> bool:
+    """Whether the allocated amounts plus the request stay within the limit, without tolerance.
 
-    Only asked dimensions count, and `pods` never: `requested_names_above` of the sum, without making either."""
-    if asked.milli_cpu > 0 and held.milli_cpu + asked.milli_cpu > limit.milli_cpu:
+    Only requested dimensions count, and `pods` never does. Equals `requested_names_above` of the sum, without creating
+    objects.
+    """
+    if request.milli_cpu > 0 and allocated.milli_cpu + request.milli_cpu > limit.milli_cpu:
         return False
-    if asked.memory > 0 and held.memory + asked.memory > limit.memory:
+    if request.memory > 0 and allocated.memory + request.memory > limit.memory:
         return False
-    if asked.scalars:
-        have, most = held.scalars or {}, limit.scalars or {}
-        for name, amount in asked.scalars.items():
-            if amount > 0 and name != PODS and have.get(name, 0.0) + amount > most.get(name, 0.0):
+    if request.scalars:
+        allocated_scalars, limit_scalars = allocated.scalars or {}, limit.scalars or {}
+        for name, amount in request.scalars.items():
+            if amount > 0 and name != PODS and allocated_scalars.get(name, 0.0) + amount > limit_scalars.get(name, 0.0):
                 return False
     return True
 
 
 def insufficient_resources(
-    limit: Amounts, wanted: Amounts, allocated: Amounts, inqueue: Amounts, elastic: Amounts
+    limit: Amounts, minimum: Amounts, allocated: Amounts, inqueue: Amounts, elastic: Amounts
 ) -> list[str]:
-    """Of which wanted resources there would be too little below the limit, if a job with this minimum came in.
+    """The resources that would exceed the limit if a job with this minimum was admitted.
 
-    What jobs hold beyond their minimums does not count: it can be taken back."""
-    return wanted.clone().add(allocated).add(inqueue).sub(elastic).requested_names_above(limit, wanted)
+    Elastic resources, which jobs hold beyond their minimums, do not count: they can be reclaimed.
+    """
+    return minimum.clone().add(allocated).add(inqueue).sub(elastic).requested_names_above(limit, minimum)
 
 
 def record_quota_event(session: Session, job: Job, names: list[str]) -> None:
-    """The group learns why its job is not let in."""
+    """Record an event on the pod group with the reason why its job is not admitted."""
     text = insufficient_message(QUOTA_INSUFFICIENT, "insufficient", names)
     session.record_event(job, "Normal", "Unschedulable", text)
 
 
 def total_request(tasks: Iterable[Task]) -> Amounts:
-    """What tasks ask for in sum."""
+    """The sum of the tasks' requests."""
     total = Amounts()
     for task in tasks:
         total.add(task.resreq)
@@ -92,20 +95,20 @@ def total_request(tasks: Iterable[Task]) -> Amounts:
 
 
 def set_queue_gauges(session: Session, queue: str, what: str, amounts: Amounts) -> None:
-    """Show amounts of a queue to people who watch it; a scalar that was shown before and is not named now is 0."""
+    """Set the metrics of a queue. A scalar with an earlier value that `amounts` does not name becomes 0."""
     cpu, memory, prefix = _GAUGES[what]
-    shown = session.queue_gauges.setdefault(queue, {})
-    if cpu in shown:
-        shown.update((name, 0.0) for name in shown if name.startswith(prefix))
-    shown[cpu] = amounts.milli_cpu
-    shown[memory] = amounts.memory
+    gauges = session.queue_gauges.setdefault(queue, {})
+    if cpu in gauges:
+        gauges.update((name, 0.0) for name in gauges if name.startswith(prefix))
+    gauges[cpu] = amounts.milli_cpu
+    gauges[memory] = amounts.memory
     if amounts.scalars:
         for name, amount in amounts.scalars.items():
-            shown[prefix + name] = amount
+            gauges[prefix + name] = amount
 
 
 def read_queue_gauges(gauges: Mapping[str, float], what: str) -> Amounts:
-    """Amounts as `set_queue_gauges` showed them; none where it did not."""
+    """The amounts that `set_queue_gauges` stored; zero if it stored none."""
     cpu, memory, prefix = _GAUGES[what]
     found = Amounts(gauges.get(cpu, 0.0), gauges.get(memory, 0.0))
     for name, amount in gauges.items():

@@ -1,8 +1,8 @@
-"""What do the jobs of each queue hold, ask for and keep reserved, in sum?
+"""Usage of queues: the sums of what their jobs hold, request and reserve.
 
-Asked when a session opens by the plugins that divide the cluster among queues (proportion, capacity). Sums outlive the
-session: of the next one only jobs that changed are read again. Cost: a comparison a job, and some additions for each
-that changed. `is_within_limit` is the other thing those plugins share: their test of every single task against a limit.
+Called when a session opens by the plugins that divide the cluster among queues (proportion, capacity). The sums outlive
+the session; the next one only reads changed jobs again. Cost: one comparison per job, and some additions per changed
+job.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MEMORY = "queue sums"
 
 @dataclass(slots=True)
 class QueueUsage:
-    """What one job, or all jobs of a queue, have to do with the cluster."""
+    """The amounts of one job, or of all jobs of a queue."""
 
     allocated: Amounts = field(default_factory=Amounts)
     request: Amounts = field(default_factory=Amounts)  # allocated and pending
-    inqueue: Amounts = field(default_factory=Amounts)  # still lacking to the minimums of jobs that are in
+    inqueue: Amounts = field(default_factory=Amounts)  # missing to the minimums of admitted jobs
     elastic: Amounts = field(default_factory=Amounts)  # held beyond the minimums
     jobs: int = 0
 
@@ -42,7 +42,7 @@ class QueueUsage:
         return self
 
     def sub(self, other: QueueUsage) -> QueueUsage:
-        """Take away what was added once."""
+        """Subtract amounts that were added before."""
         self.allocated.sub_unchecked(other.allocated)
         self.request.sub_unchecked(other.request)
         self.inqueue.sub_unchecked(other.inqueue)
@@ -53,38 +53,38 @@ class QueueUsage:
 
 @dataclass(slots=True)
 class _JobUsage:
-    """What a job contributed, and what it looked like then."""
+    """The contribution of a job, and the job's state at that time."""
 
     job: Job
     revision: int
     group: PodGroup
     queue: str
     holders: int
-    is_stable: bool  # nothing waits: what it holds and its group say everything
+    is_stable: bool  # no task is pending: the allocated amounts and the group determine the sums
     sums: QueueUsage
 
     def is_current(self, job: Job) -> bool:
-        """Whether the sums still hold; a running job whose pods have other versions, or were replaced, is the same."""
+        """Whether the sums are still valid. New versions of the pods of a running job do not invalidate them."""
         if self.job is not job:
             return False
         if self.revision != job.revision:
             if not (self.is_stable and self.group is job.pod_group and self.queue == job.queue and _is_stable(job)):
                 return False
-            if self.holders != job.allocated_task_num or not _same_objects(self.sums.allocated, job.allocated):
+            if self.holders != job.allocated_task_num or not _is_identical(self.sums.allocated, job.allocated):
                 return False
             self.revision = job.revision
         return True
 
 
 class QueueUsageCache:
-    """The sums of all queues that have jobs, and what each job contributed."""
+    """The sums of all queues with jobs, and the contribution of each job."""
 
     def __init__(self) -> None:
         self.by_queue: dict[str, QueueUsage] = {}
         self._entries: dict[str, _JobUsage] = {}
 
     def refresh(self, jobs: Mapping[str, Job]) -> Mapping[str, QueueUsage]:
-        """The sums over these jobs. They stay the memory's own: clone what you change."""
+        """Update and return the sums over these jobs. The cache owns them: clone before changing."""
         entries = self._entries
         for uid in entries.keys() - jobs.keys():
             self._remove_job(entries.pop(uid))
@@ -120,10 +120,10 @@ def _is_stable(job: Job) -> bool:
     return not job.pending and not job.gated_task_num
 
 
-def _same_objects(left: Amounts, right: Amounts) -> bool:
+def _is_identical(left: Amounts, right: Amounts) -> bool:
     return left.milli_cpu == right.milli_cpu and left.memory == right.memory and left.scalars == right.scalars
 
 
 def usage_by_queue(handle: BatchHandle, session: Session) -> Mapping[str, QueueUsage]:
-    """The sums of every queue that has a job in this session."""
+    """The sums of every queue with a job in this session."""
     return handle.keep(_MEMORY, QueueUsageCache).refresh(session.jobs)

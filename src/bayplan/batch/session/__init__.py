@@ -1,1 +1,1 @@
-"""One scheduling session: extension points, statements, opening, closing and what it commits."""
+"""One scheduling session: extension points, statements, opening, closing and commits."""

@@ -1,7 +1,7 @@
-"""How a session ends: phases and conditions of groups, messages of pods, what queues hold, and the events about it.
+"""Closing of a session: phases and conditions of pod groups, messages of pods, usage of queues, and events.
 
-Called once a session, after the plugins' own `on_session_close`. Cost: a few microseconds a job, and a text for each
-that waits.
+Called once per session, after the plugins' `on_session_close`. Cost: a few microseconds per job, and a text for each
+pending job.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _UNSCHEDULABLE_PHASES = frozenset({UNKNOWN_PHASE, PENDING_PHASE, INQUEUE_PHASE})
 _WAITING_STATUSES = (TaskStatus.ALLOCATED, TaskStatus.PENDING, TaskStatus.PIPELINED)
 
 
-# texts
+# Texts
 
 
 def fit_error(job: Job) -> str:
-    """Where the tasks of a job stand, and why those that wait do."""
+    """Text with the task counts of a job and the reasons of its pending tasks."""
     counts = {TaskStatus(number).label: len(tasks) for number, tasks in enumerate(job.status_index.by_status) if tasks}
     counts["minAvailable"] = job.min_available
     head = "pod group is ready" if job.is_ready() else "pod group is not ready"
@@ -77,7 +77,7 @@ def _origin_reason(job: Job) -> str:
 
 
 def task_reason(job: Job, task: Task) -> PodMessage:
-    """Why one task waits: by the last statement that was undone, else by where it stands."""
+    """Why a task waits: from the last discarded statement, else from its current status."""
     context = task.transaction_context()
     pod = f"Pod {task.key} can possibly be assigned to {context.node_name}, once"
     if context.status is TaskStatus.ALLOCATED:
@@ -93,11 +93,11 @@ def task_reason(job: Job, task: Task) -> PodMessage:
     return PodMessage(context.status.label, job.fit_error)
 
 
-# groups
+# Pod groups
 
 
 def collect_group_outcomes(session: Session, outcome: SessionResult) -> Iterator[None]:
-    """The status of every group, its events, and the messages of its pods; a job a turn."""
+    """Collect the status and the events of every group, and the messages of its pods; one job per step."""
     for job in session.jobs.values():
         yield
         old = job.pod_group.status
@@ -110,12 +110,12 @@ def collect_group_outcomes(session: Session, outcome: SessionResult) -> Iterator
             failed=job.count(TaskStatus.FAILED),
         )
         changed = _differs(status, old)
-        places = _sub_job_hypernodes(job)
+        hypernodes = _sub_job_hypernodes(job)
         outcome.groups[job.uid] = GroupOutcome(
             status,
             changed,
             job.allocated_hyper_node,
-            places,
+            hypernodes,
             len(job.pending),
             job.queue,
             job.pod_group.metadata.creation_timestamp,
@@ -124,15 +124,15 @@ def collect_group_outcomes(session: Session, outcome: SessionResult) -> Iterator
 
 
 def _sub_job_hypernodes(job: Job) -> dict[str, str]:
-    """Where sub-groups are; the sub-job of everybody else is where the job is."""
+    """The hypernodes of the sub-groups. The default sub-job uses the hypernode of the job."""
     if not job.has_sub_job_policy:
         return {}
-    places = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid != job.uid}
-    return {uid: place for uid, place in places.items() if place}
+    hypernodes = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid != job.uid}
+    return {uid: hypernode for uid, hypernode in hypernodes.items() if hypernode}
 
 
 def group_phase(job: Job, session: str) -> str:
-    """The phase that follows from the tasks, and from whether this very session called the gang unschedulable."""
+    """The phase derived from the tasks, and from whether this session marked the gang unschedulable."""
     unschedulable = any(
         each.type == UNSCHEDULABLE and each.status == "True" and each.transition_id == session
         for each in job.conditions
@@ -175,14 +175,14 @@ def _add_events_and_messages(job: Job, outcome: SessionResult, *, changed: bool)
             continue
         found = task_reason(job, task)
         nominated = found.nominated_node or task.pod.status.nominated_node_name
-        told = PodMessage(found.reason, found.message or base, nominated, found.counts)
-        outcome.waiting[task.key] = told
-        if _condition_differs(task, found, told.message):
-            outcome.messages[task.key] = told
+        message = PodMessage(found.reason, found.message or base, nominated, found.counts)
+        outcome.waiting[task.key] = message
+        if _condition_differs(task, found, message.message):
+            outcome.messages[task.key] = message
 
 
 def _condition_differs(task: Task, found: PodMessage, message: str) -> bool:
-    """Whether the pod does not say so already."""
+    """Whether the pod does not have this condition yet."""
     status = task.pod.status
     if found.nominated_node and found.nominated_node != status.nominated_node_name:
         return True
@@ -192,28 +192,29 @@ def _condition_differs(task: Task, found: PodMessage, message: str) -> bool:
     return (condition.status, condition.reason, condition.message) != ("False", found.reason, message)
 
 
-# queues
+# Queues
 
 
 def collect_queue_outcomes(session: Session, outcome: SessionResult) -> Iterator[None]:
-    """What each queue holds, its parents too; told where that differs from what the queue says."""
-    held = {name: Amounts() for name in session.queues}
-    devices: dict[str, dict[str, ByClass]] = {name: {} for name in session.queues}  # by claim, which pods may share
-    asks = ClaimedDeviceRequests(session.catalog.table(ResourceClaim), consumable=False)
+    """Collect the allocated amounts of each queue, including its ancestors, if they differ from its status."""
+    allocated_by_queue = {name: Amounts() for name in session.queues}
+    # by claim, because pods can share claims
+    devices: dict[str, dict[str, ByClass]] = {name: {} for name in session.queues}
+    device_requests = ClaimedDeviceRequests(session.catalog.table(ResourceClaim), consumable=False)
     has_root = ROOT_QUEUE in session.queues
     for job in session.jobs.values():
         yield
         total = _allocated_by_job(session, job)
         if total is None:
             continue
-        claimed = _claimed_devices_of(asks, job)
+        claimed = _claimed_devices_of(device_requests, job)
         for name in _queue_and_ancestors(session, job.queue) if has_root else (job.queue,):
-            held[name].add(total)
+            allocated_by_queue[name].add(total)
             devices[name] |= claimed
-    for name, amounts in held.items():
+    for name, amounts in allocated_by_queue.items():
         found = amounts.quantities()
-        for device_class, some in sum_claims(devices[name].values()).items():
-            found[COUNT_PREFIX + device_class] = Quantity.of(some.count)
+        for device_class, amount in sum_claims(devices[name].values()).items():
+            found[COUNT_PREFIX + device_class] = Quantity.of(amount.count)
         if not _same_amounts(session.queues[name].queue.status.allocated, found):
             outcome.queues[name] = found
 
@@ -222,7 +223,7 @@ def _allocated_by_job(session: Session, job: Job) -> Amounts | None:
     if not job.allocated_task_num:
         return None
     total = job.allocated
-    if 0.0 in (total.scalars or {}).values():  # it may name what is gone again; tasks name what they have
+    if 0.0 in (total.scalars or {}).values():  # scalars can be left at zero; the tasks name only what they have
         total = Amounts()
         for task in job.with_status(*HOLDING):
             total.add(task.resreq)
@@ -235,26 +236,26 @@ def _allocated_by_job(session: Session, job: Job) -> Amounts | None:
     return total
 
 
-def _claimed_devices_of(asks: ClaimedDeviceRequests, job: Job) -> dict[str, ByClass]:
-    """The devices of a job's tasks by claim."""
+def _claimed_devices_of(device_requests: ClaimedDeviceRequests, job: Job) -> dict[str, ByClass]:
+    """The devices of a job's tasks, by claim."""
     found: dict[str, ByClass] = {}
-    for task in job.with_status(*HOLDING) if asks.has_claims else ():
-        found |= asks.of_task(task)
+    for task in job.with_status(*HOLDING) if device_requests.has_claims else ():
+        found |= device_requests.of_task(task)
     return found
 
 
 def _queue_and_ancestors(session: Session, name: str) -> list[str]:
-    """The queue and its parents up to the root; a parent that does not exist, or a cycle, ends it."""
+    """The queue and its ancestors up to the root. A missing parent or a cycle ends the list."""
     found = [name]
     while True:
         queue = session.queues.get(found[-1])
         parent = (queue.parent if queue is not None else "") or ROOT_QUEUE
-        if parent == ROOT_QUEUE:  # also of itself: what jobs of the root hold counts twice there, as upstream has it
+        if parent == ROOT_QUEUE:  # also for the root itself: its own jobs count twice there, as in Volcano
             return [*found, parent]
         if parent in found or parent not in session.queues:
             return found
         found.append(parent)
 
 
-def _same_amounts(told: Mapping[str, str | int | float], found: Mapping[str, Quantity]) -> bool:
-    return told.keys() == found.keys() and all(parse_quantity(told[name]) == found[name] for name in found)
+def _same_amounts(stored: Mapping[str, str | int | float], found: Mapping[str, Quantity]) -> bool:
+    return stored.keys() == found.keys() and all(parse_quantity(stored[name]) == found[name] for name in found)

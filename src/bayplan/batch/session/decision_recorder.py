@@ -1,8 +1,7 @@
-"""Why was a task put on its node? Noted when the node is chosen, recorded when the task is bound.
+"""Decision records: noted when a node is chosen, recorded when the task is bound.
 
-Between the two lies the rest of a gang, and maybe a trial that is undone: a choice that comes to nothing leaves no
-record. Asked by the session for every task that finds a node. Cost: five looks for the largest of all totals, and one
-small record.
+In between, the rest of the gang is placed, or a trial is undone: a choice without a bind leaves no record. Called by
+the session for every task that finds a node. Cost: five maximum searches over all totals, and one small record.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from bayplan.telemetry.decisions import (
 )
 
 _MAX_PENDING_CHOICES = 50_000
-"""So many choices of one session are kept until they are bound: a topology is tried out place by place."""
+"""Choices of one session kept until the bind. A network topology is tried hypernode by hypernode, which adds up."""
 _RANKING_BYTES = MAX_RECORD_BYTES // 2
 
 
 def best_rows(totals: FloatVector, first: int) -> list[int]:
-    """The rows with the highest totals, `first` at their head, none that is minus infinity. Eats the totals."""
+    """The rows with the highest totals, `first` at their head, without minus infinity. Overwrites the totals."""
     found = [first]
     totals[first] = -np.inf
     for _ in range(min(BEST_NODES, len(totals)) - 1):
@@ -49,18 +48,19 @@ class DecisionRecorder:
     def __init__(self, records: DecisionRing, clock: Clock) -> None:
         self._records = records
         self._clock = clock
-        self._noted: dict[tuple[str, str], tuple[int, Ranking]] = {}  # by uid and node: of how many, and the best
+        # by uid and node: number of feasible nodes, and the ranking
+        self._pending: dict[tuple[str, str], tuple[int, Ranking]] = {}
 
     def note_choice(self, task: Task, node: str, feasible: int, ranking: Ranking = NO_RANKING) -> None:
-        """A node was chosen among so many; another one of the same task may be chosen yet."""
-        if len(self._noted) >= _MAX_PENDING_CHOICES:
-            del self._noted[next(iter(self._noted))]
-        self._noted[task.uid, node] = feasible, ranking
+        """Note the choice of a node. A later choice for the same task is possible."""
+        if len(self._pending) >= _MAX_PENDING_CHOICES:
+            del self._pending[next(iter(self._pending))]
+        self._pending[task.uid, node] = feasible, ranking
 
     def record_decision(self, task: Task, nodes: int) -> None:
-        """The task is bound to its node, of so many that there are."""
-        feasible, ranking = self._noted.pop((task.uid, task.node_name), (0, NO_RANKING))
-        kept = task.pod.status.nominated_node_name
+        """Record that the task is bound to its node. `nodes` is the number of nodes in the cluster."""
+        feasible, ranking = self._pending.pop((task.uid, task.node_name), (0, NO_RANKING))
+        nominated = task.pod.status.nominated_node_name
         self._records.add(
             DecisionRecord(
                 self._clock.now(),
@@ -73,11 +73,11 @@ class DecisionRecorder:
                 nodes=nodes,
                 feasible=feasible,
                 ranking=ranking,
-                nominated=kept if kept == task.node_name else "",
+                nominated=nominated if nominated == task.node_name else "",
             )
         )
 
 
 def make_ranking(names: tuple[str, ...], plugins: tuple[str, ...], scores: Sequence[float]) -> Ranking:
-    """The best nodes; `scores`: of each its total, then what each plugin gave to it."""
+    """The best nodes; `scores` holds each node's total, followed by the score of each plugin."""
     return Ranking.fit(_RANKING_BYTES, names, plugins, array(FLOATS, scores).tobytes(), FLOATS)

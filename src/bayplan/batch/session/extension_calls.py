@@ -1,4 +1,4 @@
-"""What actions ask a session: every point by name, answered by its rule, with Volcano's answer if nobody speaks."""
+"""Calls of extension points by actions: a method per point, with the point's rule and Volcano's default answer."""
 
 from __future__ import annotations
 
@@ -50,30 +50,30 @@ _NODE_POINTS = {
 
 
 class ExtensionCalls(Registrations):
-    """A session, as far as asking plugins goes."""
+    """The part of a session that calls plugins."""
 
     jobs: dict[str, Job]
     queues: dict[str, Queue]
     nodes: Nodes
     previous_faults: Set[str] = frozenset()
-    """What the session before complained of: it is in the log already."""
+    """Faults of the previous session, which are already logged."""
 
     def __init__(
         self,
         tiers: Sequence[Sequence[PluginSwitches]],
-        mends: Set[QuirkFix] = frozenset(),
-        fence: ShardFilter | None = None,
-        given_up: BindFailureFilter | None = None,
+        quirk_fixes: Set[QuirkFix] = frozenset(),
+        shard_filter: ShardFilter | None = None,
+        bind_failure_filter: BindFailureFilter | None = None,
     ) -> None:
         super().__init__()
-        self._shard_filter = fence
-        self._bind_failure_filter = given_up
+        self._shard_filter = shard_filter
+        self._bind_failure_filter = bind_failure_filter
         self.verbose_log = VerboseLog()
-        self.quirk_fixes = mends
+        self.quirk_fixes = quirk_fixes
         self.tiers = tiers
         self.listed = frozenset(plugin.name for tier in tiers for plugin in tier)
         self._plugin_faults = PluginFaults()
-        self.faults = self._plugin_faults.messages  # what plugins did wrong in this session, a sentence each
+        self.faults = self._plugin_faults.messages  # faults of plugins in this session, one message each
         self.stalled_queues: list[StalledQueue] = []
         self._functions_by_point: dict[SessionPoint[Any], PointFunctions] = {}
         self._node_fns: dict[str, list[NodeFunction]] = {}
@@ -83,8 +83,8 @@ class ExtensionCalls(Registrations):
         self._node_fns.clear()
 
     def _functions_of(self, point: SessionPoint[Any]) -> PointFunctions:
-        asked = self._functions_by_point.get(point)
-        if asked is None:
+        functions = self._functions_by_point.get(point)
+        if functions is None:
             fns = self._fns[point]
             tiers = [
                 [
@@ -95,25 +95,25 @@ class ExtensionCalls(Registrations):
                 for tier in self.tiers
             ]
             if self.verbose_log.details and point.rule is not None:
-                tell = self.verbose_log.logged_function
-                tiers = [[(name, tell(point.name, name, fn)) for name, fn in tier] for tier in tiers]
-            asked = self._functions_by_point[point] = PointFunctions(
+                logged_function = self.verbose_log.logged_function
+                tiers = [[(name, logged_function(point.name, name, fn)) for name, fn in tier] for tier in tiers]
+            functions = self._functions_by_point[point] = PointFunctions(
                 tiers,
                 self.fault_recorder(point.name),
-                accepts=point.is_valid_answer,
-                wanted=point.expected_answer,
+                is_valid_answer=point.is_valid_answer,
+                expected_answer=point.expected_answer,
                 veto_is_final=QuirkFix.VICTIMS_VETO in self.quirk_fixes,
             )
-        return asked
+        return functions
 
     def call_point(self, point: SessionPoint[R], *args: Any) -> R:
-        """The answer at a point, by its rule."""
+        """Call a point and combine the answers by its rule."""
         rule = point.rule
-        assert rule is not None, f"{point.name} is asked by rows"
+        assert rule is not None, f"{point.name} is evaluated by rows"
         return rule(self._functions_by_point.get(point) or self._functions_of(point), *args)
 
     def node_fns(self, point: str) -> list[NodeFunction]:
-        """The functions about nodes at a point, in the order in which they are asked."""
+        """The node functions of a point, in the order of their calls."""
         found = self._node_fns.get(point)
         if found is None:
             fns: list[Any] = [fn for _, fn in self._functions_of(_NODE_POINTS[point]).flat]
@@ -123,44 +123,44 @@ class ExtensionCalls(Registrations):
         return found
 
     def _built_in_predicates(self) -> Iterator[NodeFunction]:
-        """What a session asks whatever plugins there are."""
+        """Predicates that every session has, whatever its plugins."""
         if self._shard_filter is not None:
             yield from self._shard_filter.predicates()
         if self._bind_failure_filter is not None:
             yield self._bind_failure_filter.predicate()
 
     def candidate_groups(self, rows: BoolVector) -> Iterable[BoolVector]:
-        """Candidates for a task, those that are to be tried first by themselves."""
+        """The candidates of a task in groups, in the order in which the groups are tried."""
         return (rows,) if self._shard_filter is None else self._shard_filter.candidate_groups(rows)
 
-    def record_plugin_fault(self, plugin: str, what: BaseException | str, point: str = "") -> None:
-        """A plugin broke, or answered nonsense: say so once, not in every session, and go on without its answer."""
-        sentence = self._plugin_faults.record(plugin, what, point)
-        if sentence is not None and sentence not in self.previous_faults:
-            log.warning(sentence, exc_info=what if isinstance(what, BaseException) else None)
+    def record_plugin_fault(self, plugin: str, fault: BaseException | str, point: str = "") -> None:
+        """Record a plugin fault. It is logged once, not in every session, and the plugin's answer is ignored."""
+        message = self._plugin_faults.record(plugin, fault, point)
+        if message is not None and message not in self.previous_faults:
+            log.warning(message, exc_info=fault if isinstance(fault, BaseException) else None)
 
     def fault_recorder(self, point: str) -> FaultRecorder:
-        return lambda plugin, what: self.record_plugin_fault(plugin, what, point)
+        return lambda plugin, fault: self.record_plugin_fault(plugin, fault, point)
 
-    def report_misconfiguration(self, plugin: str, sentence: str) -> None:
-        """Something that a plugin has found wrong, and that a person should mend: it goes into the faults, once."""
-        told = self._plugin_faults.record_from_plugin(plugin, sentence)
-        if told is not None and told not in self.previous_faults:
-            log.warning("%s", told)
+    def report_misconfiguration(self, plugin: str, message: str) -> None:
+        """Record a configuration error that a plugin found and a user must correct; once per session."""
+        recorded = self._plugin_faults.record_from_plugin(plugin, message)
+        if recorded is not None and recorded not in self.previous_faults:
+            log.warning("%s", recorded)
 
-    def log_plugin_message(self, plugin: str, sentence: str) -> None:
-        """Something that a plugin objects to, in the course of its work."""
-        log.info('plugin "%s": %s', plugin, sentence)
+    def log_plugin_message(self, plugin: str, message: str) -> None:
+        """Log a refusal by a plugin."""
+        log.info('plugin "%s": %s', plugin, message)
 
-    def stall_queues(self, why: StalledQueue) -> None:
-        """A plugin gives queues nothing: who must mend something is told, and everybody who waits for it."""
-        self.stalled_queues.append(why)
-        self.faults.append(why.message)
+    def stall_queues(self, stalled: StalledQueue) -> None:
+        """Record queues that get no resources. The owners of faulty objects and of waiting groups are notified."""
+        self.stalled_queues.append(stalled)
+        self.faults.append(stalled.message)
 
-    # orders -----------------------------------------------------------------------------------------------------
+    # Orders
 
     def compare_jobs(self, left: Job, right: Job) -> int:
-        """What plugins say; 0 where nobody has an opinion."""
+        """The order by plugins; 0 without a preference."""
         return self.call_point(extension_points.JOB_ORDER, left, right)
 
     def job_order(self, left: Job, right: Job) -> bool:
@@ -183,7 +183,7 @@ class ExtensionCalls(Registrations):
         return (left.created, left.uid) < (right.created, right.uid)
 
     def victim_queue_order(self, left: Queue, right: Queue, preemptor: Queue) -> bool:
-        """Whether the left loses tasks first: unless plugins say, the queue that would be served last."""
+        """Whether the left loses tasks first. Default: the queue that would be served last."""
         order = self.call_point(extension_points.VICTIM_QUEUE_ORDER, left, right, preemptor)
         return order < 0 if order else not self.queue_order(left, right)
 
@@ -195,13 +195,13 @@ class ExtensionCalls(Registrations):
         return order < 0 if order else default_task_order(left, right)
 
     def victims_queue(self, victims: Iterable[Task], preemptor: Task) -> PriorityQueue[Task]:
-        """Victims in the order in which they are evicted: the least important first."""
+        """Victims in eviction order: the least important first."""
 
         def job_then_task(left_job: Job, right_job: Job, left: Task, right: Task) -> bool:
             order = self.compare_jobs(left_job, right_job)
             return order > 0 if order else not self.task_order(left, right)
 
-        def goes_first(left: Task, right: Task) -> bool:
+        def evicted_first(left: Task, right: Task) -> bool:
             if left.job == right.job:
                 return not self.task_order(left, right)
             left_job, right_job = self.jobs.get(left.job), self.jobs.get(right.job)
@@ -209,15 +209,17 @@ class ExtensionCalls(Registrations):
                 if left_job is None and right_job is None:
                     return not self.task_order(left, right)
                 return left_job is None
-            mine = self.jobs.get(preemptor.job)
-            if mine is not None and left_job.queue != right_job.queue:
+            preemptor_job = self.jobs.get(preemptor.job)
+            if preemptor_job is not None and left_job.queue != right_job.queue:
                 queues = self.queues
-                return self.victim_queue_order(queues[left_job.queue], queues[right_job.queue], queues[mine.queue])
+                return self.victim_queue_order(
+                    queues[left_job.queue], queues[right_job.queue], queues[preemptor_job.queue]
+                )
             return job_then_task(left_job, right_job, left, right)
 
-        return PriorityQueue(goes_first, victims)
+        return PriorityQueue(evicted_first, victims)
 
-    # victims ----------------------------------------------------------------------------------------------------
+    # Victims
 
     def preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
         return self.call_point(extension_points.PREEMPTABLE, preemptor, candidates)
@@ -226,26 +228,26 @@ class ExtensionCalls(Registrations):
         return self.call_point(extension_points.RECLAIMABLE, reclaimer, candidates)
 
     def victim_hints(self, point: SessionPoint[list[Task]]) -> list[list[VictimHints]]:
-        """Tier by tier, what plugins that name victims say about them in advance."""
+        """The hints of the plugins at a point, tier by tier."""
         known = self._victim_hints[point]
         return [
             [self._catch_hint_faults(plugin, point, known.get(plugin, NO_VICTIM_HINTS)) for plugin, _ in tier]
             for tier in self._functions_of(point).tiers
         ]
 
-    def _catch_hint_faults(self, plugin: str, point: SessionPoint[Any], foresight: VictimHints) -> VictimHints:
-        spares = foresight.never_evicts
-        if spares is None:
-            return foresight
+    def _catch_hint_faults(self, plugin: str, point: SessionPoint[Any], hints: VictimHints) -> VictimHints:
+        never_evicts = hints.never_evicts
+        if never_evicts is None:
+            return hints
 
-        def spares_or_breaks(job: Job, task: Task) -> bool:
+        def never_evicts_or_fault(job: Job, task: Task) -> bool:
             try:
-                return bool(spares(job, task))
+                return bool(never_evicts(job, task))
             except PLUGIN_EXCEPTIONS as fault:
                 self.record_plugin_fault(plugin, fault, point.name)
                 return False
 
-        return replace(foresight, never_evicts=spares_or_breaks)
+        return replace(hints, never_evicts=never_evicts_or_fault)
 
     def unified_evictable(self, context: EvictionContext, candidates: Sequence[Task]) -> list[Task]:
         return self.call_point(extension_points.UNIFIED_EVICTABLE, context, candidates)
@@ -253,10 +255,10 @@ class ExtensionCalls(Registrations):
     def victim_tasks(self, running: Sequence[Task]) -> list[Task]:
         return self.call_point(extension_points.VICTIM_TASKS, running)
 
-    # jobs and queues --------------------------------------------------------------------------------------------
+    # Jobs and queues
 
     def job_invalid(self, job: Job) -> InvalidJob | None:
-        """Why the job is not looked at; None for a valid one."""
+        """Why the job is invalid; None for a valid job."""
         return self.call_point(extension_points.JOB_VALID, job)
 
     def job_enqueueable(self, job: Job) -> bool:
@@ -275,7 +277,7 @@ class ExtensionCalls(Registrations):
         return self.call_point(extension_points.JOB_STARVING, job)
 
     def sub_job_ready(self, job: Job, sub_job: SubJob) -> bool:
-        """Without sub-group policies this is about the whole job."""
+        """Whether the sub-job is ready; without sub-group policies, whether the job is."""
         if not job.has_sub_job_policy:
             return self.job_ready(job)
         return self.call_point(extension_points.SUB_JOB_READY, sub_job)
@@ -301,10 +303,10 @@ class ExtensionCalls(Registrations):
     def reserved_nodes(self) -> None:
         self.call_point(extension_points.RESERVED_NODES)
 
-    # nodes and hypernodes ---------------------------------------------------------------------------------------
+    # Nodes and hypernodes
 
     def pre_predicate(self, task: Task) -> Status | None:
-        """What speaks against the task before any node is looked at."""
+        """The rejection of the task before any node is examined; None if there is none."""
         refused = self._bind_failure_filter.pre_predicate(task) if self._bind_failure_filter is not None else None
         return refused if refused is not None else self.call_point(extension_points.PRE_PREDICATE, task)
 
@@ -316,14 +318,14 @@ class ExtensionCalls(Registrations):
         return bool(self._functions_of(extension_points.BEST_NODE).flat)
 
     def reduced_scores(self, task: Task, candidates: BoolVector) -> FloatVector | Status | None:
-        """What plugins that map and reduce give; None where there are none, a Status where no node can be chosen."""
-        reducing = self._functions_of(extension_points.NODE_REDUCE).flat
-        if not reducing:
+        """The sum of map and reduce scores. None without such plugins; a Status if no node can be chosen."""
+        reduce_fns = self._functions_of(extension_points.NODE_REDUCE).flat
+        if not reduce_fns:
             return None
         total = np.zeros(len(candidates))
         maps = dict(self._functions_of(extension_points.NODE_MAP).flat)
         nodes = self.nodes.select_rows(np.flatnonzero(candidates))
-        for plugin, reduce in reducing:
+        for plugin, reduce in reduce_fns:
             try:
                 raw = {node.name: math.floor(maps[plugin](task, node)) for node in nodes} if plugin in maps else {}
                 final = reduce(task, raw)
@@ -335,7 +337,7 @@ class ExtensionCalls(Registrations):
         return total
 
     def hyper_node_scores(self, sub_job: SubJob, candidates: Mapping[str, Nodes]) -> dict[str, float]:
-        """The sum of what plugins give each hypernode."""
+        """The sum of the plugins' scores for each hypernode."""
         total = dict.fromkeys(candidates, 0.0)
         for scores in self.call_point(extension_points.HYPER_NODE_ORDER, sub_job, candidates).values():
             for name, score in scores.items():
@@ -346,7 +348,7 @@ class ExtensionCalls(Registrations):
     def hyper_node_gradient_for_job(
         self, job: Job, hyper_node: HyperNode, purpose: SearchPurpose
     ) -> Sequence[Sequence[HyperNode]]:
-        """Hypernodes to try, list by list; the one given where nobody decides."""
+        """Hypernodes to try, list by list; by default only `hyper_node`."""
         found = self.call_point(extension_points.HYPER_NODE_GRADIENT_FOR_JOB, job, hyper_node, purpose)
         return [[hyper_node]] if found is NO_FUNCTION else found or []
 
@@ -356,7 +358,7 @@ class ExtensionCalls(Registrations):
         found = self.call_point(extension_points.HYPER_NODE_GRADIENT_FOR_SUB_JOB, sub_job, hyper_node, purpose)
         return [[hyper_node]] if found is NO_FUNCTION else found or []
 
-    # simulation -------------------------------------------------------------------------------------------------
+    # Simulation
 
     def simulate_add_task(self, simulation: Simulation, task: Task) -> Any:
         return self.call_point(extension_points.SIMULATE_ADD_TASK, simulation, task)

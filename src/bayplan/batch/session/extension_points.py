@@ -1,8 +1,8 @@
-"""The extension points of a session as a table: name, the switch in the file, how answers combine.
+"""The extension points of a session as a table: name, switches in the configuration file, combining rule.
 
-`Session.add_<name>_fn(plugin, fn)` registers at a point; `Session.<name>(...)` asks. A plugin is asked where one of
-the point's switches is on for it; a point without a switch is always asked. Points about nodes (predicates and node
-scores) have no rule here: `prospects` asks them for all rows at once.
+`Session.add_<name>_fn(plugin, fn)` registers at a point; `Session.<name>(...)` calls it. A plugin is called if one of
+the point's switches is on for it, or if the point has no switch. Points about nodes (predicates and node scores) have
+no rule here: `task_class_evaluation` calls them for all rows at once.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class InvalidJob:
-    """Why a job is not looked at."""
+    """Why a job is skipped."""
 
     reason: str
     message: str
 
 
 class PluginSwitches(Protocol):
-    """A plugin as a tier lists it: its name and which points it is asked at."""
+    """A plugin entry of a tier: its name and its switches."""
 
     @property
     def name(self) -> str: ...
 
     def enabled(self, key: str) -> bool:
-        """Whether the file's flag of this spelling is on; unset is off."""
+        """Whether the file's flag with this name is on; unset is off."""
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # a point is itself: it is looked up for every question
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity, because it is a dictionary key in every call
 class SessionPoint(Generic[R]):
-    """One extension point. R is what asking there gives."""
+    """One extension point. R is the type of its result."""
 
     name: str
-    switches: tuple[str, ...] = ()  # keys of the file; any of them on is enough; none: always asked
+    switches: tuple[str, ...] = ()  # keys of the file; one of them must be on; empty: always called
     rule: Callable[..., R] | None = None
-    is_valid_answer: Callable[..., bool] | None = None  # (answer, *what was asked); None where the rule sees for itself
-    expected_answer: str = ""  # what an answer has to be, for whoever answered something else
+    is_valid_answer: Callable[..., bool] | None = None  # (answer, *arguments); None if the rule checks answers itself
+    expected_answer: str = ""  # description of a valid answer, for the fault message
 
     def is_enabled_for(self, plugin: PluginSwitches) -> bool:
         return not self.switches or any(plugin.enabled(key) for key in self.switches)
@@ -68,7 +68,8 @@ def _is_candidate(answer: Any, task: Any, by_score: Mapping[float, Any]) -> bool
 
 def _are_gradients(answer: Any, *_: Any) -> bool:
     return isinstance(answer, list | tuple) and all(
-        isinstance(each, list | tuple) and all(isinstance(place, HyperNode) for place in each) for each in answer
+        isinstance(each, list | tuple) and all(isinstance(hypernode, HyperNode) for hypernode in each)
+        for each in answer
     )
 
 
@@ -76,8 +77,8 @@ def _are_scores(answer: Any, *_: Any) -> bool:
     return isinstance(answer, Mapping) and all(isinstance(score, Real) for score in answer.values())
 
 
-_STATUS_ANSWER = (_is_status, "a Status, or None where nothing speaks against it,")
-_FIT_ANSWER = (_is_fit_answer, "a Status, several, or None where nothing speaks against it,")
+_STATUS_ANSWER = (_is_status, "a Status, or None to accept,")
+_FIT_ANSWER = (_is_fit_answer, "a Status, several, or None to accept,")
 _PREEMPTABLE_OR_ALLOCATABLE = ("enablePreemptable", "enabledAllocatable")
 _GRADIENTS_ANSWER = (_are_gradients, "a list of lists of hypernodes")
 
@@ -129,7 +130,7 @@ JOB_VALID: SessionPoint[InvalidJob | None] = SessionPoint(
     (),
     combine_rules.first_answer,
     lambda answer, _: isinstance(answer, InvalidJob),
-    "Invalid, or None for a valid job,",
+    "an InvalidJob, or None for a valid job,",
 )
 JOB_ENQUEUEABLE = SessionPoint("job_enqueueable", ("enableJobEnqueued",), combine_rules.vote)
 JOB_ENQUEUED = SessionPoint("job_enqueued", ("enableJobEnqueued",), combine_rules.call_all)
@@ -160,4 +161,4 @@ SIMULATE_PREDICATE = SessionPoint("simulate_predicate", ("enablePredicate",), co
 SIMULATE_ALLOCATABLE = SessionPoint("simulate_allocatable", ("enabledAllocatable",), combine_rules.unanimous)
 
 POINTS: tuple[SessionPoint[Any], ...] = tuple(value for value in vars().values() if isinstance(value, SessionPoint))
-"""Every point, in the order of this page."""
+"""Every point, in the order of this module."""

@@ -1,8 +1,8 @@
-"""Memory of the choices of the previous session, so that the next one repeats them among equals.
+"""Choices of the previous session, which the next one repeats among equal candidates.
 
-Read by every step of a session that otherwise draws one of several equal nodes or hypernodes. Without it a gang that
-waits is tentatively placed on other nodes in each session, and the message of each of its pods changes each time.
-Only live sessions keep the memory; a session without it draws every choice. Cost: a dictionary entry for each choice.
+Read by every step of a session that otherwise chooses randomly among equal nodes or hypernodes. Without it, a pending
+gang is tentatively placed on other nodes in each session, and the message of each of its pods changes each time. Only
+live sessions keep it. Cost: one dictionary entry per choice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LastChoices:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Tell choices apart that one session makes for the same subject: by action, and by hypernode that is tried."""
+        """Separate the choices of one session for the same subject: by action, and by hypernode."""
         before = self._scope
         self._scope = f"{before}/{name}"
         try:
@@ -36,7 +36,7 @@ class LastChoices:
             self._scope = before
 
     def previous(self, subject: str) -> str | None:
-        """What the previous session chose for this subject, in the same scope."""
+        """The choice of the previous session for this subject, in the same scope."""
         return self._previous.get((self._scope, subject))
 
     def record(self, subject: str, name: str) -> None:

@@ -1,6 +1,6 @@
-"""How a session opens: the ledger caught up, accounts copied, topologies made ready.
+"""Opening of a session: refreshes the cluster state, copies accounts, prepares network topologies.
 
-Cost: what changed since the last session, a copy of the account columns, and a few steps a job.
+Cost: in proportion to the changes since the last session, plus a copy of the account columns and a few steps per job.
 """
 
 from __future__ import annotations
@@ -23,85 +23,85 @@ from bayplan.batch.session.session import Session, SessionCommitter
 
 
 def open_session(
-    ledger: BatchClusterState,
+    cluster_state: BatchClusterState,
     configuration: BatchConfiguration,
     handle: BatchHandle,
-    cluster: SessionCommitter,
+    committer: SessionCommitter,
     *,
     uid: str,
 ) -> Generator[None, None, Session]:
-    """A session on the cluster of this moment, before any plugin has seen it."""
-    yield from ledger.refresh_steps()
-    nodes = Nodes(ledger.snapshot, ledger.node_accounts.copy(), usage=handle.usage)
-    _count_nominated_pods(ledger, nodes)
-    queues = ledger.queues
-    jobs = {uid: job for uid, job in ledger.jobs.items() if job.has_group and job.queue in queues}
-    places = {name: _copy_hypernode(place) for name, place in ledger.hypernodes.items()}
-    hyper_nodes = HyperNodeTree(places, nodes, ready=not ledger.topology_faults)
+    """A session on the current state of the cluster, before plugins register."""
+    yield from cluster_state.refresh_steps()
+    nodes = Nodes(cluster_state.snapshot, cluster_state.node_accounts.copy(), usage=handle.usage)
+    _count_nominated_pods(cluster_state, nodes)
+    queues = cluster_state.queues
+    jobs = {uid: job for uid, job in cluster_state.jobs.items() if job.has_group and job.queue in queues}
+    hypernodes = {name: _copy_hypernode(hypernode) for name, hypernode in cluster_state.hypernodes.items()}
+    hyper_nodes = HyperNodeTree(hypernodes, nodes, ready=not cluster_state.topology_faults)
     session = Session(
         uid=uid,
         tiers=configuration.tiers,
         actions=configuration.actions,
         arguments={each.name: configuration.action_arguments(each.name) for each in configuration.configurations},
         jobs=jobs,
-        queues=dict(ledger.queues),
+        queues=dict(cluster_state.queues),
         nodes=nodes,
         hyper_nodes=hyper_nodes,
-        catalog=ledger.cache.catalog,
-        cluster=cluster,
+        catalog=cluster_state.cache.catalog,
+        committer=committer,
         clock=handle.clock,
         chance=handle.random,
-        view=SnapshotChanges(ledger.snapshot),
-        templates=ledger.templates,
-        mends=handle.quirk_fixes,
-        share=handle.node_sampling,
-        fence=ShardFilter.for_nodes(nodes, handle.shard, ledger.manages),
-        favourites=handle.preferred_nodes,
+        snapshot_changes=SnapshotChanges(cluster_state.snapshot),
+        templates=cluster_state.templates,
+        quirk_fixes=handle.quirk_fixes,
+        node_sampling=handle.node_sampling,
+        shard_filter=ShardFilter.for_nodes(nodes, handle.shard, cluster_state.manages),
+        preferred_nodes=handle.preferred_nodes,
         last_choices=handle.last_choices,
-        desk=handle.bind_request_desk,
-        queues_admit=handle.queue_admission,
+        bind_request_factory=handle.bind_request_factory,
+        queue_admission=handle.queue_admission,
         records=handle.decision_records,
     )
     session.previous_faults = handle.previous_faults
-    session.faults += _unschedulable_objects(ledger, len(jobs))
-    session.faults += ledger.topology_faults
+    session.faults += _unschedulable_objects(cluster_state, len(jobs))
+    session.faults += cluster_state.topology_faults
     for job in jobs.values():
         job.reset_for_session()
         if job.has_topology_specs:
             _prepare_topology(job, session)
         for task in job.pending.values():
-            session.waiting_templates.setdefault(ledger.templates.template_number(task), task)
+            session.waiting_templates.setdefault(cluster_state.templates.template_number(task), task)
         yield
     return session
 
 
-def _count_nominated_pods(ledger: BatchClusterState, nodes: Nodes) -> None:
-    """Room that others made for their pods is theirs: it counts as promised, whatever is idle there."""
-    for name, info in ledger.nominated_pods:
+def _count_nominated_pods(cluster_state: BatchClusterState, nodes: Nodes) -> None:
+    """Count resources that another engine released for its nominated pods as pipelined, whatever is idle."""
+    for name, info in cluster_state.nominated_pods:
         node = nodes.get(name)
-        if node is not None and ledger.task(info.uid) is None:
+        if node is not None and cluster_state.task(info.uid) is None:
             nodes.accounts.add_pipelined(node.row, pod_amounts(info.pod))
 
 
-def _unschedulable_objects(ledger: BatchClusterState, counted: int) -> Iterator[str]:
-    """Who is in no queue, or in no group, and so in no session; queues below themselves, amounts that are none."""
-    for job in ledger.jobs.values() if counted < len(ledger.jobs) else ():
+def _unschedulable_objects(cluster_state: BatchClusterState, counted: int) -> Iterator[str]:
+    """Errors of objects: jobs without a queue or a pod group, queue cycles, invalid amounts and hypernodes."""
+    for job in cluster_state.jobs.values() if counted < len(cluster_state.jobs) else ():
         if not job.has_group:
             waiting = len(job.pending)
             if not waiting:
-                continue  # pods that have ended may stay longer than their group
-            yield f"{waiting} pod(s) name the pod group {job.uid}, which does not exist; they wait until it does"
-        elif job.queue not in ledger.queues:
-            yield f'pod group {job.uid} is in queue "{job.queue}", which does not exist; create it, or name another'
-    yield from ledger.queue_faults
-    yield from ledger.hypernode_faults
-    yield from ledger.missing_members
-    for faults in ledger.group_faults.values():
+                continue  # finished pods can outlive their group
+            yield f"{waiting} pod(s) name the pod group {job.uid}, which does not exist; they wait until it is created"
+        elif job.queue not in cluster_state.queues:
+            yield f'pod group {job.uid} is in queue "{job.queue}", which does not exist; create it or use another queue'
+    yield from cluster_state.queue_faults
+    yield from cluster_state.hypernode_faults
+    yield from cluster_state.missing_members
+    for faults in cluster_state.group_faults.values():
         yield from faults
 
 
-def _copy_hypernode(place: HyperNode) -> HyperNode:
-    return replace(place, children=set(place.children), nodes=set(place.nodes))
+def _copy_hypernode(hypernode: HyperNode) -> HyperNode:
+    return replace(hypernode, children=set(hypernode.children), nodes=set(hypernode.nodes))
 
 
 def _prepare_topology(job: Job, session: Session) -> None:
@@ -121,29 +121,29 @@ def _prepare_topology(job: Job, session: Session) -> None:
 
 
 def _topology_faults(job: Job) -> list[str]:
-    """Wishes of a job that cannot be read, and so limit nothing; each once."""
+    """Invalid network topologies of a job, which have no effect; each once."""
     found: dict[str, None] = {}
-    for wish in (job.network_topology, *(sub.network_topology for sub in job.sub_jobs.values())):
-        fault = wish.validation_error() if wish is not None else ""
+    for topology in (job.network_topology, *(sub.network_topology for sub in job.sub_jobs.values())):
+        fault = topology.validation_error() if topology is not None else ""
         if fault:
-            found[f"pod group {job.uid}: networkTopology.{fault}; it limits nothing"] = None
+            found[f"pod group {job.uid}: networkTopology.{fault}; it has no effect"] = None
     return list(found)
 
 
 def _make_topology_hard(job: Job, top: int) -> None:
-    """Soft wishes become hard ones that can always be met."""
-    bound = top
+    """Turn soft topologies into hard ones that can always be satisfied."""
+    limit = top
     if job.network_topology is not None:
         job.network_topology.make_hard(top)
         if job.network_topology.highest_tier_allowed is not None:
-            bound = job.network_topology.highest_tier_allowed
+            limit = job.network_topology.highest_tier_allowed
     for sub in job.sub_jobs.values():
         if sub.network_topology is not None:
-            sub.network_topology.make_hard(bound)
+            sub.network_topology.make_hard(limit)
 
 
 def _clear_stale_hypernodes(job: Job, session: Session) -> None:
-    """What a job was allocated to is void when it is gone, or when the job has nothing there any more."""
+    """Clear the hypernode of a job if it no longer exists or the job has no allocated task."""
     tree = session.hyper_nodes
     if job.allocated_hyper_node and (job.allocated_hyper_node not in tree or not job.allocated_task_num):
         job.allocated_hyper_node = ""
@@ -155,7 +155,7 @@ def _clear_stale_hypernodes(job: Job, session: Session) -> None:
 
 
 def _recover_hypernodes(job: Job, session: Session) -> None:
-    """Find out from the nodes of its tasks where a job is, when nobody remembers."""
+    """Derive missing hypernodes of a job from the nodes of its tasks."""
     tree = session.hyper_nodes
     updated = False
     for sub in job.sub_jobs.values():
@@ -179,9 +179,9 @@ def _recover_hypernodes(job: Job, session: Session) -> None:
 
 
 def _lowest_hypernode_of(sub: SubJob, tree: HyperNodeTree) -> str:
-    """The hypernode of the lowest tier that holds all nodes of the tasks that have one."""
+    """The hypernode of the lowest tier that contains all nodes of the placed tasks."""
     nodes = {task.node_name for task in sub.with_status(*HOLDING) if task.node_name}
     if not nodes:
         return ""
-    holding = [place for place in tree.values() if nodes <= place.nodes]
-    return min(holding, key=lambda place: place.tier).name if holding else ""
+    containing = [hypernode for hypernode in tree.values() if nodes <= hypernode.nodes]
+    return min(containing, key=lambda hypernode: hypernode.tier).name if containing else ""

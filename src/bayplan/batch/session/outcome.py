@@ -1,4 +1,4 @@
-"""What one session decided: the writes that follow from it, as values. Whoever has an API server performs them."""
+"""The result of one session: the writes that follow from it, as values. The caller with an API server performs them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class GroupOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PodMessage:
-    """Why a pod waits: its PodScheduled condition, and the node that is being cleared for it."""
+    """Why a pod waits: its PodScheduled condition, and its nominated node."""
 
     reason: str
     message: str
     nominated_node: str = ""
-    counts: Mapping[str, int] = field(default_factory=dict, compare=False)  # by reason: so many nodes said so
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)  # by reason: number of nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +46,39 @@ class GroupEvent:
 
 @dataclass(frozen=True, slots=True)
 class StalledQueue:
-    """Queues get nothing, whatever they ask for, until somebody mends an object."""
+    """Queues that get no resources until an object is corrected."""
 
     message: str
-    objects: tuple[str, ...] = ()  # the queues that must be mended
-    queue: str = ""  # the queue that gets nothing; "": no queue gets anything
+    objects: tuple[str, ...] = ()  # the queues to correct
+    queue: str = ""  # the stalled queue; "": all queues
 
 
 @dataclass(slots=True)
 class SessionResult:
-    """Everything a session leaves. Pods and groups by `namespace/name`."""
+    """Everything that a session decides. Pods and groups by `namespace/name`."""
 
     binds: dict[str, str] = field(default_factory=dict)  # pod -> node
     evicts: dict[str, str] = field(default_factory=dict)  # pod -> reason
-    admitted: dict[str, str] = field(default_factory=dict)  # pod -> its uid: the gate goes that held it for its queue
-    started: set[str] = field(default_factory=set)  # groups of which pods were bound
-    shares: dict[str, float] = field(default_factory=dict)  # group -> dominant share, where a plugin counts it
-    pipelined: dict[str, str] = field(default_factory=dict)  # pod -> node, as it stood after the last action
+    admitted: dict[str, str] = field(default_factory=dict)  # pod -> uid of each pod whose queue gate is removed
+    started: set[str] = field(default_factory=set)  # groups with bound pods
+    shares: dict[str, float] = field(default_factory=dict)  # group -> dominant share, if a plugin computes it
+    pipelined: dict[str, str] = field(default_factory=dict)  # pod -> node, after the last action
     allocated: dict[str, str] = field(default_factory=dict)  # placed, but not bound
     groups: dict[str, GroupOutcome] = field(default_factory=dict)
-    messages: dict[str, PodMessage] = field(default_factory=dict)  # to be written, since the pod does not say so yet
-    waiting: dict[str, PodMessage] = field(default_factory=dict)  # of every pod that waits, whatever it says
+    # conditions to write, because the pod does not have them yet
+    messages: dict[str, PodMessage] = field(default_factory=dict)
+    waiting: dict[str, PodMessage] = field(default_factory=dict)  # conditions of every pending pod
     events: list[GroupEvent] = field(default_factory=list)
-    queues: dict[str, dict[str, Quantity]] = field(default_factory=dict)  # what each queue holds, where that changed
-    queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # as the session opened
-    final_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # and as it closed
-    annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what is patched onto it
-    request_annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> what the binder is handed
+    queues: dict[str, dict[str, Quantity]] = field(default_factory=dict)  # changed allocations of queues
+    queue_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # at the opening
+    final_gauges: dict[str, dict[str, float]] = field(default_factory=dict)  # at the end
+    annotations: dict[str, dict[str, str]] = field(default_factory=dict)  # pod -> annotations to patch
+    # pod -> annotations of the bind request
+    request_annotations: dict[str, dict[str, str]] = field(default_factory=dict)
     stalled_queues: list[StalledQueue] = field(default_factory=list)  # why queues got nothing
-    faults: list[str] = field(default_factory=list)  # what plugins and actions did wrong, a sentence each
-    session: str = ""  # its uid
-    pre_binds: dict[str, PreBindState] = field(
-        default_factory=dict
-    )  # by uid: what a bound pod needs before it is bound
-    action_s: dict[str, float] = field(default_factory=dict)  # how long each action took
-    plugin_s: dict[tuple[str, str], float] = field(default_factory=dict)  # and each plugin, opening and closing
+    faults: list[str] = field(default_factory=list)  # faults of plugins and actions, one message each
+    session: str = ""  # uid of the session
+    # by uid: state needed before a pod is bound
+    pre_binds: dict[str, PreBindState] = field(default_factory=dict)
+    action_s: dict[str, float] = field(default_factory=dict)  # seconds per action
+    plugin_s: dict[tuple[str, str], float] = field(default_factory=dict)  # seconds per plugin and phase

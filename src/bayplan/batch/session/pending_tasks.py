@@ -1,4 +1,4 @@
-"""What is left to place of a job: its sub-jobs in order, and the tasks of each."""
+"""The tasks of a job that are left to place: its sub-jobs in order, and the tasks of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayplan.batch.session.session import Session
 
 
 class PendingTasks:
-    """The waiting tasks of one job."""
+    """The pending tasks of one job."""
 
     def __init__(self, sub_jobs: PriorityQueue[SubJob], tasks: dict[str, PriorityQueue[Task]]) -> None:
         self.sub_jobs = sub_jobs
@@ -25,12 +25,12 @@ class PendingTasks:
         return PendingTasks(self.sub_jobs.clone(), {uid: tasks.clone() for uid, tasks in self.tasks.items()})
 
     def replace_with(self, other: PendingTasks) -> None:
-        """Go on from where a trial has got to."""
+        """Take over the state of a trial."""
         self.sub_jobs, self.tasks = other.sub_jobs, other.tasks
 
 
 def collect_pending_tasks(session: Session, job: Job) -> PendingTasks:
-    """The sub-jobs that the job cannot start without come first; ready ones take what is left of their tasks."""
+    """Sub-jobs that the job cannot start without come first. Ready sub-jobs add their remaining tasks."""
     order = _required_sub_jobs_first(session, job) if job.has_sub_job_policy else session.sub_job_order
     sub_jobs: PriorityQueue[SubJob] = PriorityQueue(order)
     tasks: dict[str, PriorityQueue[Task]] = {}
@@ -43,7 +43,7 @@ def collect_pending_tasks(session: Session, job: Job) -> PendingTasks:
 
 
 def _is_allocatable_task(task: Task) -> bool:
-    """Gates of others hold a task back, and one that asks for nothing is backfilled."""
+    """Tasks with a foreign scheduling gate wait, and tasks without requests are backfilled."""
     return not (task.gated and not task.has_only_queue_gate) and not task.best_effort
 
 
@@ -55,16 +55,16 @@ def _required_sub_jobs_first(session: Session, job: Job) -> Callable[[SubJob, Su
             ready[sub_job.gid] = ready.get(sub_job.gid, 0) + 1
         else:
             unready.push(sub_job)
-    needed: set[str] = set()
+    required: set[str] = set()
     while unready:
         sub_job = unready.pop()
         if ready.get(sub_job.gid, 0) < job.min_sub_jobs.get(sub_job.gid, 0):
-            needed.add(sub_job.uid)
+            required.add(sub_job.uid)
             ready[sub_job.gid] = ready.get(sub_job.gid, 0) + 1
 
     def order(left: SubJob, right: SubJob) -> bool:
-        if (left.uid in needed) != (right.uid in needed):
-            return left.uid in needed
+        if (left.uid in required) != (right.uid in required):
+            return left.uid in required
         return session.sub_job_order(left, right)
 
     return order

@@ -1,7 +1,7 @@
-"""What was reserved for a task of a session, and what is left to do before it can be bound.
+"""State of framework plugins that reserved resources for a task, and the steps before its binding.
 
-Made where a plugin reserves (`predicates`, for volumes and devices); carried out by whoever has an API server. Nothing
-for tasks that need neither, which are most.
+Created where a plugin reserves (`predicates`, for volumes and devices); run by the process with an API server. Most
+tasks need neither and have none.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreBindState:
-    """Plugins of the framework that have reserved something for a pod, and the state in which they keep it."""
+    """Framework plugins that reserved something for a pod, and the cycle state that holds it."""
 
     plugins: Sequence[Any]
     cycle: Cycle
 
     async def run_pre_bind(self, node_name: str) -> Status:
-        """Have everything written that must be there first; what goes wrong is an answer."""
+        """Run PreBind of all plugins: it writes what must exist before the binding. Errors become a Status."""
         for plugin in self.plugins:
             pre_bind = getattr(plugin, "pre_bind", None)
             if pre_bind is None:
                 continue
             try:
                 status = to_status(await pre_bind(self.cycle, node_name), plugin.name, PRE_BIND)
-            except Exception as fault:  # a plugin or the API server: either way the pod is not bound
+            except Exception as fault:  # the plugin or the API server failed: the pod is not bound
                 status = error(f"{plugin.name}: {type(fault).__name__}: {fault}")
             if not status.ok:
                 return status
@@ -43,13 +43,13 @@ class PreBindState:
 
     @property
     def request_fields(self) -> Mapping[str, Any]:
-        """What the BindRequest of the pod says of it, where there is one."""
+        """Fields for the BindRequest of the pod, if it has one."""
         return self.cycle.find(REQUEST_FIELDS) or {}
 
     def unreserve(self, node_name: str) -> None:
-        """Give back what was reserved, newest first."""
+        """Unreserve in reverse order."""
         for plugin in reversed(self.plugins):
             try:
                 plugin.unreserve(self.cycle, node_name)
-            except Exception:  # the others still give theirs back
-                log.exception("%s cannot give back what it reserved for pod %s", plugin.name, self.cycle.pod.key)
+            except Exception:  # the other plugins still unreserve
+                log.exception("%s cannot unreserve pod %s", plugin.name, self.cycle.pod.key)

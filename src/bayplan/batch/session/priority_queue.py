@@ -1,7 +1,7 @@
-"""A heap whose order may change while it is used: queues and jobs by what they hold at the moment.
+"""A heap whose order can change while it is used: queues and jobs by what they currently hold.
 
-The order is a function "does the left come first?" that reads live state, so the heap can be out of order by the time
-it is popped. Volcano lives with that, and so must we: pushes and pops swap exactly as Go's container/heap does.
+The order is a less function that reads live state, so the heap can be out of order when it is popped. Volcano accepts
+that. To get the same order, pushes and pops swap exactly as Go's container/heap does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class PriorityQueue(Generic[T]):
-    """Items, the first by `less` next."""
+    """Items; the next one is the first by `less`."""
 
     __slots__ = ("_items", "_less")
 
@@ -55,6 +55,6 @@ class PriorityQueue(Generic[T]):
         return items.pop()
 
     def clone(self) -> PriorityQueue[T]:
-        twin = PriorityQueue(self._less)
-        twin._items = self._items.copy()
-        return twin
+        copied = PriorityQueue(self._less)
+        copied._items = self._items.copy()
+        return copied

@@ -1,8 +1,8 @@
-"""How plugins register with a session: one typed `add_*_fn` a point, thin over the table of points.
+"""Registration of plugin functions in a session: one typed `add_*_fn` per extension point.
 
-A plugin registers in `on_session_open`. At each point a plugin name has one function (a later one of the same name
-takes its place); handlers of events add up. See `points` for the rule by which answers are combined, and `node_points`
-for the three forms of what is asked about nodes.
+A plugin registers in `on_session_open`. Each plugin name has one function per point; a later registration replaces it.
+Event handlers add up. See `extension_points` for the rules that combine answers, and `node_points` for the three forms
+of functions about nodes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from bayplan.framework.runtime.bind_request_mutation import SKIP, Mutator
 
 
 class RegistrationError(PluginError):
-    """A plugin registered something that would never be asked, or could not be called."""
+    """A plugin registered a function that would never be called, or something that is not callable."""
 
 
 class EvictionKind(Enum):
-    """Who wants victims of `unified_evictable`."""
+    """The kind of eviction that asks `unified_evictable` for victims."""
 
     GANG_PREEMPT = "GangPreempt"
     GANG_RECLAIM = "GangReclaim"
@@ -55,7 +55,7 @@ class EvictionKind(Enum):
 
 
 class SearchPurpose(Enum):
-    """For what hypernodes are searched."""
+    """The purpose of a hypernode search."""
 
     ALLOCATE = "Allocate"
     EVICT = "Evict"
@@ -63,7 +63,7 @@ class SearchPurpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvictionContext:
-    """For whom and where victims are wanted; `task` only for the kinds that evict for one task."""
+    """The job, and the place, that needs victims. `task` is set only for the kinds that evict for one task."""
 
     kind: EvictionKind
     job: Job
@@ -73,7 +73,7 @@ class EvictionContext:
 
 @dataclass(frozen=True, slots=True)
 class EventHandler:
-    """What a plugin does when a task gets or loses a node. A Status that is not ok undoes the placing."""
+    """Handlers of a plugin for a task that gets or loses a node. A Status other than ok undoes the placement."""
 
     plugin: str
     allocate: Callable[[Task], Status | None] | None = None
@@ -95,7 +95,7 @@ HyperNodeOrderFn = Callable[[SubJob, Mapping[str, Nodes]], Mapping[str, float]]
 
 
 class Registrations:
-    """The functions that plugins have registered."""
+    """The functions that plugins registered."""
 
     def __init__(self) -> None:
         self._fns: dict[SessionPoint[Any], dict[str, Any]] = {point: {} for point in extension_points.POINTS}
@@ -105,43 +105,44 @@ class Registrations:
         }
         self.event_handlers: list[EventHandler] = []
         self.bind_request_mutate_fns: list[Mutator] = []
-        self.opening_plugin = ""  # whose `on_session_open` runs
-        self.listed: frozenset[str] = frozenset()  # whom the tiers name
+        self.opening_plugin = ""  # the plugin whose `on_session_open` runs
+        self.listed: frozenset[str] = frozenset()  # the plugin names in the tiers
 
     def _add(self, point: SessionPoint[Any], plugin: str, fn: Any) -> None:
-        self._refuse_misuse(point.name, plugin, *(fn.callables if isinstance(fn, NodeFunction) else (fn,)))
+        self._reject_misuse(point.name, plugin, *(fn.callables if isinstance(fn, NodeFunction) else (fn,)))
         self._fns[point][plugin] = fn
         self.invalidate_point(point)
 
-    def _refuse_misuse(self, point: str, plugin: str, *fns: object) -> None:
-        """What would never be asked, or could not be called when it is, is found where it is registered."""
+    def _reject_misuse(self, point: str, plugin: str, *fns: object) -> None:
+        """Reject functions that would never be called, or are not callable, at registration."""
         if self.opening_plugin and plugin != self.opening_plugin:
             raise RegistrationError(
-                f'it registers at {point} as "{plugin}", but is called "{self.opening_plugin}"; pass self.name'
+                f'it registers at {point} as "{plugin}", but its name is "{self.opening_plugin}"; pass self.name'
             )
         if self.listed and plugin not in self.listed:
             raise RegistrationError(f'"{plugin}" registers at {point}, but no tier lists a plugin of that name')
         for fn in fns:
             if not callable(fn):
-                raise RegistrationError(f"it registers {fn!r} at {point}, which cannot be called; pass a function")
+                raise RegistrationError(f"it registers {fn!r} at {point}, which is not callable; pass a function")
 
     def add_bind_request_mutate_fn(self, fn: BindRequestMutateFn, *, on_error: str = SKIP) -> None:
-        """Ask `fn(task, node_name)` for annotations of each bind request that is about to be made; functions add up.
+        """Call `fn(task, node_name)` for the annotations of each bind request before it is created. Functions add up.
 
-        `on_error`: "skip" leaves out what a function that fails would have said; "fail" does not bind the task."""
+        `on_error`: "skip" leaves out the annotations of a failing function; "fail" does not bind the task.
+        """
         if not callable(fn):
-            raise RegistrationError(f"it registers {fn!r} for bind requests, which cannot be called; pass a function")
+            raise RegistrationError(f"it registers {fn!r} for bind requests, which is not callable; pass a function")
         self.bind_request_mutate_fns.append(Mutator(self.opening_plugin, fn, on_error))
 
     def points_of(self, plugin: str) -> list[str]:
-        """The points at which a plugin has registered, in the order of the table; `events` if it handles those."""
+        """The points at which a plugin registered, in the order of the table; includes `events` if it has a handler."""
         handles = any(handler.plugin == plugin for handler in self.event_handlers)
         return [point.name for point, fns in self._fns.items() if plugin in fns] + ["events"] * handles
 
     def invalidate_point(self, point: SessionPoint[Any]) -> None:
-        """Called after each registration; what was worked out for the point before is void."""
+        """Hook after each registration: discards results computed for the point before."""
 
-    # orders: negative where the left comes first, 0 for no opinion ----------------------------------------------
+    # Order functions: negative if the left comes first, 0 for no preference
 
     def add_job_order_fn(self, plugin: str, fn: JobOrderFn) -> None:
         self._add(extension_points.JOB_ORDER, plugin, fn)
@@ -153,7 +154,7 @@ class Registrations:
         self._add(extension_points.QUEUE_ORDER, plugin, fn)
 
     def add_victim_queue_order_fn(self, plugin: str, fn: VictimQueueOrderFn) -> None:
-        """(left, right, queue of the preemptor): negative where the left loses tasks first."""
+        """(left, right, queue of the preemptor): negative if the left loses tasks first."""
         self._add(extension_points.VICTIM_QUEUE_ORDER, plugin, fn)
 
     def add_task_order_fn(self, plugin: str, fn: TaskOrderFn) -> None:
@@ -165,20 +166,20 @@ class Registrations:
     def add_namespace_order_fn(self, plugin: str, fn: Callable[[str, str], int]) -> None:
         self._add(extension_points.NAMESPACE_ORDER, plugin, fn)
 
-    # nodes ------------------------------------------------------------------------------------------------------
+    # Node functions
 
     def add_pre_predicate_fn(self, plugin: str, fn: Callable[[Task], Status | None]) -> None:
-        """Before any node is looked at: a Status that is not ok ends it for the task."""
+        """Runs before any node is examined. A Status other than ok ends the search for the task."""
         self._add(extension_points.PRE_PREDICATE, plugin, fn)
 
     def add_predicate_fn(self, plugin: str, fn: NodePredicate) -> None:
-        """May this task go to this node? None, or the Status (or several) why not."""
+        """Filter for one node: None if the task can run there, else one or several Status values."""
         self._add(extension_points.PREDICATE, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_predicate_nodes_fn(
         self, plugin: str, fn: NodesPredicate, *, signature: Signature = unshared, depends_on: DependsOn | None = None
     ) -> None:
-        """The same about many nodes at once: yields a Rejection a reason, its mask with one entry a node."""
+        """Filter for many nodes at once: yields one Rejection per reason, with a mask of one entry per node."""
         self._add(
             extension_points.PREDICATE,
             plugin,
@@ -188,21 +189,21 @@ class Registrations:
     def add_predicate_factory(
         self, plugin: str, make: Callable[[Task], RowPredicateResults], signature: Signature
     ) -> None:
-        """The same by an object that answers for one class of tasks and keeps itself up to date."""
+        """Filter by an object that serves one class of tasks and updates itself incrementally."""
         self._add(extension_points.PREDICATE, plugin, NodeFunction(plugin, factory=make, signature=signature))
 
     def add_best_node_fn(self, plugin: str, fn: Callable[[Task, Mapping[float, Sequence[Node]]], Node | None]) -> None:
-        """Overrules the best score: nodes by score in, the one to take out (None: no opinion)."""
+        """Overrides the best score: gets the nodes by score and returns the chosen one (None: no preference)."""
         self._add(extension_points.BEST_NODE, plugin, fn)
 
     def add_node_order_fn(self, plugin: str, fn: NodeScore) -> None:
-        """How good is this node for this task? A Status: this node gets nothing from anybody who answers by node."""
+        """Score of one node for a task. A Status sets the node's score from all per-node functions to zero."""
         self._add(extension_points.NODE_ORDER, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_node_order_nodes_fn(
         self, plugin: str, fn: NodesScore, *, signature: Signature = unshared, depends_on: DependsOn | None = None
     ) -> None:
-        """The same about many nodes at once: a float vector with one entry a node."""
+        """Scores of many nodes at once: a float vector with one entry per node."""
         self._add(
             extension_points.NODE_ORDER,
             plugin,
@@ -210,68 +211,68 @@ class Registrations:
         )
 
     def add_batch_node_order_fn(self, plugin: str, fn: Callable[[Task, Nodes], Mapping[str, float] | Status]) -> None:
-        """How good is each candidate, all of them being known? Scores by name; a Status: no node is chosen at all."""
+        """Scores of all candidates together, by name. A Status aborts the choice of a node."""
         self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFunction(plugin, per_node=fn))
 
     def add_batch_node_order_nodes_fn(
         self, plugin: str, fn: NodesScore, *, signature: Signature = unshared, depends_on: DependsOn | None = None
     ) -> None:
-        """The same with a float vector out, one entry a candidate."""
+        """Scores of all candidates: a float vector with one entry per candidate."""
         node_fn = NodeFunction(plugin, for_nodes=fn, signature=signature, depends_on=depends_on)
         self._add(extension_points.BATCH_NODE_ORDER, plugin, node_fn)
 
     def add_batch_node_order_factory(
         self, plugin: str, make: Callable[[Task], RowScores], signature: Signature
     ) -> None:
-        """The same by an object that scores for one class of tasks and keeps itself up to date."""
+        """Scores by an object that serves one class of tasks and updates itself incrementally."""
         self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFunction(plugin, factory=make, signature=signature))
 
     def add_node_map_fn(self, plugin: str, fn: Callable[[Task, Node], float]) -> None:
-        """A raw score a node, cut to a whole number, that `node_reduce` of the same plugin normalises."""
+        """A raw score per node, truncated to an integer, which `node_reduce` of the same plugin normalizes."""
         self._add(extension_points.NODE_MAP, plugin, fn)
 
     def add_node_reduce_fn(
         self, plugin: str, fn: Callable[[Task, dict[str, int]], Mapping[str, float] | Status]
     ) -> None:
-        """Raw scores by node name in, final ones out."""
+        """Converts raw scores by node name to final scores."""
         self._add(extension_points.NODE_REDUCE, plugin, fn)
 
-    # hypernodes -------------------------------------------------------------------------------------------------
+    # Hypernode functions
 
     def add_hyper_node_order_fn(self, plugin: str, fn: HyperNodeOrderFn) -> None:
         self._add(extension_points.HYPER_NODE_ORDER, plugin, fn)
 
     def add_hyper_node_gradient_for_job_fn(self, plugin: str, fn: GradientFn) -> None:
-        """(job, hypernode, purpose): hypernodes to try, those of one list together, list by list."""
+        """(job, hypernode, purpose): lists of hypernodes; those of one list are tried together, list by list."""
         self._add(extension_points.HYPER_NODE_GRADIENT_FOR_JOB, plugin, fn)
 
     def add_hyper_node_gradient_for_sub_job_fn(self, plugin: str, fn: GradientFn) -> None:
         self._add(extension_points.HYPER_NODE_GRADIENT_FOR_SUB_JOB, plugin, fn)
 
-    # victims: the tasks that may go; an empty list vetoes the tier, None abstains --------------------------------
+    # Victim functions: the tasks that can be evicted; an empty list vetoes the tier, None abstains
 
-    def add_preemptable_fn(self, plugin: str, fn: EvictableFn, foresight: VictimHints = NO_VICTIM_HINTS) -> None:
+    def add_preemptable_fn(self, plugin: str, fn: EvictableFn, victim_hints: VictimHints = NO_VICTIM_HINTS) -> None:
         self._add(extension_points.PREEMPTABLE, plugin, fn)
-        self._victim_hints[extension_points.PREEMPTABLE][plugin] = foresight
+        self._victim_hints[extension_points.PREEMPTABLE][plugin] = victim_hints
 
-    def add_reclaimable_fn(self, plugin: str, fn: EvictableFn, foresight: VictimHints = NO_VICTIM_HINTS) -> None:
+    def add_reclaimable_fn(self, plugin: str, fn: EvictableFn, victim_hints: VictimHints = NO_VICTIM_HINTS) -> None:
         self._add(extension_points.RECLAIMABLE, plugin, fn)
-        self._victim_hints[extension_points.RECLAIMABLE][plugin] = foresight
+        self._victim_hints[extension_points.RECLAIMABLE][plugin] = victim_hints
 
     def add_unified_evictable_fn(self, plugin: str, fn: UnifiedEvictableFn) -> None:
         self._add(extension_points.UNIFIED_EVICTABLE, plugin, fn)
 
     def add_victim_tasks_fns(self, plugin: str, fns: Sequence[VictimTasksFn]) -> None:
-        """Each gets all running tasks and names those that should go for their own reasons."""
+        """Each function gets all running tasks and returns those to evict for its own reasons."""
         if not isinstance(fns, list | tuple):
             raise RegistrationError(
                 f"it registers {fns!r} at {extension_points.VICTIM_TASKS.name}; pass a list of functions"
             )
-        self._refuse_misuse(extension_points.VICTIM_TASKS.name, plugin, *fns)
+        self._reject_misuse(extension_points.VICTIM_TASKS.name, plugin, *fns)
         self._fns[extension_points.VICTIM_TASKS][plugin] = list(fns)
         self.invalidate_point(extension_points.VICTIM_TASKS)
 
-    # jobs and queues --------------------------------------------------------------------------------------------
+    # Job and queue functions
 
     def add_job_valid_fn(self, plugin: str, fn: Callable[[Job], InvalidJob | None]) -> None:
         self._add(extension_points.JOB_VALID, plugin, fn)
@@ -301,11 +302,11 @@ class Registrations:
         self._add(extension_points.OVERUSED, plugin, fn)
 
     def add_preemptive_fn(self, plugin: str, fn: Callable[[Queue, Sequence[Task]], bool]) -> None:
-        """May the queue take from others for these tasks?"""
+        """Whether the queue may take resources from other queues for these tasks."""
         self._add(extension_points.PREEMPTIVE, plugin, fn)
 
     def add_allocatable_fn(self, plugin: str, fn: Callable[[Queue, Task], bool]) -> None:
-        """May the queue have this task placed?"""
+        """Whether the queue may have this task placed."""
         self._add(extension_points.ALLOCATABLE, plugin, fn)
 
     def add_target_job_fn(self, plugin: str, fn: Callable[[Sequence[Job]], Job | None]) -> None:
@@ -314,23 +315,23 @@ class Registrations:
     def add_reserved_nodes_fn(self, plugin: str, fn: Callable[[], None]) -> None:
         self._add(extension_points.RESERVED_NODES, plugin, fn)
 
-    # trying things out on one node ------------------------------------------------------------------------------
+    # Functions that simulate changes on one node
 
     def add_simulate_add_task_fn(self, plugin: str, fn: Callable[[Simulation, Task], FitAnswer]) -> None:
-        """A task is put on the simulated node; follow it in what you keep in `simulation`."""
+        """A task was added to the simulated node; update the plugin's state in `simulation`."""
         self._add(extension_points.SIMULATE_ADD_TASK, plugin, fn)
 
     def add_simulate_remove_task_fn(self, plugin: str, fn: Callable[[Simulation, Task], FitAnswer]) -> None:
         self._add(extension_points.SIMULATE_REMOVE_TASK, plugin, fn)
 
     def add_simulate_predicate_fn(self, plugin: str, fn: Callable[[Simulation], FitAnswer]) -> None:
-        """Would the task to schedule fit the simulated node as it is now?"""
+        """Whether the task to schedule fits the simulated node in its current state."""
         self._add(extension_points.SIMULATE_PREDICATE, plugin, fn)
 
     def add_simulate_allocatable_fn(self, plugin: str, fn: Callable[[Simulation, Queue], bool]) -> None:
         self._add(extension_points.SIMULATE_ALLOCATABLE, plugin, fn)
 
-    # events -----------------------------------------------------------------------------------------------------
+    # Event handlers
 
     def add_event_handler(
         self,
@@ -339,8 +340,10 @@ class Registrations:
         allocate: Callable[[Task], Status | None] | None = None,
         deallocate: Callable[[Task], None] | None = None,
     ) -> None:
-        """`allocate` when a task is allocated, pipelined, or its eviction undone; `deallocate` for the reverse.
+        """Register handlers: `allocate` for a task that is allocated, pipelined or un-evicted; `deallocate` for the
+        reverse.
 
-        They also fire in trials that are undone, so what they keep must be exactly reversible."""
-        self._refuse_misuse("events", plugin, *(each for each in (allocate, deallocate) if each is not None))
+        They also run in trials that are undone, so their state changes must be exactly reversible.
+        """
+        self._reject_misuse("events", plugin, *(each for each in (allocate, deallocate) if each is not None))
         self.event_handlers.append(EventHandler(plugin, allocate, deallocate))

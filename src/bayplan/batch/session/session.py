@@ -1,8 +1,8 @@
-"""One pass of the batch engine: the cluster as it was when it opened, and everything plugins and actions do with it.
+"""A session of the batch engine: the cluster as of its opening, and all operations of plugins and actions.
 
-Opened and closed by `engine`. Jobs are the ledger's own objects; a session notes which tasks it moves and they are set
-back at the end. Node accounts and the snapshot that the framework's plugins read are the session's alone. Nothing here
-touches the cluster except through `cluster`, which takes bindings and evictions as they are committed.
+Opened and closed by `engine`. Jobs are the objects of the cluster state; the session records the tasks that it moves,
+and they are reset at the end. Node accounts and the snapshot of the framework's plugins are the session's own. Only the
+`SessionCommitter`, which gets committed bindings and evictions, changes the cluster.
 """
 
 from __future__ import annotations
@@ -53,36 +53,36 @@ _STATUSES_WITHOUT_DEVICES = (None, TaskStatus.RELEASING, TaskStatus.PIPELINED)
 
 
 class SessionCommitter(Protocol):
-    """Where a session's decisions go."""
+    """Receiver of a session's commits."""
 
     def bind(self, task: Task) -> Status | None:
-        """Hand a task to the binder; a Status: its node has no room for it any more."""
+        """Bind a task; a Status if its node has no capacity for it any more."""
         ...
 
     def evict(self, task: Task, reason: str) -> bool:
-        """Have a pod deleted; False: it cannot be."""
+        """Delete a pod; False if that is not possible."""
         ...
 
     def admit(self, task: Task) -> None:
-        """Have the gate removed that holds a pod until its queue has room."""
+        """Remove the gate that holds a pod until its queue has capacity."""
         ...
 
     def nominate(self, task: Task) -> None:
-        """Others are to leave the task the room that is being released for it."""
+        """Reserve the resources being released for the task against other engines."""
         ...
 
     def still_fits(self, tasks: Sequence[Task]) -> bool:
-        """Whether all of these fit the cluster of this moment, which others change too: now, or soon if they wait."""
+        """Whether all tasks fit the current cluster state: now, or after evictions if they are pipelined."""
         ...
 
     @property
     def live(self) -> LiveSnapshot | None:
-        """The cluster of the last `still_fits`; None where nobody else has changed it since the session opened."""
+        """The cluster at the last `still_fits`; None if no other engine changed it since the session opened."""
         ...
 
 
 class Session(ExtensionCalls):
-    """What plugins and actions work on."""
+    """The session that plugins and actions work on."""
 
     def __init__(
         self,
@@ -96,32 +96,37 @@ class Session(ExtensionCalls):
         nodes: Nodes,
         hyper_nodes: HyperNodeTree,
         catalog: Catalog,
-        cluster: SessionCommitter,
+        committer: SessionCommitter,
         clock: Clock,
         chance: random.Random,
-        view: SnapshotChanges,
+        snapshot_changes: SnapshotChanges,
         templates: PodTemplateIndex,
-        mends: Set[QuirkFix] = frozenset(),
-        share: FeasibleNodeSampling | None = None,
-        fence: ShardFilter | None = None,
-        favourites: Mapping[str, str] | None = None,
+        quirk_fixes: Set[QuirkFix] = frozenset(),
+        node_sampling: FeasibleNodeSampling | None = None,
+        shard_filter: ShardFilter | None = None,
+        preferred_nodes: Mapping[str, str] | None = None,
         last_choices: LastChoices | None = None,
-        desk: BindRequestFactory | None = None,
-        queues_admit: bool = False,
+        bind_request_factory: BindRequestFactory | None = None,
+        queue_admission: bool = False,
         records: DecisionRing,
     ) -> None:
-        super().__init__(tiers, mends, fence, BindFailureFilter(desk.failures) if desk is not None else None)
+        super().__init__(
+            tiers,
+            quirk_fixes,
+            shard_filter,
+            BindFailureFilter(bind_request_factory.failures) if bind_request_factory is not None else None,
+        )
         self.uid = uid
         self.jobs = jobs
         self.queues = queues
         self.nodes = nodes
         self.hyper_nodes = hyper_nodes
         self.catalog = catalog
-        self.snapshot_changes = view
+        self.snapshot_changes = snapshot_changes
         self.templates = templates
-        self.waiting_templates: dict[int, Task] = {}  # of what was pending when it opened, each with one of its tasks
-        self.node_sampling = share
-        self.preferred_nodes = favourites or {}  # by pod key: the node to take where several are equally good
+        self.waiting_templates: dict[int, Task] = {}  # templates pending at the opening, each with one of its tasks
+        self.node_sampling = node_sampling
+        self.preferred_nodes = preferred_nodes or {}  # by pod key: decides between nodes with equal scores
         self.last_choices = last_choices or LastChoices()
         self.last_choices.begin_session()
         self.clock = clock
@@ -130,32 +135,35 @@ class Session(ExtensionCalls):
         self.actions = tuple(actions)
         self.plugins: dict[str, Any] = {}
         self.queue_gauges: dict[str, dict[str, float]] = {}
-        self.job_shares: dict[str, float] = {}  # by uid: dominant shares, where a plugin counts them
+        self.job_shares: dict[str, float] = {}  # by uid: dominant shares, if a plugin computes them
         self.events: list[tuple[str, str, str, str]] = []  # (job, type, reason, text) of pod groups
-        self.annotations: dict[str, dict[str, str]] = {}  # (pod key) what plugins patch onto pods
-        self.request_annotations: dict[str, dict[str, str]] = {}  # (pod key) what they hand to the binder
-        self._pending_annotations: dict[str, dict[str, str]] = {}  # (uid of the task) the same before it is sent
-        self.pre_binds: dict[str, PreBindState] = {}  # by uid: what was reserved for tasks that have a node
+        self.annotations: dict[str, dict[str, str]] = {}  # by pod key: annotations that plugins patch onto pods
+        self.request_annotations: dict[str, dict[str, str]] = {}  # by pod key: annotations of bind requests
+        # by task uid: annotations of bind requests not yet sent
+        self._pending_annotations: dict[str, dict[str, str]] = {}
+        self.pre_binds: dict[str, PreBindState] = {}  # by uid: reservations for tasks that have a node
         self.dirty_jobs: set[str] = set()
-        self.moved_tasks: dict[
-            str, tuple[Task, TaskStatus | None]
-        ] = {}  # tasks that were moved, and how their node had them
+        # by uid: moved tasks, and the status under which their node counted them
+        self.moved_tasks: dict[str, tuple[Task, TaskStatus | None]] = {}
         self.device_pools: list[DevicePool] = []
-        self.live_checks: dict[str, LiveCheck] = {}  # by plugin: whether a statement may be, once others have been busy
+        # by plugin: whether a statement is still valid after changes by another engine
+        self.live_checks: dict[str, LiveCheck] = {}
         self.evaluations = TaskClassEvaluations(self)
         self.decision_recorder = DecisionRecorder(records, clock)
         self._action_statements: list[Statement] = []
         self._arguments = arguments
-        self._committer = cluster
-        self._desk = desk
-        self._queue_admission = queues_admit
+        self._committer = committer
+        self._bind_request_factory = bind_request_factory
+        self._queue_admission = queue_admission
 
     def release(self) -> None:
-        """Let go of everything: a session and the functions of its plugins hold each other, and with them whatever the
-        plugins counted. Left to the collector of garbage, a large one would hold the loop for a tenth of a second."""
+        """Drop all references: the session and its plugins' functions reference each other and all plugin data.
+
+        If the garbage collector freed a large session, it would block the event loop for a tenth of a second.
+        """
         vars(self).clear()
 
-    # what is there ----------------------------------------------------------------------------------------------
+    # Lookups
 
     @property
     def snapshot(self) -> Snapshot:
@@ -174,26 +182,26 @@ class Session(ExtensionCalls):
         return self.jobs.get(task.job)
 
     def action_arguments(self, action: str) -> Arguments:
-        """What the file says under `configurations` for an action; empty where it says nothing."""
+        """The arguments of an action under `configurations`; empty without an entry."""
         found = self._arguments.get(action)
         return Arguments({}) if found is None else found
 
     def argument_warnings(self) -> list[str]:
-        """Arguments that actions asked for and could not use, a sentence each."""
-        return [sentence for arguments in self._arguments.values() for sentence in arguments.warnings]
+        """Warnings about arguments that actions could not use, one message each."""
+        return [message for arguments in self._arguments.values() for message in arguments.warnings]
 
     def hierarchy_enabled(self, plugin: str) -> bool:
-        """`enableHierarchy` of the first mention of a plugin."""
+        """`enableHierarchy` of the first entry of a plugin."""
         for tier in self.tiers:
             for each in tier:
                 if each.name == plugin:
                     return each.enabled("enableHierarchy")
         return False
 
-    # placing ----------------------------------------------------------------------------------------------------
+    # Placement
 
     def statement(self) -> Statement:
-        """A new one; with what it leaves uncommitted it goes when the action that asked for it breaks off."""
+        """A new statement. If the action fails, its uncommitted operations are undone."""
         statement = Statement(self)
         self._action_statements.append(statement)
         return statement
@@ -202,37 +210,41 @@ class Session(ExtensionCalls):
         self._action_statements.clear()
 
     def undo_action(self) -> None:
-        """Undo what the action has neither committed nor discarded: half a gang would else count as started."""
+        """Undo the operations that the action neither committed nor discarded. Otherwise half a gang would count as
+        started."""
         for statement in reversed(self._action_statements):
             statement.discard()
 
     def allocate(self, task: Task, node: Node) -> Status | None:
-        """Place a task at once and, when its job is ready, bind all that it has; a Status where that fails.
+        """Place a task at once, and bind all tasks of its job when it is ready. Returns a Status on failure.
 
-        What handlers of events object is not heard."""
+        A refusal by an event handler is ignored.
+        """
         if not self.add_task_to_node(task, node.name, TaskStatus.ALLOCATED):
             return error(f"task <{task.key}> already on node <{node.name}>")
         self.call_allocate_handlers(task)
         job = self.jobs[task.job]
         if self.job_ready(job):
-            waiting = list(job.with_status(TaskStatus.ALLOCATED))
-            if not self.still_fits(waiting):
+            allocated = list(job.with_status(TaskStatus.ALLOCATED))
+            if not self.still_fits(allocated):
                 self.statement().unpipeline(task)
-                return error(f"task <{task.key}> no longer fits node <{node.name}>: others took its room meanwhile")
-            unasked = self.collect_bind_request_annotations(waiting)
-            for ready in waiting:
-                if ready.uid in unasked:
-                    self.statement().unpipeline(ready)
-            if unasked and not self.job_ready(job):
-                return error(next(iter(unasked.values())))
-            for ready in waiting:
-                refused = None if ready.uid in unasked else self.bind_task(ready)
+                return error(
+                    f"task <{task.key}> no longer fits node <{node.name}>: another engine used its resources meanwhile"
+                )
+            failures = self.collect_bind_request_annotations(allocated)
+            for each in allocated:
+                if each.uid in failures:
+                    self.statement().unpipeline(each)
+            if failures and not self.job_ready(job):
+                return error(next(iter(failures.values())))
+            for each in allocated:
+                refused = None if each.uid in failures else self.bind_task(each)
                 if refused is not None:
                     return refused
         return None
 
     def evict(self, task: Task, reason: str) -> bool:
-        """Evict at once."""
+        """Evict a task at once."""
         if not self.evict_task(task, reason):
             return False
         self.set_task_status(task, TaskStatus.RELEASING)
@@ -240,22 +252,22 @@ class Session(ExtensionCalls):
         self.call_deallocate_handlers(task)
         return True
 
-    # where to ---------------------------------------------------------------------------------------------------
+    # Node choice
 
     def evaluate_class(self, task: Task) -> TaskClassEvaluation:
-        """What is known about where tasks like this one can go."""
+        """The evaluation of all nodes for tasks of this class."""
         return self.evaluations.of(task)
 
     def predicate(self, task: Task, node: Node) -> tuple[Status, ...]:
-        """What the predicates say of one node; nothing where the task may go there."""
+        """The predicates' answers for one node; empty if the task can run there."""
         return self.evaluate_class(task).statuses(task, node.row)
 
     def scores(self, task: Task, candidates: BoolVector) -> FloatVector | None:
-        """Totals by row, for these candidates; None where scoring failed as a whole."""
+        """Totals by row, for these candidates; None if scoring failed as a whole."""
         return self.evaluate_class(task).scores(task, candidates)
 
-    def choose(self, task: Task, candidates: BoolVector, prospect: TaskClassEvaluation | None = None) -> Node | None:
-        """The best of the candidates; the only one is taken unscored. None: no score can be compared."""
+    def choose(self, task: Task, candidates: BoolVector, evaluation: TaskClassEvaluation | None = None) -> Node | None:
+        """The best candidate; a single one is not scored. None if no score is comparable."""
         first = int(candidates.argmax()) if len(candidates) else 0
         if not candidates[first + 1 :].any():
             if not candidates[first : first + 1].any():
@@ -263,15 +275,15 @@ class Session(ExtensionCalls):
             self.decision_recorder.note_choice(task, self.snapshot.nodes.names[first], feasible=1)
             self.verbose_log.log_only_candidate(task, self.snapshot.nodes.names[first])
             return self.nodes.at_row(first)
-        prospect = prospect or self.evaluate_class(task)
-        totals = prospect.scores(task, candidates)
+        evaluation = evaluation or self.evaluate_class(task)
+        totals = evaluation.scores(task, candidates)
         if totals is None:
             return None
         ranked = np.where(candidates, totals, -np.inf)
         row = self._best_row(task, candidates, ranked)
         if row is None:
             return None
-        best, feasible = prospect.ranking(best_rows(ranked, row), totals), int(np.count_nonzero(candidates))
+        best, feasible = evaluation.ranking(best_rows(ranked, row), totals), int(np.count_nonzero(candidates))
         name = self.snapshot.nodes.names[row]
         self.decision_recorder.note_choice(task, name, feasible, best)
         self.last_choices.record(task.key, name)
@@ -284,14 +296,14 @@ class Session(ExtensionCalls):
         return {names[row]: totals.item(row) for row in np.flatnonzero(candidates).tolist()}
 
     def _best_row(self, task: Task, candidates: BoolVector, ranked: FloatVector) -> int | None:
-        """The row of the best candidate. Whatever cannot be compared is minus infinity afterwards."""
-        overruled = self._call_best_node(task, candidates, ranked) if self.has_best_node_fns else None
+        """The row of the best candidate. Scores that are not comparable become minus infinity."""
+        chosen_by_plugin = self._call_best_node(task, candidates, ranked) if self.has_best_node_fns else None
         best = ranked.item(ranked.argmax())
-        if not best > -np.inf:  # not a number, or minus infinity: neither is ever the best
+        if not best > -np.inf:  # NaN or minus infinity: neither is ever the best
             ranked[np.isnan(ranked)] = -np.inf
             best = ranked.max()
-        if overruled is not None:
-            return overruled.row
+        if chosen_by_plugin is not None:
+            return chosen_by_plugin.row
         return self.tie_break(task, (ranked == best).nonzero()[0]) if best > -np.inf else None
 
     def _call_best_node(self, task: Task, candidates: BoolVector, totals: FloatVector) -> Node | None:
@@ -301,20 +313,20 @@ class Session(ExtensionCalls):
         return self.best_node(task, by_score)
 
     def tie_break(self, task: Task, rows: RowVector) -> int:
-        """One of equally good rows: the task's favourite, else the last choice for it, else any."""
-        favourite = self.preferred_nodes.get(task.key)
-        row = self.previous_row(task) if favourite is None else self.snapshot.nodes.index.get(favourite)
+        """One of the rows with equal scores: the preferred node, else the last choice for the task, else random."""
+        preferred = self.preferred_nodes.get(task.key)
+        row = self.previous_row(task) if preferred is None else self.snapshot.nodes.index.get(preferred)
         if row is not None and row in rows:
             return row
         return int(rows[0] if len(rows) == 1 else rows[self.chance.randrange(len(rows))])
 
     def previous_row(self, task: Task) -> int | None:
-        """The row of the node that the previous session chose for a task at this point."""
+        """The row of the node that the previous session chose for the task at this point."""
         name = self.last_choices.previous(task.key)
         return None if name is None else self.snapshot.nodes.index.get(name)
 
     def rows_worth_evicting(self, task: Task) -> BoolVector:
-        """Rows on which evicting may help the task, as far as an earlier action found out."""
+        """Rows on which eviction can help the task, as far as an earlier action found out."""
         job = self.jobs.get(task.job)
         errors = job.nodes_fit_errors.get(task.uid) if job is not None else None
         if errors is None or errors.unresolvable is None:
@@ -322,16 +334,16 @@ class Session(ExtensionCalls):
         return ~errors.unresolvable
 
     def record_failure(self, task: Task, errors: FitErrors) -> None:
-        """The task found no node in this session; why."""
+        """Record why the task found no node in this session."""
         self.verbose_log.log_fit_errors(task, errors)
         job = self.jobs.get(task.job)
         if job is not None:
             job.record_fit_errors(task, errors)
 
-    # what statements are made of --------------------------------------------------------------------------------
+    # Building blocks of statements
 
     def set_task_status(self, task: Task, status: TaskStatus) -> None:
-        """Another status for a task, in its job."""
+        """Change the status of a task, in its job as well."""
         if task.uid not in self.moved_tasks:
             self.moved_tasks[task.uid] = (task, task.counted_status)
         job = self.jobs.get(task.job)
@@ -341,7 +353,7 @@ class Session(ExtensionCalls):
             task.status = status
 
     def add_task_to_node(self, task: Task, node_name: str, status: TaskStatus) -> bool:
-        """Count a task on a node. False: no such job or node, or it is there already."""
+        """Count a task on a node. False: the job or node does not exist, or the task is there already."""
         known = task.job in self.jobs
         self.set_task_status(task, status)
         task.node_name = node_name
@@ -352,13 +364,13 @@ class Session(ExtensionCalls):
         return known
 
     def remove_task_from_node(self, task: Task) -> None:
-        """Take a task off its node."""
+        """Stop counting a task on its node."""
         row = self.snapshot.nodes.index.get(task.node_name)
         if row is not None:
             self._uncount_on_row(task, row)
 
     def update_task_on_node(self, task: Task) -> None:
-        """The task stays on its node under another status."""
+        """Count a task on its node under its new status."""
         row = self.snapshot.nodes.index.get(task.node_name)
         if row is not None:
             self._uncount_on_row(task, row)
@@ -372,10 +384,10 @@ class Session(ExtensionCalls):
                 pool.add_task(task, self.nodes.at_row(row))
 
     def _uncount_on_row(self, task: Task, row: int) -> None:
-        held_as = task.counted_status
+        counted_as = task.counted_status
         self.nodes.accounts.remove_task(row, task)
         self.changed_rows.append(row)
-        if self.device_pools and held_as not in _STATUSES_WITHOUT_DEVICES:
+        if self.device_pools and counted_as not in _STATUSES_WITHOUT_DEVICES:
             for pool in self.device_pools:
                 pool.remove_task(task, self.nodes.at_row(row))
 
@@ -384,22 +396,22 @@ class Session(ExtensionCalls):
         task.job_allocated_hyper_node = ""
 
     def call_allocate_handlers(self, task: Task) -> bool:
-        """Tell every handler; False when one of them objects."""
-        agreed = True
+        """Call every allocate handler; False if one of them refuses."""
+        accepted = True
         for handler in self.event_handlers:
             if handler.allocate is None:
                 continue
             try:
                 status = handler.allocate(task)
                 if status is not None and not isinstance(status, Status):
-                    raise InvalidAnswer(status, "a Status, or None where nothing speaks against it,")
+                    raise InvalidAnswer(status, "a Status, or None to accept,")
             except PLUGIN_EXCEPTIONS as fault:
                 self.record_plugin_fault(handler.plugin, fault, "its allocate handler")
                 continue
             if status is not None and not status.ok:
                 self.log_plugin_message(handler.plugin, status.message)
-                agreed = False
-        return agreed
+                accepted = False
+        return accepted
 
     def call_deallocate_handlers(self, task: Task) -> None:
         for handler in self.event_handlers:
@@ -411,7 +423,7 @@ class Session(ExtensionCalls):
                 self.record_plugin_fault(handler.plugin, fault, "its deallocate handler")
 
     def still_fits(self, tasks: Sequence[Task]) -> bool:
-        """Whether the cluster of this moment has room for them, and nobody who looks at it so objects."""
+        """Whether the tasks fit the current cluster state and all live checks accept them."""
         if self._bind_failure_filter is not None and not self._bind_failure_filter.allows_binding(tasks):
             return False
         if not self._committer.still_fits(tasks):
@@ -420,55 +432,59 @@ class Session(ExtensionCalls):
         return live is None or all(check(live, tasks) for check in self.live_checks.values())
 
     def collect_bind_request_annotations(self, tasks: Iterable[Task]) -> dict[str, str]:
-        """Have plugins say what the binder is to know of each, where it binds; why not, by the uids of tasks that
-        cannot do without. All of a gang are asked about before one is sent: they start together or not at all."""
-        refused: dict[str, str] = {}
-        for task in tasks if self._desk is not None else ():
+        """Collect the plugins' annotations for the bind requests. Returns errors by uid of tasks that cannot be bound.
+
+        All tasks of a gang are processed before one is sent: they start together or not at all.
+        """
+        errors: dict[str, str] = {}
+        for task in tasks if self._bind_request_factory is not None else ():
             node_name = task.node_name
             try:
                 self._pending_annotations[task.uid] = self.mutate_bind_request_annotations(task, node_name)
             except MutateBindRequestError as fault:
-                refused[task.uid] = self.jobs[task.job].fit_error = str(fault)
+                errors[task.uid] = self.jobs[task.job].fit_error = str(fault)
             finally:
-                task.node_name = node_name  # whatever a plugin has done to a task that it knows from elsewhere
-        return refused
+                task.node_name = node_name  # undo a change by a plugin that has the original task
+        return errors
 
     def bind_task(self, task: Task) -> Status | None:
-        """Have a task bound; a Status says why it was not taken."""
-        noted = self._pending_annotations.pop(task.uid, {})
+        """Bind a task; a Status says why it was refused."""
+        annotations = self._pending_annotations.pop(task.uid, {})
         refused = self._committer.bind(task)
         if refused is None:
             self.decision_recorder.record_decision(task, len(self.nodes))
-            if self._desk is not None:
-                self.request_annotations[task.key] = noted
+            if self._bind_request_factory is not None:
+                self.request_annotations[task.key] = annotations
             self.set_task_status(task, TaskStatus.BINDING)
         return refused
 
     def mutate_bind_request_annotations(self, task: Task, node_name: str) -> dict[str, str]:
-        """What plugins hand to the binder with a task: asked once for each request that is about to be made."""
-        if self._desk is None or not self.bind_request_mutate_fns:
+        """The plugins' annotations for a bind request, collected once for each request."""
+        if self._bind_request_factory is None or not self.bind_request_mutate_fns:
             return {}
-        return self._desk.mutation.annotations(self.bind_request_mutate_fns, task.key, ReadOnlyTask(task), node_name)
+        return self._bind_request_factory.mutation.annotations(
+            self.bind_request_mutate_fns, task.key, ReadOnlyTask(task), node_name
+        )
 
     def nominate_task(self, task: Task) -> None:
         self._committer.nominate(task)
 
     def admit_task(self, task: Task) -> None:
-        """Its queue has room for a gated task: let it go if it is held for that alone, and asked to be."""
+        """Admit a gated task whose queue has capacity, if Volcano's gate is its only one and the pod requests that."""
         if self._queue_admission and task.has_only_queue_gate and task.awaits_queue_admission:
             self._committer.admit(task)
 
     def evict_task(self, task: Task, reason: str) -> bool:
         return task.job in self.jobs and self._committer.evict(task, reason)
 
-    # what is told afterwards ------------------------------------------------------------------------------------
+    # Results
 
     def record_event(self, job: Job, kind: str, reason: str, text: str) -> None:
-        """An event of the pod group: kind is Normal or Warning."""
+        """Record an event of the pod group: kind is Normal or Warning."""
         self.events.append((job.uid, kind, reason, text))
 
     def update_condition(self, job: Job, condition: PodGroupCondition) -> None:
-        """Put a condition in the place of the one of its type, or at the end."""
+        """Replace the condition of the same type, or append it."""
         for position, old in enumerate(job.conditions):
             if old.type == condition.type:
                 job.conditions[position] = condition
@@ -476,9 +492,9 @@ class Session(ExtensionCalls):
         job.conditions.append(condition)
 
     def set_queue_gauge(self, queue: str, name: str, value: float) -> None:
-        """A number about a queue for people who watch it."""
+        """Set a metric of a queue."""
         self.queue_gauges.setdefault(queue, {})[name] = value
 
     def mark_job_dirty(self, job: Job) -> None:
-        """What the job was allocated to must be remembered after the session."""
+        """Mark the job's hypernodes to be saved after the session."""
         self.dirty_jobs.add(job.uid)

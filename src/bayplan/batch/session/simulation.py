@@ -1,7 +1,7 @@
-"""One node tried out for one task: what if these victims were gone?
+"""Simulation of one node without certain victims, for one task.
 
-Topology-aware preemption makes one for each node it looks at. Amounts are its own; plugins keep what they need for it
-under their own name (`state`), starting from nothing on every node.
+Topology-aware preemption creates one for each node that it examines. It has its own amounts. Plugins store data for it
+under their own name (`state`), which is empty at first on every node.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from bayplan.batch.model.tasks import Task
 
 
 class Simulation:
-    """A copy of a node's accounts, and of whatever plugins put into it."""
+    """A copy of a node's accounts, with state of plugins."""
 
     def __init__(self, task: Task, node: Node) -> None:
-        self.task = task  # the one that looks for a place
+        self.task = task  # the task to place
         self.node = node
         self.future_idle: Amounts = node.future_idle
         self.tasks: dict[str, Task] = dict(node.tasks)

@@ -1,8 +1,9 @@
-"""An undoable series of changes to a session: evict, pipeline, allocate; then commit, or as if nothing had been.
+"""A statement: an undoable series of evict, pipeline and allocate operations, as in Volcano.
 
-Steps take effect in the session at once, so that the next step sees them; nothing reaches the cluster before `commit`.
-A `with` block that ends without a commit discards, newest first. A statement that is neither committed nor discarded
-stays in force until the session closes: that is how room is kept for a gang that waits for others to go.
+Operations take effect in the session at once, so that the next one sees them. Nothing reaches the cluster before
+`commit`. A `with` block that ends without a commit discards the operations, newest first. A statement that is neither
+committed nor discarded stays in force until the session closes: it reserves resources for a gang that waits for
+victims.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class OperationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One step that was taken."""
+    """One operation of a statement."""
 
     step: OperationKind
     task: Task
@@ -37,7 +38,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class SavedOperation:
-    """A step of a trial, with everything that is needed to take it again after the trial was undone."""
+    """An operation of a trial, with everything needed to repeat it after the trial is undone."""
 
     step: OperationKind
     task: Task
@@ -48,7 +49,7 @@ class SavedOperation:
 
 
 class Statement:
-    """Steps of one session, in order."""
+    """Operations of one session, in order."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -63,10 +64,10 @@ class Statement:
     def __len__(self) -> int:
         return len(self.operations)
 
-    # steps ------------------------------------------------------------------------------------------------------
+    # Operations
 
     def evict(self, task: Task, reason: str) -> None:
-        """The task will go; its room counts as being released from now on."""
+        """Evict the task; its resources count as releasing from now on."""
         self._session.set_task_status(task, TaskStatus.RELEASING)
         self._session.update_task_on_node(task)
         self._session.call_deallocate_handlers(task)
@@ -74,12 +75,12 @@ class Statement:
         self.operations.append(Operation(OperationKind.EVICT, task, reason))
 
     def pipeline(self, task: Task, node_name: str, *, eviction_occurred: bool = False) -> bool:
-        """Promise the task the room that others are leaving. False: somebody objected, and it was undone."""
+        """Reserve resources that other tasks release. False: a handler refused, and the operation was undone."""
         task.eviction_occurred = eviction_occurred
         return self._place(task, node_name, TaskStatus.PIPELINED, OperationKind.PIPELINE)
 
     def allocate(self, task: Task, node: Node | str) -> bool:
-        """Give the task a node with idle room. False: somebody objected, and it was undone."""
+        """Place the task on a node with idle resources. False: a handler refused, and the operation was undone."""
         name = node if isinstance(node, str) else node.name
         return self._place(task, name, TaskStatus.ALLOCATED, OperationKind.ALLOCATE)
 
@@ -89,18 +90,18 @@ class Statement:
         agreed = session.call_allocate_handlers(task)
         if placed and agreed:
             self.operations.append(Operation(step, task))
-            tell = (
+            log = (
                 session.verbose_log.log_allocated
                 if step is OperationKind.ALLOCATE
                 else session.verbose_log.log_pipelined
             )
-            tell(task)
+            log(task)
             return True
         self.unpipeline(task)
         return False
 
     def unpipeline(self, task: Task) -> None:
-        """Take a promise, or a node, back from a task. The step stays on the list."""
+        """Undo the placement of a task. The operation stays in the list."""
         session = self._session
         session.set_task_status(task, TaskStatus.PENDING)
         session.remove_task_from_node(task)
@@ -108,15 +109,15 @@ class Statement:
         session.clear_node(task)
 
     def _un_evict(self, task: Task) -> None:
-        # Running whatever it was before: upstream forgets that a victim was only bound.
+        # Running, whatever it was before: Volcano does not restore Bound for a victim.
         self._session.set_task_status(task, TaskStatus.RUNNING)
         self._session.update_task_on_node(task)
         self._session.call_allocate_handlers(task)
 
-    # the end ----------------------------------------------------------------------------------------------------
+    # Commit and discard
 
     def discard(self) -> None:
-        """Undo every step, newest first."""
+        """Undo every operation, newest first."""
         operations, self.operations = self.operations, []
         self._session.verbose_log.log_discarded(operations)
         for operation in reversed(operations):
@@ -127,17 +128,17 @@ class Statement:
                 self.unpipeline(operation.task)
 
     def commit(self) -> bool:
-        """Carry the steps out. False: nothing of it was carried out, for the cluster has changed meanwhile, or plugins
-        have failed to say what the binder must know of so many tasks that the others are no gang without them.
+        """Commit the operations. False: none was committed, and all were discarded.
 
-        A single step that is refused is undone; the others stand.
+        That happens when the cluster changed, or when plugins failed to provide bind request annotations for so many
+        tasks that the rest of the gang is not ready. A single operation that is refused is undone; the rest stay.
         """
         placed = [each.task for each in self.operations if each.step is not OperationKind.EVICT]
         if not self._session.still_fits(placed):
             self._session.verbose_log.log_commit_conflict(placed)
             self.discard()
             return False
-        if not self._drop_tasks(self._session.collect_bind_request_annotations(self._to_bind())):
+        if not self._drop_tasks(self._session.collect_bind_request_annotations(self._tasks_to_bind())):
             self.discard()
             return False
         operations, self.operations = self.operations, []
@@ -152,31 +153,31 @@ class Statement:
                 self._session.nominate_task(task)
         return True
 
-    def _to_bind(self) -> list[Task]:
+    def _tasks_to_bind(self) -> list[Task]:
         return [each.task for each in self.operations if each.step is OperationKind.ALLOCATE]
 
     def _drop_tasks(self, refused: Mapping[str, str]) -> bool:
-        """Undo the placing of tasks by uid; whether the jobs that are placed are ready without them."""
+        """Undo the placement of these tasks. Returns whether the jobs are ready without them."""
         if not refused:
             return True
-        tasks = self._to_bind()
+        tasks = self._tasks_to_bind()
         self.operations = [each for each in self.operations if each.task.uid not in refused]
         for task in tasks:
             if task.uid in refused:
-                task.last_transaction = None  # why it waits is told by its job
+                task.last_transaction = None  # its job reports why it waits
                 self.unpipeline(task)
         return all(self._session.job_ready(self._session.jobs[uid]) for uid in {task.job for task in tasks})
 
-    # trials -----------------------------------------------------------------------------------------------------
+    # Trials
 
-    def merge(self, *others: Statement) -> None:
-        """Take over the steps of others: they are committed or discarded with this one."""
-        for other in others:
+    def merge(self, *statements: Statement) -> None:
+        """Take over the operations of other statements, to commit or discard them together."""
+        for other in statements:
             self.operations += other.operations
             other.operations = []
 
     def recover_operations(self, saved: list[SavedOperation]) -> bool:
-        """Take the steps of a trial again. False at the first that fails; those before it stand."""
+        """Repeat the operations of a trial. False at the first that fails; the earlier ones stay."""
         for each in saved:
             each.task.last_transaction = each.last_transaction
             if each.step is OperationKind.EVICT:
@@ -192,7 +193,7 @@ class Statement:
 
 
 def save_operations(*statements: Statement) -> list[SavedOperation]:
-    """The steps of trials, to be taken again once the trials are undone."""
+    """The operations of trials, for repetition after the trials are undone."""
     return [
         SavedOperation(
             each.step,

@@ -1,12 +1,11 @@
-"""What does a session say while it works? Volcano's levels of `-v`, over what all plugins and actions pass through.
+"""Log output of a session, with Volcano's verbosity levels of `-v`, at points that all plugins and actions pass.
 
-    3    decisions and results: also a line a session, a bound pod, an eviction (`live`)
-    4    objects and plugins: what each plugin answered at each point, the steps of statements, why a task found no node
-    5    the way through: actions entered and left, the score of each candidate, nodes by what refused them
+    3    decisions and results: also one line per session, bound pod and eviction (`live`)
+    4    objects and plugins: each plugin's answer at each point, operations of statements, why a task found no node
+    5    trace: actions entered and left, the score of each candidate, nodes by rejection reason
 
-The verbosity is looked at when a session opens, so that below level 4 a session costs what it always did: no function
-of a plugin is wrapped, and a step asks one attribute. At these levels lines are many; one file's worth of them is
-filtered with `--vmodule`.
+The verbosity is read when a session opens. Below level 4 a session has no extra cost: plugin functions are not wrapped,
+and an operation checks one attribute. Higher levels log many lines; `--vmodule` limits them to one file.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ DECISIONS, DETAILS, TRACE = 3, 4, 5
 
 
 class VerboseLog:
-    """One session, told as far as the verbosity of its opening wants."""
+    """The log of one session, at the verbosity of its opening."""
 
     __slots__ = ("decisions", "details", "steps")
 
     def __init__(self) -> None:
         self.decisions, self.details, self.steps = (log.enabled(level) for level in (DECISIONS, DETAILS, TRACE))
 
-    # plugins ----------------------------------------------------------------------------------------------------
+    # Plugins
 
     def logged_function(self, point: str, plugin: str, fn: Any) -> Any:
-        """A plugin's function, or its list of functions, each of whose answers is told. Nothing else changes."""
+        """Wrap a plugin's function, or each function of a list, so that its answers are logged."""
         if isinstance(fn, list | tuple):
             return [self.logged_function(point, plugin, each) for each in fn]
 
-        def told(*args: Any) -> Any:
+        def logged(*args: Any) -> Any:
             answer = fn(*args)
             about = [_log_value(each) for each in args]
             log.info("Plugin answered", v=DETAILS, point=point, plugin=plugin, about=about, answer=_log_value(answer))
             return answer
 
-        return told
+        return logged
 
-    # the session as a whole -------------------------------------------------------------------------------------
+    # Session
 
     def log_open(self, session: Session) -> Iterator[None]:
-        """The session and what plugins made of its queues."""
+        """Log the session and the metrics that plugins computed for its queues."""
         if not self.details:
             return
         counts = {"jobs": len(session.jobs), "queues": len(session.queues), "nodes": len(session.nodes)}
@@ -82,7 +81,7 @@ class VerboseLog:
             log.info(f"Leaving {action.capitalize()} ...", v=TRACE)
 
     def log_jobs(self, jobs: Iterable[Job]) -> Iterator[None]:
-        """Where each job stands after the last action."""
+        """Log the state of each job after the last action."""
         if not self.details:
             return
         for job in jobs:
@@ -91,7 +90,7 @@ class VerboseLog:
             log.info("Job", v=DETAILS, job=ObjectRef(job.uid), tasks=tasks, **values)
             yield
 
-    # statements -------------------------------------------------------------------------------------------------
+    # Statements
 
     def log_allocated(self, task: Task) -> None:
         if self.details:
@@ -100,7 +99,10 @@ class VerboseLog:
     def log_pipelined(self, task: Task) -> None:
         if self.decisions:
             log.info(
-                "Pipelined task to a node with room soon", v=DECISIONS, task=ObjectRef(task.key), node=task.node_name
+                "Pipelined task to a node with releasing resources",
+                v=DECISIONS,
+                task=ObjectRef(task.key),
+                node=task.node_name,
             )
 
     def log_evicted(self, task: Task, reason: str) -> None:
@@ -112,11 +114,11 @@ class VerboseLog:
             log.info("Discarded statement", v=DETAILS, tasks=[each.task.key for each in operations])
 
     def log_commit_conflict(self, tasks: Sequence[Task]) -> None:
-        """What was to be committed no longer fits: others have changed the cluster."""
+        """Log a commit that was discarded because another engine changed the cluster."""
         if self.decisions:
-            log.info("Others took the room meanwhile", v=DECISIONS, tasks=[task.key for task in tasks])
+            log.info("Discarded commit because the cluster changed", v=DECISIONS, tasks=[task.key for task in tasks])
 
-    # searches ---------------------------------------------------------------------------------------------------
+    # Searches
 
     def log_fit_errors(self, task: Task, errors: FitErrors) -> None:
         if self.details:
@@ -124,20 +126,20 @@ class VerboseLog:
                 "Task found no node", v=DETAILS, task=ObjectRef(task.key), job=ObjectRef(task.job), reason=errors.text()
             )
 
-    def log_rejections(self, task: Task, refusals: Iterable[RejectedRows], names: Sequence[str]) -> None:
-        """Which nodes gave which answer."""
+    def log_rejections(self, task: Task, rejections: Iterable[RejectedRows], names: Sequence[str]) -> None:
+        """Log the rejection reasons with their nodes."""
         if not self.steps:
             return
-        for statuses, rows in refusals:
+        for statuses, rows in rejections:
             reasons, nodes = [status.message for status in statuses], [names[row] for row in rows.tolist()]
-            log.info("Nodes refused task", v=TRACE, task=ObjectRef(task.key), reasons=reasons, nodes=nodes)
+            log.info("Nodes rejected task", v=TRACE, task=ObjectRef(task.key), reasons=reasons, nodes=nodes)
 
     def log_only_candidate(self, task: Task, node: str) -> None:
         if self.steps:
-            log.info("One node will do, and is not scored", v=TRACE, task=ObjectRef(task.key), node=node)
+            log.info("Only one candidate, not scored", v=TRACE, task=ObjectRef(task.key), node=node)
 
     def log_scores(self, task: Task, node: str, scores: Mapping[str, float], best: Ranking) -> None:
-        """`scores`: of all candidates; `best`: a few of them, with what each plugin gave. Asked where `steps` is on."""
+        """`scores`: of all candidates; `best`: the best ones by plugin. Only called if `steps` is on."""
         log.info("Scores of nodes", v=TRACE, task=ObjectRef(task.key), scores=scores, chosen=node)
         for each in best.scored_nodes():
             log.info(
@@ -146,7 +148,7 @@ class VerboseLog:
 
 
 def _log_value(value: Any) -> Any:
-    """What was asked about, or answered, in words that a line can hold. Nothing is used up: it is still wanted."""
+    """A short form of an argument or answer for the log. Iterators are not consumed, because the caller needs them."""
     match value:
         case Job() | SubJob() | Queue():
             return value.uid

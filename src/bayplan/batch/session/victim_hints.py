@@ -1,7 +1,7 @@
-"""What a plugin can say about its victims in advance, so that fewer nodes have to be asked about one by one.
+"""Hints of plugins about their victims, which reduce the number of calls per node.
 
-Given with `add_preemptable_fn` and `add_reclaimable_fn`, read by the actions that evict for one task. It changes no
-answer, only how many questions are asked: a plugin that says nothing is asked about every node, every time.
+Passed to `add_preemptable_fn` and `add_reclaimable_fn`; read by the actions that evict for one task. Hints change no
+answer: a plugin without hints is called for every node, every time.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from bayplan.batch.model.tasks import Task
 
 
 class VictimDependence(Enum):
-    """On what the word about the tasks of one node rests, besides those tasks and the spec of who evicts."""
+    """What a plugin's answer for a node depends on, besides the node's tasks and the spec of the preemptor."""
 
     JOBS = "jobs"
-    """On what their own jobs hold, on nothing else that a session changes."""
+    """Only on the allocated resources of their jobs."""
 
     SHRINKING = "shrinking"
-    """On whatever it may be; but as long as a statement lasts it names ever fewer of them."""
+    """On anything; but during a statement the plugin names ever fewer victims."""
 
     ANYTHING = "anything"
 
 
 @dataclass(frozen=True, slots=True)
 class VictimHints:
-    """One plugin's."""
+    """The hints of one plugin."""
 
     depends_on: VictimDependence = VictimDependence.ANYTHING
     never_evicts: Callable[[Job, Task], bool] | None = None
-    """(job, task): neither this task, nor any other of its job that asks for as much, goes for a task of this job as
-    long as the statement at hand lasts, however many others go."""
+    """(job, task): true if the plugin never returns this task, nor another of its job with an equal or larger request,
+    as a victim for a task of this job. Must hold for the whole statement, however many tasks are evicted."""
 
 
 NO_VICTIM_HINTS = VictimHints()
 
 
 def is_cacheable(tiers: Sequence[Sequence[VictimHints]]) -> bool:
-    """Whether a plugin's no can be remembered at all; not if somebody's word may rest on anything."""
+    """Whether rejections can be cached: not if an answer can depend on anything."""
     return not any(each.depends_on is VictimDependence.ANYTHING for tier in tiers for each in tier)
 
 
 def is_final(tiers: Sequence[Sequence[VictimHints]]) -> bool:
-    """Whether a row without enough victims stays so until it, or the job of somebody on it, changes.
+    """Whether a row without enough victims stays so until the row, or the job of a task on it, changes.
 
-    Where a plugin names fewer, its tier may fall silent and the next be asked; and within a tier of three or more, the
-    third may speak alone where the first two agree on nobody any more. So only the last tier may shrink, and only
-    where it has no third.
+    When a plugin names fewer victims, its tier may have no answer, and the next tier is asked. In a tier of three or
+    more plugins, the third may decide alone when the first two no longer agree on a victim. So only the last tier may
+    be `SHRINKING`, and only with at most two plugins.
     """
     if not tiers:
         return True

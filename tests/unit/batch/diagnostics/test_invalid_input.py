@@ -182,7 +182,7 @@ NOTE = "volcano.sh/"
         ("preemptable", "perhaps", "", 'is "perhaps", not true or false; it counts as false'),
         ("revocable-zone", "rz1", "", 'is "rz1", not *'),
         ("cooldown-time", "a while", "cdp", "not a duration such as 10m; the pod is not protected"),
-        ("numa-topology-policy", "close", "numa-aware", "not a policy of kubelets"),
+        ("numa-topology-policy", "close", "numa-aware", "not a policy of the kubelet's topology manager"),
         ("resource-strategy-weight", "{", "resource-strategy-fit", 'not weights such as {"cpu": 1}'),
         ("resource-strategy-scoring-type", "Most", "resource-strategy-fit", "not MostAllocated or LeastAllocated"),
         ("gpu-index", "first", "deviceshare", "not a list of numbers"),
@@ -226,8 +226,8 @@ def test_an_annotation_of_a_group_that_cannot_be_read_is_named(key: str, value: 
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("oversubscription-cpu", "not a number of thousandths of a CPU; nothing is lent"),
-        ("oversubscription-memory", "not a number of bytes; nothing is lent"),
+        ("oversubscription-cpu", "not a number of thousandths of a CPU; no oversubscription is added"),
+        ("oversubscription-memory", "not a number of bytes; no oversubscription is added"),
         ("gpu-unhealthy-ids", "not a list of numbers"),
         ("node-vgpu-register", "not a list of cards; no card of the node is known"),
     ],
@@ -304,7 +304,7 @@ def test_a_queue_cycle_takes_nothing_from_other_trees() -> None:
 def test_a_group_that_does_not_exist_is_named() -> None:
     lost = make_gang("lost", 2, cpu=1)
     done = run(pods=lost.pods)
-    assert done.faults == ["2 pod(s) name the pod group default/lost, which does not exist; they wait until it does"]
+    assert done.faults == ["2 pod(s) name the pod group default/lost, which does not exist; they wait until it is created"]
     assert good(done)
 
 
@@ -410,7 +410,7 @@ def test_a_topology_that_cannot_be_read_is_named(topology: NetworkTopology, word
     group = close.group
     cluster.engine.cache.upsert(replace(group, spec=replace(group.spec, network_topology=topology)))
     done = cluster.run()
-    told = [f"pod group default/close: networkTopology.{words}; it limits nothing"] if words else []
+    told = [f"pod group default/close: networkTopology.{words}; it has no effect"] if words else []
     assert done.faults == told
     assert good(done)
 
@@ -491,7 +491,7 @@ def registering(add: str, fn: Any) -> type[Odd]:
         ),
         pytest.param(
             registering("add_task_order_fn", None),
-            "at on_session_open: it registers None at task_order, which cannot be called; pass a function (test_bad",
+            "at on_session_open: it registers None at task_order, which is not callable; pass a function (test_bad",
             id="nothing",
         ),
         pytest.param(
@@ -514,23 +514,23 @@ def registering(add: str, fn: Any) -> type[Odd]:
         ),
         pytest.param(
             odd(registering=staticmethod(lambda session: session.add_event_handler("odd", deallocate=3))),
-            "at on_session_open: it registers 3 at events, which cannot be called; pass a function "
+            "at on_session_open: it registers 3 at events, which is not callable; pass a function "
             "(test_invalid_input.py:",
             id="events",
         ),
         pytest.param(
             odd(registering=staticmethod(lambda session: session.add_job_order_fn("ood", breaks))),
-            'at on_session_open: it registers at job_order as "ood", but is called "odd"; pass self.name (test_bad_',
+            'at on_session_open: it registers at job_order as "ood", but its name is "odd"; pass self.name (test_invalid_',
             id="misspelt-name",
         ),
         pytest.param(
             odd(registering=staticmethod(lambda session: session.add_job_ready_fn("gang", breaks))),
-            'at on_session_open: it registers at job_ready as "gang", but is called "odd"; pass self.name (test_bad_',
+            'at on_session_open: it registers at job_ready as "gang", but its name is "odd"; pass self.name (test_invalid_',
             id="somebody-elses-name",
         ),
         pytest.param(
             odd(registering=staticmethod(lambda session: session.add_event_handler("ood", allocate=breaks))),
-            'at on_session_open: it registers at events as "ood", but is called "odd"; pass self.name (test_bad_',
+            'at on_session_open: it registers at events as "ood", but its name is "odd"; pass self.name (test_invalid_',
             id="misspelt-name-of-a-handler",
         ),
     ],
@@ -734,7 +734,7 @@ def test_a_plugin_that_answers_nonsense_at_a_point_has_no_opinion(name: str, add
         assert ask(Scene(session)) == expected
         (fault,) = session.faults
         assert fault.startswith(f'plugin "odd" at {name}: answered ')
-        assert fault.endswith(" is needed; its answer is left out")
+        assert fault.endswith(" is needed; its answer is ignored")
 
 
 @pytest.mark.parametrize(
@@ -746,9 +746,9 @@ def test_a_plugin_that_answers_nonsense_at_a_point_has_no_opinion(name: str, add
         pytest.param("add_job_ready_fn", None, "answered None; True or False", id="forgotten-return"),
         pytest.param("add_node_order_fn", None, "answered None; a number", id="forgotten-score"),
         pytest.param(
-            "add_node_order_nodes_fn", None, "answered None; a vector of 4 numbers, one a node,", id="no-vector"
+            "add_node_order_nodes_fn", None, "answered None; a vector of 4 numbers, one per node,", id="no-vector"
         ),
-        pytest.param("add_node_order_nodes_fn", np.zeros(3), "a vector of 4 numbers, one a node,", id="short"),
+        pytest.param("add_node_order_nodes_fn", np.zeros(3), "a vector of 4 numbers, one per node,", id="short"),
         pytest.param("add_node_order_nodes_fn", np.array(list("abcd")), "a vector of 4 numbers", id="letters"),
         pytest.param(
             "add_batch_node_order_fn", {"nobody": 1.0}, "answered 'nobody'; the name of a node", id="stranger"
@@ -757,10 +757,10 @@ def test_a_plugin_that_answers_nonsense_at_a_point_has_no_opinion(name: str, add
             "add_node_reduce_fn", {"nobody": 1.0}, "answered 'nobody'; the name of a node", id="stranger-reduced"
         ),
         pytest.param(
-            "add_predicate_nodes_fn", [Rejection(np.ones(3, bool), "x")], "a mask of 4 truths", id="short-mask"
+            "add_predicate_nodes_fn", [Rejection(np.ones(3, bool), "x")], "a mask of 4 booleans", id="short-mask"
         ),
         pytest.param(
-            "add_predicate_nodes_fn", [Rejection(np.ones(4), "x")], "a mask of 4 truths", id="mask-of-numbers"
+            "add_predicate_nodes_fn", [Rejection(np.ones(4), "x")], "a mask of 4 booleans", id="mask-of-numbers"
         ),  # type: ignore[arg-type]
         pytest.param("add_predicate_nodes_fn", [unschedulable("x")], "a Rejection", id="status-for-a-mask"),
         pytest.param("add_predicate_fn", True, "answered True; a Status, several, or None", id="truth-for-a-status"),
@@ -854,7 +854,7 @@ def test_a_plugin_that_always_fails_is_not_told_about_for_ever() -> None:
     crowd = make_gang("crowd", 4, cpu=1)
     done = run(registering("add_predicate_fn", refusal), gangs=(crowd,))
     assert len(done.faults) == MAX_SIMILAR_FAULTS + 1
-    assert done.faults[-1].startswith('plugin "odd" at predicate: more of the like, which is not told')
+    assert done.faults[-1].startswith('plugin "odd" at predicate: more faults like this are not reported')
     assert good(done)
 
 
@@ -943,7 +943,7 @@ def breaking(where: str) -> type[Breaking]:
 def test_an_action_that_breaks_is_named_and_the_others_run(where: str) -> None:
     done = run(actions=["enqueue", breaking(where), "allocate"])
     (fault,) = done.faults
-    assert re.fullmatch(r"action breaking broke off: LookupError: no idea \(test_invalid_input\.py:\d+\)", fault)
+    assert re.fullmatch(r"action breaking was aborted: LookupError: no idea \(test_invalid_input\.py:\d+\)", fault)
     assert good(done)
 
 
@@ -970,7 +970,7 @@ def test_what_an_action_that_breaks_has_not_committed_is_undone(committed: bool)
 
 def test_an_action_that_breaks_when_it_is_made_ready_is_refused() -> None:
     with pytest.raises(
-        PluginError, match=r'action "breaking" broke in initialize\(\): LookupError: no idea; mend it or'
+        PluginError, match=r'action "breaking" broke in initialize\(\): LookupError: no idea; correct it or'
     ):
         BatchHarness(actions=[breaking("initialize")])
 
@@ -991,7 +991,7 @@ def test_an_action_that_is_not_configured_may_break_until_it_is() -> None:
     assert not engine.run_session().faults
     engine.configuration = dataclasses.replace(engine.configuration, actions=("breaking", "allocate"))
     assert engine.run_session().faults == [
-        'action "breaking" broke in initialize(): LookupError: no idea; mend it or leave it out'
+        'action "breaking" broke in initialize(): LookupError: no idea; correct it or remove it'
     ]
     engine.close()
 
@@ -1021,7 +1021,7 @@ def test_a_plugin_does_not_end_the_process(plugin: type[Odd]) -> None:
     ("first", "actions", "told"),
     [
         pytest.param(odd(on_session_open=leaves), ["allocate"], 'plugin "odd" at on_session_open', id="plugin"),
-        pytest.param(None, [breaking("execute")], "action breaking broke off", id="action"),
+        pytest.param(None, [breaking("execute")], "action breaking was aborted", id="action"),
     ],
 )
 def test_what_breaks_in_every_session_is_logged_once(
@@ -1055,4 +1055,4 @@ def test_an_action_that_is_configured_but_gone_is_passed_over() -> None:
     cluster.engine._actions = ActionSet(
         {name: each for name, each in cluster.engine._actions.actions.items() if name != "enqueue"}
     )
-    assert cluster.run().faults == ["action enqueue is configured but not there; it was passed over"]
+    assert cluster.run().faults == ["action enqueue is configured but does not exist; the session skipped it"]

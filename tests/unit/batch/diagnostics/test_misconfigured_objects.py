@@ -140,7 +140,7 @@ def of_type(kind: str) -> volcano.HyperNode:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        pytest.param(make_hyper_node("h", pattern="node-["), 'the pattern "node-[" cannot be read', id="pattern"),
+        pytest.param(make_hyper_node("h", pattern="node-["), 'the pattern "node-[" is invalid', id="pattern"),
         pytest.param(of_type("Rack"), 'the member type "Rack" is unknown; use Node or HyperNode', id="type"),
     ],
 )
@@ -157,7 +157,7 @@ async def test_members_that_cannot_be_read_are_told_on_the_hypernode_and_on_grou
         assert (group, name) == ("default/close", "h")
         assert words in note
         assert note.endswith("; the member matches no node")
-        assert reason == f"{note}; the group asks for a network topology, and may wait for that"
+        assert reason == f"{note}; the group has a network topology and may wait for this"
         assert reason in await why(rig, "close-w-0")
 
 

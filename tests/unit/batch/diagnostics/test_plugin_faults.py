@@ -102,8 +102,8 @@ MAKES = [
     pytest.param(lambda task: SimpleNamespace(refresh=boom), "an object with refresh", id="half"),
     pytest.param(lambda task: Verdicts(refresh=boom), "ZeroDivisionError: boom (test_plugin_faults.py", id="refresh"),
     pytest.param(lambda task: Verdicts(refresh=lambda *_: np.ones(2)), "ValueError", id="refresh nonsense"),
-    pytest.param(lambda task: Verdicts(says_no=np.zeros(9, np.bool_), values=np.zeros(9)), "one a node", id="length"),
-    pytest.param(lambda task: Verdicts(says_no="no", values="much"), "one a node", id="no column"),
+    pytest.param(lambda task: Verdicts(says_no=np.zeros(9, np.bool_), values=np.zeros(9)), "one per node", id="length"),
+    pytest.param(lambda task: Verdicts(says_no="no", values="much"), "one per node", id="no column"),
 ]
 
 

@@ -41,7 +41,7 @@ class World:
             cache.upsert(item)
         conf = load_conf(f'actions: "{action}"\n{tiers}')
         self.engine: BatchEngine = build_batch_engine(conf, cache, clock=self.clock, chance=random.Random(0))
-        desk = self.engine.handle.bind_request_desk = BindRequestFactory(self.clock)
+        desk = self.engine.handle.bind_request_factory = BindRequestFactory(self.clock)
         self.failures = desk.failures
         for pod in pods:
             self.engine.handle_update(pod)

@@ -73,7 +73,7 @@ def test_what_failed_a_role_is_told_in_the_words_of_that_time() -> None:
     nodes = [make_node("a", cpu=2), make_node("b", cpu=4)]
     with build_engine(nodes=nodes, pods=pods, objects=[make_group()]).session() as session:
         first, second = session.jobs["default/job"].tasks.values()
-        search = NodeSearch(session, remembers=True)
+        search = NodeSearch(session, caches_failures=True)
         for task in (first, second):
             assert session.pre_predicate(task) is None
         prospect = session.evaluate_class(first)
@@ -93,7 +93,7 @@ def test_another_role_does_not_inherit_failures() -> None:
     other = replace(make_member("job-p-1", annotations={"volcano.sh/task-spec": "ps"}), status=make_member("x").status)
     with build_engine(nodes=[make_node("a", cpu=2)], pods=[pod, other], objects=[make_group()]).session() as session:
         big, small = session.jobs["default/job"].tasks.values()
-        search = NodeSearch(session, remembers=True)
+        search = NodeSearch(session, caches_failures=True)
         prospect = session.evaluate_class(big)
         search.note_failures(big, prospect, search.feasible(big, prospect, None), None)
         assert search.feasible(small, session.evaluate_class(small), None).any()

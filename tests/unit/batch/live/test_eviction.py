@@ -194,7 +194,7 @@ async def test_an_eviction_that_is_decided_elsewhere_waits_for_the_pause() -> No
         task = engine.cluster_state.task(VICTIM.uid)
         assert task is not None
         outbox = SessionCommit(
-            engine.cluster_state, SessionResult(), engine.handle.nominator, promised=set(), gone=frozenset()
+            engine.cluster_state, SessionResult(), engine.handle.nominator, nominated_uids=set(), removed_uids=frozenset()
         )
         assert outbox.evict(task, "shuffle") is False
         rig.clock.advance(10)

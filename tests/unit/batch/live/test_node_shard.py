@@ -82,7 +82,7 @@ async def test_a_shard_that_is_missing_is_named_and_waited_for(caplog: pytest.Lo
         with caplog.at_level(logging.ERROR):
             await rig.session()
             made.sync()
-        assert caplog.messages == ["sharding is on, and there is no node shard mine; create it, or name another one"]
+        assert caplog.messages == ["sharding is on, and there is no node shard mine; create it or use another name"]
         assert rig.bound() == {}
         rig.deliver(shard("mine", "a"))
         await rig.session()

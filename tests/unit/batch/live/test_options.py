@@ -13,7 +13,7 @@ from bayplan.testing.builders import make_node
     ("options", "text"),
     [
         pytest.param(BatchOptions(scheduler_name=("",)), "--scheduler-name must not be empty", id="no name"),
-        pytest.param(BatchOptions(sharding_mode="odd"), "it is none, hard or soft", id="no such mode"),
+        pytest.param(BatchOptions(sharding_mode="odd"), "use none, hard or soft", id="no such mode"),
         pytest.param(BatchOptions(sharding_mode="hard", sharding_name=""), "name of a NodeShard", id="no shard"),
         pytest.param(
             BatchOptions(multi_scheduler=MultiScheduler("solo", 2)), "SCHEDULER_POD_NAME is 'solo'", id="no number"
@@ -21,7 +21,7 @@ from bayplan.testing.builders import make_node
         pytest.param(
             BatchOptions(multi_scheduler=MultiScheduler("s-2", 2)), "below SCHEDULER_NUM (2)", id="no such number"
         ),
-        pytest.param(BatchOptions(node_selector=("pool",)), "is no label:value", id="no selector"),
+        pytest.param(BatchOptions(node_selector=("pool",)), "is not label:value", id="no selector"),
     ],
 )
 def test_what_cannot_be_meant(options: BatchOptions, text: str) -> None:

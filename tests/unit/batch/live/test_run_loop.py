@@ -149,7 +149,7 @@ async def test_what_is_misplaced_is_told_on_the_object() -> None:
         await rig.session()
         assert (
             "default/lost",
-            'pod group default/lost is in queue "nowhere", which does not exist; create it, or name another',
+            'pod group default/lost is in queue "nowhere", which does not exist; create it or use another queue',
         ) in (rig.events.about("Misconfigured"))
         assert "which does not exist" in conditions(rig, "lost-w-0")[-1]["message"]
         assert "default/orphan that the pod names does not exist" in conditions(rig, "orphan-w-0")[-1]["message"]
@@ -174,7 +174,7 @@ async def test_all_that_is_wrong_with_an_object_is_one_event() -> None:
 async def test_a_group_is_told_that_its_queue_is_closed_each_time_anew(phase: str) -> None:
     shut = replace_fields(make_queue(), status=QueueStatus(state="Closed"))
     group = make_group("job", phase=phase, min_resources={"cpu": Quantity.of(1)})
-    sentence = "its queue q is Closed, and lets nobody start until it is opened"
+    sentence = "its queue q is Closed and admits no job until it is opened"
     async with run_live_batch(shut, group, conf=SHARED) as rig:
         await rig.session()  # without a pod: its controller waits for the group to be let in
         assert rig.events.about("Misconfigured") == [("default/job", sentence)] * (phase == "Pending")

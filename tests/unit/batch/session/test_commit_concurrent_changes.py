@@ -123,7 +123,7 @@ def test_a_best_effort_task_takes_no_room_that_was_promised_meanwhile() -> None:
         assert node is not None
         refused = session.allocate(task, node)
         assert refused is not None
-        assert "others took its room meanwhile" in refused.message
+        assert "another engine used its resources meanwhile" in refused.message
     assert not engine.cache.is_assumed("pod-free-0")
 
 

@@ -82,7 +82,7 @@ def engine_with(*plugins: type[Any], by_binder: bool = True, least: int = 1) -> 
     pods = [make_member("new"), make_member("next"), make_member("old", "other", node="a")]
     engine = make_engine(*plugins, nodes=nodes, pods=pods, objects=[make_group(min_member=least), make_group("other")])
     if by_binder:
-        engine.handle.bind_request_desk = BindRequestFactory(ManualClock())
+        engine.handle.bind_request_factory = BindRequestFactory(ManualClock())
     ASKED.clear()
     return engine
 
@@ -184,8 +184,8 @@ def test_a_plugin_that_must_not_fail_undoes_the_placing() -> None:
         statement.commit()
         assert (new.status, new.node_name) == (TaskStatus.PENDING, "")
     assert outcome.binds == outcome.request_annotations == {}
-    assert engine.handle.bind_request_desk is not None
-    assert engine.handle.bind_request_desk.mutation.errors.labels("bad").value == 1
+    assert engine.handle.bind_request_factory is not None
+    assert engine.handle.bind_request_factory.mutation.errors.labels("bad").value == 1
 
 
 @pytest.mark.parametrize(("least", "bound"), [(2, []), (1, ["new"])], ids=["gang", "one is enough"])
@@ -260,8 +260,8 @@ def test_a_task_is_bound_where_it_was_allocated_whatever_plugins_do_to_it() -> N
         assert new.node_name == "b"
     assert outcome.binds == {new.key: "b"}
     assert outcome.request_annotations[new.key] == {"second.kai.scheduler/was": "b b"}
-    assert engine.handle.bind_request_desk is not None
-    assert engine.handle.bind_request_desk.mutation.errors.labels("first").value == 1
+    assert engine.handle.bind_request_factory is not None
+    assert engine.handle.bind_request_factory.mutation.errors.labels("first").value == 1
 
 
 def test_a_shown_task_is_the_task_for_whoever_looks() -> None:
@@ -271,11 +271,11 @@ def test_a_shown_task_is_the_task_for_whoever_looks() -> None:
     assert isinstance(shown, Task)
     assert (shown.index, shown.info.pod, shown.demand_key) == (7, task.pod, task.demand_key)
     assert shown != ReadOnlyTask(Task(make_member("other")))
-    with pytest.raises(AttributeError, match="is not to be changed here"):
+    with pytest.raises(AttributeError, match="is read-only here"):
         shown.status = TaskStatus.BINDING
     assert task.status is TaskStatus.PENDING
 
 
 def test_what_cannot_be_called_is_refused_where_it_is_registered() -> None:
-    with opened(engine_with()) as session, pytest.raises(RegistrationError, match="cannot be called; pass a function"):
+    with opened(engine_with()) as session, pytest.raises(RegistrationError, match="is not callable; pass a function"):
         session.add_bind_request_mutate_fn("text")  # type: ignore[arg-type]

@@ -305,5 +305,5 @@ def test_an_action_that_breaks_off_is_named_and_the_rest_is_done() -> None:
     engine = build_engine(nodes=[make_node("a")], pods=[make_member("p")], objects=[make_group(phase="Inqueue")])
     engine._actions = engine._actions.with_actions(Breaks())
     outcome = engine.run_session()
-    assert outcome.faults == ["action enqueue broke off: RuntimeError: 1 jobs are too many (test_session.py:286)"]
+    assert outcome.faults == ["action enqueue was aborted: RuntimeError: 1 jobs are too many (test_session.py:303)"]
     assert outcome.binds == {"default/p": "a"}

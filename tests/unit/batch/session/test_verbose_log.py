@@ -43,7 +43,7 @@ def test_three_tells_of_a_task_that_is_to_wait_for_room() -> None:
     nodes, going = [make_node("n", cpu=2)], make_gang("going", 1, cpu=2, on="n", pod={"terminating": True})
     with log_at(3) as written, BatchHarness(nodes=nodes, gangs=[going, make_gang("next", 1, cpu=2)]) as harness:
         assert harness.run().pipelined == {"next-0": "n"}
-    (line,) = lines_with(written.getvalue(), '"Pipelined task to a node with room soon"')
+    (line,) = lines_with(written.getvalue(), '"Pipelined task to a node with releasing resources"')
     assert line.endswith('task="default/next-0" node="n"')
 
 
