@@ -1,6 +1,6 @@
-"""The API server seen from here: transport, list and watch, informers, writes, leases, kubeconfig.
+"""Client of the API server: transport, list and watch, informers, writes, leases, kubeconfig.
 
-Whoever needs the API server imports from this package alone.
+All other packages import from this package, not from its modules.
 """
 
 from bayplan.client.applier import Applier, ApplyResult

@@ -1,7 +1,7 @@
-"""How does an object become what a manifest says? Server-side apply: created where missing, changed where different.
+"""Server-side apply of manifests: creates missing objects and changes the ones that differ.
 
-Asked once a manifest, by the command line and by programs. Fields that others own are not taken from them unless the
-caller insists. Cost: a read and a patch.
+Called once per manifest, by the command line and by programs. Without `force`, fields that another field manager owns
+are not changed. Cost: one read and one patch.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _DISCOVERY_INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ApplyResult:
-    """What became of one manifest."""
+    """Result of applying one manifest."""
 
     kind: KindMapping
     namespace: str
     name: str
     outcome: str
-    """created, configured or unchanged."""
+    """`created`, `configured` or `unchanged`."""
     tree: dict[str, Any]
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Applier:
         dry_run: bool = False,
         manager: str = "",
     ) -> None:
-        """`namespace`: for manifests that name none; the one of the client's context when it is left out.
+        """`namespace`: for manifests without one; the default is the namespace of the client's context.
 
-        `everything_there`: manifests that name another one are refused, as `kubectl --namespace` refuses them."""
+        `everything_there`: refuse manifests with another namespace, as `kubectl --namespace` does."""
         self._client = client
         self._clock: LoopClock = client.clock
         self._namespace = namespace or client.target.namespace
@@ -64,14 +64,14 @@ class Applier:
         self._force = force
         self._dry_run = dry_run
         self._manager = manager or FIELD_MANAGER
-        self._catalogue: RestMapper | None = None
-        self._definitions = False
+        self._rest_mapper: RestMapper | None = None
+        self._applied_definitions = False
 
     async def apply(self, tree: Mapping[str, Any], place: str = "the manifest") -> ApplyResult:
-        """Make the server have what the manifest says."""
+        """Apply one manifest."""
         kind, namespace, name = await self.locate(tree, place)
         path = kind.resource.path(namespace, name)
-        before = await self._known(path)
+        before = await self._get(path)
         options = query(
             {
                 "fieldManager": self._manager,
@@ -84,10 +84,10 @@ class Applier:
                 "PATCH", path + options, msgspec.json.encode(tree), content_type=APPLY_PATCH
             )
         except Conflict as fault:
-            told = " ".join(fault.details.split())
-            told = f"{told}; others own these fields: leave them out, or take them with --force-conflicts"
-            raise Conflict(f"{place}: {told}", code=fault.code, reason=fault.reason, details=told) from None
-        self._definitions = self._definitions or kind.resource.plural == "customresourcedefinitions"
+            message = " ".join(fault.details.split())
+            message = f"{message}; another field manager owns these fields: remove them, or use --force-conflicts"
+            raise Conflict(f"{place}: {message}", code=fault.code, reason=fault.reason, details=message) from None
+        self._applied_definitions = self._applied_definitions or kind.resource.plural == "customresourcedefinitions"
         after: dict[str, Any] = msgspec.json.decode(answer.body)
         outcome = (
             "created"
@@ -99,14 +99,14 @@ class Applier:
         return ApplyResult(kind, namespace, name, outcome, after)
 
     async def locate(self, tree: Mapping[str, Any], place: str = "the manifest") -> tuple[KindMapping, str, str]:
-        """The kind, the namespace and the name of a manifest."""
+        """Return the kind, the namespace and the name of a manifest."""
         api_version, word = str(tree.get("apiVersion") or ""), str(tree.get("kind") or "")
         meta = tree.get("metadata")
         name = meta.get("name") if isinstance(meta, Mapping) else None
         if not api_version or not word:
-            raise ObjectError(f"{place} says no apiVersion or no kind; a manifest starts with both")
+            raise ObjectError(f"{place} has no apiVersion or no kind; add both")
         if not isinstance(meta, Mapping) or not isinstance(name, str) or not name:
-            raise ObjectError(f"{place}: the {word} has no metadata.name; write one")
+            raise ObjectError(f"{place}: the {word} has no metadata.name; add one")
         kind = await self._kind(api_version, word, place)
         if not kind.resource.namespaced:
             return kind, "", name
@@ -119,15 +119,15 @@ class Applier:
         return kind, namespace, name
 
     async def _kind(self, api_version: str, word: str, place: str) -> KindMapping:
-        """A definition that was applied a moment ago may take a moment to be served."""
-        deadline = self._clock.monotonic_s() + (_DISCOVERY_WAIT_S if self._definitions else 0.0)
+        """Find the kind of a manifest. A definition that was just applied may take a moment to be served."""
+        deadline = self._clock.monotonic_s() + (_DISCOVERY_WAIT_S if self._applied_definitions else 0.0)
         while True:
-            if self._catalogue is None:
-                self._catalogue = await discover_rest_mapper(self._client.transport)
-            kind = self._catalogue.kind_of_manifest(api_version, word)
+            if self._rest_mapper is None:
+                self._rest_mapper = await discover_rest_mapper(self._client.transport)
+            kind = self._rest_mapper.kind_of_manifest(api_version, word)
             if kind is not None:
                 return kind
-            self._catalogue = None
+            self._rest_mapper = None
             if self._clock.monotonic_s() >= deadline:
                 raise ObjectError(
                     f'{place}: the server has no kind "{word}" in {api_version}; apply its definition first, '
@@ -135,7 +135,7 @@ class Applier:
                 )
             await self._clock.sleep(_DISCOVERY_INTERVAL_S)
 
-    async def _known(self, path: str) -> dict[str, Any] | None:
+    async def _get(self, path: str) -> dict[str, Any] | None:
         try:
             answer = await self._client.transport.request("GET", path)
         except NotFound:
@@ -145,7 +145,7 @@ class Applier:
 
 
 def _without_managed_fields(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """An object without who owns its fields: where a manifest sets none, the server notes an owner of those that it
-    filled in itself at the second apply, and nothing else is new."""
-    books = ("managedFields", "resourceVersion")
-    return {**tree, "metadata": {key: value for key, value in tree["metadata"].items() if key not in books}}
+    """Remove managedFields and resourceVersion. At the second apply of a manifest that sets no field, the server only
+    records the owner of the fields that it defaulted."""
+    server_fields = ("managedFields", "resourceVersion")
+    return {**tree, "metadata": {key: value for key, value in tree["metadata"].items() if key not in server_fields}}

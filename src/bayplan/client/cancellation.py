@@ -3,10 +3,10 @@
 A request that is cancelled may still take effect, and its result would be lost. Work that another decision may cancel
 therefore runs in a `Cancellation`: PreBind of a pod that is preempted, a plugin of the binder that takes too long.
 `ApiWrites.perform` calls `finish_write`, which delays the cancellation until the outcome of the write is known. The
-plugin gets the result and is cancelled at its next `await`. Cost: a context variable a write; nothing else where no
+plugin gets the result and is cancelled at its next `await`. Cost: a context variable per write; nothing where no
 `Cancellation` is open.
 
-Cancelling the task itself does not wait. That is for the end of the process, and for the loss of the lease.
+Cancelling the task itself does not wait. The end of the process and the loss of the lease do that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _current: ContextVar[Cancellation | None] = ContextVar("the innermost cancellati
 
 
 class Cancellation:
-    """One piece of work that may be cancelled. `cut` ends its waits: it cancels a task, or expires a timeout."""
+    """Unit of work that may be cancelled. `cut` ends its waits: it cancels a task, or expires a timeout."""
 
     def __init__(self, cut: Callable[[], object]) -> None:
         self._cut = cut
@@ -33,7 +33,7 @@ class Cancellation:
         self._over = asyncio.Event()
 
     def cancel(self) -> None:
-        """End the work: now, or as soon as no write is under way in it."""
+        """End the work: now, or as soon as no write is in flight in it."""
         self._is_requested = True
         self._cut_if_idle()
 
@@ -53,8 +53,8 @@ class Cancellation:
         self._cut_if_idle()
 
     async def refuse_write(self) -> None:
-        """Wait for the cancellation of a task that wants to write after it was requested. A task that was cancelled
-        already may write: it takes something back."""
+        """Block a write that starts after the cancellation was requested. A task that is already cancelled may write:
+        it undoes a change."""
         if not self._is_requested:
             return
         await asyncio.sleep(0)  # raises if the task was cancelled since its last step
@@ -64,7 +64,7 @@ class Cancellation:
             raise asyncio.CancelledError("the work that this write belongs to was cancelled")
 
     def outwards(self) -> Iterator[Cancellation]:
-        """This one and those that it is a part of."""
+        """Yield this cancellation and those that enclose it."""
         each: Cancellation | None = self
         while each is not None:
             yield each
@@ -80,7 +80,7 @@ class Cancellation:
 
 
 def start_cancellable(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T], Cancellation]:
-    """Run a coroutine as a task, with the cancellation that spares its writes."""
+    """Start a coroutine as a task, with a cancellation that lets its writes finish."""
     cancellation = Cancellation(lambda: task.cancel())
     context = copy_context()
     context.run(_current.set, cancellation)
@@ -90,27 +90,27 @@ def start_cancellable(work: Coroutine[Any, Any, T]) -> tuple[asyncio.Task[T], Ca
 
 
 async def finish_write(write: Awaitable[T]) -> T:
-    """Await a write. A cancellation that is requested meanwhile takes effect when the outcome of the write is known."""
+    """Await a write. A cancellation requested meanwhile takes effect when the outcome of the write is known."""
     innermost = _current.get()
     if innermost is None:
         return await write
-    every = list(innermost.outwards())
+    cancellations = list(innermost.outwards())
     try:
-        for each in every:
+        for each in cancellations:
             await each.refuse_write()
     except BaseException:
         if asyncio.iscoroutine(write):
             write.close()
         raise
-    for each in every:
+    for each in cancellations:
         each.begin_write()
     try:
         return await write
     finally:
-        for each in every:
+        for each in cancellations:
             each.end_write()
 
 
 def leave_cancellation() -> None:
-    """Make the current task independent of the work that has started it."""
+    """Detach the current task from the cancellation of the work that started it."""
     _current.set(None)

@@ -1,8 +1,8 @@
-"""The API server as the rest of Bayplan sees it: what it offers, informers, reads and writes.
+"""API client of Bayplan: discovery, informers, reads and writes.
 
-Opened once by the composition root for each purpose that has a limit of its own (decisions, events, the lease). Writes
-name the version or the uid that they are meant for wherever the API lets them; none is repeated unless the server did
-not get it or asked for it. A bind costs about 50 µs of our own besides TLS.
+The composition root opens one client for each purpose that has its own rate limit (decisions, events, the lease).
+Where the API allows it, a write names the resourceVersion or the uid that it is meant for. The client repeats a write
+only when the server did not receive it or sent Retry-After. A bind costs about 50 µs in this process, without TLS.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ T = TypeVar("T", bound=KubeObject)
 log = logging.getLogger(__name__)
 
 Body = bytes | msgspec.Struct | Mapping[str, Any]
-"""What a request carries: JSON text, or something that becomes it."""
+"""Body of a request: JSON text, or a value that is encoded as JSON."""
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -70,7 +70,7 @@ _REMEDIES: dict[type[ApiError], str] = {
     NotFound: "check the server's address, its path too",
     Unauthorized: "check the user of the kubeconfig: its token or its certificate",
 }
-"""What somebody has to do about a server that does not tell us what it offers."""
+"""What the user has to do when the server refuses discovery."""
 
 
 class _BindingTarget(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class _Binding(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Client:
-    """One user of one API server, with connections and a limit of its own."""
+    """One user of one API server, with its own connections and its own rate limit."""
 
     def __init__(
         self,
@@ -134,19 +134,19 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. Requests under way fail; informers must have been cancelled before."""
+        """Close all connections. Requests in flight fail; the caller cancels its informers first."""
         await self.transport.close()
 
     async def warm(self, count: int = WARM_CONNECTIONS) -> None:
-        """Open connections before they are needed: the first of many writes then need not wait for handshakes."""
+        """Open connections in advance, so that the first of many writes do not wait for TLS handshakes."""
         await self.transport.warm(count)
 
     def set_guard(self, guard: WriteGuard | None) -> None:
-        """From now on every write asks this first, at the last moment before it is sent."""
+        """Let the guard check every write from now on, immediately before it is sent."""
         self.transport.guard = guard
 
     async def check_guard(self) -> None:
-        """Ask the guard, for a write that another program makes on behalf of this one. Raises `LeaseLost`."""
+        """Check the guard for a write that another program makes for this one. Raises `LeaseLost`."""
         while (guard := self.transport.guard) is not None:
             try:
                 guard.check()
@@ -155,35 +155,35 @@ class Client:
             else:
                 return
 
-    # Reading.
+    # Reads.
 
     async def discover(
         self, kinds: Iterable[Kind] = KINDS, also: Iterable[GroupVersionResource] = ()
     ) -> ServedResources:
-        """Which of these kinds the server offers, in the version to read each; `also`: what is only written."""
+        """Find which of these kinds the server offers, and the version to read each in. `also`: resources to write."""
         return await discover(self.transport, kinds, also)
 
     async def wait_for_server(
         self, kinds: Iterable[Kind] = KINDS, also: Iterable[GroupVersionResource] = ()
     ) -> ServedResources:
-        """The same, and wait for a server that is not there yet: a control plane may start its scheduler first.
+        """Discover as `discover` does, and retry while the server is unavailable.
 
-        One that has no time, or whose insides do not answer, is not there yet either. Who does not know us, or whom we
-        do not trust, is not waited for: somebody has to mend something, and is told what.
+        A control plane may start its scheduler before its API server. 429 and 5xx count as unavailable. A refusal
+        (401, 403, 404) and an untrusted certificate are not retried: the error says what the user has to correct.
 
-        A server that has just started may list some of its groups only. What it does not list counts as missing when
-        two discoveries agree and the server was ready between them.
+        A server that has just started may list only some of its groups. A kind counts as missing when two discoveries
+        agree and the server was ready between them.
         """
         backoff = RetryBackoff(self.clock, self.chance)
         kinds, also = list(kinds), list(also)
         before: ServedResources | None = None
         while True:
             try:
-                offered = await self.discover(kinds, also)
-                if offered == before or (not offered.missing and all(map(offered.offers, also))):
-                    return offered
+                served = await self.discover(kinds, also)
+                if served == before or (not served.missing and all(map(served.offers, also))):
+                    return served
                 await self.check_ready()
-                before = offered
+                before = served
                 continue
             except (CredentialsUnavailable, UntrustedServer):
                 raise
@@ -196,7 +196,7 @@ class Client:
             await backoff.wait()
 
     async def check_ready(self) -> None:
-        """Raise `ServerError` while the server says that it is not ready. A server may refuse to say."""
+        """Raise `ServerError` while `/readyz` fails. A server that refuses the request counts as ready."""
         with contextlib.suppress(Forbidden, NotFound, Unauthorized):
             await self.transport.request("GET", "/readyz")
 
@@ -210,7 +210,7 @@ class Client:
         streaming: bool = True,
         only_latest: bool = False,
     ) -> Informer:
-        """Keeps a resource in step with the server while its `run` runs."""
+        """Make an informer for a resource. The caller runs its `run`."""
         return Informer(
             self.transport,
             resource,
@@ -227,7 +227,7 @@ class Client:
     async def list(
         self, resource: GroupVersionResource, selection: Selection = EVERYTHING, *, since: str = ""
     ) -> ListResult:
-        """Everything that exists at this moment, or at a version not older than `since`."""
+        """List all objects at the latest version, or at a version not older than `since`."""
         return await list_all(
             self.transport,
             resource,
@@ -241,23 +241,23 @@ class Client:
     async def get(
         self, struct: type[T], namespace: str, name: str, *, resource: GroupVersionResource | None = None
     ) -> T:
-        """One object, typed."""
+        """Read one object, typed."""
         resource = resource or resource_of(kind_of(struct))
         answer = await self.transport.request("GET", resource.path(namespace, name))
         return _decode(struct, resource, answer.body)
 
     async def get_raw(self, resource: GroupVersionResource, namespace: str, name: str) -> dict[str, Any]:
-        """One object with all its fields, as `update` needs it."""
+        """Read one object with all its fields, as `update` needs it."""
         answer = await self.transport.request("GET", resource.path(namespace, name))
         return _decode_tree(answer.body, resource)
 
-    # Writing.
+    # Writes.
 
     async def bind(
         self, namespace: str, name: str, node: str, *, uid: str = "", annotations: Mapping[str, str] | None = None
     ) -> None:
-        """Place a pod, and give it these annotations in the same step. With `uid` the server refuses a pod of the same
-        name that came later."""
+        """Bind a pod to a node, and add these annotations in the same request. With `uid` the server refuses a newer
+        pod of the same name."""
         meta = _BindingMeta(namespace, name, uid, annotations or {})
         body = _Binding("v1", "Binding", meta, _BindingTarget("Node", node))
         await self.transport.request("POST", PODS.path(namespace, name, "binding"), msgspec.json.encode(body))
@@ -265,20 +265,18 @@ class Client:
     async def create(
         self, resource: GroupVersionResource, body: Body, *, namespace: str = "", name: str = "", subresource: str = ""
     ) -> bytes:
-        """A new object, or a subresource of one (then with its name). The answer is the object as JSON text."""
+        """Create an object, or a subresource of the named object. Returns the server's object as JSON text."""
         path = resource.path(namespace, name, subresource)
         return (await self.transport.request("POST", path, _encode(body))).body
 
     async def update(
         self, resource: GroupVersionResource, tree: Mapping[str, Any], *, subresource: str = "", timeout_s: float = 0.0
     ) -> dict[str, Any]:
-        """Replace an object. All of it must be given, as `get_raw` gave it: our structs know only some fields, and the
-        rest would be lost. Its resourceVersion makes the server refuse (`Conflict`) when somebody was quicker."""
+        """Replace an object. `tree` must be complete, as `get_raw` returned it: Bayplan's structs know only some fields
+        and would drop the rest. The server refuses (`Conflict`) when resourceVersion is not the latest."""
         meta = tree.get("metadata", {})
         if not meta.get("resourceVersion"):
-            raise ApiError(
-                f"an update of {resource} {meta.get('name')} names no resourceVersion; read the object first"
-            )
+            raise ApiError(f"an update of {resource} {meta.get('name')} has no resourceVersion; read the object first")
         path = resource.path(meta.get("namespace", ""), meta.get("name", ""), subresource)
         answer = await self.transport.request("PUT", path, msgspec.json.encode(tree), timeout_s=timeout_s)
         return _decode_tree(answer.body, resource)
@@ -294,14 +292,14 @@ class Client:
         kind: str = STRATEGIC_PATCH,
         field_manager: str = "",
     ) -> bytes:
-        """Change some fields. A `metadata.uid` or `resourceVersion` in the patch is a condition on the object."""
+        """Patch some fields. A `metadata.uid` or `resourceVersion` in the patch is a precondition."""
         path = resource.path(namespace, name, subresource) + query({"fieldManager": field_manager or None})
         return (await self.transport.request("PATCH", path, _encode(body), content_type=kind)).body
 
     async def create_typed(
         self, struct: type[T], body: Body, *, namespace: str = "", resource: GroupVersionResource | None = None
     ) -> T:
-        """A new object, typed as the server then has it."""
+        """Create an object. Returns the server's object, typed."""
         resource = resource or resource_of(kind_of(struct))
         answer = await self.transport.request("POST", resource.path(namespace), _encode(body))
         return _decode(struct, resource, answer.body)
@@ -317,7 +315,7 @@ class Client:
         kind: str = MERGE_PATCH,
         resource: GroupVersionResource | None = None,
     ) -> T:
-        """Change some fields; the object typed as the server then has it."""
+        """Patch some fields. Returns the server's object, typed."""
         resource = resource or resource_of(kind_of(struct))
         return _decode(
             struct,
@@ -336,11 +334,11 @@ class Client:
         grace_s: int | None = None,
         propagation: str = "",
     ) -> None:
-        """Delete an object, if it still is the one that is meant."""
+        """Delete an object. `uid` and `resource_version` are preconditions."""
         conditions = {"uid": uid, "resourceVersion": resource_version}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if told := {key: value for key, value in conditions.items() if value}:
-            options["preconditions"] = told
+        if preconditions := {key: value for key, value in conditions.items() if value}:
+            options["preconditions"] = preconditions
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         if propagation:
@@ -363,5 +361,5 @@ def _encode(body: Body) -> bytes:
 def _decode_tree(body: bytes, resource: GroupVersionResource) -> dict[str, Any]:
     tree = msgspec.json.decode(body)
     if not isinstance(tree, dict):
-        raise ApiError(f"the server answered for {resource} with something that is no object")
+        raise ApiError(f"the server answered for {resource} with a value that is not an object; check its address")
     return tree

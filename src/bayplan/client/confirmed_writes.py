@@ -33,13 +33,13 @@ REQUEST_TIMEOUT_S = 60.0
 """kube-apiserver's default for --request-timeout: after it a write that was not answered cannot take effect."""
 
 _MAX_SENDS = 4
-"""A write that fails more often is only looked up: a webhook that always fails must not be called without end."""
+"""A write that fails more often is only looked up, so that a failing webhook is not called without end."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.25, 5.0
 
 worker_slot: ContextVar[Callable[[], AbstractAsyncContextManager[None]]] = ContextVar(
     "worker_slot", default=nullcontext
 )
-"""Opens a block in which the calling worker only waits, so that another one may use its place."""
+"""Opens a block in which the calling worker only waits, so that the work queue may use its slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ WriteState = ConfirmedWrite[T] | NotWritten
 
 @dataclass(slots=True)
 class ConfirmedWrites:
-    """Sends writes and finds out what became of them. `request_timeout_s` is the API server's."""
+    """Sends writes and determines their outcomes. `request_timeout_s` is the API server's."""
 
     clock: LoopClock
     request_timeout_s: float = REQUEST_TIMEOUT_S
     open: int = 0
-    """Writes under way that may take effect, and whose outcome is not known."""
+    """Writes in flight that may take effect, and whose outcome is unknown."""
 
     def unresolved_until_s(self) -> float:
-        """Until when a write may take effect whose answer is missing now, on the monotonic clock."""
+        """Time until which an unanswered write may take effect, on the monotonic clock."""
         return self.clock.monotonic_s() + self.request_timeout_s
 
     async def write(
@@ -85,9 +85,9 @@ class ConfirmedWrites:
         """Send a write and return its result. Raises the API server's refusal once the write cannot take effect.
 
         `find` reads the object by a GET without a resourceVersion, which is consistent. `what` names the write in the
-        log. `retry_refused`: also repeat a write that the server did not get or had no time for. `trust_refusal`: do
-        not look after a 4xx answer; the caller finds out itself, or loses nothing, if the write took effect. `trusted`:
-        the same for these refusals only.
+        log. `retry_refused`: also repeat a write that the server did not receive or had no time for. `trust_refusal`:
+        do not look after a 4xx response; the caller finds out itself, or loses nothing, if the write took effect.
+        `trusted`: the same for these refusals only.
         """
         self.open += 1
         try:
@@ -130,7 +130,7 @@ class ConfirmedWrites:
             is_last = self.clock.monotonic_s() >= unknown_until_s  # a slow GET may show the state before that
             found = await self._read_state(find)
             if isinstance(found, ConfirmedWrite):
-                log.info("%s: it took effect, though the answer was: %s", what, refusal)
+                log.info("%s: it took effect, although the response was: %s", what, refusal)
                 return found.value
             if found is NotWritten.FOR_EVER or is_last:
                 raise refusal
@@ -141,27 +141,27 @@ class ConfirmedWrites:
     async def _await_effect(
         self, find: Callable[[], Awaitable[WriteState[T]]], until_s: float, refusal: ApiError, what: str
     ) -> T:
-        """Look until the write has taken effect or cannot any more; then raise the refusal."""
+        """Look until the write has taken effect or cannot take effect any more; then raise the refusal."""
         for pause_s in _pauses():
             await self._pause(min(pause_s, max(0.0, until_s - self.clock.monotonic_s())))
             is_last = self.clock.monotonic_s() >= until_s
             found = await self._read_state(find)
             if isinstance(found, ConfirmedWrite):
-                log.info("%s: it took effect, though the answer was: %s", what, refusal)
+                log.info("%s: it took effect, although the response was: %s", what, refusal)
                 return found.value
             if found is NotWritten.FOR_EVER or is_last:
                 break
         raise refusal
 
     async def _read_state(self, find: Callable[[], Awaitable[WriteState[T]]]) -> WriteState[T]:
-        """Ask until the API server answers. An answer that does not tell is no proof that nothing happened."""
+        """Read until the API server answers. An inconclusive response does not prove that the write had no effect."""
         for pause_s in _pauses():
             try:
                 return await find()
             except (Unreachable, ServerError, TooManyRequests, Unauthorized):
                 await self._pause(pause_s)
             except ApiError as error:
-                log.warning("cannot look up what became of a write: %s", error)
+                log.warning("cannot look up the outcome of a write: %s", error)
                 break
         return NotWritten.SO_FAR
 
@@ -171,21 +171,21 @@ class ConfirmedWrites:
 
 
 class LateCreates:
-    """Creates whose outcome was unknown: until when each may still take effect, also after its object was deleted."""
+    """Creates with an unknown outcome, and until when each may take effect, even after its object was deleted."""
 
     def __init__(self, confirmed: ConfirmedWrites) -> None:
         self._confirmed = confirmed
         self._until_s: dict[str, float] = {}
 
     def note(self, key: str, refusal: ApiError) -> None:
-        """A create was refused. It is remembered only if its outcome is unknown."""
+        """Record the refusal of a create if its outcome is unknown."""
         if refusal.outcome_unknown:
             now_s = self._confirmed.clock.monotonic_s()
             self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}
             self._until_s[key] = self._confirmed.unresolved_until_s()
 
     def until_s(self, key: str) -> float | None:
-        """Until when a create of `key` may take effect, on the monotonic clock; None if none can."""
+        """Time until which a create of `key` may take effect, on the monotonic clock; None if none can."""
         until_s = self._until_s.get(key)
         return until_s if until_s is not None and until_s > self._confirmed.clock.monotonic_s() else None
 

@@ -1,7 +1,7 @@
-"""How often does the log hear of a fault that lasts? Once; again when it changes, was cured, or minutes later.
+"""Limits log lines of a persistent fault: one line, and another when it changes, recurs or lasts `REPEAT_S`.
 
-Told by whatever tries again and again: informers, work queues, whoever waits for a server or for authorities. A fault
-that many of them meet at once, such as a server that is away, is one topic of all of them, and one line.
+Used by code that retries: informers, work queues, and processes that wait for the server or for certificate
+authorities. Many retries meet one fault together, such as an unavailable server. They share one topic and one line.
 """
 
 from __future__ import annotations
@@ -16,53 +16,55 @@ from bayplan.errors import BayplanError, Forbidden, Unauthorized, Unreachable
 REPEAT_S = 300.0
 _MAX_TEXTS = 4096
 SERVER_TOPIC = "the server"
-"""The topic of a server that does not answer: whoever gets an answer has seen it cured for all."""
+"""Topic of a server that does not answer. Any response clears it."""
 PERMISSIONS_TOPIC = "the rights"
-"""The topic of what we may not do. One request that is let through says nothing about the others."""
+"""Topic of forbidden requests. A request that is allowed does not clear the rest."""
 
 _REFUSED = re.compile(r'User "(?P<who>.*)" cannot (?P<verb>\S+) resource "(?P<what>\S+)" in API group "(?P<group>\S*)"')
 
 
 class ErrorLogThrottle:
-    """Tells a log. Texts stand below topics, so that a topic can be cured."""
+    """Logs each text once per topic, until the topic is cleared."""
 
     def __init__(self, log: logging.Logger, clock: LoopClock, *, again_s: float = REPEAT_S) -> None:
         self._log = log
         self._clock = clock
         self._again_s = again_s
-        self._told: dict[Hashable, dict[Hashable, float]] = {}
+        self._logged: dict[Hashable, dict[Hashable, float]] = {}
 
     def log_error(self, topic: Hashable, text: str, same: Hashable = None) -> None:
-        """`same`: what makes two faults the same one, where that is not the text."""
+        """Log an error. `same`: identity of the fault where its text varies."""
         now_s = self._clock.monotonic_s()
-        if topic not in self._told and len(self._told) >= _MAX_TEXTS:
-            self._told.clear()
-        told = self._told.setdefault(topic, {})
-        if len(told) >= _MAX_TEXTS:
-            told.clear()
-        known = text if same is None else same
-        if known not in told or now_s - told[known] >= self._again_s:
-            told[known] = now_s
+        if topic not in self._logged and len(self._logged) >= _MAX_TEXTS:
+            self._logged.clear()
+        logged = self._logged.setdefault(topic, {})
+        if len(logged) >= _MAX_TEXTS:
+            logged.clear()
+        identity = text if same is None else same
+        if identity not in logged or now_s - logged[identity] >= self._again_s:
+            logged[identity] = now_s
             self._log.warning("%s", text)
 
-    def log_api_error(self, topic: Hashable, doing: str, fault: BayplanError) -> None:
-        """What was tried and what became of it, with what somebody has to do; it is tried again."""
+    def log_api_error(self, topic: Hashable, operation: str, fault: BayplanError) -> None:
+        """Log a failed operation, the reason and what the user has to do. The caller retries it."""
         if isinstance(fault, Unreachable):
             again = " Trying" if str(fault).endswith("?") else "; trying"
-            self.log_error(SERVER_TOPIC, f"{doing}: {fault}{again} again until it answers", same=type(fault).__name__)
+            self.log_error(
+                SERVER_TOPIC, f"{operation}: {fault}{again} again until it answers", same=type(fault).__name__
+            )
         elif isinstance(fault, Forbidden):
             found = _REFUSED.search(fault.details)
             self.log_error(
                 PERMISSIONS_TOPIC,
-                f"{doing}: {fault.details}; let this user do that, or use a kubeconfig of one who may; trying again",
+                f"{operation}: {fault.details}; grant this user the right, or use another kubeconfig; trying again",
                 same=found.groups() if found else fault.details,
             )
         elif isinstance(fault, Unauthorized):
             advice = "check the user of the kubeconfig: its token or its certificate"
-            self.log_error(SERVER_TOPIC, f"{doing}: {fault.details}; {advice}; trying again", same=fault.details)
+            self.log_error(SERVER_TOPIC, f"{operation}: {fault.details}; {advice}; trying again", same=fault.details)
         else:
-            self.log_error(topic, f"{doing}: {fault}; trying again")
+            self.log_error(topic, f"{operation}: {fault}; trying again")
 
     def clear(self, topic: Hashable) -> None:
-        """It went well: the same fault is news when it comes back."""
-        self._told.pop(topic, None)
+        """Forget a topic after a success: its next fault is logged at once."""
+        self._logged.pop(topic, None)

@@ -1,11 +1,10 @@
-"""Sends events to the API server: a bounded queue, a few senders, client-go's rules for retries.
+"""Sends events to the API server: a bounded queue, a few senders and client-go's rules for retries.
 
-All recorders of a process share one sink. `post` takes an event of `events.k8s.io`, as kube-scheduler records them;
-`post_core` one of the core group, as Volcano and controllers record them. Both return at once; `run` sends until it is
-cancelled. Writes to one event go one after another, so that a series never comes before its first event. What the
-server refuses is given up at once; what does not reach it is tried 12 times, some 10 s apart. When more waits than the
-queue holds, the newest are dropped and counted: an event is news, not state. Give it a client of its own, so that no
-binding waits behind events.
+All recorders of a process share one sink. `post` takes an event of `events.k8s.io`, as kube-scheduler records it.
+`post_core` takes an event of the core group, as Volcano and controllers record it. Both return at once; `run` sends
+until it is cancelled. Writes to one event are sequential, so that a series never precedes its first event. A refused
+write is dropped at once. A write that does not reach the server is tried 12 times, about 10 s apart. When the queue is
+full, the newest events are dropped and counted. The sink needs its own client, so that no binding waits behind events.
 """
 
 from __future__ import annotations
@@ -35,28 +34,28 @@ MAX_TRIES = 12
 RETRY_S = 10.0
 RETRY_JITTER = 0.25
 MAX_QUEUED = 20_000
-"""Upstream lets 1,000 wait for a goroutine and any number of goroutines for the server: this is the sum of both."""
+"""Upstream queues 1,000 events and starts an unlimited number of goroutines; this limit stands for both."""
 
 SENDERS, MAX_EXTRA_SENDERS = 8, 24
-"""Few beside the bindings that are on the wire: while a server is busy with pods, they come before the news about them.
-When nothing else is under way, helpers send what has heaped up, so that it is not in the way of the next pods."""
+"""Senders while the process binds pods: events must not slow down bindings on a busy server. When no binding is in
+flight, extra senders empty the queue before the next pods arrive."""
 EVENTS_PER_EXTRA_SENDER = 32
-"""A helper opens a connection, which costs as much as it does to send several."""
+"""An extra sender opens a connection, which costs as much as sending several events."""
 MIN_SENDERS = 2
-"""Beside sessions, which bind thousands of pods at once: so many, until they are bound or the queue is half full."""
+"""Senders beside a session that binds thousands of pods, until they are bound or the queue is half full."""
 
 
 @dataclass(frozen=True, slots=True)
 class _EventGroup:
-    """An API group of events, and how its events are correlated."""
+    """API group of events with its correlator."""
 
     resource: GroupVersionResource
-    book: EventCorrelator
+    correlator: EventCorrelator
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingWrite:
-    """A write that waits for a sender."""
+    """Write that waits for a sender."""
 
     resource: GroupVersionResource
     write: EventWrite
@@ -82,52 +81,52 @@ class EventSink:
         gives_way: Callable[[], bool] = lambda: True,
     ) -> None:
         self.dropped = 0
-        """Events that found no room in the queue."""
+        """Events dropped because the queue was full."""
         self.refused = 0
-        """Writes that the server did not take, or that never reached it."""
+        """Writes that the server refused or that never reached it."""
         self.stored = 0
-        """Writes that the server took."""
+        """Writes that the server accepted."""
         self.client = client
         self._core = _EventGroup(CORE_EVENTS, CoreEventCorrelator(client.clock))
         self._main = _EventGroup(resource, EventSeriesCorrelator(client.clock)) if resource.group else self._core
         self._senders = senders
-        self._most_waiting = most_waiting
-        self._waiting: deque[_PendingWrite] = deque()
-        self._following: dict[tuple[str, str], _PendingWrite | None] = {}
+        self._max_queued = most_waiting
+        self._queue: deque[_PendingWrite] = deque()
+        self._newer_writes: dict[tuple[str, str], _PendingWrite | None] = {}
         self.gives_way = gives_way
-        """Whether there is something more important under way; unless told otherwise, there always may be."""
-        self._helping: set[asyncio.Task[None]] = set()
+        """Whether more important writes are in flight. Default: always, so no extra sender starts."""
+        self._extra_senders: set[asyncio.Task[None]] = set()
         self._work = asyncio.Semaphore(0)
         self._idle = asyncio.Event()
         self._idle.set()
 
-    # What the rest of the process calls.
+    # API of the recorders.
 
     def post(self, event: Event) -> None:
-        """Take an event; it is sent when its turn comes."""
+        """Queue an event of the main group."""
         self._take(event, self._main)
 
     def post_core(self, event: Event) -> None:
-        """The same for an event of the core group, which is correlated as client-go does it there."""
+        """Queue an event of the core group, correlated as client-go does for it."""
         self._take(event, self._core)
 
     def _take(self, event: Event, group: _EventGroup) -> None:
-        if len(self._waiting) >= self._most_waiting:
+        if len(self._queue) >= self._max_queued:
             if not self.dropped:
-                log.error("too many events wait for the server; dropping new ones until it keeps up")
+                log.error("the event queue is full; dropping new events until the server keeps up")
             self.dropped += 1
             return
-        write = group.book.observe(event)
+        write = group.correlator.observe(event)
         if write is not None:
             self._submit(_PendingWrite(group.resource, write))
 
     @property
     def waiting(self) -> int:
-        """Writes that were not answered yet, as far as they are not replaced by later ones."""
-        return len(self._following)
+        """Number of events with an unanswered write."""
+        return len(self._newer_writes)
 
     async def drained(self) -> None:
-        """Return when everything that was posted is stored or given up."""
+        """Wait until all queued events are stored or dropped."""
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -138,46 +137,46 @@ class EventSink:
                 for number in range(self._senders):
                     group.create_task(self._send(), name=f"event sender {number}")
         finally:
-            for helper in self._helping:
-                helper.cancel()
+            for sender in self._extra_senders:
+                sender.cancel()
 
-    # The queue.
+    # Queue.
 
     def _submit(self, pending: _PendingWrite) -> None:
         key = pending.key
         self._idle.clear()
-        if key in self._following:
-            self._following[key] = pending  # has all that an earlier one would have had
+        if key in self._newer_writes:
+            self._newer_writes[key] = pending  # contains the earlier pending write
             return
-        self._following[key] = None
-        self._waiting.append(pending)
+        self._newer_writes[key] = None
+        self._queue.append(pending)
         self._work.release()
 
     def _settle(self, pending: _PendingWrite) -> None:
-        following = self._following.pop(pending.key)
-        if following is not None:
-            self._submit(following)
-        elif not self._following:
+        newer = self._newer_writes.pop(pending.key)
+        if newer is not None:
+            self._submit(newer)
+        elif not self._newer_writes:
             self._idle.set()
 
     async def _sweep(self) -> None:
         while True:
             for group in (self._main, self._core):
-                for write in group.book.sweep():
+                for write in group.correlator.sweep():
                     self._submit(_PendingWrite(group.resource, write))
             await self.client.clock.sleep(SERIES_FINISH_AFTER.total_seconds())
 
-    # Sending.
+    # Senders.
 
     async def _send(self) -> None:
         while True:
             await self._send_next()
-            if len(self._waiting) > self._senders:
+            if len(self._queue) > self._senders:
                 self._start_extra_senders()
 
     async def _send_next(self) -> None:
         await self._work.acquire()
-        pending = self._waiting.popleft()
+        pending = self._queue.popleft()
         try:
             await self._deliver(pending)
         except Exception:
@@ -187,24 +186,24 @@ class EventSink:
             self._settle(pending)
 
     def _start_extra_senders(self) -> None:
-        """The server has just taken an event, and more of them wait."""
-        if len(self._helping) < self._extra_sender_limit():
-            helper = asyncio.ensure_future(self._run_extra_sender())
-            self._helping.add(helper)
-            helper.add_done_callback(self._helping.discard)
+        """Start an extra sender when events still wait after a write."""
+        if len(self._extra_senders) < self._extra_sender_limit():
+            sender = asyncio.ensure_future(self._run_extra_sender())
+            self._extra_senders.add(sender)
+            sender.add_done_callback(self._extra_senders.discard)
 
     async def _run_extra_sender(self) -> None:
-        while not self._work.locked() and len(self._helping) <= self._extra_sender_limit():
+        while not self._work.locked() and len(self._extra_senders) <= self._extra_sender_limit():
             await self._send_next()
 
     def _extra_sender_limit(self) -> int:
-        """Nobody beside what is more important, until so many wait that some could be lost."""
+        """Number of extra senders: none while more important writes are in flight, unless the queue is half full."""
         if not self.gives_way():
-            return min(MAX_EXTRA_SENDERS, len(self._waiting) // EVENTS_PER_EXTRA_SENDER)
-        return SENDERS - self._senders if len(self._waiting) > self._most_waiting // 2 else 0
+            return min(MAX_EXTRA_SENDERS, len(self._queue) // EVENTS_PER_EXTRA_SENDER)
+        return SENDERS - self._senders if len(self._queue) > self._max_queued // 2 else 0
 
     async def _deliver(self, pending: _PendingWrite) -> None:
-        """Try until it is stored, refused, or tried often enough."""
+        """Retry until the event is stored, refused, or out of tries."""
         clock, chance = self.client.clock, self.client.chance
         for number in range(1, MAX_TRIES + 1):
             if await self._attempt(pending):
@@ -215,18 +214,18 @@ class EventSink:
         log.error("event %s was not written: no try of %d reached the server", pending, MAX_TRIES)
 
     async def _attempt(self, pending: _PendingWrite) -> bool:
-        """Whether the server has answered, with yes or with no."""
+        """Send once. Returns whether the server has accepted or refused the write."""
         try:
             await self._request(pending.resource, pending.write)
         except ApiError as fault:
             if not fault.code:
-                log.warning("event %s: %s; trying again", pending, fault)
+                log.warning("event %s: %s; retrying", pending, fault)
                 return False
             if isinstance(fault, AlreadyExists) and pending.write.patch is not None:
-                return False  # gone when it was patched, there when it was made anew: the next patch finds it
+                return False  # deleted before the patch and recreated before the create: the next patch finds it
             self.refused += 1
             level = logging.DEBUG if isinstance(fault, AlreadyExists) else logging.ERROR
-            log.log(level, "the server refuses event %s: %s", pending, fault)
+            log.log(level, "the server refused event %s: %s", pending, fault)
         except LeaseLost as fault:
             self.refused += 1
             log.debug("event %s is not written: %s", pending, fault)
@@ -242,12 +241,12 @@ class EventSink:
             try:
                 await self.client.patch(resource, write.patch, namespace=write.namespace, name=write.name)
             except NotFound:
-                pass  # removed meanwhile
+                pass  # deleted meanwhile
             else:
                 return
         await self.client.create(resource, write.body, namespace=write.namespace)
 
 
 def event_resource(offered: ServedResources) -> GroupVersionResource:
-    """Where events go on a server that offers this; `EVENTS` must be among what it was asked for."""
+    """Events resource of a server; its discovery must have included `EVENTS`."""
     return EVENTS if offered.offers(EVENTS) else CORE_EVENTS

@@ -1,6 +1,7 @@
-"""Under which path does an object lie? Groups, versions and plurals as URLs.
+"""URL paths of API objects: group, version and plural of each resource.
 
-Asked for every request; costs a format. `KINDS` of `bayplan.objects` says what we read; what we only write is here.
+The client formats one path per request. `KINDS` of `bayplan.objects` lists what Bayplan reads; resources that it only
+writes are defined here.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from bayplan.objects.kinds import Kind
 
 @dataclass(frozen=True, slots=True)
 class GroupVersionResource:
-    """One kind as one server offers it: the version is chosen."""
+    """One kind in the version that is used with one server. The counterpart of `schema.GroupVersionResource`."""
 
     group: str
     version: str
     plural: str
     namespaced: bool = True
     kind: Kind | None = None
-    """How its objects are read, when they are."""
+    """How the decoder reads objects of the resource; None when Bayplan only writes them."""
 
     @property
     def api_version(self) -> str:
@@ -33,7 +34,7 @@ class GroupVersionResource:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of an object, of a collection (no name), or of a collection across namespaces (no namespace)."""
+        """Path of an object, of a collection (no name), or of a collection in all namespaces (no namespace)."""
         path = (
             f"{self.root}/namespaces/{_path_segment(namespace)}/{self.plural}"
             if namespace
@@ -44,27 +45,27 @@ class GroupVersionResource:
         return f"{path}/{subresource}" if subresource else path
 
     def __hash__(self) -> int:
-        return hash((self.group, self.version, self.plural))  # who writes asks for its decoder each time
+        return hash((self.group, self.version, self.plural))  # each write looks up its decoder by resource
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 def _path_segment(name: str) -> str:
-    """Names in Kubernetes need no quoting; a name from elsewhere must not become a path."""
+    """Quote a name for a path. Kubernetes names need no quoting; any other name must not add path segments."""
     return name if name.isascii() and name.replace("-", "").replace(".", "").isalnum() else quote(name, safe="")
 
 
 def query(options: Mapping[str, str | int | bool | None]) -> str:
-    """The query string for what is set, with its question mark."""
-    texts = {"bool": lambda value: "true" if value else "false"}
-    given = {key: texts.get(type(value).__name__, str)(value) for key, value in options.items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
+    """Build the query string of all options that are not None, with its question mark."""
+    formats = {"bool": lambda value: "true" if value else "false"}
+    texts = {key: formats.get(type(value).__name__, str)(value) for key, value in options.items() if value is not None}
+    return f"?{urlencode(texts)}" if texts else ""
 
 
 @cache
 def resource_of(kind: Kind, version: str = "") -> GroupVersionResource:
-    """A kind at one of its versions, the best when none is named."""
+    """Resource of a kind in the given version, or in its best version."""
     return GroupVersionResource(kind.group, version or kind.versions[0], kind.plural, kind.namespaced, kind)
 
 

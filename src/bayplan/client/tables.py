@@ -1,7 +1,7 @@
-"""Which columns and rows does a server show for a kind? Tables, as kubectl asks for them.
+"""Tables of the API server (`meta.k8s.io/v1 Table`), as kubectl reads them.
 
-The server knows what matters about each kind, those of CustomResourceDefinitions too, so nothing here knows any kind.
-Cost: one request, or one watch.
+The server chooses the columns of every kind, including those of CustomResourceDefinitions, so this module knows no
+kind. Cost: one request, or one watch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TableColumn(msgspec.Struct, frozen=True):
     name: str = ""
     type: str = ""
     priority: int = 0
-    """Above 0: only where there is room for much."""
+    """Columns above 0 are shown only in wide output."""
 
 
 class _TableObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,7 +46,7 @@ class TableRow(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, rename="camel"):
-    """Rows of one kind. A watch says the columns with its first event only."""
+    """Rows of one kind. A watch sends the columns with its first event only."""
 
     kind: str = ""
     metadata: _TableObjectMeta = _TableObjectMeta()
@@ -64,7 +64,7 @@ class Table(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableQuery:
-    """Which objects of a kind. No namespace: all of them."""
+    """Selection of objects of one kind. An empty namespace selects all namespaces."""
 
     resource: GroupVersionResource
     namespace: str = ""
@@ -73,16 +73,16 @@ class TableQuery:
     field_selector: str = ""
 
     def path(self, **options: str | int | bool | None) -> str:
-        """One object, or a list of those that are wanted."""
-        named = self.resource.path(self.namespace, self.name)
-        return named + query(options) if self.name else self.listing(**options)
+        """Path of one object, or of a list."""
+        path = self.resource.path(self.namespace, self.name)
+        return path + query(options) if self.name else self.listing(**options)
 
     def listing(self, **options: str | int | bool | None) -> str:
-        """The collection; a name becomes a condition on it."""
+        """Path of the collection; the name becomes a field selector."""
         fields = [self.field_selector] if self.field_selector else []
         fields += [f"metadata.name={self.name}"] if self.name else []
-        chosen = {"labelSelector": self.label_selector or None, "fieldSelector": ",".join(fields) or None}
-        return self.resource.path(self.namespace) + query({**chosen, **options})
+        selectors = {"labelSelector": self.label_selector or None, "fieldSelector": ",".join(fields) or None}
+        return self.resource.path(self.namespace) + query({**selectors, **options})
 
 
 class _TableEvent(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class _TableEvent(msgspec.Struct, frozen=True):
 
 
 async def read_table(transport: Transport, wanted: TableQuery) -> Table:
-    """What exists now."""
+    """Read the current table."""
     answer = await transport.request("GET", wanted.path(), accept=TABLE)
     return _table(answer.body, wanted)
 
@@ -99,7 +99,7 @@ async def read_table(transport: Transport, wanted: TableQuery) -> Table:
 async def watch_objects(
     transport: Transport, wanted: TableQuery, since: str, *, accept: str = JSON
 ) -> AsyncGenerator[tuple[str, bytes], None]:
-    """What happens after a version, until the time is over: the type of each event and its object as JSON text."""
+    """Yield the events after a version until the watch times out: type, and object as JSON text."""
     path = wanted.listing(
         watch=True, allowWatchBookmarks=True, timeoutSeconds=max(WATCH_TIMEOUT_RANGE_S), resourceVersion=since or None
     )
@@ -114,10 +114,10 @@ async def watch_objects(
 
 
 async def watch_table(transport: Transport, wanted: TableQuery, since: str) -> AsyncGenerator[tuple[str, Table], None]:
-    """The same, each event as a table."""
+    """Yield the same events, each as a table."""
     async with aclosing(watch_objects(transport, wanted, since, accept=TABLE)) as events:
-        async for happened, text in events:
-            yield happened, _table(text, wanted)
+        async for event_type, text in events:
+            yield event_type, _table(text, wanted)
 
 
 def _table(body: bytes, wanted: TableQuery) -> Table:
@@ -126,5 +126,5 @@ def _table(body: bytes, wanted: TableQuery) -> Table:
     except msgspec.DecodeError:
         table = Table()
     if table.kind != "Table":
-        raise ApiError(f"the server showed no table of {wanted.resource}; ask for -o json or -o yaml")
+        raise ApiError(f"the server returned no table of {wanted.resource}; use -o json or -o yaml")
     return table

@@ -11,7 +11,7 @@ from support.harness.async_tests import async_test
 
 
 class Write:
-    """A request that is answered when the test says so."""
+    """A request that the test answers."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -22,7 +22,7 @@ class Write:
         return await self.answer
 
 
-async def turns(count: int = 10) -> None:
+async def run_tasks(count: int = 10) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -30,9 +30,9 @@ async def turns(count: int = 10) -> None:
 @async_test
 async def test_a_wait_ends_at_once() -> None:
     task, cancellation = start_cancellable(asyncio.Event().wait())
-    await turns()
+    await run_tasks()
     cancellation.cancel()
-    await turns()
+    await run_tasks()
     assert task.cancelled()
 
 
@@ -45,18 +45,18 @@ async def test_a_write_returns_its_result_before_the_work_is_cancelled() -> None
         await asyncio.Event().wait()
 
     task, cancellation = start_cancellable(work())
-    await turns()
+    await run_tasks()
     cancellation.cancel()
-    await turns()
+    await run_tasks()
     assert not task.done()
     write.answer.set_result("written")
-    await turns()
+    await run_tasks()
     assert seen == ["written"]
     assert task.cancelled()
 
 
 @async_test
-async def test_no_write_is_sent_after_the_one_that_was_under_way() -> None:
+async def test_a_cancelled_task_sends_no_further_write() -> None:
     first, second = Write(), Write()
 
     async def work() -> None:
@@ -64,16 +64,16 @@ async def test_no_write_is_sent_after_the_one_that_was_under_way() -> None:
         await finish_write(second.send())
 
     task, cancellation = start_cancellable(work())
-    await turns()
+    await run_tasks()
     cancellation.cancel()
     first.answer.set_result("")
-    await turns()
+    await run_tasks()
     assert task.cancelled()
     assert not second.is_sent
 
 
 @async_test
-async def test_work_beside_a_write_waits_for_it_and_sends_nothing() -> None:
+async def test_concurrent_work_sends_nothing_while_a_write_delays_the_cancellation() -> None:
     first, second, begun = Write(), Write(), asyncio.Event()
 
     async def other() -> None:
@@ -84,37 +84,37 @@ async def test_work_beside_a_write_waits_for_it_and_sends_nothing() -> None:
         await asyncio.gather(finish_write(first.send()), other())
 
     task, cancellation = start_cancellable(work())
-    await turns()
+    await run_tasks()
     cancellation.cancel()
     begun.set()
-    await turns()
+    await run_tasks()
     assert not task.done()
     first.answer.set_result("")
-    await turns()
+    await run_tasks()
     assert task.cancelled()
     assert not second.is_sent
 
 
 @async_test
-async def test_a_part_that_is_cancelled_leaves_the_rest_alone() -> None:
+async def test_cancelling_an_inner_task_does_not_cancel_the_outer_work() -> None:
     inner, outer = Write(), Write()
 
     async def work() -> str:
         task, cancellation = start_cancellable(finish_write(inner.send()))
-        await turns()
+        await run_tasks()
         cancellation.cancel()
         inner.answer.set_result("inner")
         await asyncio.wait([task])
         return await finish_write(outer.send())
 
     task, _ = start_cancellable(work())
-    await turns(30)
+    await run_tasks(30)
     outer.answer.set_result("outer")
     assert await task == "outer"
 
 
 @async_test
-async def test_a_write_of_a_part_delays_the_whole() -> None:
+async def test_a_write_of_an_inner_task_delays_the_outer_cancellation() -> None:
     write = Write()
 
     async def work() -> None:
@@ -122,17 +122,17 @@ async def test_a_write_of_a_part_delays_the_whole() -> None:
         await task
 
     task, cancellation = start_cancellable(work())
-    await turns()
+    await run_tasks()
     cancellation.cancel()
-    await turns()
+    await run_tasks()
     assert not task.done()
     write.answer.set_result("")
-    await turns()
+    await run_tasks()
     assert task.cancelled()
 
 
 @async_test
-async def test_what_is_taken_back_after_the_cancellation_is_written() -> None:
+async def test_a_cleanup_write_after_the_cancellation_is_sent() -> None:
     write = Write()
 
     async def work() -> None:
@@ -142,41 +142,21 @@ async def test_what_is_taken_back_after_the_cancellation_is_written() -> None:
             await finish_write(write.send())
 
     task, cancellation = start_cancellable(work())
-    await turns()
+    await run_tasks()
     cancellation.cancel()
-    await turns()
+    await run_tasks()
     write.answer.set_result("")
-    await turns()
+    await run_tasks()
     assert write.is_sent
     assert task.cancelled()
 
 
 @async_test
-async def test_a_task_that_left_the_work_writes_after_its_cancellation() -> None:
-    write, tasks, begun = Write(), [], asyncio.Event()
-
-    async def submitted() -> str:
-        leave_cancellation()
-        await begun.wait()
-        return await finish_write(write.send())
-
-    async def work() -> None:
-        tasks.append(asyncio.ensure_future(submitted()))
-        await asyncio.Event().wait()
-
-    _, cancellation = start_cancellable(work())
-    await turns()
-    cancellation.cancel()
-    begun.set()
-    write.answer.set_result("written")
-    assert await tasks[0] == "written"
-
-
-@async_test
-async def test_a_task_that_stayed_does_not_write_after_the_cancellation() -> None:
+async def test_a_detached_task_writes_after_the_cancellation() -> None:
     write, tasks, begun = Write(), [], asyncio.Event()
 
     async def detached() -> str:
+        leave_cancellation()
         await begun.wait()
         return await finish_write(write.send())
 
@@ -185,21 +165,41 @@ async def test_a_task_that_stayed_does_not_write_after_the_cancellation() -> Non
         await asyncio.Event().wait()
 
     _, cancellation = start_cancellable(work())
-    await turns()
+    await run_tasks()
     cancellation.cancel()
     begun.set()
-    await turns()
+    write.answer.set_result("written")
+    assert await tasks[0] == "written"
+
+
+@async_test
+async def test_an_attached_task_does_not_write_after_the_cancellation() -> None:
+    write, tasks, begun = Write(), [], asyncio.Event()
+
+    async def attached() -> str:
+        await begun.wait()
+        return await finish_write(write.send())
+
+    async def work() -> None:
+        tasks.append(asyncio.ensure_future(attached()))
+        await asyncio.Event().wait()
+
+    _, cancellation = start_cancellable(work())
+    await run_tasks()
+    cancellation.cancel()
+    begun.set()
+    await run_tasks()
     assert tasks[0].cancelled()
     assert not write.is_sent
 
 
 @async_test
-async def test_cancelling_the_task_itself_waits_for_no_write() -> None:
+async def test_cancelling_the_task_does_not_wait_for_a_write() -> None:
     write = Write()
     task, _ = start_cancellable(finish_write(write.send()))
-    await turns()
+    await run_tasks()
     task.cancel()
-    await turns()
+    await run_tasks()
     assert task.cancelled()
 
 

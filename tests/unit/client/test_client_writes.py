@@ -99,7 +99,7 @@ async def test_updating_names_the_version() -> None:
 @async_test
 async def test_updating_blindly_is_refused() -> None:
     async with FakeHttpServer(echo) as server, server.client() as client:
-        with pytest.raises(ApiError, match="names no resourceVersion"):
+        with pytest.raises(ApiError, match="has no resourceVersion"):
             await client.update(PODS, {"metadata": {"name": "p", "namespace": "ns"}})
         assert server.requests == []
 

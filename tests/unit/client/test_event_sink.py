@@ -1,4 +1,4 @@
-"""How events are sent: order, retries, refusals, the bound of the queue; over real sockets on a manual clock."""
+"""The event sink: order, retries, refusals and queue limit, over real sockets on a manual clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATH = "/apis/events.k8s.io/v1/namespaces/team/events"
 
 
 class EventServer:
-    """Keeps events by name, as an API server does; `fails` is asked before."""
+    """Stores events by name, as an API server does. Answers in `fails` are used first."""
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
@@ -51,7 +51,7 @@ class EventServer:
         return [event.get("series", {}).get("count", 1) for event in self.events.values()]
 
 
-class World:
+class Harness:
     def __init__(self, server: FakeHttpServer, store: EventServer, sink: EventSink, clock: ManualClock) -> None:
         self.server = server
         self.store = store
@@ -59,7 +59,7 @@ class World:
         self.clock = clock
         self.recorder = EventRecorder("s", host="h", clock=clock, chance=random.Random(0), post=sink.post)
 
-    def failed(self, name: str = "p", version: str = "1") -> None:
+    def record_failure(self, name: str = "p", version: str = "1") -> None:
         meta = ObjectMeta(name=name, namespace="team", uid=name, resource_version=version)
         self.recorder.record_failed_scheduling(Pod(metadata=meta), "no room")
 
@@ -69,13 +69,15 @@ class World:
 
 
 @asynccontextmanager
-async def world(*, sending: bool = True, resource: GroupVersionResource = EVENTS, **more: Any) -> AsyncIterator[World]:
+async def event_sink(
+    *, sending: bool = True, resource: GroupVersionResource = EVENTS, **options: Any
+) -> AsyncIterator[Harness]:
     store, clock = EventServer(), ManualClock()
     async with FakeHttpServer(store.route) as server, server.client(clock) as client:
-        sink = EventSink(client, resource=resource, **more)
+        sink = EventSink(client, resource=resource, **options)
         running = asyncio.ensure_future(sink.run()) if sending else None
         try:
-            yield World(server, store, sink, clock)
+            yield Harness(server, store, sink, clock)
         finally:
             if running is not None:
                 running.cancel()
@@ -85,9 +87,9 @@ async def world(*, sending: bool = True, resource: GroupVersionResource = EVENTS
 
 @async_test
 async def test_events_are_created() -> None:
-    async with world() as w:
+    async with event_sink() as w:
         for name in ("a", "b", "c"):
-            w.failed(name)
+            w.record_failure(name)
         await w.drained()
         assert sorted(event["regarding"]["name"] for event in w.store.events.values()) == ["a", "b", "c"]
         assert set(w.server.request_lines()) == {f"POST {PATH}"}
@@ -95,23 +97,23 @@ async def test_events_are_created() -> None:
 
 
 @async_test
-async def test_a_series_is_told_after_its_first_event_even_when_both_wait() -> None:
-    async with world() as w:
+async def test_a_series_is_written_after_its_first_event_when_both_wait() -> None:
+    async with event_sink() as w:
         for _ in range(5):
-            w.failed()
+            w.record_failure()
         await w.drained()
         assert w.store.series == [2]
         assert [each.split()[0] for each in w.server.request_lines()] == ["POST", "PATCH"]
 
 
 @async_test
-async def test_a_series_that_goes_on_is_written_every_half_an_hour_and_ends_without_a_write() -> None:
-    async with world() as w:
+async def test_an_ongoing_series_is_written_every_half_hour_and_ends_without_a_write() -> None:
+    async with event_sink() as w:
         await wait_until(lambda: w.clock.sleepers)  # the first sweep is over
 
         async def five_minutes(*, failing: bool) -> None:
             if failing:
-                w.failed()
+                w.record_failure()
                 await w.drained()
             for _ in range(5):
                 w.clock.advance(60)
@@ -122,21 +124,21 @@ async def test_a_series_that_goes_on_is_written_every_half_an_hour_and_ends_with
             await five_minutes(failing=True)
         (written,) = w.store.series
         assert 6 <= written <= 8
-        asked = len(w.server.requests)
-        assert asked == 3, "the first, the second, and one after half an hour"
+        request_count = len(w.server.requests)
+        assert request_count == 3, "the first event, the second, and one after half an hour"
         for _ in range(24):
             await five_minutes(failing=False)
-        assert len(w.server.requests) == asked
-        w.failed()
+        assert len(w.server.requests) == request_count
+        w.record_failure()
         await w.drained()
         assert w.store.series == [written, 1]
 
 
 @async_test
 async def test_recorders_of_both_groups_share_a_sink() -> None:
-    async with world() as w:
+    async with event_sink() as w:
         core = EventRecorder("b", host="h", clock=w.clock, chance=random.Random(0), post=w.sink.post_core)
-        w.failed("p")
+        w.record_failure("p")
         for _ in range(3):
             core.record(Pod(metadata=ObjectMeta(name="q", namespace="team", uid="q")), **UNSCHEDULABLE)
             await w.drained()
@@ -149,33 +151,33 @@ async def test_recorders_of_both_groups_share_a_sink() -> None:
 
 
 @async_test
-async def test_a_series_whose_event_was_removed_is_created_anew() -> None:
-    async with world() as w:
-        w.failed()
+async def test_a_series_whose_event_was_deleted_is_recreated() -> None:
+    async with event_sink() as w:
+        w.record_failure()
         await w.drained()
         w.store.events.clear()
-        w.failed()
+        w.record_failure()
         await w.drained()
         assert w.store.series == [2]
         assert [each.split()[0] for each in w.server.request_lines()] == ["POST", "PATCH", "POST"]
 
 
 @async_test
-async def test_an_event_that_is_there_when_its_series_is_made_anew_is_patched_later() -> None:
-    async with world() as w:
-        w.failed()
+async def test_an_event_that_exists_when_it_is_recreated_is_patched_later() -> None:
+    async with event_sink() as w:
+        w.record_failure()
         await w.drained()
         w.store.fails = [status(404, "NotFound"), status(409, "AlreadyExists")]
-        w.failed()
+        w.record_failure()
         await w.drained(tick_s=1.0)
         assert w.store.series == [2]
 
 
 @async_test
-async def test_what_does_not_reach_the_server_is_tried_again_some_ten_seconds_later() -> None:
-    async with world() as w:
+async def test_an_event_that_does_not_reach_the_server_is_retried_after_ten_seconds() -> None:
+    async with event_sink() as w:
         w.store.fails = [Reply(raw=b"", close=True), Reply(raw=b"", close=True)]
-        w.failed()
+        w.record_failure()
         await wait_until(lambda: len(w.server.requests) == 1)
         await wait_until(lambda: w.clock.sleepers > 1)
         w.clock.advance(9.9)
@@ -188,10 +190,10 @@ async def test_what_does_not_reach_the_server_is_tried_again_some_ten_seconds_la
 
 
 @async_test
-async def test_twelve_tries_are_enough() -> None:
-    async with world() as w:
+async def test_an_event_is_dropped_after_twelve_tries() -> None:
+    async with event_sink() as w:
         w.store.fails = [Reply(raw=b"", close=True) for _ in range(100)]
-        w.failed()
+        w.record_failure()
         await w.drained(tick_s=1.0)
         assert len(w.server.requests) == MAX_TRIES
         assert (w.sink.stored, w.sink.refused) == (0, 1)
@@ -208,50 +210,50 @@ async def test_twelve_tries_are_enough() -> None:
     ids=lambda answer: str(answer.status),
 )
 @async_test
-async def test_what_the_server_refuses_is_given_up(answer: Reply) -> None:
-    async with world() as w:
+async def test_a_refused_event_is_dropped(answer: Reply) -> None:
+    async with event_sink() as w:
         w.store.fails = [answer]
-        w.failed()
+        w.record_failure()
         await w.drained()
         assert len(w.server.requests) == 1
         assert (w.sink.stored, w.sink.refused) == (0, 1)
-        w.failed("q")
+        w.record_failure("q")
         await w.drained()
-        assert w.sink.stored == 1, "and the next one goes"
+        assert w.sink.stored == 1, "the next event is stored"
 
 
 @async_test
-async def test_without_the_lease_nothing_is_written() -> None:
+async def test_no_event_is_written_without_the_lease() -> None:
     class Lost:
         def check(self) -> None:
-            raise LeaseLost("somebody else leads")
+            raise LeaseLost("another process leads")
 
         async def hold_back(self) -> None:
             self.check()
 
-    async with world() as w:
+    async with event_sink() as w:
         w.sink.client.set_guard(Lost())
-        w.failed()
+        w.record_failure()
         await w.drained()
         assert w.server.requests == []
 
 
 @async_test
-async def test_a_hung_server_holds_no_more_than_the_queue_and_the_newest_are_dropped() -> None:
-    async with world(senders=2, most_waiting=3) as w:
+async def test_the_newest_events_are_dropped_when_a_hung_server_fills_the_queue() -> None:
+    async with event_sink(senders=2, most_waiting=3) as w:
         w.store.fails = [NoAnswer(), NoAnswer()]
         for number in range(2):
-            w.failed(f"p{number}")
+            w.record_failure(f"p{number}")
         await wait_until(lambda: len(w.server.requests) == 2)
         for number in range(2, 10):
-            w.failed(f"p{number}")
+            w.record_failure(f"p{number}")
         assert (w.sink.dropped, w.sink.waiting) == (5, 5)
         await w.drained(tick_s=1.0)
         assert sorted(e["regarding"]["name"] for e in w.store.events.values()) == ["p0", "p1", "p2", "p3", "p4"]
 
 
 @pytest.mark.parametrize(
-    ("gives_way", "many", "at_once"),
+    ("gives_way", "count", "concurrent"),
     [
         (True, 1000, SENDERS),
         (False, 1000, SENDERS + MAX_EXTRA_SENDERS),
@@ -259,54 +261,54 @@ async def test_a_hung_server_holds_no_more_than_the_queue_and_the_newest_are_dro
     ],
 )
 @async_test
-async def test_what_has_heaped_up_is_sent_by_many_unless_others_come_first(
-    gives_way: bool, many: int, at_once: int
+async def test_extra_senders_send_a_backlog_unless_other_writes_have_priority(
+    gives_way: bool, count: int, concurrent: int
 ) -> None:
-    """Nor by more than it is worth: each has to open a connection."""
+    """Extra senders start only when enough events wait: each sender opens a connection."""
     store, clock, gate = EventServer(), ManualClock(), asyncio.Event()
-    asked = held = 0
+    request_count = blocked = 0
 
     async def answer(request: Request) -> ServerAnswer:
-        nonlocal asked, held
-        asked += 1
-        if asked > (2 * MAX_EXTRA_SENDERS if many > 2 * MAX_EXTRA_SENDERS else SENDERS):
-            held += 1
+        nonlocal request_count, blocked
+        request_count += 1
+        if request_count > (2 * MAX_EXTRA_SENDERS if count > 2 * MAX_EXTRA_SENDERS else SENDERS):
+            blocked += 1
             await gate.wait()
         return store.route(request)
 
     async with FakeHttpServer(answer) as server, server.client(clock) as client:
         sink = EventSink(client, gives_way=lambda: gives_way)
-        running, events = asyncio.ensure_future(sink.run()), World(server, store, sink, clock)
-        for number in range(many):
-            events.failed(f"p{number}")
-        await wait_until(lambda: held == at_once)
+        running, events = asyncio.ensure_future(sink.run()), Harness(server, store, sink, clock)
+        for number in range(count):
+            events.record_failure(f"p{number}")
+        await wait_until(lambda: blocked == concurrent)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert held == at_once
+        assert blocked == concurrent
         gate.set()
         await events.drained()
-        assert len(store.events) == many
+        assert len(store.events) == count
         running.cancel()
 
 
 @async_test
-async def test_a_bug_in_sending_costs_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world() as w:
+async def test_a_bug_while_sending_drops_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with event_sink() as w:
         sent = w.sink.client.create
         monkeypatch.setattr(w.sink.client, "create", None)
-        w.failed()
+        w.record_failure()
         await w.drained()
         monkeypatch.setattr(w.sink.client, "create", sent)
-        w.failed("q")
+        w.record_failure("q")
         await w.drained()
         assert (w.sink.stored, w.sink.refused) == (1, 1)
 
 
 @async_test
 async def test_a_server_without_the_group_gets_core_events() -> None:
-    async with world(resource=CORE_EVENTS) as w:
+    async with event_sink(resource=CORE_EVENTS) as w:
         for _ in range(3):
-            w.failed()
+            w.record_failure()
         await w.drained()
         (event,) = w.store.events.values()
         assert event["count"] == 3
@@ -321,5 +323,5 @@ async def test_a_server_without_the_group_gets_core_events() -> None:
     [(frozenset({("events.k8s.io/v1", "events")}), EVENTS), (frozenset({("v1", "events")}), CORE_EVENTS)],
     ids=["offered", "missing"],
 )
-def test_where_events_go(writable: frozenset[tuple[str, str]], resource: GroupVersionResource) -> None:
+def test_event_resource_of_a_server(writable: frozenset[tuple[str, str]], resource: GroupVersionResource) -> None:
     assert event_resource(ServedResources("v1.36.4", {}, (), writable)) == resource

@@ -1,4 +1,4 @@
-"""Credentials and a server without TLS: nothing is sent, no program is run, and one warning says what to do."""
+"""A server without TLS gets no credentials: no exec plugin is run, and one warning says what to do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EXEC_VERSION = "client.authentication.k8s.io/v1"
 
 
 def _users(folder: Path) -> dict[str, dict[str, Any]]:
-    token_file, program, ran = folder / "token", folder / "login", folder / "ran"
+    token_file, program, marker = folder / "token", folder / "login", folder / "ran"
     token_file.write_text(SECRET)
-    printed = {"apiVersion": _EXEC_VERSION, "kind": "ExecCredential", "status": {"token": SECRET}}
-    program.write_text(f"#!/bin/sh\ntouch {ran}\necho '{json.dumps(printed)}'\n")
+    credential = {"apiVersion": _EXEC_VERSION, "kind": "ExecCredential", "status": {"token": SECRET}}
+    program.write_text(f"#!/bin/sh\ntouch {marker}\necho '{json.dumps(credential)}'\n")
     program.chmod(0o700)
     return {
         "token": {"token": SECRET},
@@ -48,8 +48,8 @@ def _kubeconfig(folder: Path, server: str, user: dict[str, Any], **cluster: Any)
 
 
 def _has_credentials(target: ConnectionConfig) -> bool:
-    given = (target.token, target.token_file, target.username, target.password, target.exec)
-    return any((*given, target.cert_file, target.cert_data, target.key_file, target.key_data))
+    from_kubeconfig = (target.token, target.token_file, target.username, target.password, target.exec)
+    return any((*from_kubeconfig, target.cert_file, target.cert_data, target.key_file, target.key_data))
 
 
 @pytest.mark.parametrize("way", ["the-file", "--master"])
@@ -60,8 +60,8 @@ def test_a_server_without_tls_gets_no_credentials(
     @async_test
     async def test() -> None:
         async with FakeHttpServer(lambda _: Reply()) as server:
-            named = server.url if way == "the-file" else "https://10.0.0.1:6443"
-            path = _kubeconfig(tmp_path, named, _users(tmp_path)[user])
+            server_in_file = server.url if way == "the-file" else "https://10.0.0.1:6443"
+            path = _kubeconfig(tmp_path, server_in_file, _users(tmp_path)[user])
             target = load_connection_config(path, env={}, server="" if way == "the-file" else server.url)
             async with server.client(target=target) as client:
                 await client.transport.request("GET", "/x")
@@ -79,14 +79,16 @@ def test_a_server_without_tls_gets_no_credentials(
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_server_with_tls_gets_them(user: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_with_tls_gets_credentials(user: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     target = load_connection_config(_kubeconfig(tmp_path, "https://10.0.0.1:6443", _users(tmp_path)[user]), env={})
     assert _has_credentials(target)
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize("server", ["http://10.0.0.1:8080", "10.0.0.1:8080"])
-def test_a_service_account_stays_at_home(server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_service_account_token_goes_to_no_other_server(
+    server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "token").write_text(SECRET)
     env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     assert _has_credentials(load_connection_config(env=env, service_account=tmp_path))
@@ -94,9 +96,9 @@ def test_a_service_account_stays_at_home(server: str, tmp_path: Path, caplog: py
     assert len(caplog.messages) == 1
 
 
-def test_a_user_without_credentials_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_without_credentials_causes_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     target = load_connection_config(_kubeconfig(tmp_path, "http://127.0.0.1:8001", {"as": "other"}), env={})
-    assert target.impersonate == (("Impersonate-User", "other"),)  # who is meant is no secret
+    assert target.impersonate == (("Impersonate-User", "other"),)  # impersonation headers are not secret
     assert caplog.messages == []
 
 

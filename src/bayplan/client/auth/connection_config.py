@@ -1,8 +1,9 @@
-"""Where is the API server, how is it recognised, and who are we to it?
+"""Connection to the API server: address, authorities to trust and credentials.
 
-Asked once at start by whoever opens a `Client`. The answer is a value, `ConnectionConfig`: everything a connection
-needs, with secrets wrapped and files named, not read, so that they can be read again when they rotate. Costs a few file
-reads."""
+Each command calls this once at start, before it opens a `Client`. The result is a value, `ConnectionConfig`. Secrets in
+it are wrapped. Credential files are named, not read, so that the client can read them again when they rotate. Cost: a
+few file reads.
+"""
 
 from __future__ import annotations
 
@@ -39,28 +40,28 @@ _INTERACTIVE = ("", "Never", "IfAvailable", "Always")
 
 
 class InProcessEndpoint(Protocol):
-    """A server in this process."""
+    """API server in this process."""
 
     def connect(self, client: asyncio.Protocol) -> None:
-        """Put the server behind a client's protocol: call its `connection_made`, and answer what it writes."""
+        """Connect the server to a client's protocol: call `connection_made` and answer what the protocol writes."""
         ...
 
     async def request(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
-        """One request, without the wire: status, header lines (each behind its line break) and body of the answer."""
+        """Handle one request without a connection. Returns status, header lines (each after a line break) and body."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
-    """One API server seen by one user."""
+    """Connection of one user to one API server. The counterpart of client-go's `rest.Config`."""
 
     server: str
-    """`https://host:port`, with a path below which the API lies if there is one."""
+    """`https://host:port`, with a path when the API is below one."""
     ca_file: str = ""
     ca_data: bytes = b""
     verify: bool = True
     server_name: str = ""
-    """The name to look for in the server's certificate instead of the host's."""
+    """Name to expect in the server's certificate instead of the host's."""
     proxy: str = ""
     cert_file: str = ""
     cert_data: bytes = b""
@@ -72,14 +73,14 @@ class ConnectionConfig:
     password: Secret = NO_SECRET
     exec: ExecConfig | None = None
     exec_config: Any = None
-    """What the kubeconfig keeps for the exec plugin beside the cluster."""
+    """Configuration that the kubeconfig passes to the exec plugin with the cluster."""
     impersonate: tuple[tuple[str, str], ...] = ()
-    """Headers that ask the server to take us for somebody else."""
+    """Impersonation headers: the server then acts for another user."""
     namespace: str = "default"
     origin: str = field(default="", compare=False)
-    """Where this was read, for complaints."""
+    """File and entry that this was read from, for error messages."""
     in_process: InProcessEndpoint | None = None
-    """How a server in this process is reached, without a socket; `server` is then only its name."""
+    """API server in this process, which is called without a socket; `server` is then only its name."""
 
     @property
     def url(self) -> SplitResult:
@@ -90,7 +91,7 @@ class ConnectionConfig:
         return self.url.scheme == "https"
 
     def authority(self) -> bytes:
-        """The certificates of the authorities to trust in PEM, or nothing when the system's are meant."""
+        """PEM of the authorities to trust; empty for the authorities of the system."""
         return self.ca_data or (_content(self.ca_file, "the certificate authority") if self.ca_file else b"")
 
 
@@ -102,27 +103,27 @@ def load_connection_config(
     server: str = "",
     service_account: Path = SERVICE_ACCOUNT,
 ) -> ConnectionConfig:
-    """The way to the API server: the file that is named; else the files of `KUBECONFIG` or the one in the home folder;
-    else, when there is none, the pod's own service account. `server` replaces the address (`--master`).
+    """Find the API server: in the given file, else in the files of `KUBECONFIG` or `~/.kube/config`, else from the
+    pod's service account. `server` (`--master`) replaces the address.
 
-    As in client-go's clientcmd, a server without TLS gets no credentials, and no exec plugin is run for it."""
+    As in client-go's clientcmd, a server without TLS gets no credentials, and its exec plugin is not run."""
     config = read_kubeconfig(kubeconfig) if kubeconfig is not None else load_merged(kubeconfig_paths(env))
     if not config.empty or kubeconfig is not None:
         target = config_from_context(config, context=context, path=kubeconfig)
-    elif (inside := in_cluster_config(env, service_account)) is not None:
-        target = inside
+    elif (pod_config := in_cluster_config(env, service_account)) is not None:
+        target = pod_config
     elif server:
         target = ConnectionConfig(server=server, origin="--master")
     else:
         raise KubeconfigError(
-            "there is no API server to talk to: no kubeconfig was named, KUBECONFIG and ~/.kube/config hold none, and "
-            "this is not a pod; name a kubeconfig"
+            "no API server is configured: no kubeconfig was given, KUBECONFIG and ~/.kube/config hold none, and this "
+            "process does not run in a pod; name a kubeconfig"
         )
-    return _without_exposed_credentials(_with_server_url(replace(target, server=server) if server else target))
+    return _drop_exposed_credentials(_normalize_server_url(replace(target, server=server) if server else target))
 
 
 def in_cluster_config(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ConnectionConfig | None:
-    """What a pod finds of its own service account, or None outside of a pod."""
+    """Connection of the pod's service account, or None outside of a pod."""
     host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT")
     token, authority, namespace = folder / "token", folder / "ca.crt", folder / "namespace"
     if not host or not port or not token.exists():
@@ -138,7 +139,7 @@ def in_cluster_config(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) ->
 
 
 def config_from_context(config: Kubeconfig, *, context: str = "", path: Path | None = None) -> ConnectionConfig:
-    """One context of a kubeconfig."""
+    """Connection of one context of a kubeconfig."""
     where = f"the kubeconfig {path}" if path else "the kubeconfig"
     name = context or config.current_context
     if not name:
@@ -217,7 +218,7 @@ def _exec(program: ExecConfig | None, place: str) -> ExecConfig | None:
         raise KubeconfigError(f"{place}.exec.interactiveMode must be one of {', '.join(_INTERACTIVE[1:])}")
     if program.interactive_mode == "Always":
         raise KubeconfigError(
-            f"{place}.exec.interactiveMode is Always, and nobody is here to answer; write IfAvailable"
+            f"{place}.exec.interactiveMode is Always, but no user can answer a prompt here; write IfAvailable"
         )
     return program
 
@@ -225,7 +226,7 @@ def _exec(program: ExecConfig | None, place: str) -> ExecConfig | None:
 def _impersonation(user: KubeconfigUser, place: str) -> tuple[tuple[str, str], ...]:
     if not user.as_user:
         if user.as_uid or user.as_groups or user.as_user_extra:
-            raise KubeconfigError(f"{place} has as-uid, as-groups or as-user-extra without as; add whom to act as")
+            raise KubeconfigError(f"{place} has as-uid, as-groups or as-user-extra without as; add the user to act as")
         return ()
     headers = [("Impersonate-User", user.as_user)]
     headers += [("Impersonate-Uid", user.as_uid)] if user.as_uid else []
@@ -233,22 +234,22 @@ def _impersonation(user: KubeconfigUser, place: str) -> tuple[tuple[str, str], .
     for key, values in user.as_user_extra.items():
         headers += [(f"Impersonate-Extra-{_header_name(key)}", value) for value in values]
     if any("\r" in value or "\n" in value for _, value in headers):
-        raise KubeconfigError(f"{place} acts as somebody with a line break in the name; remove it")
+        raise KubeconfigError(f"{place} has a line break in a value of its impersonation; remove it")
     return tuple(headers)
 
 
 def _header_name(key: str) -> str:
-    """A key as part of a header's name: what is no token of HTTP is percent-encoded."""
-    kept = "!#$&'*+-.^_`|~"
+    """Quote a key for a header name: characters that HTTP tokens do not allow are percent-encoded."""
+    allowed = "!#$&'*+-.^_`|~"
     return "".join(
-        c if c.isascii() and (c.isalnum() or c in kept) else "".join(f"%{b:02X}" for b in c.encode()) for c in key
+        c if c.isascii() and (c.isalnum() or c in allowed) else "".join(f"%{b:02X}" for b in c.encode()) for c in key
     )
 
 
-def _without_exposed_credentials(target: ConnectionConfig) -> ConnectionConfig:
-    """The target without what everybody on the way could read. Whom to act as is no secret, and is kept."""
-    given = any((target.token, target.token_file, target.username, target.password, target.exec))
-    if target.secure or not (given or target.cert_file or target.cert_data):
+def _drop_exposed_credentials(target: ConnectionConfig) -> ConnectionConfig:
+    """Drop the credentials that would cross the network unencrypted. Impersonation headers are not secret and stay."""
+    has_credentials = any((target.token, target.token_file, target.username, target.password, target.exec))
+    if target.secure or not (has_credentials or target.cert_file or target.cert_data):
         return target
     log.warning(
         "%s: credentials are not sent to %s: the connection is not encrypted; use https", target.origin, target.server
@@ -267,9 +268,9 @@ def _without_exposed_credentials(target: ConnectionConfig) -> ConnectionConfig:
     )
 
 
-def _with_server_url(target: ConnectionConfig) -> ConnectionConfig:
-    """The server as an address that can be dialled: a bare host:port is meant over https where the cluster has settings
-    for TLS, else over http, as upstream means it."""
+def _normalize_server_url(target: ConnectionConfig) -> ConnectionConfig:
+    """Normalize the server's address. As upstream, a bare host:port means https when the cluster has TLS settings,
+    else http."""
     has_tls = bool(target.ca_file or target.ca_data or not target.verify)
     scheme = "https" if has_tls else "http"
     server = target.server if "://" in target.server else f"{scheme}://{target.server}"

@@ -1,7 +1,8 @@
-"""Which Authorization header goes with a request now?
+"""Authorization header of the next request.
 
-Asked once a request. A fixed token is a constant; one from a file is read again every minute and when the server says
-401; one from a program is asked for anew when it expires or is refused. Costs a comparison while what is known is good.
+The transport asks for it once per request. A fixed token is a constant. A token file is read again every 50 s and after
+a 401. An exec plugin runs again when its token expires or is refused. Cost while the credentials are valid: one
+comparison.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from bayplan.errors import KubeconfigError
 log = logging.getLogger(__name__)
 
 RELOAD_S = 50.0
-"""The kubelet rewrites a token of ten minutes after eight: looking this often finds the new one in time."""
+"""The kubelet rewrites a token of ten minutes after eight minutes; this interval finds the new token in time."""
 
 
 class CredentialSource(Protocol):
-    """Who we are, as a header line."""
+    """Source of the Authorization header."""
 
     def current(self) -> bytes | None:
-        """The header line with its line break (empty: none is sent), or None when `renew` must be awaited first."""
+        """Header line with its line break (empty: send none), or None when `renew` must be awaited first."""
         ...
 
     async def renew(self) -> None:
-        """Make `current` answer."""
+        """Fetch credentials, so that `current` returns them."""
         ...
 
     def invalidate(self) -> bool:
-        """The server said 401: forget what is known. Whether trying again can help."""
+        """Drop the credentials after a 401. Returns whether a retry can succeed."""
         ...
 
     @property
     def certificate(self) -> tuple[bytes, Secret] | None:
-        """A client certificate and its key that came with them."""
+        """Client certificate and key that the same source supplies."""
         ...
 
 
 class StaticCredentials:
-    """A header that never changes."""
+    """Fixed header line."""
 
     certificate: tuple[bytes, Secret] | None = None
 
@@ -63,15 +64,15 @@ class StaticCredentials:
 
 
 class TokenFileCredentials:
-    """A token in a file that somebody else renews."""
+    """Token in a file that another program rewrites, such as the kubelet."""
 
     certificate: tuple[bytes, Secret] | None = None
 
-    def __init__(self, path: Path, clock: LoopClock, otherwise: bytes | None = None) -> None:
+    def __init__(self, path: Path, clock: LoopClock, fallback: bytes | None = None) -> None:
         self._path = path
         self._clock = clock
-        self._line = otherwise
-        """What stays in use while the file cannot be read."""
+        self._line = fallback
+        """Used while the file cannot be read."""
         self._read_again = 0.0
 
     def current(self) -> bytes | None:
@@ -88,7 +89,7 @@ class TokenFileCredentials:
         return self._line != before
 
     def _read(self) -> None:
-        """A file of a few hundred bytes, most likely in memory: not worth a thread."""
+        """Read the file on the loop: it has a few hundred bytes and is most likely in the page cache."""
         self._read_again = self._clock.monotonic_s() + RELOAD_S
         try:
             self._line = bearer_header(self._token(), str(self._path))
@@ -109,7 +110,7 @@ class TokenFileCredentials:
 
 
 class ExecCredentials:
-    """Credentials that an exec plugin prints."""
+    """Credentials from an exec plugin."""
 
     def __init__(self, plugin: ExecPlugin) -> None:
         self._plugin = plugin
@@ -132,7 +133,7 @@ class ExecCredentials:
 
 
 def make_credentials(target: ConnectionConfig, clock: LoopClock) -> CredentialSource:
-    """Upstream's order: a token file, a token, then name and password, then the program."""
+    """Choose the source in upstream's order: token file, token, user and password, exec plugin."""
     token = bearer_header(target.token.reveal(), target.origin) if target.token else None
     if target.token_file:
         return TokenFileCredentials(Path(target.token_file), clock, token)
@@ -147,9 +148,9 @@ def make_credentials(target: ConnectionConfig, clock: LoopClock) -> CredentialSo
 
 
 def bearer_header(token: str, place: str) -> bytes:
-    """The header line for a token, which must be one line itself."""
+    """Header line of a token. The token must be one line of printable ASCII without spaces."""
     if not token.isascii() or not token.isprintable() or " " in token:
         raise KubeconfigError(
-            f"{place}: the token holds characters that no token has; check that it is one line of text"
+            f"{place}: the token holds characters that are invalid in a token; check that it is one line of text"
         )
     return f"Authorization: Bearer {token}\r\n".encode("ascii")

@@ -1,7 +1,7 @@
-"""What does the credential program say? Exec plugins of client.authentication.k8s.io, v1 and v1beta1.
+"""Exec plugins of client.authentication.k8s.io, v1 and v1beta1.
 
-Asked by `credentials` when nothing is known yet, when what is known has expired and when the server refused it. The
-program is run once however many requests wait for it. What it prints is a secret: no log line and no error holds it.
+`credentials` runs the plugin when it has no credentials, when they expire and when the server refuses them. Concurrent
+requests share one run. What the plugin prints is secret: no log line and no error holds it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class CachedExecCredential:
-    """What the program said last."""
+    """Last output of the plugin."""
 
     line: bytes
     certificate: tuple[bytes, Secret] | None
@@ -50,7 +50,7 @@ class CachedExecCredential:
 
 
 class ExecPlugin:
-    """Runs the program and remembers what it said until it expires."""
+    """Runs the plugin and caches its credentials until they expire."""
 
     def __init__(self, target: ConnectionConfig, clock: LoopClock, environ: Mapping[str, str] | None = None) -> None:
         assert target.exec is not None
@@ -62,7 +62,7 @@ class ExecPlugin:
         self._lock = asyncio.Lock()
 
     def current(self) -> CachedExecCredential | None:
-        """What is known and has not expired."""
+        """Cached credentials, or None when they have expired."""
         current = self._current
         if current is not None and current.expires is not None and self._clock.now() >= current.expires:
             return None
@@ -115,7 +115,7 @@ class ExecPlugin:
 
     def _cluster(self) -> dict[str, Any]:
         target = self._target
-        told = {
+        info = {
             "server": target.server,
             "tls-server-name": target.server_name,
             "insecure-skip-tls-verify": not target.verify,
@@ -123,18 +123,18 @@ class ExecPlugin:
             "proxy-url": target.proxy,
             "config": target.exec_config,
         }
-        return {key: value for key, value in told.items() if value}
+        return {key: value for key, value in info.items() if value}
 
     def _read(self, printed: bytes) -> CachedExecCredential:
         try:
             credential = msgspec.json.decode(printed, type=_ExecCredential)
-        except msgspec.DecodeError:  # its text could repeat what was printed
-            raise self._error("printed something that is no ExecCredential") from None
+        except msgspec.DecodeError:  # the text of the error could repeat the secret
+            raise self._error("printed output that is not an ExecCredential") from None
         if credential.kind != "ExecCredential" or credential.api_version != self._program.api_version:
             raise self._error(f"did not print an ExecCredential of {self._program.api_version}")
         status = credential.status
         if status is None or not (status.token or status.client_certificate_data or status.client_key_data):
-            raise self._error("printed neither a token nor a certificate")
+            raise self._error("printed neither a token nor a client certificate")
         if bool(status.client_certificate_data) != bool(status.client_key_data):
             raise self._error("printed a certificate or a key, not both")
         return self._accept(status)

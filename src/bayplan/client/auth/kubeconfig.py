@@ -1,8 +1,8 @@
-"""What do the kubeconfig files say, read and merged as kubectl reads them?
+"""Kubeconfig files, read and merged as kubectl does.
 
-Asked once at start. Files that `KUBECONFIG` names are merged: of two entries of one name the first file's counts, as a
-whole; the first file that sets `current-context` sets it. Relative paths are meant from the file that holds them. Every
-complaint names the file, the key and what to write there, and none repeats a value that could be a secret.
+Called once at start. The files of `KUBECONFIG` are merged: of two entries with one name the first is used,
+whole, and the first file that sets `current-context` sets it. Relative paths start at the folder of their file. Every
+error names the file, the key and what to write there, and repeats no value that could be a secret.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayplan.objects.kinds import without_nulls
 
 
 class KubeconfigEntry(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
-    """Base of what a kubeconfig lists; unknown keys are ignored, as upstream ignores them."""
+    """Base of the entries of a kubeconfig. Unknown keys are ignored, as upstream does."""
 
 
 class KubeconfigCluster(KubeconfigEntry, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class EnvVar(msgspec.Struct, frozen=True):
 
 
 class ExecConfig(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A program that knows our credentials."""
+    """Exec plugin of a user."""
 
     command: str = ""
     args: tuple[Secret, ...] = ()
@@ -79,41 +79,41 @@ class KubeconfigContext(KubeconfigEntry, frozen=True, kw_only=True):
 
 
 class Kubeconfig(msgspec.Struct, frozen=True):
-    """One file, or several merged."""
+    """One kubeconfig file, or several merged."""
 
     clusters: dict[str, KubeconfigCluster] = {}
     users: dict[str, KubeconfigUser] = {}
     contexts: dict[str, KubeconfigContext] = {}
     current_context: str = ""
     origins: dict[tuple[str, str], Path] = {}
-    """Which file holds an entry: ("users", name) -> path."""
+    """File of each entry: ("users", name) -> path."""
 
     @property
     def empty(self) -> bool:
         return not (self.clusters or self.users or self.contexts or self.current_context)
 
     def origin(self, section: str, name: str) -> str:
-        """Where to look for an entry, in words."""
+        """File and key of an entry, for error messages."""
         path = self.origins.get((section, name))
         return f"{path}, {section}[{name}]" if path else f"{section}[{name}]"
 
 
 def kubeconfig_paths(env: Mapping[str, str]) -> list[Path]:
-    """The files that `KUBECONFIG` names, each once, or the one in the home folder."""
-    if named := env.get("KUBECONFIG"):
-        return [Path(each) for each in dict.fromkeys(named.split(os.pathsep)) if each]
+    """Files that `KUBECONFIG` names, without duplicates, or the one in the home folder."""
+    if variable := env.get("KUBECONFIG"):
+        return [Path(each) for each in dict.fromkeys(variable.split(os.pathsep)) if each]
     home = env.get("HOME")
     return [Path(home) / ".kube" / "config"] if home else []
 
 
 def read_kubeconfig(path: Path) -> Kubeconfig:
-    """One file, which must exist."""
+    """Read one file, which must exist."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8"
         raise KubeconfigError(
-            f"cannot read the kubeconfig {path}: {why}; name one that exists and can be read"
+            f"cannot read the kubeconfig {path}: {why}; name a file that exists and can be read"
         ) from None
     try:
         tree = read_document(text)
@@ -123,16 +123,16 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
         return Kubeconfig()
     if not isinstance(tree, dict):
         raise KubeconfigError(f"the kubeconfig {path} is not a mapping; it starts with apiVersion: v1 and kind: Config")
-    return _decoded(path, without_nulls(tree))
+    return _decode(path, without_nulls(tree))
 
 
 def load_merged(paths: Iterable[Path]) -> Kubeconfig:
-    """The files in their order of precedence as one; those that do not exist are passed over, as upstream does."""
-    whole = Kubeconfig(origins={})
+    """Merge the files in their order of precedence. Files that do not exist are skipped, as upstream does."""
+    merged = Kubeconfig(origins={})
     for path in paths:
         if path.exists():
-            whole = _merge(whole, read_kubeconfig(path))
-    return whole
+            merged = _merge(merged, read_kubeconfig(path))
+    return merged
 
 
 def _merge(first: Kubeconfig, second: Kubeconfig) -> Kubeconfig:
@@ -152,7 +152,7 @@ _KINDS: dict[str, tuple[str, type[KubeconfigEntry]]] = {
 }
 
 
-def _decoded(path: Path, tree: dict[str, Any]) -> Kubeconfig:
+def _decode(path: Path, tree: dict[str, Any]) -> Kubeconfig:
     current = tree.get("current-context", "")
     if not isinstance(current, str):
         raise KubeconfigError(f"the kubeconfig {path}: current-context is not a text; write the name of a context")
@@ -179,9 +179,9 @@ def _entry(path: Path, section: str, name: str, item: dict[str, Any]) -> Kubecon
     try:
         entry = msgspec.convert(item.get(key, {}), struct, dec_hook=_secret)
     except msgspec.ValidationError as fault:
-        # Types and places only: msgspec repeats no value of these structs.
+        # Safe to show: msgspec's errors name types and places, and no value of these structs.
         raise KubeconfigError(f"the kubeconfig {path}, {section}[{name}].{key}: {fault}; correct it") from None
-    return _from_folder(entry, path.parent)
+    return _resolve_paths(entry, path.parent)
 
 
 def _secret(wanted: type, raw: object) -> object:
@@ -190,8 +190,8 @@ def _secret(wanted: type, raw: object) -> object:
     raise TypeError(f"Expected `str`, got `{type(raw).__name__}`")  # msgspec adds the place
 
 
-def _from_folder(entry: KubeconfigEntry, folder: Path) -> KubeconfigEntry:
-    """Relative paths are meant from the file's own folder; a command without a slash is looked for in PATH."""
+def _resolve_paths(entry: KubeconfigEntry, folder: Path) -> KubeconfigEntry:
+    """Make relative paths absolute, from the file's folder. A command without a slash stays as it is, for PATH."""
     if isinstance(entry, KubeconfigCluster):
         return msgspec.structs.replace(entry, certificate_authority=_absolute(entry.certificate_authority, folder))
     if isinstance(entry, KubeconfigUser):
@@ -209,6 +209,6 @@ def _absolute(text: str, folder: Path) -> str:
 
 
 def _parse_error_text(fault: ObjectError) -> str:
-    """The line and the problem, when the reader tells them; other complaints may quote what stands in the file."""
-    found = re.match(r"yaml: (line \d+: .*)", str(fault))
-    return f" ({found[1]})" if found else ""
+    """Line and problem, when the YAML reader gives both; its other errors may quote the file's content."""
+    parsed = re.match(r"yaml: (line \d+: .*)", str(fault))
+    return f" ({parsed[1]})" if parsed else ""

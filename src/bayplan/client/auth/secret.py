@@ -1,10 +1,10 @@
-"""A text that must not be seen: passwords, tokens, keys. It shows itself only to who asks by name."""
+"""Wrapper for passwords, tokens and keys. Only `reveal` returns the text."""
 
 from __future__ import annotations
 
 
 class Secret:
-    """Wraps a secret so that no repr, log line or error text can hold it by accident."""
+    """Text that no repr, log line or error can show by accident."""
 
     __slots__ = ("_text",)
 

@@ -1,6 +1,7 @@
-"""Which kinds does this server have, all of them? For those who clean up after every kind, built in or not.
+"""All resources of a server, each in its preferred version: client-go's ServerPreferredResources.
 
-Asked at start and whenever a CustomResourceDefinition changes: one request for the groups and one for each of them.
+Used by the garbage collector and the namespace controller, at start and when a CustomResourceDefinition changes. Cost:
+one request for the groups and one per group version.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bayplan.objects.meta import KubeObject
 log = logging.getLogger(__name__)
 
 _EVENTS = {("", "events"), ("events.k8s.io", "events")}
-"""Nobody owns through events, and there are many of them."""
+"""Events are excluded: they own no objects, and there are many of them."""
 
 
 class _DiscoveryVersion(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,7 +51,7 @@ class _DiscoveryResourceList(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PreferredResource:
-    """One kind, and what may be done with its objects."""
+    """One resource and its verbs."""
 
     resource: GroupVersionResource
     verbs: frozenset[str]
@@ -58,19 +59,19 @@ class PreferredResource:
 
 @dataclass(frozen=True, slots=True)
 class PreferredResources:
-    """Everything that the server keeps; events left out."""
+    """All resources of the server, except events."""
 
     resources: tuple[PreferredResource, ...] = ()
     failed: tuple[str, ...] = ()
-    """Groups that did not answer."""
+    """Group versions whose discovery failed."""
 
     def watchable(self) -> list[GroupVersionResource]:
-        """What can be watched and deleted."""
+        """Resources that can be listed, watched and deleted."""
         wanted = {"list", "watch", "delete"}
         return [each.resource for each in self.resources if wanted <= each.verbs]
 
     def find(self, api_version: str, kind: str) -> GroupVersionResource | None:
-        """The resource of an object that says it is of this version and kind."""
+        """Find the resource of an object with this apiVersion and kind."""
         group = api_version.rpartition("/")[0]
         for each in self.resources:
             known = each.resource.kind
@@ -80,7 +81,7 @@ class PreferredResources:
 
 
 async def server_preferred_resources(client: Client) -> PreferredResources:
-    """Ask the server for every kind, each in the version that the server prefers.
+    """Discover all resources, each in the server's preferred version.
 
     A server that has just started lists only some of its groups: `ServerError` is raised until it is ready.
     """
@@ -94,21 +95,21 @@ async def server_preferred_resources(client: Client) -> PreferredResources:
     answers = await asyncio.gather(*(_list_resources(client, *each) for each in groups))
     found: dict[tuple[str, str], PreferredResource] = {}
     failed = []
-    for (group_name, version), offers in zip(groups, answers, strict=True):
-        if offers is None:
+    for (group_name, version), listed in zip(groups, answers, strict=True):
+        if listed is None:
             failed.append(f"{group_name}/{version}")
             continue
-        for offer in offers:
-            name = (group_name, offer.name)
-            if "/" not in offer.name and name not in _EVENTS and name not in found:
-                found[name] = _to_preferred(group_name, version, offer)
+        for entry in listed:
+            name = (group_name, entry.name)
+            if "/" not in entry.name and name not in _EVENTS and name not in found:
+                found[name] = _to_preferred(group_name, version, entry)
     return PreferredResources(tuple(found.values()), tuple(failed))
 
 
-def _to_preferred(group: str, version: str, offer: _DiscoveryResource) -> PreferredResource:
-    kind = Kind(offer.kind, offer.name, group, KubeObject, namespaced=offer.namespaced, versions=(version,))
+def _to_preferred(group: str, version: str, entry: _DiscoveryResource) -> PreferredResource:
+    kind = Kind(entry.kind, entry.name, group, KubeObject, namespaced=entry.namespaced, versions=(version,))
     return PreferredResource(
-        GroupVersionResource(group, version, offer.name, offer.namespaced, kind), frozenset(offer.verbs)
+        GroupVersionResource(group, version, entry.name, entry.namespaced, kind), frozenset(entry.verbs)
     )
 
 
@@ -119,5 +120,5 @@ async def _list_resources(client: Client, group: str, version: str) -> tuple[_Di
             (await client.transport.request("GET", path)).body, type=_DiscoveryResourceList
         ).resources
     except (ApiError, msgspec.DecodeError) as fault:
-        log.info("%s does not say what it has: %s", path, fault)
+        log.info("discovery of %s failed: %s", path, fault)
         return None

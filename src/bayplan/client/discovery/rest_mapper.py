@@ -1,7 +1,7 @@
-"""What does a server call its kinds, and which one does somebody mean by `po`, `deploy` or `deployments.apps`?
+"""REST mapper: finds the resource that the user means by `po`, `deploy` or `deployments.apps`.
 
-Asked once a command. Two requests where the server tells everything at once (`apidiscovery.k8s.io`), one for each group
-otherwise. Kinds that CustomResourceDefinitions bring are in it like all others.
+Commands build it once. Cost: two requests where the server has aggregated discovery (`apidiscovery.k8s.io`), else one
+per group. It contains the kinds of CustomResourceDefinitions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NoKindMatch(BayplanError):
 
 
 class KindMapping(msgspec.Struct, frozen=True):
-    """One kind as one server offers it, with the names that people have for it."""
+    """One kind as the server offers it, with its singular, short names and categories."""
 
     resource: GroupVersionResource
     kind: str
@@ -40,14 +40,14 @@ class KindMapping(msgspec.Struct, frozen=True):
         return (self.resource.plural, singular, *self.short_names)
 
     def matches_name(self, name: str) -> str:
-        """An object of it, as commands tell of it: `deployment.apps/web`."""
+        """Name of an object as kubectl prints it: `deployment.apps/web`."""
         group = f".{self.resource.group}" if self.resource.group else ""
         return f"{self.singular or self.kind.lower()}{group}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class RestMapper:
-    """Every kind of a server, in the version that it prefers."""
+    """All kinds of a server, in its preferred versions."""
 
     kinds: tuple[KindMapping, ...]
     _by_name: dict[str, list[KindMapping]] = field(default_factory=dict)
@@ -61,45 +61,45 @@ class RestMapper:
         return iter(self.kinds)
 
     def matching_kinds(self, word: str) -> list[KindMapping]:
-        """The kinds of a word: one, or those of a category such as `all`."""
+        """Find the kinds of a word: one kind, or all kinds of a category such as `all`."""
         name, _, group = word.lower().partition(".")
         found = self._by_name.get(name, [])
         if group:
             found = [each for each in found if _in_group(each.resource, group)]
         if found:
-            return found[:1]  # the first group that has the name, as kubectl takes it
+            return found[:1]  # the first group with the name, as in kubectl
         members = [each for each in self.kinds if word.lower() in each.categories and "list" in each.verbs]
         if members:
             return members
         near = get_close_matches(word.lower(), self._by_name, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`bayplan get crd` lists what was added to it"
+        hint = f"did you mean {' or '.join(near)}?" if near else "`bayplan get crd` lists the custom kinds"
         raise NoKindMatch(f'the server has no kind "{word}"; {hint}')
 
     def find_kind(self, word: str) -> KindMapping:
-        """The one kind of a word."""
+        """Find the only kind of a word."""
         found = self.matching_kinds(word)
         if len(found) > 1:
             raise UsageError(f'"{word}" is several kinds; name one of {", ".join(each.names[0] for each in found)}')
         return found[0]
 
     def kind_of_manifest(self, api_version: str, kind: str) -> KindMapping | None:
-        """The kind of an object that says what it is, in the version that it says."""
+        """Find the kind of a manifest, in the version of the manifest."""
         group, _, version = api_version.rpartition("/")
         for each in self.kinds:
             resource = each.resource
             if (resource.group, each.kind) == (group, kind):
-                own = GroupVersionResource(group, version, resource.plural, resource.namespaced, resource.kind)
-                return msgspec.structs.replace(each, resource=own)
+                versioned = GroupVersionResource(group, version, resource.plural, resource.namespaced, resource.kind)
+                return msgspec.structs.replace(each, resource=versioned)
         return None
 
 
 def _in_group(resource: GroupVersionResource, word: str) -> bool:
-    """`apps`, or `v1.apps` as kubectl takes it too."""
+    """Match `apps`, or `v1.apps` as kubectl does."""
     return word in (resource.group, f"{resource.version}.{resource.group}")
 
 
 async def discover_rest_mapper(transport: Transport) -> RestMapper:
-    """Ask the server what it has."""
+    """Discover all kinds of the server."""
     core, named = await asyncio.gather(_get_json(transport, "/api"), _get_json(transport, "/apis"))
     return RestMapper((*core, *named))
 
@@ -142,7 +142,7 @@ class _PlainGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _DiscoveryDocument(msgspec.Struct, frozen=True):
-    """Both shapes in one: `items` where the server tells all at once, else the groups or versions to ask about."""
+    """Both forms of discovery: `items` if aggregated, else `groups` or `versions` to request next."""
 
     kind: str = ""
     items: tuple[_AggregatedGroup, ...] = ()
@@ -167,13 +167,13 @@ class _PlainResources(msgspec.Struct, frozen=True):
 async def _get_json(transport: Transport, path: str) -> list[KindMapping]:
     answer = await transport.request("GET", path, accept=_AGGREGATED)
     try:
-        told = msgspec.json.decode(answer.body, type=_DiscoveryDocument)
+        document = msgspec.json.decode(answer.body, type=_DiscoveryDocument)
     except msgspec.DecodeError:
         raise ApiError(f"GET {path} did not answer as an API server does; check the server's address") from None
-    if told.kind == "APIGroupDiscoveryList":
-        return list(_aggregated(told.items))
-    groups = [("", version) for version in told.versions] if path == "/api" else []
-    groups += [(group.name, group.preferred_version.version) for group in told.groups]
+    if document.kind == "APIGroupDiscoveryList":
+        return list(_aggregated(document.items))
+    groups = [("", version) for version in document.versions] if path == "/api" else []
+    groups += [(group.name, group.preferred_version.version) for group in document.groups]
     found = await asyncio.gather(*(_plain(transport, group, version) for group, version in groups))
     return [kind for kinds in found for kind in kinds]
 
@@ -181,7 +181,7 @@ async def _get_json(transport: Transport, path: str) -> list[KindMapping]:
 def _aggregated(groups: Iterable[_AggregatedGroup]) -> Iterator[KindMapping]:
     for group in groups:
         seen: set[str] = set()
-        for version in group.versions:  # the preferred one first; a kind may be in a later one alone
+        for version in group.versions:  # the preferred version first; a kind may exist in a later version only
             for each in version.resources:
                 if each.resource in seen:
                     continue
@@ -203,7 +203,7 @@ async def _plain(transport: Transport, group: str, version: str) -> list[KindMap
     try:
         answer = await transport.request("GET", GroupVersionResource(group, version, "").root)
     except (NotFound, ServerError):
-        return []  # an aggregated group whose server is away
+        return []  # an aggregated API group whose server is unavailable
     return [
         KindMapping(
             GroupVersionResource(group, version, each.name, each.namespaced),

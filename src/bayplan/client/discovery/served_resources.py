@@ -1,7 +1,7 @@
-"""Which kinds does this server offer, and in which version do we read each?
+"""Kinds that the server offers, and the version in which Bayplan reads each.
 
-Asked once at start, and again when somebody wants to know whether a missing kind has come. One request for the groups
-and one for each group and version that we read: some ten in all.
+Called once at start, and again to check whether a missing kind has been added. Cost: one request for the groups and one
+per group version that Bayplan reads, some ten in all.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bayplan.client.resources import GroupVersionResource
 from bayplan.errors import ApiError, NotFound
 from bayplan.objects.kinds import KINDS, Kind
 
-# The oldest shape of device objects is read too: `decoding` lifts it to the newer one.
-_ALSO_READABLE = {"resource.k8s.io": ("v1beta1",)}
+# v1beta1 device objects are read, too: the decoder converts them to v1.
+_EXTRA_READ_VERSIONS = {"resource.k8s.io": ("v1beta1",)}
 
 T = TypeVar("T")
 
@@ -51,18 +51,18 @@ class _ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ServedResources:
-    """What one server offered when it was asked."""
+    """Result of one discovery."""
 
     server_version: str
     resources: dict[tuple[str, str], GroupVersionResource]
-    """By group and kind name."""
+    """Resources to read, by group and kind name."""
     missing: tuple[Kind, ...]
-    """Kinds that we would read and the server does not have."""
+    """Kinds that Bayplan reads and the server does not offer."""
     writable: frozenset[tuple[str, str]]
-    """Every (api version, plural) that was found, those that we only write among them."""
+    """Every (apiVersion, plural) that was found, including resources that Bayplan only writes."""
 
     def get(self, kind: Kind) -> GroupVersionResource | None:
-        """The resource to list and watch for a kind, or None when the server does not offer it."""
+        """Resource to list and watch for a kind, or None when the server does not offer it."""
         return self.resources.get((kind.group, kind.name))
 
     def offers(self, resource: GroupVersionResource) -> bool:
@@ -70,14 +70,14 @@ class ServedResources:
 
 
 def readable_versions(kind: Kind) -> tuple[str, ...]:
-    """The versions of a kind that can be read, best first."""
-    return kind.versions + _ALSO_READABLE.get(kind.group, ())
+    """Versions of a kind that Bayplan can read, best first."""
+    return kind.versions + _EXTRA_READ_VERSIONS.get(kind.group, ())
 
 
 async def discover(
     transport: Transport, kinds: Iterable[Kind] = KINDS, also: Iterable[GroupVersionResource] = ()
 ) -> ServedResources:
-    """Ask the server what it has of these kinds, and of other resources that we write."""
+    """Discover these kinds, and other resources that Bayplan writes (`also`)."""
     kinds, also = tuple(kinds), tuple(also)
     wanted = {(kind.group, version) for kind in kinds for version in readable_versions(kind)}
     wanted |= {(each.group, each.version) for each in also}
@@ -110,7 +110,7 @@ async def _plurals(transport: Transport, group: str, version: str) -> frozenset[
     try:
         answer = await transport.request("GET", path)
     except NotFound:
-        return frozenset()  # an aggregated group whose server is away, or a CRD that just went
+        return frozenset()  # an aggregated API group whose server is unavailable, or a CRD that was just deleted
     return frozenset(each.name for each in _read(answer.body, _ResourceList, path).resources)
 
 

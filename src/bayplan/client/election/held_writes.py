@@ -1,8 +1,8 @@
-"""Writes that a guard has refused: they wait for the end of the process, instead of failing one by one.
+"""Holds back writes that the lease does not allow, instead of failing them one by one.
 
-Called by elections. A process that cannot be sure of its lease either renews it after all, and the writes are sent, or
-loses it, and then cancels whatever is under way: no caller has to handle or log a failure that the lease explains.
-Cost: a look at the lease every half second for each write that waits, for the seconds until one of both has happened.
+Called by elections. A process that is not sure of its lease either renews it, and the writes are sent, or loses it, and
+then cancels all its tasks. So no caller handles or logs a failure that the lease explains. Cost: a check of the lease
+every half second for each held write, for the seconds until the lease is renewed or lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.5
 _PAUSES = 20
-"""A write whose task is not cancelled for so long fails: its process does not end with the lease."""
+"""A write that is still held after this many pauses fails: its process does not end with the lease."""
 
 
 class _Lease(Protocol):
@@ -27,19 +27,19 @@ class _Lease(Protocol):
 
 
 class HeldWrites:
-    """The writes of one process, and how many of them were never sent."""
+    """Held writes of one process, and the number of them that were never sent."""
 
     def __init__(self, clock: LoopClock) -> None:
         self._clock = clock
         self._unsent = 0
 
     async def wait(self, lease: _Lease) -> None:
-        """Return when the write may be sent after all; raises `LeaseLost` when waiting is of no use."""
+        """Wait until the write may be sent. Raises `LeaseLost` when that is not possible any more."""
         self._unsent += 1
         task = asyncio.current_task()
         for _ in range(_PAUSES):
             if task is not None and task.cancelling():
-                raise asyncio.CancelledError("the lease is lost")  # it was to end anyway, and only cleans up
+                raise asyncio.CancelledError("the lease is lost")  # the task was ending and only cleans up
             await self._clock.sleep(_PAUSE_S)
             if lease.leading:
                 self._unsent -= 1
@@ -47,7 +47,7 @@ class HeldWrites:
         lease.check()
 
     def report(self) -> None:
-        """One line for all writes that were not sent. Called when the tasks that wait here were cancelled."""
+        """Log one line for all writes that were not sent. Called after the tasks that wait here were cancelled."""
         if self._unsent:
             log.warning("stopped leading: %d writes were not sent; the next leader decides anew", self._unsent)
         self._unsent = 0

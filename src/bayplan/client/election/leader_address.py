@@ -1,11 +1,11 @@
-"""Where is the leader, and how does a laptop reach it? By marks on its lease, and through the API server's proxy.
+"""Address of the leader: an annotation on its lease, reached through the API server's proxy.
 
-The holder of a lease is known by its identity alone, which says nothing about where it serves. So a leader marks its
-leases with the pod that it runs in and the port. The mark names the identity, too: another program that takes the lease
-leaves annotations as they are, and its clients must not be sent to us.
+A lease names only the identity of its holder, not its address. So a leader annotates its leases with its pod and port.
+The annotation contains the identity, too: another program that takes the lease keeps annotations, and clients must not
+use an outdated address.
 
-The API server takes the caller's credentials off a request that it passes on. What is to prove who the caller is
-travels in a header of its own, to a pod that the caller's API server has named.
+The API server removes the caller's credentials from a proxied request. The token that authenticates the caller to the
+leader is therefore sent in its own header, to a pod that the caller's API server has named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _LeaderAnnotation(msgspec.Struct, frozen=True):
 def leader_annotations(
     identity: str, port: int, env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT
 ) -> dict[str, str] | None:
-    """The annotations of a leader that runs in a pod; none for one that does not."""
+    """Annotations of a leader that runs in a pod; None for a leader outside of a pod."""
     namespace = env.get("POD_NAMESPACE", "")
     if not namespace:
         try:
@@ -48,17 +48,17 @@ def leader_annotations(
 
 
 async def leader_proxy_path(client: Client, namespace: str, name: str) -> str:
-    """The path, at the API server, below which the holder of a lease serves."""
+    """Path of the lease holder below the API server's address."""
     try:
         lease = await client.get_raw(LEASES, namespace, name)
     except NotFound:
         raise UsageError(
-            f"there is no lease {namespace}/{name}, which the scheduler would hold; name another with --lease, or the "
+            f"there is no lease {namespace}/{name}: no scheduler uses it; name another with --lease, or the "
             "scheduler's address with --url"
         ) from None
     holder = (lease.get("spec") or {}).get("holderIdentity") or ""
     if not holder:
-        raise UsageError(f"nobody holds the lease {namespace}/{name}: no scheduler leads at the moment; try again")
+        raise UsageError(f"no process holds the lease {namespace}/{name}: no scheduler leads now; try again")
     text = ((lease.get("metadata") or {}).get("annotations") or {}).get(LEADER_ANNOTATION, "")
     try:
         mark = msgspec.json.decode(text, type=_LeaderAnnotation) if text else _LeaderAnnotation()
@@ -66,7 +66,7 @@ async def leader_proxy_path(client: Client, namespace: str, name: str) -> str:
         mark = _LeaderAnnotation()
     if mark.identity != holder:
         raise UsageError(
-            f"the lease {namespace}/{name} does not say where its holder {holder} serves: it is no Bayplan in a pod; "
-            "name its address with --url"
+            f"the lease {namespace}/{name} has no address of its holder {holder}: it is not Bayplan in a pod; name "
+            "its address with --url"
         )
     return f"/api/v1/namespaces/{quote(mark.namespace)}/pods/https:{quote(mark.pod)}:{mark.port}/proxy"

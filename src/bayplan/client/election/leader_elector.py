@@ -1,13 +1,13 @@
 """Leader election over a Lease, with client-go's algorithm, timings and record.
 
-Run by the composition root over a client of its own, so that no queue of other requests can delay a renewal. Everything
-that writes asks `check` first: it agrees only while the last renewal is younger than the renew deadline on a clock that
-goes on while the process is stopped or the machine suspended. A process that was stopped and goes on therefore writes
-nothing, whatever it had begun. A renewal counts from the moment it was sent, not from its answer.
+The composition root runs it with its own client, so that no other request can delay a renewal. Every writer calls
+`check` first. It allows the write while the last renewal is younger than the renew deadline, on a clock that runs while
+the process is stopped or the machine suspended. A process that continues after a stop therefore writes nothing, even if
+it had begun. A renewal counts from the moment it was sent, not from its response.
 
 A dead leader is replaced within 1.2 lease durations: a candidate sees each renewal at most 0.15 lease durations late,
-because it looks that often, and tries to take the lease at the moment at which the observed record ends. Cost of a
-candidate: one GET per retry period (at most an eighth of the lease duration), stretched by up to a fifth.
+and tries to take the lease at the moment at which the observed record expires. Cost of a candidate: one GET per retry
+period (at most an eighth of the lease duration), stretched by up to a fifth.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ JITTER = 1.2
 """client-go's jitter factor: the renew deadline must be longer than the retry period times this."""
 
 _READS_PER_LEASE = 8
-"""How often at least a candidate looks at the lease in one lease duration."""
+"""Minimum number of reads per lease duration."""
 _SPREAD = 0.2
-"""Each wait between two looks is stretched by up to this part of it, so that candidates do not move in step."""
+"""Each wait between two reads is stretched by up to this fraction, so that candidates do not run in step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionTimings:
-    """Upstream's defaults."""
+    """Timings of an election. The defaults are upstream's."""
 
     lease_s: float = 15.0
     renew_s: float = 10.0
@@ -58,7 +58,7 @@ DEFAULT_TIMINGS = ElectionTimings()
 
 
 class LeaderElector:
-    """One candidate: `acquire`, then `renew_until_lost` until it is lost; and the guard of everything that writes."""
+    """One candidate, and the guard of its process's writes. Call `acquire`, then `renew_until_lost`."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class LeaderElector:
         tell: Callable[[str], None] | None = None,
         marks: Mapping[str, str] | None = None,
     ) -> None:
-        """`tell`: says to people what became of us, in upstream's words; only while the lease is ours to speak of.
-        `marks`: annotations of the lease that say how the leader is reached."""
+        """`tell`: called with upstream's event texts when this process gains or gives up the lease. `marks`:
+        annotations of the lease with the leader's address."""
         self.identity = identity
         self.lock = LeaseLock(client, namespace=namespace, name=name, marks=marks)
         self.timings = timings
         self._clock: LoopClock = client.clock
         self._chance: random.Random = client.chance
         self.on_new_leader = on_new_leader
-        """Told who leads, whenever that changes."""
-        self._tell = tell or (lambda _: None)
+        """Called with the identity of the leader whenever it changes."""
+        self._report_change = tell or (lambda _: None)
         self._observed = LeaderElectionRecord()
         self._observed_at = 0.0
         self._reported = ""
@@ -90,29 +90,29 @@ class LeaderElector:
         self._retained = False
         self._held_writes = HeldWrites(client.clock)
         self._renewed_at = 0.0
-        self._told_of_namespace = False
+        self._logged_missing_namespace = False
 
-    # What the guarded ask.
+    # State of the lease, for guarded writers.
 
     @property
     def leader(self) -> str:
-        """Who led when we last looked."""
+        """Identity of the last observed leader."""
         return self._observed.holder
 
     @property
     def leading(self) -> bool:
-        """Whether we hold the lease and can be sure of it."""
+        """Whether this process holds the lease and may write."""
         return self._leading and self.age_s() < self.timings.renew_s
 
     def age_s(self) -> float:
-        """Seconds since the last renewal was sent, those of a stop or a suspension included."""
+        """Seconds since the last renewal was sent, including a stop or a suspension."""
         return self._clock.uptime_s() - self._renewed_at
 
     def check(self) -> None:
-        """Raise unless we may write now."""
+        """Raise `LeaseLost` unless this process may write now."""
         if not self.leading:
             why = f"its last renewal is {self.age_s():.0f} s old" if self._leading else "this process does not hold it"
-            raise LeaseLost(f"the lease {self.lock} does not allow writing: {why}; whoever leads now carries on")
+            raise LeaseLost(f"the lease {self.lock} does not allow writing: {why}; the current leader takes over")
 
     @property
     def claimed(self) -> bool:
@@ -125,7 +125,7 @@ class LeaderElector:
         return self._lost
 
     async def hold_back(self) -> None:
-        """Wait with a write that `check` refused, because the process ends if the lease is lost. Raises `LeaseLost` if
+        """Hold back a write that `check` refused, because the process ends if the lease is lost. Raises `LeaseLost` if
         this process has never held the lease or has given it up."""
         if not (self._leading or self._lost):
             self.check()
@@ -136,15 +136,15 @@ class LeaderElector:
         self._held_writes.report()
 
     def retain(self) -> None:
-        """Do not give the lease up when `renew_until_lost` ends: a write of this process may still take effect. A
+        """Do not release the lease when `renew_until_lost` ends: a write of this process may still take effect. A
         successor waits until the lease expires."""
         self._retained = True
 
     def overdue_s(self) -> float:
-        """How far past its expiry a lease is that we still believe to hold: 20 s of it are a failed health check."""
+        """Seconds since the expiry of a lease that this process claims. Above 20 s the health check fails."""
         return max(0.0, self.age_s() - self.timings.lease_s) if self._leading else 0.0
 
-    # The life of a candidate.
+    # Acquiring and renewing.
 
     async def observe(self) -> None:
         """Read the lease until cancelled. A later `acquire` then knows how long the holder has not renewed it."""
@@ -159,29 +159,29 @@ class LeaderElector:
             await self._clock.sleep(self.pause_s())
 
     async def can_acquire(self) -> bool:
-        """Read the lease; whether this process may take it now."""
-        return await self._report(self._look())
+        """Read the lease. Returns whether this process may take it now."""
+        return await self._report(self._read_expired())
 
     async def try_acquire(self) -> bool:
-        """Take the lease; false when another process holds it. Refusals of the server are retried."""
+        """Take the lease. Returns False when another process holds it. Refusals of the server are retried."""
         while not await self._try():
             if self._remaining_s() > 0:
                 return False
             await self._clock.sleep(self.pause_s())
-        self._tell(f"{self.identity} became leader")
+        self._report_change(f"{self.identity} became leader")
         log.info("successfully acquired lease %s", self.lock)
         return True
 
     def pause_s(self) -> float:
-        """How long a candidate waits before it looks again: until the observed lease ends, but no longer than usual."""
+        """Seconds until the next read: until the observed lease expires, at most the usual interval."""
         usual_s = min(self.timings.retry_s, self.timings.lease_s / _READS_PER_LEASE)
         usual_s *= 1.0 + self._chance.random() * _SPREAD
         remaining_s = self._remaining_s()
         return min(usual_s, remaining_s) if remaining_s > 0 else usual_s
 
     async def renew_until_lost(self) -> None:
-        """Renew until cancelled or lost: then `LeaseLost`, and no write any more. Cancelled, it gives the lease up,
-        unless `retain` was called."""
+        """Renew until cancelled or lost. Raises `LeaseLost` when lost; then no write is allowed. When cancelled, it
+        releases the lease unless `retain` was called."""
         self._retained = False
         try:
             while self.leading:
@@ -190,7 +190,7 @@ class LeaderElector:
             raise LeaseLost(f"the lease {self.lock} was lost: no renewal for {self.age_s():.0f} s; exiting")
         except asyncio.CancelledError:
             if self._retained:
-                text = "the lease %s is not given up and expires in %.0f s: a write may still take effect"
+                text = "the lease %s is not released and expires in %.0f s: a write may still take effect"
                 log.warning(text, self.lock, self.timings.lease_s)
             else:
                 await asyncio.shield(self.release())
@@ -202,7 +202,7 @@ class LeaderElector:
             self._leading = False
 
     async def release(self) -> None:
-        """Give up the lease, so that another need not wait for its end. Call it when nothing is under way."""
+        """Release the lease, so that a successor need not wait for its expiry. No write may be in flight."""
         if not self.leading:
             return
         self._leading = False
@@ -213,21 +213,21 @@ class LeaderElector:
                 if (await self.lock.get()).holder == self.identity:
                     await self.lock.update(empty)
                     self._observe(empty)
-                    self._tell(f"{self.identity} stopped leading")
+                    self._report_change(f"{self.identity} stopped leading")
         except (ApiError, TimeoutError) as fault:
-            log.warning("cannot give up the lease %s: %s; it ends by itself", self.lock, fault)
+            log.warning("cannot release the lease %s: %s; it expires by itself", self.lock, fault)
 
     async def _renew(self) -> None:
-        """One try, which must not last beyond the deadline; then either it worked or the next turn tries again."""
+        """Renew once before the deadline. A failed try is repeated after the retry period."""
         left_s = self.timings.renew_s - self.age_s()
         if left_s <= 0:
             return
-        if not await self._within(left_s) and self._observed.holder not in ("", self.identity):
+        if not await self._try_within(left_s) and self._observed.holder not in ("", self.identity):
             self._leading = False
             raise LeaseLost(f"the lease {self.lock} was lost: {self._observed.holder} holds it; exiting")
 
-    async def _within(self, seconds: float) -> bool:
-        """One try that is given up when the deadline comes: the loss of a lease must not wait for a hung server."""
+    async def _try_within(self, seconds: float) -> bool:
+        """Try once, until a deadline: the loss of a lease must not wait for a server that hangs."""
         attempt = asyncio.ensure_future(self._try())
         limit = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
@@ -238,18 +238,18 @@ class LeaderElector:
             limit.cancel()
 
     async def _try(self) -> bool:
-        """Acquire or renew once; false when another process holds the lease or the server did not do it."""
+        """Acquire or renew once. Returns False when another process holds the lease or the server refused."""
         return await self._report(self._attempt())
 
     async def _report(self, step: Coroutine[Any, Any, bool]) -> bool:
-        """The result of a step, false when the server refused it; logs the refusal and reports a new leader."""
+        """Return the result of a step, False when the server refused it. Logs the refusal and reports a new leader."""
         try:
             succeeded = await step
-        except NotFound as fault:  # the lease itself is made where there is none
-            if not self._told_of_namespace:
-                text = "lease %s: %s; create that namespace, or name another one for the lease; it is tried again"
+        except NotFound as fault:  # the namespace: a missing lease is created
+            if not self._logged_missing_namespace:
+                text = "lease %s: %s; create that namespace, or name another one for the lease; retrying"
                 log.warning(text, self.lock, fault)
-            self._told_of_namespace = True
+            self._logged_missing_namespace = True
             succeeded = False
         except ApiError as fault:
             log.log(logging.WARNING if self._leading else logging.INFO, "lease %s: %s", self.lock, fault)
@@ -262,27 +262,27 @@ class LeaderElector:
 
     async def _attempt(self) -> bool:
         started = self._clock.uptime_s()
-        ours = self._own_record()
+        own = self._own_record()
         if self._leading and started - self._observed_at < self.timings.lease_s:
-            # Nobody else can have taken it by the rules: write over what we wrote last.
+            # No other process can have taken it by the rules: overwrite the last record.
             try:
-                await self.lock.update(self._keep_transitions(ours, self._observed))
-                return self._on_acquired(self._keep_transitions(ours, self._observed), started)
+                await self.lock.update(self._keep_transitions(own, self._observed))
+                return self._on_acquired(self._keep_transitions(own, self._observed), started)
             except (Conflict, NotFound):
-                pass  # somebody touched it; look at what it says now
+                pass  # another process changed it; read it again
         try:
             found = await self._read()
         except NotFound:
-            await self.lock.create(ours)
-            return self._on_acquired(ours, started)
+            await self.lock.create(own)
+            return self._on_acquired(own, started)
         if self._remaining_s() > 0:
             return False
-        mine = found.holder == self.identity
-        record = self._keep_transitions(ours, found) if mine else replace(ours, transitions=found.transitions + 1)
+        is_own = found.holder == self.identity
+        record = self._keep_transitions(own, found) if is_own else replace(own, transitions=found.transitions + 1)
         await self.lock.update(record)
         return self._on_acquired(record, started)
 
-    async def _look(self) -> bool:
+    async def _read_expired(self) -> bool:
         try:
             await self._read()
         except NotFound:
@@ -302,13 +302,13 @@ class LeaderElector:
         )
 
     @staticmethod
-    def _keep_transitions(ours: LeaderElectionRecord, before: LeaderElectionRecord) -> LeaderElectionRecord:
-        return replace(ours, acquired=before.acquired, transitions=before.transitions)
+    def _keep_transitions(own: LeaderElectionRecord, before: LeaderElectionRecord) -> LeaderElectionRecord:
+        return replace(own, acquired=before.acquired, transitions=before.transitions)
 
     def _remaining_s(self) -> float:
-        """How long the observed lease of another process lasts; nothing where it has ended or is free or ours.
+        """Seconds until the observed lease of another process expires; 0 if it has expired, is free or is held here.
 
-        Counted from when its last change was seen, not from the date in it: the clocks of two machines differ.
+        Counted from the time at which its last change was seen, not from its renewTime: clocks of machines differ.
         """
         if self._observed.holder in ("", self.identity):
             return 0.0

@@ -1,6 +1,6 @@
-"""The lock record of an election: one `coordination.k8s.io/v1` Lease, read and written with its version.
+"""Lock of an election: one `coordination.k8s.io/v1` Lease, written with its resourceVersion.
 
-Used by `election` alone. Fields and texts are client-go's: Bayplan and kube-scheduler can compete for one lease.
+Used by `LeaderElector` only. Fields and texts are client-go's: Bayplan and kube-scheduler can compete for one lease.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bayplan.client.resources import LEASES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderElectionRecord:
-    """Who leads, since when, and how often that has changed."""
+    """client-go's LeaderElectionRecord: the holder, its times and the number of transitions."""
 
     holder: str = ""
     duration_s: int = 0
@@ -27,10 +27,10 @@ class LeaderElectionRecord:
 
 
 class LeaseLock:
-    """One Lease object and the last version of it that we know."""
+    """One Lease object and its last known version."""
 
     def __init__(self, client: Client, *, namespace: str, name: str, marks: Mapping[str, str] | None = None) -> None:
-        """`marks`: annotations that say more about us, written with every record that makes us the holder."""
+        """`marks`: annotations of the holder, written with every record that makes this process the holder."""
         self._client = client
         self._marks = dict(marks or {})
         self._namespace = namespace
@@ -42,7 +42,7 @@ class LeaseLock:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The metadata of the Lease as it was last seen: what an event about it refers to."""
+        """Metadata of the Lease as last seen, for events about it."""
         meta: dict[str, Any] = self._tree.get("metadata", {})
         return meta
 
@@ -54,18 +54,18 @@ class LeaseLock:
         tree = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
-            "metadata": {"namespace": self._namespace, "name": self._name, **self._with_annotations({}, record)},
+            "metadata": {"namespace": self._namespace, "name": self._name, **self._annotations({}, record)},
             "spec": _spec(record),
         }
         self._tree = msgspec.json.decode(await self._client.create(LEASES, tree, namespace=self._namespace))
 
     async def update(self, record: LeaderElectionRecord) -> None:
-        """Write the record over the version that we know; `Conflict` when somebody was quicker."""
-        meta = {**self.meta, **self._with_annotations(self.meta, record)}
+        """Write the record over the last known version. Raises `Conflict` when another process was faster."""
+        meta = {**self.meta, **self._annotations(self.meta, record)}
         self._tree = await self._client.update(LEASES, {**self._tree, "metadata": meta, "spec": _spec(record)})
 
-    def _with_annotations(self, meta: Mapping[str, Any], record: LeaderElectionRecord) -> dict[str, Any]:
-        """Annotations with our marks; nothing where there is nobody to mark."""
+    def _annotations(self, meta: Mapping[str, Any], record: LeaderElectionRecord) -> dict[str, Any]:
+        """Annotations with the holder's own ones; nothing when the record has no holder."""
         if not self._marks or not record.holder:
             return {}
         return {"annotations": {**(meta.get("annotations") or {}), **self._marks}}

@@ -1,9 +1,9 @@
 """Several elections that count as one: a process decides while it holds all of its leases.
 
-All leases are observed from the start, so that all of them end for a candidate when their holder is dead: taking over
-two leases takes no longer than taking over one. Deadlocks are impossible. Leases are taken in the order given, the same
-in every process, and only when all of them are free; when another process is faster at one, those that were taken
-before are given up. So no process keeps one lease while another process holds the next. Losing one is losing all.
+All leases are observed from the start, so that all of them expire for a candidate at the same time when their holder is
+dead. Taking two leases takes no longer than taking one. Deadlocks are impossible. Every process takes the leases in the
+same order, and only when all of them are free. When another process takes one first, this process releases the ones it
+took. So no process keeps one lease while another process holds the next. Losing one means losing all.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ log = logging.getLogger(__name__)
 
 
 class MultiLeaseElector:
-    """Fits where one `Election` does: as what a process waits for, and as the guard of its writes."""
+    """Elector over several leases, with the interface of `LeaderElector`."""
 
     def __init__(self, elections: Sequence[LeaderElector], clock: LoopClock) -> None:
         self._elections = tuple(elections)
         self._clock = clock
         self._held_writes = HeldWrites(clock)
-        self._holding: list[asyncio.Task[None]] = []
+        self._renewals: list[asyncio.Task[None]] = []
 
     @property
     def leading(self) -> bool:
         return all(each.leading for each in self._elections)
 
     def check(self) -> None:
-        """Raise unless we may write now."""
+        """Raise `LeaseLost` unless this process may write now."""
         for each in self._elections:
             each.check()
 
     async def hold_back(self) -> None:
-        """As `Election.hold_back`: losing one lease is losing all, and the others are given up then."""
+        """As `LeaderElector.hold_back`: after the loss of one lease the other leases are released."""
         if not (any(each.lost for each in self._elections) or all(each.claimed for each in self._elections)):
             self.check()
         await self._held_writes.wait(self)
@@ -48,7 +48,7 @@ class MultiLeaseElector:
         self._held_writes.report()
 
     def retain(self) -> None:
-        """As `Election.retain`."""
+        """As `LeaderElector.retain`."""
         for each in self._elections:
             each.retain()
 
@@ -60,7 +60,7 @@ class MultiLeaseElector:
         await asyncio.gather(*(each.observe() for each in self._elections))
 
     async def acquire(self) -> None:
-        """Return when this process holds all of them."""
+        """Return when this process holds all leases."""
         log.info("attempting to acquire leader leases %s", ", ".join(str(each.lock) for each in self._elections))
         try:
             while not await self._acquire_all():
@@ -70,16 +70,16 @@ class MultiLeaseElector:
             raise
 
     async def renew_until_lost(self) -> None:
-        """Renew all until cancelled (then they are given up) or until one is lost: then `LeaseLost`."""
+        """Renew all until cancelled (they are released) or until one is lost: then `LeaseLost`."""
         try:
-            done, _ = await asyncio.wait(self._holding, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(self._renewals, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()
         finally:
             await self._release_all()
 
     async def _acquire_all(self) -> bool:
-        """One try; false when one of them is held by another process, and then none is held by this one."""
+        """Try once. Returns False when another process holds one of them; then this process holds none."""
         if not all(await asyncio.gather(*(each.can_acquire() for each in self._elections))):
             return False
         for each in self._elections:
@@ -89,25 +89,25 @@ class MultiLeaseElector:
         return True
 
     async def _acquire_one(self, election: LeaderElector) -> bool:
-        """Take one, while those before it are renewed."""
-        taking = asyncio.ensure_future(election.try_acquire())
+        """Take one lease while the earlier ones are renewed."""
+        attempt = asyncio.ensure_future(election.try_acquire())
         try:
-            done, _ = await asyncio.wait((taking, *self._holding), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((attempt, *self._renewals), return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 each.result()  # raises if a lease that was held is lost
         finally:
-            taking.cancel()
-        taken = taking.result()
-        if taken:
-            self._holding.append(asyncio.ensure_future(election.renew_until_lost()))
-        return taken
+            attempt.cancel()
+        acquired = attempt.result()
+        if acquired:
+            self._renewals.append(asyncio.ensure_future(election.renew_until_lost()))
+        return acquired
 
     async def _release_all(self) -> None:
-        for each in self._holding:
+        for each in self._renewals:
             each.cancel()
-        if self._holding:
-            await asyncio.wait(self._holding)
-        for each in self._holding:
+        if self._renewals:
+            await asyncio.wait(self._renewals)
+        for each in self._renewals:
             if not each.cancelled():
-                each.exception()  # it was raised already where it matters
-        self._holding = []
+                each.exception()  # retrieved, so that asyncio does not log it; its waiter has raised it
+        self._renewals = []

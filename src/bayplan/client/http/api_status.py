@@ -1,4 +1,4 @@
-"""What went wrong? The server's Status objects as exceptions of their own types."""
+"""Errors of the API server: `Status` objects as typed exceptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ApiStatus(msgspec.Struct, frozen=True):
-    """`v1 ApiStatus`: the body of every refusal, and the object of a watch's ERROR event."""
+    """`v1 Status`: body of every refusal, and object of a watch's ERROR event."""
 
     message: str = ""
     reason: str = ""
@@ -53,41 +53,41 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 
 def read_status(body: bytes) -> ApiStatus | None:
-    """The Status that a body holds, or None: proxies and panics answer in other words."""
+    """Decode the Status of a body. Returns None for other text, as proxies and panics send it."""
     try:
         return msgspec.json.decode(body, type=ApiStatus)
     except msgspec.DecodeError:
         return None
 
 
-def response_error(asked: str, answer: HttpResponse) -> ApiError:
-    """The exception for an answer of 400 and above. `asked` is the method and the path; a query is not told."""
+def response_error(request: str, answer: HttpResponse) -> ApiError:
+    """Build the exception for a response of 400 or above. `request`: method and path; its query is left out."""
     status = read_status(answer.body) or ApiStatus(message=answer.body[:200].decode("utf-8", "replace").strip())
-    return status_error(asked, msgspec.structs.replace(status, code=answer.status), retry_after(answer))
+    return status_error(request, msgspec.structs.replace(status, code=answer.status), retry_after(answer))
 
 
-def status_error(asked: str, status: ApiStatus, retry_after_s: float = 0.0) -> ApiError:
-    """The exception for a Status."""
-    text = f"{asked.partition('?')[0]}: {status.code} {status.reason or 'refused'}: {status.message or 'no message'}"
-    told = {"code": status.code, "reason": status.reason, "details": status.message}
+def status_error(request: str, status: ApiStatus, retry_after_s: float = 0.0) -> ApiError:
+    """Build the exception for a Status."""
+    text = f"{request.partition('?')[0]}: {status.code} {status.reason or 'refused'}: {status.message or 'no message'}"
+    attributes = {"code": status.code, "reason": status.reason, "details": status.message}
     if status.code == 429:
-        return TooManyRequests(text, retry_after_s=retry_after_s or _retry_after_of(status), **told)  # type: ignore[arg-type]
+        return TooManyRequests(text, retry_after_s=retry_after_s or _retry_after_seconds(status), **attributes)  # type: ignore[arg-type]
     kind = _BY_CODE.get(status.code, ServerError if status.code >= 500 else ApiError)
     if status.reason == "AlreadyExists":
         kind = AlreadyExists
-    return kind(text, **told)  # type: ignore[arg-type]
+    return kind(text, **attributes)  # type: ignore[arg-type]
 
 
 def retry_after(answer: HttpResponse) -> float:
-    """The seconds that the server asks us to wait before we try again; 0 when it does not ask."""
+    """Seconds to wait before a retry, from Retry-After; 0 when the server sent none."""
     text = answer.head.get("retry-after")
     return float(text) if text.isdecimal() else 0.0
 
 
 def is_version_too_large(error: ApiError) -> bool:
-    """Whether the server has not yet seen the version that we asked for: its memory is younger than ours."""
+    """Whether the server's watch cache has not reached the requested resourceVersion yet."""
     return error.code == 504 and "too large resource version" in error.details.lower()
 
 
-def _retry_after_of(status: ApiStatus) -> float:
+def _retry_after_seconds(status: ApiStatus) -> float:
     return float(status.details.retry_after_seconds) if status.details is not None else 0.0

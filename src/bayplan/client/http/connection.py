@@ -1,7 +1,7 @@
-"""One connection to the API server: one request at a time, its answer whole or in pieces.
+"""One connection to the API server: one request at a time, its response whole or streamed.
 
-Made and kept by `pool`. Timeouts are dates on the connection that the pool's sweeper looks at, so a request costs no
-timer of its own. A body that is streamed is held back at the socket when its reader does not keep up.
+`ConnectionPool` makes and keeps connections. A timeout is a deadline that the pool's sweeper checks, so a request needs
+no timer. When the reader of a stream falls behind, the connection stops reading its socket.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from bayplan.client.http.response_parser import MalformedResponse, ResponseHead,
 from bayplan.errors import TimedOut, Unreachable
 
 HIGH_WATER = 1 << 20
-"""Bytes of a stream that wait for their reader before the socket is left to wait too."""
+"""Unread bytes of a stream above which the connection stops reading the socket."""
 
 NEVER = float("inf")
 
 
 class HttpResponse:
-    """A whole answer."""
+    """A complete response."""
 
     __slots__ = ("body", "head")
 
@@ -34,11 +34,11 @@ class HttpResponse:
 
 
 class HttpConnection(asyncio.Protocol):
-    """The protocol on one socket. Whoever holds it from the pool is alone with it."""
+    """Protocol of one socket. The request that acquired it from the pool uses it alone."""
 
     def __init__(self) -> None:
         self.deadline = NEVER
-        """When the present request is given up. Set by the pool."""
+        """Time at which the current request times out. Set by the caller, checked by the pool."""
         self.idle_since = 0.0
         self.lost = False
         self._loop = asyncio.get_running_loop()
@@ -48,24 +48,24 @@ class HttpConnection(asyncio.Protocol):
         self._waiting = 0
         self._paused = False
         self._fault: Unreachable | None = None
-        self._news: asyncio.Future[None] | None = None
+        self._data_ready: asyncio.Future[None] | None = None
         self._busy = False
         self._streaming = False
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # other loops have transports of other families
+        self._transport = cast(asyncio.Transport, transport)  # loops other than asyncio's have other transport classes
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:
-            return self.abort("the server spoke without being asked")
+            return self.abort("the server sent data without a request")
         try:
             for piece in self._parser.feed(data):
                 self._pieces.append(piece)
                 self._waiting += len(piece)
         except MalformedResponse as fault:
-            return self.abort(f"the answer cannot be read: {fault}")
+            return self.abort(f"the response cannot be parsed: {fault}")
         if self._streaming or self._parser.complete:
             self._wake_reader()
         if self._streaming and self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
@@ -84,10 +84,10 @@ class HttpConnection(asyncio.Protocol):
             self._fault = Unreachable(why, sent=True)
         self._wake_reader()
 
-    # What the pool and the transport call.
+    # Methods for the pool and the transport.
 
     def send(self, request: bytes, *, no_body: bool = False) -> None:
-        """Write a request; the answer is then read by `response`, or by `head` and `piece`."""
+        """Write a request. The caller then awaits `response`, or `head` and `piece`."""
         if self.lost or self._transport is None or self._transport.is_closing():
             raise Unreachable("the connection was closed before the request was written")
         self._parser.expect(no_body=no_body)
@@ -95,7 +95,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(request)
 
     async def response(self) -> HttpResponse:
-        """The whole answer to the request that was sent."""
+        """Wait for the whole response to the request."""
         while not self._parser.complete:
             await self._wait_for_data()
         head = self._parser.head
@@ -103,14 +103,14 @@ class HttpConnection(asyncio.Protocol):
         return HttpResponse(head, self._take())
 
     async def head(self) -> ResponseHead:
-        """The head of the answer; from now on its body is read by `piece`."""
+        """Wait for the head of the response. The caller then reads the body with `piece`."""
         self._streaming = True
         while self._parser.head is None:
             await self._wait_for_data()
         return self._parser.head
 
     async def piece(self) -> bytes:
-        """What has arrived of the body since the last call, or nothing at its end."""
+        """Return what has arrived of the body since the last call, or nothing at its end."""
         while not self._pieces:
             if self._parser.complete:
                 return b""
@@ -121,14 +121,14 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether another request may follow on it."""
+        """Whether another request may use the connection."""
         return self._parser.complete and self._parser.keeps_alive and not self.lost
 
     def rest(self) -> None:
-        """The answer has arrived; nothing is expected until the next request.
+        """Make the connection idle after a response.
 
-        Whoever asked may have gone without reading it (a task that was cancelled, a stream that was left): the next
-        one must not read it, nor wait at a socket that was left to wait.
+        The caller may have left without reading the response (a cancelled task, an abandoned stream). The rest is
+        dropped and the socket resumed, so that the next request finds neither.
         """
         self._busy = False
         self.deadline = NEVER
@@ -136,12 +136,12 @@ class HttpConnection(asyncio.Protocol):
         self._resume()
 
     def time_out(self) -> None:
-        """The deadline has passed."""
+        """Fail the current request: its deadline has passed."""
         self._fault = self._fault or TimedOut("the server did not answer in time; it may be overloaded", sent=True)
         self.abort("")
 
     def abort(self, why: str) -> None:
-        """Give up whatever is under way; whoever waits for it is told why."""
+        """Close the connection. A request in flight fails with `why`."""
         if self._fault is None and self._busy:
             self._fault = Unreachable(why, sent=True)
         self.lost = True
@@ -163,14 +163,14 @@ class HttpConnection(asyncio.Protocol):
     async def _wait_for_data(self) -> None:
         if self._fault is not None:
             raise self._fault
-        self._news = self._loop.create_future()
+        self._data_ready = self._loop.create_future()
         try:
-            await self._news
+            await self._data_ready
         finally:
-            self._news = None
+            self._data_ready = None
         if self._fault is not None and not self._parser.complete:
             raise self._fault
 
     def _wake_reader(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._data_ready is not None and not self._data_ready.done():
+            self._data_ready.set_result(None)

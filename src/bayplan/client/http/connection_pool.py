@@ -1,10 +1,10 @@
-"""Which connection carries the next request? Keep-alive connections to one server, opened as they are needed.
+"""Pool of keep-alive connections to one server.
 
-Asked for every request; costs a pop of a list while an idle connection is there. Opening one costs both sides some
-milliseconds, and a server that is busy answers no more for it: beyond the first few, requests wait for one that comes
-free, and only where that takes long another is opened. Who expects many requests opens the first few beforehand. One
-task, the sweeper, looks at all connections four times a second: it gives up requests that are overdue, closes
-connections that idle too long and lets those open who waited.
+The transport acquires one connection per request. Cost with an idle connection: one pop from a list. A new connection
+costs client and server some milliseconds, and a busy server does not answer faster over more connections. Above
+`WARM_CONNECTIONS`, requests wait for a free connection, and open another one only after `_MAX_WAIT_S`. A caller that
+expects many requests opens the first connections in advance. One task, the sweeper, checks all connections four times a
+second: it times out overdue requests, closes connections that are idle too long, and lets waiters open connections.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from bayplan.clock import LoopClock
 from bayplan.errors import TimedOut, Unreachable, UntrustedServer
 
 MAX_CONNECTIONS = 200
-"""Connections open at once. A request holds one while it lasts, and so does a watch."""
+"""Maximum of open connections. Each request and each watch holds one."""
 
 WARM_CONNECTIONS = 32
-"""So many connections for requests are opened without waiting for one that comes free."""
+"""Up to this many connections for requests are opened without waiting for a free one."""
 
 IDLE_S = 60.0
-"""Below the 90 s after which kube-apiserver closes: better that we do, a request could cross its closing."""
+"""Below the 90 s after which kube-apiserver closes an idle connection. A request could race with the server's close."""
 
 CONNECT_S = 30.0
 _WARM_S = 3.0
-"""How long connections may take that nobody needs yet: whoever opens them beforehand waits for them."""
+"""Timeout of connections that are opened in advance: the caller of `warm` waits for them."""
 
 _TICK_S = 0.25
 _MAX_WAIT_S = 0.5
-"""A server that is merely busy answers sooner, and would be busier with every connection more."""
+"""A busy server frees a connection sooner than this, and each additional connection would slow it down."""
 _NEW_PER_TICK = 16
 
 _TCP_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
-"""A peer that acknowledges nothing any more is noticed within 25 s, by probes on a connection that idles and by the
-user timeout (in milliseconds) on one that has something to send."""
+"""Detects a dead peer within 25 s: keepalive probes on an idle connection, TCP_USER_TIMEOUT (in milliseconds) on one
+with unacknowledged data."""
 
 
 class _Waiter(NamedTuple):
-    """Somebody who needs a connection. Their turn brings one, or leave to open one."""
+    """Request that waits for a connection. Its future yields a connection, or None for permission to open one."""
 
     turn: asyncio.Future[HttpConnection | None]
     since: float
 
 
 class ConnectionPool:
-    """The connections of one client."""
+    """Connections of one client."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class ConnectionPool:
         self._closed = False
 
     async def acquire(self, timeout_s: float, *, stream: bool = False) -> HttpConnection:
-        """A connection for one request, the one used last first: the others may then idle out.
+        """Acquire a connection for one request: the one used last, so that the rest can reach the idle timeout.
 
-        `stream`: the request lasts, and nobody is to wait for its connection.
+        `stream`: the request is a watch. It opens a connection at once, and no other request waits for its end.
         """
         connection = await self._acquire(timeout_s, eager=stream)
         if stream:
@@ -100,46 +100,46 @@ class ConnectionPool:
             room = self._limit - len(self._all) - self._opening
             if room > 0 and (eager or len(self._all) + self._opening - len(self._streams) < WARM_CONNECTIONS):
                 return await self._open(min(timeout_s, CONNECT_S))
-            handed = await self._wait_for_slot()
-            if handed is not None:
-                if not handed.lost:
-                    return handed
-                self._drop(handed)
-            eager = True  # one is gone, or this has waited long enough
+            received = await self._wait_for_slot()
+            if received is not None:
+                if not received.lost:
+                    return received
+                self._drop(received)
+            eager = True  # a connection closed, or this request has waited long enough
         raise Unreachable("the client is closed")
 
     async def warm(self, count: int) -> None:
-        """Open connections until there are so many, for a burst of requests to find. Failing is nothing: whoever needs
-        one is told why there is none."""
+        """Open connections until there are `count`, for a burst of requests. Failures are ignored: the request that
+        needs a connection reports them."""
         missing = min(count, self._limit) - (len(self._all) + self._opening - len(self._streams))
         opening = (self._open(_WARM_S) for _ in range(missing))
-        for opened in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(opened, HttpConnection):
-                self._keep(opened)
+        for result in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(result, HttpConnection):
+                self._make_available(result)
 
     def release(self, connection: HttpConnection) -> None:
-        """Take back a connection: it serves again if its answer was read to the end."""
+        """Return a connection to the pool. It is reused if its response was read to the end."""
         self._streams.discard(connection)
         if connection.reusable and not self._closed and connection in self._all:
             connection.rest()
-            self._keep(connection)
+            self._make_available(connection)
         else:
             self._drop(connection)
 
-    def _keep(self, connection: HttpConnection) -> None:
-        """For whoever waits, or for the next."""
+    def _make_available(self, connection: HttpConnection) -> None:
+        """Give the connection to the longest waiter, or make it idle."""
         if not self._wake_waiter(connection):
             connection.idle_since = self._clock.monotonic_s()
             self._idle.append(connection)
 
     def close_idle(self) -> None:
-        """Close the idle connections, because their user is no longer valid or their peer may be dead."""
+        """Close the idle connections, because their credentials are invalid or their peer may be dead."""
         for connection in list(self._idle):
             self._drop(connection)
         self._idle.clear()
 
     async def close(self) -> None:
-        """Close everything; requests under way are told so."""
+        """Close all connections. Requests in flight fail."""
         self._closed = True
         for connection in list(self._all):
             self._drop(connection)
@@ -158,7 +158,7 @@ class ConnectionPool:
         self._wake_waiter()
 
     def _wake_waiter(self, connection: HttpConnection | None = None) -> bool:
-        """Hand a connection to whoever waits longest; without one: let them see whether they may open one."""
+        """Give a connection to the longest waiter; without one, permission to open one."""
         while self._waiters:
             waiter = self._waiters.popleft().turn
             if not waiter.done():
@@ -172,12 +172,12 @@ class ConnectionPool:
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was our turn; it is the next one's now
-                handed = turn.result()
-                if handed is None:
+            if turn.done() and not turn.cancelled():  # this request had its turn: pass it on
+                received = turn.result()
+                if received is None:
                     self._wake_waiter()
                 else:
-                    self.release(handed)
+                    self.release(received)
             raise
 
     async def _open(self, timeout_s: float) -> HttpConnection:
@@ -196,13 +196,13 @@ class ConnectionPool:
                 f"the certificate of {self._target.server} is not trusted: {fault.verify_message}; check the "
                 "certificate authority and the server's name in the kubeconfig"
             ) from None
-        except (OSError, UnicodeError) as fault:  # the latter: a host that is no name at all
+        except (OSError, UnicodeError) as fault:  # UnicodeError: the host is not a valid name
             through = f" through the proxy {self._proxy.hostname}" if self._proxy is not None else ""
             raise Unreachable(f"cannot connect to {self._target.server}{through}: {fault}; is it running?") from None
         finally:
             self._opening -= 1
             if connection is None:
-                self._wake_waiter()  # somebody else may try
+                self._wake_waiter()  # another waiter may try
         self._all.add(connection)
         return connection
 
@@ -235,14 +235,14 @@ class ConnectionPool:
 
     async def _sweep(self) -> None:
         while True:
-            # On the beat of the clock, so that the sweepers of all clients wake the process once and not one by one.
+            # Aligned to the clock, so that the sweepers of all clients wake the process once per tick.
             await self._clock.sleep(_TICK_S - self._clock.monotonic_s() % _TICK_S)
             now = self._clock.monotonic_s()
             overdue = [each for each in self._all if each.deadline <= now]
             for connection in overdue:
                 connection.time_out()
             if overdue:
-                # Whatever swallowed these requests may swallow the next one on any connection that is open already.
+                # A fault that swallowed these requests may affect every open connection.
                 self.close_idle()
             for connection in [each for each in self._idle if each.lost or now - each.idle_since > IDLE_S]:
                 self._idle.remove(connection)
@@ -250,7 +250,7 @@ class ConnectionPool:
             self._allow_open(now)
 
     def _allow_open(self, now: float) -> None:
-        """Whoever waited too long for a connection to come free opens one."""
+        """Let requests open a connection that have waited too long for a free one."""
         for _ in range(min(_NEW_PER_TICK, self._limit - len(self._all) - self._opening)):
             if not self._waiters or now - self._waiters[0].since < _MAX_WAIT_S:
                 return

@@ -1,7 +1,7 @@
-"""Through which proxy, if any, is the server reached, and how is a tunnel made?
+"""Proxy of a server, and the tunnel through it.
 
-Asked whenever a connection is opened. The kubeconfig's `proxy-url` counts first, then HTTPS_PROXY, HTTP_PROXY and
-NO_PROXY as Go reads them: never for loopback. Proxies over http, https and socks5 are spoken to.
+The connection pool uses it when it opens a connection. The kubeconfig's `proxy-url` is used first, then HTTPS_PROXY,
+HTTP_PROXY and NO_PROXY as Go reads them: never for loopback. Supported schemes: http, https and socks5.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEMES = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
 def proxy_for(target: ConnectionConfig, env: Mapping[str, str]) -> SplitResult | None:
-    """The proxy to dial, or None to dial the server itself."""
+    """Return the proxy to connect to, or None to connect to the server itself."""
     text = target.proxy or _from_environment(target.url, env)
     if not text:
         return None
@@ -41,12 +41,12 @@ def _from_environment(url: SplitResult, env: Mapping[str, str]) -> str:
     host = url.hostname or ""
     if not text or host == "localhost" or _is_loopback(host):
         return ""
-    excepted = env.get("NO_PROXY") or env.get("no_proxy") or ""
-    return "" if any(_matches(each.strip().lower(), host, url.port) for each in excepted.split(",")) else text
+    no_proxy = env.get("NO_PROXY") or env.get("no_proxy") or ""
+    return "" if any(_matches(each.strip().lower(), host, url.port) for each in no_proxy.split(",")) else text
 
 
 def _matches(rule: str, host: str, port: int | None) -> bool:
-    """One entry of NO_PROXY: *, an address, a network, a domain with its subdomains, each with a port or without."""
+    """Match one entry of NO_PROXY: *, an address, a network or a domain with its subdomains; the port is optional."""
     if rule in ("", "*"):
         return rule == "*"
     if "/" in rule:
@@ -81,7 +81,7 @@ def _in_network(host: str, network: str) -> bool:
 
 
 async def tunnel(proxy: SplitResult, host: str, port: int) -> asyncio.Transport:
-    """A byte pipe to the server through the proxy, paused and without a protocol of its own yet."""
+    """Open a tunnel to the server through the proxy. The transport is paused and has no protocol yet."""
     reader = asyncio.StreamReader()
     secure = ssl.create_default_context() if proxy.scheme == "https" else None
     transport, _ = await asyncio.get_running_loop().create_connection(
@@ -117,14 +117,14 @@ async def _connect(
     head = await reader.readuntil(b"\r\n\r\n")
     status = head.split(b"\r\n", 1)[0].split(b" ")
     if len(status) < 2 or status[1] != b"200":
-        code = status[1].decode("latin-1") if len(status) > 1 else "nonsense"
-        raise Unreachable(f"the proxy {proxy.hostname} answered {code} to CONNECT {authority}; ask who runs it")
+        code = status[1].decode("latin-1") if len(status) > 1 else "an invalid response"
+        raise Unreachable(f"the proxy {proxy.hostname} answered {code} to CONNECT {authority}; ask its administrator")
 
 
 async def _greet_socks(
     reader: asyncio.StreamReader, writer: asyncio.Transport, proxy: SplitResult, host: str, port: int
 ) -> None:
-    """RFC 1928, and RFC 1929 when there is a user; the name is resolved by the proxy."""
+    """Handshake of RFC 1928, and RFC 1929 when there is a user. The proxy resolves the name."""
     writer.write(b"\x05\x01\x02" if proxy.username else b"\x05\x01\x00")
     version, method = await reader.readexactly(2)
     if version == 5 and method == 2 and proxy.username:
@@ -133,11 +133,11 @@ async def _greet_socks(
         _, refused = await reader.readexactly(2)
         method = 255 if refused else 0
     if version != 5 or method not in (0, 2):
-        raise Unreachable(f"the SOCKS proxy {proxy.hostname} does not accept us; check its user and password")
+        raise Unreachable(f"the SOCKS proxy {proxy.hostname} refused the login; check the user and password of its URL")
     name = host.encode("idna")
     writer.write(b"\x05\x01\x00\x03" + bytes([len(name)]) + name + port.to_bytes(2, "big"))
     _, reply, _, kind = await reader.readexactly(4)
     if reply:
-        raise Unreachable(f"the SOCKS proxy {proxy.hostname} answered {reply} to {host}:{port}; ask who runs it")
+        raise Unreachable(f"the SOCKS proxy {proxy.hostname} answered {reply} to {host}:{port}; ask its administrator")
     length = {1: 4, 4: 16}.get(kind) or (await reader.readexactly(1))[0]
     await reader.readexactly(length + 2)

@@ -1,6 +1,6 @@
-"""When may the next request go? A token bucket: `qps` on average, `burst` at once, in the order of asking.
+"""Token bucket: `qps` requests per second on average, `burst` at once, first come, first served.
 
-Asked once a request; costs a few additions while there are tokens.
+The transport takes a token per request. Cost while there are tokens: a few additions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from bayplan.clock import LoopClock
 
 
 class RateLimiter:
-    """kube-scheduler's own limit on the requests of one client. A negative rate is no limit."""
+    """Client-side rate limit as in client-go's flowcontrol. A negative rate means no limit."""
 
     def __init__(self, clock: LoopClock, *, qps: float = 50.0, burst: int = 100) -> None:
         self._clock = clock
@@ -19,13 +19,13 @@ class RateLimiter:
         self._counted_at = clock.monotonic_s()
 
     async def take(self) -> None:
-        """Return when it is this request's turn. Whoever asked before is served before."""
+        """Wait for a token. Earlier callers are served first."""
         wait_s = self.reserve()
         if wait_s > 0:
             await self._clock.sleep(wait_s)
 
     def reserve(self) -> float:
-        """Take a token, one that will exist later if need be, and say how long to wait for it."""
+        """Take a token, in advance if there is none, and return the seconds until it exists."""
         if self._qps <= 0:
             return 0.0
         now = self._clock.monotonic_s()

@@ -1,8 +1,8 @@
-"""What did the server answer? HTTP/1.1 responses taken from bytes as they arrive.
+"""Incremental parser of HTTP/1.1 responses.
 
-Asked by `connection` for every piece that a socket yields. One `Answer` at a time: requests are not pipelined. A small
-answer that comes in one piece costs one search for the end of its head and one slice; an event of a watch, a chunk of
-its own, costs about a microsecond. Bodies are handed on in pieces, so that a watch is read while it lasts.
+`HttpConnection` feeds it every chunk of bytes from the socket. There is one response at a time: requests are not
+pipelined. A small response in one chunk costs one search for the end of its head and one slice. An event of a watch, an
+HTTP chunk of its own, costs about a microsecond. Bodies are passed on in pieces, so that a watch is read as it arrives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 
 MAX_HEAD = 256 * 1024
-"""Longer heads are refused: something that is no API server answers here."""
+"""Longer heads are refused: the peer is not an API server."""
 
 _END = b"\r\n\r\n"
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([0-9]{3})(?: |\r|$)")
@@ -21,7 +21,7 @@ _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
 class MalformedResponse(Exception):
-    """The bytes are not HTTP/1.1."""
+    """The bytes are not an HTTP/1.1 response."""
 
 
 class _ParserState(Enum):
@@ -36,7 +36,7 @@ class _ParserState(Enum):
 
 
 class ResponseHead:
-    """The first part of an answer: its status and its header lines."""
+    """Status line and header lines of a response."""
 
     __slots__ = ("_lines", "status")
 
@@ -45,7 +45,7 @@ class ResponseHead:
         self._lines = lines
 
     def get(self, name: str) -> str:
-        """The value of a header, or nothing. Three or four are ever asked for, so they are searched and not stored."""
+        """Value of a header, or nothing. Only three or four headers are read, so they are searched and not indexed."""
         found = _header(name).search(self._lines)
         return found[1].strip().decode("latin-1") if found else ""
 
@@ -56,7 +56,7 @@ def _header(name: str) -> re.Pattern[bytes]:
 
 
 class ResponseParser:
-    """Turns bytes into one head and the pieces of its body; then into the next."""
+    """Parses bytes into one head and the pieces of its body, response after response."""
 
     def __init__(self) -> None:
         self._expects = _ParserState.HEAD
@@ -67,7 +67,7 @@ class ResponseParser:
         self.keeps_alive = False
 
     def expect(self, *, no_body: bool = False) -> None:
-        """Another request was sent. `no_body`: whatever its head promises (HEAD requests)."""
+        """Prepare for the next response. `no_body`: ignore the length in its head (HEAD requests)."""
         self._expects = _ParserState.HEAD
         self._no_body = no_body
         self.head = None
@@ -77,7 +77,7 @@ class ResponseParser:
         return self._expects is _ParserState.NOTHING
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The pieces of the body that these bytes hold. `head` is set before the first; look at `complete` after."""
+        """Yield the pieces of the body in these bytes. `head` is set before the first piece, `complete` at the end."""
         data = self._buffer + data if self._buffer else data
         self._buffer = b""
         if self._expects is _ParserState.HEAD:
@@ -90,7 +90,7 @@ class ResponseParser:
             yield from self._chunked(data)
 
     def end(self) -> None:
-        """The server has closed the connection."""
+        """Handle the end of the connection."""
         if self._expects is _ParserState.CLOSE:
             self._expects = _ParserState.NOTHING
 
@@ -112,22 +112,22 @@ class ResponseParser:
             raise MalformedResponse("it does not start with an HTTP/1.1 status line")
         status = int(found[2])
         if 100 <= status < 200:
-            return  # a provisional answer; the real one follows
+            return  # a provisional response (1xx); the final one follows
         head = self.head = ResponseHead(status, lines)
         connection = head.get("connection").lower()
         self.keeps_alive = connection != "close" if found[1] == b"1" else connection == "keep-alive"
-        self._expects = self._body_of(head)
+        self._expects = self._body_state(head)
 
-    def _body_of(self, head: ResponseHead) -> _ParserState:
+    def _body_state(self, head: ResponseHead) -> _ParserState:
         if self._no_body or head.status in (204, 304):
             return _ParserState.NOTHING
         if coding := head.get("transfer-encoding").lower():
             if coding != "chunked":
-                raise MalformedResponse(f"its transfer coding {coding!r} is not known")
+                raise MalformedResponse(f"its transfer coding {coding!r} is not supported")
             return _ParserState.CHUNK_SIZE
         if length := head.get("content-length"):
             if not length.isdecimal():
-                raise MalformedResponse(f"its length {length!r} is no number")
+                raise MalformedResponse(f"its Content-Length {length!r} is not a number")
             self._left = int(length)
             return _ParserState.LENGTH if self._left else _ParserState.NOTHING
         self.keeps_alive = False
@@ -155,7 +155,7 @@ class ResponseParser:
                 self._left -= len(piece)
                 if not self._left:
                     self._expects = _ParserState.CHUNK_END
-                    if data[at : at + 2] == b"\r\n":  # nearly always: the line that `_take_line` would take
+                    if data[at : at + 2] == b"\r\n":  # the usual case, handled here instead of in `_take_line`
                         self._expects = _ParserState.CHUNK_SIZE
                         at += 2
                 yield piece
@@ -173,7 +173,7 @@ class ResponseParser:
                 raise MalformedResponse("the line before a chunk does not end")
 
     def _take_line(self, line: bytes) -> None:
-        """A line between chunks: a size, the empty one after a chunk, a trailer."""
+        """Handle a line between chunks: a size, the empty line after a chunk, or a trailer."""
         if self._expects is _ParserState.CHUNK_SIZE:
             size = _CHUNK_SIZE.match(line)
             if size is None:
@@ -189,4 +189,4 @@ class ResponseParser:
 
     def _refuse_more(self, data: bytes) -> None:
         if data:
-            raise MalformedResponse("more bytes follow than were asked for")
+            raise MalformedResponse("the server sent more bytes than the response announced")

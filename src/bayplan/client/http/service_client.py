@@ -1,8 +1,8 @@
-"""How does a request reach an HTTP service that is no API server, and come back? For extenders and for plugins.
+"""HTTP client for services other than the API server: extenders and plugins.
 
-Asked by whoever posts to an address of a configuration. Connections are kept and used again, and no call is repeated:
-whoever asked knows whether it may be. What goes wrong is told in the words of Go's client, because people search for
-them. Cost: that of one request.
+Used by callers that post to a URL of a configuration. Connections are reused. Calls are not retried: only the caller
+knows whether a call may be repeated. Errors have the texts of Go's HTTP client, because users search for them. Cost:
+one request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
 class ServiceCallError(BayplanError):
-    """A call to a service came to nothing. The text is Go's. `sent`: the service may have acted on it all the same."""
+    """A call to a service failed. The text is Go's. `sent`: the service may have handled the request."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class ServiceCallError(BayplanError):
 
 
 class HttpService:
-    """Posts to addresses, trusting whom `trust` says and being who it says; its `server` does not count."""
+    """Posts to URLs. `trust` holds the authorities and the credentials; its `server` is ignored."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class HttpService:
         self._trust = trust
         self._env = env
         self._user_agent = user_agent
-        self._ways: dict[str, _ServerPool] = {}
+        self._pools: dict[str, _ServerPool] = {}
 
     async def post(
         self, url: str, body: bytes, timeout_s: float, *, headers: Mapping[str, str] = _JSON
     ) -> HttpResponse:
-        """The answer, whatever its status; `ServiceCallError` where there is none."""
+        """Return the response, whatever its status. Raises `ServiceCallError` without a response."""
         try:
             parts = urlsplit(url)
             port = parts.port or _PORTS.get(parts.scheme, 0)
@@ -61,43 +61,43 @@ class HttpService:
             raise ServiceCallError(f'parse "{url}": {fault}') from None
         if parts.scheme not in _PORTS or not parts.hostname:
             reason = "no Host in request URL" if parts.scheme in _PORTS else "unsupported protocol scheme"
-            named = "" if parts.scheme in _PORTS else f' "{parts.scheme}"'
-            raise ServiceCallError(f'Post "{url}": {reason}{named}')
+            scheme = "" if parts.scheme in _PORTS else f' "{parts.scheme}"'
+            raise ServiceCallError(f'Post "{url}": {reason}{scheme}')
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        way = self._pool_for(f"{parts.scheme}://{host}:{port}", parts.username, parts.password)
+        server_pool = self._pool_for(f"{parts.scheme}://{host}:{port}", parts.username, parts.password)
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         try:
-            return await way.post(path, parts.netloc.rpartition("@")[2], body, timeout_s, headers)
+            return await server_pool.post(path, parts.netloc.rpartition("@")[2], body, timeout_s, headers)
         except Unreachable as lost:
             raise ServiceCallError(f'Post "{url}": {_go_error_text(lost, f"{host}:{port}")}', sent=lost.sent) from None
 
     async def post_ok(self, url: str, body: bytes, timeout_s: float) -> bytes:
-        """The body of a good answer; `ServiceCallError` where it is a refusal, too."""
+        """Return the body of a successful response. Raises `ServiceCallError` for a status of 300 or above, too."""
         answer = await self.post(url, body, timeout_s)
         if answer.status >= 300:
             raise ServiceCallError(f'Post "{url}": it answered {answer.status}')
         return answer.body
 
     def check(self, server: str) -> None:
-        """Raise `KubeconfigError` where certificates cannot be used that a call to this server would need."""
+        """Raise `KubeconfigError` when the certificates for this server cannot be used."""
         self._pool_for(server, None, None).tls.context()
 
     async def close(self) -> None:
-        for way in self._ways.values():
-            await way.pool.close()
+        for server_pool in self._pools.values():
+            await server_pool.pool.close()
 
     def _pool_for(self, server: str, user: str | None, password: str | None) -> _ServerPool:
-        way = self._ways.get(server)
-        if way is None:
+        server_pool = self._pools.get(server)
+        if server_pool is None:
             target = replace(
                 self._trust, server=server, username=unquote(user or ""), password=Secret(unquote(password or ""))
             )
-            way = self._ways[server] = _ServerPool(target, self._clock, self._user_agent, self._env)
-        return way
+            server_pool = self._pools[server] = _ServerPool(target, self._clock, self._user_agent, self._env)
+        return server_pool
 
 
 class _ServerPool:
-    """The connections to one server."""
+    """Connections to one server."""
 
     def __init__(
         self, target: ConnectionConfig, clock: LoopClock, user_agent: str, env: Mapping[str, str] | None
@@ -131,7 +131,7 @@ class _ServerPool:
 
 
 def _go_error_text(lost: Unreachable, address: str) -> str:
-    """What happened, as Go's net/http puts the usual cases."""
+    """Error text of Go's net/http for the usual cases."""
     if isinstance(lost, TimedOut):
         return "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
     if isinstance(lost.__context__, ConnectionRefusedError):

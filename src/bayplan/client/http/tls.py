@@ -1,7 +1,7 @@
-"""With which certificates is the server met? An SSL context from a target, made anew when a file of it changes.
+"""SSL contexts of a target. A context is rebuilt when one of its files changes.
 
-Asked whenever a connection is opened, which is rare; costs a stat of three files then. TLS 1.2 is the least that is
-spoken unless the caller raises it.
+The pool asks for it when it opens a connection, which is rare. Cost: a stat of three files. The minimum is TLS 1.2
+unless the caller raises it.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ MINIMUM = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class TlsContextCache:
-    """Keeps one SSL context as long as what it was made from stays the same."""
+    """Caches one SSL context until an input of it changes."""
 
     def __init__(self, target: ConnectionConfig, credentials: CredentialSource, *, minimum: str = "1.2") -> None:
         if minimum not in MINIMUM:
-            raise KubeconfigError(f"TLS {minimum} is not offered; choose one of {', '.join(MINIMUM)}")
+            raise KubeconfigError(f"TLS {minimum} is not supported; choose one of {', '.join(MINIMUM)}")
         self._target = target
         self._credentials = credentials
         self._minimum = MINIMUM[minimum]
-        self._made_from: object = None
+        self._built_from: object = None
         self._context: ssl.SSLContext | None = None
 
     @property
     def server_name(self) -> str | None:
-        """What the certificate must be made out to, and what is asked for by SNI."""
+        """Name to verify in the certificate, also sent as SNI."""
         return self._target.server_name or self._target.url.hostname
 
     def context(self) -> ssl.SSLContext | None:
-        """The context for a connection that is opened now; None for plain HTTP."""
+        """Return the context for a new connection; None for plain HTTP."""
         if not self._target.secure:
             return None
         now = self._inputs()
-        if self._context is None or now != self._made_from:
-            self._context, self._made_from = self._make(), now
+        if self._context is None or now != self._built_from:
+            self._context, self._built_from = self._make(), now
         return self._context
 
     def _inputs(self) -> object:
@@ -70,14 +70,14 @@ class TlsContextCache:
             context.load_verify_locations(cadata=authority.decode("ascii"))
         except (ssl.SSLError, ValueError):
             raise KubeconfigError(
-                f"{self._target.origin}: the certificate authority is not PEM; write certificates"
+                f"{self._target.origin}: the certificate authority is not PEM; write PEM certificates"
             ) from None
 
     def _load_client_certificate(self, context: ssl.SSLContext) -> None:
         target = self._target
-        given = self._credentials.certificate
-        if given is not None:
-            self._load(context, given[0], given[1], "the credential program")
+        issued = self._credentials.certificate
+        if issued is not None:
+            self._load(context, issued[0], issued[1], "the credential program")
         elif target.cert_file or target.cert_data:
             self._load(context, target.cert_data or target.cert_file, target.key_data or target.key_file, target.origin)
 
@@ -93,8 +93,8 @@ class TlsContextCache:
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str) -> None:
-    """Give a context a certificate and its key, each inline or by file. OpenSSL reads pairs from files only: what came
-    inline goes into files in memory, where the system has such, so that no disk ever sees the key."""
+    """Load a certificate and its key, each inline or from a file. OpenSSL reads pairs from files only. Inline data goes
+    into in-memory files where the system has them, so that the key is not written to a disk."""
     with ExitStack() as files:
         cert_file = certificate if isinstance(certificate, str) else files.enter_context(_file(certificate))
         key_file = key if isinstance(key, str) else files.enter_context(_file(key.reveal().encode("latin-1")))
@@ -102,13 +102,13 @@ def load_pair(context: ssl.SSLContext, certificate: bytes | str, key: Secret | s
 
 
 def _no_password() -> str:
-    """Instead of a question on the terminal, which nobody would answer."""
+    """Prevents OpenSSL's password prompt on the terminal."""
     return ""
 
 
 @contextmanager
 def _file(content: bytes) -> Iterator[str]:
-    """The path of a file with this content, readable for its owner alone, which goes with the block."""
+    """Path of a temporary file with this content that only its owner can read."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         with open(os.memfd_create("bayplan"), "wb", buffering=0) as memory:
             memory.write(content)
@@ -120,7 +120,7 @@ def _file(content: bytes) -> Iterator[str]:
 
 
 def file_stamp(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None where there is none."""
+    """Value that changes when a file is written or replaced; None when there is no file."""
     if not path:
         return None
     try:

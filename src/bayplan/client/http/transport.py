@@ -1,8 +1,7 @@
-"""How does a request reach the API server and come back? Limits, credentials, retries, timeouts and typed refusals.
+"""HTTP transport of the API client: rate limit, credentials, retries, timeouts and typed errors.
 
-Asked by everything in this room for every request. Beyond the connection's own cost a request costs the head's text,
-which is put together from parts that are known beforehand. A request that changes something first asks the guard, at
-the last moment before it is written, each time it is tried.
+Every request of `bayplan.client` goes through it. In addition to the connection's cost, a request costs the text of its
+head, which is joined from cached parts. A write checks the guard before each try, immediately before it is sent.
 """
 
 from __future__ import annotations
@@ -27,52 +26,52 @@ from bayplan.errors import ApiError, CredentialsUnavailable, KubeconfigError, Le
 JSON = "application/json"
 TIMEOUT_S = 60.0
 RETRIES = 10
-"""How often a request is tried again because the server asked for it with Retry-After: as often as upstream does."""
+"""Maximum of retries after Retry-After, as in client-go."""
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 Observer = Callable[[str, int, float], None]
-"""Told about every answer: method, status (0: none), seconds."""
+"""Called for every response: method, status (0: no response), seconds."""
 
 
 _BEARER = "Authorization: Bearer "
 
 
 class _Request(NamedTuple):
-    """What is asked, but for the line that says who asks: that may change from one try to the next."""
+    """A request without its credentials, which may change from one try to the next."""
 
     method: str
     path: str
     lines: bytes
     body: bytes
 
-    def wire(self, who: bytes) -> bytes:
-        """The bytes of the request."""
-        told = self.body or self.method in ("POST", "PUT", "PATCH")
+    def wire(self, authorization: bytes) -> bytes:
+        """Encode the request."""
+        has_length = self.body or self.method in ("POST", "PUT", "PATCH")
         return b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (
             self.method.encode("ascii"),
             self.path.encode("ascii"),
             self.lines,
-            who,
-            b"Content-Length: %d\r\n" % len(self.body) if told else b"",
+            authorization,
+            b"Content-Length: %d\r\n" % len(self.body) if has_length else b"",
             self.body,
         )
 
 
 class WriteGuard(Protocol):
-    """Who must agree to every write."""
+    """Permission to write, checked before every write."""
 
     def check(self) -> None:
         """Raise `LeaseLost` when this process must not write."""
         ...
 
     async def hold_back(self) -> None:
-        """Wait until a write that `check` refused may be tried again; `LeaseLost` if that cannot come."""
+        """Wait until a write that `check` refused may be retried. Raises `LeaseLost` when it never may."""
         ...
 
 
 class ResponseStream:
-    """An answer that is read while it arrives."""
+    """A response that is read while it arrives."""
 
     def __init__(self, connection: HttpConnection, clock: LoopClock, quiet_s: float) -> None:
         self._connection = connection
@@ -80,9 +79,10 @@ class ResponseStream:
         self._quiet_s = quiet_s
 
     async def read(self) -> bytes:
-        """What has arrived since the last call; nothing at the end. Raises `TimedOut` after too long a silence.
+        """Return what has arrived since the last call; nothing at the end. Raises `TimedOut` after `quiet_s` without
+        data.
 
-        Only waiting counts as silence: a reader that is busy with the last piece loses no stream.
+        Only the wait counts: a reader that is busy with the last piece loses no stream.
         """
         self._connection.deadline = self._clock.monotonic_s() + self._quiet_s
         try:
@@ -92,7 +92,7 @@ class ResponseStream:
 
 
 class Transport:
-    """One way to one API server: a pool, a limiter, credentials."""
+    """Requests to one API server: connection pool, rate limiter and credentials."""
 
     def __init__(
         self,
@@ -116,9 +116,9 @@ class Transport:
         self._pool = ConnectionPool(target, self._tls, clock, env=env, limit=connections)
         self._limiter = RateLimiter(clock, qps=qps, burst=burst)
         self._observer = observer
-        self._inside = target.in_process
+        self._endpoint = target.in_process
         self._base = target.url.path
-        # A User-Agent of our own: to one that looks like curl the server prints its JSON prettily.
+        # Bayplan's own User-Agent: for one that looks like curl the server pretty-prints its JSON.
         lines = [("Host", target.url.netloc), ("User-Agent", user_agent), *target.impersonate]
         self._head = "".join(f"{name}: {value}\r\n" for name, value in lines).encode("utf-8")
         self._lines: dict[tuple[str, str], bytes] = {}
@@ -130,15 +130,15 @@ class Transport:
 
     @property
     def in_process(self) -> bool:
-        """Whether the server runs in this process and is reached without a connection."""
-        return self._inside is not None
+        """Whether the server runs in this process and is called without a connection."""
+        return self._endpoint is not None
 
     async def warm(self, count: int) -> None:
-        """Open so many connections before they are needed."""
+        """Open `count` connections in advance."""
         await self._pool.warm(count)
 
     async def own_token(self) -> str:
-        """The token by which the server knows us; empty where we prove who we are in another way."""
+        """Bearer token of this client; empty when it authenticates in another way."""
         if self._credentials.current() is None:
             await self._credentials.renew()
         line = (self._credentials.current() or b"").decode("ascii").strip()
@@ -155,41 +155,41 @@ class Transport:
         timeout_s: float = 0.0,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> HttpResponse:
-        """The answer to one request, if it is below 400; else the refusal as an exception. `headers`: besides ours.
+        """Send one request and return the response. A status of 400 or above is raised. `headers`: additional ones.
 
-        The request is sent again as Retry-After asks. A write is not sent again after a 5xx answer, because the server
-        may have applied it, or may apply it later: the caller gets the unknown outcome.
+        The request is retried as Retry-After says. A write is not retried after a 5xx response, because the server may
+        have applied it or may apply it later. The caller handles the unknown outcome.
         """
         lines = self._header_lines(accept, content_type if body else "")
         if headers:
             lines += "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
-        asked = _Request(method, self._base + path, lines, body)
+        request = _Request(method, self._base + path, lines, body)
         tries = 0
         while True:
             await self._limiter.take()
-            answer = await self._try_once(asked, timeout_s or self.timeout_s)
+            answer = await self._try_once(request, timeout_s or self.timeout_s)
             if answer.status < 400:
                 return answer
             if method != "GET" and answer.status >= 500:
                 raise response_error(f"{method} {path}", answer)
             tries += 1
-            await self._wait_as_asked(f"{method} {path}", answer, tries)
+            await self._wait_retry_after(f"{method} {path}", answer, tries)
 
-    async def _try_once(self, asked: _Request, timeout_s: float) -> HttpResponse:
-        """One try; another at once when a kept connection turns out dead under a read, or credentials out of date."""
+    async def _try_once(self, request: _Request, timeout_s: float) -> HttpResponse:
+        """Send once, and once more when a reused connection is dead (reads only) or the credentials are out of date."""
         second = False
         while True:
             try:
-                answer = await self._exchange(asked, timeout_s)
+                answer = await self._exchange(request, timeout_s)
             except CredentialsUnavailable:
                 raise
             except LeaseLost:
                 assert self.guard is not None
-                await self.guard.hold_back()  # without a connection, which reads may need meanwhile
+                await self.guard.hold_back()  # holds no connection, which reads may need meanwhile
                 continue
             except Unreachable as lost:
-                if second or isinstance(lost, TimedOut) or (lost.sent and asked.method != "GET"):
-                    raise self._with_request_text(lost, asked.method, asked.path) from None
+                if second or isinstance(lost, TimedOut) or (lost.sent and request.method != "GET"):
+                    raise self._add_request_text(lost, request.method, request.path) from None
                 second = True
                 continue
             if answer.status != 401 or second or not self._credentials.invalidate():
@@ -197,50 +197,50 @@ class Transport:
             second = True
             self._pool.close_idle()
 
-    async def _exchange(self, asked: _Request, timeout_s: float) -> HttpResponse:
+    async def _exchange(self, request: _Request, timeout_s: float) -> HttpResponse:
         started = self._clock.monotonic_s()
         status = 0
         try:
             if self._credentials.current() is None:
                 await self._credentials.renew()
-            carry = self._send_over_connection if self._inside is None else self._call_in_process
-            answer = await carry(asked, timeout_s)
+            send = self._send_over_connection if self._endpoint is None else self._call_in_process
+            answer = await send(request, timeout_s)
             status = answer.status
             return answer
         except KubeconfigError as fault:
             raise CredentialsUnavailable(str(fault)) from None
         finally:
-            self._observe(asked.method, status, started)
+            self._observe(request.method, status, started)
 
-    async def _send_over_connection(self, asked: _Request, timeout_s: float) -> HttpResponse:
-        """The answer that a connection brings."""
+    async def _send_over_connection(self, request: _Request, timeout_s: float) -> HttpResponse:
+        """Send the request over a connection of the pool."""
         deadline = self._clock.monotonic_s() + timeout_s
         connection = await self._pool.acquire(timeout_s)
         try:
-            self._send(connection, asked, deadline)
+            self._send(connection, request, deadline)
             return await connection.response()
         finally:
             self._pool.release(connection)
 
-    async def _call_in_process(self, asked: _Request, timeout_s: float) -> HttpResponse:
-        """The answer of a server in this process, which takes no longer than it works on it.
+    async def _call_in_process(self, request: _Request, timeout_s: float) -> HttpResponse:
+        """Call a server in this process. It has no timeout.
 
-        Everybody else has a turn first, so that whoever asks again and again does not hold the loop.
+        The sleep lets other tasks run first, so that a caller in a loop does not block the event loop.
         """
         del timeout_s
-        assert self._inside is not None
+        assert self._endpoint is not None
         await asyncio.sleep(0)
         if self._closed:
             raise Unreachable("the client is closed")
-        self._check_guard(asked.method)
-        lines = asked.lines + (self._credentials.current() or b"")
-        status, told, body = await self._inside.request(asked.method, asked.path, lines, asked.body)
-        return HttpResponse(ResponseHead(status, told), body)
+        self._check_guard(request.method)
+        lines = request.lines + (self._credentials.current() or b"")
+        status, has_length, body = await self._endpoint.request(request.method, request.path, lines, request.body)
+        return HttpResponse(ResponseHead(status, has_length), body)
 
     @asynccontextmanager
     async def stream(self, path: str, *, quiet_s: float, accept: str = JSON) -> AsyncIterator[ResponseStream]:
-        """A GET whose answer is read while it lasts; leaving the block ends it. `quiet_s`: the longest wait for the
-        connection and the head, and between two pieces; no limit on a server in this process."""
+        """Stream the response to a GET; leaving the block ends it. `quiet_s` limits the wait for the connection and the
+        head, and the time between two pieces. A server in this process has no limit."""
         tries = 0
         quiet_s = NEVER if self.in_process else quiet_s
         while True:
@@ -253,8 +253,8 @@ class Transport:
             except KubeconfigError as fault:
                 raise CredentialsUnavailable(str(fault)) from None
             try:
-                asked = _Request("GET", self._base + path, self._header_lines(accept, ""), b"")
-                self._send(connection, asked, started + quiet_s)
+                request = _Request("GET", self._base + path, self._header_lines(accept, ""), b"")
+                self._send(connection, request, started + quiet_s)
                 head = await connection.head()
                 self._observe("WATCH", head.status, started)
                 if head.status < 400:
@@ -262,42 +262,42 @@ class Transport:
                     return
                 answer = await connection.response()
             except Unreachable as lost:
-                raise self._with_request_text(lost, "GET", path) from None
+                raise self._add_request_text(lost, "GET", path) from None
             finally:
                 self._pool.release(connection)
             if answer.status == 401 and self._credentials.invalidate():
                 self._pool.close_idle()
             tries += 1
-            await self._wait_as_asked(f"GET {path}", answer, tries)
+            await self._wait_retry_after(f"GET {path}", answer, tries)
 
-    async def _wait_as_asked(self, asked: str, answer: HttpResponse, tries: int) -> None:
-        """Before a request that was refused is made again, where the server wants that; else the refusal is raised."""
+    async def _wait_retry_after(self, request: str, answer: HttpResponse, tries: int) -> None:
+        """Sleep as Retry-After says before a retry. Raises the refusal when no retry is due."""
         wait_s = retry_after(answer) if answer.status == 429 or answer.status >= 500 else 0.0
         if not wait_s or tries > RETRIES:
-            raise response_error(asked, answer)
+            raise response_error(request, answer)
         await self._clock.sleep(wait_s)
 
     def _check_guard(self, method: str) -> None:
         if method != "GET" and self.guard is not None:
             self.guard.check()
 
-    def _send(self, connection: HttpConnection, asked: _Request, deadline: float) -> None:
-        self._check_guard(asked.method)
+    def _send(self, connection: HttpConnection, request: _Request, deadline: float) -> None:
+        self._check_guard(request.method)
         connection.deadline = deadline
-        connection.send(asked.wire(self._credentials.current() or b""))
+        connection.send(request.wire(self._credentials.current() or b""))
 
     def _header_lines(self, accept: str, content_type: str) -> bytes:
-        """The lines that requests of one form share."""
-        known = self._lines.get((accept, content_type))
-        if known is None:
-            told = f"Accept: {accept}\r\n" + (f"Content-Type: {content_type}\r\n" if content_type else "")
-            known = self._lines[accept, content_type] = self._head + told.encode("ascii")
-        return known
+        """Header lines of requests of one content type and accept type, cached."""
+        cached = self._lines.get((accept, content_type))
+        if cached is None:
+            has_length = f"Accept: {accept}\r\n" + (f"Content-Type: {content_type}\r\n" if content_type else "")
+            cached = self._lines[accept, content_type] = self._head + has_length.encode("ascii")
+        return cached
 
     def _observe(self, method: str, status: int, started: float) -> None:
         if self._observer is not None:
             self._observer(method, status, self._clock.monotonic_s() - started)
 
     @staticmethod
-    def _with_request_text(lost: Unreachable, method: str, path: str) -> ApiError:
+    def _add_request_text(lost: Unreachable, method: str, path: str) -> ApiError:
         return type(lost)(f"{method} {path.partition('?')[0]}: {lost}", sent=lost.sent)

@@ -1,4 +1,4 @@
-"""How long to wait before the next try? Doubling delays with jitter that start over after a quiet time."""
+"""Exponential backoff with jitter. The delay starts over after a quiet period."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bayplan.clock import LoopClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffConfig:
-    """Upstream's figures for informers: 0.8 s doubling to 30 s, each stretched by up to its own length."""
+    """Delays of client-go's reflector: 0.8 s, doubled up to 30 s, each stretched by up to its own length."""
 
     first_s: float = 0.8
     max_s: float = 30.0
@@ -23,24 +23,24 @@ _INFORMER_BACKOFF = BackoffConfig()
 
 
 class RetryBackoff:
-    """The delays of one thing that is tried again and again."""
+    """Delays of one repeated operation."""
 
-    def __init__(self, clock: LoopClock, chance: random.Random, pace: BackoffConfig = _INFORMER_BACKOFF) -> None:
+    def __init__(self, clock: LoopClock, chance: random.Random, config: BackoffConfig = _INFORMER_BACKOFF) -> None:
         self._clock = clock
         self._chance = chance
-        self._pace = pace
-        self._next_s = pace.first_s
-        self._asked_at = clock.monotonic_s()
+        self._config = config
+        self._next_s = config.first_s
+        self._last_failure_s = clock.monotonic_s()
 
     def delay_s(self) -> float:
-        """The next delay. Whoever has not asked for a while has been well and starts over."""
+        """Return the next delay. It starts over when the last failure is older than `forget_s`."""
         now = self._clock.monotonic_s()
-        if now - self._asked_at > self._pace.forget_s:
-            self._next_s = self._pace.first_s
-        self._asked_at = now
+        if now - self._last_failure_s > self._config.forget_s:
+            self._next_s = self._config.first_s
+        self._last_failure_s = now
         delay_s = self._next_s
-        self._next_s = min(self._next_s * self._pace.factor, self._pace.max_s)
-        return delay_s * (1.0 + self._chance.random() * self._pace.jitter)
+        self._next_s = min(self._next_s * self._config.factor, self._config.max_s)
+        return delay_s * (1.0 + self._chance.random() * self._config.jitter)
 
     async def wait(self) -> None:
         await self._clock.sleep(self.delay_s())

@@ -1,9 +1,9 @@
-"""What does this line or this list say? One decoder a resource, which no single object can stop.
+"""Decoder of watch events and lists, one per resource. A single invalid object never stops it.
 
-Asked for every event of a watch and every page of a list. A good event costs one typed decode, about 10 µs for a pod of
-6 KB. When that fails the event is taken apart: an object that cannot be read becomes an `UndecodableObject` with its
-name and the reason, and everything round it goes on. Device objects of v1beta1 are lifted to the shape of v1 on the
-way."""
+The informer calls it for each event of a watch and each page of a list. A valid event costs one typed decode, about
+10 µs for a pod of 6 KB. When that fails, the event is decoded in steps: an object that cannot be decoded becomes an
+`UndecodableObject` with its name and the reason, and the rest is processed. Device objects of v1beta1 are converted to
+v1."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bayplan.objects.kinds import convert
 from bayplan.objects.meta import Api, KubeObject
 
 DECODE_SLICE_BYTES = 1 << 20
-"""Bytes of a list that are decoded in one go: some 150 pods, about 2 ms."""
+"""Bytes of a list that are decoded without a pause: some 150 pods, about 2 ms."""
 
 T = TypeVar("T")
 
 Key = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of an object."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -35,7 +35,7 @@ _ITEMS = b'"items":['
 
 @dataclass(frozen=True, slots=True)
 class UndecodableObject:
-    """An object that is there and cannot be read."""
+    """An existing object that cannot be decoded."""
 
     key: Key
     uid: str
@@ -45,7 +45,7 @@ class UndecodableObject:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and what it is about."""
+    """One event of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR, and its object."""
 
     type: str
     object: KubeObject | UndecodableObject | ApiStatus
@@ -53,20 +53,20 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A list, or one page of it, before its items are read."""
+    """A list, or one page of it. Its items are not decoded yet."""
 
     resource_version: str
     continue_token: str
-    """The token that asks for the next page; empty on the last."""
+    """Token of the next page; empty on the last page."""
     text: bytes
     start: int
     end: int
-    """The items are the text between these two: a large page is not copied."""
+    """Bounds of the items in `text`, so that a large page is not copied."""
 
 
 class _ListMeta(Api, frozen=True):
     resource_version: str = ""
-    following: str = msgspec.field(default="", name="continue")
+    continue_token: str = msgspec.field(default="", name="continue")
 
 
 class _RawList(Api, frozen=True):
@@ -96,12 +96,12 @@ class _TypedWatchEvent(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Decoder:
-    """Reads the objects of one resource."""
+    """Decodes the objects of one resource."""
 
     def __init__(self, resource: GroupVersionResource) -> None:
         assert resource.kind is not None, f"{resource} is only written"
         self.struct: type[KubeObject] = resource.kind.struct
-        self._lift: Callable[[Any], Any] | None = _V1BETA1_CONVERSIONS.get((resource.api_version, resource.plural))
+        self._convert: Callable[[Any], Any] | None = _V1BETA1_CONVERSIONS.get((resource.api_version, resource.plural))
         event: Any = _TypedWatchEvent[self.struct]  # type: ignore[name-defined]
         many: Any = list[self.struct]  # type: ignore[name-defined]
         self._one: msgspec.json.Decoder[KubeObject] = msgspec.json.Decoder(self.struct)
@@ -109,14 +109,14 @@ class Decoder:
         self._many: msgspec.json.Decoder[list[KubeObject]] = msgspec.json.Decoder(many)
 
     def event(self, line: bytes) -> WatchEvent:
-        """One line of a watch. Raises `msgspec.DecodeError` when it is no JSON."""
-        if self._lift is None:
+        """Decode one line of a watch. Raises `msgspec.DecodeError` when it is not JSON."""
+        if self._convert is None:
             try:
                 event = self._event.decode(line)
             except msgspec.ValidationError:
                 pass
             else:
-                # An ERROR's object is a Status; a struct without required fields could take it for its own.
+                # The object of an ERROR is a Status. A struct without required fields could accept it as its own.
                 if event.type != "ERROR":
                     return WatchEvent(event.type, event.object)
         raw = msgspec.json.decode(line, type=_RawEvent)
@@ -125,27 +125,25 @@ class Decoder:
         return WatchEvent(raw.type, self.object(bytes(raw.object)))
 
     def object(self, data: bytes) -> KubeObject | UndecodableObject:
-        """One object."""
-        if self._lift is None:
+        """Decode one object."""
+        if self._convert is None:
             try:
                 return self._one.decode(data)
             except msgspec.ValidationError:
-                pass  # what is wrong with it is told below
+                pass  # `convert` finds the reason
         try:
-            return convert(self._lifted(msgspec.json.decode(data)), self.struct)
+            return convert(self._convert_tree(msgspec.json.decode(data)), self.struct)
         except ObjectError as fault:
-            return _unreadable(data, str(fault))
+            return _undecodable(data, str(fault))
 
     def slices(self, page: ListPage) -> Iterator[list[KubeObject | UndecodableObject]]:
-        """The items of a list, in slices that can be decoded without holding the loop for long."""
+        """Decode the items of a list, in slices that each hold the event loop for a short time."""
         text, at = page.text, page.start
-        between = (
-            b"}," + text[at : text.find(b":", at, page.end) + 1]
-        )  # the items of a list all start with the same key
+        between = b"}," + text[at : text.find(b":", at, page.end) + 1]  # all items of a list start with the same key
         while at < page.end:
             end = _boundary(page, between, at + DECODE_SLICE_BYTES)
             while (objects := self._slice(text[at:end])) is None and end < page.end:
-                end = _boundary(page, between, end + 1)  # what looked like the start of an item was inside one
+                end = _boundary(page, between, end + 1)  # this boundary was inside an item
             if objects is None:
                 raise msgspec.DecodeError("the items of the list are not JSON")
             yield objects
@@ -154,7 +152,7 @@ class Decoder:
     def _slice(self, items: bytes) -> list[KubeObject | UndecodableObject] | None:
         text = b"[" + items + b"]"
         try:
-            if self._lift is None:
+            if self._convert is None:
                 return list(self._many.decode(text))
         except msgspec.ValidationError:
             pass
@@ -165,28 +163,29 @@ class Decoder:
         except msgspec.DecodeError:
             return None
 
-    def _lifted(self, tree: Any) -> Any:
-        return self._lift(tree) if self._lift is not None else tree
+    def _convert_tree(self, tree: Any) -> Any:
+        return self._convert(tree) if self._convert is not None else tree
 
 
 @cache
 def decoder_of(resource: GroupVersionResource) -> Decoder:
-    """The decoder of a resource, made once."""
+    """Return the cached decoder of a resource."""
     return Decoder(resource)
 
 
 def read_page(body: bytes) -> ListPage:
-    """The frame of a list. Raises `msgspec.DecodeError` when it is none."""
+    """Decode a list without its items. Raises `msgspec.DecodeError` when the body is not a list."""
     if len(body) > DECODE_SLICE_BYTES and (page := _large_page(body)) is not None:
         return page
     found = msgspec.json.decode(body, type=_RawList)
     items = bytes(found.items)
     start, end = (1, len(items) - 1) if items.startswith(b"[") else (0, 0)  # a list without items may say null
-    return ListPage(found.metadata.resource_version, found.metadata.following, items, start, end)
+    return ListPage(found.metadata.resource_version, found.metadata.continue_token, items, start, end)
 
 
 def _large_page(body: bytes) -> ListPage | None:
-    """The frame without looking at the items, which could hold the loop for a second. Typed lists put them last."""
+    """Decode a list without scanning its items, which could hold the loop for a second. Typed lists end with
+    `items`."""
     start = body.find(_ITEMS, 0, DECODE_SLICE_BYTES) + len(_ITEMS)
     end = body.rfind(b"]", len(body) - 64)
     if start < len(_ITEMS) or end < start or body[end:].split() not in ([b"]}"], [b"]", b"}"]):
@@ -195,17 +194,17 @@ def _large_page(body: bytes) -> ListPage | None:
         found = msgspec.json.decode(body[:start] + b"]}", type=_RawList)
     except msgspec.DecodeError:
         return None
-    return ListPage(found.metadata.resource_version, found.metadata.following, body, start, end)
+    return ListPage(found.metadata.resource_version, found.metadata.continue_token, body, start, end)
 
 
 def is_initial_events_end(event: WatchEvent) -> bool:
-    """Whether a bookmark says that everything that existed has been told."""
+    """Whether a bookmark marks the end of the initial events."""
     found = event.object
     return isinstance(found, KubeObject) and found.metadata.annotations.get(INITIAL_EVENTS_END) == "true"
 
 
 def _boundary(page: ListPage, between: bytes, start: int) -> int:
-    """The next comma that seems to stand between two items; the end when there is none."""
+    """Return the next comma that seems to separate two items, or the end."""
     found = page.text.find(between, start, page.end)
     return found + 1 if found >= 0 else page.end
 
@@ -214,10 +213,10 @@ def _status(raw: msgspec.Raw) -> ApiStatus:
     try:
         return msgspec.json.decode(raw, type=ApiStatus)
     except msgspec.ValidationError:
-        return ApiStatus(message="the server sent an error that cannot be read", code=500)
+        return ApiStatus(message="the server sent an error that cannot be decoded", code=500)
 
 
-def _unreadable(data: bytes, reason: str) -> UndecodableObject:
+def _undecodable(data: bytes, reason: str) -> UndecodableObject:
     try:
         meta = msgspec.json.decode(data, type=_BareObject).metadata
     except msgspec.DecodeError:
@@ -226,19 +225,20 @@ def _unreadable(data: bytes, reason: str) -> UndecodableObject:
 
 
 def _claim_from_v1beta1(claim: Any) -> Any:
-    """v1beta1 asks for exactly one kind of device right in the request; v1 does so under `exactly`."""
-    return _with_each(claim, ("spec", "devices", "requests"), _request_from_v1beta1)
+    """Convert a claim. v1beta1 has the fields of an exact request in the request itself; v1 has them under
+    `exactly`."""
+    return _change_each(claim, ("spec", "devices", "requests"), _request_from_v1beta1)
 
 
 def _request_from_v1beta1(request: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in request.items() if key in ("name", "firstAvailable")}
-    exactly = {key: value for key, value in request.items() if key not in kept}
-    return {**kept, "exactly": exactly} if exactly else kept
+    common = {key: value for key, value in request.items() if key in ("name", "firstAvailable")}
+    exactly = {key: value for key, value in request.items() if key not in common}
+    return {**common, "exactly": exactly} if exactly else common
 
 
 def _slice_from_v1beta1(piece: Any) -> Any:
-    """v1beta1 keeps what a device has under `basic`."""
-    return _with_each(piece, ("spec", "devices"), _device_from_v1beta1)
+    """Convert a slice. v1beta1 has the attributes and capacities of a device under `basic`."""
+    return _change_each(piece, ("spec", "devices"), _device_from_v1beta1)
 
 
 def _device_from_v1beta1(device: dict[str, Any]) -> dict[str, Any]:
@@ -247,13 +247,13 @@ def _device_from_v1beta1(device: dict[str, Any]) -> dict[str, Any]:
     return {**rest, **basic} if isinstance(basic, dict) else rest
 
 
-def _with_each(tree: Any, path: tuple[str, ...], change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """The tree with every object of the list under this path changed; what is otherwise is left for the reader."""
+def _change_each(tree: Any, path: tuple[str, ...], change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return the tree with each object of the list at `path` changed. Other values stay, for the decoder to report."""
     if not path:
         return [change(each) if isinstance(each, dict) else each for each in tree] if isinstance(tree, list) else tree
     if not isinstance(tree, dict) or path[0] not in tree:
         return tree
-    return {**tree, path[0]: _with_each(tree[path[0]], path[1:], change)}
+    return {**tree, path[0]: _change_each(tree[path[0]], path[1:], change)}
 
 
 _V1BETA1_CONVERSIONS: dict[tuple[str, str], Callable[[Any], Any]] = {

@@ -1,12 +1,12 @@
-"""What exists of one resource right now, and who is told when it changes?
+"""Informer: keeps the objects of one resource in step with the API server. client-go's reflector, store and handler.
 
-One informer a resource: it lists, watches, resumes, lists again after a gap, and hands every change to one handler as
-(old, new). Its store holds the same objects that the handler got. The handler runs on the loop, in slices of a few
-milliseconds; what it raises is logged and costs that one change. Deletes that were missed in a gap are found by the
-next list; a version older than the last one seen is never asked for.
+An informer lists, watches, resumes a watch and relists after a gap. It calls one handler with (old, new) for each
+change. Its store holds the same objects that the handler got. The handler runs on the loop, in slices of a few
+milliseconds. An exception of the handler is logged, and the handler misses that one change. A relist finds deletes that
+happened in a gap. The informer never requests a version older than the last one it has seen.
 
-A watch may lag without a sign of it: it waits for its next try, or it is silently dead. A process that has just become
-the leader calls `catch_up` before it decides, so that it knows what its predecessor wrote last.
+A watch may lag without a sign: it waits for its next try, or it is dead. A process that has just become the leader
+calls `catch_up` before it decides, so that it knows what its predecessor wrote last.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from bayplan.objects.meta import KubeObject
 log = logging.getLogger(__name__)
 
 Handler = Callable[[KubeObject | None, KubeObject | None], None]
-"""handler(old, new): no old is an add, no new is a delete."""
+"""handler(old, new): `old` is None for an add, `new` is None for a delete."""
 
 UndecodableHandler = Callable[[GroupVersionResource, UndecodableObject], None]
-"""Told about an object that cannot be read, once for each version of it."""
+"""Called for an object that cannot be decoded, once per resourceVersion."""
 
 CATCH_UP_S = 10.0
-"""The longest time for which `Informer.catch_up` waits."""
+"""Maximum duration of `Informer.catch_up`."""
 
 SLICE_S = 0.004
 _MIN_WATCH_S = 1.0
 _STREAM_TRIES = 2
 _CATCH_UP_WATCH_S = 1
-"""What a watch asks for that only delivers what was missed. The server sends that first."""
+"""timeoutSeconds of a watch that only catches up. The server sends the missed events first."""
 _PROMPT_S = 1.75
-"""A watch of one second that ended later may have ended before the server sent what was missed."""
+"""A one-second watch that ended later than this may have ended before the server sent the missed events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which objects of a resource an informer keeps."""
+    """Objects of a resource that an informer selects."""
 
     namespace: str = ""
     field_selector: str = ""
@@ -73,7 +73,7 @@ EVERYTHING = Selection()
 
 
 class Informer:
-    """Keeps one resource in step with the server. `run` it as a task; cancel the task to stop."""
+    """Keeps one resource in step with the API server. The caller runs `run` as a task, and cancels it to stop."""
 
     def __init__(
         self,
@@ -89,62 +89,61 @@ class Informer:
         only_latest: bool = False,
         faults: ErrorLogThrottle | None = None,
     ) -> None:
-        """`only_latest`: of several changes of one object that have come together the last will do. `faults`: where
-        several informers of one server complain together."""
+        """`only_latest`: of several changes of one object in one chunk, handle only the last. `faults`: the log
+        throttle that informers of one server share."""
         self.resource = resource
         self.resource_version = ""
-        """The last version that was told; the next watch goes on from it."""
+        """Version of the last event or list; the next watch starts from it."""
         self.last_error = ""
-        """Why nothing comes at present, in words."""
+        """Text of the current failure; empty when there is none."""
         self._transport = transport
         self._handler = handler
         self._clock = clock
         self._chance = chance
         self._selection = selection
-        self._complaint = complaint
+        self._on_undecodable = complaint
         self._streaming = streaming
         self._only_latest = only_latest
         self._decoder = Decoder(resource)
         self._backoff = RetryBackoff(clock, chance)
         self._faults = faults or ErrorLogThrottle(log, clock)
         self._store: dict[Key, KubeObject] = {}
-        self._unreadable: dict[Key, UndecodableObject] = {}
+        self._undecodable: dict[Key, UndecodableObject] = {}
         self._synced = asyncio.Event()
-        self._latest = False
+        self._list_latest = False
         self._slice_started = 0.0
         self._failed_streams = 0
-        self._wanted: int | None = None  # the version up to which `catch_up` waits
+        self._wanted: int | None = None  # the version that `catch_up` waits for
         self._caught_up = asyncio.Event()
-        self._limit: asyncio.Timeout | None = None  # of what `catch_up` may cut
-        self._gathers = False  # whether the watch delivers a list at present
+        self._limit: asyncio.Timeout | None = None  # of the block that `_cut` may end
+        self._receives_initial = False  # whether the watch delivers initial events now
 
     @property
     def store(self) -> Mapping[Key, KubeObject]:
-        """What exists, by namespace and name."""
+        """Existing objects by namespace and name."""
         return MappingProxyType(self._store)
 
     @property
     def undecodable(self) -> Mapping[Key, UndecodableObject]:
-        """What exists and cannot be read; the store may hold an earlier version of it."""
-        return MappingProxyType(self._unreadable)
+        """Existing objects that cannot be decoded; the store may hold an earlier version of them."""
+        return MappingProxyType(self._undecodable)
 
     @property
     def synced(self) -> bool:
-        """Whether everything that existed at the start has been told."""
+        """Whether the handler has all objects of the first list."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
 
     async def catch_up(self) -> None:
-        """Return when the handler has every change that the server had accepted when this was called.
+        """Wait until the handler has every change that the server had accepted when this was called.
 
-        The newest version comes from a consistent read of one object. A watch that has not seen it is cut, and the next
-        one asks the server to end it after a second: it has delivered everything when it delivers that version, or
-        nothing at all. Cost: two requests, and about a second for a kind that has not changed lately.
+        The newest version comes from a consistent read of one object. A watch that has not reached it is cut. The next
+        watch asks the server to end it after a second. It is complete when it delivers that version, or no event at
+        all. Cost: two requests, and about a second for a kind without recent changes.
 
-        Returns after `CATCH_UP_S` in any case: one kind that the server cannot deliver must not keep a process from
-        its work.
+        Returns after `CATCH_UP_S` in any case: a kind that the server cannot deliver must not stop the process.
         """
         if self._transport.in_process:
             return
@@ -164,7 +163,7 @@ class Informer:
     async def _catch_up(self) -> None:
         self._wanted = await self._newest_version()
         self._caught_up.clear()
-        self._look_caught_up()
+        self._check_caught_up()
         if self._wanted is not None:
             self._cut()
         await self._caught_up.wait()
@@ -181,26 +180,26 @@ class Informer:
                 continue
             return _number(msgspec.json.decode(answer.body, type=_ListHead).metadata.resource_version)
 
-    def _look_caught_up(self, *, is_complete: bool = False) -> None:
-        """`is_complete`: a watch has ended that had nothing to deliver."""
+    def _check_caught_up(self, *, is_complete: bool = False) -> None:
+        """Finish `catch_up` if its version is reached. `is_complete`: a watch has ended without events."""
         if self._wanted is not None and (is_complete or _number(self.resource_version) >= self._wanted):
             self._wanted = None
             self._caught_up.set()
 
     def _cut(self) -> None:
-        """End a watch, or the wait for the next one. A list that is under way is not cut."""
-        if self._limit is not None and not self._gathers and not self._limit.expired():
+        """End a watch or the wait for the next one. A list in progress is not cut."""
+        if self._limit is not None and not self._receives_initial and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     @contextlib.asynccontextmanager
     async def _interruptible(self) -> AsyncGenerator[None, None]:
-        """`_cut` ends this block."""
+        """Block that `_cut` can end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None) as self._limit:
                 try:
                     yield
                 finally:
-                    self._limit, self._gathers = None, False
+                    self._limit, self._receives_initial = None, False
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -216,24 +215,24 @@ class Informer:
                     await self._backoff.wait()
 
     def _on_error(self, error: BayplanError) -> None:
-        """What the next try does otherwise."""
+        """Record a failure and choose how the next try lists."""
         if isinstance(error, Invalid) and self._streaming:
             self._streaming = False
-            log.info("%s: the server does not stream lists; listing in pages", self.resource)
+            log.info("%s: the server does not support streaming lists; listing in pages", self.resource)
             return
         if isinstance(error, ServerError | TimedOut):
-            # Some servers accept a streamed list and cannot deliver it (an old etcd): the next list comes in pages.
+            # Some servers accept a streaming list and cannot deliver it (an old etcd): the next list is paged.
             self._failed_streams += 1
         if isinstance(error, Gone) or (isinstance(error, ApiError) and is_version_too_large(error)):
-            self._latest = True
+            self._list_latest = True
         self.last_error = str(error)
         self._faults.log_api_error(self.resource, f"{self.resource}: cannot list or watch", error)
 
     def _since(self) -> str:
-        """The oldest version that may be listed: never one before what was told already."""
-        return "" if self._latest else self.resource_version or "0"
+        """Oldest version that a list may have: never one before the last event."""
+        return "" if self._list_latest else self.resource_version or "0"
 
-    # Listing.
+    # List.
 
     async def _list(self) -> None:
         chosen = self._selection
@@ -249,9 +248,9 @@ class Informer:
         await self._replace(found.items, found.resource_version)
 
     async def _replace(self, items: Iterable[KubeObject | UndecodableObject], version: str) -> None:
-        """Everything that exists was told: the difference to what was known is what happened in the gap."""
+        """Replace the store after a list, and call the handler for the differences."""
         gone = set(self._store)
-        bad = set(self._unreadable)
+        bad = set(self._undecodable)
         for item in items:
             key = _key(item)
             gone.discard(key)
@@ -259,28 +258,28 @@ class Informer:
             self._put(key, item)
             await self._yield_to_loop()
         for key in bad:
-            del self._unreadable[key]
+            del self._undecodable[key]
         for key in sorted(gone):
             self._remove(key, None)
             await self._yield_to_loop()
         self.resource_version = version
-        self._latest = False
+        self._list_latest = False
         self._failed_streams = 0
-        self._look_caught_up()
+        self._check_caught_up()
         self.last_error = ""
         self._faults.clear(self.resource)
         self._faults.clear(SERVER_TOPIC)
         self._synced.set()
 
-    # Watching.
+    # Watch.
 
     async def _watch(self, *, with_initial: bool) -> None:
-        """Watch again and again from the last version; return when everything must be listed anew.
+        """Watch repeatedly from the last version. Returns when a relist is needed.
 
-        With `with_initial` the first watch begins with everything that exists, ended by a bookmark that says so.
+        With `with_initial` the first watch starts with all existing objects, up to the bookmark that ends them.
         """
         while True:
-            gathered: dict[Key, KubeObject | UndecodableObject] | None = {} if with_initial else None
+            initial: dict[Key, KubeObject | UndecodableObject] | None = {} if with_initial else None
             began_with_list = with_initial
             started = self._clock.monotonic_s()
             is_quiet, is_cut = True, True
@@ -289,65 +288,65 @@ class Informer:
                     self._interruptible(),
                     aclosing(self._events(with_initial=with_initial)) as events,
                 ):
-                    self._gathers = with_initial
+                    self._receives_initial = with_initial
                     async for event in events:
                         is_quiet = False
-                        if gathered is None:
+                        if initial is None:
                             self._apply_event(event)
                             if self._wanted is not None:
-                                self._look_caught_up()
+                                self._check_caught_up()
                             if self._slice_is_over():
                                 await self._yield_to_loop()
-                        elif await self._collect_initial(gathered, event):
-                            gathered, with_initial = None, False
-                            self._gathers = False
+                        elif await self._collect_initial(initial, event):
+                            initial, with_initial = None, False
+                            self._receives_initial = False
                             if self._wanted is not None:
                                 self._cut()
                     is_cut = False
             except ApiError as error:
-                if gathered is None and began_with_list and isinstance(error, TimedOut):
-                    continue  # no fault: the server did not promise an end of this watch within the allowed silence
-                if gathered is not None or not self._may_resume(error):
+                if initial is None and began_with_list and isinstance(error, TimedOut):
+                    continue  # no fault: this watch has no timeout within the allowed silence
+                if initial is not None or not self._may_resume(error):
                     raise
                 if isinstance(error, Gone):
                     return
                 if isinstance(error, TimedOut):
-                    continue  # the silence was delay enough; a longer one would add to what was missed
+                    continue  # the silence was delay enough; a longer one would add to the missed changes
                 async with self._interruptible():
                     await self._clock.sleep(max(getattr(error, "retry_after_s", 0.0), self._backoff.delay_s()))
                 continue
             if is_cut:
                 continue
-            if gathered is not None:
+            if initial is not None:
                 self._streaming = False
-                log.info("%s: a streamed list ended before its end; listing in pages", self.resource)
+                log.info("%s: a streaming list ended early; listing in pages", self.resource)
                 return
             took_s = self._clock.monotonic_s() - started
             if self._wanted is not None:
-                self._look_caught_up(is_complete=is_quiet and took_s < _PROMPT_S)
+                self._check_caught_up(is_complete=is_quiet and took_s < _PROMPT_S)
             elif took_s < _MIN_WATCH_S:
-                await self._backoff.wait()  # a watch that ends as soon as it began is a failure in disguise
+                await self._backoff.wait()  # a watch that ends at once counts as a failure
 
     def _may_resume(self, error: ApiError) -> bool:
-        """Whether a watch that ended so can go on, or is to be replaced by a list without further ado."""
+        """Whether the watch may continue after this error without a backoff; after Gone it relists."""
         if isinstance(error, Gone):
-            log.info("%s: the history after %s is gone; listing anew", self.resource, self.resource_version)
-            self._latest = True
+            log.info("%s: resourceVersion %s is too old; relisting", self.resource, self.resource_version)
+            self._list_latest = True
             return True
-        log.info("%s: the watch ended: %s; going on from %s", self.resource, error, self.resource_version)
+        log.info("%s: the watch ended: %s; resuming from %s", self.resource, error, self.resource_version)
         return isinstance(error, TooManyRequests) or not 400 <= error.code < 500
 
-    async def _collect_initial(self, gathered: dict[Key, KubeObject | UndecodableObject], event: WatchEvent) -> bool:
-        """Collect what exists; true when that is told and taken over."""
+    async def _collect_initial(self, initial: dict[Key, KubeObject | UndecodableObject], event: WatchEvent) -> bool:
+        """Collect an initial event. Returns True after the last one, when the store is replaced."""
         found = event.object
         if isinstance(found, ApiStatus):
             raise status_error(f"watch on {self.resource}", found)
         if event.type == "DELETED":
-            gathered.pop(_key(found), None)
+            initial.pop(_key(found), None)
         elif event.type != "BOOKMARK":
-            gathered[_key(found)] = found
+            initial[_key(found)] = found
         elif is_initial_events_end(event):
-            await self._replace(gathered.values(), _version(event))
+            await self._replace(initial.values(), _version(event))
             return True
         await self._yield_to_loop()
         return False
@@ -371,7 +370,7 @@ class Informer:
 
     def _apply_event(self, event: WatchEvent) -> None:
         found = event.object
-        if event.type == "MODIFIED" and isinstance(found, KubeObject):  # most are; as below, without asking what it is
+        if event.type == "MODIFIED" and isinstance(found, KubeObject):  # the usual case, without the checks below
             meta = found.metadata
             self._put((meta.namespace, meta.name), found)
             self.resource_version = meta.resource_version or self.resource_version
@@ -380,43 +379,43 @@ class Informer:
             raise status_error(f"watch on {self.resource}", found)
         if event.type == "DELETED":
             key = _key(found)
-            self._unreadable.pop(key, None)
+            self._undecodable.pop(key, None)
             self._remove(key, found if isinstance(found, KubeObject) else None)
         elif event.type != "BOOKMARK":
             self._put(_key(found), found)
         self.resource_version = _version(event) or self.resource_version
 
-    # The store.
+    # Store.
 
     def _put(self, key: Key, item: KubeObject | UndecodableObject) -> None:
         uid = item.uid if isinstance(item, UndecodableObject) else item.metadata.uid
         old = self._store.get(key)
         if old is not None and old.metadata.uid != uid:
-            # Deleted and made again in a gap: two objects of one name, and nobody may take one for the other.
+            # Deleted and recreated in a gap: two objects with one name, which the handler must not confuse.
             self._remove(key, None)
             old = None
         if isinstance(item, UndecodableObject):
             return self._report_undecodable(key, item)
-        self._unreadable.pop(key, None)
+        self._undecodable.pop(key, None)
         if old is not None and old.metadata.resource_version == item.metadata.resource_version != "":
-            return None  # told before
+            return None  # the handler has this version
         self._store[key] = item
         return self._notify(old, item)
 
     def _remove(self, key: Key, last: KubeObject | None) -> None:
-        """`last` is the object as it was when it went; without it the last version that was seen has to do."""
+        """Remove an object. `last`: its final state; without it the handler gets the last version in the store."""
         known = self._store.pop(key, None)
         if known is not None:
             self._notify(last or known, None)
 
     def _report_undecodable(self, key: Key, item: UndecodableObject) -> None:
-        before = self._unreadable.get(key)
-        self._unreadable[key] = item
+        before = self._undecodable.get(key)
+        self._undecodable[key] = item
         if before is not None and before.resource_version == item.resource_version:
             return
-        log.warning("%s %s/%s is left out: %s", self.resource, *key, item.reason)
-        if self._complaint is not None:
-            self._complaint(self.resource, item)
+        log.warning("%s %s/%s is skipped: %s", self.resource, *key, item.reason)
+        if self._on_undecodable is not None:
+            self._on_undecodable(self.resource, item)
 
     def _notify(self, old: KubeObject | None, new: KubeObject | None) -> None:
         try:
@@ -424,13 +423,13 @@ class Informer:
         except Exception:
             about = new if new is not None else old
             assert about is not None
-            log.exception("%s %s: the handler of its change failed; the change is lost on it", self.resource, about.key)
+            log.exception("%s %s: the event handler failed; it misses this change", self.resource, about.key)
 
     def _slice_is_over(self) -> bool:
         return self._clock.monotonic_s() - self._slice_started > SLICE_S
 
     async def _yield_to_loop(self) -> None:
-        """Give the others their turn when this slice has lasted long enough."""
+        """Let other tasks run when this slice has lasted long enough."""
         if self._slice_is_over():
             await asyncio.sleep(0)
             self._slice_started = self._clock.monotonic_s()
@@ -457,5 +456,5 @@ class _ListHead(msgspec.Struct, frozen=True):
 
 
 def _number(version: str) -> int:
-    """Versions of one server are numbers that grow."""
+    """Number of a resourceVersion. The versions of one server grow."""
     return int(version) if version.isdecimal() else 0

@@ -1,7 +1,7 @@
-"""What exists of a resource? Lists in pages that survive the history moving on between two of them.
+"""Paged lists of a resource, consistent even when the server compacts its history between two pages.
 
-Asked at start and after a gap in a watch, where the server does not stream lists. A page is decoded in slices, with a
-turn for everybody else between them.
+The informer calls it at start and after a gap, where the server does not support streaming lists. Pages are decoded in
+slices, and other tasks run between them.
 """
 
 from __future__ import annotations
@@ -40,43 +40,45 @@ async def list_all(
     label_selector: str = "",
     page: int = PAGE_SIZE,
 ) -> ListResult:
-    """Everything, at a version not older than `since`: "0" is whatever the server remembers, "" the very latest.
+    """List all objects at a version not older than `since`: "0" is any version in the watch cache, "" the latest.
 
-    When a page's version expires before the next is asked for, the list starts over at the latest version, whole: the
-    server could answer for pages that do not belong together otherwise.
+    When the version of the pages expires between two of them, the list starts over at the latest version, unpaged.
+    Pages of different versions would not be consistent.
     """
     selectors = {"fieldSelector": field_selector or None, "labelSelector": label_selector or None}
     while True:
         items: list[KubeObject | UndecodableObject] = []
-        following, version = "", ""
+        continue_token, version = "", ""
         try:
             while True:
-                options = _first_query(since, page) if not following else _next_query(following, page)
+                options = _first_query(since, page) if not continue_token else _next_query(continue_token, page)
                 body = await _page(transport, resource.path(namespace) + query({**options, **selectors}))
                 found = read_page(body)
                 await _collect(items, decoder.slices(found))
                 version = version or found.resource_version
                 if not found.continue_token:
                     return ListResult(items, version)
-                following = found.continue_token
+                continue_token = found.continue_token
         except Gone:
-            if not following:
-                raise  # the version itself is gone: only the caller knows what to ask for instead
+            if not continue_token:
+                raise  # the first version is gone: the caller chooses another
             since, page = "", 0
         except msgspec.DecodeError as fault:
-            raise ApiError(f"GET {resource.path(namespace)} did not answer with a list: {fault}") from None
+            raise ApiError(
+                f"GET {resource.path(namespace)} did not answer with a list: {fault}; check the server's address"
+            ) from None
 
 
 def _first_query(since: str, page: int) -> dict[str, str | int | bool | None]:
     options: dict[str, str | int | bool | None] = {"limit": page or None}
     if since:
-        # Without the match a limit would make the server take the version for the one and only.
+        # Without NotOlderThan the server would read a version with a limit as an exact version.
         options |= {"resourceVersion": since, "resourceVersionMatch": "NotOlderThan"}
     return options
 
 
-def _next_query(following: str, page: int) -> dict[str, str | int | bool | None]:
-    return {"limit": page, "continue": following}
+def _next_query(continue_token: str, page: int) -> dict[str, str | int | bool | None]:
+    return {"limit": page, "continue": continue_token}
 
 
 async def _page(transport: Transport, path: str) -> bytes:

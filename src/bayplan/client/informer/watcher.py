@@ -1,8 +1,8 @@
-"""One watch request, as events; and how long a watch may be silent before it counts as dead.
+"""One watch request as a stream of events, and the time after which a silent watch counts as dead.
 
-Called by `informer`. A watch ends when its time is over, when the connection dies or when the requested history is
-gone; the caller decides what follows. Of several changes of one object in one piece of the answer a caller may ask for
-the last alone. Costs what `decoding` costs an event.
+Called by `informer`. A watch ends at its timeout, when the connection dies, or when the requested history is compacted;
+the caller decides what follows. The caller may ask for only the last of several changes of one object in one chunk.
+Cost per event: one decode.
 
 A watch can be silently dead: the connection is open, the peer acknowledges everything, and nothing is delivered any
 more, for example behind a proxy that lost its other side. TCP keepalive does not see that, HTTP/1.1 has no ping, and a
@@ -53,13 +53,13 @@ _CHANGED, _META, _VERSION, _UID = b'{"type":"MODIFIED",', b'"metadata":{', b'"re
 
 
 class LineSplitter:
-    """Cuts pieces into lines. One object may be larger than any piece."""
+    """Splits chunks into lines. One object may span several chunks."""
 
     def __init__(self) -> None:
         self._unfinished: list[bytes] = []
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that this piece ends, without their ends."""
+        """Return the lines that this chunk completes, without line ends."""
         *whole, last = piece.split(b"\n")
         if whole and self._unfinished:
             whole[0] = b"".join((*self._unfinished, whole[0]))
@@ -70,29 +70,29 @@ class LineSplitter:
 
 
 def drop_superseded(lines: Sequence[bytes]) -> Sequence[bytes]:
-    """The lines without changes of objects that later ones of them change once more, in their order.
+    """Drop changes of objects that a later line changes again; the order stays.
 
-    Nothing is decoded for it: two lines are about one object if they are the same up to its version, and its uid is
-    told before that, as API servers do with kinds of their own. Any other line, and what comes or goes, stays.
+    No line is decoded. Two lines belong to one object if they are equal up to its resourceVersion and the uid comes
+    before it, as API servers write kinds of Go structs. All other lines, adds and deletes among them, stay.
     """
     if len(lines) < 2:
         return lines
     after: set[bytes] = set()
-    kept = []
+    remaining = []
     for line in reversed(lines):
         if not line.startswith(_CHANGED):
-            after.clear()  # what leaves a selection and comes back is told so, and not by its last change alone
-        elif whose := _object_prefix(line):
-            if whose in after:
+            after.clear()  # an object that leaves a selection and returns needs both of its events
+        elif prefix := _object_prefix(line):
+            if prefix in after:
                 continue
-            after.add(whose)
-        kept.append(line)
-    kept.reverse()
-    return kept
+            after.add(prefix)
+        remaining.append(line)
+    remaining.reverse()
+    return remaining
 
 
 def _object_prefix(line: bytes) -> bytes:
-    """The beginning of a line that is the same for all changes of one object, and for no other's; empty: unknown."""
+    """Prefix of a line that is the same for all changes of one object and of no other; empty if unknown."""
     start = line[: line.find(_VERSION)]
     before, _, own = start.partition(_META)
     is_own = _UID in own and b"[" not in start and b"{" not in own and before.count(b"{") == 2
@@ -112,7 +112,7 @@ async def watch(
     with_initial: bool = False,
     only_latest: bool = False,
 ) -> AsyncGenerator[WatchEvent, None]:
-    """The events after a version; `with_initial`: first everything that exists, at that version or later, as ADDED."""
+    """Yield the events after a version. `with_initial`: first all existing objects, at `since` or later, as ADDED."""
     options: dict[str, str | int | bool | None] = {
         "watch": True,
         "allowWatchBookmarks": True,
@@ -127,12 +127,12 @@ async def watch(
     lines = LineSplitter()
     async with transport.stream(path, quiet_s=MAX_SILENCE_S) as stream:
         while piece := await stream.read():
-            told: Sequence[bytes] = lines.feed(piece)
-            for line in drop_superseded(told) if only_latest else told:
+            complete: Sequence[bytes] = lines.feed(piece)
+            for line in drop_superseded(complete) if only_latest else complete:
                 try:
                     event = decoder.event(line)
                 except msgspec.DecodeError:
-                    # Nothing of it can be told, not even whose it is: the same version is asked for again.
-                    log.warning("a line of the watch on %s is not JSON; the watch starts over", resource)
+                    # The line has no readable version: the next watch starts from the same version.
+                    log.warning("a line of the watch on %s is not JSON; restarting the watch", resource)
                     return
                 yield event

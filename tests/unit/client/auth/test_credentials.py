@@ -204,7 +204,7 @@ async def test_a_program_is_asked_again_when_the_server_refuses(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("answer", "code", "words"),
     [
-        pytest.param(SECRET, 0, "no ExecCredential", id="no-json"),
+        pytest.param(SECRET, 0, "not an ExecCredential", id="no-json"),
         pytest.param(credential(SECRET), 3, "exit code 3", id="fails"),
         pytest.param(
             credential(SECRET, "client.authentication.k8s.io/v1beta1"), 0, f"ExecCredential of {V1}", id="other-version"
@@ -299,7 +299,7 @@ async def test_tls_is_12_at_least_and_13_on_demand(tmp_path: Path, authority: Au
         async with server.client(target=target, tls_minimum="1.3") as client:
             with pytest.raises(Unreachable):
                 await client.transport.request("GET", "/x")
-        with pytest.raises(KubeconfigError, match=r"TLS 1\.1 is not offered"):
+        with pytest.raises(KubeconfigError, match=r"TLS 1\.1 is not supported"):
             server.client(target=target, tls_minimum="1.1")
 
 

@@ -262,7 +262,7 @@ EXEC = {"command": "login", "apiVersion": "client.authentication.k8s.io/v1"}
             ["auth-provider", "exec"],
             id="provider",
         ),
-        pytest.param(config({"token": "t", "as-groups": ["g"]}), ["as-groups", "add whom"], id="groups-of-nobody"),
+        pytest.param(config({"token": "t", "as-groups": ["g"]}), ["as-groups", "add the user"], id="groups-of-nobody"),
         pytest.param(config({"token": "t", "as": "a\nb"}), ["line break"], id="header-injection"),
     ],
 )
@@ -277,7 +277,7 @@ def test_complaints_name_file_key_and_remedy_and_no_secret(tmp_path: Path, conte
 
 
 def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(KubeconfigError, match=r"nowhere: No such file .*name one that exists"):
+    with pytest.raises(KubeconfigError, match=r"nowhere: No such file .*name a file that exists"):
         found(tmp_path / "nowhere")
 
 

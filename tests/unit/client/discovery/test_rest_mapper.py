@@ -1,4 +1,4 @@
-"""Which kind is meant by a word, from a server that tells all at once and from one that is asked group by group."""
+"""Finding the kind of a word, on a server with aggregated discovery and on one without."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN = RestMapper((PODS, EVENTS, DEPLOYMENTS, NEW_EVENTS))
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("word", "expected"),
     [
         pytest.param("pods", [PODS], id="plural"),
         pytest.param("Pod", [PODS], id="kind"),
@@ -37,11 +37,11 @@ KNOWN = RestMapper((PODS, EVENTS, DEPLOYMENTS, NEW_EVENTS))
         pytest.param("all", [PODS, DEPLOYMENTS], id="category"),
     ],
 )
-def test_words(word: str, meant: list[KindMapping]) -> None:
-    assert KNOWN.matching_kinds(word) == meant
+def test_matching_kinds(word: str, expected: list[KindMapping]) -> None:
+    assert KNOWN.matching_kinds(word) == expected
 
 
-def test_words_that_mean_nothing_or_too_much() -> None:
+def test_unknown_and_ambiguous_words_are_refused() -> None:
     with pytest.raises(NoKindMatch, match='no kind "deploi"; did you mean deploy'):
         KNOWN.matching_kinds("deploi")
     with pytest.raises(NoKindMatch, match=r'no kind "deployments\.batch"'):
@@ -50,7 +50,7 @@ def test_words_that_mean_nothing_or_too_much() -> None:
         KNOWN.find_kind("all")
 
 
-def test_manifests_are_of_the_version_that_they_say() -> None:
+def test_a_manifest_is_found_in_its_own_version() -> None:
     found = KNOWN.kind_of_manifest("apps/v1beta1", "Deployment")
     assert found is not None
     assert found.resource.api_version == "apps/v1beta1"
@@ -59,7 +59,7 @@ def test_manifests_are_of_the_version_that_they_say() -> None:
 
 
 def plain(request: Request) -> Reply:
-    """A server that knows nothing of aggregated discovery, and one of whose groups is away."""
+    """A server without aggregated discovery. One of its groups is unavailable."""
     documents: dict[str, Any] = {
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
         "/apis": {
@@ -69,14 +69,14 @@ def plain(request: Request) -> Reply:
                 for name in ("apps", "away.example.com")
             ],
         },
-        "/api/v1": {"resources": [_listed(PODS), {"name": "pods/binding", "kind": "Binding", "namespaced": True}]},
-        "/apis/apps/v1": {"resources": [_listed(DEPLOYMENTS)]},
+        "/api/v1": {"resources": [_entry(PODS), {"name": "pods/binding", "kind": "Binding", "namespaced": True}]},
+        "/apis/apps/v1": {"resources": [_entry(DEPLOYMENTS)]},
     }
     found = documents.get(request.path)
     return Reply(200, found) if found is not None else status(503, "ServiceUnavailable", "away")
 
 
-def _listed(kind: KindMapping) -> dict[str, Any]:
+def _entry(kind: KindMapping) -> dict[str, Any]:
     return {
         "name": kind.resource.plural,
         "kind": kind.kind,
@@ -89,14 +89,14 @@ def _listed(kind: KindMapping) -> dict[str, Any]:
 
 
 @async_test
-async def test_a_server_that_is_asked_group_by_group() -> None:
+async def test_discovery_group_by_group() -> None:
     async with FakeHttpServer(plain) as server, server.client() as client:
         assert list(await discover_rest_mapper(client.transport)) == [PODS, DEPLOYMENTS]
 
 
 @async_test
-async def test_a_server_that_tells_all_at_once(tmp_path: Path) -> None:
-    async with run_embedded_cluster(tmp_path) as outside, outside.client() as client:
+async def test_aggregated_discovery(tmp_path: Path) -> None:
+    async with run_embedded_cluster(tmp_path) as cluster, cluster.client() as client:
         found = await discover_rest_mapper(client.transport)
         assert found.find_kind("po").resource == GroupVersionResource("", "v1", "pods")
         assert found.find_kind("deploy").resource.api_version == "apps/v1"
@@ -105,7 +105,7 @@ async def test_a_server_that_tells_all_at_once(tmp_path: Path) -> None:
 
 
 @async_test
-async def test_somebody_else_answers() -> None:
+async def test_a_server_that_is_not_an_api_server_is_an_error() -> None:
     async with FakeHttpServer(lambda _: Reply(200, "hello")) as server, server.client() as client:
         with pytest.raises(ApiError, match="did not answer as an API server does"):
             await discover_rest_mapper(client.transport)

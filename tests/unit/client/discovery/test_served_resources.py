@@ -1,4 +1,4 @@
-"""Which kinds a server offers, from its discovery documents."""
+"""Kinds that a server offers, according to its discovery documents."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from support.fakes.http_server import FakeHttpServer, Reply, Request, status
 from support.harness.async_tests import async_test, wait_until
 
 
-def server_of(offers: dict[str, list[str]]) -> Any:
-    """A server that has these api versions, each with these plurals."""
+def server_with(offers: dict[str, list[str]]) -> Any:
+    """A server that offers these plurals in each apiVersion."""
     groups: dict[str, list[dict[str, str]]] = {}
     for api_version in offers:
         group, _, version = api_version.rpartition("/")
@@ -46,19 +46,19 @@ CORE = {"v1": ["pods", "pods/binding", "nodes", "events"]}
 
 
 @async_test
-async def test_kinds_that_are_missing_are_named() -> None:
-    async with FakeHttpServer(server_of(CORE)) as server, server.client() as client:
-        offered = await client.discover()
-        assert offered.server_version == "v1.36.4"
-        pods = offered.get(kind_of(Pod))
+async def test_missing_kinds_are_reported() -> None:
+    async with FakeHttpServer(server_with(CORE)) as server, server.client() as client:
+        served = await client.discover()
+        assert served.server_version == "v1.36.4"
+        pods = served.get(kind_of(Pod))
         assert pods is not None
         assert pods.path("ns", "p", "binding") == "/api/v1/namespaces/ns/pods/p/binding"
-        assert offered.get(kind_of(Queue)) is None
-        assert {kind.name for kind in offered.missing} == {kind.name for kind in KINDS} - {"Pod", "Node"}
+        assert served.get(kind_of(Queue)) is None
+        assert {kind.name for kind in served.missing} == {kind.name for kind in KINDS} - {"Pod", "Node"}
 
 
 @pytest.mark.parametrize(
-    ("versions", "chosen"),
+    ("versions", "expected"),
     [
         (["v1", "v1beta2", "v1beta1"], "v1"),
         (["v1beta1", "v1beta2"], "v1beta2"),
@@ -67,78 +67,81 @@ async def test_kinds_that_are_missing_are_named() -> None:
     ],
 )
 @async_test
-async def test_devices_are_read_at_the_best_version(versions: list[str], chosen: str | None) -> None:
+async def test_devices_are_read_at_the_best_version(versions: list[str], expected: str | None) -> None:
     offers = CORE | {f"resource.k8s.io/{version}": ["resourceclaims"] for version in versions}
-    async with FakeHttpServer(server_of(offers)) as server, server.client() as client:
+    async with FakeHttpServer(server_with(offers)) as server, server.client() as client:
         found = (await client.discover()).get(kind_of(ResourceClaim))
-        assert (found.version if found else None) == chosen
+        assert (found.version if found else None) == expected
 
 
 @async_test
-async def test_a_version_without_the_kind_is_passed_over() -> None:
+async def test_a_version_without_the_kind_is_skipped() -> None:
     offers = CORE | {"resource.k8s.io/v1": ["deviceclasses"], "resource.k8s.io/v1beta1": ["resourceclaims"]}
-    async with FakeHttpServer(server_of(offers)) as server, server.client() as client:
+    async with FakeHttpServer(server_with(offers)) as server, server.client() as client:
         found = (await client.discover()).get(kind_of(ResourceClaim))
         assert found is not None
         assert found.version == "v1beta1"
 
 
 @async_test
-async def test_what_is_only_written_can_be_asked_for() -> None:
-    async with FakeHttpServer(server_of(CORE | {"events.k8s.io/v1": ["events"]})) as server, server.client() as client:
-        offered = await client.discover([kind_of(Pod)], also=[EVENTS, LEASES])
-        assert offered.offers(EVENTS)
-        assert not offered.offers(LEASES)
-        assert offered.missing == ()
+async def test_discovery_includes_resources_that_are_only_written() -> None:
+    async with (
+        FakeHttpServer(server_with(CORE | {"events.k8s.io/v1": ["events"]})) as server,
+        server.client() as client,
+    ):
+        served = await client.discover([kind_of(Pod)], also=[EVENTS, LEASES])
+        assert served.offers(EVENTS)
+        assert not served.offers(LEASES)
+        assert served.missing == ()
 
 
 @async_test
-async def test_what_is_no_api_server_is_told() -> None:
+async def test_a_server_that_is_not_an_api_server_is_an_error() -> None:
     async with FakeHttpServer(lambda _: Reply(200, b"<html>hello</html>")) as server, server.client() as client:
         with pytest.raises(ApiError, match="did not answer as an API server"):
             await client.discover()
 
 
 @async_test
-async def test_a_server_that_is_not_there_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_wait_for_server_retries_until_the_server_is_reachable(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    server = FakeHttpServer(server_of(CORE))
+    server = FakeHttpServer(server_with(CORE))
     await server.start()
     await server.stop()
     async with server.client(clock) as client:
-        reaching = asyncio.ensure_future(client.wait_for_server())
+        waiting = asyncio.ensure_future(client.wait_for_server())
         await wait_until(lambda: caplog.records)
         for _ in range(50):  # several tries
             await asyncio.sleep(0.001)
             clock.advance(1.0)
-        assert not reaching.done()
+        assert not waiting.done()
         await server.start()
-        await wait_until(reaching.done, tick=lambda: clock.advance(0.5))
-        assert (await reaching).get(kind_of(Pod)) is not None
+        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
+        assert (await waiting).get(kind_of(Pod)) is not None
         await server.stop()
-    told = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
-    assert len(set(told)) == len(told), "not for every try"
-    assert "cannot connect to http://127.0.0.1" in told[0]
+    messages = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
+    assert len(set(messages)) == len(messages), "a repeated fault is logged once"
+    assert "cannot connect to http://127.0.0.1" in messages[0]
 
 
 @async_test
-async def test_a_server_that_has_no_time_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_wait_for_server_retries_while_the_server_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     busy = [
         status(503, "ServiceUnavailable", "starting"),
         status(429, "TooManyRequests", "full"),
         Reply(502, b"<html>"),
     ]
-    offers = server_of(CORE)
+    offers = server_with(CORE)
     clock = ManualClock()
     async with (
-        FakeHttpServer(lambda ask: busy.pop(0) if busy else offers(ask)) as server,
+        FakeHttpServer(lambda request: busy.pop(0) if busy else offers(request)) as server,
         server.client(clock) as client,
     ):
-        reaching = asyncio.ensure_future(client.wait_for_server())
-        await wait_until(reaching.done, tick=lambda: clock.advance(0.5))
-        assert (await reaching).get(kind_of(Pod)) is not None
-    told = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
-    assert [each.split(": ")[2].split()[0] for each in told] == ["503", "429", "502"]
+        waiting = asyncio.ensure_future(client.wait_for_server())
+        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
+        assert (await waiting).get(kind_of(Pod)) is not None
+    messages = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
+    assert [each.split(": ")[2].split()[0] for each in messages] == ["503", "429", "502"]
 
 
 WHOLE = {**CORE, "events.k8s.io/v1": ["events"], "apps/v1": ["replicasets"]}
@@ -154,8 +157,8 @@ KINDS_READ = (kind_of(Pod), kind_of(ReplicaSet))
     ],
 )
 @async_test
-async def test_a_server_that_is_starting_lists_some_of_its_groups(ready: list[int], requests: int) -> None:
-    """kube-apiserver answers `/apis` before it has registered all groups."""
+async def test_wait_for_server_waits_for_all_groups_of_a_starting_server(ready: list[int], requests: int) -> None:
+    """kube-apiserver answers `/apis` before all groups are registered."""
     seen: list[str] = []
 
     def answer(request: Request) -> Reply:
@@ -163,28 +166,28 @@ async def test_a_server_that_is_starting_lists_some_of_its_groups(ready: list[in
         if request.path == "/readyz":
             code = ready[min(seen.count("/readyz"), len(ready)) - 1]
             return status(code, "", "starting") if code != 200 else Reply(200, b"ok")
-        return server_of(CORE if seen.count("/readyz") < requests - 1 else WHOLE)(request)
+        return server_with(CORE if seen.count("/readyz") < requests - 1 else WHOLE)(request)
 
     clock = ManualClock()
     async with FakeHttpServer(answer) as server, server.client(clock) as client:
-        reaching = asyncio.ensure_future(client.wait_for_server(KINDS_READ, also=(EVENTS,)))
-        await wait_until(reaching.done, tick=lambda: clock.advance(0.5))
-        offered = await reaching
-    assert offered.missing == ()
-    assert offered.offers(EVENTS)
+        waiting = asyncio.ensure_future(client.wait_for_server(KINDS_READ, also=(EVENTS,)))
+        await wait_until(waiting.done, tick=lambda: clock.advance(0.5))
+        served = await waiting
+    assert served.missing == ()
+    assert served.offers(EVENTS)
 
 
 @async_test
-async def test_a_kind_is_missing_when_two_discoveries_of_a_ready_server_agree() -> None:
+async def test_a_kind_is_missing_when_two_discoveries_of_a_ready_server_agree_on_it() -> None:
     seen: list[str] = []
 
     def answer(request: Request) -> Reply:
         seen.append(request.path)
-        return Reply(200, b"ok") if request.path == "/readyz" else server_of(CORE)(request)
+        return Reply(200, b"ok") if request.path == "/readyz" else server_with(CORE)(request)
 
     async with FakeHttpServer(answer) as server, server.client() as client:
-        offered = await client.wait_for_server(KINDS_READ)
-    assert [kind.name for kind in offered.missing] == ["ReplicaSet"]
+        served = await client.wait_for_server(KINDS_READ)
+    assert [kind.name for kind in served.missing] == ["ReplicaSet"]
     assert (seen.count("/apis"), seen.count("/readyz")) == (2, 1)
 
 
@@ -197,15 +200,15 @@ async def test_a_kind_is_missing_when_two_discoveries_of_a_ready_server_agree() 
     ],
 )
 @async_test
-async def test_who_does_not_want_us_is_not_waited_for(answer: Reply, advice: str) -> None:
+async def test_wait_for_server_fails_when_the_server_refuses_the_user(answer: Reply, advice: str) -> None:
     async with FakeHttpServer(lambda _: answer) as server, server.client() as client:
         with pytest.raises(ApiError, match=advice):
             await client.wait_for_server()
 
 
 @async_test
-async def test_whom_we_do_not_trust_is_not_waited_for(tmp_path: Path) -> None:
+async def test_wait_for_server_fails_when_the_certificate_is_untrusted(tmp_path: Path) -> None:
     tls = server_context(tmp_path, Authority().server("127.0.0.1"))
-    async with FakeHttpServer(server_of(CORE), tls=tls) as server, server.client() as client:
+    async with FakeHttpServer(server_with(CORE), tls=tls) as server, server.client() as client:
         with pytest.raises(Unreachable, match=r"is not trusted.*check the certificate authority"):
             await client.wait_for_server()

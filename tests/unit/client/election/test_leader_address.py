@@ -53,12 +53,12 @@ async def test_the_leader_is_found_by_its_mark() -> None:
     ("answer", "words"),
     [
         pytest.param(status(404, "NotFound"), "there is no lease .* name another with --lease", id="no-lease"),
-        pytest.param(lease(""), "nobody holds the lease", id="nobody-leads"),
-        pytest.param(lease("kube_9"), "is no Bayplan in a pod", id="no-mark"),
+        pytest.param(lease(""), "no process holds the lease", id="nobody-leads"),
+        pytest.param(lease("kube_9"), "is not Bayplan in a pod", id="no-mark"),
         pytest.param(
-            lease("kube_9", leader_annotations("me_1", 1, ENV)), "is no Bayplan in a pod", id="mark-of-another"
+            lease("kube_9", leader_annotations("me_1", 1, ENV)), "is not Bayplan in a pod", id="mark-of-another"
         ),
-        pytest.param(lease("me_1", {LEADER_ANNOTATION: "no json"}), "is no Bayplan in a pod", id="no-mark-of-ours"),
+        pytest.param(lease("me_1", {LEADER_ANNOTATION: "no json"}), "is not Bayplan in a pod", id="no-mark-of-ours"),
     ],
 )
 def test_a_lease_that_leads_nowhere_says_so(answer: Reply, words: str) -> None:

@@ -320,7 +320,7 @@ async def test_a_lease_that_is_retained_expires_by_itself(caplog: pytest.LogCapt
         with pytest.raises(asyncio.CancelledError):
             await holding
         assert w.leases.spec["holderIdentity"] == w.election.identity
-        assert "is not given up and expires in 15 s: a write may still take effect" in caplog.text
+        assert "is not released and expires in 15 s: a write may still take effect" in caplog.text
         with pytest.raises(LeaseLost):
             w.election.check()
 

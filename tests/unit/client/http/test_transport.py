@@ -268,7 +268,7 @@ async def test_idle_connections_are_closed_before_the_server_does() -> None:
 async def test_nonsense_from_the_server_is_an_error_of_one_request() -> None:
     script = [Reply(raw=b"SSH-2.0-OpenSSH_9\r\n\r\n"), Reply()]
     async with FakeHttpServer(script=script) as server, server.client() as client:
-        with pytest.raises(Unreachable, match="cannot be read"):
+        with pytest.raises(Unreachable, match="cannot be parsed"):
             await client.transport.request("POST", "/x", b"{}")
         await client.transport.request("POST", "/x", b"{}")
 
